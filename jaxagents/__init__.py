@@ -1,0 +1,1 @@
+"""Trains agents in JAX, in loops that compile end to end."""

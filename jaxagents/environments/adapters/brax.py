@@ -1,0 +1,73 @@
+"""Continuous control of brax (Freeman et al., 2021)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.environments.adapters.conversion import (
+    permissive,
+    sample_key_task,
+    strong_types,
+    task_key,
+    unbounded_space,
+)
+from jaxagents.environments.adapters.importing import import_suite, require_name
+from jaxagents.environments.timesteps import first_timestep
+from jaxagents.environments.wrappers import time_limit
+from jaxagents.types import Array, Box, Environment, State, Task, TimeStep
+
+BACKENDS = ("generalized", "mjx", "positional", "spring")
+
+
+def make_environment(name: str, *, backend: str = "spring", max_steps: int = 1000, **options: Any) -> Environment:
+    """Makes an environment of brax, without any of brax's own wrappers.
+
+    The task `{"key": uint32 [2]}` fixes the initial state. Falling over terminates; `max_steps` truncates.
+
+    Args:
+        name: as brax calls it, for example "ant", "reacher" or "fast".
+        backend: physics: "spring" is the fastest, then "positional", "generalized" and "mjx" (MuJoCo).
+        max_steps: control steps of an episode.
+        **options: arguments of the environment's constructor, for example `ctrl_cost_weight`.
+
+    Returns:
+        The environment; actions are in [-1, 1].
+
+    Raises:
+        ModuleNotFoundError: brax is not installed.
+        ValueError: unknown `name` or `backend`, or `max_steps` below 1.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"`backend` must be one of {', '.join(BACKENDS)}, got {backend!r}; try 'spring'.")
+    suite = import_suite("brax.envs")
+    world = suite.get_environment(require_name(name, suite._envs, "brax"), backend=backend, **options)
+    world_reset, world_step = permissive(world.reset), permissive(world.step)
+
+    def reset(key: Array, task: Task) -> tuple[State, TimeStep]:
+        del key
+        state = strong_types(world_reset(task_key(task)))
+        return state, first_timestep(state.obs)
+
+    def step(key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
+        del key
+        state = strong_types(world_step(state, action))
+        timestep = TimeStep(
+            observation=state.obs,
+            reward=state.reward.astype(jnp.float32),
+            terminated=state.done > 0,
+            truncated=jnp.zeros((), bool),
+        )
+        return state, timestep
+
+    first = jax.eval_shape(world_reset, jax.random.key(0))
+    environment = Environment(
+        name=name,
+        sample_task=sample_key_task,
+        reset=reset,
+        step=step,
+        observation_space=jax.tree.map(lambda leaf: unbounded_space(leaf.shape, leaf.dtype), first.obs),
+        action_space=Box((world.action_size,), -1.0, 1.0),
+        max_steps=max_steps,
+    )
+    return time_limit(environment, max_steps)

@@ -1,0 +1,53 @@
+"""Lazy imports of optional suites, and the messages when a suite or a name is missing."""
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+
+
+def import_suite(module: str, extra: str = "envs") -> ModuleType:
+    """Imports a module of an optional suite.
+
+    Args:
+        module: dotted name; its first part is the name of the suite.
+        extra: the extra of this package that installs the suite.
+
+    Returns:
+        The module.
+
+    Raises:
+        ModuleNotFoundError: the suite is not installed; the message says how to install it.
+    """
+    suite = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != suite:
+            raise
+        message = f"`{suite}` must be installed for this environment; run `pip install 'jaxagents[{extra}]'`."
+        raise ModuleNotFoundError(message, name=error.name, path=error.path) from error
+
+
+def require_name(name: str, known: Iterable[str], suite: str) -> str:
+    """Returns `name` if the suite has it, and offers the nearest names otherwise.
+
+    Args:
+        name: what the caller asked for.
+        known: every name that the adapter supports.
+        suite: for the message.
+
+    Returns:
+        `name`.
+
+    Raises:
+        ValueError: `name` is not one of `known`.
+    """
+    known = sorted(known)
+    if name in known:
+        return name
+    folded = {candidate.lower(): candidate for candidate in known}
+    near = [folded[match] for match in difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.4)]
+    near += [candidate for candidate in known if name.lower() in candidate.lower() and candidate not in near]
+    offer = ", ".join((near or known)[:8])
+    raise ValueError(f"`name` must be an environment of {suite}, got {name!r}; try {offer}.")

@@ -1,0 +1,190 @@
+"""Teams of JaxMARL (Rutherford et al., 2024)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.environments.adapters.conversion import (
+    permissive,
+    sample_key_task,
+    strong_types,
+    task_key,
+    unbounded_space,
+)
+from jaxagents.environments.adapters.importing import import_suite, require_name
+from jaxagents.environments.timesteps import first_timestep
+from jaxagents.environments.wrappers import time_limit
+from jaxagents.types import Array, Box, Discrete, Environment, PyTree, State, Task, TimeStep
+
+_FAMILIES = ("MPE_", "SMAX", "HeuristicEnemySMAX", "overcooked", "hanabi", "switch_riddle")
+"""Beginnings of the names; the other environments are slow, deprecated, or give their agents no names to index by."""
+
+_LEFT_OUT = ("MPE_simple_facmac_3a_v1", "MPE_simple_facmac_6a_v1", "MPE_simple_facmac_9a_v1")
+"""Sizes of "MPE_simple_facmac_v1" whose step limit is fixed; that one takes the sizes as options."""
+
+_LONGEST = {"hanabi": 120, "switch_riddle": 100}
+"""Steps after which the rules have ended an episode, where the suite has no argument `max_steps`."""
+
+
+def make_environment(
+    name: str,
+    *,
+    scenario: str | None = None,
+    layout: str | None = None,
+    max_steps: int | None = None,
+    shaped_reward_coefficient: float = 0.0,
+    **options: Any,
+) -> Environment:
+    """Makes an environment of JaxMARL with an agent axis in place of its dicts.
+
+    Observations are padded with zeros to the largest; the action space is the largest, and `action_mask` excludes
+    what an agent does not have. `info["agent_mask"]` says who is alive, and in SMAX `info["success"]` whether the
+    battle was won. The step limit truncates. The task `{"key": uint32 [2]}` fixes the initial state.
+
+    Args:
+        name: as JaxMARL calls it, for example "MPE_simple_spread_v3" or "HeuristicEnemySMAX".
+        scenario: map of SMAX, for example "3m".
+        layout: kitchen of Overcooked, for example "cramped_room".
+        max_steps: None for the suite's limit.
+        shaped_reward_coefficient: weight of the intermediate rewards that Overcooked offers.
+        **options: arguments of the environment's constructor.
+
+    Returns:
+        The environment, rewards `[N]`.
+
+    Raises:
+        ModuleNotFoundError: jaxmarl is not installed.
+        ValueError: unknown `name`, `scenario` or `layout`, or `max_steps` below 1.
+    """
+    world, max_steps = _build(name, scenario, layout, max_steps, options)
+    agents = tuple(world.agents)
+    spaces = [world.action_space(agent) for agent in agents]
+    action_space = _largest(spaces)
+    only_time_ends = name.startswith("overcooked")
+    won = _won(world) if name == "HeuristicEnemySMAX" else None
+    world_reset, step_env = permissive(world.reset), permissive(world.step_env)
+    allowed = _masker(world, agents, spaces)
+
+    def extras(state: State, agent_mask: Array) -> dict[str, Array]:
+        return {"agent_mask": agent_mask} | ({} if won is None else {"success": won(state)})
+
+    def reset(key: Array, task: Task) -> tuple[State, TimeStep]:
+        del key
+        observations, state = strong_types(world_reset(task_key(task)))
+        timestep = first_timestep(
+            _stack_padded([observations[agent] for agent in agents]),
+            reward_shape=(len(agents),),
+            action_mask=allowed(state),
+            info=extras(state, jnp.ones(len(agents), bool)),
+        )
+        return state, timestep
+
+    def step(key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
+        actions = {agent: _own_action(action[i], space) for i, (agent, space) in enumerate(zip(agents, spaces))}
+        observations, state, rewards, dones, info = strong_types(step_env(key, state, actions))
+        reward = jnp.stack([rewards[agent].astype(jnp.float32) for agent in agents])
+        if "shaped_reward" in info:
+            shaped = jnp.stack([info["shaped_reward"][agent].astype(jnp.float32) for agent in agents])
+            reward = reward + shaped_reward_coefficient * shaped
+        done = dones["__all__"].astype(bool)
+        alive = jnp.stack([~dones[agent].astype(bool) for agent in agents])
+        timestep = TimeStep(
+            observation=_stack_padded([observations[agent] for agent in agents]),
+            reward=reward,
+            terminated=done & (not only_time_ends),
+            truncated=done & only_time_ends,
+            action_mask=allowed(state),
+            info=extras(state, alive | only_time_ends),
+        )
+        return state, timestep
+
+    first = jax.eval_shape(lambda: reset(jax.random.key(0), sample_key_task(jax.random.key(0))))[1].observation
+    environment = Environment(
+        name=name if scenario is None else f"{name}-{scenario}",
+        sample_task=sample_key_task,
+        reset=reset,
+        step=step,
+        observation_space=unbounded_space(first.shape[1:], first.dtype),
+        action_space=action_space,
+        max_steps=max_steps,
+        num_agents=len(agents),
+    )
+    return time_limit(environment, max_steps)
+
+
+def _build(
+    name: str, scenario: str | None, layout: str | None, max_steps: int | None, options: dict[str, Any]
+) -> tuple[Any, int]:
+    suite = import_suite("jaxmarl")
+    known = [known for known in suite.registered_envs if known.startswith(_FAMILIES) and known not in _LEFT_OUT]
+    require_name(name, known, "jaxmarl")
+    if scenario is not None:
+        maps = import_suite("jaxmarl.environments.smax.smax_env").MAP_NAME_TO_SCENARIO
+        options = {**options, "scenario": maps[require_name(scenario, maps, "SMAX")]}
+    if layout is not None and name == "overcooked":
+        layouts = import_suite("jaxmarl.environments.overcooked").overcooked_layouts
+        options = {**options, "layout": layouts[require_name(layout, layouts, "Overcooked")]}
+    elif layout is not None:
+        options = {**options, "layout": layout}
+    if name in _LONGEST:
+        return suite.make(name, **options), _LONGEST[name] if max_steps is None else max_steps
+    limit = suite.make(name, **options).max_steps if max_steps is None else max_steps
+    # Overcooked ends by its limit alone. The others mix it with true ends: one step later, it never shows.
+    own_limit = limit if name.startswith("overcooked") else limit + 1
+    return suite.make(name, max_steps=own_limit, **options), limit
+
+
+def _largest(spaces: list[Any]) -> Discrete | Box:
+    if hasattr(spaces[0], "n"):
+        return Discrete(max(int(space.n) for space in spaces))
+    low = min(float(np.min(space.low)) for space in spaces)
+    high = max(float(np.max(space.high)) for space in spaces)
+    return Box((max(space.shape[0] for space in spaces),), low, high)
+
+
+def _own_action(action: Array, space: Any) -> Array:
+    return action if hasattr(space, "n") else action[: space.shape[0]]
+
+
+def _stack_padded(leaves: list[Array]) -> Array:
+    """Stacks arrays along a new agent axis; vectors of unequal lengths are padded with zeros."""
+    if len({leaf.shape for leaf in leaves}) == 1:
+        return jnp.stack(leaves)
+    length = max(leaf.shape[0] for leaf in leaves)
+    return jnp.stack([jnp.pad(leaf, (0, length - leaf.shape[0])) for leaf in leaves])
+
+
+def _masker(world: Any, agents: tuple[str, ...], spaces: list[Any]) -> Callable[[State], PyTree]:
+    """Makes `(state) -> action_mask [N, A]`, or None where every agent may always do everything."""
+    name = next((name for name in ("get_avail_actions", "get_legal_moves") if _implements(world, name)), None)
+    if name is not None:
+        available = permissive(getattr(world, name))
+
+        def ask(state: State) -> Array:
+            masks = available(state)
+            return _stack_padded([masks[agent].astype(bool) for agent in agents])
+
+        return ask
+    sizes = {int(space.n) for space in spaces if hasattr(space, "n")}
+    if len(sizes) < 2:
+        return lambda state: None
+    fixed = np.stack([np.arange(max(sizes)) < space.n for space in spaces])
+    return lambda state: jnp.asarray(fixed)
+
+
+def _implements(world: Any, method: str) -> bool:
+    base = import_suite("jaxmarl.environments.multi_agent_env").MultiAgentEnv
+    return getattr(type(world), method, None) is not getattr(base, method, None)
+
+
+def _won(world: Any) -> Callable[[State], Array]:
+    """Makes `(state) -> bool []`: no enemy is alive and somebody of the team is."""
+
+    def won(state: State) -> Array:
+        alive = state.state.unit_alive
+        return ~jnp.any(alive[world.num_allies :]) & jnp.any(alive[: world.num_allies])
+
+    return won

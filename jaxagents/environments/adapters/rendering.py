@@ -1,0 +1,65 @@
+"""Text frames: plain characters that read the same in a terminal, a log and a notebook."""
+
+import math
+
+import numpy as np
+
+GLYPHS = "A*+#OX%@=&"
+"""One character per channel of a grid; the lowest channel wins where several are set."""
+
+
+def render_grid(rows: list[str]) -> str:
+    """Draws rows of characters in a box.
+
+    Args:
+        rows: strings of one length.
+
+    Returns:
+        The frame, lines joined by newlines.
+    """
+    border = "+" + "-" * len(rows[0]) + "+"
+    return "\n".join([border, *(f"|{row}|" for row in rows), border])
+
+
+def render_channels(grid: np.ndarray, glyphs: str = GLYPHS) -> str:
+    """Draws a grid of binary channels with one character per channel.
+
+    Args:
+        grid: `[H, W, C]`, non-zero where the channel is set.
+        glyphs: characters of the channels, repeated when there are more channels.
+
+    Returns:
+        The frame; cells where nothing is set are dots.
+    """
+    present = np.asarray(grid) > 0
+    lowest = np.where(present.any(-1), present.argmax(-1), -1)
+    rows = ["".join("." if channel < 0 else glyphs[channel % len(glyphs)] for channel in row) for row in lowest]
+    return render_grid(rows)
+
+
+def render_cartpole(x: float, theta: float, x_threshold: float, width: int = 41, height: int = 6) -> str:
+    """Draws the cart on its track and the pole above it.
+
+    Args:
+        x: position of the cart in m.
+        theta: angle of the pole in radians, positive to the right.
+        x_threshold: the episode ends beyond `+-x_threshold`, the ends of the track.
+        width: characters of the track.
+        height: characters of the pole.
+
+    Returns:
+        The frame, with the numbers in the last line.
+    """
+    canvas = [[" "] * width for _ in range(height + 1)]
+    cart = round((x / x_threshold + 1) / 2 * (width - 1))
+    pole = "|" if abs(theta) < 0.04 else ("/" if theta > 0 else "\\")
+    # The limit of 12 degrees is too small to see on characters: the drawn angle is three times the true one.
+    slope = math.tan(max(-1.2, min(1.2, 3 * theta)))
+    for level in range(1, height + 1):
+        column = round(cart + slope * level)
+        if 0 <= column < width:
+            canvas[height - level][column] = pole
+    for column in range(max(cart - 2, 0), min(cart + 3, width)):
+        canvas[height][column] = "="
+    frame = render_grid(["".join(row) for row in canvas])
+    return f"{frame}\nx {x:+.2f} m, angle {math.degrees(theta):+.1f} degrees"

@@ -1,0 +1,399 @@
+"""Functions that take an environment and return one.
+
+Order matters: what belongs to an episode goes inside `auto_reset`, as in `auto_reset(episode_statistics(environment))`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.timesteps import ended, select
+from jaxagents.types import Array, Box, Environment, PyTree, State, Task, TimeStep
+
+Opponent = Callable[[Array, PyTree, Array], Array]
+"""`(key, observation, action_mask) -> action`."""
+
+
+def _render_inner(environment: Environment) -> Callable[[State], str] | None:
+    if environment.render is None:
+        return None
+    return lambda state: environment.render(state.inner)
+
+
+@struct.dataclass
+class AbsorbingState:
+    """State of `absorbing`.
+
+    Attributes:
+        inner: state of the wrapped environment.
+        timestep: what it said last.
+    """
+
+    inner: State
+    timestep: TimeStep
+
+
+def absorbing(environment: Environment) -> Environment:
+    """Makes a step after the end a no-op: nothing changes, the reward is zero, the last timestep is repeated.
+
+    Args:
+        environment: one whose `step` may do anything after the end.
+
+    Returns:
+        The environment, with `AbsorbingState`.
+    """
+
+    def reset(key: Array, task: Task) -> tuple[AbsorbingState, TimeStep]:
+        inner, timestep = environment.reset(key, task)
+        return AbsorbingState(inner=inner, timestep=timestep), timestep
+
+    def step(key: Array, state: AbsorbingState, action: Array) -> tuple[AbsorbingState, TimeStep]:
+        inner, timestep = environment.step(key, state.inner, action)
+        repeated = state.timestep.replace(reward=jnp.zeros_like(state.timestep.reward))
+        stop = ended(state.timestep)
+        timestep = select(stop, repeated, timestep)
+        return AbsorbingState(inner=select(stop, state.inner, inner), timestep=timestep), timestep
+
+    return replace(environment, reset=reset, step=step, render=_render_inner(environment))
+
+
+def auto_reset(environment: Environment) -> Environment:
+    """Starts a new episode of a freshly sampled task in the step that ended the last one.
+
+    After such a step, state, observation, `action_mask`, `player` and `info["agent_mask"]` are those of the new
+    episode; reward, flags and the rest of `info` are those of the ended step, and `info["next_observation"]` holds
+    its true successor, from which truncated episodes bootstrap. The key is there after every reset and step.
+
+    Args:
+        environment: a reset of it is computed in every step, so this is for cheap resets.
+
+    Returns:
+        The environment that never stays ended.
+    """
+
+    def reset(key: Array, task: Task) -> tuple[State, TimeStep]:
+        state, timestep = environment.reset(key, task)
+        return state, timestep.replace(info={**timestep.info, "next_observation": timestep.observation})
+
+    def step(key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
+        step_key, task_key, reset_key = jax.random.split(key, 3)
+        state, timestep = environment.step(step_key, state, action)
+        fresh_state, fresh = environment.reset(reset_key, environment.sample_task(task_key))
+        state, observation, action_mask, player, agent_mask = select(
+            ended(timestep),
+            (fresh_state, fresh.observation, fresh.action_mask, fresh.player, fresh.info.get("agent_mask")),
+            (state, timestep.observation, timestep.action_mask, timestep.player, timestep.info.get("agent_mask")),
+        )
+        info = {**timestep.info, "next_observation": timestep.observation}
+        if agent_mask is not None:
+            info["agent_mask"] = agent_mask
+        return state, timestep.replace(observation=observation, action_mask=action_mask, player=player, info=info)
+
+    return replace(environment, reset=reset, step=step)
+
+
+@struct.dataclass
+class EpisodeStatisticsState:
+    """State of `episode_statistics`.
+
+    Attributes:
+        inner: state of the wrapped environment.
+        episode_return: float32, sum of the rewards of the episode so far.
+        episode_length: int32, its steps so far.
+        running: bool, the episode has not ended.
+        agent_mask: bool `[N]`, the agents that act in the next step; None where every agent does.
+    """
+
+    inner: State
+    episode_return: Array
+    episode_length: Array
+    running: Array
+    agent_mask: Array | None
+
+
+def episode_statistics(environment: Environment) -> Environment:
+    """Adds the running totals `info["episode_return"]` and `info["episode_length"]`, this step included.
+
+    The return is the undiscounted sum of rewards; of their mean over the agents that acted where there is an agent
+    axis, and `[num_players]` in games. Both are zero after a reset and stand still after the end.
+
+    Args:
+        environment: goes inside `auto_reset`, which starts the totals anew.
+
+    Returns:
+        The environment, with `EpisodeStatisticsState`.
+    """
+
+    def scalar_reward(reward: Array, agent_mask: Array | None) -> Array:
+        if not environment.num_agents:
+            return reward
+        weights = jnp.ones_like(reward) if agent_mask is None else agent_mask.astype(reward.dtype)
+        return jnp.sum(reward * weights) / jnp.maximum(jnp.sum(weights), 1.0)
+
+    def annotate(state: EpisodeStatisticsState, timestep: TimeStep) -> tuple[EpisodeStatisticsState, TimeStep]:
+        totals = {"episode_return": state.episode_return, "episode_length": state.episode_length}
+        return state, timestep.replace(info={**timestep.info, **totals})
+
+    def reset(key: Array, task: Task) -> tuple[EpisodeStatisticsState, TimeStep]:
+        inner, timestep = environment.reset(key, task)
+        state = EpisodeStatisticsState(
+            inner=inner,
+            episode_return=jnp.zeros(() if environment.num_agents else jnp.shape(timestep.reward), jnp.float32),
+            episode_length=jnp.zeros((), jnp.int32),
+            running=~ended(timestep),
+            agent_mask=timestep.info.get("agent_mask"),
+        )
+        return annotate(state, timestep)
+
+    def step(key: Array, state: EpisodeStatisticsState, action: Array) -> tuple[EpisodeStatisticsState, TimeStep]:
+        inner, timestep = environment.step(key, state.inner, action)
+        state = EpisodeStatisticsState(
+            inner=inner,
+            episode_return=state.episode_return + scalar_reward(timestep.reward, state.agent_mask),
+            episode_length=state.episode_length + state.running.astype(jnp.int32),
+            running=~ended(timestep),
+            agent_mask=timestep.info.get("agent_mask"),
+        )
+        return annotate(state, timestep)
+
+    return replace(environment, reset=reset, step=step, render=_render_inner(environment))
+
+
+def flatten_observation(environment: Environment) -> Environment:
+    """Concatenates the leaves of the observation to one float32 vector, `[N, D]` with agents and `[D]` without.
+
+    Args:
+        environment: any; the leaves are taken in the order of `jax.tree.leaves`.
+
+    Returns:
+        The environment with a `Box` of one axis as observation space.
+    """
+    leading = 1 if environment.num_agents else 0
+
+    def flatten(timestep: TimeStep) -> TimeStep:
+        leaves = [jnp.asarray(leaf, jnp.float32) for leaf in jax.tree.leaves(timestep.observation)]
+        flat = [leaf.reshape(*leaf.shape[:leading], -1) for leaf in leaves]
+        return timestep.replace(observation=jnp.concatenate(flat, axis=-1))
+
+    def reset(key: Array, task: Task) -> tuple[State, TimeStep]:
+        state, timestep = environment.reset(key, task)
+        return state, flatten(timestep)
+
+    def step(key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
+        state, timestep = environment.step(key, state, action)
+        return state, flatten(timestep)
+
+    size = sum(int(np.prod(space.shape)) for space in jax.tree.leaves(environment.observation_space))
+    return replace(environment, reset=reset, step=step, observation_space=Box((size,)))
+
+
+@struct.dataclass
+class TimeLimitState:
+    """State of `time_limit`.
+
+    Attributes:
+        inner: state of the wrapped environment.
+        num_steps: int32, steps taken in the episode.
+    """
+
+    inner: State
+    num_steps: Array
+
+
+def time_limit(environment: Environment, max_steps: int) -> Environment:
+    """Truncates episodes that have not terminated after `max_steps` steps.
+
+    Args:
+        environment: any.
+        max_steps: the limit, at least 1.
+
+    Returns:
+        The environment with the shorter of both limits.
+
+    Raises:
+        ValueError: `max_steps` is below 1.
+    """
+    if max_steps < 1:
+        raise ValueError(f"`max_steps` must be at least 1, got {max_steps}; try {environment.max_steps}.")
+
+    def reset(key: Array, task: Task) -> tuple[TimeLimitState, TimeStep]:
+        inner, timestep = environment.reset(key, task)
+        return TimeLimitState(inner=inner, num_steps=jnp.zeros((), jnp.int32)), timestep
+
+    def step(key: Array, state: TimeLimitState, action: Array) -> tuple[TimeLimitState, TimeStep]:
+        inner, timestep = environment.step(key, state.inner, action)
+        num_steps = state.num_steps + 1
+        truncated = (timestep.truncated | (num_steps >= max_steps)) & ~timestep.terminated
+        return TimeLimitState(inner=inner, num_steps=num_steps), timestep.replace(truncated=truncated)
+
+    limited = replace(
+        environment,
+        reset=reset,
+        step=step,
+        max_steps=min(max_steps, environment.max_steps),
+        render=_render_inner(environment),
+    )
+    return absorbing(limited)
+
+
+@struct.dataclass
+class AlternatingState:
+    """State of `alternating`.
+
+    Attributes:
+        inner: state of the wrapped game.
+        player: int32, who acts next.
+    """
+
+    inner: State
+    player: Array
+
+
+def alternating(environment: Environment) -> Environment:
+    """Shows a two-player zero-sum game as one stream of experience that both players act in.
+
+    The reward is that of the player who acted in the step, and `info["perspective"]` (float32) is +1 where the same
+    player acts next and -1 where the opponent does, so that the return seen by the player who acts at t is
+
+    `G_t = r_t + discount * perspective_t * G_{t+1}`.
+
+    `player` stays in the timestep; `perspective` is +1 after a reset.
+
+    Args:
+        environment: a zero-sum game of two players who take turns.
+
+    Returns:
+        The game with `num_players == 1` and a scalar reward.
+
+    Raises:
+        ValueError: not a game of two players.
+    """
+    _require_two_players(environment, "alternating")
+
+    def view(timestep: TimeStep, reward: Array, perspective: Array) -> TimeStep:
+        return timestep.replace(reward=reward, info={**timestep.info, "perspective": perspective})
+
+    def reset(key: Array, task: Task) -> tuple[AlternatingState, TimeStep]:
+        inner, timestep = environment.reset(key, task)
+        state = AlternatingState(inner=inner, player=timestep.player)
+        return state, view(timestep, jnp.zeros((), jnp.float32), jnp.ones((), jnp.float32))
+
+    def step(key: Array, state: AlternatingState, action: Array) -> tuple[AlternatingState, TimeStep]:
+        inner, timestep = environment.step(key, state.inner, action)
+        perspective = jnp.where(timestep.player == state.player, 1.0, -1.0).astype(jnp.float32)
+        following = AlternatingState(inner=inner, player=timestep.player)
+        return following, view(timestep, timestep.reward[state.player], perspective)
+
+    return replace(environment, reset=reset, step=step, num_players=1, render=_render_inner(environment))
+
+
+@struct.dataclass
+class AgainstState:
+    """State of `against`.
+
+    Attributes:
+        inner: state of the wrapped game.
+        seat: int32, the player that the agent is.
+        episode_return: float32, rewards of the agent in the episode so far.
+    """
+
+    inner: State
+    seat: Array
+    episode_return: Array
+
+
+def against(environment: Environment, opponent: Opponent | None = None) -> Environment:
+    """Shows a two-player game to one agent; the opponent's moves are part of the dynamics.
+
+    The task `{"seat": int32, "game": task}` says which player the agent is, drawn uniformly. The opponent moves
+    inside `reset` and `step` until it is the agent's turn or the game is over. `info["success"]` is set where the
+    game ended with a positive return of the agent.
+
+    Args:
+        environment: a game of two players who take turns.
+        opponent: `(key, observation, action_mask) -> action`; None draws uniformly from the allowed actions.
+
+    Returns:
+        The game as an environment with `num_players == 1`, a scalar reward and no `player`.
+
+    Raises:
+        ValueError: not a game of two players.
+    """
+    _require_two_players(environment, "against")
+    opponent = uniform_opponent(environment) if opponent is None else opponent
+
+    def play(key: Array, seat: Array, inner: State, timestep: TimeStep) -> tuple[State, TimeStep]:
+        def opponent_acts(carry: tuple[Array, State, TimeStep]) -> Array:
+            return (carry[2].player != seat) & ~ended(carry[2])
+
+        def move(carry: tuple[Array, State, TimeStep]) -> tuple[Array, State, TimeStep]:
+            key, inner, before = carry
+            key, action_key, step_key = jax.random.split(key, 3)
+            action = opponent(action_key, before.observation, before.action_mask)
+            inner, after = environment.step(step_key, inner, action)
+            return key, inner, after.replace(reward=before.reward + after.reward)
+
+        return jax.lax.while_loop(opponent_acts, move, (key, inner, timestep))[1:]
+
+    def view(state: AgainstState, timestep: TimeStep, reward: Array) -> tuple[AgainstState, TimeStep]:
+        info = {**timestep.info, "success": ended(timestep) & (state.episode_return > 0)}
+        return state, timestep.replace(reward=reward, player=None, info=info)
+
+    def sample_task(key: Array, level: Array | None = None) -> Task:
+        seat_key, game_key = jax.random.split(key)
+        seat = jax.random.bernoulli(seat_key).astype(jnp.int32)
+        return {"seat": seat, "game": environment.sample_task(game_key, level)}
+
+    def reset(key: Array, task: Task) -> tuple[AgainstState, TimeStep]:
+        reset_key, play_key = jax.random.split(key)
+        inner, timestep = play(play_key, task["seat"], *environment.reset(reset_key, task["game"]))
+        state = AgainstState(inner=inner, seat=task["seat"], episode_return=timestep.reward[task["seat"]])
+        return view(state, timestep, jnp.zeros((), jnp.float32))
+
+    def step(key: Array, state: AgainstState, action: Array) -> tuple[AgainstState, TimeStep]:
+        step_key, play_key = jax.random.split(key)
+        inner, timestep = play(play_key, state.seat, *environment.step(step_key, state.inner, action))
+        reward = timestep.reward[state.seat]
+        state = state.replace(inner=inner, episode_return=state.episode_return + reward)
+        return view(state, timestep, reward)
+
+    return replace(
+        environment,
+        sample_task=sample_task,
+        reset=reset,
+        step=step,
+        num_players=1,
+        render=_render_inner(environment),
+    )
+
+
+def uniform_opponent(environment: Environment) -> Opponent:
+    """Makes the opponent that draws uniformly from the allowed actions.
+
+    Args:
+        environment: with a discrete action space.
+
+    Returns:
+        `(key, observation, action_mask) -> action`.
+    """
+    num_actions = environment.action_space.num_values
+
+    def act(key: Array, observation: PyTree, action_mask: Array | None) -> Array:
+        del observation
+        if action_mask is None:
+            return jax.random.randint(key, (), 0, num_actions)
+        return jax.random.categorical(key, jnp.where(action_mask, 0.0, -jnp.inf)).astype(jnp.int32)
+
+    return act
+
+
+def _require_two_players(environment: Environment, wrapper: str) -> None:
+    if environment.num_players != 2:
+        raise ValueError(
+            f"`environment` of `{wrapper}` must have 2 players, got {environment.num_players} in {environment.name!r}; "
+            "try a two-player game of the pgx adapter such as 'tic_tac_toe'."
+        )

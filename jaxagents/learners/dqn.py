@@ -1,0 +1,222 @@
+"""Deep Q-networks with double, dueling, multi-step and prioritised variants."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners.replay import Sample, first_step, gather_step, make_replay_agent
+from jaxagents.losses.q import double_q_learning_error, q_learning_error
+from jaxagents.losses.value import huber_loss
+from jaxagents.ops.returns import n_step_transition
+from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
+from jaxagents.types import Agent, Array, Discrete, Learner, Metrics, Params, PyTree
+from jaxagents.values.q_function import QFunction
+
+
+@struct.dataclass
+class DQNState:
+    """Networks, optimiser state, and hyper-parameters as arrays (a changed number is the same program)."""
+
+    network: Params
+    target_network: Params
+    opt_state: optax.OptState
+    num_updates: Array
+    hyperparameters: dict[str, Array]
+
+    @property
+    def params(self) -> Params:
+        """Returns the parameters of `policies.epsilon_greedy`, with the epsilon that is due."""
+        start, end = self.hyperparameters["epsilon_start"], self.hyperparameters["epsilon_end"]
+        fraction = jnp.minimum(self.num_updates / self.hyperparameters["epsilon_decay_updates"], 1.0)
+        return {"network": self.network, "epsilon": start + fraction * (end - start)}
+
+
+def make_dqn(
+    q_function: QFunction,
+    optimizer: optax.GradientTransformation,
+    *,
+    discount: float = 0.99,
+    double: bool = True,
+    huber_delta: float = 1.0,
+    target_update_period: int = 1,
+    target_update_rate: float = 0.005,
+    epsilon_start: float = 1.0,
+    epsilon_end: float = 0.05,
+    epsilon_decay_updates: int = 10_000,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes DQN over `Sample` batches; the length of their sequences is the `n` of the n-step targets.
+
+    Minimises `mean(weight * huber(return + discount^n Q_target(s_n, argmax_a Q(s_n, a)) - Q(s_0, a_0)))`. Every
+    `target_update_period` updates, `Q_target` moves to `Q` by the share `target_update_rate`: a period of thousands and
+    a rate of 1 are the copies of DQN, a period of 1 and a small rate are Polyak averaging.
+
+    Args:
+        q_function: of a discrete space.
+        optimizer: an optax transformation, clipping and schedule included.
+        discount: gamma in [0, 1], per step.
+        double: True selects the next action by the online network, False by the target network.
+        huber_delta: where the loss turns linear, in units of the value. Paper: 1.
+        target_update_period: in updates.
+        target_update_rate: in (0, 1].
+        epsilon_start: share of random actions before the first update.
+        epsilon_end: share after `epsilon_decay_updates`.
+        epsilon_decay_updates: updates over which the share falls linearly.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner; wrap it in `with_replay`. `metrics["priority"]` is `|error|`, float32 `[B]`.
+        `transition.extras["next_action_mask"]` (bool `[n, B, A]`), where present, restricts the maximum;
+        `transition.extras["perspective"]` multiplies the discount, as in PPO.
+
+    Raises:
+        ValueError: if a number is out of its range.
+
+    References:
+        Mnih et al. (2015), algorithm 1; Van Hasselt, Guez and Silver (2016), equation 4.
+
+    Deviation: multi-step targets have no off-policy correction, as in Hessel et al. (2018), equation 1.
+    """
+    _check(
+        discount=discount, target_update_rate=target_update_rate, epsilon_start=epsilon_start, epsilon_end=epsilon_end
+    )
+    for name, value in (
+        ("huber_delta", huber_delta),
+        ("target_update_period", target_update_period),
+        ("target_update_rate", target_update_rate),
+        ("epsilon_decay_updates", epsilon_decay_updates),
+    ):
+        if value <= 0:
+            raise ValueError(f"`{name}` must be positive, got {value}.")
+    hyperparameters = {
+        "discount": discount,
+        "huber_delta": huber_delta,
+        "target_update_period": target_update_period,
+        "target_update_rate": target_update_rate,
+        "epsilon_start": epsilon_start,
+        "epsilon_end": epsilon_end,
+        "epsilon_decay_updates": epsilon_decay_updates,
+    }
+    loss = partial(_loss, q_function, double)
+
+    def init(key: Array, params: Params | None = None) -> DQNState:
+        network = q_function.init(key) if params is None else params["network"]
+        return DQNState(
+            network=network,
+            # Copies, because a donated state must not hold one buffer twice.
+            target_network=jax.tree.map(jnp.copy, network),
+            opt_state=optimizer.init(network),
+            num_updates=jnp.zeros((), jnp.int32),
+            hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
+        )
+
+    def update(state: DQNState, key: Array, batch: Sample) -> tuple[DQNState, Metrics]:
+        del key
+        grads, (metrics, priority) = jax.grad(loss, has_aux=True)(
+            state.network, state.target_network, batch, state.hyperparameters
+        )
+        if axis_name is not None:
+            grads, metrics = jax.lax.pmean((grads, metrics), axis_name)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.network)
+        network = optax.apply_updates(state.network, updates)
+        num_updates = state.num_updates + 1
+        due = num_updates % state.hyperparameters["target_update_period"].astype(jnp.int32) == 0
+        rate = jnp.where(due, state.hyperparameters["target_update_rate"], 0.0)
+        new_state = state.replace(
+            network=network,
+            target_network=optax.incremental_update(network, state.target_network, rate),
+            opt_state=opt_state,
+            num_updates=num_updates,
+        )
+        metrics = metrics | {"gradient_norm": optax.global_norm(grads), "epsilon": state.params["epsilon"]}
+        return new_state, metrics | {"priority": priority}
+
+    return Learner(init=init, update=update)
+
+
+def make_agent(
+    observation_space: PyTree,
+    action_space: Discrete,
+    *,
+    value: Callable[..., QFunction],
+    optimizer: Callable[..., optax.GradientTransformation],
+    buffer: Any,
+    num_updates: int,
+    updates_per_rollout: int = 1,
+    normalize_observations: bool = False,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles DQN for an environment.
+
+    Args:
+        observation_space: of the environment.
+        action_space: of the environment.
+        value: `(observation_space, action_space) -> QFunction`.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
+        buffer: `data.buffers.Buffer`.
+        num_updates: rollouts of the whole run.
+        updates_per_rollout: see `with_replay`.
+        normalize_observations: standardises observations by running statistics of the samples.
+        axis_name: see `make_dqn`.
+        **options: further arguments of `make_dqn`.
+
+    Returns:
+        The agent.
+    """
+    q_function = value(observation_space, action_space)
+    policy = make_epsilon_greedy(q_function)
+    learner = make_dqn(q_function, optimizer(num_updates * updates_per_rollout), axis_name=axis_name, **options)
+    return make_replay_agent(
+        policy,
+        learner,
+        buffer,
+        observation_space,
+        updates_per_rollout=updates_per_rollout,
+        normalize_observations=normalize_observations,
+        axis_name=axis_name,
+    )
+
+
+def _loss(
+    q_function: QFunction,
+    double: bool,
+    network: Params,
+    target_network: Params,
+    batch: Sample,
+    hyperparameters: dict[str, Array],
+) -> tuple[Array, tuple[dict[str, Array], Array]]:
+    transition = batch.transition
+    reward, discount, index = n_step_transition(
+        transition.reward,
+        transition.terminated,
+        transition.truncated,
+        discount=hyperparameters["discount"] * transition.extras.get("perspective", 1.0),
+    )
+    q = q_function.apply(network, first_step(transition.observation))
+    action = first_step(transition.action)
+    next_observation = gather_step(transition.next_observation, index)
+    next_action_mask = gather_step(transition.extras.get("next_action_mask"), index)
+    next_q = q_function.apply(target_network, next_observation)
+    if double:
+        next_q_selector = q_function.apply(network, next_observation)
+        error = double_q_learning_error(
+            q, action, reward, discount, next_q, next_q_selector, next_action_mask=next_action_mask
+        )
+    else:
+        error = q_learning_error(q, action, reward, discount, next_q, next_action_mask=next_action_mask)
+    losses = huber_loss(error, jnp.zeros_like(error), delta=hyperparameters["huber_delta"])
+    loss = jnp.mean(batch.weight * losses)
+    metrics = {"loss": loss, "absolute_error": jnp.mean(jnp.abs(error)), "q": jnp.mean(q)}
+    return loss, (metrics, jnp.abs(error))
+
+
+def _check(**fractions: Any) -> None:
+    for name, value in fractions.items():
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"`{name}` must be in [0, 1], got {value}.")

@@ -1,0 +1,293 @@
+"""Proximal policy optimisation for feed-forward and recurrent actor-critics."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners import normalization as learner_normalization
+from jaxagents.losses.policy_gradient import approximate_kl, clip_fraction, clipped_surrogate
+from jaxagents.losses.value import clipped_value_loss, squared_loss
+from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
+from jaxagents.ops.minibatches import block_size, shuffled_minibatches
+from jaxagents.policies import normalization as policy_normalization
+from jaxagents.policies.actor_critic import as_policy
+from jaxagents.types import ActorCritic, Agent, Array, Box, Carry, Discrete, Learner, Metrics, Params, PyTree, Rollout
+
+
+@struct.dataclass
+class PPOState:
+    """Parameters, optimiser state, and hyper-parameters as arrays (a changed number is the same program)."""
+
+    params: Params
+    opt_state: optax.OptState
+    hyperparameters: dict[str, Array]
+
+
+@struct.dataclass
+class PPOBatch:
+    """Sequences to learn from, leaves `[S, n, ...]` (S steps of n sequences), and their initial carry `[n, ...]`."""
+
+    transition: Any
+    advantage: Array
+    target: Array
+    value: Array
+    carry: Carry
+
+
+def make_ppo(
+    actor_critic: ActorCritic,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_epochs: int = 4,
+    num_minibatches: int = 4,
+    sequence_length: int | None = None,
+    discount: float = 0.99,
+    trace_decay: float = 0.95,
+    clip_epsilon: float = 0.2,
+    value_clip_epsilon: float | None = None,
+    value_coefficient: float = 0.5,
+    entropy_coefficient: float = 0.01,
+    normalize_advantages: bool = True,
+    target_kl: float | None = None,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes PPO with generalised advantage estimation over `Rollout` batches.
+
+    Minimises, over shuffled minibatches of sequences,
+    `mean(clipped_surrogate + value_coefficient * value_loss - entropy_coefficient * entropy)`.
+
+    Args:
+        actor_critic: policy and value; its carry decides whether sequences keep their order.
+        optimizer: an optax transformation, clipping and schedule included.
+        num_epochs: passes over each rollout.
+        num_minibatches: optimiser steps per pass.
+        sequence_length: S, steps of consecutive experience kept together; null takes 1 for feed-forward and the whole
+            rollout for recurrent actor-critics.
+        discount: gamma in [0, 1].
+        trace_decay: lambda of the advantage estimate, in [0, 1].
+        clip_epsilon: of the probability ratio.
+        value_clip_epsilon: clips the value's change per update as well; null does not.
+        value_coefficient: weight of the value loss.
+        entropy_coefficient: weight of the entropy bonus.
+        normalize_advantages: standardises advantages in each minibatch.
+        target_kl: stops updating on a rollout once the mean KL estimate of a minibatch exceeds this; null never does.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner. `transition.extras["perspective"]`, where present, multiplies the discount: with -1 the successor
+        is valued by the opponent, which turns the update into self-play of a zero-sum game.
+
+    Raises:
+        ValueError: a count is not positive, or the batch does not divide (when the first update is traced).
+
+    References:
+        Schulman et al. (2017), "Proximal Policy Optimization Algorithms", eq. 7 and 9.
+
+    Deviation: minibatches take an equal share of every environment (or of every few environments), drawn at random,
+        instead of a global shuffle, so that one seed gives the same updates on any number of devices.
+    """
+    for name, count in (("num_epochs", num_epochs), ("num_minibatches", num_minibatches)):
+        if count < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    hyperparameters = {
+        "discount": discount,
+        "trace_decay": trace_decay,
+        "clip_epsilon": clip_epsilon,
+        "value_coefficient": value_coefficient,
+        "entropy_coefficient": entropy_coefficient,
+    }
+    if value_clip_epsilon is not None:
+        hyperparameters["value_clip_epsilon"] = value_clip_epsilon
+    if target_kl is not None:
+        hyperparameters["target_kl"] = target_kl
+    mean = partial(_mean, axis_name=axis_name)
+    loss = partial(_loss, actor_critic, normalize_advantages, axis_name)
+
+    def init(key: Array, params: Params | None = None) -> PPOState:
+        params = actor_critic.init(key) if params is None else params
+        return PPOState(
+            params=params,
+            opt_state=optimizer.init(params),
+            hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
+        )
+
+    def update(state: PPOState, key: Array, rollout: Rollout) -> tuple[PPOState, Metrics]:
+        num_steps, num_envs = rollout.transition.terminated.shape
+        length = sequence_length or (num_steps if jax.tree.leaves(rollout.carry) else 1)
+        if num_steps % length:
+            raise ValueError(f"`sequence_length` must divide the {num_steps} steps of a rollout, got {length}.")
+        block = block_size(num_steps // length, num_envs, num_minibatches)
+        sequences = _to_sequences(_evaluate(actor_critic, state, rollout), length)
+        num_items = num_envs * (num_steps // length)
+        first_block = jax.lax.axis_index(axis_name) * (num_items // block) if axis_name else 0
+        indices = shuffled_minibatches(
+            key, num_items, block, num_epochs=num_epochs, num_minibatches=num_minibatches, first_block=first_block
+        )
+
+        def minibatch_step(carry: tuple[Params, optax.OptState, Array], index: Array):
+            params, opt_state, stopped = carry
+            minibatch = _take(sequences, index)
+            grads, metrics = jax.grad(loss, has_aux=True)(params, minibatch, state.hyperparameters)
+            grads = mean(grads)
+            metrics = mean(metrics) | {"gradient_norm": optax.global_norm(grads)}
+            updates, new_opt_state = optimizer.update(grads, opt_state, params)
+            new = (optax.apply_updates(params, updates), new_opt_state)
+            if target_kl is not None:
+                stopped = stopped | (metrics["approximate_kl"] > state.hyperparameters["target_kl"])
+                new = jax.tree.map(lambda old, fresh: jnp.where(stopped, old, fresh), (params, opt_state), new)
+                metrics["stopped"] = stopped.astype(jnp.float32)
+            return (*new, stopped), metrics
+
+        (params, opt_state, _), metrics = jax.lax.scan(
+            minibatch_step, (state.params, state.opt_state, jnp.zeros((), bool)), indices
+        )
+        metrics = jax.tree.map(jnp.mean, metrics)
+        metrics["explained_variance"] = _explained_variance(sequences.value, sequences.target, mean)
+        return state.replace(params=params, opt_state=opt_state), metrics
+
+    return Learner(init=init, update=update)
+
+
+def make_agent(
+    observation_space: PyTree,
+    action_space: Discrete | Box,
+    *,
+    policy: Callable[..., ActorCritic],
+    optimizer: Callable[..., optax.GradientTransformation],
+    num_updates: int,
+    num_epochs: int = 4,
+    num_minibatches: int = 4,
+    normalize_observations: bool = False,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles PPO for an environment.
+
+    Args:
+        observation_space: of the environment.
+        action_space: of the environment.
+        policy: `(observation_space, action_space) -> ActorCritic`.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
+        num_updates: rollouts of the whole run.
+        num_epochs: see `make_ppo`.
+        num_minibatches: see `make_ppo`.
+        normalize_observations: standardises observations by running statistics.
+        axis_name: see `make_ppo`.
+        **options: further arguments of `make_ppo`.
+
+    Returns:
+        The agent.
+    """
+    actor_critic = policy(observation_space, action_space)
+    learner = make_ppo(
+        actor_critic,
+        optimizer(num_updates * num_epochs * num_minibatches),
+        num_epochs=num_epochs,
+        num_minibatches=num_minibatches,
+        axis_name=axis_name,
+        **options,
+    )
+    if normalize_observations:
+        actor_critic = policy_normalization.normalize_observations(actor_critic, observation_space)
+        learner = learner_normalization.normalize_observations(learner, observation_space, axis_name=axis_name)
+    return Agent(policy=as_policy(actor_critic), make_learner=lambda collector: learner)
+
+
+def _evaluate(actor_critic: ActorCritic, state: PPOState, rollout: Rollout) -> PPOBatch:
+    """Computes values, advantages and lambda-returns of a rollout; leaves of the result are `[T, B, ...]`."""
+    transition = rollout.transition
+    carry = jax.tree.map(lambda leaf: leaf[:-1], rollout.carry)
+    _, _, value = actor_critic.apply(
+        state.params, jax.tree.map(lambda leaf: leaf[0], rollout.carry), transition.observation, first=transition.first
+    )
+    # The true successors, all as one batch of single steps from the carries that the policy had there.
+    shape = transition.terminated.shape
+    flat = lambda tree: jax.tree.map(lambda leaf: leaf.reshape(1, shape[0] * shape[1], *leaf.shape[2:]), tree)  # noqa: E731
+    next_carry = jax.tree.map(lambda leaf: leaf[1:].reshape(shape[0] * shape[1], *leaf.shape[2:]), rollout.carry)
+    _, _, next_value = actor_critic.apply(
+        state.params, next_carry, flat(transition.next_observation), first=jnp.zeros((1, shape[0] * shape[1]), bool)
+    )
+    advantage = generalized_advantage(
+        transition.reward,
+        value,
+        next_value.reshape(value.shape),
+        transition.terminated,
+        transition.truncated,
+        discount=state.hyperparameters["discount"] * transition.extras.get("perspective", 1.0),
+        trace_decay=state.hyperparameters["trace_decay"],
+    )
+    return PPOBatch(transition=transition, advantage=advantage, target=advantage + value, value=value, carry=carry)
+
+
+def _to_sequences(batch: PPOBatch, length: int) -> PPOBatch:
+    """Cuts `[T, B, ...]` into `[B * T / length, length, ...]`, item = environment * (T / length) + sequence."""
+
+    def cut(leaf: Array) -> Array:
+        steps, envs, *rest = leaf.shape
+        leaf = leaf.reshape(steps // length, length, envs, *rest)
+        return jnp.moveaxis(leaf, 2, 0).reshape(envs * (steps // length), length, *rest)
+
+    sequences = jax.tree.map(cut, batch)
+    return sequences.replace(carry=jax.tree.map(lambda leaf: leaf[:, 0], sequences.carry))
+
+
+def _take(sequences: PPOBatch, index: Array) -> PPOBatch:
+    """Gathers items and puts time first."""
+    taken = jax.tree.map(lambda leaf: leaf[index], sequences)
+    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), taken.replace(carry=())).replace(carry=taken.carry)
+
+
+def _loss(
+    actor_critic: ActorCritic,
+    normalize_advantages: bool,
+    axis_name: str | None,
+    params: Params,
+    batch: PPOBatch,
+    hyperparameters: dict[str, Array],
+) -> tuple[Array, dict[str, Array]]:
+    transition = batch.transition
+    _, distribution, value = actor_critic.apply(
+        params, batch.carry, transition.observation, first=transition.first, action_mask=transition.action_mask
+    )
+    log_prob = distribution.log_prob(transition.action)
+    clip_epsilon = hyperparameters["clip_epsilon"]
+    advantage = normalize_advantage(batch.advantage, axis_name=axis_name) if normalize_advantages else batch.advantage
+    policy_loss = jnp.mean(
+        clipped_surrogate(log_prob, transition.behavior_log_prob, advantage, clip_epsilon=clip_epsilon)
+    )
+    if "value_clip_epsilon" in hyperparameters:
+        value_loss = clipped_value_loss(
+            value, batch.value, batch.target, clip_epsilon=hyperparameters["value_clip_epsilon"]
+        )
+    else:
+        value_loss = squared_loss(value, batch.target)
+    value_loss, entropy = jnp.mean(value_loss), jnp.mean(distribution.entropy())
+    loss = (
+        policy_loss
+        + hyperparameters["value_coefficient"] * value_loss
+        - hyperparameters["entropy_coefficient"] * entropy
+    )
+    metrics = {
+        "loss": loss,
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "approximate_kl": jnp.mean(approximate_kl(log_prob, transition.behavior_log_prob)),
+        "clip_fraction": jnp.mean(clip_fraction(log_prob, transition.behavior_log_prob, clip_epsilon=clip_epsilon)),
+    }
+    return loss, metrics
+
+
+def _explained_variance(value: Array, target: Array, mean: Any) -> Array:
+    residual, error_mean = mean((jnp.mean(jnp.square(target - value)), jnp.mean(target - value)))
+    square, target_mean = mean((jnp.mean(jnp.square(target)), jnp.mean(target)))
+    return 1.0 - (residual - error_mean**2) / jnp.maximum(square - target_mean**2, 1e-8)
+
+
+def _mean(tree: PyTree, *, axis_name: str | None) -> PyTree:
+    return tree if axis_name is None else jax.lax.pmean(tree, axis_name)

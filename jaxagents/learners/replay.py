@@ -1,0 +1,203 @@
+"""Experience replay as a combinator of learners."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.learners import normalization as learner_normalization
+from jaxagents.policies import normalization as policy_normalization
+from jaxagents.types import (
+    Agent,
+    Array,
+    Collector,
+    Learner,
+    Mean,
+    Metrics,
+    Params,
+    Policy,
+    PyTree,
+    Rollout,
+    State,
+    Transition,
+)
+
+
+@struct.dataclass
+class Sample:
+    """Sequences of `n` steps from a buffer.
+
+    Attributes:
+        transition: leaves `[n, B, ...]`; a sequence may run over the end of an episode.
+        weight: float32 `[B]`, weights of the losses.
+    """
+
+    transition: Transition
+    weight: Array
+
+
+@struct.dataclass
+class ReplayState:
+    """State of a learner beside its replay buffer.
+
+    Attributes:
+        inner: state of the learner.
+        buffer: state of the buffer; every leaf is split over devices.
+    """
+
+    inner: Any
+    buffer: Any
+
+    @property
+    def params(self) -> Params:
+        """Returns the parameters of the learner."""
+        return self.inner.params
+
+
+def with_replay(
+    learner: Learner, buffer: Any, batch: Rollout, *, updates_per_rollout: int = 1, axis_name: str | None = None
+) -> Learner:
+    """Makes a learner of samples into a learner of rollouts.
+
+    An update adds the rollout to the buffer, then `updates_per_rollout` times: samples, updates the learner, and writes the
+    priorities that the learner reports as `metrics["priority"]` (float `[B]`). Until the buffer can be sampled, the
+    learner stays as it is.
+
+    Args:
+        learner: its batches are `Sample`s.
+        buffer: `data.buffers.Buffer`.
+        batch: a rollout as arrays or `ShapeDtypeStruct`s, over all devices; gives the shapes. See `rollout_shapes`.
+        updates_per_rollout: updates of the learner after each.
+        axis_name: mapped axis over whose members rollouts and buffer are split.
+
+    Returns:
+        The learner. Metrics are means over the updates that took place.
+
+    Raises:
+        ValueError: if `updates_per_rollout` is less than 1.
+    """
+    if updates_per_rollout < 1:
+        raise ValueError(f"`updates_per_rollout` must be at least 1, got {updates_per_rollout}.")
+    example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), batch.transition)
+    num_envs = batch.transition.reward.shape[1]
+
+    def init(key: Array, params: Params | None = None) -> ReplayState:
+        return ReplayState(inner=learner.init(key, params), buffer=buffer.init(example, num_envs))
+
+    def update(state: ReplayState, key: Array, batch: Rollout) -> tuple[ReplayState, Metrics]:
+        buffer_state = buffer.add(state.buffer, batch.transition)
+        ready = buffer.can_sample(buffer_state)
+        if axis_name is not None:
+            # The same on all devices already; this tells the compiler so.
+            ready = jax.lax.pmin(ready.astype(jnp.int32), axis_name) > 0
+
+        def step(state: ReplayState, key: Array) -> tuple[ReplayState, Metrics]:
+            sample_key, update_key = jax.random.split(key)
+            transition, weight, indices = buffer.sample(state.buffer, sample_key)
+            sample = Sample(transition=transition, weight=weight)
+            # The buffer stays outside of the `cond`, which may copy what it returns.
+            inner, metrics = _update_if(ready, learner, state.inner, update_key, sample)
+            metrics = dict(metrics)
+            priority = metrics.pop("priority", None)
+            buffer_state = state.buffer
+            if priority is not None:
+                buffer_state = buffer.set_priorities(buffer_state, indices, jnp.where(ready, priority, -1.0))
+            return ReplayState(inner=inner, buffer=buffer_state), metrics
+
+        state, metrics = jax.lax.scan(
+            step, state.replace(buffer=buffer_state), jax.random.split(key, updates_per_rollout)
+        )
+        return state, _reduce(metrics, ready.astype(jnp.float32))
+
+    def partition(state: ReplayState) -> State:
+        replicated = jax.tree.map(lambda leaf: False, state.inner)
+        return ReplayState(
+            inner=replicated if learner.partition is None else learner.partition(state.inner),
+            buffer=jax.tree.map(lambda leaf: True, state.buffer),
+        )
+
+    return Learner(init=init, update=update, partition=partition)
+
+
+def make_replay_agent(
+    policy: Policy,
+    learner: Learner,
+    buffer: Any,
+    observation_space: PyTree,
+    *,
+    updates_per_rollout: int = 1,
+    normalize_observations: bool = False,
+    axis_name: str | None = None,
+) -> Agent:
+    """Joins a policy with the learner of its samples.
+
+    Args:
+        policy: acts with the parameters of the learner.
+        learner: its batches are `Sample`s.
+        buffer: `data.buffers.Buffer`; holds raw observations.
+        observation_space: of the environment.
+        updates_per_rollout: see `with_replay`.
+        normalize_observations: standardises observations by running statistics of the samples.
+        axis_name: see `with_replay`.
+
+    Returns:
+        The agent.
+    """
+    if normalize_observations:
+        policy = policy_normalization.normalize_observations(policy, observation_space)
+        learner = learner_normalization.normalize_observations(learner, observation_space, axis_name=axis_name)
+
+    def make_learner(collector: Collector) -> Learner:
+        batch = rollout_shapes(collector, jax.eval_shape(policy.init, jax.random.key(0)))
+        return with_replay(learner, buffer, batch, updates_per_rollout=updates_per_rollout, axis_name=axis_name)
+
+    return Agent(policy=policy, make_learner=make_learner)
+
+
+def rollout_shapes(collector: Collector, params: Params) -> Rollout:
+    """Returns the shapes of the batches of a collector, as `ShapeDtypeStruct`s, without running it.
+
+    Args:
+        collector: of rollouts.
+        params: of the policy that acts, as arrays or `ShapeDtypeStruct`s.
+    """
+
+    def collect(key: Array, params: Params) -> Rollout:
+        return collector.collect(collector.init(key, params), params, key)[1]
+
+    return jax.eval_shape(collect, jax.random.key(0), params)
+
+
+def first_step(tree: PyTree) -> PyTree:
+    """Returns the first step of sequences: leaves `[n, B, ...]` give `[B, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def gather_step(tree: PyTree, index: Array) -> PyTree:
+    """Returns step `index[b]` of every sequence `b`: leaves `[n, B, ...]` and int `[B]` give `[B, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[index, jnp.arange(index.shape[0])], tree)
+
+
+def _update_if(ready: Array, learner: Learner, state: State, key: Array, sample: Sample) -> tuple[State, Metrics]:
+    """Updates the learner where `ready`, otherwise returns its state and metrics of zeros."""
+
+    def skip(state: State, key: Array, sample: Sample) -> tuple[State, Metrics]:
+        _, shapes = jax.eval_shape(learner.update, state, key, sample)
+        return state, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    return jax.lax.cond(ready, learner.update, skip, state, key, sample)
+
+
+def _reduce(metrics: PyTree, ready: Array) -> Metrics:
+    """Computes means over the leading axis of updates, counting none unless `ready`."""
+
+    def is_mean(value: Any) -> bool:
+        return isinstance(value, Mean)
+
+    def reduce(value: Array | Mean) -> Mean:
+        if is_mean(value):
+            return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), value)
+        return Mean(total=jnp.sum(value, axis=0), count=ready * value.shape[0])
+
+    return jax.tree.map(reduce, metrics, is_leaf=is_mean)

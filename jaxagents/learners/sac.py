@@ -1,0 +1,307 @@
+"""Soft actor-critic with twin critics and automatic temperature."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners.replay import Sample, first_step, gather_step, make_replay_agent
+from jaxagents.losses.q import sac_actor_loss, sac_critic_loss, sac_temperature_loss, soft_q_target
+from jaxagents.ops.returns import n_step_transition
+from jaxagents.policies.actor_critic import act
+from jaxagents.types import Agent, Array, Box, Learner, Metrics, Params, Policy, PyTree
+from jaxagents.values.q_function import QFunction
+
+
+@struct.dataclass
+class SACState:
+    """Networks, optimiser states, and hyper-parameters as arrays (a changed number is the same program).
+
+    Attributes:
+        params: of the policy.
+        critic: of the twin critics.
+        target_critic: their moving average.
+        log_temperature: float32 `[]`.
+        opt_states: one for each of `policy`, `critic` and `temperature`.
+        hyperparameters: float32 arrays.
+    """
+
+    params: Params
+    critic: Params
+    target_critic: Params
+    log_temperature: Array
+    opt_states: dict[str, optax.OptState]
+    hyperparameters: dict[str, Array]
+
+
+def make_sac(
+    policy: Policy,
+    twin_q: QFunction,
+    policy_optimizer: optax.GradientTransformation,
+    q_optimizer: optax.GradientTransformation,
+    temperature_optimizer: optax.GradientTransformation,
+    action_space: Box,
+    *,
+    discount: float = 0.99,
+    target_update_rate: float = 0.005,
+    target_entropy: float | None = None,
+    initial_temperature: float = 1.0,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes soft actor-critic over `Sample` batches; the length of their sequences is the `n` of the n-step targets.
+
+    One update descends, in this order, `mean(weight * sum_i (Q_i - target)^2 / 2)` for the critics,
+    `mean(temperature * log_prob - min_i Q_i)` for the policy and `mean(-temperature * (log_prob + target_entropy))` for
+    the logarithm of the temperature. Truncated steps bootstrap, terminated ones do not.
+
+    Args:
+        policy: feed-forward, with a reparameterised distribution.
+        twin_q: of the same spaces.
+        policy_optimizer: an optax transformation.
+        q_optimizer: an optax transformation, of the critics.
+        temperature_optimizer: an optax transformation, of the logarithm of the temperature.
+        action_space: a bounded box.
+        discount: gamma in [0, 1], per step.
+        target_update_rate: share by which the target critics move per update, in (0, 1].
+        target_entropy: in nats, of the action in its own units; null takes `D (log((high - low) / 2) - 1)` for D
+            action dimensions, which is the paper's `-D` for actions in `[-1, 1]`.
+        initial_temperature: positive.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner; wrap it in `with_replay`. `metrics["priority"]` is the mean of both `|error|`, float32 `[B]`.
+
+    Raises:
+        ValueError: if a number is out of its range, the actions are unbounded or the policy is recurrent.
+
+    References:
+        Haarnoja et al. (2018b), "Soft Actor-Critic Algorithms and Applications", algorithm 1.
+
+    Deviation: the temperature's loss is that of its logarithm, as in the released code; multi-step targets leave out
+        the entropy of the steps between.
+    """
+    _check_arguments(policy, action_space, discount, target_update_rate, initial_temperature)
+    if target_entropy is None:
+        action_dim = math.prod(action_space.shape)
+        target_entropy = action_dim * (math.log(0.5 * (action_space.high - action_space.low)) - 1.0)
+    optimizers = {"policy": policy_optimizer, "critic": q_optimizer, "temperature": temperature_optimizer}
+    hyperparameters = {
+        "discount": discount,
+        "target_update_rate": target_update_rate,
+        "target_entropy": target_entropy,
+    }
+
+    def init(key: Array, params: Params | None = None) -> SACState:
+        policy_key, critic_key = jax.random.split(key)
+        params = policy.init(policy_key) if params is None else params
+        critic = twin_q.init(critic_key)
+        log_temperature = jnp.log(jnp.float32(initial_temperature))
+        trained = {"policy": params, "critic": critic, "temperature": log_temperature}
+        return SACState(
+            params=params,
+            critic=critic,
+            # Copies, because a donated state must not hold one buffer twice.
+            target_critic=jax.tree.map(jnp.copy, critic),
+            log_temperature=log_temperature,
+            opt_states={name: optimizer.init(trained[name]) for name, optimizer in optimizers.items()},
+            hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
+        )
+
+    sample_actions = partial(_sample_actions, policy, axis_name)
+    descend = partial(_descend, axis_name)
+
+    def update(state: SACState, key: Array, batch: Sample) -> tuple[SACState, Metrics]:
+        next_key, key = jax.random.split(key)
+        temperature = jnp.exp(state.log_temperature)
+        target = _target(sample_actions, twin_q, state, temperature, next_key, batch)
+        critic, critic_opt_state, (critic_metrics, priority) = descend(
+            q_optimizer,
+            lambda critic: _critic_loss(twin_q, critic, batch, target),
+            state.critic,
+            state.opt_states["critic"],
+        )
+        params, policy_opt_state, (policy_metrics, log_prob) = descend(
+            policy_optimizer,
+            lambda params: _policy_loss(sample_actions, twin_q, params, critic, temperature, key, batch),
+            state.params,
+            state.opt_states["policy"],
+        )
+        log_temperature, temperature_opt_state, _ = descend(
+            temperature_optimizer,
+            lambda log_temperature: _temperature_loss(log_temperature, log_prob, state.hyperparameters),
+            state.log_temperature,
+            state.opt_states["temperature"],
+        )
+        new_state = state.replace(
+            params=params,
+            critic=critic,
+            target_critic=optax.incremental_update(
+                critic, state.target_critic, state.hyperparameters["target_update_rate"]
+            ),
+            log_temperature=log_temperature,
+            opt_states={
+                "policy": policy_opt_state,
+                "critic": critic_opt_state,
+                "temperature": temperature_opt_state,
+            },
+        )
+        metrics = critic_metrics | policy_metrics
+        if axis_name is not None:
+            metrics = jax.lax.pmean(metrics, axis_name)
+        return new_state, metrics | {"temperature": temperature, "priority": priority}
+
+    return Learner(init=init, update=update)
+
+
+def make_agent(
+    observation_space: Box,
+    action_space: Box,
+    *,
+    policy: Callable[..., Policy],
+    value: Callable[..., QFunction],
+    policy_optimizer: Callable[..., optax.GradientTransformation],
+    q_optimizer: Callable[..., optax.GradientTransformation],
+    temperature_optimizer: Callable[..., optax.GradientTransformation],
+    buffer: Any,
+    num_updates: int,
+    updates_per_rollout: int = 1,
+    normalize_observations: bool = False,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles SAC for an environment.
+
+    Args:
+        observation_space: of the environment.
+        action_space: of the environment.
+        policy: `(observation_space, action_space) -> Policy`.
+        value: `(observation_space, action_space) -> QFunction` of twin critics.
+        policy_optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
+        q_optimizer: as `policy_optimizer`.
+        temperature_optimizer: as `policy_optimizer`.
+        buffer: `data.buffers.Buffer`.
+        num_updates: rollouts of the whole run.
+        updates_per_rollout: see `with_replay`.
+        normalize_observations: standardises observations by running statistics of the samples.
+        axis_name: see `make_sac`.
+        **options: further arguments of `make_sac`.
+
+    Returns:
+        The agent.
+    """
+    actor = policy(observation_space, action_space)
+    steps = num_updates * updates_per_rollout
+    learner = make_sac(
+        actor,
+        value(observation_space, action_space),
+        policy_optimizer(steps),
+        q_optimizer(steps),
+        temperature_optimizer(steps),
+        action_space,
+        axis_name=axis_name,
+        **options,
+    )
+    return make_replay_agent(
+        actor,
+        learner,
+        buffer,
+        observation_space,
+        updates_per_rollout=updates_per_rollout,
+        normalize_observations=normalize_observations,
+        axis_name=axis_name,
+    )
+
+
+def _check_arguments(
+    policy: Policy, action_space: Box, discount: float, target_update_rate: float, initial_temperature: float
+) -> None:
+    for name, value in (("discount", discount), ("target_update_rate", target_update_rate)):
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"`{name}` must be in [0, 1], got {value}.")
+    for name, value in (("initial_temperature", initial_temperature), ("target_update_rate", target_update_rate)):
+        if value <= 0.0:
+            raise ValueError(f"`{name}` must be positive, got {value}.")
+    if not isinstance(action_space, Box) or not math.isfinite(action_space.high - action_space.low):
+        raise ValueError(f"`action_space` must be a bounded Box, got {action_space}; try `make_dqn`.")
+    if jax.tree.leaves(policy.initial_carry((1,))):
+        raise ValueError("`policy` must be feed-forward, got one with a carry; leave out its `memory`.")
+
+
+def _descend(
+    axis_name: str | None,
+    optimizer: optax.GradientTransformation,
+    loss: Callable[[Params], tuple[Array, Any]],
+    params: Params,
+    opt_state: optax.OptState,
+) -> tuple[Params, optax.OptState, Any]:
+    """Takes one step of the optimiser; returns what the loss returns besides."""
+    grads, auxiliary = jax.grad(loss, has_aux=True)(params)
+    if axis_name is not None:
+        grads = jax.lax.pmean(grads, axis_name)
+    updates, opt_state = optimizer.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, auxiliary
+
+
+def _critic_loss(
+    twin_q: QFunction, critic: Params, batch: Sample, target: Array
+) -> tuple[Array, tuple[dict[str, Array], Array]]:
+    q = twin_q.apply(critic, first_step(batch.transition.observation), first_step(batch.transition.action))
+    loss = jnp.mean(batch.weight * sac_critic_loss(q, target))
+    return loss, ({"critic_loss": loss, "q": jnp.mean(q)}, jnp.mean(jnp.abs(q - target[None]), axis=0))
+
+
+def _policy_loss(
+    sample_actions: Callable[..., tuple[Array, Array]],
+    twin_q: QFunction,
+    params: Params,
+    critic: Params,
+    temperature: Array,
+    key: Array,
+    batch: Sample,
+) -> tuple[Array, tuple[dict[str, Array], Array]]:
+    observation = first_step(batch.transition.observation)
+    action, log_prob = sample_actions(params, key, observation)
+    loss = jnp.mean(sac_actor_loss(twin_q.apply(critic, observation, action), log_prob, temperature))
+    return loss, ({"policy_loss": loss, "entropy": -jnp.mean(log_prob)}, log_prob)
+
+
+def _temperature_loss(
+    log_temperature: Array, log_prob: Array, hyperparameters: dict[str, Array]
+) -> tuple[Array, tuple[()]]:
+    return jnp.mean(sac_temperature_loss(log_temperature, log_prob, hyperparameters["target_entropy"])), ()
+
+
+def _sample_actions(
+    policy: Policy, axis_name: str | None, params: Params, key: Array, observation: PyTree
+) -> tuple[Array, Array]:
+    """Draws actions `[B, A]` with log-probabilities `[B]`, one stream per global index of the sample."""
+    batch_size = jax.tree.leaves(observation)[0].shape[0]
+    carry, first = policy.initial_carry((batch_size,)), jnp.ones(batch_size, bool)
+    _, distribution = act(policy, params, carry, observation, first=first)
+    start = 0 if axis_name is None else jax.lax.axis_index(axis_name) * batch_size
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, start + jnp.arange(batch_size))
+    return jax.vmap(lambda distribution, key: distribution.sample_and_log_prob(key))(distribution, keys)
+
+
+def _target(
+    sample_actions: Callable[..., tuple[Array, Array]],
+    twin_q: QFunction,
+    state: SACState,
+    temperature: Array,
+    key: Array,
+    batch: Sample,
+) -> Array:
+    """Computes the targets of the critics, float32 `[B]`."""
+    transition = batch.transition
+    reward, discount, index = n_step_transition(
+        transition.reward, transition.terminated, transition.truncated, discount=state.hyperparameters["discount"]
+    )
+    next_observation = gather_step(transition.next_observation, index)
+    next_action, next_log_prob = sample_actions(state.params, key, next_observation)
+    next_q = twin_q.apply(state.target_critic, next_observation, next_action)
+    return soft_q_target(reward, discount, next_q, next_log_prob, temperature)

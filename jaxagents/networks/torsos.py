@@ -1,0 +1,140 @@
+"""Torsos: observation -> features, for any number of leading axes."""
+
+import difflib
+import math
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxagents.types import Array
+
+# The element-wise functions of flax.linen; the others there (softmax, glu, ...) change what an axis means.
+_ACTIVATIONS = (
+    *("celu", "elu", "gelu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "leaky_relu", "log_sigmoid"),
+    *("relu", "relu6", "selu", "sigmoid", "silu", "soft_sign", "softplus", "swish", "tanh"),
+)
+
+
+def activation_function(name: str) -> Callable[[Array], Array]:
+    """Returns the element-wise activation function that flax.linen calls `name`.
+
+    Raises:
+        ValueError: if there is none of that name.
+    """
+    if name in _ACTIVATIONS:
+        return getattr(nn, name)
+    near = difflib.get_close_matches(str(name), _ACTIVATIONS, n=1)
+    way_out = near[0] if near else ", ".join(_ACTIVATIONS)
+    raise ValueError(f"`activation` must be an element-wise function of flax.linen, got {name!r}; try {way_out}.")
+
+
+class MLP(nn.Module):
+    """Flattens each observation and applies dense layers, orthogonal with gain sqrt(2).
+
+    Attributes:
+        hidden_sizes: width of each layer; empty: only flattens and casts.
+        activation: name of an element-wise function of flax.linen, applied after every layer.
+        layer_norm: whether to normalise before every activation.
+        observation_ndim: trailing axes that make one observation.
+    """
+
+    hidden_sizes: Sequence[int] = (64, 64)
+    activation: str = "tanh"
+    layer_norm: bool = False
+    observation_ndim: int = 1
+
+    def __post_init__(self):
+        self.hidden_sizes = tuple(self.hidden_sizes)
+        activation_function(self.activation)
+        if self.observation_ndim < 0:
+            raise ValueError(f"`observation_ndim` must be at least 0, got {self.observation_ndim}.")
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, observation: Array) -> Array:
+        """Computes features `[..., hidden_sizes[-1]]` of observations `[..., *observation_shape]` of any dtype."""
+        x = _flatten(observation, self.observation_ndim)
+        for size in self.hidden_sizes:
+            x = nn.Dense(size, kernel_init=nn.initializers.orthogonal(math.sqrt(2.0)))(x)
+            x = nn.LayerNorm()(x) if self.layer_norm else x
+            x = activation_function(self.activation)(x)
+        return x
+
+
+class CNN(nn.Module):
+    """Convolutions without padding over `[..., height, width, channels]`, then dense layers.
+
+    The defaults are the network of MinAtar (Young and Tian, 2019).
+
+    Attributes:
+        channels: output channels of each convolution.
+        kernel_size: side of the square kernels in pixels, one for all layers or one for each.
+        strides: step of the kernels in pixels, one for all layers or one for each.
+        hidden_sizes: width of each dense layer after the convolutions.
+        activation: name of an element-wise function of flax.linen, applied after every layer.
+        layer_norm: whether to normalise before every activation of the dense layers.
+    """
+
+    channels: Sequence[int] = (16,)
+    kernel_size: int | Sequence[int] = 3
+    strides: int | Sequence[int] = 1
+    hidden_sizes: Sequence[int] = (128,)
+    activation: str = "relu"
+    layer_norm: bool = False
+
+    def __post_init__(self):
+        self.channels = tuple(self.channels)
+        self.kernel_size = _per_layer("kernel_size", self.kernel_size, len(self.channels))
+        self.strides = _per_layer("strides", self.strides, len(self.channels))
+        self.hidden_sizes = tuple(self.hidden_sizes)
+        activation_function(self.activation)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, observation: Array) -> Array:
+        """Computes features `[..., hidden_sizes[-1]]` of images `[..., height, width, channels]` of any dtype.
+
+        Raises:
+            ValueError: if a kernel is larger than what it is applied to.
+        """
+        x = _floating(observation)
+        for channels, kernel_size, strides in zip(self.channels, self.kernel_size, self.strides):
+            if min(x.shape[-3:-1], default=0) < kernel_size:
+                raise ValueError(
+                    f"`observation` must be [..., height, width, channels] with sides of at least the kernel's, got "
+                    f"{observation.shape}, of which {x.shape} reaches a kernel of {kernel_size}; try a smaller kernel."
+                )
+            x = nn.Conv(
+                channels,
+                (kernel_size, kernel_size),
+                strides,
+                padding="VALID",
+                kernel_init=nn.initializers.orthogonal(math.sqrt(2.0)),
+            )(x)
+            x = activation_function(self.activation)(x)
+        return MLP(self.hidden_sizes, self.activation, self.layer_norm, observation_ndim=3)(x)
+
+
+def _floating(observation: Array) -> Array:
+    """Casts booleans, integers and floats of any width to float32."""
+    return jnp.asarray(observation, jnp.float32)
+
+
+def _flatten(observation: Array, observation_ndim: int) -> Array:
+    """Casts to float32 and joins the last `observation_ndim` axes; none of them adds an axis of one element."""
+    x = _floating(observation)
+    if x.ndim < observation_ndim:
+        raise ValueError(
+            f"`observation` must have at least `observation_ndim` axes, got shape {x.shape} and {observation_ndim}."
+        )
+    leading = x.shape[: x.ndim - observation_ndim]
+    return x.reshape(*leading, math.prod(x.shape[x.ndim - observation_ndim :]))
+
+
+def _per_layer(name: str, value: int | Sequence[int], num_layers: int) -> tuple[int, ...]:
+    """Returns one number for each layer."""
+    values = (value,) * num_layers if isinstance(value, int) else tuple(value)
+    if len(values) != num_layers:
+        raise ValueError(f"`{name}` must be one number or one for each of {num_layers} layers, got {values}.")
+    return values

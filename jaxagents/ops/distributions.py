@@ -1,0 +1,153 @@
+"""Action distributions as pytrees.
+
+Sampling is split into `noise(key)`, which depends on shapes only, and `transform(noise)`, which is deterministic: a
+rollout draws all its noise in one batched call before the scan (counter-based generators are slow inside loops), and
+one random stream per environment gives the same actions on any number of devices.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.types import Array
+
+_MASKED_LOGIT = -1e9  # Finite, so that 0 * log(0) terms of entropies stay zero and gradients stay finite.
+_HERMITE_NODES, _HERMITE_WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
+_LOG_2PI = float(np.log(2 * np.pi))
+
+
+@struct.dataclass
+class Categorical:
+    """The categorical distribution `p(a) = softmax(logits)_a`.
+
+    Attributes:
+        logits: float32 `[..., A]`, need not be normalised.
+    """
+
+    logits: Array
+
+    def mask(self, action_mask: Array | None) -> "Categorical":
+        """Returns the distribution restricted to `action_mask` (bool `[..., A]`, True = allowed; None: all are)."""
+        if action_mask is None:
+            return self
+        return Categorical(logits=jnp.where(action_mask, self.logits, _MASKED_LOGIT))
+
+    def noise(self, key: Array) -> Array:
+        """Draws standard Gumbel noise `[..., A]`."""
+        return jax.random.gumbel(key, self.logits.shape, self.logits.dtype)
+
+    def transform(self, noise: Array) -> Array:
+        """Returns `argmax_a(logits_a + noise_a)`, int32 `[...]` (the Gumbel-max trick)."""
+        return jnp.argmax(self.logits + noise, axis=-1).astype(jnp.int32)
+
+    def sample(self, key: Array) -> Array:
+        """Draws actions, int32 `[...]`."""
+        return self.transform(self.noise(key))
+
+    def log_probs(self) -> Array:
+        """Returns normalised log-probabilities of all actions, `[..., A]`."""
+        return jax.nn.log_softmax(self.logits)
+
+    def log_prob(self, action: Array) -> Array:
+        """Returns the log-probability of `action` (int `[...]`), float32 `[...]`."""
+        # A comparison and a sum, because the gradient of a gather is a scatter, which is slow on every backend.
+        chosen = jax.nn.one_hot(action, self.logits.shape[-1], dtype=bool)
+        return jnp.sum(jnp.where(chosen, self.log_probs(), 0.0), axis=-1)
+
+    def entropy(self) -> Array:
+        """Returns `-sum_a p(a) log p(a)` in nats, `[...]`."""
+        log_probs = self.log_probs()
+        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+
+    def mode(self) -> Array:
+        """Returns the most probable action, int32 `[...]`."""
+        return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
+
+    def kl_divergence(self, other: "Categorical") -> Array:
+        """Returns `KL(self || other)` in nats, `[...]`."""
+        log_probs = self.log_probs()
+        return jnp.sum(jnp.exp(log_probs) * (log_probs - other.log_probs()), axis=-1)
+
+
+@struct.dataclass
+class TanhNormal:
+    """A diagonal Gaussian squashed into a box: `a = middle + half_range * tanh(x)`, `x ~ N(loc, scale^2)`.
+
+    Attributes:
+        loc: float32 `[..., D]`.
+        scale: float32 `[..., D]`, positive.
+        low: lower bound of every action dimension.
+        high: upper bound.
+
+    References:
+        Haarnoja et al. (2018), "Soft Actor-Critic", appendix C.
+    """
+
+    loc: Array
+    scale: Array
+    low: float = struct.field(pytree_node=False, default=-1.0)
+    high: float = struct.field(pytree_node=False, default=1.0)
+
+    def mask(self, action_mask: None) -> "TanhNormal":
+        """Returns itself: continuous actions are never masked.
+
+        Raises:
+            ValueError: a mask is given.
+        """
+        if action_mask is not None:
+            raise ValueError("`action_mask` must be None for continuous actions, got an array; drop it.")
+        return self
+
+    def noise(self, key: Array) -> Array:
+        """Draws standard normal noise `[..., D]`."""
+        return jax.random.normal(key, self.loc.shape, self.loc.dtype)
+
+    def transform(self, noise: Array) -> Array:
+        """Returns the action `[..., D]` that standard normal `noise` stands for (differentiable)."""
+        return self._squash(self.loc + self.scale * noise)
+
+    def sample(self, key: Array) -> Array:
+        """Draws actions `[..., D]`."""
+        return self.transform(self.noise(key))
+
+    def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
+        """Draws actions `[..., D]` with log-probabilities `[...]`, exact also where tanh saturates."""
+        unsquashed = self.loc + self.scale * self.noise(key)
+        return self._squash(unsquashed), self._log_prob_of_unsquashed(unsquashed)
+
+    def log_prob(self, action: Array) -> Array:
+        """Returns the log-density of `action` (`[..., D]`, inside the box), summed over D, `[...]`."""
+        unit = (action - 0.5 * (self.high + self.low)) / (0.5 * (self.high - self.low))
+        return self._log_prob_of_unsquashed(jnp.arctanh(jnp.clip(unit, -1 + 1e-6, 1 - 1e-6)))
+
+    def entropy(self) -> Array:
+        """Returns the differential entropy in nats, `[...]`: `H(x) + E[log |da/dx|]`, by 16-point quadrature."""
+        standard = jnp.asarray(_HERMITE_NODES, self.loc.dtype).reshape((1,) * self.loc.ndim + (-1,))
+        nodes = self.loc[..., None] + self.scale[..., None] * standard
+        weights = jnp.asarray(_HERMITE_WEIGHTS / np.sqrt(2 * np.pi), self.loc.dtype)
+        log_slope = self._log_slope(nodes) @ weights
+        return jnp.sum(0.5 + 0.5 * _LOG_2PI + jnp.log(self.scale) + log_slope, axis=-1)
+
+    def mode(self) -> Array:
+        """Returns the action at the Gaussian's mean, `[..., D]`."""
+        return self._squash(self.loc)
+
+    def kl_divergence(self, other: "TanhNormal") -> Array:
+        """Returns `KL(self || other)`, `[...]`; the squashing is a bijection, so the Gaussians' divergence is exact."""
+        ratio = self.scale / other.scale
+        distance = (self.loc - other.loc) / other.scale
+        return jnp.sum(0.5 * (ratio**2 + distance**2 - 1.0) - jnp.log(ratio), axis=-1)
+
+    def _squash(self, unsquashed: Array) -> Array:
+        return 0.5 * (self.high + self.low) + 0.5 * (self.high - self.low) * jnp.tanh(unsquashed)
+
+    def _log_slope(self, unsquashed: Array) -> Array:
+        # log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2 x)), stable for large |x|.
+        log_tanh_slope = 2.0 * (float(np.log(2.0)) - unsquashed - jax.nn.softplus(-2.0 * unsquashed))
+        return log_tanh_slope + float(np.log(0.5 * (self.high - self.low)))
+
+    def _log_prob_of_unsquashed(self, unsquashed: Array) -> Array:
+        standardised = (unsquashed - self.loc) / self.scale
+        log_density = -0.5 * standardised**2 - jnp.log(self.scale) - 0.5 * _LOG_2PI
+        return jnp.sum(log_density - self._log_slope(unsquashed), axis=-1)

@@ -1,0 +1,182 @@
+"""Policies and actor-critics assembled from an encoder, an optional memory and heads."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxagents.networks.heads import CategoricalHead, TanhNormalHead, ValueHead
+from jaxagents.ops.distributions import Categorical, TanhNormal
+from jaxagents.types import ActorCritic, Array, Box, Carry, Discrete, Params, Policy, PyTree
+
+
+class _Torso(NamedTuple):
+    """Encoder and memory: `apply(params, carry, observation [T, B, ...], first [T, B]) -> (carry, features)`."""
+
+    init: Callable[[Array], tuple[Params, Array]]
+    initial_carry: Callable[[tuple[int, ...]], Carry]
+    apply: Callable[[Params, Carry, PyTree, Array], tuple[Carry, Array]]
+
+
+def make_policy(
+    observation_space: PyTree,
+    action_space: Discrete | Box,
+    *,
+    encoder: nn.Module,
+    memory: nn.Module | None = None,
+    head: nn.Module | None = None,
+) -> Policy:
+    """Makes a policy `pi(a | s)`.
+
+    Args:
+        observation_space: of one agent; batch, time and agent axes are free.
+        action_space: `Discrete` gives a categorical, a bounded `Box` a tanh-Gaussian distribution.
+        encoder: `module(observation [..., *shape]) -> features [..., F]`.
+        memory: recurrent module of `networks.recurrent`; None for a feed-forward policy.
+        head: maps features to the distribution's parameters; None takes the usual one for the action space.
+
+    Returns:
+        The policy. Its parameters are a dict with the keys `torso` and `head`.
+
+    Raises:
+        ValueError: the action space is unbounded.
+    """
+    torso = _make_torso(observation_space, encoder, memory)
+    head_module = head if head is not None else _make_head(action_space)
+    to_distribution = _make_distribution(action_space)
+
+    def init(key: Array) -> Params:
+        torso_key, head_key = jax.random.split(key)
+        torso_params, features = torso.init(torso_key)
+        return {"torso": torso_params, "head": head_module.init(head_key, features)}
+
+    def apply(params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None):
+        carry, features = torso.apply(params["torso"], carry, observation, first)
+        return carry, to_distribution(head_module.apply(params["head"], features)).mask(action_mask)
+
+    return Policy(init=init, initial_carry=torso.initial_carry, apply=apply)
+
+
+def make_actor_critic(
+    observation_space: PyTree,
+    action_space: Discrete | Box,
+    *,
+    encoder: nn.Module,
+    memory: nn.Module | None = None,
+    head: nn.Module | None = None,
+    shared: bool = False,
+) -> ActorCritic:
+    """Makes a policy and a state-value function in one record.
+
+    Args:
+        observation_space: of one agent.
+        action_space: see `make_policy`.
+        encoder: see `make_policy`.
+        memory: see `make_policy`.
+        head: of the policy, see `make_policy`.
+        shared: True computes both heads from one torso, False gives the critic a torso of its own.
+
+    Returns:
+        The actor-critic. Parameters: `{"actor": {"torso", "head"}, "critic": {"torso" (unless shared), "head"}}`; the
+        carry is a pair (actor's, critic's), the latter empty when shared.
+    """
+    policy = make_policy(observation_space, action_space, encoder=encoder, memory=memory, head=head)
+    torso = _make_torso(observation_space, encoder, memory)
+    head_module = head if head is not None else _make_head(action_space)
+    to_distribution = _make_distribution(action_space)
+    value_head = ValueHead()
+
+    def init(key: Array) -> Params:
+        actor_key, torso_key, head_key = jax.random.split(key, 3)
+        torso_params, features = torso.init(torso_key)
+        critic = {"head": value_head.init(head_key, features)}
+        return {"actor": policy.init(actor_key), "critic": critic if shared else {"torso": torso_params, **critic}}
+
+    def initial_carry(batch_shape: tuple[int, ...]) -> Carry:
+        return torso.initial_carry(batch_shape), () if shared else torso.initial_carry(batch_shape)
+
+    def apply(params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None):
+        actor, critic = params["actor"], params["critic"]
+        actor_carry, critic_carry = carry
+        actor_carry, actor_features = torso.apply(actor["torso"], actor_carry, observation, first)
+        distribution = to_distribution(head_module.apply(actor["head"], actor_features)).mask(action_mask)
+        if shared:
+            critic_features = actor_features
+        else:
+            critic_carry, critic_features = torso.apply(critic["torso"], critic_carry, observation, first)
+        return (actor_carry, critic_carry), distribution, value_head.apply(critic["head"], critic_features)
+
+    return ActorCritic(init=init, initial_carry=initial_carry, apply=apply)
+
+
+def as_policy(actor_critic: ActorCritic) -> Policy:
+    """Drops the value; what only the value needs is not computed once compiled."""
+
+    def apply(params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None):
+        carry, distribution, _ = actor_critic.apply(params, carry, observation, first=first, action_mask=action_mask)
+        return carry, distribution
+
+    return Policy(init=actor_critic.init, initial_carry=actor_critic.initial_carry, apply=apply)
+
+
+def act(
+    policy: Policy, params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None
+) -> tuple[Carry, Any]:
+    """Applies a policy to one time step: leaves `[B, ...]` in, `(carry, distribution [B])` out."""
+    add_time = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)  # noqa: E731
+    carry, distribution = policy.apply(
+        params, carry, add_time(observation), first=jnp.asarray(first)[None], action_mask=add_time(action_mask)
+    )
+    return carry, jax.tree.map(lambda leaf: leaf[0], distribution)
+
+
+def _make_torso(observation_space: PyTree, encoder: nn.Module, memory: nn.Module | None) -> _Torso:
+    def init(key: Array) -> tuple[Params, Array]:
+        encoder_key, memory_key = jax.random.split(key)
+        observation = jax.tree.map(lambda space: jnp.zeros((1, 1, *space.shape), space.dtype), observation_space)
+        params = {"encoder": encoder.init(encoder_key, observation)}
+        features = encoder.apply(params["encoder"], observation)
+        if memory is not None:
+            first = jnp.ones((1, 1), bool)
+            params["memory"] = memory.init(memory_key, memory.initial_carry((1,)), features, first)
+            _, features = memory.apply(params["memory"], memory.initial_carry((1,)), features, first)
+        return params, features
+
+    def initial_carry(batch_shape: tuple[int, ...]) -> Carry:
+        return () if memory is None else memory.initial_carry(batch_shape)
+
+    def apply(params: Params, carry: Carry, observation: PyTree, first: Array) -> tuple[Carry, Array]:
+        features = encoder.apply(params["encoder"], observation)
+        if memory is None:
+            return carry, features
+        first = jnp.broadcast_to(
+            first.reshape(first.shape + (1,) * (features.ndim - 1 - first.ndim)), features.shape[:-1]
+        )
+        return memory.apply(params["memory"], carry, features, first)
+
+    return _Torso(init=init, initial_carry=initial_carry, apply=apply)
+
+
+def _make_head(action_space: Discrete | Box) -> nn.Module:
+    if isinstance(action_space, Discrete):
+        return CategoricalHead(num_actions=action_space.num_values)
+    return TanhNormalHead(action_dim=_action_dim(action_space))
+
+
+def _make_distribution(action_space: Discrete | Box) -> Callable[[Any], Any]:
+    if isinstance(action_space, Discrete):
+        return lambda logits: Categorical(logits=logits)
+    _action_dim(action_space)
+    low, high = float(action_space.low), float(action_space.high)
+    return lambda parameters: TanhNormal(loc=parameters[0], scale=parameters[1], low=low, high=high)
+
+
+def _action_dim(action_space: Box) -> int:
+    bounded = abs(action_space.low) < float("inf") and abs(action_space.high) < float("inf")
+    if len(action_space.shape) != 1 or not bounded:
+        raise ValueError(
+            f"`action_space` must be Discrete or a bounded Box of rank 1, got {action_space}; flatten or clip the actions."
+        )
+    return action_space.shape[0]

@@ -1,0 +1,136 @@
+"""Evaluation on fixed tasks with full episodes, and single episodes to look at."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.environments.vectorized import select_rows
+from jaxagents.environments.wrappers import episode_statistics
+from jaxagents.policies.actor_critic import act
+from jaxagents.types import Array, Environment, Params, Policy, State, TimeStep
+
+
+def make_evaluator(
+    environment: Environment,
+    policy: Policy,
+    *,
+    num_episodes: int,
+    greedy: bool = True,
+    max_steps: int | None = None,
+    level: int | None = None,
+) -> Callable[[Params, Array], dict[str, Array]]:
+    """Makes a function that plays whole episodes on tasks fixed by a key.
+
+    Args:
+        environment: single instance.
+        policy: acts.
+        num_episodes: E, episodes, each on a task of its own.
+        greedy: True takes the mode of the distribution, False samples.
+        max_steps: stops unfinished episodes; null takes the environment's bound.
+        level: difficulty of the tasks.
+
+    Returns:
+        `(params, key) -> dict` of float32 `[E]`: `episode_return`, `episode_length`, `finished` (1.0 where the episode
+        ended by itself), and `success` where the world tells. The same key gives the same tasks.
+
+    Raises:
+        ValueError: `num_episodes` is not positive, or the game has several streams of rewards.
+    """
+    if num_episodes < 1:
+        raise ValueError(f"`num_episodes` must be at least 1, got {num_episodes}.")
+    if environment.num_players > 1:
+        raise ValueError(
+            f"`environment` must have one stream of rewards, got {environment.num_players} players in "
+            f"{environment.name!r}; wrap it in `against`."
+        )
+    bound = max_steps or environment.max_steps
+    tracked = episode_statistics(environment)
+    agents = (environment.num_agents,) if environment.num_agents else ()
+
+    def evaluate(params: Params, key: Array) -> dict[str, Array]:
+        task_key, reset_key, run_key = jax.random.split(key, 3)
+        tasks = jax.vmap(lambda k: tracked.sample_task(k, level))(jax.random.split(task_key, num_episodes))
+        state, timestep = jax.vmap(tracked.reset)(jax.random.split(reset_key, num_episodes), tasks)
+
+        def unfinished(loop) -> Array:
+            step, _, timestep, _ = loop
+            return (step < bound) & ~jnp.all(timestep.terminated | timestep.truncated)
+
+        def step_all(loop):
+            step, state, timestep, carry = loop
+            keys = jax.random.split(jax.random.fold_in(run_key, step), 2 * num_episodes)
+            first = jnp.broadcast_to(step == 0, (num_episodes,))
+            carry, distribution = act(
+                policy, params, carry, timestep.observation, first=first, action_mask=timestep.action_mask
+            )
+            action = (
+                distribution.mode()
+                if greedy
+                else jax.vmap(lambda d, k: d.sample(k))(distribution, keys[num_episodes:])
+            )
+            following = jax.vmap(tracked.step)(keys[:num_episodes], state, action)
+            over = timestep.terminated | timestep.truncated
+            state, timestep = select_rows(over, (state, timestep), following)
+            return step + 1, state, timestep, carry
+
+        carry = policy.initial_carry((num_episodes, *agents))
+        _, _, timestep, _ = jax.lax.while_loop(unfinished, step_all, (jnp.int32(0), state, timestep, carry))
+        names = [name for name in ("episode_return", "episode_length", "success") if name in timestep.info]
+        results = {name: timestep.info[name].astype(jnp.float32) for name in names}
+        return results | {"finished": (timestep.terminated | timestep.truncated).astype(jnp.float32)}
+
+    return evaluate
+
+
+def play_episode(
+    environment: Environment,
+    policy: Policy,
+    params: Params,
+    key: Array,
+    *,
+    greedy: bool = True,
+    max_steps: int | None = None,
+    level: int | None = None,
+) -> list[tuple[State, TimeStep]]:
+    """Plays one episode step by step on the host, to be looked at.
+
+    Args:
+        environment: single instance.
+        policy: acts.
+        params: of the policy.
+        key: fixes task and randomness.
+        greedy: see `make_evaluator`.
+        max_steps: see `make_evaluator`.
+        level: see `make_evaluator`.
+
+    Returns:
+        States and time steps from the reset to the end.
+    """
+    task_key, reset_key, run_key = jax.random.split(key, 3)
+    agents = (environment.num_agents,) if environment.num_agents else ()
+
+    @jax.jit
+    def step_once(step: Array, state: State, timestep: TimeStep, carry):
+        sample_key, step_key = jax.random.split(jax.random.fold_in(run_key, step))
+        add_batch = lambda tree: jax.tree.map(lambda leaf: leaf[None], tree)  # noqa: E731
+        carry, distribution = act(
+            policy,
+            params,
+            carry,
+            add_batch(timestep.observation),
+            first=(step == 0)[None],
+            action_mask=add_batch(timestep.action_mask),
+        )
+        action = (distribution.mode() if greedy else distribution.sample(sample_key))[0]
+        return *environment.step(step_key, state, action), carry
+
+    frames = [jax.jit(environment.reset)(reset_key, environment.sample_task(task_key, level))]
+    carry = policy.initial_carry((1, *agents))
+    for step in range(max_steps or environment.max_steps):
+        state, timestep = frames[-1]
+        if timestep.terminated | timestep.truncated:
+            break
+        state, timestep, carry = step_once(jnp.int32(step), state, timestep, carry)
+        frames.append((state, timestep))
+    return frames

@@ -1,0 +1,166 @@
+"""On-policy experience: a policy acts in a batch of environments inside one scan."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.environments.vectorized import vectorize
+from jaxagents.environments.wrappers import episode_statistics
+from jaxagents.policies.actor_critic import act
+from jaxagents.types import (
+    Array,
+    Carry,
+    Collector,
+    Environment,
+    Mean,
+    Metrics,
+    Params,
+    Policy,
+    PyTree,
+    Rollout,
+    State,
+    TimeStep,
+    Transition,
+)
+
+
+_EXTRAS = ("perspective", "agent_mask", "next_action_mask")
+
+
+@struct.dataclass
+class RolloutState:
+    """Where B environments stand; every leaf has the environment axis first.
+
+    Attributes:
+        environment: states of the environments.
+        timestep: their last time steps; its observation is the one to act on.
+        carry: recurrent carry of the policy.
+        first: bool `[B]`, the observation is the first of an episode.
+        index: int32 `[B]`, global index of each environment; random streams are folded in by it.
+    """
+
+    environment: State
+    timestep: TimeStep
+    carry: Carry
+    first: Array
+    index: Array
+
+
+def make_rollout_collector(
+    environment: Environment,
+    policy: Policy,
+    *,
+    num_envs: int,
+    num_steps: int,
+    reset_pool: int | None = None,
+    level: int | None = None,
+) -> Collector:
+    """Makes a collector whose batches are `Rollout`s of `num_steps` steps in `num_envs` environments.
+
+    Args:
+        environment: single instance; batching, automatic resets and episode statistics are added here.
+        policy: acts; its carry runs on between rollouts.
+        num_envs: B, over all devices.
+        num_steps: T.
+        reset_pool: see `vectorize`.
+        level: difficulty of the tasks.
+
+    Returns:
+        The collector. Metrics, over the episodes that ended: `episode_return`, `episode_length` and, where the world
+        tells, `success_rate`.
+
+    Raises:
+        ValueError: a size is not positive, or the game has several players and is not `alternating` or `against`.
+    """
+    for name, value in (("num_envs", num_envs), ("num_steps", num_steps)):
+        if value < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    if environment.num_players > 1:
+        raise ValueError(
+            f"`environment` must have one stream of rewards, got {environment.num_players} players in "
+            f"{environment.name!r}; wrap it in `alternating` or `against`."
+        )
+    batch = vectorize(episode_statistics(environment), reset_pool=reset_pool, level=level)
+    agents = (environment.num_agents,) if environment.num_agents else ()
+
+    def init(key: Array, params: Params) -> RolloutState:
+        del params
+        index = jnp.arange(num_envs, dtype=jnp.int32)
+        state, timestep = batch.reset(key, index)
+        return RolloutState(
+            environment=state,
+            timestep=timestep,
+            carry=policy.initial_carry((num_envs, *agents)),
+            first=jnp.ones(num_envs, bool),
+            index=index,
+        )
+
+    def collect(state: RolloutState, params: Params, key: Array) -> tuple[RolloutState, Rollout, Metrics]:
+        draw_key, noise_key = jax.random.split(key)
+        draws, shared = batch.draw(draw_key, state.index, num_steps)
+        noise = draw_action_noise(policy, params, state, noise_key, num_steps)
+
+        def step(state: RolloutState, inputs: tuple[PyTree, PyTree]):
+            draws_t, noise_t = inputs
+            before = state.timestep
+            carry, distribution = act(
+                policy, params, state.carry, before.observation, first=state.first, action_mask=before.action_mask
+            )
+            action = distribution.transform(noise_t)
+            environments, after = batch.step(state.environment, action, draws_t, shared)
+            following = state.replace(
+                environment=environments, timestep=after, carry=carry, first=after.terminated | after.truncated
+            )
+            return following, (before.observation, before.action_mask, state.first, state.carry, distribution, action, after)
+
+        final, (observation, action_mask, first, carry, distribution, action, after) = jax.lax.scan(
+            step, state, (draws, noise)
+        )
+        transition = Transition(
+            observation=observation,
+            action=action,
+            behavior_log_prob=distribution.log_prob(action),
+            reward=after.reward,
+            terminated=after.terminated,
+            truncated=after.truncated,
+            next_observation=after.info["next_observation"],
+            first=first,
+            action_mask=action_mask,
+            extras={key: after.info[key] for key in _EXTRAS if key in after.info},
+        )
+        carry = jax.tree.map(lambda steps, last: jnp.concatenate([steps, last[None]]), carry, final.carry)
+        return final, Rollout(transition=transition, carry=carry), episode_metrics(after)
+
+    return Collector(init=init, collect=collect, steps_per_collect=num_envs * num_steps)
+
+
+def draw_action_noise(policy: Policy, params: Params, state: RolloutState, key: Array, num_steps: int) -> PyTree:
+    """Draws the noise of all actions of a rollout, `[T, B, ...]`, one stream per environment."""
+    _, distribution = jax.eval_shape(
+        lambda params, state: act(
+            policy,
+            params,
+            state.carry,
+            state.timestep.observation,
+            first=state.first,
+            action_mask=state.timestep.action_mask,
+        ),
+        params,
+        state,
+    )
+    template: Any = jax.tree.map(lambda leaf: jnp.zeros((num_steps, *leaf.shape[1:]), leaf.dtype), distribution)
+    return jax.vmap(lambda index: template.noise(jax.random.fold_in(key, index)), out_axes=1)(state.index)
+
+
+def episode_metrics(timestep: TimeStep) -> Metrics:
+    """Computes exact means over the episodes that ended, from time steps with leaves `[T, B, ...]`."""
+    ended = (timestep.terminated | timestep.truncated).astype(jnp.float32)
+    names = {"episode_return": "episode_return", "episode_length": "episode_length", "success": "success_rate"}
+    metrics: dict[str, Any] = {
+        label: Mean(total=jnp.sum(timestep.info[key].astype(jnp.float32) * ended), count=jnp.sum(ended))
+        for key, label in names.items()
+        if key in timestep.info
+    }
+    return metrics

@@ -1,0 +1,194 @@
+"""From a composed config to the functions that it names."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from jaxagents.rollouts.evaluate import make_evaluator
+from jaxagents.training.config import (
+    DevicesConfig,
+    EvaluationConfig,
+    LoggingConfig,
+    TrainingConfig,
+    config_hash,
+    make_section,
+    require_positive,
+)
+from jaxagents.training.devices import Runner, axis_name_of, place, select_devices
+from jaxagents.training.program import make_program, over_seeds
+from jaxagents.types import Array, Environment, Params, Policy
+
+
+class Stage(NamedTuple):
+    """One part of a run: a program, and how to judge its policy.
+
+    Attributes:
+        name: for logs and folders.
+        runner: the placed program.
+        evaluate: compiled `(params) -> dict` of `[episodes]`, or `[seeds, episodes]`.
+        policy: what acts.
+        environment: what it is evaluated in.
+        num_updates: of the program.
+        steps_per_update: environment steps of one seed.
+        training: its section of the config.
+        evaluation: its section of the config.
+    """
+
+    name: str
+    runner: Runner
+    evaluate: Callable[[Params], dict[str, Array]]
+    policy: Policy
+    environment: Environment
+    num_updates: int
+    steps_per_update: int
+    training: TrainingConfig
+    evaluation: EvaluationConfig
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run, ready to go.
+
+    Attributes:
+        name: of the experiment.
+        seed: all randomness of training comes from it.
+        num_seeds: copies trained side by side; 0 for a single one without a seed axis.
+        stages: run one after the other; each starts from the parameters of the one before.
+        devices: section of the config.
+        logging: section of the config.
+        config: the resolved config as plain data.
+        digest: `config_hash` of it.
+    """
+
+    name: str
+    seed: int
+    num_seeds: int
+    stages: tuple[Stage, ...]
+    devices: DevicesConfig
+    logging: LoggingConfig
+    config: dict[str, Any]
+    digest: str
+
+
+def resolve(config: DictConfig) -> dict[str, Any]:
+    """Resolves a composed config to plain data; with `quick=true`, the `when_quick` section is merged over it."""
+    config = config.copy()
+    OmegaConf.set_struct(config, False)
+    if config.quick:
+        config = OmegaConf.merge(config, config.when_quick)
+    config.pop("when_quick")
+    config.pop("hydra", None)
+    return OmegaConf.to_container(config, resolve=True)
+
+
+def build(config: Mapping[str, Any]) -> Experiment:
+    """Builds everything that a resolved config names.
+
+    Args:
+        config: see `resolve`.
+
+    Returns:
+        The experiment.
+
+    Raises:
+        ValueError: a setting is out of range or does not fit another one.
+    """
+    require_positive("seeds", config["seeds"])
+    devices = make_section(DevicesConfig, "devices", config["devices"])
+    logging = make_section(LoggingConfig, "logging", config["logging"])
+    overrides = config["stages"] or [{"name": None}]
+    names = [override.get("name") for override in overrides]
+    if len(set(names)) != len(names) or (config["stages"] and not all(names)):
+        raise ValueError(f"`stages` must have different names, got {names}.")
+    stages = tuple(
+        _build_stage(str(override.get("name") or config["name"]), _merge(config, override), devices)
+        for override in overrides
+    )
+    return Experiment(
+        name=config["name"],
+        seed=int(config["seed"]),
+        num_seeds=config["seeds"] if config["seeds"] > 1 else 0,
+        stages=stages,
+        devices=devices,
+        logging=logging,
+        config=dict(config),
+        digest=config_hash(config),
+    )
+
+
+def _merge(config: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    merged = OmegaConf.merge(OmegaConf.create(dict(config)), {k: v for k, v in override.items() if k != "name"})
+    return OmegaConf.to_container(merged)
+
+
+def _build_stage(name: str, config: Mapping[str, Any], devices: DevicesConfig) -> Stage:
+    training = make_section(TrainingConfig, "training", config["training"])
+    evaluation_config = dict(config["evaluation"])
+    evaluation_environment = evaluation_config.pop("environment", None)
+    evaluation = make_section(EvaluationConfig, "evaluation", evaluation_config)
+    environment = _instantiate("environment", config)
+    collector_factory = _instantiate("collector", config)
+    steps_per_update = config["collector"]["num_envs"] * config["collector"]["num_steps"]
+    num_updates = training.total_env_steps // steps_per_update
+    if num_updates < 1:
+        raise ValueError(
+            f"`training.total_env_steps` must be at least the {steps_per_update} steps of one update, "
+            f"got {training.total_env_steps}."
+        )
+    agent = _instantiate("learner", config)(
+        environment.observation_space,
+        environment.action_space,
+        num_updates=num_updates,
+        axis_name=axis_name_of(devices.mode),
+    )
+    collector = collector_factory(environment, agent.policy)
+    program = make_program(collector, agent.make_learner(collector))
+    if config["seeds"] > 1:
+        program = over_seeds(program, config["seeds"])
+    runner = place(program, mode=devices.mode, devices=select_devices(devices.mode, devices.num_devices))
+    judged = environment if evaluation_environment is None else instantiate(evaluation_environment)
+    evaluate = make_evaluator(
+        judged,
+        agent.policy,
+        num_episodes=evaluation.num_episodes,
+        greedy=evaluation.greedy,
+        level=evaluation.level,
+    )
+
+    def evaluate_params(params: Params) -> dict[str, Array]:
+        key = jax.random.key(evaluation.seed)
+        return jax.vmap(evaluate, in_axes=(0, None))(params, key) if program.num_seeds else evaluate(params, key)
+
+    return Stage(
+        name=name,
+        runner=runner,
+        evaluate=jax.jit(evaluate_params, out_shardings=runner.replicated),
+        policy=agent.policy,
+        environment=judged,
+        num_updates=num_updates,
+        steps_per_update=steps_per_update,
+        training=training,
+        evaluation=evaluation,
+    )
+
+
+def _instantiate(group: str, config: Mapping[str, Any]) -> Any:
+    node = config.get(group)
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        raise ValueError(f"`{group}` must name a `_target_`, got {node!r}; choose an option of configs/{group}.")
+    return instantiate(OmegaConf.create(dict(node)))
+
+
+def load_config(path: str | Path) -> dict[str, Any]:
+    """Reads the resolved config of a run directory."""
+    return OmegaConf.to_container(OmegaConf.load(path))
+
+
+def save_config(path: str | Path, config: Mapping[str, Any]) -> None:
+    """Writes a resolved config as YAML."""
+    OmegaConf.save(OmegaConf.create(dict(config)), path)

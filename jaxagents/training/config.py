@@ -1,0 +1,115 @@
+"""The sections of a config as frozen dataclasses, checked once."""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+_Section = TypeVar("_Section")
+_NOT_HASHED = ("run_dir", "devices", "logging", "hydra")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long a run is and when it logs and saves; all periods are in environment steps of one seed."""
+
+    total_env_steps: int
+    log_every_env_steps: int
+    checkpoint_every_env_steps: int
+    keep_checkpoints: int = 3
+    target_return: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("total_env_steps", "log_every_env_steps", "checkpoint_every_env_steps", "keep_checkpoints"):
+            require_positive(f"training.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Episodes on fixed tasks."""
+
+    every_env_steps: int
+    num_episodes: int
+    seed: int = 1_000_003
+    greedy: bool = True
+    level: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("every_env_steps", "num_episodes"):
+            require_positive(f"evaluation.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True)
+class DevicesConfig:
+    """Where the program runs."""
+
+    mode: str = "jit"
+    num_devices: int | None = None
+    distributed: bool = False
+    coordinator_address: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
+    compilation_cache: str | None = None
+
+
+@dataclass(frozen=True)
+class LoggingConfig:
+    """What a run shows and leaves behind."""
+
+    progress: bool = True
+    tensorboard: bool = True
+    curves: bool = True
+    report: bool = True
+
+
+def require_positive(name: str, value: Any) -> None:
+    """Refuses anything but a positive number.
+
+    Raises:
+        ValueError: names the setting.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise ValueError(f"`{name}` must be a positive number, got {value!r}.")
+
+
+def make_section(section: type[_Section], name: str, values: Mapping[str, Any]) -> _Section:
+    """Makes a dataclass of a config section.
+
+    Raises:
+        ValueError: an unknown key (the nearest known ones are offered), or a missing one.
+    """
+    fields = {field.name: field for field in dataclasses.fields(section)}
+    for key in values:
+        if key not in fields:
+            nearest = difflib.get_close_matches(str(key), fields, n=2, cutoff=0.4) or sorted(fields)
+            raise ValueError(f"`{name}` has no key {key!r}; try {' or '.join(nearest)}.")
+    missing = [n for n, field in fields.items() if field.default is dataclasses.MISSING and n not in values]
+    if missing:
+        raise ValueError(f"`{name}` must have the keys {', '.join(missing)}, which are missing.")
+    return section(**values)
+
+
+def config_hash(resolved: Mapping[str, Any]) -> str:
+    """Returns 16 hexadecimal digits of the SHA-256 of everything in a resolved config that changes results.
+
+    `run_dir`, `devices` and `logging` do not count: a run may go on elsewhere and on other devices.
+    """
+    counted = {key: value for key, value in resolved.items() if key not in _NOT_HASHED}
+    return hashlib.sha256(json.dumps(counted, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Lists the dotted keys in which two resolved configs differ, those that do not count left out."""
+    keys = []
+    for key in sorted({*before, *after}):
+        if not prefix and key in _NOT_HASHED:
+            continue
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            keys += changed_keys(old, new, f"{prefix}{key}.")
+        elif old != new:
+            keys.append(f"{prefix}{key}")
+    return keys

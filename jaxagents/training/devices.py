@@ -1,0 +1,201 @@
+"""One program on one device, under pmap, or as a sharded jit over a mesh."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jaxagents.training.program import REPLICATED, Program, TrainState, run_updates
+from jaxagents.types import Array, Params, PyTree
+
+AXIS_NAME = "devices"
+Mode = Literal["jit", "pmap", "sharded"]
+
+
+class Runner(NamedTuple):
+    """A program placed on devices.
+
+    Attributes:
+        init: `(seed, params=None) -> state`.
+        run: `(state, num_updates) -> (state, metrics)`: a chunk of updates as one compiled program, whatever their
+            number; donates the state and returns at once. A metric without a count in the chunk is NaN.
+        params: `(state) -> params` that policies act with, on every device.
+        to_global: `(state) -> state` with the shapes of one device, whatever the placement; what checkpoints hold.
+        from_global: its inverse.
+        abstract: shapes, types and shardings of a global state.
+        replicated: the sharding of what every device has whole.
+    """
+
+    init: Callable[..., PyTree]
+    run: Callable[[PyTree, int], tuple[PyTree, dict[str, Array]]]
+    params: Callable[[PyTree], Params]
+    to_global: Callable[[PyTree], TrainState]
+    from_global: Callable[[TrainState], PyTree]
+    abstract: TrainState
+    replicated: NamedSharding
+
+
+def initialize_distributed(
+    coordinator_address: str | None = None, num_processes: int | None = None, process_id: int | None = None
+) -> None:
+    """Joins the processes of several hosts; without arguments, the cluster's environment variables decide.
+
+    Raises:
+        ValueError: some but not all arguments are given.
+    """
+    given = (coordinator_address, num_processes, process_id)
+    if any(value is not None for value in given) and any(value is None for value in given):
+        raise ValueError(
+            "`devices.coordinator_address`, `devices.num_processes` and `devices.process_id` must be given together, "
+            f"got {given}; give all three or none."
+        )
+    jax.distributed.initialize(coordinator_address, num_processes, process_id)
+
+
+def axis_name_of(mode: Mode) -> str | None:
+    """Returns the axis that a learner has to reduce over itself: only pmap needs one."""
+    return AXIS_NAME if mode == "pmap" else None
+
+
+def select_devices(mode: Mode, num_devices: int | None) -> list[jax.Device]:
+    """Returns the first `num_devices` devices; null takes all of them, or one under `jit`.
+
+    Raises:
+        ValueError: unknown mode, more devices than there are, or several devices under `jit`.
+    """
+    if mode not in ("jit", "pmap", "sharded"):
+        raise ValueError(f"`devices.mode` must be jit, pmap or sharded, got {mode!r}.")
+    available = jax.devices()
+    if mode == "jit":
+        if num_devices not in (None, 1) or jax.process_count() > 1:
+            raise ValueError(
+                f"`devices.mode` must be pmap or sharded to use several devices, got jit with {num_devices} devices "
+                f"and {jax.process_count()} processes; try devices=sharded."
+            )
+        return available[:1]
+    if num_devices is not None and not 1 <= num_devices <= len(available):
+        raise ValueError(
+            f"`devices.num_devices` must be between 1 and the {len(available)} devices there are, got {num_devices}."
+        )
+    return available[:num_devices]
+
+
+def place(program: Program, *, mode: Mode, devices: list[jax.Device]) -> Runner:
+    """Compiles a program for devices.
+
+    Every mode starts from the same global state, so that one seed gives the same environments, tasks and random streams
+    on any number of devices.
+
+    Args:
+        program: its learner was made with `axis_name_of(mode)`.
+        mode: "jit" one device; "pmap" one copy of the parameters per device, gradients averaged explicitly; "sharded"
+            one program over a mesh, partitioned by the compiler.
+        devices: see `select_devices`.
+
+    Returns:
+        The runner.
+
+    Raises:
+        ValueError: an axis does not divide by the number of devices.
+    """
+    abstract = jax.eval_shape(program.init, jax.random.key(0))
+    axes = program.partition(abstract)
+    _require_divisible(abstract, axes, len(devices))
+    mesh = Mesh(np.asarray(devices), (AXIS_NAME,), axis_types=(AxisType.Auto,))
+    shardings = jax.tree.map(lambda axis: NamedSharding(mesh, _spec(axis)), axes)
+    replicated = NamedSharding(mesh, PartitionSpec())
+    abstract = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
+    )
+    initialise = jax.jit(lambda seed, params: program.init(jax.random.key(seed), params), out_shardings=shardings)
+
+    def init(seed: int, params: Params | None = None) -> TrainState:
+        return initialise(np.uint32(seed), params)
+
+    def chunk(state: TrainState, num_updates: Array) -> tuple[TrainState, dict[str, Array]]:
+        state, means = run_updates(program, state, num_updates)
+        if axis_name_of(mode) is not None:
+            means = jax.lax.psum(means, axis_name_of(mode))
+        return state, {name: mean.value for name, mean in means.items()}
+
+    if mode == "pmap":
+        return _place_pmap(chunk, init, abstract, axes, mesh)
+    compiled = jax.jit(
+        chunk, in_shardings=(shardings, replicated), out_shardings=(shardings, replicated), donate_argnums=0
+    )
+    return Runner(
+        init=init,
+        run=lambda state, num_updates: compiled(state, np.int32(num_updates)),
+        params=lambda state: state.learner.params,
+        to_global=lambda state: state,
+        from_global=lambda state: state,
+        abstract=abstract,
+        replicated=replicated,
+    )
+
+
+def _place_pmap(
+    chunk: Callable[..., tuple[TrainState, dict[str, Array]]],
+    init: Callable[..., TrainState],
+    abstract: TrainState,
+    axes: PyTree,
+    mesh: Mesh,
+) -> Runner:
+    devices = list(mesh.devices.flat)
+    count = len(devices)
+    stacked = NamedSharding(mesh, PartitionSpec(AXIS_NAME))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    split = jax.jit(
+        lambda state: jax.tree.map(lambda leaf, axis: _split(leaf, axis, count), state, axes), out_shardings=stacked
+    )
+    merge = jax.jit(lambda state: jax.tree.map(_merge, state, axes), out_shardings=shardings)
+    mapped = jax.pmap(chunk, axis_name=AXIS_NAME, in_axes=(0, None), devices=devices, donate_argnums=0)
+
+    def run(state: PyTree, num_updates: int) -> tuple[PyTree, dict[str, Array]]:
+        state, metrics = mapped(state, np.int32(num_updates))
+        return state, jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], metrics)
+
+    return Runner(
+        init=lambda seed, params=None: split(init(seed, params)),
+        run=run,
+        params=lambda state: merge(state).learner.params,
+        to_global=merge,
+        from_global=split,
+        abstract=abstract,
+        replicated=NamedSharding(mesh, PartitionSpec()),
+    )
+
+
+def _spec(axis: int) -> PartitionSpec:
+    return PartitionSpec() if axis == REPLICATED else PartitionSpec(*(None,) * axis, AXIS_NAME)
+
+
+def _split(leaf: Array, axis: int, count: int) -> Array:
+    """`[.., D * n, ..]` -> `[D, .., n, ..]`, or a copy per device."""
+    if axis == REPLICATED:
+        return jnp.broadcast_to(leaf[None], (count, *leaf.shape))
+    shape = leaf.shape[:axis] + (count, leaf.shape[axis] // count) + leaf.shape[axis + 1 :]
+    return jnp.moveaxis(leaf.reshape(shape), axis, 0)
+
+
+def _merge(leaf: Array, axis: int) -> Array:
+    if axis == REPLICATED:
+        return leaf[0]
+    leaf = jnp.moveaxis(leaf, 0, axis)
+    return leaf.reshape(leaf.shape[:axis] + (-1,) + leaf.shape[axis + 2 :])
+
+
+def _require_divisible(abstract: TrainState, axes: PyTree, count: int) -> None:
+    sizes = jax.tree.leaves(
+        jax.tree.map(lambda leaf, axis: 0 if axis == REPLICATED else leaf.shape[axis], abstract, axes)
+    )
+    for size in sorted(set(sizes)):
+        if size % count:
+            lower, upper = size // count * count, -(-size // count) * count
+            nearest = f"{lower} or {upper}" if lower else f"{upper}"
+            raise ValueError(
+                f"`num_envs` must be divisible by the device count, got {size} and {count}; try {nearest}."
+            )

@@ -1,0 +1,220 @@
+"""Metrics of a run: `metrics.jsonl`, one JSON object per line, and TensorBoard beside it.
+
+A line is `{"step": env_steps, "update": number, "<phase>/<name>": value, ...}`; a value is a number, a list of numbers
+(one per seed), or null where it is not finite.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.types import Mean
+
+METRICS_FILE = "metrics.jsonl"
+PHASES = ("rollout", "train", "eval", "time")
+
+
+class Logger(NamedTuple):
+    """Where a run's metrics go; on processes other than 0, nowhere.
+
+    Attributes:
+        log: `(env_steps, update, metrics) -> None`; `metrics` maps "<phase>/<name>" to a number, an array `[]` or
+            `[seeds]`, or a `Mean`. Raises ValueError for another name or shape.
+        text: `(env_steps, name, text) -> None`, Markdown, to TensorBoard only.
+        image: `(env_steps, name, image) -> None`, uint8 `[height, width, 3]`, to TensorBoard only.
+        hyper_parameters: `(config, metrics) -> None`, a nested dict and final numbers, to TensorBoard only.
+        close: `() -> None`.
+    """
+
+    log: Callable[[int, int, Mapping[str, Any]], None]
+    text: Callable[[int, str, str], None]
+    image: Callable[[int, str, np.ndarray], None]
+    hyper_parameters: Callable[[Mapping[str, Any], Mapping[str, float]], None]
+    close: Callable[[], None]
+
+
+def open_logger(run_dir: str | Path, tensorboard: bool = True, resume_update: int | None = None) -> Logger:
+    """Opens the metrics of a run.
+
+    TensorBoard gets the mean over the seeds that are finite, and with several seeds the standard deviation as
+    `<phase>/<name>_std`.
+
+    Args:
+        run_dir: directory of the run, created if missing.
+        tensorboard: also write `<run_dir>/tensorboard`.
+        resume_update: number of updates of the checkpoint that the run goes on from (0: none was saved); later lines
+            are removed. None for a new run.
+
+    Returns:
+        The functions of the logger.
+
+    Raises:
+        ValueError: a new run, and `run_dir` has metrics already.
+    """
+    if jax.process_index() != 0:
+        return Logger(*[_ignore] * len(Logger._fields))
+    path = Path(run_dir) / METRICS_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if resume_update is not None:
+        truncate_metrics(run_dir, resume_update)
+    elif path.exists() and path.stat().st_size:
+        raise ValueError(f"`run_dir` must be new, got {run_dir} with a {METRICS_FILE}; try resuming, or another one.")
+    steps = [row["step"] for row in read_metrics(run_dir)]
+    writer = _open_tensorboard(Path(run_dir), steps[-1] + 1 if steps else 0) if tensorboard else None
+    file = path.open("a", encoding="utf-8")
+
+    def log(env_steps: int, update: int, metrics: Mapping[str, Any]) -> None:
+        arrays = {name: _to_array(name, value) for name, value in metrics.items()}
+        row = {"step": int(env_steps), "update": int(update)}
+        file.write(json.dumps({**row, **to_json(arrays)}, allow_nan=False) + "\n")
+        file.flush()
+        if writer is not None:
+            for name, value in _scalars(arrays).items():
+                writer.add_scalar(name, value, int(env_steps))
+
+    def close() -> None:
+        file.close()
+        if writer is not None:
+            writer.close()
+
+    if writer is None:
+        return Logger(log=log, text=_ignore, image=_ignore, hyper_parameters=_ignore, close=close)
+
+    def image(env_steps: int, name: str, image: np.ndarray) -> None:
+        writer.add_image(name, np.asarray(image), env_steps, dataformats="HWC")
+
+    def hyper_parameters(config: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        writer.add_hparams(_flatten(config), finite, name="hyper_parameters")
+
+    def text(env_steps: int, name: str, text: str) -> None:
+        writer.add_text(name, text, env_steps)
+
+    return Logger(log=log, text=text, image=image, hyper_parameters=hyper_parameters, close=close)
+
+
+def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
+    """Reads the metrics of a run, which may be under way.
+
+    Args:
+        run_dir: directory of the run.
+
+    Returns:
+        The lines, null as NaN; a last line that was only half written is left out. Empty when there is no file.
+
+    Raises:
+        ValueError: an earlier line is no JSON object.
+    """
+    path = Path(run_dir) / METRICS_FILE
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    rows = []
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last line break is half a line, or nothing
+        try:
+            rows.append(_from_json(json.loads(line)))
+        except (ValueError, AttributeError) as error:
+            raise ValueError(
+                f"`{path}` must hold a JSON object per line, got {line[:80]!r} in line {number}."
+            ) from error
+    return rows
+
+
+def truncate_metrics(run_dir: str | Path, update: int) -> None:
+    """Removes the lines after an update, and a half-written last line, atomically.
+
+    Args:
+        run_dir: directory of the run; nothing happens without metrics.
+        update: the last update to keep.
+    """
+    path = Path(run_dir) / METRICS_FILE
+    kept = [row for row in read_metrics(run_dir) if row["update"] <= update]
+    if path.exists():
+        write_atomically(path, "".join(json.dumps(to_json(row), allow_nan=False) + "\n" for row in kept))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a file that holds either what it held before or the whole text, also after a kill."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def to_json(value: Any) -> Any:
+    """Converts nested dicts, lists, arrays and numbers to JSON; what is not finite becomes null.
+
+    Args:
+        value: a float32 becomes the shortest decimal that reads back as the same float32.
+
+    Returns:
+        Dicts with string keys, lists, strings, numbers, bools and None; other objects as their `str`.
+    """
+    if isinstance(value, Mapping):
+        return {str(name): to_json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.ndim:
+            return [to_json(item) for item in array]
+        value = float(str(array)) if jnp.issubdtype(array.dtype, jnp.floating) else array.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | bool | None) else str(value)
+
+
+def _from_json(row: dict[str, Any]) -> dict[str, Any]:
+    def number(value: Any) -> Any:
+        return [number(item) for item in value] if isinstance(value, list) else math.nan if value is None else value
+
+    return {name: number(value) for name, value in row.items()}
+
+
+def _to_array(name: str, value: Any) -> np.ndarray:
+    if name.partition("/")[0] not in PHASES or not name.partition("/")[2]:
+        raise ValueError(f"`metrics` must be named <phase>/<name> with a phase of {PHASES}, got {name!r}.")
+    array = np.asarray(value.value if isinstance(value, Mean) else value)
+    if array.ndim > 1:
+        raise ValueError(f"`{name}` must be a number or one per seed, got shape {array.shape}; try its mean.")
+    return array
+
+
+def _scalars(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
+    scalars = {}
+    for name, array in arrays.items():
+        values = np.atleast_1d(np.asarray(array, np.float64))
+        finite = values[np.isfinite(values)]  # a seed in which no episode has ended yet has no return
+        if finite.size:
+            scalars[name] = float(np.mean(finite))
+        if finite.size and values.size > 1:
+            scalars[f"{name}_std"] = float(np.std(finite))
+    return scalars
+
+
+def _open_tensorboard(run_dir: Path, purge_step: int) -> Any:
+    from tensorboardX import SummaryWriter  # a third of a second that runs without TensorBoard need not pay
+
+    # The suffix keeps two sessions that start within the same second from sharing, and overwriting, a file.
+    options = {"purge_step": purge_step, "filename_suffix": f".{purge_step}", "flush_secs": 30}
+    return SummaryWriter(logdir=str(run_dir / "tensorboard"), **options)
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
+    flat = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + str(name)] = value if isinstance(value, bool | int | float | str) else str(value)
+    return flat
+
+
+def _ignore(*arguments: Any) -> None:
+    return None

@@ -1,0 +1,271 @@
+"""The host's side of a run: chunks of updates, logs, evaluations, checkpoints, stages."""
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxagents.training.build import Experiment, Stage
+from jaxagents.training.checkpoints import Checkpoints, Restored, open_checkpoints
+from jaxagents.training.loggers import Logger, open_logger
+from jaxagents.training.progress import Progress, open_progress
+from jaxagents.types import Params, PyTree
+
+RETURN = "eval/episode_return"
+
+
+@dataclass
+class _Run:
+    """What the loop keeps in mind between chunks; `best` and `evaluation` are saved with every checkpoint."""
+
+    experiment: Experiment
+    logger: Logger
+    progress: Progress
+    started: float
+    first_update_seconds: float | None = None
+    best: float | None = None
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    reached_target: bool = False
+
+
+def train(experiment: Experiment, run_dir: str | Path, *, started: float | None = None) -> dict[str, Any]:
+    """Runs all stages of an experiment, or goes on where the run directory stands.
+
+    Args:
+        experiment: see `build`.
+        run_dir: of the run; may hold checkpoints of the same config.
+        started: `time.time()` when the command began, for the time to the first update.
+
+    Returns:
+        The result: final evaluation, counts and times, as plain data.
+
+    Raises:
+        ValueError: the checkpoints are all damaged or of another config.
+        FloatingPointError: a metric or a parameter is not finite; the checkpoints before it are kept.
+        OSError: the disk is full; the checkpoints before are kept.
+    """
+    run_dir = Path(run_dir)
+    total = sum(stage.num_updates * stage.steps_per_update for stage in experiment.stages)
+    with ExitStack() as stack:
+        folders = [
+            [_open(stack, checkpoint_folder(run_dir, experiment, index, kind), stage, kind) for kind in ("last", "best")]
+            for index, stage in enumerate(experiment.stages)
+        ]
+        current, metadata = _find_progress([last for last, _ in folders])
+        offset = _updates_before(experiment, current)
+        resume_update = None if metadata is None and not (run_dir / "metrics.jsonl").exists() else offset
+        if metadata is not None:
+            _require_same_config(experiment, metadata, run_dir)
+        progress = open_progress(total, experiment.name, experiment.logging.progress)
+        stack.callback(progress.close)
+        # The update of the checkpoint that holds is known only after it was verified, so the first stage is prepared
+        # before the logger opens.
+        params, prepared = None, None
+        if metadata is not None or resume_update is not None:
+            prepared = _restore(experiment.stages[current], folders[current][0], progress)
+            resume_update = offset + (prepared.metadata["update"] if prepared else 0)
+        logger = open_logger(run_dir, experiment.logging.tensorboard, resume_update)
+        stack.callback(logger.close)
+        run = _Run(experiment=experiment, logger=logger, progress=progress, started=started or time.time())
+        for index in range(current, len(experiment.stages)):
+            if index == current and current > 0 and prepared is None:
+                params = _final_params(experiment.stages[current - 1], folders[current - 1][0], progress)
+            restored = prepared if index == current else None
+            params = _train_stage(run, index, folders[index], restored, params)
+        return _result(run, total)
+
+
+def checkpoint_folder(run_dir: Path, experiment: Experiment, index: int, kind: str) -> Path:
+    """Returns where the checkpoints of a stage are: `checkpoints/last`, with several stages `checkpoints/<name>/last`."""
+    root = Path(run_dir) / "checkpoints"
+    return (root / experiment.stages[index].name if len(experiment.stages) > 1 else root) / kind
+
+
+def _open(stack: ExitStack, folder: Path, stage: Stage, kind: str) -> Checkpoints:
+    checkpoints = open_checkpoints(folder, keep=stage.training.keep_checkpoints if kind == "last" else 1)
+    stack.callback(checkpoints.close)
+    return checkpoints
+
+
+def _find_progress(folders: list[Checkpoints]) -> tuple[int, dict[str, Any] | None]:
+    """Returns the stage that a run stands in, and the metadata of its newest checkpoint."""
+    for index in reversed(range(len(folders))):
+        metadata = folders[index].latest_metadata()
+        if metadata is not None:
+            return index, metadata
+    return 0, None
+
+
+def _updates_before(experiment: Experiment, index: int) -> int:
+    return sum(stage.num_updates for stage in experiment.stages[:index])
+
+
+def _require_same_config(experiment: Experiment, metadata: Mapping[str, Any], run_dir: Path) -> None:
+    if metadata["config_hash"] != experiment.digest:
+        raise ValueError(
+            f"`run_dir` must be new or of the same config, got {run_dir} with checkpoints of config "
+            f"{metadata['config_hash']} for a run of config {experiment.digest}; try another `run_dir`."
+        )
+
+
+def _restore(stage: Stage, checkpoints: Checkpoints, progress: Progress) -> Restored | None:
+    return checkpoints.restore(stage.runner.abstract, on_fallback=progress.message)
+
+
+def _final_params(stage: Stage, checkpoints: Checkpoints, progress: Progress) -> Params:
+    restored = _restore(stage, checkpoints, progress)
+    if restored is None:
+        raise ValueError(f"`run_dir` must hold the checkpoints of the stage {stage.name!r}, which are missing.")
+    return restored.state.learner.params
+
+
+def _train_stage(
+    run: _Run, index: int, folders: list[Checkpoints], restored: Restored | None, params: Params | None
+) -> Params:
+    stage = run.experiment.stages[index]
+    last, best = folders
+    run.best, run.reached_target, update = None, False, 0
+    if restored is None:
+        state = stage.runner.init(run.experiment.seed + index, params)
+    else:
+        update = restored.metadata["update"]
+        run.best, run.evaluation = restored.metadata["best"], restored.metadata["evaluation"]
+        run.reached_target = restored.metadata["reached_target"]
+        state = stage.runner.from_global(restored.state)
+        run.progress.message(f"Resumed {stage.name} at update {update} of {stage.num_updates}.")
+    offset = _updates_before(run.experiment, index)
+    periods = _periods(stage)
+    pending = None
+    clock = time.time()
+    while update < stage.num_updates and not run.reached_target:
+        upcoming = min([stage.num_updates, *((update // period + 1) * period for period in periods.values())])
+        state, metrics = stage.runner.run(state, upcoming - update)
+        if run.first_update_seconds is None:
+            jax.block_until_ready(metrics)
+            run.first_update_seconds = time.time() - run.started
+            clock = time.time()
+        # The device works on this chunk while the host logs the one before.
+        if pending is not None:
+            clock = _log(run, stage, offset, *pending, clock)
+        update, pending = upcoming, (update, upcoming, metrics)
+        done = update == stage.num_updates
+        evaluate = done or update % periods["evaluate"] == 0
+        save = done or update % periods["checkpoint"] == 0
+        if evaluate or save:
+            clock = _log(run, stage, offset, *pending, clock)
+            pending = None
+            improved = evaluate and _evaluate(run, stage, offset + update, stage.runner.params(state))
+            save = save or run.reached_target
+            if save or improved:
+                _save(run, stage, update, state, [last] * save + [best] * improved)
+    if pending is not None:
+        _log(run, stage, offset, *pending, clock)
+    return stage.runner.params(state)
+
+
+def _periods(stage: Stage) -> dict[str, int]:
+    """Returns the periods of logging, evaluation and checkpoints in updates; chunks end where any of them does."""
+    wanted = {
+        "log": stage.training.log_every_env_steps,
+        "evaluate": stage.evaluation.every_env_steps,
+        "checkpoint": stage.training.checkpoint_every_env_steps,
+    }
+    return {name: max(1, round(steps / stage.steps_per_update)) for name, steps in wanted.items()}
+
+
+def _env_steps(run: _Run, update: int) -> int:
+    """Returns the environment steps of one seed after so many updates of the whole run."""
+    steps = 0
+    for stage in run.experiment.stages:
+        steps += min(update, stage.num_updates) * stage.steps_per_update
+        update = max(0, update - stage.num_updates)
+    return steps
+
+
+def _log(run: _Run, stage: Stage, offset: int, begin: int, end: int, metrics: PyTree, clock: float) -> float:
+    values = {name: np.asarray(value) for name, value in metrics.items()}
+    now = time.time()
+    values["time/env_steps_per_second"] = np.asarray(
+        (end - begin) * stage.steps_per_update * max(run.experiment.num_seeds, 1) / max(now - clock, 1e-9)
+    )
+    run.logger.log(_env_steps(run, offset + end), offset + end, values)
+    run.progress.update(_env_steps(run, offset + end), values)
+    for name, value in values.items():
+        if name.startswith("train/") and np.any(np.isinf(value) | np.isnan(value)) and not _uncounted(name, values):
+            _refuse(name, offset + end, _env_steps(run, offset + end))
+    return now
+
+
+def _uncounted(name: str, values: Mapping[str, np.ndarray]) -> bool:
+    """A learner that did not update yet reports NaN for all of its metrics."""
+    return all(np.all(np.isnan(value)) for key, value in values.items() if key.startswith("train/"))
+
+
+def _refuse(name: str, update: int, env_steps: int) -> None:
+    raise FloatingPointError(
+        f"`{name}` must be finite, got NaN or infinity by update {update} ({env_steps} environment steps); the "
+        "checkpoints before it are kept; try a lower learning rate or gradient clipping."
+    )
+
+
+def _evaluate(run: _Run, stage: Stage, update: int, params: Params) -> bool:
+    """Evaluates, logs, and returns whether the policy is the best of the stage so far."""
+    episodes = {name: np.asarray(value) for name, value in stage.evaluate(params).items()}
+    means = {f"eval/{name}": value.mean(axis=-1) for name, value in episodes.items()}
+    run.logger.log(_env_steps(run, update), update, means)
+    run.progress.update(_env_steps(run, update), means)
+    run.evaluation = {name: value.tolist() for name, value in means.items()}
+    score = float(means[RETURN].mean())
+    target = stage.training.target_return
+    run.reached_target = target is not None and score >= target
+    improved = run.best is None or score > run.best
+    run.best = score if improved else run.best
+    return improved
+
+
+def _save(run: _Run, stage: Stage, update: int, state: PyTree, folders: list[Checkpoints]) -> None:
+    snapshot = stage.runner.to_global(state)
+    bad = _first_not_finite(stage.runner.params(state))
+    if bad is not None:
+        _refuse(f"params{bad}", update, _env_steps(run, update))
+    metadata = {
+        "update": update,
+        "stage": stage.name,
+        "best": run.best,
+        "evaluation": run.evaluation,
+        "reached_target": run.reached_target,
+        "config": run.experiment.config,
+        "config_hash": run.experiment.digest,
+    }
+    for checkpoints in folders:
+        checkpoints.save(update, snapshot, metadata)
+
+
+def _first_not_finite(params: Params) -> str | None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact) and not np.all(np.isfinite(np.asarray(leaf))):
+            return jax.tree_util.keystr(path)
+    return None
+
+
+def _result(run: _Run, total: int) -> dict[str, Any]:
+    experiment = run.experiment
+    return {
+        "experiment": experiment.name,
+        "seed": experiment.seed,
+        "num_seeds": max(experiment.num_seeds, 1),
+        "env_steps": total,
+        "evaluation": {name.removeprefix("eval/"): value for name, value in run.evaluation.items()},
+        "best_episode_return": run.best,
+        "reached_target": run.reached_target,
+        "seconds": time.time() - run.started,
+        "seconds_to_first_update": run.first_update_seconds,
+        "device": jax.devices()[0].device_kind,
+        "num_devices": jax.device_count(),
+        "config_hash": experiment.digest,
+    }

@@ -1,0 +1,154 @@
+"""A collector and a learner as one step of training, and combinators over such programs."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.types import Array, Collector, Learner, Mean, Metrics, Params, PyTree, State
+
+REPLICATED = -1
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that a run continues from.
+
+    Attributes:
+        learner: state of the learner.
+        collector: state of the collector.
+        key: the run's random key; every update folds in its number.
+        update: int32, updates done.
+    """
+
+    learner: State
+    collector: State
+    key: Array
+    update: Array
+
+
+class Program(NamedTuple):
+    """One compiled step of training.
+
+    Attributes:
+        init: `(key, params=None) -> TrainState`.
+        update: `(TrainState) -> (TrainState, metrics)`; collects one batch and learns from it.
+        partition: `(TrainState) -> pytree` of int: the axis over which devices split a leaf, or `REPLICATED`.
+        steps_per_update: environment steps of one update, over all devices, of one seed.
+        num_seeds: independent copies that run side by side; metrics have a leading axis of this size unless 0.
+    """
+
+    init: Callable[..., TrainState]
+    update: Callable[[TrainState], tuple[TrainState, Metrics]]
+    partition: Callable[[TrainState], PyTree]
+    steps_per_update: int
+    num_seeds: int = 0
+
+
+def make_program(collector: Collector, learner: Learner) -> Program:
+    """Composes `learner.update` after `collector.collect`.
+
+    Args:
+        collector: its state has the environment axis first in every leaf.
+        learner: reads the collector's batches; `learner_state.params` is what the collector acts with.
+
+    Returns:
+        The program. Metrics of the collector are prefixed `rollout/`, those of the learner `train/`.
+    """
+
+    def init(key: Array, params: Params | None = None) -> TrainState:
+        learner_key, collector_key, run_key = jax.random.split(key, 3)
+        learner_state = learner.init(learner_key, params)
+        return TrainState(
+            learner=learner_state,
+            collector=collector.init(collector_key, learner_state.params),
+            key=run_key,
+            update=jnp.zeros((), jnp.int32),
+        )
+
+    def update(state: TrainState) -> tuple[TrainState, Metrics]:
+        collect_key, learn_key = jax.random.split(jax.random.fold_in(state.key, state.update))
+        collector_state, batch, rollout_metrics = collector.collect(state.collector, state.learner.params, collect_key)
+        learner_state, train_metrics = learner.update(state.learner, learn_key, batch)
+        metrics = {f"rollout/{name}": value for name, value in rollout_metrics.items()}
+        metrics |= {f"train/{name}": value for name, value in train_metrics.items()}
+        state = state.replace(learner=learner_state, collector=collector_state, update=state.update + 1)
+        return state, metrics
+
+    def partition(state: TrainState) -> TrainState:
+        replicated = jax.tree.map(lambda leaf: REPLICATED, state)
+        axes = replicated.replace(collector=jax.tree.map(lambda leaf: 0, state.collector))
+        if learner.partition is None:
+            return axes
+        return axes.replace(
+            learner=jax.tree.map(lambda split: 0 if split else REPLICATED, learner.partition(state.learner))
+        )
+
+    return Program(init=init, update=update, partition=partition, steps_per_update=collector.steps_per_collect)
+
+
+def over_seeds(program: Program, num_seeds: int) -> Program:
+    """Runs `num_seeds` independent copies side by side in one program.
+
+    Args:
+        program: of one seed.
+        num_seeds: copies; copy i folds i into the key.
+
+    Returns:
+        A program whose state leaves and metrics have a leading seed axis.
+
+    Raises:
+        ValueError: `num_seeds` is not positive.
+    """
+    if num_seeds < 1:
+        raise ValueError(f"`num_seeds` must be at least 1, got {num_seeds}.")
+
+    def init(key: Array, params: Params | None = None) -> TrainState:
+        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(num_seeds))
+        return jax.vmap(program.init, in_axes=(0, None if params is None else 0))(keys, params)
+
+    def partition(state: TrainState) -> TrainState:
+        return jax.tree.map(lambda axis: axis if axis == REPLICATED else axis + 1, program.partition(state))
+
+    return Program(
+        init=init,
+        update=jax.vmap(program.update),
+        partition=partition,
+        steps_per_update=program.steps_per_update,
+        num_seeds=num_seeds,
+    )
+
+
+def run_updates(program: Program, state: TrainState, num_updates: Array) -> tuple[TrainState, dict[str, Mean]]:
+    """Runs updates in one loop and merges their metrics.
+
+    Args:
+        program: what to run.
+        state: where to start.
+        num_updates: int32, may be traced: any number is the same compiled program.
+
+    Returns:
+        The state after the updates, and the means of all metrics over them, merged exactly.
+    """
+
+    def update(_: Array, loop: tuple[TrainState, dict[str, Mean]]) -> tuple[TrainState, dict[str, Mean]]:
+        state, means = loop
+        state, metrics = program.update(state)
+        metrics = {name: _as_mean(value) for name, value in metrics.items()}
+        return state, jax.tree.map(jnp.add, means, metrics)
+
+    shapes = jax.eval_shape(lambda state: program.update(state)[1], state)
+    shapes = jax.eval_shape(lambda: {name: _as_mean(_zeros(value)) for name, value in shapes.items()})
+    return jax.lax.fori_loop(0, num_updates, update, (state, _zeros(shapes)))
+
+
+def _as_mean(value: Array | Mean) -> Mean:
+    if isinstance(value, Mean):
+        return value
+    return Mean(total=jnp.asarray(value, jnp.float32), count=jnp.ones(jnp.shape(value), jnp.float32))
+
+
+def _zeros(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)

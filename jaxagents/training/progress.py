@@ -1,0 +1,185 @@
+"""Progress of a run on stderr: a bar in a terminal, a line every ten seconds elsewhere. Stdout is left alone."""
+
+import datetime
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, TextIO
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from jaxagents.types import Mean
+
+_LINE_SECONDS = 10.0
+_SPEED_SECONDS = 30.0  # the speed is that of the last so many seconds
+_UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+class Progress(NamedTuple):
+    """How far a run is; on processes other than 0, nothing is shown.
+
+    Attributes:
+        update: `(env_steps, metrics) -> None`. Shown are the returns of rollouts and evaluations (the first
+            metric of the phase with "return" in its name) and the best of the evaluations, else of the rollouts.
+        message: `(text) -> None`, a line of its own, also when progress is not enabled.
+        close: `() -> None`, leaves the last state on the screen.
+    """
+
+    update: Callable[[int, Mapping[str, Any]], None]
+    message: Callable[[str], None]
+    close: Callable[[], None]
+
+
+@dataclass
+class _Track:
+    """What was seen so far."""
+
+    total_steps: int
+    clock: Callable[[], float]
+    history: deque = field(default_factory=deque)  # (seconds, env_steps), the oldest first
+    returns: dict[str, float] = field(default_factory=dict)  # by phase
+    best: dict[str, float] = field(default_factory=dict)  # by phase
+    last_line: float = -math.inf
+    untold: bool = False
+
+
+def open_progress(
+    total_steps: int,
+    title: str,
+    enabled: bool = True,
+    stream: TextIO | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Progress:
+    """Opens the display of a run's progress.
+
+    Args:
+        total_steps: environment steps of the whole run.
+        title: name of the run.
+        enabled: show progress; messages are shown in any case.
+        stream: where to; None for stderr.
+        clock: seconds since any moment.
+
+    Returns:
+        The functions of the display.
+
+    Raises:
+        ValueError: `total_steps` is less than 1.
+    """
+    if total_steps < 1:
+        raise ValueError(f"`total_steps` must be at least 1, got {total_steps}.")
+    stream = stream or sys.stderr
+    if jax.process_index() != 0:
+        return Progress(update=_ignore, message=_ignore, close=_ignore)
+    if not enabled:
+        return Progress(update=_ignore, message=partial(_print, stream), close=_ignore)
+    track = _Track(total_steps=total_steps, clock=clock)
+    if stream.isatty():
+        return _open_bar(track, title, stream)
+    return Progress(
+        update=partial(_update_line, track, title, stream),
+        message=partial(_print, stream),
+        close=partial(_close_line, track, title, stream),
+    )
+
+
+def _open_bar(track: _Track, title: str, stream: TextIO) -> Progress:
+    console = Console(file=stream)
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[state]}"),
+    )
+    # Redirected, what the program prints to stdout would end up on stderr.
+    bar = Bar(*columns, console=console, redirect_stdout=False, refresh_per_second=4)
+    task = bar.add_task(escape(title), total=track.total_steps, state="compiling")
+    bar.start()
+
+    def update(env_steps: int, metrics: Mapping[str, Any]) -> None:
+        _observe(track, env_steps, metrics)
+        bar.update(task, completed=env_steps, state=" · ".join(_describe(track)))
+
+    return Progress(
+        update=update,
+        message=lambda text: bar.console.print(text, markup=False, highlight=False),
+        close=bar.stop,
+    )
+
+
+def _update_line(track: _Track, title: str, stream: TextIO, env_steps: int, metrics: Mapping[str, Any]) -> None:
+    _observe(track, env_steps, metrics)
+    track.untold = True
+    if track.clock() - track.last_line >= _LINE_SECONDS:
+        _tell(track, title, stream)
+
+
+def _close_line(track: _Track, title: str, stream: TextIO) -> None:
+    if track.untold:
+        _tell(track, title, stream)
+
+
+def _tell(track: _Track, title: str, stream: TextIO) -> None:
+    percent = 100 * track.history[-1][1] / track.total_steps
+    _print(stream, f"{title}: {percent:.0f} %, {', '.join(_describe(track))}")
+    track.last_line, track.untold = track.clock(), False
+
+
+def _observe(track: _Track, env_steps: int, metrics: Mapping[str, Any]) -> None:
+    track.history.append((track.clock(), int(env_steps)))
+    while len(track.history) > 2 and track.history[-1][0] - track.history[1][0] >= _SPEED_SECONDS:
+        track.history.popleft()
+    for phase in ("eval", "rollout"):
+        value = _find_return(phase, metrics)
+        if math.isfinite(value):
+            track.returns[phase] = value
+            track.best[phase] = max(value, track.best.get(phase, -math.inf))
+
+
+def _find_return(phase: str, metrics: Mapping[str, Any]) -> float:
+    for name, value in metrics.items():
+        if name.startswith(f"{phase}/") and "return" in name:
+            values = np.asarray(value.value if isinstance(value, Mean) else value, np.float64)
+            finite = values[np.isfinite(values)]
+            return float(finite.mean()) if finite.size else math.nan
+    return math.nan
+
+
+def _describe(track: _Track) -> list[str]:
+    (start, first), (now, steps) = track.history[0], track.history[-1]
+    parts = [f"{_short(steps)}/{_short(track.total_steps)} steps"]
+    if now > start and steps > first:
+        speed = (steps - first) / (now - start)
+        parts.append(f"{_short(speed)}/s")
+        if steps < track.total_steps:
+            parts.append(f"{datetime.timedelta(seconds=round((track.total_steps - steps) / speed))} left")
+    if "rollout" in track.returns:
+        parts.append(f"return {track.returns['rollout']:.4g}")
+    if "eval" in track.returns:
+        parts.append(f"eval {track.returns['eval']:.4g}")
+    if track.best:
+        parts.append(f"best {track.best.get('eval', track.best.get('rollout')):.4g}")
+    return parts
+
+
+def _short(number: float) -> str:
+    for size, unit in _UNITS:
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+def _print(stream: TextIO, text: str) -> None:
+    print(text, file=stream, flush=True)
+
+
+def _ignore(*arguments: Any) -> None:
+    return None

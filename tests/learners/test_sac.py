@@ -1,0 +1,192 @@
+"""SAC on problems with one step, whose best action is known, and on targets worked out by hand."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxagents.data.buffers import make_uniform_buffer
+from jaxagents.learners.replay import Sample, with_replay
+from jaxagents.learners.sac import make_sac
+from jaxagents.networks.heads import TanhNormalHead
+from jaxagents.networks.recurrent import GRU
+from jaxagents.networks.torsos import MLP
+from jaxagents.ops.distributions import TanhNormal
+from jaxagents.policies.actor_critic import act, make_policy
+from jaxagents.types import Box, Discrete, Policy, Rollout, Transition
+from jaxagents.values.q_function import QFunction, make_twin_q
+
+KEY = jax.random.key(0)
+STATES = Box((1,))
+ACTIONS = Box((1,), -2.0, 2.0)
+HEAD = TanhNormalHead(action_dim=1, state_dependent_scale=True)
+POLICY = make_policy(STATES, ACTIONS, encoder=MLP((16,), "relu"), head=HEAD)
+TWIN_Q = make_twin_q(STATES, ACTIONS, encoder=MLP((32,), "relu"))
+
+# Critics `offset_i + slope action`, and a policy of one location with the scale 0.1, whatever the observation.
+LINEAR_Q = QFunction(
+    init=lambda key: {"offset": jnp.array([3.0, 5.0]), "slope": jnp.array([2.0, 2.0])},
+    apply=lambda params, observation, action: (
+        params["offset"][:, None] + params["slope"][:, None] * action[None, ..., 0]
+    ),
+)
+
+
+def _constant(params, carry, observation, *, first, action_mask=None):
+    del first, action_mask
+    loc = jnp.broadcast_to(params, (*observation.shape[:-1], 1))
+    return carry, TanhNormal(loc=loc, scale=jnp.full_like(loc, 0.1), low=-2.0, high=2.0)
+
+
+CONSTANT_POLICY = Policy(init=lambda key: jnp.float32(0.5), initial_carry=lambda shape: (), apply=_constant)
+
+
+def transitions(observation, action, reward, terminated, truncated):
+    """Returns sequences with leaves `[n, B, ...]` from arrays `[n, B]`."""
+    zeros = jnp.zeros(reward.shape)
+    return Transition(
+        observation=observation[..., None],
+        action=action[..., None],
+        behavior_log_prob=zeros,
+        reward=reward,
+        terminated=terminated,
+        truncated=truncated,
+        next_observation=observation[..., None],
+        first=jnp.ones(reward.shape, bool),
+    )
+
+
+def sample(reward, terminated, truncated, weight=1.0):
+    reward = jnp.asarray(reward, jnp.float32)[:, None]
+    flags = [jnp.asarray(flag, bool)[:, None] for flag in (terminated, truncated)]
+    return Sample(
+        transition=transitions(jnp.zeros(reward.shape), jnp.ones(reward.shape), reward, *flags),
+        weight=jnp.full(1, weight),
+    )
+
+
+def make_linear(**options):
+    rates = optax.sgd(0.01), optax.sgd(0.1), optax.sgd(0.1)
+    return make_sac(CONSTANT_POLICY, LINEAR_Q, *rates, ACTIONS, **({"discount": 0.5} | options))
+
+
+def test_solves_a_bandit_in_one_program():
+    """The best action is the observation itself; the entropy settles at its target."""
+
+    def rollout(key):
+        observation_key, action_key = jax.random.split(key)
+        observation = jax.random.uniform(observation_key, (1, 64), minval=-1.0)
+        action = jax.random.uniform(action_key, (1, 64), minval=-2.0, maxval=2.0)
+        flags = jnp.ones((1, 64), bool), jnp.zeros((1, 64), bool)
+        transition = transitions(observation, action, -4.0 * jnp.square(action - observation), *flags)
+        return Rollout(transition=transition, carry=())
+
+    sac = make_sac(POLICY, TWIN_Q, *[optax.adam(5e-3)] * 3, ACTIONS)
+    buffer = make_uniform_buffer(capacity=64 * 12, batch_size=64)
+    learner = with_replay(sac, buffer, rollout(KEY), updates_per_rollout=50)
+    update, state = jax.jit(learner.update, donate_argnums=0), learner.init(KEY)
+    for index in range(12):
+        rollout_key, update_key = jax.random.split(jax.random.fold_in(KEY, index))
+        state, metrics = update(state, update_key, rollout(rollout_key))
+    assert update._cache_size() == 1
+    observation = jnp.linspace(-0.9, 0.9, 7)[:, None]
+    _, distribution = act(POLICY, state.params, (), observation, first=jnp.ones(7, bool))
+    np.testing.assert_allclose(distribution.mode(), observation, atol=0.2)
+    np.testing.assert_allclose(metrics["entropy"].value, math.log(2.0) - 1.0, atol=0.3)
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "bootstrap", "reward"),
+    [([0, 0], [0, 0], 0.25, 2.0), ([0, 1], [0, 0], 0.0, 2.0), ([0, 0], [1, 0], 0.5, 1.0), ([1, 0], [0, 0], 0.0, 1.0)],
+)
+def test_targets_at_ends_by_hand(terminated, truncated, bootstrap, reward):
+    learner = make_linear()
+    state = learner.init(KEY)
+    state = state.replace(target_critic={"offset": jnp.array([7.0, 4.0]), "slope": jnp.zeros(2)})
+    _, metrics = learner.update(state, KEY, sample([1.0, 2.0], terminated, truncated))
+    _, distribution = act(CONSTANT_POLICY, state.params, (), jnp.zeros((1, 1)), first=jnp.ones(1, bool))
+    next_key, _ = jax.random.split(KEY)
+    _, log_prob = distribution.sample_and_log_prob(jax.random.fold_in(next_key, 0))
+    target = reward + bootstrap * (4.0 - 1.0 * float(log_prob[0]))
+    # The critics say 5 and 7 of the action 1.
+    expected = 0.5 * (abs(5.0 - target) + abs(7.0 - target))
+    np.testing.assert_allclose(metrics["priority"], [expected], rtol=1e-5)
+    np.testing.assert_allclose(metrics["critic_loss"], 0.5 * ((5.0 - target) ** 2 + (7.0 - target) ** 2), rtol=1e-5)
+
+
+def test_every_part_moves_the_right_way():
+    learner = make_linear(target_update_rate=0.25)
+    before = learner.init(KEY)
+    after, _ = learner.update(before, KEY, sample([100.0], [1], [0]))
+    assert np.all(after.critic["offset"] > before.critic["offset"])  # Towards the target of 100.
+    assert float(after.params) > float(before.params)  # The critics rise with the action.
+    np.testing.assert_allclose(
+        after.target_critic["offset"], 0.75 * before.critic["offset"] + 0.25 * after.critic["offset"], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("target_entropy", "sign"), [(5.0, 1.0), (-20.0, -1.0)])
+def test_temperature_moves_the_entropy_to_its_target(target_entropy, sign):
+    learner = make_linear(target_entropy=target_entropy)
+    state, _ = learner.update(learner.init(KEY), KEY, sample([0.0], [1], [0]))
+    assert sign * float(state.log_temperature) > 0.0
+
+
+def test_weights_scale_the_critic_loss():
+    losses = [
+        float(make_linear().update(make_linear().init(KEY), KEY, sample([9.0], [1], [0], weight))[1]["critic_loss"])
+        for weight in (1.0, 0.25)
+    ]
+    np.testing.assert_allclose(losses[1], 0.25 * losses[0], rtol=1e-6)
+
+
+def test_target_entropy_defaults_to_the_paper_and_follows_the_units():
+    for space, expected in ((Box((3,), -1.0, 1.0), -3.0), (Box((1,), 0.0, 4.0), math.log(2.0) - 1.0)):
+        learner = make_sac(CONSTANT_POLICY, LINEAR_Q, optax.sgd(1.0), optax.sgd(1.0), optax.sgd(1.0), space)
+        np.testing.assert_allclose(learner.init(KEY).hyperparameters["target_entropy"], expected, rtol=1e-6)
+
+
+def test_init_keeps_given_parameters_and_holds_no_buffer_twice():
+    learner = make_linear()
+    state = learner.init(KEY, jnp.float32(0.75))
+    assert float(state.params) == 0.75
+    jax.jit(learner.update, donate_argnums=0)(state, KEY, sample([0.0], [1], [0]))
+
+
+def test_devices_agree_with_one_device():
+    batch = jax.tree.map(
+        lambda leaf: jnp.concatenate([leaf, leaf + 1 if leaf.dtype == jnp.float32 else leaf], axis=leaf.ndim > 1),
+        sample([1.0], [0], [0]),
+    )
+    parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=leaf.ndim > 1)), batch)
+    expected, _ = make_linear().update(make_linear().init(KEY), KEY, batch)
+    learner = make_linear(axis_name="device")
+    actual, _ = jax.pmap(learner.update, axis_name="device", in_axes=(None, None, 0), devices=jax.devices()[:2])(
+        learner.init(KEY), KEY, parts
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[1], b, rtol=1e-5), actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: make_linear(discount=-0.1), "`discount` must be in"),
+        (lambda: make_linear(initial_temperature=0.0), "`initial_temperature` must be positive"),
+        (
+            lambda: make_sac(POLICY, TWIN_Q, optax.sgd(1.0), optax.sgd(1.0), optax.sgd(1.0), Discrete(2)),
+            "`action_space` must be a bounded Box",
+        ),
+        (
+            lambda: make_sac(
+                make_policy(STATES, ACTIONS, encoder=MLP((4,)), memory=GRU(4)), TWIN_Q, *[optax.sgd(1.0)] * 3, ACTIONS
+            ),
+            "`policy` must be feed-forward",
+        ),
+    ],
+)
+def test_refuses_what_it_cannot_train(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

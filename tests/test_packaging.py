@@ -1,0 +1,60 @@
+"""Tests of the metadata in setup.cfg, as installed."""
+
+import configparser
+import hashlib
+import importlib.metadata
+import pathlib
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+EXTRAS = ("gymnax", "envs", "sweeps", "test")  # What `make test` installs.
+
+
+def test_installed_version_is_that_of_setup_cfg():
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "setup.cfg")
+    assert importlib.metadata.version("jaxagents") == config["metadata"]["version"]
+
+
+def test_metadata():
+    metadata = importlib.metadata.metadata("jaxagents")
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License"] == "Apache-2.0"
+    assert set(metadata.get_all("Provides-Extra")) == {*EXTRAS, "notebooks"}
+
+
+def test_license_is_the_full_text():
+    digest = hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest()
+    assert digest == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+
+
+@pytest.mark.parametrize("extra", ["", *EXTRAS])
+def test_requirements_are_bounded_and_hold(extra):
+    requirements = [Requirement(line) for line in importlib.metadata.requires("jaxagents")]
+    ours = [r for r in requirements if r.marker is None or r.marker.evaluate({"extra": extra})]
+    assert ours
+    for requirement in ours:
+        assert requirement.specifier, f"{requirement.name} has no bounds"
+        assert requirement.specifier.contains(importlib.metadata.version(requirement.name), prereleases=True)
+
+
+def test_envs_hold_the_light_set():
+    names = {extra: set() for extra in EXTRAS}
+    for line in importlib.metadata.requires("jaxagents"):
+        requirement = Requirement(line)
+        for extra in EXTRAS:
+            if requirement.marker is not None and requirement.marker.evaluate({"extra": extra}):
+                names[extra].add(requirement.name)
+    assert names["gymnax"] == {"gymnax", "gymnasium"} and names["gymnax"] < names["envs"]
+
+
+def test_every_folder_of_the_package_is_found():
+    folders = {path.parent for path in (ROOT / "jaxagents").rglob("*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_pyproject_is_the_build_system_only():
+    assert list(tomllib.loads((ROOT / "pyproject.toml").read_text())) == ["build-system"]
