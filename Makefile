@@ -49,4 +49,4 @@ $(RUN):
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3-venv; } \
 	  || { echo "Python's venv module is missing; install it: sudo apt install python3-venv" >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	@$(PYTHON) -m venv $(VENV) && $(RUN) -m pip install --quiet --upgrade pip || { rm -rf $(VENV); exit 1; }

@@ -48,7 +48,7 @@ def sample_leaves(nodes: Array, key: Array, num_samples: int) -> Array:
     """Draws leaves in proportion to their values, one in each of `num_samples` equal parts of the total.
 
     Args:
-        nodes: float32 `[2 P]`; the total must be positive, otherwise the leaves have value zero.
+        nodes: float32 `[2 P]`; with a total of zero, leaf 0 is drawn.
         key: PRNG key.
         num_samples: K.
 
@@ -65,7 +65,7 @@ def sample_leaves(nodes: Array, key: Array, num_samples: int) -> Array:
     def descend(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         node, rest = carry
         left = nodes[2 * node]
-        # Rounding may leave a rest where nothing is to the right.
+        # Rounding may raise the rest to the total, where nothing is to the right.
         go_left = (rest < left) | (nodes[2 * node + 1] <= 0.0)
         return 2 * node + jnp.where(go_left, 0, 1), jnp.where(go_left, rest, rest - left)
 

@@ -60,9 +60,9 @@ def with_replay(
 ) -> Learner:
     """Makes a learner of samples into a learner of rollouts.
 
-    An update adds the rollout to the buffer, then `updates_per_rollout` times: samples, updates the learner, and writes the
-    priorities that the learner reports as `metrics["priority"]` (float `[B]`). Until the buffer can be sampled, the
-    learner stays as it is.
+    An update adds the rollout to the buffer, then `updates_per_rollout` times samples, updates the learner, and writes
+    the priorities that the learner reports as `metrics["priority"]` (float `[B]`). Until the buffer can be sampled,
+    the learner stays as it is.
 
     Args:
         learner: its batches are `Sample`s.
@@ -105,9 +105,8 @@ def with_replay(
                 buffer_state = buffer.set_priorities(buffer_state, indices, jnp.where(ready, priority, -1.0))
             return ReplayState(inner=inner, buffer=buffer_state), metrics
 
-        state, metrics = jax.lax.scan(
-            step, state.replace(buffer=buffer_state), jax.random.split(key, updates_per_rollout)
-        )
+        keys = jax.random.split(key, updates_per_rollout)
+        state, metrics = jax.lax.scan(step, state.replace(buffer=buffer_state), keys)
         return state, _reduce(metrics, ready.astype(jnp.float32))
 
     def partition(state: ReplayState) -> State:

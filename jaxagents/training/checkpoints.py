@@ -24,9 +24,6 @@ from jaxagents.training.digests import TreeSpec, check_digest, compare_trees, de
 from jaxagents.training.snapshots import describe_target, restore_snapshot, take_snapshot
 from jaxagents.types import PyTree
 
-LAST = "checkpoints/last"  # below the run directory: the newest steps
-BEST = "checkpoints/best"  # below the run directory: the step with the best evaluation
-
 _AGREED_BYTES = 4096
 
 
@@ -92,7 +89,8 @@ def open_checkpoints(directory: str | Path, keep: int = 3, read_only: bool = Fal
     saving the step that was last saved or restored does nothing. Steps on the disk at or above the saved one belong to
     an abandoned line (damaged, or resumed from before them) and are deleted.
     `restore` verifies the newest step and falls back to older ones; `on_fallback` hears of each step that is passed
-    over. A leaf of the abstract state with a sharding is restored to it, on any number of devices; one without, as an
+    over; where the only step lacks its digest, the very first save was cut off, and there is nothing to restore.
+    A leaf of the abstract state with a sharding is restored to it, on any number of devices; one without, as an
     array that is not bound to a device. With several processes, leaves that are no global array are those of process 0.
 
     Args:
@@ -112,8 +110,9 @@ def open_checkpoints(directory: str | Path, keep: int = 3, read_only: bool = Fal
         raise ValueError(f"`directory` must be a path, got {directory}; try mounting the bucket, as with gcsfuse.")
     directory = Path(directory).resolve()
     if read_only and not directory.is_dir():
-        raise ValueError(f"`directory` must hold checkpoints, got {directory}; try the `{LAST}` folder of a run.")
-    multiprocessing = ocp.options.MultiprocessingOptions(primary_host=0, barrier_sync_key_prefix=directory.name)
+        raise ValueError(f"`directory` must hold checkpoints, got {directory}; try `<run_dir>/checkpoints/last`.")
+    prefix = "-".join(directory.parts[-3:])  # folders open at the same time must not meet at each other's barriers
+    multiprocessing = ocp.options.MultiprocessingOptions(primary_host=0, barrier_sync_key_prefix=prefix)
     options = ocp.CheckpointManagerOptions(
         create=not read_only,
         read_only=read_only,
@@ -280,7 +279,8 @@ def _newest_good_step(
         if step is None:
             message = f"The checkpoint of step {candidate} in {directory} is not used: {reason}"
             on_fallback(f"{message}; looking for an older one.")
-    if not steps:
+    first_save_was_cut_off = step is None and len(steps) == 1 and not digest_path(directory, steps[0]).exists()
+    if not steps or first_save_was_cut_off:
         return None
     raise ValueError(
         f"`checkpoint` must be whole and made with the same configuration, got {'; '.join(reasons)} (in {directory}); "

@@ -12,11 +12,12 @@ import numpy as np
 
 from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints import Checkpoints, Restored, open_checkpoints
-from jaxagents.training.loggers import Logger, open_logger
+from jaxagents.training.loggers import METRICS_FILE, Logger, open_logger
 from jaxagents.training.progress import Progress, open_progress
 from jaxagents.types import Params, PyTree
 
 RETURN = "eval/episode_return"
+KINDS = ("last", "best")
 
 
 @dataclass
@@ -53,30 +54,26 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
     total = sum(stage.num_updates * stage.steps_per_update for stage in experiment.stages)
     with ExitStack() as stack:
         folders = [
-            [_open(stack, checkpoint_folder(run_dir, experiment, index, kind), stage, kind) for kind in ("last", "best")]
+            [_open(stack, checkpoint_folder(run_dir, experiment, index, kind), stage, kind) for kind in KINDS]
             for index, stage in enumerate(experiment.stages)
         ]
         current, metadata = _find_progress([last for last, _ in folders])
-        offset = _updates_before(experiment, current)
-        resume_update = None if metadata is None and not (run_dir / "metrics.jsonl").exists() else offset
         if metadata is not None:
             _require_same_config(experiment, metadata, run_dir)
         progress = open_progress(total, experiment.name, experiment.logging.progress)
         stack.callback(progress.close)
-        # The update of the checkpoint that holds is known only after it was verified, so the first stage is prepared
-        # before the logger opens.
-        params, prepared = None, None
-        if metadata is not None or resume_update is not None:
-            prepared = _restore(experiment.stages[current], folders[current][0], progress)
-            resume_update = offset + (prepared.metadata["update"] if prepared else 0)
-        logger = open_logger(run_dir, experiment.logging.tensorboard, resume_update)
+        restored = _restore(experiment.stages[current], folders[current][0], progress)
+        params = None
+        if restored is None and current > 0:
+            params = _final_params(experiment.stages[current - 1], folders[current - 1][0], progress)
+        done = _updates_before(experiment, current) + (restored.metadata["update"] if restored else 0)
+        is_new = done == 0 and not (run_dir / METRICS_FILE).exists()
+        logger = open_logger(run_dir, experiment.logging.tensorboard, None if is_new else done)
         stack.callback(logger.close)
         run = _Run(experiment=experiment, logger=logger, progress=progress, started=started or time.time())
         for index in range(current, len(experiment.stages)):
-            if index == current and current > 0 and prepared is None:
-                params = _final_params(experiment.stages[current - 1], folders[current - 1][0], progress)
-            restored = prepared if index == current else None
             params = _train_stage(run, index, folders[index], restored, params)
+            restored = None
         return _result(run, total)
 
 

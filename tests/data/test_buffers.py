@@ -139,6 +139,8 @@ def test_samples_of_shards_do_not_depend_on_the_devices(make):
     np.testing.assert_array_equal(whole.observation, split.observation.reshape(whole.observation.shape))
     np.testing.assert_array_equal(whole_weight, split_weight.reshape(-1))
     np.testing.assert_array_equal(whole.observation[0, :, 0], np.repeat(np.arange(4), 2))
+    starts = np.asarray(whole.observation[0, :, 1]).reshape(4, 2)
+    assert np.any(starts != starts[:1])  # Every shard has a random stream of its own.
 
 
 def test_every_leaf_of_the_state_has_the_shard_axis_first():

@@ -1,4 +1,4 @@
-"""What every environment promises: fixed types, explicit tasks, legal play under vmap and scan, no-ops after the end."""
+"""What every environment promises: fixed types, explicit tasks, legal play, no-ops after the end, true successors."""
 
 import functools
 from importlib import import_module
@@ -181,7 +181,9 @@ def test_auto_reset_keeps_the_true_successor(name):
     timesteps, true = jax.device_get(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(5), BATCH)))
     over = timesteps.terminated | timesteps.truncated
     assert over.any() and not over.all()
-    pairs = zip(*(jax.tree.leaves(tree) for tree in (timesteps.info["next_observation"], true.observation)), strict=True)
+    pairs = zip(
+        *(jax.tree.leaves(tree) for tree in (timesteps.info["next_observation"], true.observation)), strict=True
+    )
     for successor, expected in pairs:
         np.testing.assert_allclose(successor, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(timesteps.reward, true.reward, rtol=1e-5, atol=1e-6)

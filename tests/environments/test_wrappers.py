@@ -121,7 +121,9 @@ def test_auto_reset_takes_masks_and_player_of_the_new_episode():
     def view(state, timestep):
         alive = jnp.stack([state["steps"] == 0, state["count"] > 0])
         return state, timestep.replace(
-            action_mask=jnp.stack([alive, ~alive]), player=state["steps"], info={"agent_mask": alive, "success": alive[1]}
+            action_mask=jnp.stack([alive, ~alive]),
+            player=state["steps"],
+            info={"agent_mask": alive, "success": alive[1]},
         )
 
     environment = dataclasses.replace(
@@ -220,7 +222,9 @@ def make_turns(num_players=2):
 
     def reset(key, task):
         state = {"turn": jnp.zeros((), jnp.int32), "first": task, "log": jnp.full(4, -1, jnp.int32)}
-        return state, first_timestep(state["log"], reward_shape=(2,), player=player(state), action_mask=jnp.ones(3, bool))
+        return state, first_timestep(
+            state["log"], reward_shape=(2,), player=player(state), action_mask=jnp.ones(3, bool)
+        )
 
     def step(key, state, action):
         log = state["log"].at[state["turn"]].set(action)
@@ -307,7 +311,9 @@ def test_uniform_opponent_takes_allowed_actions_only_and_all_of_them():
 
 @pytest.mark.parametrize("wrapper", [alternating, against])
 def test_two_player_wrappers_refuse_other_games(wrapper):
-    with pytest.raises(ValueError, match=f"`environment` of `{wrapper.__name__}` must have 2 players, got 3 in 'turns'"):
+    with pytest.raises(
+        ValueError, match=f"`environment` of `{wrapper.__name__}` must have 2 players, got 3 in 'turns'"
+    ):
         wrapper(make_turns(num_players=3))
 
 

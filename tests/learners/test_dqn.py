@@ -168,7 +168,7 @@ def test_devices_agree_with_one_device():
         learner.init(KEY), KEY, parts
     )
     for device in range(2):
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a[device], b, rtol=1e-5), actual.network, expected.network)
+        np.testing.assert_allclose(actual.network[device], expected.network, rtol=1e-5)
         np.testing.assert_allclose(metrics["loss"][device], expected_metrics["loss"], rtol=1e-5)
     np.testing.assert_allclose(metrics["priority"].reshape(-1), expected_metrics["priority"], rtol=1e-5)
 

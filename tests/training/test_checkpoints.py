@@ -485,3 +485,16 @@ def test_two_processes_share_their_checkpoints(tmp_path):
         assert folder.steps() == [2, 3]
     np.testing.assert_array_equal(restored.state["x"], np.arange(8.0) + 30)
     np.testing.assert_array_equal(jax.random.key_data(restored.state["keys"]), jax.random.key_data(keys))
+
+
+def test_a_first_save_that_was_cut_off_counts_as_none(tmp_path):
+    with contextlib.closing(open_checkpoints(tmp_path)) as folder:
+        folder.save(1, small(1.0), {})
+    (tmp_path / "1.digest.json").unlink()
+    messages = []
+    with contextlib.closing(open_checkpoints(tmp_path)) as folder:
+        assert folder.restore(small(0.0), on_fallback=messages.append) is None
+        folder.save(1, small(2.0), {})
+    assert "cut off" in messages[0]
+    with contextlib.closing(open_checkpoints(tmp_path)) as folder:
+        assert folder.restore(small(0.0)).step == 1

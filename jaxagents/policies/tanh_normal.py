@@ -1,0 +1,33 @@
+"""Squashed Gaussian policies whose scale depends on the state, as off-policy learners want them."""
+
+import flax.linen as nn
+
+from jaxagents.networks.heads import TanhNormalHead
+from jaxagents.policies.actor_critic import make_policy
+from jaxagents.types import Box, Policy, PyTree
+
+
+def make_tanh_normal_policy(
+    observation_space: PyTree, action_space: Box, *, encoder: nn.Module, initial_scale: float = 1.0
+) -> Policy:
+    """Makes a feed-forward policy `low..high` of `tanh(N(loc(s), scale(s)^2))`.
+
+    Args:
+        observation_space: of one agent.
+        action_space: a bounded vector.
+        encoder: observation `[..., *shape]` -> features `[..., F]`.
+        initial_scale: at the start, before squashing.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: the actions are not a bounded vector.
+
+    References:
+        Haarnoja et al. (2018a), appendix C.
+    """
+    if not isinstance(action_space, Box) or len(action_space.shape) != 1:
+        raise ValueError(f"`action_space` must be a Box of rank 1, got {action_space}; try `make_policy`.")
+    head = TanhNormalHead(action_dim=action_space.shape[0], state_dependent_scale=True, initial_scale=initial_scale)
+    return make_policy(observation_space, action_space, encoder=encoder, head=head)

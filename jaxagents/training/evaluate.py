@@ -1,0 +1,110 @@
+"""Evaluation of a finished run: means over episodes or seeds with their intervals."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from jaxagents.rollouts.evaluate import make_evaluator
+from jaxagents.training.curves import bootstrap_band
+from jaxagents.training.load import load_stage
+
+
+def evaluate_run(
+    path: str | Path,
+    *,
+    num_episodes: int = 256,
+    seed: int = 2_000_003,
+    greedy: bool | None = None,
+    level: int | None = None,
+    which: str = "best",
+    step: int | None = None,
+    on_fallback: Callable[[str], Any] = warnings.warn,
+) -> dict[str, Any]:
+    """Plays whole episodes with the policy of a run, with those of all seeds when there are several.
+
+    Args:
+        path: run directory.
+        num_episodes: episodes of each seed, each on a task of its own.
+        seed: of the tasks; other than that of the run's own evaluations, by which the best checkpoint was chosen.
+        greedy: True the mode of the policy, False samples; None as the run evaluated itself.
+        level: difficulty of the tasks; None as the run evaluated itself.
+        which: see `load_stage`.
+        step: see `load_stage`.
+        on_fallback: see `load_stage`.
+
+    Returns:
+        Plain data: `metrics` as `summarize` returns them, and what was evaluated.
+
+    Raises:
+        ValueError: see `load_stage` and `make_evaluator`.
+    """
+    loaded = load_stage(path, which, step, on_fallback=on_fallback)
+    own = loaded.stage.evaluation
+    greedy = own.greedy if greedy is None else greedy
+    level = own.level if level is None else level
+    evaluate = make_evaluator(
+        loaded.stage.environment, loaded.stage.policy, num_episodes=num_episodes, greedy=greedy, level=level
+    )
+    evaluate = jax.vmap(evaluate, in_axes=(0, None)) if loaded.num_seeds else evaluate
+    episodes = jax.device_get(jax.jit(evaluate)(loaded.params, jax.random.key(seed)))
+    return {
+        "path": str(Path(path).resolve()),
+        "stage": loaded.stage.name,
+        "environment": loaded.stage.environment.name,
+        "which": loaded.which,
+        "step": loaded.step,
+        "num_seeds": max(loaded.num_seeds, 1),
+        "num_episodes": num_episodes,
+        "seed": seed,
+        "greedy": greedy,
+        "level": level,
+        "metrics": summarize(episodes),
+    }
+
+
+def summarize(episodes: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    """Computes means and 95 % bootstrap intervals: over seeds when there are several, else over episodes.
+
+    Args:
+        episodes: by metric, `[episodes]` or `[seeds, episodes]`.
+
+    Returns:
+        By metric, the floats `mean`, `low` and `high`, and with a seed axis the list `seeds` of the means of each.
+    """
+    summary = {}
+    for name, values in episodes.items():
+        values = np.asarray(values, np.float64)
+        seeds = values.mean(axis=-1).tolist() if values.ndim == 2 else None
+        mean, low, high = bootstrap_band(values[None] if seeds is None else np.asarray(seeds)[None])
+        summary[name] = {"mean": float(mean[0]), "low": float(low[0]), "high": float(high[0])}
+        if seeds is not None:
+            summary[name]["seeds"] = seeds
+    return summary
+
+
+def print_evaluation(evaluation: Mapping[str, Any], stream: TextIO | None = None) -> None:
+    """Prints what `evaluate_run` returned as a table, to stdout unless there is another `stream`."""
+    manner = "greedy" if evaluation["greedy"] else "sampled"
+    level = "" if evaluation["level"] is None else f" at level {evaluation['level']}"
+    seeds = evaluation["num_seeds"]
+    number = evaluation["num_episodes"]
+    console = Console(file=stream)
+    console.print(
+        f"{evaluation['stage']}, {evaluation['which']} checkpoint (update {evaluation['step']}): {number} {manner} "
+        f"episodes{' of each seed' if seeds > 1 else ''} in {evaluation['environment']}{level}.",
+        markup=False,
+        highlight=False,
+    )
+    table = Table()
+    table.add_column("metric")
+    table.add_column("mean", justify="right")
+    table.add_column(f"95 % interval over {f'{seeds} seeds' if seeds > 1 else 'episodes'}", justify="right")
+    for name, value in sorted(evaluation["metrics"].items(), key=lambda item: item[0] != "episode_return"):
+        table.add_row(name, f"{value['mean']:.4g}", f"{value['low']:.4g} to {value['high']:.4g}")
+    console.print(table)

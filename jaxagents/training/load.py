@@ -1,0 +1,270 @@
+"""What a run directory gives back: a policy that acts."""
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.policies.actor_critic import act
+from jaxagents.training.build import Experiment, Stage, build, load_config
+from jaxagents.training.checkpoints import Checkpoints, Restored, open_checkpoints
+from jaxagents.training.launch import CONFIG_FILE
+from jaxagents.training.loop import checkpoint_folder
+from jaxagents.types import Array, Carry, Environment, Params, Policy, PyTree
+
+_ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # whatever the run was trained on
+_KINDS = ("best", "last")
+
+
+class LoadedPolicy(NamedTuple):
+    """A trained policy.
+
+    Attributes:
+        act: `(observation, carry=None, first=None, action_mask=None, key=None) -> (action, carry)`, see `make_act`.
+        policy: what `act` applies.
+        params: of the policy.
+        environment: the one that the run evaluates in.
+        config: resolved config of the run.
+    """
+
+    act: Callable[..., tuple[Array, Carry]]
+    policy: Policy
+    params: Params
+    environment: Environment
+    config: dict[str, Any]
+
+
+class LoadedStage(NamedTuple):
+    """A stage of a run and one of its checkpoints.
+
+    Attributes:
+        stage: as it was trained, on one device.
+        params: of the policy; with several seeds, every leaf has a leading seed axis.
+        num_seeds: size of that axis; 0 when there is none.
+        which: "best" or "last", where the checkpoint was found.
+        step: number of the checkpoint: updates of the stage.
+        config: resolved config of the run.
+    """
+
+    stage: Stage
+    params: Params
+    num_seeds: int
+    which: str
+    step: int
+    config: dict[str, Any]
+
+
+def load_policy(
+    path: str | Path,
+    which: str = "best",
+    step: int | None = None,
+    *,
+    seed_index: int = 0,
+    on_fallback: Callable[[str], Any] = warnings.warn,
+) -> LoadedPolicy:
+    """Loads the policy of a run, on one device, whatever it was trained on.
+
+    Args:
+        path: run directory; the run may still be training.
+        which: see `load_stage`.
+        step: see `load_stage`.
+        seed_index: of the copy to take, when the run has several seeds.
+        on_fallback: see `load_stage`.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: see `load_stage`, or `seed_index` is out of range.
+    """
+    loaded = load_stage(path, which, step, on_fallback=on_fallback)
+    num_seeds = max(loaded.num_seeds, 1)
+    if not 0 <= seed_index < num_seeds:
+        raise ValueError(f"`seed_index` must be below the {num_seeds} seeds of the run, got {seed_index}.")
+    params = jax.tree.map(lambda leaf: leaf[seed_index], loaded.params) if loaded.num_seeds else loaded.params
+    policy, environment = loaded.stage.policy, loaded.stage.environment
+    return LoadedPolicy(
+        act=partial(make_act(policy, environment), params),
+        policy=policy,
+        params=params,
+        environment=environment,
+        config=loaded.config,
+    )
+
+
+def load_stage(
+    path: str | Path,
+    which: str = "best",
+    step: int | None = None,
+    *,
+    on_fallback: Callable[[str], Any] = warnings.warn,
+) -> LoadedStage:
+    """Rebuilds what a run trained and restores a checkpoint whose digest holds.
+
+    Of several stages, it is the last one that is finished, or the first one while none is.
+
+    Args:
+        path: run directory.
+        which: "best" the checkpoint of the best evaluation, or the last one where that is missing or damaged; "last"
+            the newest one that is whole.
+        step: number of one of the last checkpoints, in updates; `which` does not count then.
+        on_fallback: hears why another checkpoint than the wanted one is used.
+
+    Returns:
+        The stage and its parameters.
+
+    Raises:
+        ValueError: `path` is no run directory, holds no whole checkpoint, or its config was changed.
+    """
+    if which not in _KINDS:
+        raise ValueError(f"`which` must be best or last, got {which!r}.")
+    run_dir = _require_run_dir(path)
+    config = load_config(run_dir / CONFIG_FILE)
+    experiment = build({**config, "devices": _ONE_DEVICE})
+    index = _choose_stage(run_dir, experiment)
+    stage = experiment.stages[index]
+    found, restored = _find_checkpoint(
+        partial(checkpoint_folder, run_dir, experiment, index), stage, which, step, on_fallback
+    )
+    if restored is None:
+        raise ValueError(
+            f"`path` must hold a checkpoint, got {run_dir}, where none is saved yet; try again when the run has done "
+            f"{stage.training.checkpoint_every_env_steps} environment steps."
+        )
+    if restored.metadata["config_hash"] != experiment.digest:
+        raise ValueError(
+            f"`path` must hold the config that its checkpoints were made with, got {run_dir / CONFIG_FILE}, which was "
+            "changed; try the `config` in the checkpoint's metadata."
+        )
+    params = stage.runner.params(restored.state)
+    return LoadedStage(
+        stage=stage,
+        params=params,
+        num_seeds=experiment.num_seeds,
+        which=found,
+        step=restored.step,
+        config=config,
+    )
+
+
+def make_act(policy: Policy, environment: Environment) -> Callable[..., tuple[Array, Carry]]:
+    """Makes the compiled function that chooses actions, for one instance of an environment or a batch.
+
+    Args:
+        policy: acts.
+        environment: its observation space tells a batch from one instance.
+
+    Returns:
+        `(params, observation, carry=None, first=None, action_mask=None, key=None) -> (action, carry)`. `observation` is
+        that of one instance, `[*shape]` (`[N, *shape]` with agents), or of a batch, `[B, *shape]`; the others have the
+        same leading axes. `carry` is what the last call returned, None at the start of an episode. `first` (bool) says
+        where an episode starts, by default where there is no carry. Without `key` the action is the mode of the
+        distribution, with one it is sampled.
+    """
+    agents = (environment.num_agents,) if environment.num_agents else ()
+    space = environment.observation_space
+
+    @jax.jit
+    def act_batch(params: Params, observation: PyTree, carry: Carry, first: Any, action_mask: Any, key: Any):
+        batch = _batch_shape(observation, space, agents)
+        first = carry is None if first is None else first
+        first = jnp.broadcast_to(first, batch or (1,))
+        add_batch = lambda tree: tree if batch else jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)  # noqa: E731
+        carry = policy.initial_carry((*(batch or (1,)), *agents)) if carry is None else add_batch(carry)
+        carry, distribution = act(
+            policy, params, carry, add_batch(observation), first=first, action_mask=add_batch(action_mask)
+        )
+        action = distribution.mode() if key is None else distribution.sample(key)
+        return (action, carry) if batch else jax.tree.map(lambda leaf: leaf[0], (action, carry))
+
+    def act_once(
+        params: Params,
+        observation: PyTree,
+        carry: Carry | None = None,
+        first: Array | bool | None = None,
+        action_mask: Array | None = None,
+        key: Array | None = None,
+    ) -> tuple[Array, Carry]:
+        return act_batch(params, observation, carry, first, action_mask, key)
+
+    return act_once
+
+
+def _batch_shape(observation: PyTree, space: PyTree, agents: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns `()` for the observation of one instance and `(B,)` for a batch."""
+    shape = jnp.shape(jax.tree.leaves(observation)[0])
+    one = (*agents, *jax.tree.leaves(space)[0].shape)
+    batch = shape[: len(shape) - len(one)]
+    if len(batch) > 1 or (*batch, *one) != shape:
+        raise ValueError(f"`observation` must have the shape {list(one)} or {['B', *one]}, got {list(shape)}.")
+    return batch
+
+
+def _require_run_dir(path: str | Path | None) -> Path:
+    if path is not None and (Path(path) / CONFIG_FILE).is_file():
+        return Path(path).resolve()
+    near = Path("runs" if path is None else path)
+    found = [file for depth in ("*", "*/*") for file in near.glob(f"{depth}/{CONFIG_FILE}")]
+    newest = (
+        max(found, key=lambda file: file.stat().st_mtime).parent if found else "the `run_dir` that training printed"
+    )
+    raise ValueError(f"`path` must be a run directory, with a {CONFIG_FILE} in it, got {path}; try {newest}.")
+
+
+def _choose_stage(run_dir: Path, experiment: Experiment) -> int:
+    """Returns the last stage that reached its end; the first one while none has."""
+    for index in reversed(range(1, len(experiment.stages))):
+        folder = checkpoint_folder(run_dir, experiment, index, "last")
+        if not folder.is_dir():
+            continue
+        with _opened(folder) as checkpoints:
+            metadata = checkpoints.latest_metadata()
+        if metadata and (metadata["reached_target"] or metadata["update"] == experiment.stages[index].num_updates):
+            return index
+    return 0
+
+
+def _find_checkpoint(
+    folder_of: Callable[[str], Path], stage: Stage, which: str, step: int | None, on_fallback: Callable[[str], Any]
+) -> tuple[str, Restored | None]:
+    """Returns the checkpoint and the kind that it is of; None when there is none at all."""
+    reason = None
+    if which == "best" and step is None:
+        reason = f"{folder_of('best')} holds none."
+        try:
+            restored = _restore(folder_of("best"), stage, None, on_fallback)
+        except ValueError as error:
+            restored, reason = None, str(error)
+        if restored is not None:
+            return "best", restored
+    restored = _restore(folder_of("last"), stage, step, on_fallback)
+    if reason is not None and restored is not None:
+        on_fallback(f"The last checkpoint is used, not the best one: {reason}")
+    return "last", restored
+
+
+def _restore(folder: Path, stage: Stage, step: int | None, on_fallback: Callable[[str], Any]) -> Restored | None:
+    if not folder.is_dir():
+        return None
+    with _opened(folder) as checkpoints:
+        return checkpoints.restore(stage.runner.abstract, step=step, on_fallback=on_fallback)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[Checkpoints]:
+    """Opens checkpoints for reading, without orbax's warnings that this is what happens."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        checkpoints = open_checkpoints(folder, read_only=True)
+    finally:
+        logger.setLevel(level)
+    with closing(checkpoints):
+        yield checkpoints

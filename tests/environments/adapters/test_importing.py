@@ -1,0 +1,57 @@
+"""Messages for a missing suite and an unknown name."""
+
+import sys
+
+import pytest
+
+from jaxagents.environments.adapters import brax, craftax, gymnax, jaxmarl, jumanji, pgx, xminigrid
+from jaxagents.environments.adapters.importing import import_suite, require_name
+
+ADAPTERS = {"gymnax": gymnax, "brax": brax, "jumanji": jumanji, "pgx": pgx, "craftax": craftax, "jaxmarl": jaxmarl}
+ADAPTERS["xminigrid"] = xminigrid
+
+
+@pytest.mark.parametrize("suite", ADAPTERS)
+def test_missing_suite_says_how_to_install_it(suite, monkeypatch):
+    for module in [name for name in sys.modules if name.partition(".")[0] == suite]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, suite, None)
+    extra = "gymnax" if suite == "gymnax" else "envs"
+    message = rf"`{suite}` must be installed for this environment; run `pip install 'jaxagents\[{extra}\]'`"
+    with pytest.raises(ModuleNotFoundError, match=message):
+        ADAPTERS[suite].make_environment("anything")
+
+
+def test_a_dependency_missing_inside_a_suite_is_not_blamed_on_the_suite(tmp_path, monkeypatch):
+    (tmp_path / "broken_suite.py").write_text("import surely_not_installed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="surely_not_installed"):
+        import_suite("broken_suite")
+
+
+def test_unknown_names_offer_the_nearest():
+    known = ["CartPole-v1", "Pendulum-v1", "Breakout-MinAtar"]
+    assert require_name("CartPole-v1", known, "gymnax") == "CartPole-v1"
+    with pytest.raises(ValueError, match="must be an environment of gymnax, got 'cartpole'; try CartPole-v1"):
+        require_name("cartpole", known, "gymnax")
+    with pytest.raises(ValueError, match="try Breakout-MinAtar"):
+        require_name("breakout", known, "gymnax")
+    with pytest.raises(ValueError, match="try Breakout-MinAtar, CartPole-v1, Pendulum-v1"):
+        require_name("qqq", known, "gymnax")
+
+
+@pytest.mark.parametrize(
+    ("suite", "name", "offer"),
+    [
+        ("gymnax", "CartPole", "CartPole-v1"),
+        ("brax", "reach", "reacher"),
+        ("jumanji", "Snake", "Snake-v1"),
+        ("pgx", "connect4", "connect_four"),
+        ("craftax", "Craftax-Classic", "Craftax-Classic-"),
+        ("jaxmarl", "simple_spread", "MPE_simple_spread_v3"),
+        ("xminigrid", "MiniGrid-Empty", "MiniGrid-Empty-"),
+    ],
+)
+def test_every_adapter_offers_names(suite, name, offer):
+    with pytest.raises(ValueError, match=f"`name` must be an environment of {suite}, got '{name}'; try .*{offer}"):
+        ADAPTERS[suite].make_environment(name)

@@ -1,0 +1,29 @@
+"""Every option file of the group `environment` makes an environment, and comments every line."""
+
+from pathlib import Path
+
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from jaxagents.types import Environment
+
+FOLDER = Path(__file__).parents[2] / "configs" / "environment"
+OWN = {path.stem: path for path in sorted(FOLDER.glob("*.yaml")) if "jaxagents.environments." in path.read_text()}
+QUICK = ("cartpole", "tmaze", "gridworld", "tic_tac_toe", "tic_tac_toe_against_random", "connect_four_alternating")
+names = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OWN]
+
+
+@pytest.mark.parametrize("name", names)
+def test_option_file_makes_an_environment(name):
+    environment = instantiate(OmegaConf.load(OWN[name]))
+    assert isinstance(environment, Environment)
+    assert environment.max_steps >= 1
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_option_file_is_short_and_commented(name):
+    first, *lines = OWN[name].read_text().splitlines()
+    assert len(lines) < 60 and first.startswith("# ")
+    # The target itself is explained by the first line.
+    assert all("#" in line for line in lines if "_target_" not in line)
