@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV ?= .venv
 ARGS ?=
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 RUN := $(VENV)/bin/python
 # Stamps: which sets of packages the environment holds.

@@ -204,7 +204,7 @@ def write_gif(path: str | Path, frames: Sequence[Frame], *, fps: float) -> Path:
 
 
 def draw_pictures(frames: Sequence[Frame]) -> list[Image.Image]:
-    """Draws frames as pictures of one size, the caption on top, in a palette of few colours."""
+    """Draws frames as pictures of one size, the caption on top."""
     font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSansMono.ttf", _FONT_SIZE)
     contents = [_enlarge(frame.grid) if frame.grid is not None else _draw_text(frame.text, font) for frame in frames]
     caption_width = max(int(font.getlength(frame.caption)) for frame in frames)
@@ -216,7 +216,7 @@ def draw_pictures(frames: Sequence[Frame]) -> list[Image.Image]:
         picture = Image.new("RGB", (width, height), _BACKGROUND)
         ImageDraw.Draw(picture).text((_MARGIN, _MARGIN), frame.caption, font=font, fill=_QUIET)
         picture.paste(content, ((width - content.width) // 2, top))
-        pictures.append(picture.quantize(64))
+        pictures.append(picture)
     return pictures
 
 
@@ -240,9 +240,9 @@ def _enlarge(grid: np.ndarray) -> Image.Image:
 
 def _draw_text(text: str, font: ImageFont.FreeTypeFont) -> Image.Image:
     blank = ImageDraw.Draw(Image.new("RGB", (1, 1)))
-    _, _, right, bottom = blank.multiline_textbbox((0, 0), text, font=font)
+    _, _, right, bottom = blank.multiline_textbbox((0, 0), text, font=font, spacing=1)
     picture = Image.new("RGB", (int(right) + 1, int(bottom) + 1), _BACKGROUND)
-    ImageDraw.Draw(picture).multiline_text((0, 0), text, font=font, fill=_INK)
+    ImageDraw.Draw(picture).multiline_text((0, 0), text, font=font, fill=_INK, spacing=1)
     return picture
 
 

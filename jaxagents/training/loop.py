@@ -32,6 +32,7 @@ class _Run:
     best: float | None = None
     evaluation: dict[str, Any] = field(default_factory=dict)
     reached_target: bool = False
+    env_steps: int = 0
 
 
 def train(experiment: Experiment, run_dir: str | Path, *, started: float | None = None) -> dict[str, Any]:
@@ -71,10 +72,11 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         logger = open_logger(run_dir, experiment.logging.tensorboard, None if is_new else done)
         stack.callback(logger.close)
         run = _Run(experiment=experiment, logger=logger, progress=progress, started=started or time.time())
+        run.env_steps = _env_steps(run, _updates_before(experiment, current))
         for index in range(current, len(experiment.stages)):
             params = _train_stage(run, index, folders[index], restored, params)
             restored = None
-        return _result(run, total)
+        return _result(run)
 
 
 def checkpoint_folder(run_dir: Path, experiment: Experiment, index: int, kind: str) -> Path:
@@ -162,6 +164,7 @@ def _train_stage(
                 _save(run, stage, update, state, [last] * save + [best] * improved)
     if pending is not None:
         _log(run, stage, offset, *pending, clock)
+    run.env_steps += update * stage.steps_per_update
     return stage.runner.params(state)
 
 
@@ -250,13 +253,13 @@ def _first_not_finite(params: Params) -> str | None:
     return None
 
 
-def _result(run: _Run, total: int) -> dict[str, Any]:
+def _result(run: _Run) -> dict[str, Any]:
     experiment = run.experiment
     return {
         "experiment": experiment.name,
         "seed": experiment.seed,
         "num_seeds": max(experiment.num_seeds, 1),
-        "env_steps": total,
+        "env_steps": run.env_steps,
         "evaluation": {name.removeprefix("eval/"): value for name, value in run.evaluation.items()},
         "best_episode_return": run.best,
         "reached_target": run.reached_target,

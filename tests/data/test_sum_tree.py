@@ -49,11 +49,10 @@ def test_an_empty_tree_gives_the_first_leaf():
     np.testing.assert_array_equal(sample_leaves(init_sum_tree(5), jax.random.key(0), 3), [0, 0, 0])
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_rounding_up_to_the_total_stays_on_positive_leaves(seed):
-    # In float32 the last of so many strata reaches its upper end about every fourth time.
+def test_rounding_up_to_the_total_stays_on_positive_leaves():
     nodes = set_leaves(init_sum_tree(2), jnp.array([0]), jnp.array([1.0]))
-    samples = jax.jit(sample_leaves, static_argnums=2)(nodes, jax.random.key(seed), 2**23)
+    # In float32 the last of so many strata sometimes reaches its upper end; with this key it does.
+    samples = jax.jit(sample_leaves, static_argnums=2)(nodes, jax.random.key(8), 2**23)
     assert int(samples.max()) == 0
 
 

@@ -87,6 +87,14 @@ def test_absorbing_repeats_the_last_timestep_with_zero_reward():
     assert values(timesteps, lambda t: t.observation["count"]) == [0, 1, 2, 3, 3, 3]
 
 
+def test_absorbing_freezes_the_state():
+    environment = absorbing(make_counter())
+    state, _ = environment.reset(KEY, jnp.asarray(0))
+    for _ in range(5):
+        state, _ = environment.step(KEY, state, jnp.asarray(0))
+    assert int(state.inner["count"]) == 3
+
+
 def test_absorbing_freezes_after_truncation():
     environment = time_limit(make_counter(), 2)
     timesteps = play(environment, jnp.asarray(0), [0] * 4)

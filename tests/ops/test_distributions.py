@@ -42,6 +42,7 @@ def test_masked_categorical_by_hand():
     assert Categorical(logits=LOGITS).mask(None).logits is LOGITS
 
 
+@pytest.mark.filterwarnings("ignore:Rlax")
 @given(st.lists(st.floats(-30.0, 30.0), min_size=4, max_size=4), st.integers(0, 3))
 @settings(max_examples=20, deadline=None)
 def test_categorical_agrees_with_rlax(logits, action):

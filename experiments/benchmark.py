@@ -1,0 +1,22 @@
+"""Measures speed: `python experiments/benchmark.py suite=rl [reference=<PureJaxRL's folder with ppo.py>]`."""
+
+import json
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from jaxagents.training import suites
+from jaxagents.training.tables import print_speeds
+
+
+@hydra.main(version_base="1.3", config_path="../configs", config_name="benchmark")
+def main(config: DictConfig) -> None:
+    """Prints a table and, as the last line on stdout, one JSON object `{name: value}`."""
+    rows, values = suites.run_suite(config, Path(__file__).parents[1] / "configs")
+    print_speeds(f"suite={config.suite}", rows)
+    print(json.dumps(values))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Policies and actor-critics: shapes, what is shared, sequences against single steps."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from jaxagents.networks.heads import TanhNormalHead
+from jaxagents.networks.recurrent import GRU, LRU
+from jaxagents.networks.torsos import MLP
+from jaxagents.ops.distributions import Categorical, TanhNormal
+from jaxagents.policies.actor_critic import act, as_policy, make_actor_critic, make_policy
+from jaxagents.types import ActorCritic, Box, Discrete, Params
+
+KEY = jax.random.key(0)
+SPACE, ACTIONS = Box((3,)), Discrete(4)
+ENCODER = MLP(hidden_sizes=(8,))
+T, B = 5, 2
+OBSERVATION = jax.random.normal(jax.random.key(1), (T, B, 3))
+FIRST = jnp.zeros((T, B), bool).at[0].set(True).at[3, 1].set(True)
+MEMORIES = {"none": None, "gru": GRU(hidden_size=6), "lru": LRU(hidden_size=6, state_size=4)}
+
+
+class Case(NamedTuple):
+    """An actor-critic, parameters of it and its compiled function."""
+
+    made: ActorCritic
+    params: Params
+    apply: Callable
+
+
+@pytest.fixture(scope="module", params=[("none", False), ("gru", False), ("lru", True)], ids=str)
+def case(request):
+    memory, shared = request.param
+    made = make_actor_critic(SPACE, ACTIONS, encoder=ENCODER, memory=MEMORIES[memory], shared=shared)
+    return Case(made=made, params=jax.jit(made.init)(KEY), apply=jax.jit(made.apply))
+
+
+def test_feed_forward_policy_has_an_empty_carry_and_a_categorical():
+    policy = make_policy(SPACE, ACTIONS, encoder=ENCODER)
+    params = jax.jit(policy.init)(KEY)
+    assert set(params) == {"torso", "head"} and set(params["torso"]) == {"encoder"}
+    assert policy.initial_carry((B,)) == ()
+    carry, distribution = policy.apply(params, (), OBSERVATION, first=FIRST)
+    assert carry == () and isinstance(distribution, Categorical) and distribution.logits.shape == (T, B, 4)
+    # The head starts near uniform.
+    np.testing.assert_allclose(distribution.entropy(), np.log(4.0), atol=1e-3)
+
+
+def test_bounded_box_gives_a_tanh_normal_with_its_bounds():
+    policy = make_policy(SPACE, Box((2,), -3.0, 1.0), encoder=ENCODER, head=TanhNormalHead(2, initial_scale=0.3))
+    _, distribution = policy.apply(jax.jit(policy.init)(KEY), (), OBSERVATION, first=FIRST)
+    assert isinstance(distribution, TanhNormal) and (distribution.low, distribution.high) == (-3.0, 1.0)
+    assert distribution.loc.shape == (T, B, 2)
+    np.testing.assert_allclose(distribution.scale, 0.3, rtol=1e-5)
+    default = make_policy(SPACE, Box((2,), -3.0, 1.0), encoder=ENCODER)
+    _, distribution = default.apply(jax.jit(default.init)(KEY), (), OBSERVATION, first=FIRST)
+    np.testing.assert_allclose(distribution.scale, 1.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("space", [Box((2,)), Box((2,), -1.0), Box((2, 2), -1.0, 1.0), Box((), -1.0, 1.0)])
+@pytest.mark.parametrize("make", [make_policy, make_actor_critic])
+def test_refuses_actions_that_no_distribution_covers(make, space):
+    with pytest.raises(ValueError, match="`action_space` must be Discrete or a bounded Box of rank 1, got Box"):
+        make(SPACE, space, encoder=ENCODER)
+    with pytest.raises(ValueError, match="flatten or clip the actions"):
+        make(SPACE, space, encoder=ENCODER, head=TanhNormalHead(2))
+
+
+def test_action_mask_reaches_the_distribution(case):
+    mask = jnp.ones((T, B, 4), bool).at[..., 1].set(False)
+    carry = case.made.initial_carry((B,))
+    _, distribution, _ = case.apply(case.params, carry, OBSERVATION, first=FIRST, action_mask=mask)
+    np.testing.assert_allclose(distribution.entropy(), np.log(3.0), atol=1e-3)
+    np.testing.assert_array_equal(jnp.exp(distribution.log_probs())[..., 1], 0.0)
+
+
+def test_parameters_and_carry_of_shared_and_separate_torsos():
+    for shared in (True, False):
+        made = make_actor_critic(SPACE, ACTIONS, encoder=ENCODER, memory=MEMORIES["gru"], shared=shared)
+        params = jax.eval_shape(made.init, KEY)
+        assert set(params) == {"actor", "critic"} and set(params["actor"]) == {"torso", "head"}
+        assert set(params["critic"]) == ({"head"} if shared else {"torso", "head"})
+        actor_carry, critic_carry = made.initial_carry((B,))
+        assert actor_carry.shape == (B, 6)
+        assert critic_carry == () if shared else critic_carry.shape == (B, 6)
+
+
+def test_value_moves_a_shared_torso_only():
+    for shared in (True, False):
+        made = make_actor_critic(SPACE, ACTIONS, encoder=ENCODER, shared=shared)
+        params = jax.jit(made.init)(KEY)
+
+        def norms(output, made=made, params=params):
+            gradient = jax.jit(jax.grad(lambda p: jnp.sum(output(*made.apply(p, ((), ()), OBSERVATION, first=FIRST)))))
+            norm = lambda tree: float(sum(jnp.abs(leaf).sum() for leaf in jax.tree.leaves(tree)))  # noqa: E731
+            gradient = gradient(params)
+            return norm(gradient["actor"]["torso"]), norm(gradient["actor"]["head"]), norm(gradient["critic"])
+
+        torso, head, critic = norms(lambda carry, distribution, value: value)
+        assert (torso > 0.0) == shared and head == 0.0 and critic > 0.0
+        torso, head, critic = norms(lambda carry, distribution, value: distribution.log_prob(jnp.ones((T, B), int)))
+        assert torso > 0.0 and head > 0.0 and critic == 0.0
+    # Separate torsos start apart.
+    kernels = [params[part]["torso"]["encoder"]["params"]["Dense_0"]["kernel"] for part in ("actor", "critic")]
+    assert not np.allclose(*kernels)
+
+
+def test_a_sequence_is_its_steps(case):
+    # Not zero, so that a step that must not see it would show.
+    start = jax.tree.map(lambda leaf: leaf + 0.7, case.made.initial_carry((B,)))
+    first = FIRST.at[0, 0].set(False)
+    final, distribution, value = case.apply(case.params, start, OBSERVATION, first=first)
+    assert value.shape == (T, B)
+
+    @jax.jit
+    def step(carry, observation, first):
+        _, _, value = case.made.apply(case.params, carry, observation[None], first=first[None])
+        return *act(as_policy(case.made), case.params, carry, observation, first=first), value[0]
+
+    carry = start
+    for t in range(T):
+        carry, one, one_value = step(carry, OBSERVATION[t], first[t])
+        np.testing.assert_allclose(one_value, value[t], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(one.log_probs(), distribution.log_probs()[t], atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), carry, final)
+
+
+@pytest.mark.parametrize("memory", ["gru", "lru"])
+def test_memory_reaches_back_to_the_first_step_of_the_episode(memory):
+    made = make_actor_critic(SPACE, ACTIONS, encoder=ENCODER, memory=MEMORIES[memory])
+    params, carry = jax.jit(made.init)(KEY), made.initial_carry((B,))
+
+    def last_values(observation):
+        return made.apply(params, carry, observation, first=FIRST)[2][-1]
+
+    gradient = jax.jit(jax.jacrev(last_values))(OBSERVATION)  # [B, T, B, 3]
+    reaches = np.abs(np.asarray(gradient)).sum(-1) > 0.0
+    np.testing.assert_array_equal(reaches[0], [[True, False]] * T)
+    # The second environment started a new episode at step 3.
+    np.testing.assert_array_equal(reaches[1], [[False, False]] * 3 + [[False, True]] * 2)
+
+
+def test_agents_are_a_further_axis(case):
+    agents = jnp.stack([OBSERVATION, -OBSERVATION, 2.0 * OBSERVATION], axis=2)  # [T, B, N, 3]
+    _, distribution, value = case.apply(case.params, case.made.initial_carry((B, 3)), agents, first=FIRST)
+    _, alone, alone_value = case.apply(case.params, case.made.initial_carry((B,)), -OBSERVATION, first=FIRST)
+    assert value.shape == (T, B, 3)
+    np.testing.assert_allclose(value[:, :, 1], alone_value, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(distribution.logits[:, :, 1], alone.logits, rtol=1e-4, atol=1e-5)
+
+
+class _Joined(nn.Module):
+    @nn.compact
+    def __call__(self, observation):
+        return nn.Dense(8)(jnp.concatenate([observation["a"], observation["b"].astype(jnp.float32)], axis=-1))
+
+
+def test_observations_may_be_pytrees_and_integers():
+    space = {"a": Box((3,)), "b": Box((1,), dtype=np.int32)}
+    made = make_actor_critic(space, ACTIONS, encoder=_Joined(), shared=True)
+    observation = {"a": OBSERVATION[0], "b": jnp.ones((B, 1), jnp.int32)}
+    _, distribution = act(as_policy(made), jax.jit(made.init)(KEY), ((), ()), observation, first=FIRST[0])
+    assert distribution.logits.shape == (B, 4)
+
+
+def test_batches_are_maps_over_environments(case):
+    carry = case.made.initial_carry((B,))
+    _, distribution, value = case.apply(case.params, carry, OBSERVATION, first=FIRST)
+
+    def alone(carry, observation, first):
+        """Applies to one environment, still with a batch axis."""
+        carry = jax.tree.map(lambda leaf: leaf[None], carry)
+        return case.made.apply(case.params, carry, observation[:, None], first=first[:, None])[1:]
+
+    each, each_value = jax.jit(jax.vmap(alone, (0, 1, 1), 1))(carry, OBSERVATION, FIRST)
+    np.testing.assert_allclose(each_value[:, :, 0], value, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(each.logits[:, :, 0], distribution.logits, rtol=1e-4, atol=1e-5)

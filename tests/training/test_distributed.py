@@ -1,0 +1,100 @@
+"""Two processes over Gloo on loopback, one device each, train what one process trains."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxagents.training.loggers import read_metrics
+
+ROOT = Path(__file__).parents[2]
+OVERRIDES = (
+    "environment=tmaze",
+    "environment.corridor_length=2",
+    "name=tiny",
+    "policy.encoder.hidden_sizes=[8]",
+    "learner.num_epochs=1",
+    "learner.num_minibatches=2",
+    "collector.num_envs=4",
+    "collector.num_steps=8",
+    "training.log_every_env_steps=64",
+    "training.checkpoint_every_env_steps=64",
+    "evaluation.every_env_steps=64",
+    "evaluation.num_episodes=3",
+    "training.total_env_steps=256",
+    "logging.tensorboard=false",
+)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return listener.getsockname()[1]
+
+
+def start(run_dir, *overrides):
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    return subprocess.Popen(
+        [sys.executable, "experiments/train.py", *OVERRIDES, *overrides, f"run_dir={run_dir}"],
+        cwd=ROOT,
+        env=environment | {"JAX_PLATFORMS": "cpu"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(processes):
+    outputs = []
+    try:
+        for process in processes:
+            output, error = process.communicate(timeout=500)
+            assert process.returncode == 0, error[-4000:]
+            outputs.append(json.loads(output.strip().splitlines()[-1]))
+    finally:
+        for process in processes:
+            process.kill()
+    return outputs
+
+
+def start_two(run_dir, *overrides):
+    port = free_port()
+    shared = ["devices=sharded", "devices.distributed=true", f"devices.coordinator_address=localhost:{port}"]
+    shared += ["devices.num_processes=2", *overrides]
+    return [start(run_dir, *shared, f"devices.process_id={process}") for process in (0, 1)]
+
+
+def assert_same_metrics(run_dir, reference):
+    rows, wanted = read_metrics(run_dir), read_metrics(reference)
+    assert len(rows) == len(wanted)
+    for row, other in zip(rows, wanted, strict=True):
+        assert row.keys() == other.keys()
+        for name in row:
+            if not name.startswith("time/"):
+                np.testing.assert_allclose(row[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_does_and_either_goes_on_with_the_other(tmp_path):
+    (alone,) = finish([start(tmp_path / "alone")])
+    first, second = finish(start_two(tmp_path / "two"))
+    assert first["evaluation"] == second["evaluation"]
+    assert_same_metrics(tmp_path / "two", tmp_path / "alone")
+    # A checkpoint of two processes is finished by one, and the other way round.
+    for name, begin, end in (("two_one", start_two, start), ("one_two", start, start_two)):
+        half = begin(tmp_path / name)
+        half = half if isinstance(half, list) else [half]
+        finish(half)
+        for kind in ("last", "best"):
+            for step in (8, 6):
+                folder = tmp_path / name / "checkpoints" / kind
+                subprocess.run(["rm", "-rf", str(folder / str(step)), str(folder / f"{step}.digest.json")], check=True)
+        rest = end(tmp_path / name)
+        finish(rest if isinstance(rest, list) else [rest])
+        assert_same_metrics(tmp_path / name, tmp_path / "alone")
+    assert alone["env_steps"] == first["env_steps"] == 256

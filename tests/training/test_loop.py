@@ -1,0 +1,274 @@
+"""The host's loop: logs, evaluations, stages, exact resume, and every way it may be stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import hydra
+import jax
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from jaxagents.training import loop
+from jaxagents.training.build import build, resolve
+from jaxagents.training.checkpoints import open_checkpoints
+from jaxagents.training.launch import run
+from jaxagents.training.loggers import read_metrics
+
+ROOT = Path(__file__).parents[2]
+TINY = (
+    "environment=tmaze",
+    "environment.corridor_length=2",
+    "name=tiny",
+    "policy.encoder.hidden_sizes=[8]",
+    "learner.num_epochs=1",
+    "learner.num_minibatches=2",
+    "collector.num_envs=4",
+    "collector.num_steps=8",
+    "training.total_env_steps=320",
+    "training.log_every_env_steps=64",
+    "training.checkpoint_every_env_steps=96",
+    "evaluation.every_env_steps=128",
+    "evaluation.num_episodes=3",
+    "logging.curves=false",
+    "logging.report=false",
+    "logging.tensorboard=false",
+    "logging.progress=false",
+)
+
+
+def compose(*overrides):
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return hydra.compose("train", [*TINY, "devices.compilation_cache=null", *overrides])
+
+
+def rows_without_time(run_dir):
+    return [
+        {key: value for key, value in row.items() if not key.startswith("time/")} for row in read_metrics(run_dir)
+    ]
+
+
+def last_state(run_dir, config):
+    experiment = build(resolve(config))
+    checkpoints = open_checkpoints(loop.checkpoint_folder(run_dir, experiment, -1, "last"), read_only=True)
+    try:
+        return checkpoints.restore(experiment.stages[-1].runner.abstract)
+    finally:
+        checkpoints.close()
+
+
+def bits(tree):
+    leaves = jax.tree.leaves(tree)
+    keys = [jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
+    return [np.asarray(jax.random.key_data(x) if key else x).tobytes() for x, key in zip(leaves, keys, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("runs") / "finished"
+    result = run(compose(), run_dir)
+    return run_dir, result
+
+
+def test_a_run_logs_evaluates_and_saves_when_due(finished):
+    run_dir, result = finished
+    rows = rows_without_time(run_dir)
+    train = [row["update"] for row in rows if "train/loss" in row]
+    evaluated = [row["update"] for row in rows if "eval/episode_return" in row]
+    # Chunks end at every multiple of 2 (log), 3 (checkpoint) and 4 (evaluation) updates, and at the end.
+    assert train == [2, 3, 4, 6, 8, 9, 10]
+    assert evaluated == [4, 8, 10]
+    assert [row["step"] for row in rows if "train/loss" in row] == [32 * update for update in train]
+    assert sorted(int(path.name) for path in (run_dir / "checkpoints/last").iterdir() if path.is_dir()) == [6, 9, 10]
+    assert result["env_steps"] == 320
+    assert result["run_dir"] == str(run_dir)
+    assert json.loads((run_dir / "result.json").read_text())["evaluation"] == result["evaluation"]
+    assert result["best_episode_return"] == max(row["eval/episode_return"] for row in rows if "eval/success" in row)
+
+
+def test_a_finished_run_is_not_trained_again(finished):
+    run_dir, result = finished
+    before = (run_dir / "metrics.jsonl").read_bytes()
+    again = run(compose(), run_dir)
+    assert (run_dir / "metrics.jsonl").read_bytes() == before
+    assert again["evaluation"] == result["evaluation"]
+
+
+def test_a_resumed_run_ends_in_the_same_bits(finished, tmp_path, monkeypatch):
+    run_dir, _ = finished
+
+    class Stop(Exception):
+        pass
+
+    real = loop._log
+    for update in (3, 7, 9):  # before the first checkpoint, between two, and after the last one
+
+        def log(run, stage, offset, begin, end, metrics, clock, stop=update):
+            if end > stop:
+                raise Stop
+            return real(run, stage, offset, begin, end, metrics, clock)
+
+        monkeypatch.setattr(loop, "_log", log)
+        with pytest.raises(Stop):
+            run(compose(), tmp_path / "resumed")
+    monkeypatch.setattr(loop, "_log", real)
+    run(compose(), tmp_path / "resumed")
+    assert rows_without_time(tmp_path / "resumed") == rows_without_time(run_dir)
+    wanted, actual = last_state(run_dir, compose()), last_state(tmp_path / "resumed", compose())
+    assert (wanted.step, bits(wanted.state)) == (actual.step, bits(actual.state))
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_said(finished, tmp_path, capfd):
+    run_dir, _ = finished
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(run_dir), str(copy)], check=True)
+    for kind in ("10", "9"):
+        victim = max((copy / "checkpoints/last" / kind).rglob("*"), key=lambda path: path.is_file() * path.stat().st_size)
+        content = bytearray(victim.read_bytes())
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(bytes(content))
+    run(compose(), copy)
+    errors = capfd.readouterr().err
+    assert "step 10" in errors and "step 9" in errors and "Resumed tiny at update 6 of 10" in errors
+    assert rows_without_time(copy) == rows_without_time(run_dir)
+
+
+def test_another_config_in_the_same_directory_is_refused(finished):
+    run_dir, _ = finished
+    with pytest.raises(ValueError, match="differs in learner.discount; try another `run_dir`"):
+        run(compose("learner.discount=0.5"), run_dir)
+    # Where it runs and what it shows may change.
+    run(compose("devices=sharded", "devices.num_devices=4", "logging.progress=true"), run_dir)
+
+
+def test_a_nan_loss_stops_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch):
+    config = compose("optimizer.anneal=false")
+    with pytest.raises(FloatingPointError, match=r"`train/\w+` must be finite, got NaN or infinity by update"):
+        run(compose("optimizer.learning_rate=1e38", "optimizer.max_gradient_norm=null"), tmp_path / "at_once")
+    assert not (tmp_path / "at_once/result.json").exists()
+
+    real = loop._log
+
+    def poison(run, stage, offset, begin, end, metrics, clock):
+        if end >= 8:
+            metrics = metrics | {"train/loss": np.float32("nan")}
+        return real(run, stage, offset, begin, end, metrics, clock)
+
+    monkeypatch.setattr(loop, "_log", poison)
+    with pytest.raises(FloatingPointError, match=r"`train/loss` must be finite, got NaN or infinity by update 8 \(256"):
+        run(config, tmp_path / "later")
+    assert last_state(tmp_path / "later", config).step == 6
+
+
+def test_parameters_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "_first_not_finite", lambda params: "['head']")
+    with pytest.raises(FloatingPointError, match=r"`params\['head'\]` must be finite"):
+        run(compose(), tmp_path)
+    assert not any((tmp_path / "checkpoints/last").glob("*.digest.json"))
+
+
+def test_the_target_return_stops_the_run(tmp_path):
+    result = run(compose("training.target_return=-100"), tmp_path)
+    assert result["reached_target"] and result["env_steps"] == 128
+    assert run(compose("training.target_return=-100"), tmp_path)["env_steps"] == 128
+
+
+def test_stages_follow_each_other_and_resume(tmp_path, monkeypatch):
+    stages = "stages=[{name: easy, training: {total_env_steps: 128}}, {name: hard, learner: {entropy_coefficient: 0.0}}]"
+    straight = run(compose(stages), tmp_path / "straight")
+    assert straight["env_steps"] == 448
+    updates = [row["update"] for row in rows_without_time(tmp_path / "straight") if "train/loss" in row]
+    assert updates == [2, 3, 4, 6, 7, 8, 10, 12, 13, 14]
+
+    class Stop(Exception):
+        pass
+
+    real = loop._save
+    saved = []
+
+    def save(run, stage, update, state, folders):
+        if stage.name == "hard":
+            raise Stop
+        saved.append(update)
+        return real(run, stage, update, state, folders)
+
+    monkeypatch.setattr(loop, "_save", save)
+    with pytest.raises(Stop):
+        run(compose(stages), tmp_path / "cut")
+    monkeypatch.setattr(loop, "_save", real)
+    run(compose(stages), tmp_path / "cut")
+    assert saved[-1] == 4
+    assert rows_without_time(tmp_path / "cut") == rows_without_time(tmp_path / "straight")
+
+
+def test_seeds_train_side_by_side(tmp_path):
+    result = run(compose("seeds=3", "training.total_env_steps=128"), tmp_path)
+    assert result["num_seeds"] == 3 and len(result["evaluation"]["episode_return"]) == 3
+    losses = [row["train/loss"] for row in read_metrics(tmp_path) if "train/loss" in row]
+    assert all(len(set(loss)) == 3 for loss in losses)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["training.total_env_steps=10"], "must be at least the 32 steps of one update, got 10"),
+        (["+training.total_steps=5"], "`training` has no key 'total_steps'; try total_env_steps"),
+        (["collector.num_envs=5", "learner.num_minibatches=3"], "`num_minibatches` must divide .* got 3; try"),
+        (["seeds=0"], "`seeds` must be a positive number, got 0"),
+        (["stages=[{name: a}, {name: a}]"], "`stages` must have different names"),
+        (["devices=sharded", "devices.num_devices=3"], "`num_envs` must be divisible by the device count, got 4 and 3"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(tmp_path, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        run(compose(*overrides), tmp_path)
+
+
+def test_a_group_without_an_option_is_refused(tmp_path):
+    config = compose()
+    OmegaConf.set_struct(config, False)
+    config.environment = {}
+    with pytest.raises(ValueError, match="`environment` must name a `_target_`, got {}; choose an option of configs/env"):
+        run(config, tmp_path)
+
+
+def test_an_unknown_key_fails_with_its_name():
+    result = subprocess.run(
+        [sys.executable, "experiments/train.py", "learner.discuont=0.9"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert result.returncode != 0 and "discuont" in result.stderr
+
+
+@pytest.mark.slow
+def test_ten_kills_at_random_moments_change_nothing(tmp_path):
+    overrides = [*TINY, "environment.corridor_length=5", "training.total_env_steps=64000", "seeds=2"]
+    overrides += [f"training.{name}_every_env_steps=2000" for name in ("log", "checkpoint")]
+    overrides += ["evaluation.every_env_steps=4000"]
+
+    def command(run_dir):
+        return [sys.executable, "experiments/train.py", *overrides, f"run_dir={run_dir}"]
+
+    subprocess.run(command(tmp_path / "straight"), cwd=ROOT, check=True, capture_output=True)
+    random = np.random.default_rng(0)
+    kills = 0
+    while kills < 10:
+        process = subprocess.Popen(command(tmp_path / "killed"), cwd=ROOT, stdout=subprocess.DEVNULL)
+        deadline = time.time() + 120
+        while not (tmp_path / "killed/metrics.jsonl").exists() and kills == 0 and time.time() < deadline:
+            time.sleep(0.05)
+        time.sleep(random.uniform(2.0, 9.0))
+        assert process.poll() is None, "the run must outlast ten kills; make it longer"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+    subprocess.run(command(tmp_path / "killed"), cwd=ROOT, check=True, capture_output=True)
+    assert rows_without_time(tmp_path / "killed") == rows_without_time(tmp_path / "straight")
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        config = hydra.compose("train", overrides)
+    wanted, actual = last_state(tmp_path / "straight", config), last_state(tmp_path / "killed", config)
+    assert (wanted.step, bits(wanted.state)) == (actual.step, bits(actual.state))
