@@ -184,7 +184,7 @@ class Collector(NamedTuple):
     """Where batches come from: rollouts, a data set, a search.
 
     Attributes:
-        init: `(key, params) -> state`; every leaf of the state has the environment axis first, so that devices split it.
+        init: `(key, params) -> state`; every leaf of the state has the environment axis first: devices split it.
         collect: `(state, params, key) -> (state, batch, metrics)`.
         steps_per_collect: environment steps that one call takes.
     """

@@ -1,11 +1,12 @@
 """Many copies of an environment, stepped and reset together."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from collections.abc import Callable
 
+from jaxagents.environments.timesteps import restart, with_successor
 from jaxagents.types import Array, Environment, PyTree, State, TimeStep
 
 
@@ -17,7 +18,7 @@ class VectorEnvironment(NamedTuple):
         draw: `(key, index [B], num_steps) -> (draws, shared)`: everything random of the next `num_steps` steps, drawn
             in one batched call, because random bits are slow inside a loop. Leaves of `draws` are `[T, B, ...]`.
         step: `(state, action [B, ...], draws_t, shared) -> (state, timestep)`. Where an episode ends, observation,
-    action mask and player come from a fresh reset; reward and flags stay those of the ended step, and
+            action mask and player come from a fresh reset; reward and flags stay those of the ended step, and
             `info["next_observation"]` (with masks, also `info["next_action_mask"]`) holds the true successor.
     """
 
@@ -26,7 +27,9 @@ class VectorEnvironment(NamedTuple):
     step: Callable[[State, Array, PyTree, PyTree], tuple[State, TimeStep]]
 
 
-def vectorize(environment: Environment, *, reset_pool: int | None = None, level: int | None = None) -> VectorEnvironment:
+def vectorize(
+    environment: Environment, *, reset_pool: int | None = None, level: int | None = None
+) -> VectorEnvironment:
     """Batches an environment with automatic resets.
 
     Args:
@@ -71,24 +74,10 @@ def vectorize(environment: Environment, *, reset_pool: int | None = None, level:
         fresh_state, fresh_timestep = fresh
         state, timestep = jax.vmap(environment.step)(keys, state, action)
         ended = timestep.terminated | timestep.truncated
-        restarted = timestep.replace(
-            observation=fresh_timestep.observation,
-            action_mask=fresh_timestep.action_mask,
-            player=fresh_timestep.player,
-        )
-        state, following = select_rows(ended, (fresh_state, restarted), (state, timestep))
+        state, following = select_rows(ended, (fresh_state, restart(timestep, fresh_timestep)), (state, timestep))
         return state, with_successor(following, timestep)
 
     return VectorEnvironment(reset=reset, draw=draw, step=step)
-
-
-def with_successor(timestep: TimeStep, successor: TimeStep) -> TimeStep:
-    """Returns the time step with `successor`'s observation and action mask in `info["next_observation"]` and, where
-    there are masks, `info["next_action_mask"]`."""
-    info = {**timestep.info, "next_observation": successor.observation}
-    if successor.action_mask is not None:
-        info["next_action_mask"] = successor.action_mask
-    return timestep.replace(info=info)
 
 
 def select_rows(condition: Array, on_true: PyTree, on_false: PyTree) -> PyTree:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxagents.environments.timesteps import ended, select
+from jaxagents.environments.timesteps import ended, restart, select, with_successor
 from jaxagents.types import Array, Box, Environment, PyTree, State, Task, TimeStep
 
 Opponent = Callable[[Array, PyTree, Array], Array]
@@ -77,21 +77,14 @@ def auto_reset(environment: Environment) -> Environment:
 
     def reset(key: Array, task: Task) -> tuple[State, TimeStep]:
         state, timestep = environment.reset(key, task)
-        return state, timestep.replace(info={**timestep.info, "next_observation": timestep.observation})
+        return state, with_successor(timestep, timestep)
 
     def step(key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
         step_key, task_key, reset_key = jax.random.split(key, 3)
         state, timestep = environment.step(step_key, state, action)
         fresh_state, fresh = environment.reset(reset_key, environment.sample_task(task_key))
-        state, observation, action_mask, player, agent_mask = select(
-            ended(timestep),
-            (fresh_state, fresh.observation, fresh.action_mask, fresh.player, fresh.info.get("agent_mask")),
-            (state, timestep.observation, timestep.action_mask, timestep.player, timestep.info.get("agent_mask")),
-        )
-        info = {**timestep.info, "next_observation": timestep.observation}
-        if agent_mask is not None:
-            info["agent_mask"] = agent_mask
-        return state, timestep.replace(observation=observation, action_mask=action_mask, player=player, info=info)
+        state, following = select(ended(timestep), (fresh_state, restart(timestep, fresh)), (state, timestep))
+        return state, with_successor(following, timestep)
 
     return replace(environment, reset=reset, step=step)
 

@@ -167,6 +167,10 @@ class Stack(nn.Module):
 
     layers: Sequence[nn.Module]
 
+    def __post_init__(self):
+        self.layers = tuple(self.layers)
+        super().__post_init__()
+
     def initial_carry(self, batch_shape: tuple[int, ...]) -> tuple[Carry, ...]:
         """Returns the initial carry of each layer."""
         return tuple(layer.initial_carry(batch_shape) for layer in self.layers)

@@ -177,6 +177,6 @@ def _action_dim(action_space: Box) -> int:
     bounded = abs(action_space.low) < float("inf") and abs(action_space.high) < float("inf")
     if len(action_space.shape) != 1 or not bounded:
         raise ValueError(
-            f"`action_space` must be Discrete or a bounded Box of rank 1, got {action_space}; flatten or clip the actions."
+            f"`action_space` must be Discrete or a bounded Box of rank 1, got {action_space}; flatten or clip them."
         )
     return action_space.shape[0]

@@ -65,9 +65,7 @@ def make_evaluator(
                 policy, params, carry, timestep.observation, first=first, action_mask=timestep.action_mask
             )
             action = (
-                distribution.mode()
-                if greedy
-                else jax.vmap(lambda d, k: d.sample(k))(distribution, keys[num_episodes:])
+                distribution.mode() if greedy else jax.vmap(lambda d, k: d.sample(k))(distribution, keys[num_episodes:])
             )
             following = jax.vmap(tracked.step)(keys[:num_episodes], state, action)
             over = timestep.terminated | timestep.truncated

@@ -26,9 +26,6 @@ from jaxagents.types import (
 )
 
 
-_EXTRAS = ("perspective", "agent_mask", "next_action_mask")
-
-
 @struct.dataclass
 class RolloutState:
     """Where B environments stand; every leaf has the environment axis first.
@@ -113,27 +110,42 @@ def make_rollout_collector(
             following = state.replace(
                 environment=environments, timestep=after, carry=carry, first=after.terminated | after.truncated
             )
-            return following, (before.observation, before.action_mask, state.first, state.carry, distribution, action, after)
+            agent_mask = before.info.get("agent_mask")
+            acted = (before.observation, before.action_mask, agent_mask, state.first, distribution, action)
+            return following, (acted, state.carry, after)
 
-        final, (observation, action_mask, first, carry, distribution, action, after) = jax.lax.scan(
-            step, state, (draws, noise)
-        )
-        transition = Transition(
-            observation=observation,
-            action=action,
-            behavior_log_prob=distribution.log_prob(action),
-            reward=after.reward,
-            terminated=after.terminated,
-            truncated=after.truncated,
-            next_observation=after.info["next_observation"],
-            first=first,
-            action_mask=action_mask,
-            extras={key: after.info[key] for key in _EXTRAS if key in after.info},
-        )
+        final, (acted, carry, after) = jax.lax.scan(step, state, (draws, noise))
+        transition = _make_transition(*acted, after)
         carry = jax.tree.map(lambda steps, last: jnp.concatenate([steps, last[None]]), carry, final.carry)
         return final, Rollout(transition=transition, carry=carry), episode_metrics(after)
 
     return Collector(init=init, collect=collect, steps_per_collect=num_envs * num_steps)
+
+
+def _make_transition(
+    observation: PyTree,
+    action_mask: Array | None,
+    agent_mask: Array | None,
+    first: Array,
+    distribution: Any,
+    action: Array,
+    after: TimeStep,
+) -> Transition:
+    extras = {key: after.info[key] for key in ("perspective", "next_action_mask") if key in after.info}
+    if agent_mask is not None:
+        extras["agent_mask"] = agent_mask
+    return Transition(
+        observation=observation,
+        action=action,
+        behavior_log_prob=distribution.log_prob(action),
+        reward=after.reward,
+        terminated=after.terminated,
+        truncated=after.truncated,
+        next_observation=after.info["next_observation"],
+        first=first,
+        action_mask=action_mask,
+        extras=extras,
+    )
 
 
 def draw_action_noise(policy: Policy, params: Params, state: RolloutState, key: Array, num_steps: int) -> PyTree:

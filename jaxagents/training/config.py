@@ -66,17 +66,19 @@ class LoggingConfig:
 
 
 def require_positive(name: str, value: Any) -> None:
-    """Refuses anything but a positive number.
+    """Refuses anything but a positive whole number.
 
     Raises:
         ValueError: names the setting.
     """
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise ValueError(f"`{name}` must be a positive number, got {value!r}.")
+    if not isinstance(value, int):
+        raise ValueError(f"`{name}` must be a whole number, got {value!r}.")
 
 
 def make_section(section: type[_Section], name: str, values: Mapping[str, Any]) -> _Section:
-    """Makes a dataclass of a config section.
+    """Makes a dataclass of a config section; whole floats, as in `total_env_steps=1e6`, become integers where meant.
 
     Raises:
         ValueError: an unknown key (the nearest known ones are offered), or a missing one.
@@ -89,7 +91,12 @@ def make_section(section: type[_Section], name: str, values: Mapping[str, Any]) 
     missing = [n for n, field in fields.items() if field.default is dataclasses.MISSING and n not in values]
     if missing:
         raise ValueError(f"`{name}` must have the keys {', '.join(missing)}, which are missing.")
-    return section(**values)
+    return section(**{key: _as_integer(fields[key].type, value) for key, value in values.items()})
+
+
+def _as_integer(field_type: Any, value: Any) -> Any:
+    whole = isinstance(value, float) and value.is_integer()
+    return int(value) if whole and field_type in (int, int | None) else value
 
 
 def config_hash(resolved: Mapping[str, Any]) -> str:
@@ -98,7 +105,7 @@ def config_hash(resolved: Mapping[str, Any]) -> str:
     `run_dir`, `devices` and `logging` do not count: a run may go on elsewhere and on other devices.
     """
     counted = {key: value for key, value in resolved.items() if key not in _NOT_HASHED}
-    return hashlib.sha256(json.dumps(counted, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(_serialise(counted).encode()).hexdigest()[:16]
 
 
 def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -110,6 +117,10 @@ def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: st
         old, new = before.get(key), after.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             keys += changed_keys(old, new, f"{prefix}{key}.")
-        elif old != new:
+        elif (key in before) != (key in after) or _serialise(old) != _serialise(new):
             keys.append(f"{prefix}{key}")
     return keys
+
+
+def _serialise(config: Any) -> str:
+    return json.dumps(config, sort_keys=True, default=str)

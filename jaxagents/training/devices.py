@@ -189,13 +189,13 @@ def _merge(leaf: Array, axis: int) -> Array:
 
 
 def _require_divisible(abstract: TrainState, axes: PyTree, count: int) -> None:
-    sizes = jax.tree.leaves(
-        jax.tree.map(lambda leaf, axis: 0 if axis == REPLICATED else leaf.shape[axis], abstract, axes)
-    )
-    for size in sorted(set(sizes)):
+    sizes = dict(jax.tree_util.tree_leaves_with_path(abstract))
+    for path, axis in jax.tree_util.tree_leaves_with_path(axes):
+        if axis == REPLICATED:
+            continue
+        name = "collector.num_envs" if path[0].name == "collector" else "learner.buffer.num_shards"
+        size = sizes[path].shape[axis]
         if size % count:
             lower, upper = size // count * count, -(-size // count) * count
             nearest = f"{lower} or {upper}" if lower else f"{upper}"
-            raise ValueError(
-                f"`num_envs` must be divisible by the device count, got {size} and {count}; try {nearest}."
-            )
+            raise ValueError(f"`{name}` must be divisible by the device count, got {size} and {count}; try {nearest}.")

@@ -80,7 +80,7 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
 
 
 def checkpoint_folder(run_dir: Path, experiment: Experiment, index: int, kind: str) -> Path:
-    """Returns where the checkpoints of a stage are: `checkpoints/last`, with several stages `checkpoints/<name>/last`."""
+    """Returns where a stage's checkpoints are: `checkpoints/last`, with several stages `checkpoints/<name>/last`."""
     root = Path(run_dir) / "checkpoints"
     return (root / experiment.stages[index].name if len(experiment.stages) > 1 else root) / kind
 

@@ -63,7 +63,9 @@ def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
         values["ppo_cartpole/ratio_to_purejaxrl"] = ratio
     for experiment in config.experiments:
         total_override = "training.total_env_steps=100000"
-        subject = training_subject(compose(config_folder, f"experiment={experiment}", *quick, total_override), experiment)
+        subject = training_subject(
+            compose(config_folder, f"experiment={experiment}", *quick, total_override), experiment
+        )
         rows |= measure([subject], config.repeats)
         values[f"{experiment}/env_steps_per_second"] = rows[experiment]["per_second"]
     for name in config.environments:

@@ -7,11 +7,11 @@ import optax
 import pytest
 
 from jaxagents.data.buffers import make_prioritized_buffer, make_uniform_buffer
-from jaxagents.learners.dqn import make_dqn
+from jaxagents.learners.dqn import make_agent, make_dqn
 from jaxagents.learners.replay import Sample, with_replay
 from jaxagents.policies.actor_critic import act
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
-from jaxagents.types import Rollout, Transition
+from jaxagents.types import Box, Collector, Discrete, Rollout, Transition
 from jaxagents.values.q_function import QFunction
 
 KEY = jax.random.key(0)
@@ -119,6 +119,38 @@ def test_mask_of_the_successor_restricts_the_maximum():
     transition = one_step([0], [0], [0.0], [0], [0], [2])
     state, _ = updated(transition, extras={"next_action_mask": jnp.array([[[True, False]]])})
     np.testing.assert_allclose(state.network[0, 0], 0.5 * 4.0)
+
+
+def test_the_opponent_values_the_successor_where_the_perspective_changes():
+    transition = one_step([0], [0], [1.0], [0], [0], [2])
+    state, _ = updated(transition, extras={"perspective": jnp.array([[-1.0]])})
+    np.testing.assert_allclose(state.network[0, 0], 1.0 - 0.5 * 5.0)
+
+
+@pytest.mark.parametrize("normalize_observations", [False, True])
+def test_agent_acts_with_what_its_learner_learns(normalize_observations):
+    steps = []
+    agent = make_agent(
+        Box((NUM_STATES,)),
+        Discrete(2),
+        value=lambda observation_space, action_space: TABLE,
+        optimizer=lambda num_steps: steps.append(num_steps) or optax.adam(0.05),
+        buffer=make_uniform_buffer(capacity=80, batch_size=8),
+        num_updates=10,
+        updates_per_rollout=5,
+        normalize_observations=normalize_observations,
+        epsilon_start=0.0,
+        epsilon_end=0.0,
+    )
+    rollout = Rollout(transition=CORRIDOR, carry=())
+    learner = agent.make_learner(
+        Collector(init=lambda key, params: (), collect=lambda *state: (*state[:1], rollout, {}), steps_per_collect=8)
+    )
+    assert steps == [50]
+    state, _ = jax.jit(learner.update)(learner.init(KEY), KEY, rollout)
+    assert jax.tree.structure(agent.policy.init(KEY)) == jax.tree.structure(state.params)
+    _, distribution = act(agent.policy, state.params, (), jnp.eye(NUM_STATES), first=jnp.ones(NUM_STATES, bool))
+    assert int(distribution.mode()[-1]) == 1
 
 
 def test_weights_scale_the_step_and_huber_bounds_it():

@@ -10,13 +10,13 @@ import pytest
 
 from jaxagents.data.buffers import make_uniform_buffer
 from jaxagents.learners.replay import Sample, with_replay
-from jaxagents.learners.sac import make_sac
+from jaxagents.learners.sac import make_agent, make_sac
 from jaxagents.networks.heads import TanhNormalHead
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import TanhNormal
 from jaxagents.policies.actor_critic import act, make_policy
-from jaxagents.types import Box, Discrete, Policy, Rollout, Transition
+from jaxagents.types import Box, Collector, Discrete, Policy, Rollout, Transition
 from jaxagents.values.q_function import QFunction, make_twin_q
 
 KEY = jax.random.key(0)
@@ -115,6 +115,28 @@ def test_targets_at_ends_by_hand(terminated, truncated, bootstrap, reward):
     expected = 0.5 * (abs(5.0 - target) + abs(7.0 - target))
     np.testing.assert_allclose(metrics["priority"], [expected], rtol=1e-5)
     np.testing.assert_allclose(metrics["critic_loss"], 0.5 * ((5.0 - target) ** 2 + (7.0 - target) ** 2), rtol=1e-5)
+
+
+def test_agent_acts_with_the_parameters_of_its_learner():
+    agent = make_agent(
+        STATES,
+        ACTIONS,
+        policy=lambda observation_space, action_space: POLICY,
+        value=lambda observation_space, action_space: TWIN_Q,
+        policy_optimizer=lambda num_steps: optax.sgd(0.1),
+        q_optimizer=lambda num_steps: optax.sgd(0.1),
+        temperature_optimizer=lambda num_steps: optax.sgd(0.1),
+        buffer=make_uniform_buffer(capacity=8, batch_size=2),
+        num_updates=10,
+        normalize_observations=True,
+    )
+    rollout = Rollout(transition=sample([1.0, 2.0], [0, 0], [0, 0]).transition, carry=())
+    learner = agent.make_learner(
+        Collector(init=lambda key, params: (), collect=lambda *state: (*state[:1], rollout, {}), steps_per_collect=2)
+    )
+    state, metrics = jax.jit(learner.update)(learner.init(KEY), KEY, rollout)
+    assert float(metrics["critic_loss"].count) == 1.0
+    assert jax.tree.structure(agent.policy.init(KEY)) == jax.tree.structure(state.params)
 
 
 def test_every_part_moves_the_right_way():

@@ -10,7 +10,7 @@ T, B, F, H = 7, 2, 3, 4
 MODULES = {
     "gru": GRU(H),
     "lru": LRU(H),
-    "stack": Stack((GRU(5), LRU(H, state_size=6, r_min=0.5, r_max=0.9))),
+    "stack": Stack([GRU(5), LRU(H, state_size=6, r_min=0.5, r_max=0.9)]),
 }
 FEATURES = jax.random.normal(jax.random.key(0), (T, B, F))
 FIRST = jnp.zeros((T, B), bool).at[3, 0].set(True).at[5, 1].set(True)
@@ -190,6 +190,10 @@ def test_lru_on_the_whole_disc_is_finite():
     carry, features = module.initial_carry((1,)), jnp.ones((1000, 1, 4))
     outputs, _ = jax.jit(module.init_with_output)(jax.random.key(0), carry, features, jnp.zeros((1000, 1), bool))
     assert jnp.isfinite(outputs[1]).all()
+
+
+def test_lists_are_accepted_and_modules_hash():
+    assert hash(Stack([GRU(5), LRU(H)])) == hash(Stack((GRU(5), LRU(H))))
 
 
 def test_refusals(network):

@@ -1,0 +1,91 @@
+"""Tests of experiments/evaluate.py and the evaluation of runs behind it."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from jaxagents.training.evaluate import evaluate_run, print_evaluation, summarize
+
+
+@pytest.fixture(scope="module")
+def result(call_main, run_dir):
+    overrides = (f"path={run_dir}", "num_episodes=8", "seed=5", "greedy=false", "devices.compilation_cache=null")
+    result = call_main("evaluate.py", *overrides)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+def test_the_last_line_is_what_evaluate_run_returns(result, run_dir):
+    printed = json.loads(result.stdout.splitlines()[-1])
+    assert printed == evaluate_run(run_dir, num_episodes=8, seed=5, greedy=False)
+    assert printed["which"] == "best"
+    assert printed["num_episodes"] == 8
+    assert printed["environment"] == "t-maze"
+    metrics = printed["metrics"]
+    assert set(metrics) == {"episode_return", "episode_length", "success", "finished"}
+    assert 1.0 <= metrics["episode_length"]["low"] <= metrics["episode_length"]["mean"] <= 9.0
+    # Each success is worth 1 and each wrong turn -0.1; an episode without a turn is cut by the limit, and is finished.
+    assert metrics["finished"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_the_table_says_what_was_evaluated(result):
+    lines = result.stdout.splitlines()[:-1]
+    sentence = " ".join(line.strip() for line in lines[:3])
+    assert "best checkpoint" in sentence
+    assert "8 sampled episodes in t-maze." in sentence
+    assert "95 % interval over episodes" in result.stdout
+    rows = [line.split()[1] for line in lines if line.startswith("│")]
+    assert rows == ["episode_return", "episode_length", "finished", "success"]
+
+
+def test_options_reach_the_evaluation(run_dir):
+    greedy = evaluate_run(run_dir, num_episodes=8, seed=5)
+    assert greedy["greedy"]  # As the run evaluated itself.
+    sampled = [evaluate_run(run_dir, num_episodes=8, seed=seed, greedy=False)["metrics"] for seed in (5, 6)]
+    assert sampled[0] != greedy["metrics"]
+    assert sampled[0] != sampled[1]
+    assert evaluate_run(run_dir, num_episodes=8, which="last")["which"] == "last"
+    assert evaluate_run(run_dir, num_episodes=8, level=0)["level"] == 0
+
+
+def test_a_wrong_path_is_refused_by_the_main(call_main, run_dir):
+    result = call_main("evaluate.py", f"path={run_dir.parent}")
+    assert result.returncode != 0
+    assert f"`path` must be a run directory, with a config.yaml in it, got {run_dir.parent}; try {run_dir}." in (
+        result.stderr
+    )
+
+
+def test_summary_of_one_seed_is_over_episodes():
+    summary = summarize({"x": np.array([0.0, 1.0, 2.0, 9.0]), "y": np.array([2.0, 2.0])})
+    assert summary["x"]["mean"] == 3.0
+    assert 0.0 <= summary["x"]["low"] < 3.0 < summary["x"]["high"] <= 9.0
+    assert summary["y"] == {"mean": 2.0, "low": 2.0, "high": 2.0}
+
+
+def test_summary_of_several_seeds_is_over_their_means():
+    # Episodes differ, the seeds' means do not: the interval is a point.
+    summary = summarize({"x": np.array([[0.0, 4.0], [1.0, 3.0]])})
+    assert summary["x"] == {"mean": 2.0, "low": 2.0, "high": 2.0, "seeds": [2.0, 2.0]}
+    assert summarize({"x": np.array([[0.0, 0.0], [4.0, 4.0]])})["x"]["low"] == 0.0
+
+
+def test_the_table_of_several_seeds():
+    stream = io.StringIO()
+    evaluation = {
+        **{"stage": "a[b]", "environment": "w", "which": "last", "step": 3, "num_seeds": 2, "num_episodes": 4},
+        **{"greedy": True, "level": 1, "metrics": {"m": {"mean": 1.23456, "low": 1.0, "high": 2.0}}},
+    }
+    print_evaluation(evaluation, stream)
+    text = " ".join(stream.getvalue().split())
+    assert text.startswith("a[b], last checkpoint (update 3): 4 greedy episodes of each seed in w at level 1.")
+    assert "95 % interval over 2 seeds" in text
+    assert "1.235" in text and "1 to 2" in text
+
+
+def test_evaluation_leaves_the_run_as_it_is(run_dir):
+    files = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()}
+    evaluate_run(run_dir, num_episodes=1)
+    assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()} == files

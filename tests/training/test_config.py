@@ -1,0 +1,111 @@
+"""Sections of a config: what they refuse, and when two configs are the same run."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxagents.training.config import (
+    DevicesConfig,
+    EvaluationConfig,
+    LoggingConfig,
+    TrainingConfig,
+    changed_keys,
+    config_hash,
+    make_section,
+    require_positive,
+)
+
+TRAINING = {"total_env_steps": 100, "log_every_env_steps": 10, "checkpoint_every_env_steps": 50}
+CONFIG = {"seed": 1, "training": dict(TRAINING), "learner": {"discount": 0.9, "sizes": [1, 2]}, "run_dir": "a"}
+
+
+def test_sections_take_their_values_and_defaults():
+    training = make_section(TrainingConfig, "training", TRAINING | {"target_return": 475.0})
+    assert dataclasses.asdict(training) == TRAINING | {"keep_checkpoints": 3, "target_return": 475.0}
+    assert make_section(EvaluationConfig, "evaluation", {"every_env_steps": 5, "num_episodes": 2}).greedy
+    assert make_section(DevicesConfig, "devices", {}) == DevicesConfig()
+    assert not make_section(LoggingConfig, "logging", {"report": False}).report
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        training.total_env_steps = 1
+
+
+def test_whole_numbers_may_be_written_as_floats():
+    """`training.total_env_steps=1e6` on a command line is a float."""
+    training = make_section(TrainingConfig, "training", TRAINING | {"total_env_steps": 1e6, "target_return": 3.0})
+    assert training.total_env_steps == 1_000_000 and isinstance(training.total_env_steps, int)
+    assert isinstance(training.target_return, float)
+    level = make_section(EvaluationConfig, "evaluation", {"every_env_steps": 5, "num_episodes": 2, "level": 3.0}).level
+    assert isinstance(level, int)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([0, -1, True, "10", None, float("nan"), float("-inf")], "must be a positive number, got"),
+        ([0.5, float("inf")], "must be a whole number, got"),
+    ],
+)
+def test_counts_are_positive_whole_numbers(values, message):
+    for value in values:
+        with pytest.raises(ValueError, match=f"`seeds` {message}"):
+            require_positive("seeds", value)
+        with pytest.raises(ValueError, match=f"`training.keep_checkpoints` {message}"):
+            make_section(TrainingConfig, "training", TRAINING | {"keep_checkpoints": value})
+        with pytest.raises(ValueError, match=f"`evaluation.num_episodes` {message}"):
+            make_section(EvaluationConfig, "evaluation", {"every_env_steps": 5, "num_episodes": value})
+
+
+@pytest.mark.parametrize("name", ["total_env_steps", "log_every_env_steps", "checkpoint_every_env_steps"])
+def test_every_period_is_checked(name):
+    require_positive(name, 1)
+    with pytest.raises(ValueError, match=f"`training.{name}` must be a positive number, got 0"):
+        make_section(TrainingConfig, "training", TRAINING | {name: 0})
+
+
+def test_unknown_keys_are_refused_with_the_nearest():
+    with pytest.raises(ValueError, match="`training` has no key 'total_steps'; try total_env_steps"):
+        make_section(TrainingConfig, "training", TRAINING | {"total_steps": 1})
+    with pytest.raises(ValueError, match="`logging` has no key 'zzz'; try curves or progress or report or tensorboard"):
+        make_section(LoggingConfig, "logging", {"zzz": 1})
+
+
+def test_missing_keys_are_named():
+    with pytest.raises(ValueError, match="`evaluation` must have the keys every_env_steps, num_episodes, which"):
+        make_section(EvaluationConfig, "evaluation", {"seed": 3})
+
+
+def test_hash_does_not_depend_on_order_place_or_devices():
+    reordered = dict(reversed(CONFIG.items())) | {"learner": {"sizes": [1, 2], "discount": 0.9}}
+    moved = CONFIG | {"run_dir": "b", "devices": {"mode": "pmap"}, "logging": {"report": False}, "hydra": 1}
+    assert config_hash(CONFIG) == config_hash(reordered) == config_hash(moved)
+    assert len(config_hash(CONFIG)) == 16 and int(config_hash(CONFIG), 16) >= 0
+    assert changed_keys(CONFIG, moved) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "keys"),
+    [
+        ({"seed": 2}, ["seed"]),
+        ({"learner": {"discount": 0.99, "sizes": [2, 1]}}, ["learner.discount", "learner.sizes"]),
+        ({"learner": 3}, ["learner"]),
+        ({"extra": None}, ["extra"]),  # There now, though nothing.
+        ({"training": TRAINING | {"devices": 1}}, ["training.devices"]),  # Only whole sections do not count.
+        ({"seed": 1.0}, ["seed"]),  # Equal to Python, another number to a compiler.
+    ],
+)
+def test_changes_are_named_and_change_the_hash(change, keys):
+    assert changed_keys(CONFIG, CONFIG | change) == changed_keys(CONFIG | change, CONFIG) == keys
+    assert config_hash(CONFIG) != config_hash(CONFIG | change)
+
+
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(-1, 1), st.sampled_from([0.0, 1.0, "a"]))
+SECTIONS = st.dictionaries(st.sampled_from(["a", "b", "logging"]), VALUES, max_size=2)
+CONFIGS = st.dictionaries(st.sampled_from(["a", "b", "logging"]), st.one_of(VALUES, SECTIONS), max_size=3)
+
+
+@given(CONFIGS, CONFIGS)
+@settings(max_examples=200, deadline=None)
+def test_a_changed_hash_has_changed_keys_and_the_other_way_round(before, after):
+    assert (config_hash(before) != config_hash(after)) == bool(changed_keys(before, after))

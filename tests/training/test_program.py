@@ -1,0 +1,170 @@
+"""Programs from a collector that counts and a learner that adds, worked out by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from jaxagents.training.program import REPLICATED, make_program, over_seeds, run_updates
+from jaxagents.types import Array, Collector, Learner, Mean
+
+KEY = jax.random.key(0)
+
+
+@struct.dataclass
+class Adder:
+    params: Array
+    memory: Array
+
+
+def collect(state, params, key):
+    """Gives as many ones as there were calls before, beside the parameters and a random number."""
+    calls = state["calls"] + 1
+    count = calls[0].astype(jnp.float32)
+    metrics = {"length": Mean(total=count * count, count=count - 1.0), "sum": jnp.sum(calls)}
+    return state | {"calls": calls}, {"ones": calls, "seen": params, "noise": jax.random.bits(key) >> 8}, metrics
+
+
+def update(state, key, batch):
+    params = state.params + jnp.sum(batch["ones"]).astype(jnp.float32)
+    metrics = {
+        "seen": batch["seen"],
+        "collect_noise": batch["noise"].astype(jnp.float32),
+        "learn_noise": (jax.random.bits(key) >> 8).astype(jnp.float32),
+    }
+    return state.replace(params=params), metrics
+
+
+COLLECTOR = Collector(
+    init=lambda key, params: {
+        "calls": jnp.zeros(2, jnp.int32),
+        "start": jnp.broadcast_to(params, (2,)),
+        "noise": jax.random.bits(key, (2,)),
+    },
+    collect=collect,
+    steps_per_collect=14,
+)
+
+
+def init_learner(key, params=None):
+    return Adder(params=jax.random.uniform(key) if params is None else params, memory=jnp.zeros(4))
+
+
+LEARNER = Learner(init=init_learner, update=update)
+PROGRAM = make_program(COLLECTOR, LEARNER)
+RUN = jax.jit(lambda state, num_updates: run_updates(PROGRAM, state, num_updates))
+
+
+@pytest.fixture(scope="module")
+def start():
+    return jax.jit(PROGRAM.init)(KEY, jnp.float32(10.0))
+
+
+@pytest.fixture(scope="module")
+def three(start):
+    """Returns states and metrics of three updates, one at a time."""
+    states, metrics, one = [start], [], jax.jit(PROGRAM.update)
+    for _ in range(3):
+        state, update_metrics = one(states[-1])
+        states.append(state)
+        metrics.append(update_metrics)
+    return states, metrics
+
+
+def test_start_gives_parameters_to_both_and_keys_to_each(start):
+    assert PROGRAM.steps_per_update == 14 and PROGRAM.num_seeds == 0
+    assert float(start.learner.params) == 10.0 and int(start.update) == 0
+    np.testing.assert_array_equal(start.collector["start"], 10.0)
+    fresh = jax.jit(PROGRAM.init)(KEY)
+    assert 0.0 <= float(fresh.learner.params) < 1.0
+    np.testing.assert_array_equal(fresh.collector["start"], fresh.learner.params)
+    np.testing.assert_array_equal(fresh.collector["noise"], start.collector["noise"])
+    assert len(set(np.asarray(start.collector["noise"]).tolist())) == 2
+
+
+def test_updates_collect_then_learn_and_name_their_metrics(three):
+    states, metrics = three
+    assert [int(state.update) for state in states] == [0, 1, 2, 3]
+    # The batches sum to 2, 4 and 6.
+    assert [float(state.learner.params) for state in states] == [10.0, 12.0, 16.0, 22.0]
+    assert set(metrics[0]) == {
+        *("rollout/length", "rollout/sum"),
+        *("train/seen", "train/collect_noise", "train/learn_noise"),
+    }
+    assert [float(update_metrics["train/seen"]) for update_metrics in metrics] == [10.0, 12.0, 16.0]
+    noise = [float(m[name]) for m in metrics for name in ("train/collect_noise", "train/learn_noise")]
+    assert len(set(noise)) == 6
+    for state in states:
+        np.testing.assert_array_equal(jax.random.key_data(state.key), jax.random.key_data(states[0].key))
+
+
+def test_runs_merge_their_metrics_exactly(start, three):
+    states, metrics = three
+    state, means = RUN(start, 3)
+    jax.tree.map(np.testing.assert_array_equal, jax.random.key_data(state.key), jax.random.key_data(states[3].key))
+    jax.tree.map(np.testing.assert_array_equal, state.replace(key=()), states[3].replace(key=()))
+    # Totals 1 + 4 + 9 over counts 0 + 1 + 2, not the mean of the means.
+    assert (float(means["rollout/length"].total), float(means["rollout/length"].count)) == (14.0, 3.0)
+    assert (float(means["rollout/sum"].value), float(means["rollout/sum"].count)) == (4.0, 3.0)
+    assert float(means["train/seen"].value) == pytest.approx((10.0 + 12.0 + 16.0) / 3.0)
+    np.testing.assert_allclose(
+        means["train/learn_noise"].value, np.mean([float(m["train/learn_noise"]) for m in metrics]), rtol=1e-6
+    )
+
+
+def test_any_number_of_updates_is_the_same_program(start, three):
+    states, _ = three
+    assert float(RUN(start, 1)[0].learner.params) == 12.0
+    halfway = RUN(start, 2)[0]
+    jax.tree.map(np.testing.assert_array_equal, halfway.replace(key=()), states[2].replace(key=()))
+    # Two and one are three.
+    last, means = RUN(halfway, 1)
+    jax.tree.map(np.testing.assert_array_equal, last.replace(key=()), states[3].replace(key=()))
+    assert (float(means["rollout/length"].total), float(means["rollout/length"].count)) == (9.0, 2.0)
+    none, means = RUN(start, 0)
+    jax.tree.map(np.testing.assert_array_equal, none.replace(key=()), start.replace(key=()))
+    assert all(np.isnan(mean.value) for mean in means.values())
+    assert RUN._cache_size() == 1
+
+
+def test_seeds_are_the_single_runs_of_their_folded_keys():
+    program = over_seeds(PROGRAM, 3)
+    assert program.num_seeds == 3 and program.steps_per_update == 14
+    state, means = jax.jit(lambda key: run_updates(program, program.init(key), 2))(KEY)
+    single = jax.jit(lambda key: run_updates(PROGRAM, PROGRAM.init(key), 2))
+    for seed in range(3):
+        alone, alone_means = single(jax.random.fold_in(KEY, seed))
+        jax.tree.map(lambda a, b, seed=seed: np.testing.assert_array_equal(a[seed], b), means, alone_means)
+        np.testing.assert_array_equal(jax.random.key_data(state.key)[seed], jax.random.key_data(alone.key))
+        jax.tree.map(
+            lambda a, b, seed=seed: np.testing.assert_array_equal(a[seed], b),
+            state.replace(key=()),
+            alone.replace(key=()),
+        )
+    assert len(set(np.asarray(state.learner.params).tolist())) == 3
+
+
+def test_seeds_start_from_parameters_of_their_own():
+    state = jax.jit(over_seeds(PROGRAM, 2).init)(KEY, jnp.array([10.0, 20.0]))
+    np.testing.assert_array_equal(state.learner.params, [10.0, 20.0])
+    np.testing.assert_array_equal(state.collector["start"], [[10.0, 10.0], [20.0, 20.0]])
+
+
+def test_devices_split_the_collector_and_what_the_learner_says(start):
+    axes = PROGRAM.partition(start)
+    assert set(jax.tree.leaves(axes.collector)) == {0}
+    assert set(jax.tree.leaves((axes.learner, axes.key, axes.update))) == {REPLICATED}
+    split = make_program(COLLECTOR, LEARNER._replace(partition=lambda state: Adder(params=False, memory=True)))
+    assert split.partition(start).learner == Adder(params=REPLICATED, memory=0)
+    # Behind the axis of seeds.
+    program = over_seeds(split, 2)
+    axes = program.partition(jax.eval_shape(program.init, KEY))
+    assert axes.learner == Adder(params=REPLICATED, memory=1) and set(jax.tree.leaves(axes.collector)) == {1}
+    assert axes.key == axes.update == REPLICATED
+
+
+@pytest.mark.parametrize("num_seeds", [0, -2])
+def test_refuses_no_seeds(num_seeds):
+    with pytest.raises(ValueError, match=f"`num_seeds` must be at least 1, got {num_seeds}"):
+        over_seeds(PROGRAM, num_seeds)
