@@ -11,6 +11,7 @@ def make_adam(
     max_gradient_norm: float | None = None,
     epsilon: float = 1e-5,
     weight_decay: float = 0.0,
+    flatten: bool = False,
 ) -> optax.GradientTransformation:
     """Makes Adam with optional clipping by global norm, decoupled weight decay and a linear decay to zero.
 
@@ -21,6 +22,7 @@ def make_adam(
         max_gradient_norm: rescales larger gradients to this global norm; null does not.
         epsilon: of Adam's denominator.
         weight_decay: fraction of the parameters subtracted per step, times the learning rate.
+        flatten: works on one vector of all parameters: fewer kernels, faster for small networks on one device.
 
     Returns:
         The transformation.
@@ -41,4 +43,5 @@ def make_adam(
     if anneal:
         steps.append(optax.scale_by_schedule(optax.linear_schedule(1.0, 0.0, num_updates)))
     steps.append(optax.inject_hyperparams(optax.scale_by_learning_rate)(learning_rate=learning_rate))
-    return optax.chain(*steps)
+    optimizer = optax.chain(*steps)
+    return optax.flatten(optimizer) if flatten else optimizer

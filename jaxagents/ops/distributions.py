@@ -122,11 +122,16 @@ class TanhNormal:
         return self._log_prob_of_unsquashed(jnp.arctanh(jnp.clip(unit, -1 + 1e-6, 1 - 1e-6)))
 
     def entropy(self) -> Array:
-        """Returns the differential entropy in nats, `[...]`: `H(x) + E[log |da/dx|]`, by 16-point quadrature."""
-        standard = jnp.asarray(_HERMITE_NODES, self.loc.dtype).reshape((1,) * self.loc.ndim + (-1,))
+        """Returns the differential entropy in nats, `[...]`: `H(x) + E[log |da/dx|]`, by 16-point quadrature.
+
+        Off by less than 2e-5 per dimension where `scale <= 1`, by less than 5e-3 at 2 and by about 0.1 at 5.
+        """
+        trailing = (1,) * self.loc.ndim + (-1,)
+        standard = jnp.asarray(_HERMITE_NODES, self.loc.dtype).reshape(trailing)
+        weights = jnp.asarray(_HERMITE_WEIGHTS / np.sqrt(2 * np.pi), self.loc.dtype).reshape(trailing)
         nodes = self.loc[..., None] + self.scale[..., None] * standard
-        weights = jnp.asarray(_HERMITE_WEIGHTS / np.sqrt(2 * np.pi), self.loc.dtype)
-        log_slope = self._log_slope(nodes) @ weights
+        # A sum, because a matrix product loses digits on accelerators.
+        log_slope = jnp.sum(self._log_slope(nodes) * weights, axis=-1)
         return jnp.sum(0.5 + 0.5 * _LOG_2PI + jnp.log(self.scale) + log_slope, axis=-1)
 
     def mode(self) -> Array:

@@ -60,7 +60,7 @@ def random_order(key: Array, num_items: int) -> Array:
     """Draws a permutation of `0 .. num_items - 1`, int32 `[num_items]`.
 
     The item is packed below random high bits, so that one array is sorted instead of a pair: several times faster than
-    `argsort` on XLA:CPU. Equal random bits (chance below `num_items^3 / 2^33`) keep their order.
+    `argsort` on XLA:CPU. Equal random bits (chance below `num_items^3 / 2^32`) keep their order.
     """
     item_bits = max(num_items - 1, 1).bit_length()
     if item_bits > 16:

@@ -1,11 +1,8 @@
 """What each suite of the benchmark measures."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("PJRT_NPROC", "32")
 
 import hydra
 from omegaconf import DictConfig

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.timesteps import first_timestep
-from jaxagents.environments.vectorized import select_rows, vectorize, with_successor
+from jaxagents.environments.timesteps import first_timestep, with_successor
+from jaxagents.environments.vectorized import select_rows, vectorize
 from jaxagents.types import Box, Discrete, Environment, TimeStep
 
 KEY = jax.random.key(0)
@@ -67,13 +67,13 @@ def make_walk():
 WALK = make_walk()
 
 
-@partial(jax.jit, static_argnames=("reset_pool", "level", "num_steps"))
-def roll(index, key, *, reset_pool=None, level=None, num_steps=T):
+@partial(jax.jit, static_argnames="reset_pool")
+def roll(index, key, *, reset_pool=None):
     """Returns the time steps of a reset [B] and of T steps [T, B], and the pool."""
-    batch = vectorize(WALK, reset_pool=reset_pool, level=level)
+    batch = vectorize(WALK, reset_pool=reset_pool)
     reset_key, draw_key = jax.random.split(key)
     state, start = batch.reset(reset_key, index)
-    draws, shared = batch.draw(draw_key, index, num_steps)
+    draws, shared = batch.draw(draw_key, index, T)
     _, steps = jax.lax.scan(
         lambda state, draws: batch.step(state, jnp.zeros(index.shape, jnp.int32), draws, shared), state, draws
     )
@@ -82,7 +82,7 @@ def roll(index, key, *, reset_pool=None, level=None, num_steps=T):
 
 @pytest.fixture(scope="module", params=[None, 3], ids=["fresh", "pool"])
 def rolled(request):
-    return request.param, *roll(jnp.arange(B), KEY, reset_pool=request.param)
+    return request.param, *roll(jnp.arange(B), KEY, **({"reset_pool": request.param} if request.param else {}))
 
 
 def test_ended_steps_keep_reward_flags_info_and_the_true_successor(rolled):
@@ -142,20 +142,24 @@ def test_noise_of_every_step_and_environment_is_its_own(rolled):
     assert len(np.unique(noise)) == noise.size
 
 
-def test_trajectories_depend_on_the_global_index_only(rolled):
-    reset_pool, start, steps, _ = rolled
-    index = [3] if reset_pool else [4, 1]
-    some_start, some_steps, _ = roll(jnp.asarray(index), KEY, reset_pool=reset_pool)
-    jax.tree.map(lambda whole, part: np.testing.assert_array_equal(whole[np.asarray(index)], part), start, some_start)
-    jax.tree.map(
-        lambda whole, part: np.testing.assert_array_equal(whole[:, np.asarray(index)], part), steps, some_steps
-    )
+def test_trajectories_depend_on_the_global_index_only():
+    start, steps, _ = roll(jnp.arange(B), KEY)
+    index = np.array([4, 1])
+    some_start, some_steps, _ = roll(jnp.asarray(index), KEY)
+    jax.tree.map(lambda whole, part: np.testing.assert_array_equal(whole[index], part), start, some_start)
+    jax.tree.map(lambda whole, part: np.testing.assert_array_equal(whole[:, index], part), steps, some_steps)
 
 
 def test_level_reaches_the_tasks_of_every_episode():
-    start, steps, _ = roll(jnp.arange(1), KEY, level=7, reset_pool=2)
-    np.testing.assert_array_equal(start.observation[:, 0], 7)
-    np.testing.assert_array_equal(steps.observation[..., 0], 7)
+    @jax.jit
+    def tasks(index):
+        batch = vectorize(WALK, reset_pool=3, level=7)
+        _, (_, pooled) = batch.draw(KEY, index, 1)
+        return batch.reset(KEY, index)[1].info["task"], pooled.info["task"]
+
+    start, pooled = tasks(jnp.arange(1))
+    np.testing.assert_array_equal(start, [7])
+    np.testing.assert_array_equal(pooled, [7, 7, 7])
 
 
 def test_environments_without_masks_and_players_have_none():

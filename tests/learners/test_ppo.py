@@ -16,8 +16,7 @@ from jaxagents.learners.ppo import make_agent, make_ppo
 from jaxagents.networks.recurrent import GRU, LRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import Categorical
-from jaxagents.policies.actor_critic import as_policy, make_actor_critic
-from jaxagents.rollouts.evaluate import make_evaluator
+from jaxagents.policies.actor_critic import act, as_policy, make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
 from jaxagents.types import ActorCritic, Box, Discrete, Environment, Rollout, TimeStep, Transition
@@ -42,7 +41,10 @@ VALUES = init_table(KEY)["critic"]
 
 
 def steps(state, action, reward, terminated, truncated, next_state, *, ratio=1.0, extras=None):
-    """Returns a rollout of lists `[T]` of one environment, or `[T, B]`; both actions were as likely, up to `ratio`."""
+    """Returns a rollout of lists `[T]` of one environment, or `[T, B]`; both actions were as likely, up to `ratio`.
+
+    Rollouts by hand all have four steps, which makes them one program; what a mean is taken of may be repeated.
+    """
     fields = [np.asarray(field) for field in (state, action, reward, terminated, truncated, next_state)]
     fields = [field[:, None] if field.ndim == 1 else field for field in fields]
     state, action, reward, terminated, truncated, next_state = fields
@@ -73,15 +75,15 @@ PLAIN = {
 }
 
 
-def updated(rollout, learning_rate=1.0, **options):
-    """Takes one step of plain gradient descent from the initial table."""
-    learner = make_ppo(TABLE, optax.sgd(learning_rate), **(PLAIN | options))
+def updated(rollout, **options):
+    """Takes one step of plain gradient descent of rate 1 from the initial table."""
+    learner = make_ppo(TABLE, optax.sgd(1.0), **(PLAIN | options))
     state, metrics = jax.jit(learner.update)(learner.init(KEY), KEY, rollout)
     return state.params, metrics
 
 
 def test_one_step_by_hand():
-    params, metrics = updated(steps([1], [1], [2.0], [1], [0], [4]))
+    params, metrics = updated(steps([1] * 4, [1] * 4, [2.0] * 4, [1] * 4, [0] * 4, [4] * 4))
     # Advantage 1: the gradient of the ratio is (0, 1) - (1/2, 1/2); of the value loss 0.5 * (1 - 2).
     np.testing.assert_allclose(params["actor"], [[0, 0], [-0.5, 0.5], [0, 0], [0, 0], [0, 0]], atol=1e-6)
     np.testing.assert_allclose(params["critic"], VALUES.at[1].set(1.5), rtol=1e-6)
@@ -112,15 +114,17 @@ def test_actions_of_positive_advantage_become_likelier_and_others_rarer():
 
 def test_no_gradient_flows_from_the_value_to_the_actor_or_from_advantages_to_the_critic():
     # Equal advantages are normalised to zero, which leaves the value loss alone.
-    params, _ = updated(steps([0, 1], [0, 1], [1.0, 1.5], [1, 1], [0, 0], [4, 4]), normalize_advantages=True)
+    equal = steps([0, 1] * 2, [0, 1] * 2, [1.0, 1.5] * 2, [1] * 4, [0] * 4, [4] * 4)
+    params, _ = updated(equal, normalize_advantages=True)
     np.testing.assert_array_equal(params["actor"], 0.0)
     np.testing.assert_allclose(params["critic"], VALUES.at[:2].set(jnp.array([0.625, 1.125])))
     # The successor's value is part of advantage and target: neither of them moves it.
-    bootstrapped = steps([0, 1], [0, 1], [1.0, 1.5], [0, 0], [0, 0], [1, 4])
+    bootstrapped = steps([0, 1] * 2, [0, 1] * 2, [1.0, 1.5] * 2, [0] * 4, [1] * 4, [2, 4] * 2)
     params, _ = updated(bootstrapped, value_coefficient=0.0)
     np.testing.assert_array_equal(params["critic"], VALUES)
-    assert np.abs(params["actor"]).min(axis=1)[:2].min() > 0.0
+    assert np.abs(params["actor"][:2]).min() > 0.0
     params, _ = updated(bootstrapped)
+    assert not np.any(params["critic"][:2] == VALUES[:2])
     np.testing.assert_array_equal(params["critic"][2:], VALUES[2:])
 
 
@@ -141,7 +145,7 @@ def test_entropy_bonus_flattens_the_policy():
     learner = make_ppo(TABLE, optax.sgd(1.0), **(PLAIN | {"entropy_coefficient": 0.1}))
     logits = jnp.zeros((NUM_STATES, 2)).at[0].set(jnp.array([1.0, 0.0]))
     state = learner.init(KEY, {"actor": logits, "critic": VALUES})
-    state, _ = jax.jit(learner.update)(state, KEY, steps([0], [0], [0.5], [1], [0], [4]))
+    state, _ = jax.jit(learner.update)(state, KEY, steps([0] * 4, [0] * 4, [0.5] * 4, [1] * 4, [0] * 4, [4] * 4))
     p = np.exp([1.0, 0.0]) / np.exp([1.0, 0.0]).sum()
     entropy = -np.sum(p * np.log(p))
     np.testing.assert_allclose(state.params["actor"][0], [1.0, 0.0] - 0.1 * p * (np.log(p) + entropy), rtol=1e-5)
@@ -149,48 +153,51 @@ def test_entropy_bonus_flattens_the_policy():
 
 
 def test_value_clipping_stops_a_value_that_went_far():
-    rollout = steps([0, 1], [0, 0], [1.0, 1.0], [1, 1], [0, 0], [4, 4])
+    rollout = steps([0, 1] * 2, [0] * 4, [1.0] * 4, [1] * 4, [0] * 4, [4] * 4)
     options = {"num_epochs": 2, "value_clip_epsilon": 0.1, "value_coefficient": 1.0}
     # Half the error of 0.5 is taken in the first step; 0.75 is out of 0.5 +- 0.1, so that the second takes none.
     np.testing.assert_allclose(updated(rollout, **options)[0]["critic"][0], 0.75, rtol=1e-6)
-    free = updated(rollout, **(options | {"value_clip_epsilon": None}))[0]
+    free = updated(rollout, **(options | {"value_clip_epsilon": 10.0}))[0]
     np.testing.assert_allclose(free["critic"][0], 0.875, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("terminated", "truncated", "next_state", "perspective", "advantage"),
     [
-        # delta = (1, 1.75, 2.5), the trace decays by a quarter.
-        ([0, 0, 0], [0, 0, 0], [1, 2, 3], None, [1.59375, 2.375, 2.5]),
-        ([0, 1, 0], [0, 0, 0], [1, 4, 3], None, [1.25, 1.0, 2.5]),
-        # The true successor of the truncated step is state 4, of value 7.
-        ([0, 0, 0], [0, 1, 0], [1, 4, 3], None, [2.125, 4.5, 2.5]),
-        ([0, 0, 0], [0, 0, 1], [1, 2, 3], None, [1.59375, 2.375, 2.5]),
-        # The opponent moves next: delta = (1 - 0.5 - 0.5, 2 - 0.75 - 1, 3 - 1.5), the trace decays by minus a quarter.
-        ([0, 0, 1], [0, 0, 0], [1, 2, 4], -1.0, [0.03125, -0.125, 1.5]),
+        # delta = (1 + 0.5 - 0.5, 2 + 0.75 - 1, 3 + 1 - 1.5, 4 + 3.5 - 2), the trace decays by a quarter.
+        ([0, 0, 0, 0], [0, 0, 0, 0], [1, 2, 3, 4], None, [1.6796875, 2.71875, 3.875, 5.5]),
+        ([0, 1, 0, 0], [0, 0, 0, 0], [1, 4, 3, 4], None, [1.25, 1.0, 3.875, 5.5]),
+        # The true successor of the truncated step is state 4, of value 7: delta = 2 + 3.5 - 1.
+        ([0, 0, 0, 0], [0, 1, 0, 0], [1, 4, 3, 4], None, [2.125, 4.5, 3.875, 5.5]),
+        # The end of the rollout cuts like a limit; a terminal state is worth nothing.
+        ([0, 0, 0, 0], [0, 0, 1, 1], [1, 2, 3, 4], None, [1.59375, 2.375, 2.5, 5.5]),
+        ([0, 0, 0, 1], [0, 0, 1, 0], [1, 2, 3, 4], None, [1.59375, 2.375, 2.5, 2.0]),
+        # The opponent moves next: delta = (1 - 0.5 - 0.5, 2 - 0.75 - 1, 3 - 1.5, 4 - 2), by minus a quarter.
+        ([0, 0, 1, 1], [0, 0, 0, 0], [1, 2, 4, 4], -1.0, [0.03125, -0.125, 1.5, 2.0]),
     ],
 )
 def test_targets_are_lambda_returns_of_true_successors(terminated, truncated, next_state, perspective, advantage):
-    extras = None if perspective is None else {"perspective": jnp.full((3, 1), perspective)}
-    rollout = steps([0, 1, 2], [0, 1, 0], [1.0, 2.0, 3.0], terminated, truncated, next_state, extras=extras)
-    # Each of three states counts a third: a rate of three times takes every value to its target.
-    params, _ = updated(rollout, learning_rate=3.0, value_coefficient=1.0)
-    np.testing.assert_allclose(params["critic"][:3], VALUES[:3] + np.array(advantage), rtol=1e-5)
-    # The policy gradient is the advantage, a third of it, times (1/2, -1/2), by the rate of three.
-    expected = 0.5 * np.array(advantage) * [1.0, -1.0, 1.0]
-    np.testing.assert_allclose(params["actor"][:3, 0], expected, rtol=1e-5)
+    extras = None if perspective is None else {"perspective": jnp.full((4, 1), perspective)}
+    reward = [1.0, 2.0, 3.0, 4.0]
+    rollout = steps([0, 1, 2, 3], [0, 1, 0, 1], reward, terminated, truncated, next_state, extras=extras)
+    # Each of four states counts a quarter: a weight of four takes every value to its target.
+    params, _ = updated(rollout, value_coefficient=4.0)
+    np.testing.assert_allclose(params["critic"][:4], VALUES[:4] + np.array(advantage), rtol=1e-5)
+    # The policy gradient is a quarter of the advantage, times (1/2, -1/2).
+    expected = 0.125 * np.array(advantage) * [1.0, -1.0, 1.0, -1.0]
+    np.testing.assert_allclose(params["actor"][:4, 0], expected, rtol=1e-5)
 
 
 def test_masks_restrict_the_policy_that_is_trained():
-    rollout = steps([0], [1], [1.0], [1], [0], [4], ratio=0.5)
-    masked = rollout.replace(transition=rollout.transition.replace(action_mask=jnp.array([[[False, True]]])))
-    params, metrics = updated(masked)
+    rollout = steps([0] * 4, [1] * 4, [1.0] * 4, [1] * 4, [0] * 4, [4] * 4, ratio=0.5)
+    mask = jnp.broadcast_to(jnp.array([False, True]), (4, 1, 2))
+    params, metrics = updated(rollout.replace(transition=rollout.transition.replace(action_mask=mask)))
     # The only action cannot become likelier.
     np.testing.assert_array_equal(params["actor"], 0.0)
     assert float(metrics["entropy"]) == 0.0 and float(metrics["approximate_kl"]) == 0.0
 
 
-def random_rollout(num_steps=8, num_envs=4):
+def random_rollout(num_steps=4, num_envs=4):
     generator = np.random.default_rng(0)
     shape = (num_steps, num_envs)
     states = generator.integers(0, NUM_STATES, (2, *shape))
@@ -231,77 +238,107 @@ def test_a_changed_number_is_the_same_program():
     assert programs[0] == programs[1]
 
 
-def test_target_kl_keeps_the_parameters_of_before_the_offending_step():
+def on_policy(rollout, params):
+    """Returns the rollout as if the policy itself had acted, with no divergence yet."""
+    logits = np.asarray(rollout.transition.observation) @ np.asarray(params["actor"])
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    behavior = np.take_along_axis(log_probs, np.asarray(rollout.transition.action)[..., None], -1)[..., 0]
+    return rollout.replace(transition=rollout.transition.replace(behavior_log_prob=jnp.asarray(behavior)))
+
+
+TWO_STEPS = {"num_epochs": 2, "num_minibatches": 1, "target_kl": 1e-6}
+
+
+def test_target_kl_keeps_what_was_before_the_offending_step_until_the_next_rollout():
     rollout = random_rollout()
-    run = partial(updated, rollout, learning_rate=2.0)
-    once, _ = run()
-    # The first step of a rollout has no divergence yet; the second sees what the first did.
-    stopped, metrics = run(num_epochs=4, target_kl=1e-6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), stopped, once)
-    assert float(metrics["stopped"]) == 0.75
-    free, metrics = run(num_epochs=4, target_kl=1e6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), free, run(num_epochs=4)[0])
-    assert float(metrics["stopped"]) == 0.0 and not np.allclose(free["critic"], once["critic"])
-
-
-def test_a_stop_holds_the_optimiser_too_and_ends_with_the_rollout():
-    learner = make_ppo(TABLE, optax.adam(0.1), **(PLAIN | {"num_epochs": 3, "target_kl": 1e-6}))
-    state, update = learner.init(KEY), jax.jit(learner.update)
-    for number in (1, 2):
-        # The behaviour is that of the policy: no divergence at first.
-        rollout = random_rollout()
-        log_probs = jax.nn.log_softmax(rollout.transition.observation @ state.params["actor"])
-        behavior = jnp.take_along_axis(log_probs, rollout.transition.action[..., None], -1)[..., 0]
-        rollout = rollout.replace(transition=rollout.transition.replace(behavior_log_prob=behavior))
-        state, _ = update(state, KEY, rollout)
-        assert int(optax.tree_utils.tree_get(state.opt_state, "count")) == number
+    learner = make_ppo(TABLE, optax.adam(0.1), **TWO_STEPS)
+    once = make_ppo(TABLE, optax.adam(0.1), num_epochs=1, num_minibatches=1)
+    start, update, update_once = learner.init(KEY), jax.jit(learner.update), jax.jit(once.update)
+    # The first step of a rollout has no divergence; the second sees what the first did, and is not taken.
+    state, metrics = update(start, KEY, rollout)
+    expected, _ = update_once(start, KEY, rollout)
+    assert float(metrics["stopped"]) == 0.5
+    for _ in range(2):
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), state.params, expected.params)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-8), state.opt_state, expected.opt_state)
+        following = on_policy(rollout, state.params)
+        state, expected = update(state, KEY, following)[0], update_once(expected, KEY, following)[0]
+    lenient = start.replace(hyperparameters=start.hyperparameters | {"target_kl": jnp.float32(1e6)})
+    free, metrics = update(lenient, KEY, rollout)
+    assert float(metrics["stopped"]) == 0.0 and int(optax.tree_utils.tree_get(free.opt_state, "count")) == 2
 
 
 def test_devices_agree_with_one_device():
-    rollout, options = random_rollout(), {"num_epochs": 2, "num_minibatches": 2, "target_kl": 0.01}
-    alone = make_ppo(TABLE, optax.sgd(2.0), **options)
-    learner = make_ppo(TABLE, optax.sgd(2.0), axis_name="device", **options)
-    expected, expected_metrics = jax.jit(alone.update)(alone.init(KEY), KEY, rollout)
+    rollout = random_rollout()
+    alone = make_ppo(TABLE, optax.adam(0.1), **TWO_STEPS)
+    learner = make_ppo(TABLE, optax.adam(0.1), axis_name="device", **TWO_STEPS)
+    state = alone.init(KEY)
     parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
     update = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="device"))
-    actual, metrics = update(learner.init(KEY), KEY, parts)
-    assert 0.0 < float(expected_metrics["stopped"]) < 1.0
-    for device in range(2):
-        for one, other in ((actual.params, expected.params), (metrics, expected_metrics)):
+    for target_kl in (1e-6, 1e6):
+        state = state.replace(hyperparameters=state.hyperparameters | {"target_kl": jnp.float32(target_kl)})
+        expected, expected_metrics = jax.jit(alone.update)(state, KEY, rollout)
+        actual, metrics = update(state, KEY, parts)
+        for device in range(2):
+            both = (actual.params, metrics), (expected.params, expected_metrics)
             jax.tree.map(
-                lambda a, b, device=device: np.testing.assert_allclose(a[device], b, rtol=1e-4, atol=1e-5), one, other
+                lambda a, b, device=device: np.testing.assert_allclose(a[device], b, rtol=1e-4, atol=1e-5), *both
             )
 
 
-MAZE = make_environment(1)
-LENGTHS = (None, 2, 1)
+def episodes(policy, params, num_steps=8, num_envs=4):
+    """Returns a rollout of random observations and actions, the policy applied to one step after the other."""
+    generator = np.random.default_rng(1)
+    shape = (num_steps, num_envs)
+    observation = jnp.asarray(generator.normal(size=(*shape, 3)), jnp.float32)
+    action = jnp.asarray(generator.integers(0, 2, shape), jnp.int32)
+    first = jnp.asarray(generator.random(shape) < 0.25)
+    step = jax.jit(lambda carry, *inputs: act(policy, params, carry, inputs[0], first=inputs[1]))
+    carries, log_probs = [jax.tree.map(lambda leaf: leaf + 0.5, policy.initial_carry((num_envs,)))], []
+    for t in range(num_steps):
+        carry, distribution = step(carries[-1], observation[t], first[t])
+        carries.append(carry)
+        log_probs.append(distribution.log_prob(action[t]))
+    transition = Transition(
+        observation=observation,
+        action=action,
+        behavior_log_prob=jnp.stack(log_probs),
+        reward=jnp.asarray(generator.normal(size=shape), jnp.float32),
+        terminated=jnp.concatenate([first[1:], first[:1]]),
+        truncated=jnp.zeros(shape, bool),
+        next_observation=jnp.roll(observation, -1, axis=0),
+        first=first,
+    )
+    return Rollout(transition=transition, carry=jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries))
 
 
-@pytest.mark.parametrize("memory", [GRU(hidden_size=6), LRU(hidden_size=6, state_size=4)], ids=["gru", "lru"])
-def test_sequences_stay_whole_and_start_from_their_carries(memory):
+@pytest.mark.parametrize(
+    ("memory", "lengths"),
+    [(GRU(hidden_size=4), (None, 2)), (LRU(hidden_size=4, state_size=3), (4,))],
+    ids=["gru", "lru"],
+)
+def test_sequences_stay_whole_and_start_from_their_carries(memory, lengths):
     """At a learning rate of zero the policy is the one that acted, if every step sees what it saw then."""
-    made = make_actor_critic(MAZE.observation_space, MAZE.action_space, encoder=MLP((4,)), memory=memory, shared=False)
-    params = jax.jit(made.init)(KEY)
-    params["actor"]["head"] = jax.tree.map(lambda leaf: 100.0 * leaf, params["actor"]["head"])
-    collector = make_rollout_collector(MAZE, as_policy(made), num_envs=4, num_steps=8)
-    state, collect = jax.jit(collector.init)(KEY, params), jax.jit(collector.collect)
-    # The second rollout starts in the middle of episodes.
-    state, _, _ = collect(state, params, KEY)
-    _, rollout, _ = collect(state, params, jax.random.key(1))
-    assert not rollout.transition.first[0].all() and rollout.transition.first[1:].any()
+    made = make_actor_critic(Box((3,)), Discrete(2), encoder=MLP(()), memory=memory, shared=True)
+    generator = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: jnp.asarray(generator.normal(size=leaf.shape), jnp.float32), jax.eval_shape(made.init, KEY)
+    )
+    rollout = episodes(as_policy(made), params)
 
     def measure(sequence_length):
         options = {"num_minibatches": 2, "num_epochs": 2, "normalize_advantages": False}
         learner = make_ppo(made, optax.sgd(0.0), sequence_length=sequence_length, **options)
         return learner.update(learner.init(KEY, params), KEY, rollout)[1]
 
-    whole, *parts = jax.jit(lambda: [measure(length) for length in LENGTHS])()
-    for metrics in (whole, *parts):
+    measured = jax.jit(lambda: [measure(length) for length in lengths])()
+    for metrics in measured:
         assert float(metrics["approximate_kl"]) < 1e-7 and float(metrics["clip_fraction"]) == 0.0
         for name in set(metrics) - {"gradient_norm", "approximate_kl"}:
-            np.testing.assert_allclose(metrics[name], whole[name], rtol=1e-3, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(metrics[name], measured[0][name], rtol=1e-3, atol=1e-5, err_msg=name)
     # Shorter sequences cut the gradient through time.
-    assert float(parts[-1]["gradient_norm"]) != pytest.approx(float(whole["gradient_norm"]), rel=1e-4)
+    norms = {float(metrics["gradient_norm"]) for metrics in measured}
+    assert len(norms) == len(lengths)
 
 
 def apply_sum(params, carry, observation, *, first, action_mask=None):
@@ -366,13 +403,14 @@ def test_refuses_counts_that_are_not_positive(options, message):
 def test_refuses_batches_that_do_not_divide(options, message):
     learner = make_ppo(TABLE, optax.sgd(0.1), **options)
     with pytest.raises(ValueError, match=message):
-        jax.eval_shape(learner.update, learner.init(KEY), KEY, random_rollout())
+        jax.eval_shape(learner.update, learner.init(KEY), KEY, random_rollout(8))
 
 
-def train(agent, environment, num_updates, *, num_envs, num_steps):
+def train(agent, environment, *, num_envs, num_steps):
+    """Returns the compiled `init(key)` and `run(state, num_updates)`."""
     collector = make_rollout_collector(environment, agent.policy, num_envs=num_envs, num_steps=num_steps)
     program = make_program(collector, agent.make_learner(collector))
-    return jax.jit(lambda key: run_updates(program, program.init(key), num_updates))(KEY)
+    return jax.jit(program.init), jax.jit(partial(run_updates, program))
 
 
 def make_bandit(rewards):
@@ -404,46 +442,56 @@ def test_learns_a_bandit():
         optimizer=partial(make_adam, learning_rate=0.1),
         num_updates=40,
     )
-    state, metrics = train(agent, make_bandit([0.2, 1.0]), 40, num_envs=8, num_steps=4)
+    init, run = train(agent, make_bandit([0.2, 1.0]), num_envs=8, num_steps=4)
+    state, metrics = run(init(KEY), 40)
     assert float(jax.nn.softmax(state.learner.params["actor"])[0, 1]) > 0.9
     np.testing.assert_allclose(state.learner.params["critic"], 1.0, atol=0.15)
     assert float(metrics["rollout/episode_return"].value) > 0.8
 
 
-@pytest.mark.parametrize("normalize_observations", [False, True])
-def test_learns_to_remember(normalize_observations):
+def test_learns_to_remember_from_normalised_observations():
+    maze = make_environment(1)
     agent = make_agent(
-        MAZE.observation_space,
-        MAZE.action_space,
+        maze.observation_space,
+        maze.action_space,
         policy=partial(make_actor_critic, encoder=MLP((16,)), memory=GRU(hidden_size=16), shared=True),
         optimizer=partial(make_adam, learning_rate=1e-2, max_gradient_norm=0.5),
         num_updates=40,
-        normalize_observations=normalize_observations,
-        entropy_coefficient=0.01,
+        normalize_observations=True,
     )
-    state, _ = train(agent, MAZE, 40, num_envs=16, num_steps=16)
-    params = state.learner.params
-    results = jax.jit(make_evaluator(MAZE, agent.policy, num_episodes=64))(params, KEY)
+    init, run = train(agent, maze, num_envs=16, num_steps=16)
+    state, _ = run(init(KEY), 40)
     # Without memory half of the turns are right.
-    assert float(results["success"].mean()) > 0.95
-    if normalize_observations:
-        assert set(params) == {"params", "statistics"} and float(params["statistics"].count) == 40 * 16 * 16
+    state, metrics = run(state, 5)
+    assert float(metrics["rollout/success_rate"].value) > 0.9
+    params = state.learner.params
+    assert set(params) == {"params", "statistics"} and float(params["statistics"].count) == 45 * 16 * 16
 
 
 def test_agents_normalise_for_the_learner_as_for_the_policy():
     agent = make_agent(
-        MAZE.observation_space,
-        MAZE.action_space,
-        policy=partial(make_actor_critic, encoder=MLP((4,)), shared=True),
+        Box((NUM_STATES,)),
+        Discrete(2),
+        policy=lambda *spaces: TABLE,
         optimizer=lambda num_updates: optax.sgd(0.0),
         num_updates=3,
-        num_minibatches=2,
+        num_minibatches=1,
         normalize_observations=True,
     )
-    state, metrics = train(agent, MAZE, 3, num_envs=4, num_steps=4)
-    # No step was taken; the statistics changed from rollout to rollout, for the acting policy and the learner alike.
-    assert float(metrics["train/approximate_kl"].value) < 1e-7
-    assert float(state.learner.params["statistics"].count) == 48.0
+    learner, rollout = agent.make_learner(None), random_rollout()
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(NUM_STATES, 2)), jnp.float32)
+    params = learner.init(KEY).params | {"params": {"actor": logits, "critic": VALUES}}
+    state, update = learner.init(KEY, params), jax.jit(learner.update)
+    behaviors = []
+    for _ in range(2):
+        transition = rollout.transition
+        _, distribution = agent.policy.apply(state.params, (), transition.observation, first=transition.first)
+        behaviors.append(distribution.log_prob(transition.action))
+        transition = transition.replace(behavior_log_prob=behaviors[-1])
+        state, metrics = update(state, KEY, rollout.replace(transition=transition))
+        assert float(metrics["approximate_kl"]) < 1e-7
+    # The statistics changed in between, for both.
+    assert not np.allclose(*behaviors) and float(state.params["statistics"].count) == 32.0
 
 
 def test_agents_tell_the_optimiser_the_length_of_the_run():

@@ -69,7 +69,7 @@ PROBABILITIES = np.array([0.2, 0.5, 0.3])
 
 
 def apply_constant(params, carry, observation, *, first, action_mask=None):
-    logits = jnp.broadcast_to(jnp.log(jnp.asarray(PROBABILITIES, jnp.float32)), (*first.shape, 3))
+    logits = jnp.broadcast_to(jnp.log(jnp.asarray(PROBABILITIES, jnp.float32)), (*observation.shape[:-1], 3))
     return carry, Categorical(logits=logits).mask(action_mask)
 
 
@@ -85,8 +85,10 @@ def two_rollouts(request):
     )
     collector = make_rollout_collector(CLOCK, policy, num_envs=B, num_steps=T)
     # Far from uniform, so that log-probabilities depend on what is remembered.
-    params = jax.jit(policy.init)(KEY)
-    params["actor"]["head"] = jax.tree.map(lambda leaf: 50.0 * leaf, params["actor"]["head"])
+    generator = np.random.default_rng(0)
+    shapes = jax.eval_shape(policy.init, KEY)
+    params = jax.tree.map(lambda leaf: jnp.asarray(generator.normal(size=leaf.shape), leaf.dtype), shapes)
+    params["actor"]["head"] = jax.tree.map(lambda leaf: 0.2 * leaf, params["actor"]["head"])
     state, collect = jax.jit(collector.init)(KEY, params), jax.jit(collector.collect)
     state, first, first_metrics = collect(state, params, jax.random.key(1))
     _, second, second_metrics = collect(state, params, jax.random.key(2))
@@ -196,34 +198,47 @@ def test_rollouts_by_hand_follow_the_distribution():
 
 def test_streams_follow_the_global_index_and_resets_the_pool():
     def collect(num_envs):
-        collector = make_rollout_collector(CLOCK, CONSTANT, num_envs=num_envs, num_steps=6, reset_pool=1)
+        collector = make_rollout_collector(CLOCK, CONSTANT, num_envs=num_envs, num_steps=6, reset_pool=2)
         return jax.jit(lambda: collector.collect(collector.init(KEY, ()), (), KEY)[1].transition)()
 
     many, few = collect(8), collect(2)
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:, :2], b), many, few)
     assert len({tuple(column) for column in np.asarray(many.action).T}) > 4
     later = np.asarray(many.first) & (np.arange(6)[:, None] > 0)
-    assert later.sum() > 4 and len(np.unique(many.observation[later][:, 0])) == 1
+    assert later.sum() > 4 and len(np.unique(many.observation[later][:, 0])) <= 2
+
+
+def with_agents(environment):
+    """Gives three agents the same observation; the second is there after an even number of steps only."""
+
+    def view(state, timestep):
+        alive = timestep.observation[1] % 2 == 0
+        return state, timestep.replace(
+            observation=jnp.stack([timestep.observation] * 3),
+            reward=jnp.broadcast_to(timestep.reward, (3,)),
+            action_mask=None,
+            info={"agent_mask": jnp.stack([jnp.asarray(True), alive, jnp.asarray(True)])},
+        )
+
+    return dataclasses.replace(
+        environment,
+        num_agents=3,
+        reset=lambda key, task: view(*environment.reset(key, task)),
+        step=lambda key, state, action: view(*environment.step(key, state, action[0])),
+    )
+
+
+def test_agent_masks_are_those_of_the_state_acted_in():
+    collector = make_rollout_collector(with_agents(CLOCK), CONSTANT, num_envs=2, num_steps=T)
+    transition = jax.jit(lambda: collector.collect(collector.init(KEY, ()), (), KEY)[1].transition)()
+    assert transition.truncated.any() or transition.terminated.any()
+    np.testing.assert_array_equal(transition.extras["agent_mask"][..., 1], transition.observation[..., 0, 1] % 2 == 0)
+    assert not np.array_equal(transition.action[..., 0], transition.action[..., 2])
 
 
 def test_agents_are_an_axis_of_everything_but_the_flags():
-    per_agent = lambda out: (  # noqa: E731
-        out[0],
-        out[1].replace(
-            observation=jnp.stack([out[1].observation] * 3),
-            reward=jnp.broadcast_to(out[1].reward, (3,)),
-            action_mask=None,
-            info={"agent_mask": jnp.ones(3, bool)},
-        ),
-    )
-    environment = dataclasses.replace(
-        CLOCK,
-        num_agents=3,
-        reset=lambda key, task: per_agent(CLOCK.reset(key, task)),
-        step=lambda key, state, action: per_agent(CLOCK.step(key, state, action[0])),
-    )
     policy = make_policy(Box((2,)), Box((2,), -1.0, 1.0), encoder=MLP(hidden_sizes=(4,)), memory=GRU(hidden_size=5))
-    collector = make_rollout_collector(environment, policy, num_envs=B, num_steps=T)
+    collector = make_rollout_collector(with_agents(CLOCK), policy, num_envs=B, num_steps=T)
     _, rollout, metrics = jax.eval_shape(lambda: collector.collect(collector.init(KEY, ()), policy.init(KEY), KEY))
     transition = rollout.transition
     assert transition.observation.shape == transition.next_observation.shape == (T, B, 3, 2)
