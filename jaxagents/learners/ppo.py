@@ -259,9 +259,7 @@ def _loss(
     clip_epsilon = hyperparameters["clip_epsilon"]
     advantage = normalize_advantage(batch.advantage, axis_name=axis_name) if normalize_advantages else batch.advantage
     per_element = {
-        "policy_loss": clipped_surrogate(
-            log_prob, transition.behavior_log_prob, advantage, clip_epsilon=clip_epsilon
-        ),
+        "policy_loss": clipped_surrogate(log_prob, transition.behavior_log_prob, advantage, clip_epsilon=clip_epsilon),
         "value_loss": squared_loss(value, batch.target)
         if "value_clip_epsilon" not in hyperparameters
         else clipped_value_loss(value, batch.value, batch.target, clip_epsilon=hyperparameters["value_clip_epsilon"]),

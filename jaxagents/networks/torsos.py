@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxagents.networks.convolution import Convolution
 from jaxagents.types import Array
 
 # The element-wise functions of flax.linen; the others there (softmax, glu, ...) change what an axis means.
@@ -99,19 +100,14 @@ class CNN(nn.Module):
             ValueError: if a kernel is larger than what it is applied to.
         """
         x = _floating(observation)
-        for channels, kernel_size, strides in zip(self.channels, self.kernel_size, self.strides):
+        layers = zip(self.channels, self.kernel_size, self.strides, strict=True)
+        for index, (channels, kernel_size, strides) in enumerate(layers):
             if min(x.shape[-3:-1], default=0) < kernel_size:
                 raise ValueError(
                     f"`observation` must be [..., height, width, channels] with sides of at least the kernel's, got "
                     f"{observation.shape}, of which {x.shape} reaches a kernel of {kernel_size}; try a smaller kernel."
                 )
-            x = nn.Conv(
-                channels,
-                (kernel_size, kernel_size),
-                strides,
-                padding="VALID",
-                kernel_init=nn.initializers.orthogonal(math.sqrt(2.0)),
-            )(x)
+            x = Convolution(channels, kernel_size, strides, name=f"Conv_{index}")(x)
             x = activation_function(self.activation)(x)
         return MLP(self.hidden_sizes, self.activation, self.layer_norm, observation_ndim=3)(x)
 

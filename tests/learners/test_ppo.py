@@ -268,6 +268,16 @@ def test_target_kl_keeps_what_was_before_the_offending_step_until_the_next_rollo
     assert float(metrics["stopped"]) == 0.0 and int(optax.tree_utils.tree_get(free.opt_state, "count")) == 2
 
 
+def test_minibatches_of_little_divergence_do_not_end_a_stop():
+    rollout = steps([[0, 1]], [[0, 0]], [[1.0, 1.0]], [[1, 1]], [[0, 0]], [[4, 4]])
+    # The first environment, a minibatch of its own, is far from its behaviour; the other never is.
+    behavior = jnp.log(jnp.array([[0.1, 0.5]]))
+    rollout = rollout.replace(transition=rollout.transition.replace(behavior_log_prob=behavior))
+    params, metrics = updated(rollout, num_epochs=3, num_minibatches=2, target_kl=0.1, value_coefficient=0.01)
+    assert float(metrics["stopped"]) in (1.0, pytest.approx(5 / 6))
+    np.testing.assert_array_equal(params["actor"][0], 0.0)
+
+
 def test_devices_agree_with_one_device():
     rollout = random_rollout()
     alone = make_ppo(TABLE, optax.adam(0.1), **TWO_STEPS)

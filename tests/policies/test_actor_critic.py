@@ -99,6 +99,12 @@ def test_parameters_and_carry_of_shared_and_separate_torsos():
         assert critic_carry == () if shared else critic_carry.shape == (B, 6)
 
 
+def test_separate_torsos_start_apart():
+    params = jax.jit(make_actor_critic(SPACE, ACTIONS, encoder=ENCODER).init)(KEY)
+    kernels = [params[part]["torso"]["encoder"]["params"]["Dense_0"]["kernel"] for part in ("actor", "critic")]
+    assert not np.allclose(*kernels)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_value_moves_a_shared_torso_only(shared):
     made = make_actor_critic(SPACE, ACTIONS, encoder=ENCODER, shared=shared)
