@@ -95,6 +95,12 @@ def make_ppo(
     for name, count in counts.items():
         if count is not None and count < 1:
             raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    for name, fraction in (("discount", discount), ("trace_decay", trace_decay)):
+        if not 0.0 <= fraction <= 1.0:
+            raise ValueError(f"`{name}` must be in [0, 1], got {fraction}.")
+    for name, width in (("clip_epsilon", clip_epsilon), ("value_clip_epsilon", value_clip_epsilon)):
+        if width is not None and width <= 0.0:
+            raise ValueError(f"`{name}` must be positive, got {width}; try 0.2.")
     hyperparameters = {
         "discount": discount,
         "trace_decay": trace_decay,
@@ -119,6 +125,9 @@ def make_ppo(
 
     def update(state: PPOState, key: Array, rollout: Rollout) -> tuple[PPOState, Metrics]:
         num_steps, num_envs = rollout.transition.terminated.shape
+        if rollout.transition.reward.ndim != 2:
+            shape = rollout.transition.reward.shape
+            raise ValueError(f"`reward` must be [T, B] for PPO, got {shape} with an agent axis; try one agent.")
         length = sequence_length or (num_steps if jax.tree.leaves(rollout.carry) else 1)
         if num_steps % length:
             raise ValueError(f"`sequence_length` must divide the {num_steps} steps of a rollout, got {length}.")

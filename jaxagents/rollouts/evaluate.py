@@ -44,7 +44,7 @@ def make_evaluator(
             f"`environment` must have one stream of rewards, got {environment.num_players} players in "
             f"{environment.name!r}; wrap it in `against`."
         )
-    bound = max_steps or environment.max_steps
+    bound = environment.max_steps if max_steps is None else max_steps
     tracked = episode_statistics(environment)
     agents = (environment.num_agents,) if environment.num_agents else ()
 
@@ -125,7 +125,7 @@ def play_episode(
 
     frames = [jax.jit(environment.reset)(reset_key, environment.sample_task(task_key, level))]
     carry = policy.initial_carry((1, *agents))
-    for step in range(max_steps or environment.max_steps):
+    for step in range(environment.max_steps if max_steps is None else max_steps):
         state, timestep = frames[-1]
         if timestep.terminated | timestep.truncated:
             break

@@ -52,6 +52,7 @@ class DevicesConfig:
     coordinator_address: str | None = None
     num_processes: int | None = None
     process_id: int | None = None
+    cpu_threads: int | None = None
     compilation_cache: str | None = None
 
 

@@ -51,10 +51,10 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
 
 def prepare_backend(devices: DevicesConfig) -> None:
     """Switches on the compilation cache and joins other processes, before the backend starts."""
-    if devices.mode != "jit":
-        # Collectives of virtual CPU devices wait for each other unless there is a thread for each. One device is about
-        # half as fast with so many threads.
-        os.environ.setdefault("PJRT_NPROC", "32")
+    # Collectives of virtual CPU devices wait for each other unless there is a thread for each of them.
+    threads = devices.cpu_threads or (32 if devices.mode != "jit" else None)
+    if threads:
+        os.environ.setdefault("PJRT_NPROC", str(threads))
     if devices.compilation_cache:
         jax.config.update("jax_compilation_cache_dir", str(Path(devices.compilation_cache).expanduser()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

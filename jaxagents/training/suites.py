@@ -15,6 +15,8 @@ from jaxagents.training.benchmarks import (
     startup_seconds,
     training_subject,
 )
+from jaxagents.training.config import DevicesConfig
+from jaxagents.training.launch import prepare_backend
 
 Rows = dict[str, dict[str, float]]
 
@@ -48,6 +50,7 @@ def compose(config_folder: Path, *overrides: str) -> DictConfig:
 def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
     quick = [f"quick={str(config.quick).lower()}"]
     cartpole = compose(config_folder, "experiment=ppo_cartpole", *quick)
+    prepare_backend(DevicesConfig(cpu_threads=config.cpu_threads))
     total = 2048 if config.quick else cartpole.training.total_env_steps
     subjects = [training_subject(cartpole, "ppo_cartpole")]
     if config.reference is not None:

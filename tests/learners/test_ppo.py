@@ -522,3 +522,17 @@ def test_agents_tell_the_optimiser_the_length_of_the_run():
     assert agent.policy.apply(state.params, (), jnp.zeros((1, 1, NUM_STATES)), first=None)[1].logits.shape == (1, 1, 2)
     with pytest.raises(TypeError, match="clip_epsilo"):
         make_agent(*spaces, policy=lambda *given: TABLE, optimizer=optimizer, num_updates=7, clip_epsilo=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"discount": 1.1}, r"`discount` must be in \[0, 1\], got 1.1"),
+        ({"trace_decay": -0.1}, r"`trace_decay` must be in \[0, 1\], got -0.1"),
+        ({"clip_epsilon": 0.0}, "`clip_epsilon` must be positive, got 0.0; try 0.2"),
+        ({"value_clip_epsilon": -1.0}, "`value_clip_epsilon` must be positive, got -1.0; try 0.2"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_ppo(None, optax.sgd(1.0), **options)
