@@ -91,16 +91,9 @@ def make_ppo(
     Deviation: minibatches take an equal share of every environment (or of every few environments), drawn at random,
         instead of a global shuffle, so that one seed gives the same updates on any number of devices.
     """
-    counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches, "sequence_length": sequence_length}
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {count}.")
-    for name, fraction in (("discount", discount), ("trace_decay", trace_decay)):
-        if not 0.0 <= fraction <= 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1], got {fraction}.")
-    for name, width in (("clip_epsilon", clip_epsilon), ("value_clip_epsilon", value_clip_epsilon)):
-        if width is not None and width <= 0.0:
-            raise ValueError(f"`{name}` must be positive, got {width}; try 0.2.")
+    _check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches, sequence_length=sequence_length)
+    _check_fractions(discount=discount, trace_decay=trace_decay)
+    _check_widths(clip_epsilon=clip_epsilon, value_clip_epsilon=value_clip_epsilon)
     hyperparameters = {
         "discount": discount,
         "trace_decay": trace_decay,
@@ -295,3 +288,21 @@ def _explained_variance(value: Array, target: Array, mean: Any) -> Array:
 
 def _mean(tree: PyTree, *, axis_name: str | None) -> PyTree:
     return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+
+
+def _check_fractions(**fractions: float) -> None:
+    for name, fraction in fractions.items():
+        if not 0.0 <= fraction <= 1.0:
+            raise ValueError(f"`{name}` must be in [0, 1], got {fraction}.")
+
+
+def _check_widths(**widths: float | None) -> None:
+    for name, width in widths.items():
+        if width is not None and width <= 0.0:
+            raise ValueError(f"`{name}` must be positive, got {width}; try 0.2.")
