@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 
 from jaxagents.training.build import build, load_config, resolve, save_config
 from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, make_section
-from jaxagents.training.curves import write_curves
 from jaxagents.training.devices import initialize_distributed
 from jaxagents.training.loggers import to_json
 from jaxagents.training.loop import train
@@ -42,8 +41,6 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
     result = train(experiment, run_dir, started=started)
     if jax.process_index() == 0:
         write_result(run_dir, result)
-        if experiment.logging.curves:
-            write_curves(run_dir)
         if experiment.logging.report:
             write_report(run_dir)
     return {"run_dir": str(run_dir), **to_json(result)}

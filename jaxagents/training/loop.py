@@ -1,5 +1,6 @@
 """The host's side of a run: chunks of updates, logs, evaluations, checkpoints, stages."""
 
+import json
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -9,9 +10,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from PIL import Image
 
 from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints import Checkpoints, Restored, open_checkpoints
+from jaxagents.training.curves import write_curves
 from jaxagents.training.loggers import METRICS_FILE, Logger, open_logger
 from jaxagents.training.progress import Progress, open_progress
 from jaxagents.types import Params, PyTree
@@ -76,6 +79,8 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         for index in range(current, len(experiment.stages)):
             params = _train_stage(run, index, folders[index], restored, params)
             restored = None
+        if jax.process_index() == 0:
+            _close_log(run, run_dir)
         return _result(run)
 
 
@@ -251,6 +256,18 @@ def _first_not_finite(params: Params) -> str | None:
         if jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact) and not np.all(np.isfinite(np.asarray(leaf))):
             return jax.tree_util.keystr(path)
     return None
+
+
+def _close_log(run: _Run, run_dir: Path) -> None:
+    """Draws the curves, and gives TensorBoard the config, the curves and the final evaluation."""
+    steps = run.env_steps
+    run.logger.text(steps, "config", f"```json\n{json.dumps(run.experiment.config, indent=2)}\n```")
+    finals = {f"final/{name.removeprefix('eval/')}": float(np.mean(v)) for name, v in run.evaluation.items()}
+    run.logger.hyper_parameters(run.experiment.config, finals)
+    path = write_curves(run_dir) if run.experiment.logging.curves else None
+    if path is not None:
+        with Image.open(path) as picture:
+            run.logger.image(steps, "curves", np.asarray(picture.convert("RGB")))
 
 
 def _result(run: _Run) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from jaxagents.training.curves import write_curves
+from jaxagents.training.curves import CURVES_FILE, write_curves
 from jaxagents.training.loggers import read_metrics, to_json, write_atomically
 
 RESULT_FILE = "result.json"
@@ -181,7 +181,8 @@ def _section(title: str, content: str, folded: bool = False) -> str:
 
 
 def _picture(run_dir: Path) -> str:
-    path = write_curves(run_dir)
+    path = run_dir / CURVES_FILE
+    path = path if path.exists() else write_curves(run_dir)
     if path is None:
         return ""
     return f'<img alt="Learning curves" src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'

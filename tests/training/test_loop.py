@@ -89,6 +89,14 @@ def test_a_run_logs_evaluates_and_saves_when_due(finished):
     assert result["best_episode_return"] == max(row["eval/episode_return"] for row in rows if "eval/success" in row)
 
 
+def test_tensorboard_gets_scalars_text_images_and_hyper_parameters(tmp_path):
+    run(compose("training.total_env_steps=128", "logging.tensorboard=true", "logging.curves=true"), tmp_path)
+    events = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").rglob("events*"))
+    for tag in (b"train/loss", b"config/text_summary", b"curves", b"final/episode_return", b"_hparams_"):
+        assert tag in events, tag
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
 def test_a_finished_run_is_not_trained_again(finished):
     run_dir, result = finished
     before = (run_dir / "metrics.jsonl").read_bytes()
