@@ -76,11 +76,16 @@ class Experiment:
 
 
 def resolve(config: DictConfig) -> dict[str, Any]:
-    """Resolves a composed config to plain data; with `quick=true`, the `when_quick` section is merged over it."""
+    """Resolves a composed config to plain data.
+
+    With `quick=true`, the `when_quick` section is merged over it, and the run is long enough for two updates.
+    """
     config = config.copy()
     OmegaConf.set_struct(config, False)
     if config.quick:
         config = OmegaConf.merge(config, config.when_quick)
+        two_updates = 2 * config.collector.num_envs * config.collector.num_steps
+        config.training.total_env_steps = max(config.training.total_env_steps, two_updates)
     config.pop("when_quick")
     config.pop("hydra", None)
     return OmegaConf.to_container(config, resolve=True)

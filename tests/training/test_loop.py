@@ -245,6 +245,12 @@ def test_a_group_without_an_option_is_refused(tmp_path):
         run(config, tmp_path)
 
 
+def test_quick_mode_has_room_for_two_updates():
+    config = compose("quick=true", "collector.num_envs=64", "collector.num_steps=128")
+    assert resolve(config)["training"]["total_env_steps"] == 2 * 64 * 128
+    assert resolve(compose("quick=true"))["training"]["total_env_steps"] == 2048
+
+
 def test_an_unknown_key_fails_with_its_name():
     result = subprocess.run(
         [sys.executable, "experiments/train.py", "learner.discuont=0.9"], cwd=ROOT, capture_output=True, text=True
@@ -252,28 +258,35 @@ def test_an_unknown_key_fails_with_its_name():
     assert result.returncode != 0 and "discuont" in result.stderr
 
 
+def fingerprint(path):
+    return (path.stat().st_mtime_ns, path.stat().st_size) if path.exists() else None
+
+
 @pytest.mark.slow
 def test_ten_kills_at_random_moments_change_nothing(tmp_path):
-    overrides = [*TINY, "environment.corridor_length=5", "training.total_env_steps=64000", "seeds=2"]
-    overrides += [f"training.{name}_every_env_steps=2000" for name in ("log", "checkpoint")]
-    overrides += ["evaluation.every_env_steps=4000"]
+    overrides = [*TINY, "environment.corridor_length=5", "training.total_env_steps=600000", "seeds=2"]
+    overrides += [f"training.{name}_every_env_steps=4000" for name in ("log", "checkpoint")]
+    overrides += ["evaluation.every_env_steps=8000"]
 
     def command(run_dir):
         return [sys.executable, "experiments/train.py", *overrides, f"run_dir={run_dir}"]
 
     subprocess.run(command(tmp_path / "straight"), cwd=ROOT, check=True, capture_output=True)
-    random = np.random.default_rng(0)
-    kills = 0
-    while kills < 10:
+    random = np.random.default_rng()
+    metrics = tmp_path / "killed/metrics.jsonl"
+    for kill in range(10):
+        before = fingerprint(metrics)
         process = subprocess.Popen(command(tmp_path / "killed"), cwd=ROOT, stdout=subprocess.DEVNULL)
-        deadline = time.time() + 120
-        while not (tmp_path / "killed/metrics.jsonl").exists() and kills == 0 and time.time() < deadline:
-            time.sleep(0.05)
-        time.sleep(random.uniform(2.0, 9.0))
+        if kill % 3 == 0:  # at any moment of the start
+            time.sleep(random.uniform(0.0, 8.0))
+        else:  # once it trains
+            deadline = time.time() + 200
+            while fingerprint(metrics) == before and time.time() < deadline:
+                time.sleep(0.02)
+            time.sleep(random.uniform(0.0, 1.5))
         assert process.poll() is None, "the run must outlast ten kills; make it longer"
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        kills += 1
     subprocess.run(command(tmp_path / "killed"), cwd=ROOT, check=True, capture_output=True)
     assert rows_without_time(tmp_path / "killed") == rows_without_time(tmp_path / "straight")
     with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
