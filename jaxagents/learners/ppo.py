@@ -210,10 +210,13 @@ def _evaluate(actor_critic: ActorCritic, state: PPOState, rollout: Rollout) -> P
     )
     # The true successors, all as one batch of single steps from the carries that the policy had there.
     shape = transition.terminated.shape
-    flat = lambda tree: jax.tree.map(lambda leaf: leaf.reshape(1, shape[0] * shape[1], *leaf.shape[2:]), tree)  # noqa: E731
-    next_carry = jax.tree.map(lambda leaf: leaf[1:].reshape(shape[0] * shape[1], *leaf.shape[2:]), rollout.carry)
+    num_steps = shape[0] * shape[1]
+    next_observation = jax.tree.map(
+        lambda leaf: leaf.reshape(1, num_steps, *leaf.shape[2:]), transition.next_observation
+    )
+    next_carry = jax.tree.map(lambda leaf: leaf[1:].reshape(num_steps, *leaf.shape[2:]), rollout.carry)
     _, _, next_value = actor_critic.apply(
-        state.params, next_carry, flat(transition.next_observation), first=jnp.zeros((1, shape[0] * shape[1]), bool)
+        state.params, next_carry, next_observation, first=jnp.zeros((1, num_steps), bool)
     )
     advantage = generalized_advantage(
         transition.reward,

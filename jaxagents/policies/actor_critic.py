@@ -125,7 +125,10 @@ def act(
     policy: Policy, params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None
 ) -> tuple[Carry, Any]:
     """Applies a policy to one time step: leaves `[B, ...]` in, `(carry, distribution [B])` out."""
-    add_time = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)  # noqa: E731
+
+    def add_time(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
+
     carry, distribution = policy.apply(
         params, carry, add_time(observation), first=jnp.asarray(first)[None], action_mask=add_time(action_mask)
     )

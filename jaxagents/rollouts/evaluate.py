@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxagents.environments.vectorized import select_rows
 from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.policies.actor_critic import act
-from jaxagents.types import Array, Environment, Params, Policy, State, TimeStep
+from jaxagents.types import Array, Environment, Params, Policy, PyTree, State, TimeStep
 
 
 def make_evaluator(
@@ -111,7 +111,10 @@ def play_episode(
     @jax.jit
     def step_once(step: Array, state: State, timestep: TimeStep, carry):
         sample_key, step_key = jax.random.split(jax.random.fold_in(run_key, step))
-        add_batch = lambda tree: jax.tree.map(lambda leaf: leaf[None], tree)  # noqa: E731
+
+        def add_batch(tree: PyTree) -> PyTree:
+            return jax.tree.map(lambda leaf: leaf[None], tree)
+
         carry, distribution = act(
             policy,
             params,

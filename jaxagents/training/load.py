@@ -175,7 +175,10 @@ def make_act(policy: Policy, environment: Environment) -> Callable[..., tuple[Ar
         batch = _batch_shape(observation, space, agents)
         first = carry is None if first is None else first
         first = jnp.broadcast_to(first, batch or (1,))
-        add_batch = lambda tree: tree if batch else jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)  # noqa: E731
+
+        def add_batch(tree: PyTree) -> PyTree:
+            return tree if batch else jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
+
         carry = policy.initial_carry((*(batch or (1,)), *agents)) if carry is None else add_batch(carry)
         carry, distribution = act(
             policy, params, carry, add_batch(observation), first=first, action_mask=add_batch(action_mask)

@@ -283,6 +283,6 @@ def _result(run: _Run) -> dict[str, Any]:
         "seconds": time.time() - run.started,
         "seconds_to_first_update": run.first_update_seconds,
         "device": jax.devices()[0].device_kind,
-        "num_devices": jax.device_count(),
+        "num_devices": len(experiment.stages[0].runner.replicated.device_set),
         "config_hash": experiment.digest,
     }

@@ -84,6 +84,7 @@ def test_a_run_logs_evaluates_and_saves_when_due(finished):
     assert [row["step"] for row in rows if "train/loss" in row] == [32 * update for update in train]
     assert sorted(int(path.name) for path in (run_dir / "checkpoints/last").iterdir() if path.is_dir()) == [6, 9, 10]
     assert result["env_steps"] == 320
+    assert result["num_devices"] == 1  # of the eight there are
     assert result["run_dir"] == str(run_dir)
     assert json.loads((run_dir / "result.json").read_text())["evaluation"] == result["evaluation"]
     assert result["best_episode_return"] == max(row["eval/episode_return"] for row in rows if "eval/success" in row)
