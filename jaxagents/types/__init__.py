@@ -1,0 +1,66 @@
+"""Data that crosses module borders, and the pairs of functions that compose.
+
+Shape letters: T time, B batch of environments, N agents or players, A actions. Reinforcement-learning arrays are
+time-first, `[T, B, ...]`. Every record of functions is static and hashable by identity; every record of arrays is a
+frozen pytree.
+"""
+
+from jaxagents.types.environments import (
+    Array,
+    Box,
+    Carry,
+    Discrete,
+    Environment,
+    Params,
+    PyTree,
+    State,
+    Task,
+    TextFace,
+    TimeStep,
+)
+from jaxagents.types.language import (
+    Episode,
+    LanguageModel,
+    LanguagePolicy,
+    Layout,
+    Tokenizer,
+)
+from jaxagents.types.learning import (
+    ActorCritic,
+    Agent,
+    Collector,
+    Learner,
+    Mean,
+    Metrics,
+    Policy,
+    Rollout,
+    Transition,
+)
+
+__all__ = [
+    "ActorCritic",
+    "Agent",
+    "Array",
+    "Box",
+    "Carry",
+    "Collector",
+    "Discrete",
+    "Environment",
+    "Episode",
+    "LanguageModel",
+    "LanguagePolicy",
+    "Layout",
+    "Learner",
+    "Mean",
+    "Metrics",
+    "Params",
+    "Policy",
+    "PyTree",
+    "Rollout",
+    "State",
+    "Task",
+    "TextFace",
+    "TimeStep",
+    "Tokenizer",
+    "Transition",
+]

@@ -1,0 +1,123 @@
+"""Worlds: spaces, time steps, environments and their text faces."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from flax import struct
+
+Array = jax.Array
+PyTree = Any
+Params = PyTree
+Carry = PyTree
+Task = PyTree
+State = PyTree
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """A space of the integers `0 .. num_values - 1`."""
+
+    num_values: int
+    shape: tuple[int, ...] = ()
+    dtype: Any = np.int32
+
+
+@dataclass(frozen=True)
+class Box:
+    """A space of arrays of one shape; `low` and `high` bound every element (`+-inf`: unbounded)."""
+
+    shape: tuple[int, ...]
+    low: float = -np.inf
+    high: float = np.inf
+    dtype: Any = np.float32
+
+
+@struct.dataclass
+class TimeStep:
+    """What an environment says after a reset or a step.
+
+    Attributes:
+        observation: array or pytree of arrays; with agents, every leaf has a leading agent axis `[N, ...]`.
+        reward: float32 `[]`; `[N]` with agents or players. Zero after a reset.
+        terminated: bool `[]`, the episode ended in a terminal state: bootstrap with zero.
+        truncated: bool `[]`, the episode was cut: bootstrap with the value of the true successor.
+        action_mask: bool `[A]` (`[N, A]` with agents), True = allowed; None when every action always is.
+        player: int32 `[]`, who acts next in a turn-based game; None elsewhere.
+        info: dict of arrays. Keys in use: `next_observation` and `next_action_mask` (of the true successor, put there
+            by automatic resets),
+            `episode_return`, `episode_length` (running totals of the episode the step belongs to), `agent_mask`
+            (bool `[N]`, True = the agent exists and is alive), `perspective` (+1 the same player acts next, -1 the
+            opponent does, in zero-sum games), `success` (bool).
+    """
+
+    observation: PyTree
+    reward: Array
+    terminated: Array
+    truncated: Array
+    action_mask: Array | None = None
+    player: Array | None = None
+    info: Mapping[str, Array] = struct.field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Environment:
+    """An environment as pure functions over one instance; callers vmap.
+
+    Attributes:
+        name: for logs and messages.
+        sample_task: `(key, level=None) -> task`; a task is an explicit pytree that fixes one instance.
+        reset: `(key, task) -> (state, timestep)`.
+        step: `(key, state, action) -> (state, timestep)`; a step after the end is a no-op with zero reward that
+            repeats the end flags.
+        observation_space: of one agent.
+        action_space: of one agent.
+        max_steps: upper bound of the length of an episode.
+        num_agents: size of the agent axis; 0 when there is none.
+        num_players: seats of a turn-based game; 1 elsewhere. With more, `reward` is `[num_players]`.
+        render: `(state) -> str`, a text frame, on the host; None when there is none.
+        text: what makes it a text world; None elsewhere.
+    """
+
+    name: str
+    sample_task: Callable[..., Task]
+    reset: Callable[[Array, Task], tuple[State, TimeStep]]
+    step: Callable[[Array, State, Array], tuple[State, TimeStep]]
+    observation_space: PyTree
+    action_space: Discrete | Box
+    max_steps: int
+    num_agents: int = 0
+    num_players: int = 1
+    render: Callable[[State], str] | None = None
+    text: "TextFace | None" = None
+
+
+@dataclass(frozen=True, eq=False)
+class TextFace:
+    """The words of a text world, and who can speak them.
+
+    Observations are int32 `[K]` and actions int32 `[M]` of word ids, -1 pads at the end. An unknown or ill-formed
+    action changes nothing, is answered by the world's "Nothing happens." and sets `info["valid"]` to False.
+    `TimeStep.action_mask`, where a world gives one, says which rows of `actions` are admissible.
+
+    Attributes:
+        words: every phrase the world can say or hear; a word id is an index into them.
+        actions: int32 numpy `[A, M]`, every well-formed action.
+        expert: `(key, state) -> int32 [M]`, solves every task.
+        fingerprint: `(state) -> uint32 []`, equal for states that are the same situation of the same task.
+        sample_held_out_task: as `Environment.sample_task`, of tasks that it never gives.
+        num_levels: difficulties; `level` is in `0 .. num_levels - 1`.
+        prompt: `(task) -> int32 [P]`, said once before the first observation; None when there is nothing to say.
+        thought: `(key, state) -> int32 [H]`, what the expert thinks before it acts; None when it does not.
+    """
+
+    words: tuple[str, ...]
+    actions: np.ndarray
+    expert: Callable[[Array, State], Array]
+    fingerprint: Callable[[State], Array]
+    sample_held_out_task: Callable[..., Task]
+    num_levels: int = 1
+    prompt: Callable[[Task], Array] | None = None
+    thought: Callable[[Array, State], Array] | None = None

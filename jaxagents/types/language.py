@@ -1,0 +1,167 @@
+"""Language: episodes of tokens, tokenizers, models and policies that speak."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from flax import struct
+
+from jaxagents.types.environments import Array, Params, PyTree, Task
+
+
+class Layout(NamedTuple):
+    """Where the tokens of an episode stand: `[prompt | slot | slot | ...]`, a slot per turn.
+
+    A slot is `[observation mark, observation, opening mark | thought, act mark | action]`; without thoughts the
+    opening mark is the act mark, and the second part is missing.
+
+    Attributes:
+        prompt: P, tokens of the prompt.
+        observation: tokens of a rendered observation, marks included.
+        thought: most tokens of a thought; 0 for none.
+        action: most tokens of an action, its end mark included.
+        num_turns: T.
+        context_turns: turns that the policy sees, the present one included; the prompt is always seen.
+    """
+
+    prompt: int
+    observation: int
+    thought: int
+    action: int
+    num_turns: int
+    context_turns: int
+
+    @property
+    def sampled(self) -> int:
+        """Returns the tokens of a slot after the observation."""
+        return self.action + (self.thought + 1 if self.thought else 0)
+
+    @property
+    def slot(self) -> int:
+        """Returns S, the tokens of a turn."""
+        return self.observation + self.sampled
+
+    @property
+    def length(self) -> int:
+        """Returns L."""
+        return self.prompt + self.num_turns * self.slot
+
+
+@struct.dataclass
+class Episode:
+    """Episodes of text, one row each: a prompt, then T turns of one slot of tokens each (see `Layout`).
+
+    Observations and actions are padded, and masks say where. Attention, positions and losses read the masks and never
+    compare tokens with the pad.
+
+    Attributes:
+        tokens: int32 `[B, L]`.
+        token_mask: bool `[B, L]`, True = there is a token, False = padding.
+        action_mask: bool `[B, L]`, tokens that the policy sampled (thoughts, actions and end marks).
+        thought_mask: bool `[B, L]`, those of them that are thoughts.
+        position: int32 `[B, L]`, of a token in its context: how many of its agent's came before.
+        turn: int32 `[B, L]`, -1 for the prompt.
+        agent: int32 `[B, L]`, whose context the token belongs to.
+        behavior_log_prob: float32 `[B, L]`, of sampled tokens under the acting policy, untempered; 0 elsewhere.
+        sampling_log_prob: float32 `[B, L]`, of the same under the distribution they were drawn from.
+        reward: float32 `[B, T]`, zero where there was no turn.
+        valid: bool `[B, T]`, the turn took place.
+        action_valid: bool `[B, T]`, the action of the turn could be parsed and was legal.
+        terminated: bool `[B, T]`, the turn ended the episode in a terminal state.
+        truncated: bool `[B, T]`, the turn ended the episode by a limit.
+        fingerprint: uint32 `[B, T]`, of the state that the turn acted in.
+        success: bool `[B]`.
+        group: int32 `[B]`, episodes of one group play the same task.
+        task: pytree with leaves `[B, ...]`.
+        extras: dict of further arrays with the leading axis B.
+        layout: of the tokens, static; None when they have no slots.
+    """
+
+    tokens: Array
+    token_mask: Array
+    action_mask: Array
+    thought_mask: Array
+    position: Array
+    turn: Array
+    agent: Array
+    behavior_log_prob: Array
+    sampling_log_prob: Array
+    reward: Array
+    valid: Array
+    action_valid: Array
+    terminated: Array
+    truncated: Array
+    fingerprint: Array
+    success: Array
+    group: Array
+    task: Task = None
+    extras: Mapping[str, PyTree] = struct.field(default_factory=dict)
+    layout: Layout | None = struct.field(pytree_node=False, default=None)
+
+
+class Tokenizer(NamedTuple):
+    """Text to token ids and back.
+
+    Attributes:
+        name: for messages.
+        encode: `(text) -> list of ids`, without marks.
+        decode: `(ids) -> text`; marks become nothing.
+        vocab_size: ids are below it.
+        marks: ids of the control tokens by name: "pad", "end" (of an action), "observation" (opens one), "think" (opens
+            a thought), "act" (opens an action, closes a thought).
+        data: what `language.tokenizers.restore` makes the same tokenizer from, as bytes.
+    """
+
+    name: str
+    encode: Callable[[str], list[int]]
+    decode: Callable[[Sequence[int]], str]
+    vocab_size: int
+    marks: Mapping[str, int]
+    data: bytes
+
+
+class LanguageModel(NamedTuple):
+    """A causal model of token sequences; who sees whom is said by masks.
+
+    Attributes:
+        init: `(key) -> params`.
+        apply: `(params, tokens [B, L], *, positions [B, L], mask [B, L, L]) -> hidden [B, L, D]`; `mask` is True where
+            the query (second axis) sees the key (third axis).
+        init_cache: `(batch_size, length) -> cache` of W = length keys and values per row.
+        extend: `(params, cache, tokens [B, S], *, positions [B, S], index, mask [B, S, W]) ->
+            (cache, hidden [B, S, D])`; writes the S keys and values at `index` (int32 `[]`, the same for all rows) and
+            attends to the cache after that.
+        logits: `(params, hidden [..., D]) -> [..., V]`.
+        value: `(params, hidden [..., D]) -> [...]`; None without a value head.
+        vocab_size: V.
+        max_positions: positions must be below it; None when any will do.
+    """
+
+    init: Callable[[Array], Params]
+    apply: Callable[..., Array]
+    init_cache: Callable[[int, int], PyTree]
+    extend: Callable[..., tuple[PyTree, Array]]
+    logits: Callable[[Params, Array], Array]
+    value: Callable[[Params, Array], Array] | None
+    vocab_size: int
+    max_positions: int | None = None
+
+
+class LanguagePolicy(NamedTuple):
+    """A language model that speaks the words of one text world.
+
+    Attributes:
+        model: the network.
+        tokenizer: its tokens.
+        lexicon: `language.lexicon.Lexicon`, the words of the world in these tokens.
+        layout: of its episodes.
+    """
+
+    model: LanguageModel
+    tokenizer: Tokenizer
+    lexicon: Any
+    layout: Layout
+
+    @property
+    def init(self) -> Callable[[Array], Params]:
+        """Returns `(key) -> params`."""
+        return self.model.init
