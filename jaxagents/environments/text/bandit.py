@@ -1,0 +1,265 @@
+"""A bandit whose arms have names: what a name is worth has to be learnt, or found out by pulling."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.text.faces import absorbing_world
+from jaxagents.environments.text.splits import draw_distinct, hash_integers, split_tasks
+from jaxagents.environments.text.words import DIGITS, NOTHING_HAPPENS, compact, find_row, make_words, number_words
+from jaxagents.environments.timesteps import first_timestep
+from jaxagents.types import Array, Box, Environment, Task, TextFace, TimeStep
+
+NAMES = (
+    *("phoenix", "dragon", "griffin", "unicorn", "hydra", "sphinx", "kraken", "pegasus"),
+    *("basilisk", "chimera", "centaur", "cyclops", "minotaur", "cerberus", "golem", "yeti"),
+)
+MEANS = np.linspace(0.1, 0.9, len(NAMES))
+"""Expected payoff before rounding, by rank; the worst comes first."""
+POINTS = 10
+"""Payoffs are whole points from 0 to this; as rewards they are divided by it."""
+
+
+@struct.dataclass
+class BanditState:
+    """What was pulled last.
+
+    Attributes:
+        task: the task of the episode.
+        identity: uint32, hash of the task.
+        arm: int32, index in `NAMES` of the arm pulled last; -1 before the first pull.
+        points: int32, what it paid.
+        valid: bool, the last action named an arm of the task.
+        num_steps: int32, turns taken.
+    """
+
+    task: Task
+    identity: Array
+    arm: Array
+    points: Array
+    valid: Array
+    num_steps: Array
+
+
+def make_environment(
+    num_arms: Sequence[int] = (2, 2, 4),
+    min_gaps: Sequence[float] = (0.3, 0.0, 0.0),
+    *,
+    num_pulls: int = 1,
+    distribution: str = "gaussian",
+    noise: float = 0.2,
+    informative_names: bool = True,
+    names_seed: int = 0,
+    reward: str = "dense",
+    held_out_fraction: float = 0.25,
+) -> Environment:
+    """Makes a bandit with named arms.
+
+    Sixteen names have qualities, mean payoffs from 0.1 to 0.9, that never change and are nowhere written down. A task
+    shows some of the names in some order; the action is one of them. Held-out tasks are ordered lists of names that
+    training never shows, so they are solved by whoever learnt the qualities of single names from other lists. With
+    `informative_names=False`, every task deals the qualities anew, and with several pulls the best arm can only be
+    found by trying: the task for memory.
+
+    The observation is `arms <names> .`, then what the last pull said: `<name> pays <digits> .`, or
+    "nothing happens ." where the action was not one of the names. Such a turn counts as a pull. `info["success"]` is
+    set in the last turn of an episode if it pulled the best arm. `action_mask` allows the arms of the task.
+
+    The task is `{"names", "ranks": int32 [N] with -1 for no arm, "level": int32}`; the rank counts from the worst.
+
+    Args:
+        num_arms: arms, one per level, from 2 to 16.
+        min_gaps: least difference of the means of the best and the second arm, one per level.
+        num_pulls: turns of an episode.
+        distribution: "gaussian" pays the mean plus noise, rounded to points and clipped to 0 .. 10 points;
+            "bernoulli" pays 10 points with the probability of the mean, else none: a risky arm.
+        noise: standard deviation of the former.
+        informative_names: whether a name has the same quality in all tasks.
+        names_seed: which name has which quality.
+        reward: "dense" is the payoff of every pull, in units of 10 points; "sparse" is 1 with success and else 0.
+        held_out_fraction: of the tasks.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ValueError: numbers of arms or gaps that no names have, no pull, negative noise, an unknown distribution or
+            reward.
+
+    References:
+        Wang et al. (2025), RAGEN, section 3.1, where two names stand for a safe and a risky arm.
+    """
+    num_arms, min_gaps = tuple(num_arms), tuple(min_gaps)
+    _check(num_arms, min_gaps, num_pulls, distribution, noise, reward)
+    words, ids = make_words(NAMES, DIGITS, ("arms", "pays", "."), NOTHING_HAPPENS, ("pull the arm that pays most",))
+    actions = ids(*NAMES)[:, None]
+    observe = _make_observe(max(num_arms), ids)
+    sample = _make_sample(num_arms, min_gaps, names_seed if informative_names else None)
+    sample_task, sample_held_out_task = split_tasks(
+        sample, identify, num_levels=len(num_arms), held_out_fraction=held_out_fraction
+    )
+
+    def action_mask(state: BanditState) -> Array:
+        return jnp.any(jnp.arange(len(NAMES))[:, None] == state.task["names"][None, :], axis=1)
+
+    def reset(key: Array, task: Task) -> tuple[BanditState, TimeStep]:
+        del key
+        zero = jnp.zeros((), jnp.int32)
+        state = BanditState(
+            task=task, identity=identify(task), arm=zero - 1, points=zero, valid=jnp.ones((), bool), num_steps=zero
+        )
+        info = {"success": jnp.zeros((), bool), "valid": state.valid}
+        return state, first_timestep(observe(state), action_mask=action_mask(state), info=info)
+
+    def draw_points(key: Array, mean: Array) -> Array:
+        if distribution == "bernoulli":
+            return jnp.where(jax.random.uniform(key) < mean, POINTS, 0)
+        return jnp.clip(jnp.round(POINTS * (mean + noise * jax.random.normal(key))), 0, POINTS).astype(jnp.int32)
+
+    def step(key: Array, state: BanditState, action: Array) -> tuple[BanditState, TimeStep]:
+        arm, known = find_row(action, actions)
+        valid = known & jnp.any(state.task["names"] == arm)
+        rank = jnp.max(jnp.where(state.task["names"] == arm, state.task["ranks"], 0))
+        points = draw_points(key, jnp.asarray(MEANS, jnp.float32)[rank])
+        state = state.replace(
+            arm=jnp.where(valid, arm, state.arm),
+            points=jnp.where(valid, points, state.points),
+            valid=valid,
+            num_steps=state.num_steps + 1,
+        )
+        terminated = state.num_steps >= num_pulls
+        success = valid & terminated & (rank == jnp.max(state.task["ranks"]))
+        payoff = jnp.where(valid, points, 0) / POINTS if reward == "dense" else success
+        timestep = TimeStep(
+            observation=observe(state),
+            reward=payoff.astype(jnp.float32),
+            terminated=terminated,
+            truncated=jnp.zeros((), bool),
+            action_mask=action_mask(state),
+            info={"success": success, "valid": valid},
+        )
+        return state, timestep
+
+    face = TextFace(
+        words=words,
+        actions=actions,
+        expert=lambda key, state: jnp.asarray(actions)[state.task["names"][jnp.argmax(state.task["ranks"])]],
+        fingerprint=lambda state: hash_integers(state.identity, state.arm, state.points),
+        sample_held_out_task=sample_held_out_task,
+        num_levels=len(num_arms),
+        prompt=lambda task: jnp.asarray(ids("pull the arm that pays most", ".")),
+    )
+    environment = Environment(
+        name="bandit",
+        sample_task=sample_task,
+        reset=reset,
+        step=step,
+        observation_space=Box((max(num_arms) + 7,), -1, len(words) - 1, np.int32),
+        action_space=Box((1,), -1, len(words) - 1, np.int32),
+        max_steps=num_pulls,
+        render=render,
+        text=face,
+    )
+    return absorbing_world(environment)
+
+
+def _check(
+    num_arms: Sequence[int],
+    min_gaps: Sequence[float],
+    num_pulls: int,
+    distribution: str,
+    noise: float,
+    reward: str,
+) -> None:
+    if not num_arms or min(num_arms) < 2 or max(num_arms) > len(NAMES):
+        raise ValueError(f"`num_arms` must be from 2 to {len(NAMES)}, got {num_arms}; try (2,).")
+    if len(min_gaps) != len(num_arms):
+        raise ValueError(f"`min_gaps` must be one per number of arms, got {min_gaps} for {num_arms}.")
+    for arms, gap in zip(num_arms, min_gaps):
+        if gap < 0.0 or not best_weights(arms, gap).any():
+            raise ValueError(f"`min_gaps` must leave room for {arms} arms of means from 0.1 to 0.9, got {gap}; try 0.")
+    if num_pulls < 1:
+        raise ValueError(f"`num_pulls` must be at least 1, got {num_pulls}.")
+    if distribution not in ("gaussian", "bernoulli"):
+        raise ValueError(f'`distribution` must be "gaussian" or "bernoulli", got {distribution!r}.')
+    if noise < 0.0:
+        raise ValueError(f"`noise` must be at least 0, got {noise}; try 0.2.")
+    if reward not in ("sparse", "dense"):
+        raise ValueError(f'`reward` must be "sparse" or "dense", got {reward!r}.')
+
+
+def identify(task: Task) -> Array:
+    """Computes the hash of the arms and their qualities in order, uint32 `[]`; the level does not count."""
+    # The array is as long as the arms of the hardest level; a list of arms is the same in all of them.
+    return hash_integers(task["names"], task["ranks"])
+
+
+def _rank_gap(gap: float) -> int:
+    return max(1, math.ceil(gap / (MEANS[1] - MEANS[0]) - 1e-9))
+
+
+def best_weights(num_arms: int, gap: float) -> np.ndarray:
+    """Counts the sets of arms that each rank is the best of, by at least the gap; float `[16]`, on the host."""
+    room = np.arange(len(NAMES)) - _rank_gap(gap) + 1
+    return np.asarray([float(math.comb(max(below, 0), num_arms - 1)) for below in room.tolist()])
+
+
+def _make_sample(
+    num_arms: Sequence[int], min_gaps: Sequence[float], names_seed: int | None
+) -> Callable[[Array, Array], Task]:
+    """Makes `(key, level) -> task`: all sets of arms with the gap are equally likely, in all orders."""
+    width = max(num_arms)
+    weights = np.stack([best_weights(arms, gap) for arms, gap in zip(num_arms, min_gaps)])
+    gaps = np.asarray([_rank_gap(gap) for gap in min_gaps], np.int32)
+    names_by_rank = None if names_seed is None else np.random.default_rng(names_seed).permutation(len(NAMES))
+
+    def sample(key: Array, level: Array) -> Task:
+        best_key, others_key, order_key, names_key = jax.random.split(key, 4)
+        best = jax.random.categorical(best_key, jnp.log(jnp.asarray(weights, jnp.float32))[level])
+        allowed = np.arange(len(NAMES)) <= best - jnp.asarray(gaps)[level]
+        ranks = jnp.concatenate([best[None], draw_distinct(others_key, allowed, width - 1)])
+        exists = np.arange(width) < jnp.asarray(num_arms, jnp.int32)[level]
+        ranks = jnp.where(exists, ranks[draw_distinct(order_key, exists, width)], -1).astype(jnp.int32)
+        if names_by_rank is None:
+            names = draw_distinct(names_key, jnp.ones(len(NAMES), bool), width)
+        else:
+            names = jnp.asarray(names_by_rank)[ranks]
+        return {"names": jnp.where(exists, names, -1).astype(jnp.int32), "ranks": ranks, "level": level}
+
+    return sample
+
+
+def _make_observe(width: int, ids: Callable[..., np.ndarray]) -> Callable[[BanditState], Array]:
+    name_ids, digit_ids = ids(*NAMES), ids(*DIGITS)
+    arms, pays, stop = (ids(word) for word in ("arms", "pays", "."))
+    nothing = np.append(ids(*NOTHING_HAPPENS), np.full(3, -1, np.int32))
+
+    def observe(state: BanditState) -> Array:
+        names = state.task["names"]
+        names = jnp.where(names >= 0, jnp.asarray(name_ids)[names], -1)
+        points = number_words(state.points, digit_ids, 2)
+        outcome = jnp.concatenate([jnp.asarray(name_ids)[state.arm][None], pays, points, stop])
+        outcome = jnp.where(state.arm >= 0, outcome, -1)
+        outcome = jnp.where(state.valid, outcome, jnp.asarray(nothing))
+        return compact(jnp.concatenate([arms, names, stop, outcome]))
+
+    return observe
+
+
+def render(state: BanditState) -> str:
+    """Writes the arms with their mean payoffs, and what was pulled last.
+
+    Args:
+        state: of one instance, on the host.
+
+    Returns:
+        One line per arm, `>` before the one that was pulled last.
+    """
+    arms = zip(np.asarray(state.task["names"]).tolist(), np.asarray(state.task["ranks"]).tolist())
+    return "\n".join(
+        f"{'>' if name == int(state.arm) else ' '} {NAMES[name]} {MEANS[rank]:.2f}" for name, rank in arms if name >= 0
+    )

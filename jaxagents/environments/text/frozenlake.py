@@ -1,0 +1,346 @@
+"""A frozen lake in words: walk to the goal and keep off the holes; the whole lake is seen."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.text.faces import absorbing_world
+from jaxagents.environments.text.splits import hash_integers, split_tasks
+from jaxagents.environments.text.words import NOTHING_HAPPENS, find_row, make_words
+from jaxagents.environments.timesteps import first_timestep
+from jaxagents.types import Array, Box, Environment, Task, TextFace, TimeStep
+
+ACTIONS = ("left", "down", "right", "up")
+"""Neighbours in this list are perpendicular to each other."""
+MOVES = np.asarray([(0, -1), (1, 0), (0, 1), (-1, 0)], np.int32)
+"""Row and column of the actions."""
+FROZEN, HOLE, GOAL, PLAYER, PLAYER_IN_HOLE, PLAYER_AT_GOAL = CELLS = ("_", "O", "G", "P", "X", "V")
+ROW_END = "/"
+PLAN_DISCOUNT = 0.99
+
+
+@struct.dataclass
+class FrozenLakeState:
+    """Where the player is. Cells are numbered row by row in a grid of S columns, also on a smaller lake.
+
+    Attributes:
+        task: the task of the episode.
+        identity: uint32, hash of the task.
+        plan: int32 `[S * S]`, the best action in each cell.
+        distance: float32 `[S * S]`, steps to the goal.
+        position: int32, cell of the player.
+        valid: bool, the last action was understood.
+        num_steps: int32, steps taken.
+    """
+
+    task: Task
+    identity: Array
+    plan: Array
+    distance: Array
+    position: Array
+    valid: Array
+    num_steps: Array
+
+
+def make_environment(
+    sizes: Sequence[int] = (4, 4, 6, 8),
+    hole_fractions: Sequence[float] = (0.1, 0.2, 0.2, 0.2),
+    *,
+    slip_probability: float = 0.0,
+    random_start: bool = True,
+    random_goal: bool = True,
+    reward: str = "sparse",
+    step_penalty: float = 0.0,
+    max_steps: int | None = None,
+    held_out_fraction: float = 0.25,
+) -> Environment:
+    """Makes a frozen lake whose maps are tasks.
+
+    The observation has a word per cell and "/" between the rows: "P" the player, "_" ice, "O" a hole, "G" the goal,
+    "X" the player in a hole, "V" the player at the goal; "nothing happens ." follows after an action that is not one
+    of "left", "down", "right", "up". The border stops a move. A hole ends the episode without reward, the goal with
+    reward 1 and `info["success"]`. Without slipping, every map can be solved within `max_steps`; held-out tasks are
+    maps (holes, start and goal) that training never sees.
+
+    Dense rewards add the progress `phi(s') - phi(s)` with `phi(s) = 1 - d(s) / d(start)` and 0 in a hole, where d is
+    the number of steps to the goal: 1 in total along any way to the goal. With slipping,
+    `d = log V / log(0.99)` of the optimal discounted chance V of reaching the goal.
+
+    The task is `{"holes": bool [S, S], "start", "goal", "size", "level": int32}`, where S is the largest size.
+
+    Args:
+        sizes: cells of a side, one per level, at least 4.
+        hole_fractions: chance that a cell off the way that keeps a map solvable is a hole, one per level, in (0, 1)
+            (Gym: 0.2).
+        slip_probability: of moving at a right angle instead, to either side with half of it (Gym: 2/3).
+        random_start: False starts in the top left corner.
+        random_goal: False puts the goal into the bottom right corner.
+        reward: "sparse" or "dense".
+        step_penalty: subtracted from the reward of every step.
+        max_steps: steps before truncation; None for the longest way that a map is made with, four sides less four, or
+            four times that with slipping.
+        held_out_fraction: of the tasks.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ValueError: sizes or fractions that do not fit, an unknown reward, a probability outside of [0, 1], or a limit
+            that leaves no time to cross the lake.
+
+    References:
+        Brockman et al. (2016), OpenAI Gym, FrozenLake-v1; Wang et al. (2025), RAGEN, section 3.1.
+    """
+    sizes, hole_fractions = tuple(sizes), tuple(hole_fractions)
+    side = max(sizes, default=0)
+    longest = 4 * (side - 1) * (4 if slip_probability > 0.0 else 1)
+    max_steps = longest if max_steps is None else max_steps
+    _check(sizes, hole_fractions, slip_probability, reward, max_steps)
+    words, ids = make_words(CELLS, (ROW_END,), ACTIONS, NOTHING_HAPPENS, ("walk to", "and keep off", "."))
+    actions = ids(*ACTIONS)[:, None]
+    observe = _make_observe(side, ids)
+    sample = _make_sample(sizes, hole_fractions, random_start, random_goal, max_steps)
+    sample_task, sample_held_out_task = split_tasks(
+        sample, identify, num_levels=len(sizes), held_out_fraction=held_out_fraction
+    )
+
+    def reset(key: Array, task: Task) -> tuple[FrozenLakeState, TimeStep]:
+        del key
+        plan, distance = plan_routes(task["holes"], task["goal"], task["size"], slip_probability=slip_probability)
+        state = FrozenLakeState(
+            task=task,
+            identity=identify(task),
+            plan=plan,
+            distance=distance,
+            position=task["start"],
+            valid=jnp.ones((), bool),
+            num_steps=jnp.zeros((), jnp.int32),
+        )
+        return state, first_timestep(observe(state), info={"success": jnp.zeros((), bool), "valid": state.valid})
+
+    def step(key: Array, state: FrozenLakeState, action: Array) -> tuple[FrozenLakeState, TimeStep]:
+        direction, valid = find_row(action, actions)
+        if slip_probability > 0.0:
+            draw = jax.random.uniform(key)
+            turn = jnp.where(draw < slip_probability / 2, 1, jnp.where(draw < slip_probability, -1, 0))
+            direction = (direction + turn) % len(ACTIONS)
+        position = jnp.stack(jnp.divmod(state.position, side)) + jnp.asarray(MOVES)[direction]
+        position = jnp.clip(position, 0, state.task["size"] - 1)
+        position = jnp.where(valid, position[0] * side + position[1], state.position)
+        following = state.replace(position=position, valid=valid, num_steps=state.num_steps + 1)
+        success = position == state.task["goal"]
+        terminated = success | state.task["holes"].reshape(-1)[position]
+        progress = potential(following) - potential(state) if reward == "dense" else 0.0
+        timestep = TimeStep(
+            observation=observe(following),
+            reward=(success + progress - step_penalty).astype(jnp.float32),
+            terminated=terminated,
+            truncated=(following.num_steps >= max_steps) & ~terminated,
+            info={"success": success, "valid": valid},
+        )
+        return following, timestep
+
+    face = TextFace(
+        words=words,
+        actions=actions,
+        expert=lambda key, state: jnp.asarray(actions)[state.plan[state.position]],
+        fingerprint=lambda state: hash_integers(state.identity, state.position),
+        sample_held_out_task=sample_held_out_task,
+        num_levels=len(sizes),
+        prompt=lambda task: jnp.asarray(ids("walk to", GOAL, "and keep off", HOLE, ".")),
+    )
+    environment = Environment(
+        name="frozenlake",
+        sample_task=sample_task,
+        reset=reset,
+        step=step,
+        observation_space=Box((_num_words(side),), -1, len(words) - 1, np.int32),
+        action_space=Box((1,), -1, len(words) - 1, np.int32),
+        max_steps=max_steps,
+        render=render,
+        text=face,
+    )
+    return absorbing_world(environment)
+
+
+def _check(sizes: Sequence[int], hole_fractions: Sequence[float], slip: float, reward: str, max_steps: int) -> None:
+    if not sizes or min(sizes) < 4:
+        raise ValueError(f"`sizes` must be at least 4, got {sizes}; try (4,).")
+    if len(hole_fractions) != len(sizes) or not 0.0 < min(hole_fractions) <= max(hole_fractions) < 1.0:
+        raise ValueError(f"`hole_fractions` must be in (0, 1), one per size, got {hole_fractions} for {sizes}.")
+    if not 0.0 <= slip <= 1.0:
+        raise ValueError(f"`slip_probability` must be in [0, 1], got {slip}; try 0 or 2/3.")
+    if reward not in ("sparse", "dense"):
+        raise ValueError(f'`reward` must be "sparse" or "dense", got {reward!r}.')
+    if max_steps < 2 * (max(sizes) - 1):
+        raise ValueError(
+            f"`max_steps` must leave time to cross a lake of {max(sizes)}, got {max_steps}; try {4 * max(sizes) - 4}."
+        )
+
+
+def potential(state: FrozenLakeState) -> Array:
+    """Computes the share of the way from the start to the goal that is done, float32 `[]`; 0 in a hole."""
+    in_hole = state.task["holes"].reshape(-1)[state.position]
+    return jnp.where(in_hole, 0.0, 1.0 - state.distance[state.position] / state.distance[state.task["start"]])
+
+
+def identify(task: Task) -> Array:
+    """Computes the hash of a map, uint32 `[]`; the level does not count."""
+    return hash_integers(task["holes"], task["start"], task["goal"], task["size"])
+
+
+def _num_words(side: int) -> int:
+    return side * side + side - 1 + len(NOTHING_HAPPENS)
+
+
+def _make_observe(side: int, ids: Callable[..., np.ndarray]) -> Callable[[FrozenLakeState], Array]:
+    """Makes `state -> int32 [K]`, a gather from the words of the cells and the words that are always the same."""
+    row_end, nothing, stop, pad = side * side + np.arange(4)
+    layouts = np.full((2, side + 1, _num_words(side)), pad, np.int32)
+    for size in range(1, side + 1):
+        rows = [[row * side + column for column in range(size)] + [row_end] for row in range(size)]
+        grid = [place for row in rows for place in row][:-1]
+        layouts[:, size, : len(grid)] = grid
+        layouts[0, size, len(grid) : len(grid) + 2] = nothing, stop
+    fixed = np.append(ids(ROW_END, *NOTHING_HAPPENS), np.int32(-1))
+    player_words = ids(PLAYER, PLAYER_IN_HOLE, PLAYER_AT_GOAL)
+    frozen, hole, goal = ids(FROZEN, HOLE, GOAL)
+
+    def observe(state: FrozenLakeState) -> Array:
+        cells = jnp.arange(side * side)
+        holes = state.task["holes"].reshape(-1)
+        player = jnp.where(state.position == state.task["goal"], 2, holes[state.position].astype(jnp.int32))
+        ground = jnp.where(holes, hole, jnp.where(cells == state.task["goal"], goal, frozen))
+        seen = jnp.where(cells == state.position, jnp.asarray(player_words)[player], ground)
+        layout = jnp.asarray(layouts)[state.valid.astype(jnp.int32), state.task["size"]]
+        return jnp.concatenate([seen, jnp.asarray(fixed)])[layout].astype(jnp.int32)
+
+    return observe
+
+
+def _make_sample(
+    sizes: Sequence[int], hole_fractions: Sequence[float], random_start: bool, random_goal: bool, max_steps: int
+) -> Callable[[Array, Array], Task]:
+    """Makes `(key, level) -> task`. A way to the goal by a random cell comes first, then holes off that way."""
+    side = max(sizes)
+
+    def sample(key: Array, level: Array) -> Task:
+        start_key, goal_key, waypoint_key, route_key, hole_key = jax.random.split(key, 5)
+        size, share = jnp.asarray(sizes, jnp.int32)[level], jnp.asarray(hole_fractions, jnp.float32)[level]
+        last = size * size - 1
+        # A fixed goal is the last cell, and a random one is never the start.
+        start = jax.random.randint(start_key, (), 0, last + random_goal) if random_start else jnp.zeros((), jnp.int32)
+        goal = jax.random.randint(goal_key, (), 0, last) if random_goal else last
+        goal = goal + (goal >= start) if random_goal else goal
+        waypoint = jax.random.randint(waypoint_key, (), 0, last + 1)
+        start, goal, waypoint = (jnp.stack(jnp.divmod(cell, size)) for cell in (start, goal, waypoint))
+        detour = jnp.sum(jnp.abs(waypoint - start)) + jnp.sum(jnp.abs(goal - waypoint))
+        waypoint = jnp.where(detour <= max_steps, waypoint, start)
+        route = draw_route(route_key, start, waypoint, goal, 4 * (side - 1))
+        rows, columns = np.indices((side, side)).reshape(2, -1)
+        cells = np.arange(side * side)
+        on_route = jnp.any((route[:, 0] * side + route[:, 1])[:, None] == cells[None, :], axis=0)
+        free = (rows < size) & (columns < size) & ~on_route
+        holes = free & (jax.random.uniform(hole_key, cells.shape) < share)
+        return {
+            "holes": holes.reshape(side, side),
+            "start": start[0] * side + start[1],
+            "goal": goal[0] * side + goal[1],
+            "size": size,
+            "level": level,
+        }
+
+    return sample
+
+
+def draw_route(key: Array, start: Array, waypoint: Array, goal: Array, num_moves: int) -> Array:
+    """Draws a way from start to goal by the waypoint, each half uniformly among the shortest ones.
+
+    Args:
+        key: PRNG key.
+        start: int32 `[2]`, row and column.
+        waypoint: int32 `[2]`.
+        goal: int32 `[2]`.
+        num_moves: at least the length of the way.
+
+    Returns:
+        Int32 `[num_moves + 1, 2]`, the cells of the way; the goal fills up the rest.
+    """
+
+    def move(carry: tuple[Array, Array], draw: Array) -> tuple[tuple[Array, Array], Array]:
+        position, passed = carry
+        rest = jnp.where(passed, goal, waypoint) - position
+        vertical = draw * jnp.sum(jnp.abs(rest)) < jnp.abs(rest[0])
+        position = position + jnp.sign(rest) * jnp.stack([vertical, ~vertical])
+        return (position, passed | jnp.all(position == waypoint)), position
+
+    first = (start, jnp.all(start == waypoint))
+    _, cells = jax.lax.scan(move, first, jax.random.uniform(key, (num_moves,)), unroll=4)
+    return jnp.concatenate([start[None], cells])
+
+
+def plan_routes(holes: Array, goal: Array, size: Array, *, slip_probability: float) -> tuple[Array, Array]:
+    """Computes the best action and the distance to the goal in every cell, by value iteration.
+
+    `V(goal) = 1`, `V(hole) = 0`, `V(s) = 0.99 max_a E[V(s') | s, a]`; without slipping, `V = 0.99^steps`.
+
+    Args:
+        holes: bool `[S, S]`.
+        goal: int32 `[]`, a cell.
+        size: int32 `[]`, side of the lake, at most S.
+        slip_probability: see `make_environment`.
+
+    Returns:
+        Actions int32 `[S * S]` and distances `log V / log 0.99`, float32 `[S * S]`, some 1400 where the goal cannot
+        be reached.
+    """
+    side = holes.shape[0]
+    # One axis of S * S cells: loops over the short axes of a square are several times slower on XLA:CPU.
+    holes, cells = holes.reshape(-1), np.arange(side * side)
+    rows, columns = np.divmod(cells, side)
+    targets = [(rows + row, columns + column) for row, column in MOVES]
+    inside = [(row >= 0) & (row < size) & (column >= 0) & (column < size) for row, column in targets]
+
+    def action_values(value: Array) -> list[Array]:
+        padded = jnp.pad(value, side)
+        first = [side + row * side + column for row, column in MOVES.tolist()]
+        ahead = [padded[place : place + side * side] for place in first]
+        ahead = [jnp.where(allowed, there, value) for allowed, there in zip(inside, ahead)]
+        if slip_probability == 0.0:
+            return ahead
+        aside = [ahead[i - 1] + ahead[(i + 1) % len(ahead)] for i in range(len(ahead))]
+        return [(1.0 - slip_probability) * a + slip_probability / 2 * b for a, b in zip(ahead, aside)]
+
+    def improve(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        value, _ = carry
+        improved = PLAN_DISCOUNT * functools.reduce(jnp.maximum, action_values(value))
+        improved = jnp.where(holes | at_goal, value, improved)
+        return improved, jnp.max(jnp.abs(improved - value))
+
+    at_goal = cells == goal
+    start = (at_goal.astype(jnp.float32), jnp.ones((), jnp.float32))
+    value, _ = jax.lax.while_loop(lambda carry: carry[1] > 1e-6, improve, start)
+    plan = jnp.argmax(jnp.stack(action_values(value)), axis=0).astype(jnp.int32)
+    return plan, jnp.log(jnp.maximum(value, 1e-6)) / np.log(PLAN_DISCOUNT)
+
+
+def render(state: FrozenLakeState) -> str:
+    """Draws the lake with the symbols of the observation.
+
+    Args:
+        state: of one instance, on the host.
+
+    Returns:
+        One line per row.
+    """
+    holes, size = np.asarray(state.task["holes"]), int(state.task["size"])
+    side = holes.shape[0]
+    cells = np.where(holes, HOLE, FROZEN).reshape(-1)
+    player = PLAYER_IN_HOLE if holes.reshape(-1)[int(state.position)] else PLAYER
+    cells[int(state.task["goal"])] = GOAL
+    cells[int(state.position)] = PLAYER_AT_GOAL if int(state.position) == int(state.task["goal"]) else player
+    return "\n".join("".join(row[:size]) for row in cells.reshape(side, side)[:size])

@@ -1,0 +1,221 @@
+"""Rules of the household world: what can be done, what it does, and when a task is done."""
+
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.environments.text import household_tables as names
+from jaxagents.environments.text.household_tables import Tables
+from jaxagents.types import Array
+
+ABSENT, HELD = -1, -2
+"""In `places`: the object is not in this task; it is in the hand."""
+
+ORDINARY, HOT, COOL = range(3)
+"""Temperatures."""
+
+
+@struct.dataclass
+class HouseholdTask:
+    """A goal and where things are at first; every receptacle is closed that can be, and nothing is held.
+
+    Attributes:
+        level: int32.
+        family: int32, of `household_tables.GOALS`.
+        object_type: int32, of the object that the goal names.
+        target_kind: int32, of the receptacle that it names; of the desk, where the lamp is, when it names the lamp.
+        places: int32 `[U]`, receptacle of each object, or `ABSENT`.
+    """
+
+    level: Array
+    family: Array
+    object_type: Array
+    target_kind: Array
+    places: Array
+
+
+@struct.dataclass
+class HouseholdState:
+    """The world as it is.
+
+    Attributes:
+        task: the task of the episode.
+        location: int32, the receptacle that the agent is at; R in the middle of the room.
+        opened: bool `[R]`.
+        visited: bool `[R]`, the agent has seen what is in it.
+        places: int32 `[U]`, receptacle of each object, `ABSENT` or `HELD`.
+        temperature: int32 `[U]`.
+        clean: bool `[U]`.
+        sliced: bool `[U]`.
+        num_steps: int32, steps taken.
+    """
+
+    task: HouseholdTask
+    location: Array
+    opened: Array
+    visited: Array
+    places: Array
+    temperature: Array
+    clean: Array
+    sliced: Array
+    num_steps: Array
+
+
+def first_state(tables: Tables, task: HouseholdTask) -> HouseholdState:
+    """Returns the state in which a task begins."""
+    receptacles = jnp.zeros(tables.closable.shape, bool)
+    objects = jnp.zeros(tables.object_type.shape, bool)
+    return HouseholdState(
+        task=task,
+        location=jnp.asarray(tables.num_receptacles, jnp.int32),
+        opened=receptacles,
+        visited=receptacles,
+        places=task.places,
+        temperature=objects.astype(jnp.int32),
+        clean=objects,
+        sliced=objects,
+        num_steps=jnp.zeros((), jnp.int32),
+    )
+
+
+def accessible(tables: Tables, state: HouseholdState) -> Array:
+    """Returns whether the agent is at a receptacle that it can look into: bool `[]`."""
+    return jnp.any(_here(tables, state) & (state.opened | ~jnp.asarray(tables.closable)))
+
+
+def visible(tables: Tables, state: HouseholdState) -> Array:
+    """Returns which objects the agent sees where it is: bool `[U]`."""
+    return (state.places == state.location) & accessible(tables, state)
+
+
+def is_goal_type(tables: Tables, state: HouseholdState) -> Array:
+    """Returns which objects the task is about: bool `[U]`."""
+    return (jnp.asarray(tables.object_type) == state.task.object_type) & (state.places != ABSENT)
+
+
+def admissible(tables: Tables, state: HouseholdState) -> Array:
+    """Computes which actions can be done.
+
+    Args:
+        tables: of the world.
+        state: what is the case.
+
+    Returns:
+        Bool `[A]`, over `tables.actions`.
+    """
+    here, near = _here(tables, state), accessible(tables, state)
+    exists = jnp.arange(tables.num_receptacles) < level_sizes(tables, "num_receptacles")[state.task.level]
+    held, seen = state.places == HELD, visible(tables, state)
+    by_verb = {
+        names.GO: exists & ~here,
+        names.OPEN: here & jnp.asarray(tables.closable) & ~state.opened,
+        names.CLOSE: here & state.opened,
+        names.TAKE: seen & ~jnp.any(held),
+        names.PUT: held & near,
+        names.WASH: held & (state.location == tables.stations["sinkbasin"]),
+        names.WARM: held & (state.location == tables.stations["microwave"]),
+        names.CHILL: held & (state.location == tables.stations["fridge"]),
+        names.SLICE: seen & ~state.sliced & jnp.any(held & tables.is_knife),
+        names.LOOK_AT: seen | held,
+        names.USE: (state.location == tables.stations["desk"])[None],
+        names.LOOK: jnp.ones((1,), bool),
+        names.INVENTORY: jnp.ones((1,), bool),
+    }
+    # `tables.actions` are sorted by verb, and every verb takes some of the indices.
+    rows = [by_verb[verb][tables.argument[tables.verb == verb]] for verb in by_verb]
+    return jnp.concatenate(rows)
+
+
+def transition(tables: Tables, state: HouseholdState, verb: Array, argument: Array) -> HouseholdState:
+    """Does an action.
+
+    Args:
+        tables: of the world.
+        state: what is the case.
+        verb: int32, of an admissible action; `NO_VERB` does nothing.
+        argument: int32, its receptacle or object.
+
+    Returns:
+        What is the case then; `num_steps` is left as it is.
+    """
+    receptacle = jnp.arange(tables.num_receptacles) == argument
+    thing = jnp.arange(len(tables.object_type)) == argument
+    places = jnp.where(thing & (verb == names.PUT), state.location, state.places)
+    temperature = jnp.where(thing & (verb == names.WARM), HOT, state.temperature)
+    state = state.replace(
+        location=jnp.where(verb == names.GO, argument, state.location),
+        opened=(state.opened | (receptacle & (verb == names.OPEN))) & ~(receptacle & (verb == names.CLOSE)),
+        places=jnp.where(thing & (verb == names.TAKE), HELD, places),
+        temperature=jnp.where(thing & (verb == names.CHILL), COOL, temperature),
+        clean=state.clean | (thing & (verb == names.WASH)),
+        sliced=state.sliced | (thing & (verb == names.SLICE)),
+    )
+    return state.replace(visited=state.visited | (_here(tables, state) & accessible(tables, state)))
+
+
+def treated(state: HouseholdState) -> Array:
+    """Returns which objects are as the goal wants them, wherever they are: bool `[U]`."""
+    family = state.task.family
+    return (
+        ((family != names.CLEAN) | state.clean)
+        & ((family != names.HEAT) | (state.temperature == HOT))
+        & ((family != names.COOL) | (state.temperature == COOL))
+    )
+
+
+def placed(tables: Tables, state: HouseholdState) -> Array:
+    """Returns which objects the task is about are as and where it wants them: bool `[U]`, all False for a look."""
+    target = jnp.asarray(tables.kind) == state.task.target_kind
+    there = jnp.any((state.places[:, None] == jnp.arange(tables.num_receptacles)[None, :]) & target[None, :], axis=1)
+    return is_goal_type(tables, state) & there & treated(state) & (state.task.family != names.EXAMINE)
+
+
+def known(tables: Tables, state: HouseholdState) -> Array:
+    """Returns which objects are where the agent has seen what is, or in its hand: bool `[U]`."""
+    at = state.places[:, None] == jnp.arange(tables.num_receptacles)[None, :]
+    return jnp.any(at & state.visited[None, :], axis=1) | (state.places == HELD)
+
+
+def is_success(tables: Tables, state: HouseholdState, verb: Array) -> Array:
+    """Returns whether a task is done.
+
+    Args:
+        tables: of the world.
+        state: after the action.
+        verb: int32, of the action if it was admissible, else `NO_VERB`.
+
+    Returns:
+        Bool `[]`: the named objects are placed, both of two; or the lamp is used with the named object in the hand.
+    """
+    subject = is_goal_type(tables, state)
+    looked = (verb == names.USE) & jnp.any(subject & (state.places == HELD))
+    return jnp.where(state.task.family == names.EXAMINE, looked, jnp.all(placed(tables, state) | ~subject))
+
+
+def progress(tables: Tables, state: HouseholdState, success: Array) -> Array:
+    """Computes how far a task is done, the potential of the dense reward.
+
+    The mean over the objects that the task is about of 1/4 for found, 1/2 for held, 3/4 for held and treated (as one
+    without treatment always is), 1 for placed.
+
+    Args:
+        tables: of the world.
+        state: what is the case.
+        success: bool `[]`, the task is done.
+
+    Returns:
+        Float32 `[]`, from 0 to 1; 1 exactly when the task is done.
+    """
+    subject, held = is_goal_type(tables, state), state.places == HELD
+    found = jnp.where(known(tables, state), 0.25, 0.0) + jnp.where(held, 0.25, 0.0)
+    score = jnp.where(placed(tables, state), 1.0, found + jnp.where(held & treated(state), 0.25, 0.0))
+    mean = jnp.sum(jnp.where(subject, score, 0.0)) / jnp.maximum(jnp.sum(subject), 1)
+    return jnp.where(success, 1.0, mean).astype(jnp.float32)
+
+
+def _here(tables: Tables, state: HouseholdState) -> Array:
+    return jnp.arange(tables.num_receptacles) == state.location
+
+
+def level_sizes(tables: Tables, field: str) -> Array:
+    """Returns a number of `Level` for each level, int32 `[num_levels]`."""
+    return jnp.asarray([getattr(level, field) for level in tables.levels], jnp.int32)

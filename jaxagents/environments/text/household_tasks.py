@@ -1,0 +1,136 @@
+"""Tasks of the household world: goals split by what they name, and rooms to reach them in."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.environments.text import household_rules as rules
+from jaxagents.environments.text import household_tables as names
+from jaxagents.environments.text.household_rules import HouseholdTask
+from jaxagents.environments.text.household_tables import Tables
+from jaxagents.environments.text.splits import SampleTask, hash_integers, split_tasks
+from jaxagents.types import Array
+
+Goal = tuple[Array, Array, Array, Array]
+"""Level, family, type of the object and kind of the target, int32 `[]` each."""
+
+SALT = 17
+"""Part of the hash of goals: with it, every family of every level has tasks on both sides of a split of 0.25."""
+
+
+def make_samplers(tables: Tables, *, held_out_fraction: float) -> tuple[SampleTask, SampleTask]:
+    """Makes the samplers of tasks for training and of held-out ones.
+
+    Args:
+        tables: of the world.
+        held_out_fraction: of the combinations of family, object and place.
+
+    Returns:
+        `sample_task` and `sample_held_out_task`.
+
+    Raises:
+        ValueError: the fraction leaves a level without tasks on one side.
+    """
+
+    def with_room(sample: Callable) -> SampleTask:
+        def sample_task(key: Array, level: Array | None = None) -> HouseholdTask:
+            goal_key, room_key = jax.random.split(key)
+            return furnish(tables, room_key, sample(goal_key, level))
+
+        return sample_task
+
+    def sample(key: Array, level: Array) -> Goal:
+        return sample_goal(tables, key, level)
+
+    goals = split_tasks(sample, identify, num_levels=len(tables.levels), held_out_fraction=held_out_fraction)
+    for level in range(len(tables.levels)):
+        hashes = jax.jit(jax.vmap(identify))(tuple(all_goals(tables, level).T))
+        share = np.mean(np.asarray(hashes) < held_out_fraction * 2**32)
+        if share in (0.0, 1.0):
+            raise ValueError(
+                f"`held_out_fraction` must leave level {level} goals on both sides, got {held_out_fraction}; try 0.25."
+            )
+    return tuple(with_room(sample) for sample in goals)
+
+
+def identify(goal: Goal) -> Array:
+    """Computes the hash of a goal, whatever the level and the rooms: uint32 `[]`."""
+    return hash_integers(jnp.asarray(SALT), jnp.stack(goal[1:]))
+
+
+def all_goals(tables: Tables, level: int) -> np.ndarray:
+    """Lists the goals of a level, on the host: int32 `[G, 4]`, rows in the order of `Goal`."""
+    num_receptacles, num_types, _, families = tables.levels[level]
+    targets = {family: np.unique(tables.kind[:num_receptacles]).tolist() for family in families}
+    if names.EXAMINE in families:
+        targets[names.EXAMINE] = [tables.kind[tables.stations["desk"]]]
+    rows = [
+        (level, family, object_type, target)
+        for family in families
+        for object_type in np.flatnonzero(tables.goal_types[family, :num_types])
+        for target in targets[family]
+    ]
+    return np.asarray(rows, np.int32)
+
+
+def sample_goal(tables: Tables, key: Array, level: Array) -> Goal:
+    """Draws a goal, each part uniformly: the family, the object that suits it, the place.
+
+    Args:
+        tables: of the world.
+        key: PRNG key.
+        level: int32 `[]`.
+
+    Returns:
+        Level, family, type of the object, kind of the target: int32 `[]` each.
+    """
+    family_key, type_key, target_key = jax.random.split(key, 3)
+    families = np.asarray([[f in level.families for f in range(len(names.GOALS))] for level in tables.levels])
+    family = _choose(family_key, jnp.asarray(families)[level])
+    of_level = jnp.arange(len(tables.type_ids)) < rules.level_sizes(tables, "num_types")[level]
+    object_type = _choose(type_key, jnp.asarray(tables.goal_types)[family] & of_level)
+    present = jnp.arange(tables.num_receptacles) < rules.level_sizes(tables, "num_receptacles")[level]
+    first_of_kind = np.asarray([kind not in tables.kind[:i] for i, kind in enumerate(tables.kind)])
+    target = jnp.asarray(tables.kind)[_choose(target_key, present & first_of_kind)]
+    desk = tables.kind[tables.stations["desk"]]
+    return level, family, object_type, jnp.where(family == names.EXAMINE, desk, target).astype(jnp.int32)
+
+
+def furnish(tables: Tables, key: Array, goal: Goal) -> HouseholdTask:
+    """Draws what else there is and where everything is; what the goal names is not yet where it belongs.
+
+    Args:
+        tables: of the world.
+        key: PRNG key.
+        goal: of `sample_goal`.
+
+    Returns:
+        The task.
+    """
+    level, family, object_type, target_kind = goal
+    type_key, place_key, goal_key = jax.random.split(key, 3)
+    types = jnp.arange(len(tables.type_ids))
+    # The named type comes first, types of higher levels never; the two of a family count as two objects.
+    order = jnp.where(types == object_type, -1.0, jax.random.uniform(type_key, types.shape))
+    order = jnp.where(types < rules.level_sizes(tables, "num_types")[level], order, 2.0)
+    rank = jnp.sum(order[None, :] < order[:, None], axis=1)
+    two = family == names.TWO
+    number = np.arange(len(tables.object_type)) // len(tables.type_ids)
+    chosen = (rank < rules.level_sizes(tables, "num_objects")[level] - two)[tables.object_type]
+    named = jnp.asarray(tables.object_type) == object_type
+    present = jnp.where(jnp.asarray(number) == 0, chosen, named & two)
+
+    num_receptacles = rules.level_sizes(tables, "num_receptacles")[level]
+    anywhere = jax.random.randint(place_key, number.shape, 0, num_receptacles)
+    elsewhere = (jnp.arange(tables.num_receptacles) < num_receptacles) & (jnp.asarray(tables.kind) != target_kind)
+    hidden = jnp.stack([_choose(key, elsewhere) for key in jax.random.split(goal_key)])[jnp.asarray(number)]
+    places = jnp.where(present, jnp.where(named, hidden, anywhere), rules.ABSENT).astype(jnp.int32)
+    return HouseholdTask(level=level, family=family, object_type=object_type, target_kind=target_kind, places=places)
+
+
+def _choose(key: Array, mask: Array) -> Array:
+    """Draws one of the indices where `mask` is True, uniformly."""
+    nth = jax.random.randint(key, (), 0, jnp.sum(mask))
+    return jnp.argmax(jnp.cumsum(mask) > nth).astype(jnp.int32)

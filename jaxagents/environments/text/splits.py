@@ -1,0 +1,115 @@
+"""Tasks for training and tasks held out, told apart by a hash of what a task is."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.types import Array, Task
+
+SampleTask = Callable[..., Task]
+"""`(key, level=None) -> task`, as in `Environment`."""
+
+
+def hash_integers(*arrays: Array) -> Array:
+    """Computes a hash of the contents of integer arrays, in their order.
+
+    `h = mix(n + sum_i mix(x_i ^ salt_i))` over all n elements in a row, with the finaliser of MurmurHash3 as `mix` and
+    a fixed salt per position; every bit of the result depends on every bit of every element. Shapes do not count.
+
+    Args:
+        *arrays: integers or bools of any shape; numbers that are equal modulo `2**32` are the same.
+
+    Returns:
+        Uint32 `[]`.
+
+    Raises:
+        ValueError: an array of floats.
+
+    References:
+        Appleby (2011), MurmurHash3, `fmix32`.
+    """
+    dtypes = [jnp.result_type(array) for array in arrays]
+    if not all(jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_) for dtype in dtypes):
+        raise ValueError(f"`arrays` must be of integers or bools, got {', '.join(map(str, dtypes))}.")
+    values = jnp.concatenate([jnp.ravel(jnp.asarray(array)).astype(jnp.uint32) for array in arrays])
+    salts = np.arange(1, values.size + 1, dtype=np.uint32) * np.uint32(0x9E3779B9)
+    return _mix(jnp.sum(_mix(values ^ jnp.asarray(salts)), dtype=jnp.uint32) + jnp.uint32(values.size))
+
+
+def _mix(value: Array) -> Array:
+    value = (value ^ (value >> 16)) * jnp.uint32(0x85EBCA6B)
+    value = (value ^ (value >> 13)) * jnp.uint32(0xC2B2AE35)
+    return value ^ (value >> 16)
+
+
+def split_tasks(
+    sample: Callable[[Array, Array], Task],
+    identify: Callable[[Task], Array],
+    *,
+    num_levels: int = 1,
+    held_out_fraction: float = 0.25,
+) -> tuple[SampleTask, SampleTask]:
+    """Splits a distribution of tasks in two that share no task.
+
+    A task is held out if and only if its hash is below `held_out_fraction * 2**32`; both samplers propose tasks until
+    one is on their side. Which side a task is on does not depend on the key, the level or the process.
+
+    Args:
+        sample: `(key, level) -> task`; `level` is int32 `[]` in `0 .. num_levels - 1`. Every level must have tasks on
+            both sides, or the sampler of the other side never returns.
+        identify: `(task) -> uint32 []`, a well mixed hash of what the task is, such as `hash_integers` gives.
+        num_levels: difficulties; a level that is not asked for is drawn uniformly, one out of range is clipped.
+        held_out_fraction: of the tasks, in (0, 1).
+
+    Returns:
+        `sample_task` and `sample_held_out_task`.
+
+    Raises:
+        ValueError: the fraction leaves one side empty.
+    """
+    if not 0.0 < held_out_fraction < 1.0:
+        raise ValueError(f"`held_out_fraction` must be above 0 and below 1, got {held_out_fraction}; try 0.25.")
+    bound = np.uint32(held_out_fraction * 2**32)
+
+    def sampler(held_out: bool) -> SampleTask:
+        def sample_task(key: Array, level: Array | None = None) -> Task:
+            key, level_key = jax.random.split(key)
+            drawn = jax.random.randint(level_key, (), 0, num_levels) if level is None else level
+            drawn = jnp.clip(jnp.asarray(drawn, jnp.int32), 0, num_levels - 1)
+
+            def on_the_other_side(carry: tuple[Array, Task]) -> Array:
+                return (identify(carry[1]) < bound) != held_out
+
+            def propose(carry: tuple[Array, Task]) -> tuple[Array, Task]:
+                attempt = carry[0] + 1
+                return attempt, sample(jax.random.fold_in(key, attempt), drawn)
+
+            start = jnp.zeros((), jnp.int32)
+            first = (start, sample(jax.random.fold_in(key, start), drawn))
+            return jax.lax.while_loop(on_the_other_side, propose, first)[1]
+
+        return sample_task
+
+    return sampler(held_out=False), sampler(held_out=True)
+
+
+def draw_distinct(key: Array, allowed: Array, count: int) -> Array:
+    """Draws different indices in random order, the allowed ones first; for few of them faster than a permutation.
+
+    Args:
+        key: PRNG key.
+        allowed: bool `[A]`; where fewer than `count` are, others follow.
+        count: at most A.
+
+    Returns:
+        Int32 `[count]`.
+    """
+    score = jax.random.uniform(key, allowed.shape) + jnp.where(allowed, 0.0, 2.0)
+    indices = np.arange(allowed.shape[0])
+    drawn = []
+    for _ in range(count):
+        drawn.append(jnp.argmin(score).astype(jnp.int32))
+        score = jnp.where(indices == drawn[-1], jnp.inf, score)
+    return jnp.stack(drawn)

@@ -1,0 +1,34 @@
+"""The other face of a text world: actions by number, for policies that do not speak."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+
+from jaxagents.types import Array, Discrete, Environment, State, TimeStep
+
+
+def symbolic(environment: Environment) -> Environment:
+    """Makes a text world an environment with discrete actions.
+
+    Action i is the row i of `text.actions`, and `action_mask` already speaks of those. The observation stays the word
+    ids, which `networks.embedding.Embedding` reads; nothing of `text.prompt` is shown.
+
+    Args:
+        environment: a text world.
+
+    Returns:
+        The environment with `Discrete` actions and without a text face.
+
+    Raises:
+        ValueError: not a text world.
+    """
+    if environment.text is None:
+        raise ValueError(f"`environment` must be a text world, got {environment.name}, which has no `text`.")
+    actions = environment.text.actions
+
+    def step(key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
+        return environment.step(key, state, jnp.asarray(actions)[action])
+
+    return replace(
+        environment, name=f"{environment.name}-symbolic", step=step, action_space=Discrete(len(actions)), text=None
+    )

@@ -1,0 +1,140 @@
+"""Word tables of text worlds: phrases to ids on the host, and arrays of ids inside jit. -1 is no word."""
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.types import Array
+
+DIGITS = tuple("0123456789")
+NOTHING_HAPPENS = ("nothing happens", ".")
+"""What every world answers to an action that it does not understand or allow."""
+
+
+def make_words(*groups: Iterable[str]) -> tuple[tuple[str, ...], Callable[..., np.ndarray]]:
+    """Makes the word table of a world.
+
+    Args:
+        *groups: phrases; the ids follow the order of the first mention, and repetitions count once. The words of a
+            group that is mentioned first, such as `DIGITS`, therefore have consecutive ids.
+
+    Returns:
+        `words`, and `ids(*phrases) -> int32 numpy [len(phrases)]`, which refuses a phrase that is not in the table.
+
+    Raises:
+        ValueError: a phrase is empty or has spaces around it or two in a row: it could not be read back from text.
+    """
+    words = tuple(dict.fromkeys(phrase for group in groups for phrase in group))
+    for word in words:
+        if not word or " ".join(word.split()) != word:
+            raise ValueError(f"a phrase must be words with single spaces between them, got {word!r}.")
+    index = {word: i for i, word in enumerate(words)}
+
+    def ids(*phrases: str) -> np.ndarray:
+        for phrase in phrases:
+            if phrase not in index:
+                near = difflib.get_close_matches(phrase, words, n=1)
+                raise ValueError(f"`phrases` must be of the word table, got {phrase!r}; try {near or words[:5]}.")
+        return np.asarray([index[phrase] for phrase in phrases], np.int32)
+
+    return words, ids
+
+
+def pad_to(ids: np.ndarray, length: int) -> np.ndarray:
+    """Pads the last axis with -1 up to `length`, on the host.
+
+    Raises:
+        ValueError: there are more ids than `length`.
+    """
+    ids = np.asarray(ids, np.int32)
+    missing = length - ids.shape[-1]
+    if missing < 0:
+        raise ValueError(f"`length` must be at least the {ids.shape[-1]} ids, got {length}.")
+    return np.pad(ids, [(0, 0)] * (ids.ndim - 1) + [(0, missing)], constant_values=-1)
+
+
+def pad_all(rows: Sequence[np.ndarray], length: int | None = None) -> np.ndarray:
+    """Stacks rows of different lengths to int32 `[len(rows), length]`; None takes the longest. On the host."""
+    length = max(len(row) for row in rows) if length is None else length
+    return np.stack([pad_to(row, length) for row in rows])
+
+
+def compact(ids: Array) -> Array:
+    """Moves the words of a sequence to the front and the -1s to the end, keeping the order of the words.
+
+    Worlds lay out their optional parts at fixed places and close the gaps at the end. The cost is quadratic in the
+    length, and still less than that of a sort for the some forty words of an observation.
+
+    Args:
+        ids: int32 `[K]`.
+
+    Returns:
+        Int32 `[K]`.
+    """
+    present = ids >= 0
+    earlier = np.tri(ids.shape[0], k=-1, dtype=bool)  # [i, j]: j comes before i.
+    place = jnp.sum(present[None, :] & earlier, axis=1, dtype=jnp.int32)
+    here = (place[None, :] == jnp.arange(ids.shape[0])[:, None]) & present[None, :]
+    return jnp.sum(jnp.where(here, ids[None, :] + 1, 0), axis=1, dtype=jnp.int32) - 1
+
+
+def number_words(number: Array, digit_ids: np.ndarray, num_digits: int) -> Array:
+    """Writes a number as one word per digit, most significant first, without leading zeros.
+
+    Args:
+        number: int32 `[]`, from 0 to `10**num_digits - 1`; others are clipped to that.
+        digit_ids: int32 numpy `[10]`, the ids of `DIGITS`.
+        num_digits: room.
+
+    Returns:
+        Int32 `[num_digits]`, -1 after the last digit.
+    """
+    powers = 10 ** np.arange(num_digits - 1, -1, -1, dtype=np.int32)
+    number = jnp.clip(number, 0, 10**num_digits - 1)
+    digits = number // jnp.asarray(powers) % 10
+    leading = jnp.sum(number < jnp.asarray(powers[:-1]), dtype=jnp.int32)
+    place = jnp.arange(num_digits) + leading
+    return jnp.where(place < num_digits, jnp.asarray(digit_ids)[digits][jnp.minimum(place, num_digits - 1)], -1)
+
+
+def read_number(ids: Array, digit_ids: np.ndarray) -> tuple[Array, Array]:
+    """Reads what `number_words` writes.
+
+    Args:
+        ids: int32 `[M]`.
+        digit_ids: as in `number_words`.
+
+    Returns:
+        The number, int32 `[]`, and whether the ids are at least one digit word, then only -1s. Leading zeros are
+        read as nothing.
+    """
+    matches = ids[:, None] == jnp.asarray(digit_ids)[None, :]
+    is_digit = jnp.any(matches, axis=1)
+    digits = jnp.argmax(matches, axis=1).astype(jnp.int32)
+    number = jnp.zeros((), jnp.int32)
+    for i in range(ids.shape[0]):
+        number = jnp.where(is_digit[i], number * 10 + digits[i], number)
+    ended = is_digit | (ids == -1)
+    well_formed = is_digit[0] & jnp.all(ended) & ~jnp.any(is_digit[1:] & ~is_digit[:-1])
+    return number, well_formed
+
+
+def find_row(action: Array, rows: np.ndarray) -> tuple[Array, Array]:
+    """Finds an action among the well-formed ones.
+
+    Args:
+        action: int32 `[M]`, any numbers.
+        rows: int32 numpy `[A, M]`, all different.
+
+    Returns:
+        The index of the row, int32 `[]`, 0 where there is none; and whether there is one.
+    """
+    matches = jnp.all(action[None, :] == jnp.asarray(rows), axis=1)
+    return jnp.argmax(matches).astype(jnp.int32), jnp.any(matches)
+
+
+def sentence(words: Sequence[str], ids: np.ndarray) -> str:
+    """Writes ids as text, on the host; -1s are left out."""
+    return " ".join(words[i] for i in np.asarray(ids).tolist() if i >= 0)

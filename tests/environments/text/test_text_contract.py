@@ -1,0 +1,242 @@
+"""What every text world promises, over all its levels and both its splits."""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from jaxagents.environments.text.words import NOTHING_HAPPENS
+
+FOLDER = Path(__file__).parents[3] / "configs" / "environment"
+TARGETS = {path.stem: str(OmegaConf.load(path).get("_target_")) for path in sorted(FOLDER.glob("*.yaml"))}
+# Every option file that makes a text world; symbolic ones have no words to speak.
+WORLDS = [
+    name
+    for name, target in TARGETS.items()
+    if target.startswith("jaxagents.environments.text.") and ".symbolic." not in target
+]
+BATCH = 16
+QUICK = ("bandit",)
+
+
+@functools.cache
+def world(name):
+    return instantiate(OmegaConf.load(FOLDER / f"{name}.yaml"))
+
+
+@functools.cache
+def sampler(name, held_out):
+    """`(key, level [B]) -> tasks`."""
+    sample = world(name).text.sample_held_out_task if held_out else world(name).sample_task
+    return jax.jit(lambda key, level: jax.vmap(sample)(jax.random.split(key, level.shape[0]), level))
+
+
+@functools.cache
+def tasks(name, held_out):
+    """`BATCH` tasks of each level, one level after the other."""
+    level = np.repeat(np.arange(world(name).text.num_levels, dtype=np.int32), BATCH)
+    return sampler(name, held_out)(jax.random.key(int(held_out)), level)
+
+
+def fields(task):
+    return task if isinstance(task, dict) else vars(task)
+
+
+def contents(task):
+    """Hashable contents of the tasks, the level left out."""
+    leaves = jax.tree.leaves({k: v for k, v in fields(jax.device_get(task)).items() if k != "level"})
+    return [tuple(np.asarray(leaf[row]).tobytes() for leaf in leaves) for row in range(leaves[0].shape[0])]
+
+
+@functools.cache
+def player(name):
+    """`(key, task) -> record` of the expert's episode, and of what other actions would have done in its states."""
+    environment = world(name)
+    face, space = environment.text, environment.action_space
+    actions = jnp.asarray(face.actions)
+
+    def look(state, timestep, key):
+        any_key, word_key, row_key, step_key = jax.random.split(key, 4)
+        garbage = jnp.where(
+            jax.random.bernoulli(any_key, 0.5, space.shape),
+            jax.random.randint(word_key, space.shape, -1, len(face.words)),
+            jax.random.randint(word_key, space.shape, -(2**31), 2**31 - 1),
+        )
+        row = jax.random.randint(row_key, (), 0, len(actions))
+        garbled_state, garbled = environment.step(step_key, state, garbage)
+        other = environment.step(step_key, state, actions[row])[1]
+        return {
+            "known": jnp.any(jnp.all(actions == garbage[None], axis=1)),
+            "garbled": garbled,
+            "fingerprints": jnp.stack([face.fingerprint(state), face.fingerprint(garbled_state)]),
+            "other_valid": other.info["valid"],
+            "other_allowed": jnp.ones((), bool) if timestep.action_mask is None else timestep.action_mask[row],
+        }
+
+    def play(key, task):
+        def step(carry, key):
+            state, timestep = carry
+            look_key, expert_key, thought_key, step_key = jax.random.split(key, 4)
+            action = face.expert(expert_key, state)
+            thought = None if face.thought is None else face.thought(thought_key, state)
+            seen = look(state, timestep, look_key)
+            state, following = environment.step(step_key, state, action)
+            return (state, following), {**seen, "timestep": following, "action": action, "thought": thought}
+
+        reset_key, play_key = jax.random.split(key)
+        first = environment.reset(reset_key, task)
+        _, steps = jax.lax.scan(step, first, jax.random.split(play_key, environment.max_steps + 1))
+        prompt = None if face.prompt is None else face.prompt(task)
+        return {
+            **steps,
+            "state": first[0],
+            "first": first[1],
+            "fingerprint": face.fingerprint(first[0]),
+            "prompt": prompt,
+        }
+
+    return play
+
+
+@functools.cache
+def compiled(name):
+    return jax.jit(jax.vmap(player(name)))
+
+
+@functools.cache
+def record(name, held_out):
+    task = tasks(name, held_out)
+    rows = jax.tree.leaves(task)[0].shape[0]
+    return jax.device_get(compiled(name)(jax.random.split(jax.random.key(2), rows), task))
+
+
+def running(name, held_out=False):
+    """Where the episode had not ended before the step, `[B, T]`."""
+    timestep = record(name, held_out)["timestep"]
+    over = np.cumsum(timestep.terminated | timestep.truncated, axis=1) > 0
+    return np.concatenate([np.ones_like(over[:, :1]), ~over[:, :-1]], axis=1)
+
+
+@pytest.mark.parametrize("held_out", [False, True], ids=["train", "held_out"])
+@pytest.mark.parametrize("name", WORLDS)
+def test_expert_solves_every_task_of_every_level_in_time(name, held_out):
+    timestep = record(name, held_out)["timestep"]
+    within = timestep.info["success"][:, : world(name).max_steps]
+    failed = np.flatnonzero(~within.any(axis=1))
+    assert failed.size == 0, f"levels of failures: {failed // BATCH}"
+    assert (timestep.info["valid"] | ~running(name, held_out)).all()
+    last = np.argmax(timestep.info["success"], axis=1)
+    assert timestep.terminated[np.arange(len(last)), last].all()
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_word_ids_are_in_range_and_pads_are_at_the_end(name):
+    seen, environment = record(name, False), world(name)
+    face = environment.text
+    texts = [seen["first"].observation, seen["timestep"].observation, seen["garbled"].observation]
+    assert all(text.shape[-1:] == environment.observation_space.shape for text in texts)
+    texts += [seen["action"], face.actions, *(seen[name] for name in ("thought", "prompt") if seen[name] is not None)]
+    for text in texts:
+        assert text.dtype == np.int32
+        assert text.min() >= -1 and text.max() < len(face.words)
+        assert not ((text[..., :-1] < 0) & (text[..., 1:] >= 0)).any()
+        assert (text[..., 0] >= 0).all()
+    assert face.actions.shape[1:] == environment.action_space.shape == seen["action"].shape[-1:]
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_words_and_actions_are_all_different(name):
+    face = world(name).text
+    assert len(set(face.words)) == len(face.words)
+    assert len({tuple(row) for row in face.actions.tolist()}) == len(face.actions)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_garbage_changes_nothing_and_is_answered(name):
+    seen, face = record(name, False), world(name).text
+    garbage = running(name) & ~seen["known"]
+    assert garbage.sum() > BATCH
+    assert not seen["garbled"].info["valid"][garbage].any()
+    assert not seen["garbled"].info["success"][garbage].any()
+    before, after = seen["fingerprints"][garbage].T
+    np.testing.assert_array_equal(before, after)
+    answer = [face.words.index(word) for word in NOTHING_HAPPENS]
+    for observation in seen["garbled"].observation[garbage][:BATCH]:
+        assert answer in [observation[i : i + len(answer)].tolist() for i in range(len(observation))]
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_the_mask_says_which_actions_are_valid(name):
+    seen, open_ = record(name, False), running(name)
+    np.testing.assert_array_equal(seen["other_valid"][open_], seen["other_allowed"][open_])
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_no_task_is_in_both_splits(name):
+    ours, theirs = set(contents(tasks(name, False))), set(contents(tasks(name, True)))
+    assert len(ours) > 8 and len(theirs) > 4 and not ours & theirs
+
+
+@pytest.mark.parametrize("held_out", [False, True], ids=["train", "held_out"])
+@pytest.mark.parametrize("name", WORLDS)
+def test_levels_are_those_asked_for(name, held_out):
+    expected = np.repeat(np.arange(world(name).text.num_levels), BATCH)
+    np.testing.assert_array_equal(fields(tasks(name, held_out))["level"], expected)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_fingerprints_of_resets_are_equal_where_the_tasks_are(name):
+    pairs = zip(contents(tasks(name, False)), record(name, False)["fingerprint"].tolist())
+    by_content = {}
+    for content, fingerprint in pairs:
+        assert by_content.setdefault(content, fingerprint) == fingerprint
+    assert len(set(by_content.values())) == len(by_content)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_nothing_happens_after_the_end(name):
+    timestep = record(name, False)["timestep"]
+    end = np.argmax(timestep.terminated | timestep.truncated, axis=1)
+    assert (end < world(name).max_steps).all()
+    for row, column in enumerate(end.tolist()):
+        assert not timestep.reward[row, column + 1 :].any()
+        for leaf in jax.tree.leaves(timestep.replace(reward=())):
+            later = leaf[row, column + 1 :]
+            np.testing.assert_array_equal(later, np.broadcast_to(leaf[row, column], later.shape))
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in WORLDS]
+)
+def test_one_instance_is_a_row_of_the_batch(name):
+    rows = jax.tree.leaves(tasks(name, False))[0].shape[0]
+    row = rows - 1
+    task = jax.tree.map(lambda leaf: leaf[row], tasks(name, False))
+    alone = jax.jit(player(name))(jax.random.split(jax.random.key(2), rows)[row], task)
+    batched = jax.tree.map(lambda leaf: leaf[row], record(name, False))
+    for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(batched), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_types_do_not_change_from_step_to_step(name):
+    environment, key = world(name), jax.random.key(0)
+    first = jax.eval_shape(lambda: environment.reset(key, environment.sample_task(key)))
+    action = jax.ShapeDtypeStruct(environment.action_space.shape, jnp.int32)
+    following = jax.eval_shape(environment.step, key, first[0], action)
+    assert jax.tree.structure(first) == jax.tree.structure(following)
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(following))
+    assert all((a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type) for a, b in pairs)
+    assert first[1].action_mask is None or first[1].action_mask.shape == (len(environment.text.actions),)
+    assert jax.eval_shape(environment.text.fingerprint, first[0]).dtype == jnp.uint32
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_render_is_text(name):
+    state = jax.tree.map(lambda leaf: leaf[0], record(name, False)["state"])
+    assert world(name).render(state).strip()
