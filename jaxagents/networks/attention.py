@@ -1,0 +1,190 @@
+"""Causal attention with grouped heads, rotary positions and an explicit cache of keys and values.
+
+Letters: K heads of keys and values, G query heads for each of them, H = K G, F features of a head, S queries, W keys.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import struct
+
+from jaxagents.networks.normalization import RMSNorm
+from jaxagents.types import Array
+
+_MASKED_SCORE = -1e9  # Finite: a query that sees nothing gets a mean of all values, not NaN.
+
+
+@struct.dataclass
+class KeyValue:
+    """Keys and values of the tokens so far, the layout that decoding reads without transposing.
+
+    Attributes:
+        key: `[B, K, W, F]`, after rotation.
+        value: `[B, K, W, F]`.
+    """
+
+    key: Array
+    value: Array
+
+
+def mask_bias(mask: Array) -> Array:
+    """Computes what to add to scores, float32 `[B, S, W]`: 0 where the query sees the key (bool `[B, S, W]`)."""
+    return jnp.where(mask, 0.0, _MASKED_SCORE)
+
+
+def rotary_frequencies(features: int, base: float = 10_000.0) -> tuple[float, ...]:
+    """Computes `base^(-2 i / features)` radians per position, for i in `0 .. features / 2 - 1`.
+
+    References:
+        Su et al. (2021), "RoFormer", section 3.2.2.
+    """
+    return tuple(base ** (-2.0 * i / features) for i in range(features // 2))
+
+
+def rotary_angles(positions: Array, frequencies: Sequence[float]) -> tuple[Array, Array]:
+    """Computes the factors of `rotate` for positions int32 `[B, S]`.
+
+    Returns:
+        `(cos, cos)` and `(-sin, sin)` of the angles, each float32 `[B, S, 1, R]`, R rotated features.
+    """
+    half = len(frequencies)
+    angles = positions[..., None].astype(jnp.float32) * jnp.asarray(frequencies, jnp.float32)[None, None]
+    # Exact products with ones: XLA:CPU fuses anything else into every layer and computes the sines there for every
+    # head, and an optimization barrier is gone by then.
+    same = np.eye(half, dtype=np.float32)
+    expand = functools.partial(jnp.dot, precision=jax.lax.Precision.HIGHEST)
+    cosine = expand(jnp.cos(angles), np.concatenate([same, same], axis=1))
+    sine = expand(jnp.sin(angles), np.concatenate([-same, same], axis=1))
+    return cosine[:, :, None], sine[:, :, None]
+
+
+def rotate(x: Array, angles: tuple[Array, Array]) -> Array:
+    """Rotates the pairs (i, i + R / 2) of the first R features of heads `[B, S, H, F]`; the others stay.
+
+    Deviation: the paper pairs neighbours (2 i, 2 i + 1); the pairing of halves is that of Llama and Qwen checkpoints.
+    """
+    cosine, sine = (angle.astype(x.dtype) for angle in angles)
+    rotated, rest = jnp.split(x, [cosine.shape[-1]], axis=-1)
+    # A reversal of the halves, not a concatenation, which is slower on XLA:CPU.
+    swapped = rotated.reshape(*rotated.shape[:-1], 2, -1)[..., ::-1, :].reshape(rotated.shape)
+    rotated = rotated * cosine + swapped * sine
+    return jnp.concatenate([rotated, rest], axis=-1) if rest.shape[-1] else rotated
+
+
+def attend(query: Array, key: Array, value: Array, bias: Array) -> Array:
+    """Computes `softmax(q k / sqrt(F) + bias) v`.
+
+    Args:
+        query: `[B, S, H, F]`.
+        key: `[B, K, W, F]`.
+        value: `[B, K, W, F]`.
+        bias: float32 `[B, S, W]`, see `mask_bias`.
+
+    Returns:
+        `[B, S, H, F]`.
+    """
+    batch, length, heads, features = query.shape
+    key_heads, width = key.shape[1:3]
+    groups = heads // key_heads
+    query = query.reshape(batch, length, key_heads, groups, features).transpose(0, 2, 3, 1, 4) / math.sqrt(features)
+    # One query per head is a product with a vector, for which XLA:CPU has better code than for a thin matrix.
+    single = length == groups == 1
+    query = query.reshape(batch, key_heads, *([] if single else [groups * length]), features)
+    equations = ("bkf,bkwf->bkw", "bkw,bkwf->bkf") if single else ("bkqf,bkwf->bkqw", "bkqw,bkwf->bkqf")
+    scores = jnp.einsum(equations[0], query, key, preferred_element_type=jnp.float32)
+    scores = scores.reshape(batch, key_heads, groups, length, width) + bias[:, None, None]
+    weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
+    total = jnp.sum(weights, axis=-1, keepdims=True).astype(value.dtype)
+    weights = weights.astype(value.dtype).reshape(*query.shape[:-1], width)
+    output = jnp.einsum(equations[1], weights, value).reshape(batch, key_heads, groups, length, features)
+    return (output / total).transpose(0, 3, 1, 2, 4).reshape(batch, length, heads, features)
+
+
+class Attention(nn.Module):
+    """Self-attention of a decoder.
+
+    Attributes:
+        num_heads: of queries, H.
+        num_kv_heads: of keys and values, K; divides H.
+        head_features: F.
+        qkv_bias: whether queries, keys and values have a bias.
+        output_bias: whether the output has one.
+        qk_norm: whether the queries and keys of each head are RMS-normalised (Qwen3).
+        norm_epsilon: of that normalisation.
+        output_scale: standard deviation of the output kernel at the start, times `sqrt(H F)`.
+        dtype: of the computation.
+        param_dtype: of the parameters.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_features: int
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+    norm_epsilon: float = 1e-6
+    output_scale: float = 1.0
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Array,
+        angles: tuple[Array, Array] | None,
+        bias: Array,
+        cache: KeyValue | None = None,
+        index: Array | None = None,
+        layer: Array | None = None,
+    ) -> tuple[Array, KeyValue | None]:
+        """Computes `(output [B * S, D], cache)`.
+
+        Args:
+            x: `[B * S, D]`; with a batch axis, XLA:CPU transposes the operands of every weight's gradient.
+            angles: of `rotary_angles`; None rotates nothing.
+            bias: float32 `[B, S, W]`, W = S without a cache.
+            cache: where the S keys and values are written before attending to all of it; None attends to the S only.
+            index: int32 `[]`, where in the cache the first of them goes.
+            layer: int32 `[]`, which of the layers that the cache stacks on a leading axis; None: it has one.
+        """
+        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        heads = self.num_heads + 2 * self.num_kv_heads
+        # One matrix product for all three: small products are far from the peak of a CPU.
+        qkv = nn.Dense(heads * self.head_features, self.qkv_bias, kernel_init=_fan_in(1.0), name="qkv", **types)(
+            x
+        ).reshape(*bias.shape[:2], heads, self.head_features)
+        query, key, value = jnp.split(qkv, [self.num_heads, self.num_heads + self.num_kv_heads], axis=2)
+        if self.qk_norm:
+            query = RMSNorm(self.norm_epsilon, name="query_norm", **types)(query)
+            key = RMSNorm(self.norm_epsilon, name="key_norm", **types)(key)
+        if angles is not None:
+            query, key = rotate(query, angles), rotate(key, angles)
+        key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
+        if cache is not None:
+            cache = KeyValue(key=_write(cache.key, key, index, layer), value=_write(cache.value, value, index, layer))
+            key, value = cache.key, cache.value
+            if layer is not None:
+                key, value = (jax.lax.dynamic_index_in_dim(x, layer, keepdims=False) for x in (key, value))
+        output = attend(query, key, value, bias).reshape(x.shape[0], self.num_heads * self.head_features)
+        kernel_init = _fan_in(self.output_scale)
+        output = nn.Dense(x.shape[-1], self.output_bias, kernel_init=kernel_init, name="output", **types)(output)
+        return output, cache
+
+
+def _write(entries: Array, new: Array, index: Array, layer: Array | None) -> Array:
+    """Writes `[B, K, S, F]` to `[B, K, W, F]`, or to one layer of `[N, B, K, W, F]`, from `index` of W on."""
+    new, start = new.astype(entries.dtype), (0, 0, index, 0)
+    if layer is None:
+        return jax.lax.dynamic_update_slice(entries, new, start)
+    return jax.lax.dynamic_update_slice(entries, new[None], (layer, *start))
+
+
+def _fan_in(scale: float) -> nn.initializers.Initializer:
+    """Returns normal initialisation of standard deviation `scale / sqrt(inputs)`."""
+    return nn.initializers.variance_scaling(scale**2, "fan_in", "normal")
