@@ -1,0 +1,182 @@
+"""Where episodes of language policies come from in training, and how they are judged."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.generate import Sampling
+from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
+
+
+def make_dialogue_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_groups: int,
+    group_size: int,
+    num_rows: int | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    level: int | None = None,
+    group_filter: Callable[[Episode], Array] | None = None,
+    max_rounds: int = 1,
+) -> Collector:
+    """Makes a collector in which the policy plays groups of whole episodes.
+
+    Args:
+        environment: a text world, single instance.
+        policy: acts.
+        num_groups: tasks per batch, over all devices.
+        group_size: episodes per task.
+        num_rows: episodes that are played at once, over all devices; a row takes the next episode when its own is over.
+            None plays all of them at once.
+        temperature: divides the logits; None is 1.
+        top_k: samples among so many tokens; None among all.
+        top_p: samples among the most probable tokens of this mass; None among all.
+        level: of the tasks.
+        group_filter: `(episode) -> keep bool [B]`, the same within a group; groups that it drops are replaced by kept
+            ones of further rounds of fresh tasks, while there are rounds left (dynamic sampling of DAPO).
+        max_rounds: of episodes per batch, the first one included; 1 never resamples.
+
+    Returns:
+        The collector; its batches are `Episode`s of `num_groups * group_size` rows. Metrics are those of the first
+        round, and `rounds`.
+
+    Raises:
+        ValueError: a count is not positive, or see `make_dialogue`.
+    """
+    for name, count in (("num_groups", num_groups), ("num_rows", num_rows), ("max_rounds", max_rounds)):
+        if count is not None and count < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    if max_rounds > 1 and group_filter is None:
+        raise ValueError(f"`max_rounds` must be 1 without a `group_filter`, got {max_rounds}; give one.")
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+    play = make_dialogue(environment, policy, group_size=group_size, sampling=sampling, level=level)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del key, params
+        return {"group": jnp.arange(num_groups, dtype=jnp.int32)}
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        local_groups = state["group"].shape[0]
+        local_rows = None if num_rows is None else max(1, num_rows * local_groups // num_groups)
+        episode = play(params, key, state["group"], local_rows)
+        metrics = dialogue_metrics(episode)
+        if max_rounds == 1:
+            return state, episode, metrics
+
+        def more(round_number: Array) -> Episode:
+            return play(params, key, state["group"] + round_number * num_groups, local_rows)
+
+        episode, rounds = _fill_groups(episode, more, group_filter, group_size, max_rounds)
+        return state, episode, metrics | {"rounds": rounds.astype(jnp.float32)}
+
+    return Collector(init=init, collect=collect, steps_per_collect=num_groups * group_size)
+
+
+def _fill_groups(
+    episode: Episode,
+    more: Callable[[Array], Episode],
+    group_filter: Callable[[Episode], Array],
+    group_size: int,
+    max_rounds: int,
+) -> tuple[Episode, Array]:
+    """Replaces dropped groups by kept ones of further rounds; returns the episodes and the number of rounds."""
+
+    def kept_groups(episode: Episode) -> Array:
+        return group_filter(episode).reshape(-1, group_size)[:, 0]
+
+    def unfilled(loop: tuple[Episode, Array]) -> Array:
+        episode, rounds = loop
+        return (rounds < max_rounds) & ~jnp.all(kept_groups(episode))
+
+    def fill(loop: tuple[Episode, Array]) -> tuple[Episode, Array]:
+        episode, rounds = loop
+        fresh = more(rounds)
+        empty, kept = ~kept_groups(episode), kept_groups(fresh)
+        # The r-th empty place takes the r-th kept group, if there are so many.
+        source = jnp.argsort(~kept, stable=True)[jnp.cumsum(empty) - empty]
+        replaced = empty & (jnp.cumsum(empty) <= jnp.sum(kept))
+        row = (source[:, None] * group_size + jnp.arange(group_size)[None]).reshape(-1)
+        replaced = jnp.repeat(replaced, group_size)
+
+        def choose(old: Array, new: Array) -> Array:
+            return jnp.where(replaced.reshape(-1, *(1,) * (old.ndim - 1)), new[row], old)
+
+        return jax.tree.map(choose, episode, fresh), rounds + 1
+
+    return jax.lax.while_loop(unfilled, fill, (episode, jnp.int32(1)))
+
+
+def dialogue_metrics(episode: Episode) -> Metrics:
+    """Computes exact means over the episodes and turns of a batch."""
+    valid = episode.valid.astype(jnp.float32)
+    num_episodes = jnp.float32(episode.success.shape[0])
+    num_turns = jnp.sum(valid)
+    sampled = jnp.sum(episode.action_mask, dtype=jnp.float32)
+    thoughts = jnp.sum(episode.thought_mask, dtype=jnp.float32)
+    metrics = {
+        "episode_return": Mean(total=jnp.sum(episode.reward * valid), count=num_episodes),
+        "episode_length": Mean(total=num_turns, count=num_episodes),
+        "success_rate": Mean(total=jnp.sum(episode.success, dtype=jnp.float32), count=num_episodes),
+        "invalid_action_rate": Mean(total=jnp.sum(valid * ~episode.action_valid), count=num_turns),
+        "tokens_per_turn": Mean(total=sampled, count=num_turns),
+    }
+    if episode.layout is not None and episode.layout.thought:
+        metrics["thought_tokens_per_turn"] = Mean(total=thoughts, count=num_turns)
+    return metrics
+
+
+def make_dialogue_evaluator(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_episodes: int,
+    greedy: bool = True,
+    level: int | None = None,
+    held_out: bool = True,
+    num_rows: int | None = None,
+) -> Callable[[Params, Array], dict[str, Array]]:
+    """Makes the evaluation of a language policy on fixed tasks.
+
+    Args:
+        environment: a text world, single instance.
+        policy: acts.
+        num_episodes: each on a task of its own.
+        greedy: takes the most probable token; False samples.
+        level: of the tasks.
+        held_out: takes tasks that training never sees.
+        num_rows: episodes that are played at once; None plays all of them at once.
+
+    Returns:
+        `(params, key) -> results`, float32 `[num_episodes]` each: `episode_return`, `episode_length`, `success`,
+        `invalid_action_rate`.
+
+    Raises:
+        ValueError: `num_episodes` is not positive, or see `make_dialogue`.
+    """
+    if num_episodes < 1:
+        raise ValueError(f"`num_episodes` must be at least 1, got {num_episodes}.")
+    play = make_dialogue(
+        environment,
+        policy,
+        sampling=Sampling(greedy=greedy),
+        sample_task=environment.text.sample_held_out_task if held_out and environment.text else None,
+        level=level,
+    )
+
+    def evaluate(params: Params, key: Array) -> dict[str, Array]:
+        episode = play(params, key, jnp.arange(num_episodes, dtype=jnp.int32), num_rows)
+        valid = episode.valid.astype(jnp.float32)
+        length = jnp.sum(valid, axis=1)
+        return {
+            "episode_return": jnp.sum(episode.reward * valid, axis=1),
+            "episode_length": length,
+            "success": episode.success.astype(jnp.float32),
+            "invalid_action_rate": jnp.sum(valid * ~episode.action_valid, axis=1) / jnp.maximum(length, 1.0),
+        }
+
+    return evaluate

@@ -1,0 +1,282 @@
+"""A language policy that answers one observation at a time and remembers what was said."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.language.generate import Generation, Sampling, decode
+from jaxagents.language.slots import Part, Turn, join_parts, render_observations, render_prompt_words
+from jaxagents.types import Array, LanguagePolicy, Params, PyTree
+
+
+@struct.dataclass
+class Conversation:
+    """What B rows of a policy have read and said.
+
+    Attributes:
+        cache: keys and values `[B, W]`: the prompt, then a ring of one block per turn of the context.
+        present: bool `[B, W]`, entries that belong to the conversation of the row.
+        owner: int32 `[B, W]`, agent whose context an entry belongs to; the prompt belongs to all.
+        position: int32 `[B, N]`, of the next token of every agent.
+        cursor: int32, turns so far; says which block of the ring is written.
+    """
+
+    cache: PyTree
+    present: Array
+    owner: Array
+    position: Array
+    cursor: Array
+
+
+def begin_conversation(policy: LanguagePolicy, num_rows: int, num_agents: int = 1) -> Conversation:
+    """Returns conversations in which nothing was said; N agents have contexts of their own."""
+    layout = policy.layout
+    width = layout.prompt + min(layout.context_turns, layout.num_turns) * layout.slot
+    return Conversation(
+        cache=policy.model.init_cache(num_rows, width),
+        present=jnp.zeros((num_rows, width), bool),
+        owner=jnp.zeros((num_rows, width), jnp.int32),
+        position=jnp.zeros((num_rows, num_agents), jnp.int32),
+        cursor=jnp.int32(0),
+    )
+
+
+def read_prompts(
+    policy: LanguagePolicy, params: Params, talk: Conversation, prompt: tuple[Array, Array] | None, fresh: Array
+) -> Conversation:
+    """Begins anew in some rows, with a prompt where there is one.
+
+    Args:
+        policy: reads.
+        params: of the model.
+        talk: the conversations so far.
+        prompt: tokens and mask `[B, layout.prompt]`; None for nothing.
+        fresh: bool `[B]`, rows to begin anew.
+
+    Returns:
+        The conversations.
+    """
+    size = policy.layout.prompt
+    present = talk.present & ~fresh[:, None]
+    talk = talk.replace(present=present, position=jnp.where(fresh[:, None], 0, talk.position))
+    if not size or prompt is None:
+        return talk
+    tokens, mask = prompt
+    nothing = talk.replace(present=jnp.zeros_like(present), position=jnp.zeros_like(fresh, jnp.int32))
+    read, _ = _extend(policy, params, nothing, jnp.ones_like(present), tokens, mask, jnp.int32(0))
+
+    def choose(new: Array, old: Array) -> Array:
+        return jnp.where(fresh.reshape(-1, *(1,) * (old.ndim - 1)), new, old)
+
+    return talk.replace(
+        cache=jax.tree.map(choose, read.cache, talk.cache),
+        present=choose(read.present, present),
+        position=jnp.where(fresh[:, None], read.position[:, None], talk.position),
+    )
+
+
+def answer(
+    policy: LanguagePolicy,
+    params: Params,
+    talk: Conversation,
+    observation: Array,
+    *,
+    keys: Array,
+    sampling: Sampling,
+    player: Array | None = None,
+    live: Array | None = None,
+) -> tuple[Conversation, Turn]:
+    """Reads an observation in every row and says something, in one block of the ring.
+
+    Args:
+        policy: speaks.
+        params: of the model.
+        talk: the conversations so far.
+        observation: int32 `[B, K]` word ids.
+        keys: typed PRNG keys `[B, 2]`, of the thought and the action.
+        sampling: how tokens are drawn.
+        player: int32 `[B]`, the agent that reads and speaks; None for the first one.
+        live: bool `[B]`, rows that take part; None for all.
+
+    Returns:
+        The conversations and the turn, leaves `[B, S]` and `[B]`; what a world says about it is missing.
+    """
+    layout, marks = policy.layout, policy.tokenizer.marks
+    ring = (talk.present.shape[1] - layout.prompt) // layout.slot
+    start = layout.prompt + (talk.cursor % ring) * layout.slot
+    num_rows = observation.shape[0]
+    player = jnp.zeros(num_rows, jnp.int32) if player is None else player
+    live = jnp.ones(num_rows, bool) if live is None else live
+    talk, first_position = _open_block(talk, player, start, layout.slot)
+    own = (talk.owner == player[:, None]) | (jnp.arange(talk.owner.shape[1]) < layout.prompt)[None]
+    work = talk.replace(position=first_position)
+    extend, say = partial(_extend, policy, params), partial(_decode, policy, params, sampling, live)
+    tokens, mask = render_observations(policy, observation)
+    parts = [Part(tokens=tokens, mask=mask & live[:, None])]
+    work, hidden = extend(work, own, tokens, parts[0].mask, start)
+    index = start + layout.observation
+    if layout.thought:
+        work, said = say(work, own, hidden, index, keys[:, 0], stop="act", max_new_tokens=layout.thought)
+        parts.append(_said(said, thought=True))
+        # A thought that ran out of its budget is closed for it.
+        act = jnp.full((num_rows, 1), marks["act"], jnp.int32)
+        parts.append(Part(tokens=act, mask=(live & ~said.stopped)[:, None]))
+        work, forced = extend(work, own, act, parts[-1].mask, index + layout.thought)
+        hidden = jnp.where(said.stopped[:, None], said.hidden, forced)
+        index = index + layout.thought + 1
+    work, said = say(
+        work, own, hidden, index, keys[:, 1], stop="end", max_new_tokens=layout.action, write_last=ring > 1
+    )
+    parts.append(_said(said, thought=False))
+    speaks = player[:, None] == jnp.arange(talk.position.shape[1])[None]
+    position = jnp.where(speaks, work.position[:, None], talk.position)
+    return work.replace(position=position, cursor=talk.cursor + 1), join_parts(parts, first_position)
+
+
+def parse_action(policy: LanguagePolicy, turn: Turn, num_words: int) -> tuple[Array, Array]:
+    """Reads the words of what was said.
+
+    Args:
+        policy: spoke.
+        turn: as `answer` returns it.
+        num_words: M, most words of an action.
+
+    Returns:
+        int32 `[B, M]` word ids, -1 where there is no such text or it has no end; and bool `[B]`, there is.
+    """
+    size, end = policy.layout.action, policy.tokenizer.marks["end"]
+    tokens, mask = turn.tokens[:, -size:], turn.action_mask[:, -size:]
+    words, parsed = jax.vmap(lambda tokens, mask: policy.lexicon.parse(tokens, mask, num_words))(tokens, mask)
+    parsed = parsed & jnp.any(mask & (tokens == end), axis=1)
+    return jnp.where(parsed[:, None], words, -1), parsed
+
+
+def make_answer(policy: LanguagePolicy, num_words: int) -> Callable[..., tuple[Array, Conversation]]:
+    """Makes the compiled function that answers observations, of one conversation or a batch.
+
+    Args:
+        policy: speaks.
+        num_words: M, most words of an action.
+
+    Returns:
+        `(params, observation, carry=None, first=None, prompt=None, key=None) -> (action, carry)`. `observation` is
+        int32 `[K]` or `[B, K]` word ids, `action` `[M]` or `[B, M]`, all -1 where no action could be read. `carry` is
+        what the last call returned, None at the start. `first` (bool) says where an episode starts, by default where
+        there is no carry; there, `prompt` (int32 `[P]` or `[B, P]`) is read first. Without `key` the most probable
+        tokens are said, with one they are sampled.
+    """
+
+    @jax.jit
+    def answer_batch(params: Params, observation: Array, carry: Conversation | None, first: Any, prompt: Any, key: Any):
+        num_rows = observation.shape[0]
+        fresh = jnp.broadcast_to(carry is None if first is None else first, (num_rows,))
+        carry = begin_conversation(policy, num_rows) if carry is None else carry
+        rendered = None
+        if prompt is not None and policy.layout.prompt:
+            rendered = render_prompt_words(policy, prompt)
+        carry = read_prompts(policy, params, carry, rendered, fresh)
+        keys = jax.random.split(jax.random.key(0) if key is None else key, (num_rows, 2))
+        sampling = Sampling(greedy=key is None)
+        carry, turn = answer(policy, params, carry, observation, keys=keys, sampling=sampling)
+        return parse_action(policy, turn, num_words)[0], carry
+
+    def answer_once(
+        params: Params,
+        observation: Array,
+        carry: Conversation | None = None,
+        first: Array | bool | None = None,
+        prompt: Array | None = None,
+        key: Array | None = None,
+    ) -> tuple[Array, Conversation]:
+        observation = jnp.asarray(observation, jnp.int32)
+        if observation.ndim not in (1, 2):
+            raise ValueError(f"`observation` must have the shape ['K'] or ['B', 'K'], got {list(observation.shape)}.")
+        one = observation.ndim == 1
+        prompt = None if prompt is None else jnp.asarray(prompt, jnp.int32)
+        prompt = prompt[None] if one and prompt is not None else prompt
+        action, carry = answer_batch(params, observation[None] if one else observation, carry, first, prompt, key)
+        return (action[0] if one else action), carry
+
+    return answer_once
+
+
+def _open_block(talk: Conversation, player: Array, start: Array, size: int) -> tuple[Conversation, Array]:
+    """Hands a block of the ring, and what it held, over to the players; returns their next positions, too."""
+    shape = (player.shape[0], size)
+    talk = talk.replace(
+        present=jax.lax.dynamic_update_slice(talk.present, jnp.zeros(shape, bool), (0, start)),
+        owner=jax.lax.dynamic_update_slice(talk.owner, jnp.broadcast_to(player[:, None], shape), (0, start)),
+    )
+    return talk, jnp.take_along_axis(talk.position, player[:, None], axis=1)[:, 0]
+
+
+# In what follows the position of a conversation is that of whoever speaks, `[B]`.
+
+
+def _extend(
+    policy: LanguagePolicy,
+    params: Params,
+    talk: Conversation,
+    own: Array,
+    tokens: Array,
+    mask: Array,
+    index: Array,
+) -> tuple[Conversation, Array]:
+    """Reads tokens `[B, S]` into the cache; returns the hidden state of the last one. They see what is their own."""
+    size = mask.shape[1]
+    causal = jnp.tril(jnp.ones((size, size), bool))[None] & mask[:, None, :]
+    visible = jnp.broadcast_to((talk.present & own)[:, None, :], (mask.shape[0], size, talk.present.shape[1]))
+    visible = jax.lax.dynamic_update_slice(visible, causal, (0, 0, index))
+    positions = talk.position[:, None] + jnp.cumsum(mask, axis=1) - mask
+    cache, hidden = policy.model.extend(params, talk.cache, tokens, positions=positions, index=index, mask=visible)
+    present = jax.lax.dynamic_update_slice(talk.present, mask, (0, index))
+    talk = talk.replace(cache=cache, present=present, position=talk.position + jnp.sum(mask, axis=1))
+    return talk, hidden[:, -1]
+
+
+def _decode(
+    policy: LanguagePolicy,
+    params: Params,
+    sampling: Sampling,
+    live: Array,
+    talk: Conversation,
+    own: Array,
+    hidden: Array,
+    index: Array,
+    keys: Array,
+    *,
+    stop: str,
+    max_new_tokens: int,
+    write_last: bool = True,
+) -> tuple[Conversation, Generation]:
+    cache, said = decode(
+        policy.model,
+        params,
+        talk.cache,
+        hidden,
+        keys=keys,
+        positions=talk.position,
+        index=index,
+        mask=talk.present & own,
+        budget=jnp.where(live, max_new_tokens, 0),
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        stop_ids=(policy.tokenizer.marks[stop],),
+        write_last=write_last,
+    )
+    present = jax.lax.dynamic_update_slice(talk.present, said.mask, (0, index))
+    return talk.replace(cache=cache, present=present, position=talk.position + jnp.sum(said.mask, axis=1)), said
+
+
+def _said(said: Generation, *, thought: bool) -> Part:
+    return Part(
+        tokens=said.tokens,
+        mask=said.mask,
+        log_prob=said.log_prob,
+        sampling_log_prob=said.sampling_log_prob,
+        thought=thought,
+    )

@@ -1,0 +1,313 @@
+"""Sampling of tokens with a cache of keys and values, at fixed shapes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.types import Array, LanguageModel, Params, PyTree
+
+_BLOCK = 256  # Entries of a vocabulary whose probabilities one matrix product sums up.
+
+
+@struct.dataclass
+class Sampling:
+    """How tokens are drawn. None leaves a part out of the program, an array can change without compiling again.
+
+    Attributes:
+        temperature: float32 `[]` or `[B]`, divides the logits; None is 1.
+        top_k: int32 `[]` or `[B]`, only that many most probable tokens; None: all.
+        top_p: float32 `[]` or `[B]`, only the most probable tokens that together reach this probability, after
+            temperature and `top_k`; None: all.
+        greedy: always the most probable token; static.
+
+    References:
+        Holtzman et al. (2020), "The Curious Case of Neural Text Degeneration", equations 2 and 3 (`top_p`).
+    """
+
+    temperature: Array | float | None = None
+    top_k: Array | int | None = None
+    top_p: Array | float | None = None
+    greedy: bool = struct.field(pytree_node=False, default=False)
+
+
+@struct.dataclass
+class Generation:
+    """Sampled tokens, padded with token 0 after the end of each row.
+
+    Attributes:
+        tokens: int32 `[B, A]`.
+        mask: bool `[B, A]`, the token was sampled; the stop token is among them.
+        log_prob: float32 `[B, A]`, under the model, untempered; 0 where nothing was sampled.
+        sampling_log_prob: float32 `[B, A]`, under the distribution that it was drawn from; 0 likewise.
+        stopped: bool `[B]`, the row ended with a stop token, not by its budget.
+        hidden: `[B, D]`, after the last token of the row: what the next token would be drawn from.
+    """
+
+    tokens: Array
+    mask: Array
+    log_prob: Array
+    sampling_log_prob: Array
+    stopped: Array
+    hidden: Array
+
+
+@struct.dataclass
+class _Loop:
+    """What a step of decoding changes; arrays of tokens are `[A, B]`."""
+
+    step: Array
+    cache: PyTree
+    hidden: Array
+    mask: Array
+    alive: Array
+    stopped: Array
+    tokens: Array
+    sampled: Array
+    log_prob: Array
+    sampling_log_prob: Array
+
+
+def decode(
+    model: LanguageModel,
+    params: Params,
+    cache: PyTree,
+    hidden: Array,
+    *,
+    keys: Array,
+    positions: Array,
+    index: Array,
+    mask: Array,
+    budget: Array,
+    max_new_tokens: int,
+    sampling: Sampling,
+    stop_ids: Sequence[int] = (),
+    write_last: bool = True,
+) -> tuple[PyTree, Generation]:
+    """Samples up to `max_new_tokens` tokens per row and writes them to the cache.
+
+    It ends as soon as every row has stopped. What a row gets does not depend on the other rows.
+
+    Args:
+        model: what to sample from.
+        params: of the model.
+        cache: of W entries, of which `index .. index + max_new_tokens - 1` must be free.
+        hidden: `[B, D]`, of the last token of each row's context.
+        keys: typed PRNG keys `[B]`.
+        positions: int32 `[B]`, of the next token of each row.
+        index: int32 `[]`, entry of the cache for the first new token.
+        mask: bool `[B, W]`, entries that are part of a row's context so far.
+        budget: int32 `[B]`, most tokens of each row; 0: the row sits out.
+        max_new_tokens: A, most tokens of any row.
+        sampling: how tokens are drawn.
+        stop_ids: tokens that end a row.
+        write_last: False saves the forward pass of token A where nothing follows: the cache then lacks it and
+            `Generation.hidden` is that of the token before it.
+
+    Returns:
+        The cache, and what was sampled.
+    """
+    if max_new_tokens < 1:
+        raise ValueError(f"`max_new_tokens` must be at least 1, got {max_new_tokens}.")
+    # One batched draw of each row: counter-based generators are slow inside loops.
+    uniforms = jax.vmap(lambda key: jax.random.uniform(key, (max_new_tokens,)))(keys).T
+    positions, budget = positions.astype(jnp.int32), jnp.minimum(budget, max_new_tokens)
+    columns = jnp.arange(mask.shape[-1])
+
+    def sample(loop: _Loop) -> _Loop:
+        drawn = sample_token(model.logits(params, loop.hidden), uniforms[loop.step], sampling)
+        token, log_prob, sampling_log_prob = (jnp.where(loop.alive, x, jnp.zeros_like(x)) for x in drawn)
+        stop = loop.alive & jnp.any(token[:, None] == jnp.asarray(stop_ids, jnp.int32)[None], axis=-1)
+        return loop.replace(
+            step=loop.step + 1,
+            mask=loop.mask | ((columns == index + loop.step)[None] & loop.alive[:, None]),
+            alive=loop.alive & ~stop & (loop.step + 1 < budget),
+            stopped=loop.stopped | stop,
+            tokens=loop.tokens.at[loop.step].set(token),
+            sampled=loop.sampled.at[loop.step].set(loop.alive),
+            log_prob=loop.log_prob.at[loop.step].set(log_prob),
+            sampling_log_prob=loop.sampling_log_prob.at[loop.step].set(sampling_log_prob),
+        )
+
+    def step(loop: _Loop) -> _Loop:
+        alive, index_of_token, position = loop.alive, index + loop.step, positions + loop.step
+        loop = sample(loop)
+        token = loop.tokens[loop.step - 1]
+        cache, new_hidden = model.extend(
+            params,
+            loop.cache,
+            token[:, None],
+            positions=jnp.where(alive, position, 0)[:, None],
+            index=index_of_token,
+            mask=loop.mask[:, None],
+        )
+        return loop.replace(cache=cache, hidden=jnp.where(alive[:, None], new_hidden[:, 0], loop.hidden))
+
+    loop = _start(cache, hidden, mask, budget, max_new_tokens)
+    num_steps = max_new_tokens if write_last else max_new_tokens - 1
+    loop = jax.lax.while_loop(lambda loop: (loop.step < num_steps) & jnp.any(loop.alive), step, loop)
+    if not write_last:
+        loop = sample(loop)
+    rows = jax.tree.map(jnp.transpose, (loop.tokens, loop.sampled, loop.log_prob, loop.sampling_log_prob))
+    tokens, sampled, log_prob, sampling_log_prob = rows
+    return loop.cache, Generation(
+        tokens=tokens,
+        mask=sampled,
+        log_prob=log_prob,
+        sampling_log_prob=sampling_log_prob,
+        stopped=loop.stopped,
+        hidden=loop.hidden,
+    )
+
+
+def generate(
+    model: LanguageModel,
+    params: Params,
+    tokens: Array,
+    token_mask: Array,
+    *,
+    keys: Array,
+    max_new_tokens: int,
+    sampling: Sampling | None = None,
+    stop_ids: Sequence[int] = (),
+    budget: Array | None = None,
+) -> Generation:
+    """Continues prompts: one pass over all of them, then `decode`.
+
+    Args:
+        model: what to sample from.
+        params: of the model.
+        tokens: int32 `[B, L]`, prompts of any length, padded anywhere.
+        token_mask: bool `[B, L]`, True = a token of the prompt; every row has one.
+        keys: typed PRNG keys `[B]`.
+        max_new_tokens: A, most tokens of any row.
+        sampling: how tokens are drawn; None: from the model.
+        stop_ids: tokens that end a row.
+        budget: int32 `[B]`, most tokens of each row; None: `max_new_tokens`.
+
+    Returns:
+        What was sampled.
+    """
+    batch_size, length = tokens.shape
+    width = length + max_new_tokens
+    positions = jnp.maximum(jnp.cumsum(token_mask, axis=1) - 1, 0)
+    order = jnp.arange(length)
+    causal = (order[None, :] <= order[:, None])[None] & token_mask[:, None, :] & token_mask[:, :, None]
+    cache, hidden = model.extend(
+        params,
+        model.init_cache(batch_size, width),
+        tokens,
+        positions=positions,
+        index=jnp.int32(0),
+        mask=jnp.pad(causal, ((0, 0), (0, 0), (0, max_new_tokens))),
+    )
+    last = jnp.max(jnp.where(token_mask, order[None], 0), axis=1)
+    _, generation = decode(
+        model,
+        params,
+        cache,
+        jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0],
+        keys=keys,
+        positions=jnp.sum(token_mask, axis=1),
+        index=jnp.int32(length),
+        mask=jnp.pad(token_mask, ((0, 0), (0, max_new_tokens))),
+        budget=jnp.full((batch_size,), max_new_tokens) if budget is None else budget,
+        max_new_tokens=max_new_tokens,
+        sampling=Sampling() if sampling is None else sampling,
+        stop_ids=stop_ids,
+        write_last=False,
+    )
+    return generation
+
+
+def sample_token(logits: Array, uniform: Array, sampling: Sampling) -> tuple[Array, Array, Array]:
+    """Draws a token by inverting the cumulative distribution.
+
+    Args:
+        logits: float32 `[B, V]`.
+        uniform: float32 `[B]`, in [0, 1).
+        sampling: how to draw.
+
+    Returns:
+        Token int32, its log-probability untempered, and that under the distribution it was drawn from, all `[B]`.
+    """
+    shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
+    probability = jnp.exp(shifted)
+    vocabulary = jnp.arange(logits.shape[-1])[None]
+    log_total = jnp.log(jnp.sum(probability, axis=-1))
+    if sampling.greedy:
+        token = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        log_prob = _pick(shifted, token, vocabulary) - log_total
+        return token, log_prob, jnp.zeros_like(log_prob)
+    tempered = shifted
+    if sampling.temperature is not None:
+        # At a temperature of zero only the largest logits, which are zero here, keep their probability.
+        tempered = shifted / jnp.maximum(_column(sampling.temperature, logits), 1e-6)
+        probability = jnp.exp(tempered)
+    probability = _restrict(probability, sampling)
+    cumulative = jnp.where(probability > 0.0, _cumulative_sum(probability), -1.0)
+    total = jnp.max(cumulative, axis=-1)
+    above = cumulative > (uniform * total)[:, None]
+    token = jnp.min(jnp.where(above, vocabulary, logits.shape[-1]), axis=-1).astype(jnp.int32)
+    log_prob = _pick(shifted, token, vocabulary) - log_total
+    if sampling.temperature is None and sampling.top_k is None and sampling.top_p is None:
+        return token, log_prob, log_prob
+    return token, log_prob, _pick(tempered, token, vocabulary) - jnp.log(total)
+
+
+def _start(cache: PyTree, hidden: Array, mask: Array, budget: Array, max_new_tokens: int) -> _Loop:
+    """Returns what decoding starts from."""
+    shape = (max_new_tokens, hidden.shape[0])
+    return _Loop(
+        step=jnp.int32(0),
+        cache=cache,
+        hidden=hidden,
+        mask=mask,
+        alive=budget > 0,
+        stopped=jnp.zeros(shape[1:], bool),
+        tokens=jnp.zeros(shape, jnp.int32),
+        sampled=jnp.zeros(shape, bool),
+        log_prob=jnp.zeros(shape),
+        sampling_log_prob=jnp.zeros(shape),
+    )
+
+
+def _restrict(probability: Array, sampling: Sampling) -> Array:
+    """Sets to zero what `top_k` and `top_p` leave out of unnormalised probabilities `[B, V]`."""
+    if sampling.top_k is None and sampling.top_p is None:
+        return probability
+    descending = -jnp.sort(-probability, axis=-1)
+    rank = jnp.arange(probability.shape[-1])[None]
+    keep = jnp.ones_like(descending, bool)
+    if sampling.top_k is not None:
+        keep = rank < jnp.maximum(_column(sampling.top_k, probability), 1)
+    if sampling.top_p is not None:
+        kept = jnp.where(keep, descending, 0.0)
+        before = jnp.cumsum(kept, axis=-1) - kept
+        keep &= (before < _column(sampling.top_p, probability) * jnp.sum(kept, axis=-1, keepdims=True)) | (rank == 0)
+    smallest = jnp.min(jnp.where(keep, descending, jnp.inf), axis=-1, keepdims=True)
+    return jnp.where(probability >= smallest, probability, 0.0)
+
+
+def _cumulative_sum(x: Array) -> Array:
+    """Returns the cumulative sum over the last axis of `[B, V]`."""
+    size = x.shape[-1]
+    if size > _BLOCK:
+        blocks = jnp.pad(x, ((0, 0), (0, -size % _BLOCK))).reshape(x.shape[0], -1, _BLOCK)
+        within = _cumulative_sum(blocks.reshape(-1, _BLOCK)).reshape(blocks.shape)
+        before = jnp.cumsum(within[..., -1], axis=-1) - within[..., -1]
+        return (within + before[..., None]).reshape(x.shape[0], -1)[:, :size]
+    # A product with a triangle: XLA's cumulative sums are many passes over the data.
+    return jnp.dot(x, jnp.triu(jnp.ones((size, size), x.dtype)), precision=jax.lax.Precision.HIGHEST)
+
+
+def _column(x: Any, like: Array) -> Array:
+    """Returns a scalar or `[B]` as `[B, 1]`."""
+    return jnp.broadcast_to(jnp.asarray(x), like.shape[:1])[:, None]
+
+
+def _pick(x: Array, token: Array, vocabulary: Array) -> Array:
+    """Returns `x[b, token[b]]`."""
+    return jnp.sum(jnp.where(vocabulary == token[:, None], x, 0.0), axis=-1)

@@ -1,0 +1,194 @@
+"""The slots of an episode's tokens: what is rendered into them, and how turns become episodes."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Layout, PyTree, Task
+
+
+@struct.dataclass
+class Part:
+    """Tokens that follow each other in a slot, `[B, n]`.
+
+    Attributes:
+        tokens: int32.
+        mask: bool, there is a token.
+        log_prob: float32, as `Episode.behavior_log_prob`; None for what was not sampled.
+        sampling_log_prob: float32, as in `Episode`; None for what was not sampled.
+        thought: whether it is a thought, static.
+    """
+
+    tokens: Array
+    mask: Array
+    log_prob: Array | None = None
+    sampling_log_prob: Array | None = None
+    thought: bool = struct.field(pytree_node=False, default=False)
+
+
+@struct.dataclass
+class Turn:
+    """One turn, the fields of `Episode`: those of tokens `[..., S]`, the others `[...]`."""
+
+    tokens: Array
+    token_mask: Array
+    action_mask: Array
+    thought_mask: Array
+    position: Array
+    behavior_log_prob: Array
+    sampling_log_prob: Array
+    agent: Array
+    reward: Array
+    valid: Array
+    action_valid: Array
+    terminated: Array
+    truncated: Array
+    fingerprint: Array
+
+
+def empty_turns(layout: Layout, num_episodes: int) -> Turn:
+    """Returns turns `[N, T, ...]` in which nothing happened."""
+    shape = (num_episodes, layout.num_turns)
+    of_tokens = (*shape, layout.slot)
+    flags = {name: jnp.zeros(shape, bool) for name in ("valid", "action_valid", "terminated", "truncated")}
+    masks = {name: jnp.zeros(of_tokens, bool) for name in ("token_mask", "action_mask", "thought_mask")}
+    return Turn(
+        tokens=jnp.zeros(of_tokens, jnp.int32),
+        position=jnp.zeros(of_tokens, jnp.int32),
+        behavior_log_prob=jnp.zeros(of_tokens, jnp.float32),
+        sampling_log_prob=jnp.zeros(of_tokens, jnp.float32),
+        agent=jnp.zeros(shape, jnp.int32),
+        reward=jnp.zeros(shape, jnp.float32),
+        fingerprint=jnp.zeros(shape, jnp.uint32),
+        **flags,
+        **masks,
+    )
+
+
+def join_parts(parts: Sequence[Part], first_position: Array) -> Turn:
+    """Joins the parts of a slot; what the environment says is still missing (zeros).
+
+    Args:
+        parts: in order; together S tokens.
+        first_position: int32 `[B]`, of the first token.
+
+    Returns:
+        The turn, leaves `[B, S]` and `[B]`.
+    """
+
+    def join(values: list[Array]) -> Array:
+        return jnp.concatenate(values, axis=1)
+
+    def zeros(part: Part) -> Array:
+        return jnp.zeros(part.mask.shape, jnp.float32)
+
+    mask = join([part.mask for part in parts])
+    nothing = jnp.zeros(mask.shape[0], jnp.float32)
+    off = jnp.zeros(mask.shape[0], bool)
+    return Turn(
+        tokens=join([part.tokens for part in parts]),
+        token_mask=mask,
+        action_mask=join([part.mask & (part.log_prob is not None) for part in parts]),
+        thought_mask=join([part.mask & part.thought for part in parts]),
+        position=first_position[:, None] + jnp.cumsum(mask, axis=1) - mask,
+        behavior_log_prob=join([zeros(part) if part.log_prob is None else part.log_prob for part in parts]),
+        sampling_log_prob=join([zeros(part) if part.log_prob is None else part.sampling_log_prob for part in parts]),
+        agent=jnp.zeros(mask.shape[0], jnp.int32),
+        reward=nothing,
+        valid=off,
+        action_valid=off,
+        terminated=off,
+        truncated=off,
+        fingerprint=jnp.zeros(mask.shape[0], jnp.uint32),
+    )
+
+
+def render_observations(policy: LanguagePolicy, observation: Array) -> tuple[Array, Array]:
+    """Renders observations between their marks.
+
+    Args:
+        policy: gives words, marks and room.
+        observation: int32 `[B, K]` word ids.
+
+    Returns:
+        Tokens and mask `[B, layout.observation]`; the last column is the mark that opens what the policy says.
+    """
+    marks, layout = policy.tokenizer.marks, policy.layout
+    tokens, mask = jax.vmap(lambda words: policy.lexicon.render(words, layout.observation - 2))(observation)
+    opening = marks["think"] if layout.thought else marks["act"]
+    return _surround(tokens, marks["observation"], opening), _surround(mask, True, True)
+
+
+def render_prompts(environment: Environment, policy: LanguagePolicy, task: Task) -> tuple[Array, Array]:
+    """Renders the prompts of tasks with leaves `[n, ...]`; tokens and mask are `[n, layout.prompt]`."""
+    if not policy.layout.prompt:
+        num_tasks = jax.tree.leaves(task)[0].shape[0]
+        return jnp.zeros((num_tasks, 0), jnp.int32), jnp.zeros((num_tasks, 0), bool)
+    return render_prompt_words(policy, jax.vmap(environment.text.prompt)(task))
+
+
+def render_prompt_words(policy: LanguagePolicy, words: Array) -> tuple[Array, Array]:
+    """Renders prompts, int32 `[n, P]` word ids; tokens and mask are `[n, layout.prompt]`."""
+    return jax.vmap(lambda prompt: policy.lexicon.render(prompt, policy.layout.prompt))(words)
+
+
+def _surround(values: Array, first: int | bool, last: int | bool) -> Array:
+    shape = (values.shape[0], 1)
+    return jnp.concatenate([jnp.full(shape, first, values.dtype), values, jnp.full(shape, last, values.dtype)], axis=1)
+
+
+def assemble(
+    layout: Layout,
+    turns: Turn,
+    *,
+    prompts: tuple[Array, Array],
+    success: Array,
+    group: Array,
+    task: PyTree,
+) -> Episode:
+    """Makes episodes of their turns.
+
+    Args:
+        layout: of the tokens.
+        turns: leaves `[N, T, ...]`.
+        prompts: tokens and mask `[N, P]`.
+        success: bool `[N]`.
+        group: int32 `[N]`.
+        task: leaves `[N, ...]`.
+
+    Returns:
+        The episodes.
+    """
+    num_episodes = turns.valid.shape[0]
+    tokens, mask = prompts
+
+    def row(prompt: Array, values: Array) -> Array:
+        return jnp.concatenate([prompt.astype(values.dtype), values.reshape(num_episodes, -1)], axis=1)
+
+    none = jnp.zeros(mask.shape, bool)
+    number = jnp.broadcast_to(jnp.arange(layout.num_turns)[None, :, None], turns.tokens.shape)
+    # A slot holds tokens only where its turn took place.
+    took_place = turns.valid[:, :, None]
+    return Episode(
+        tokens=row(tokens, turns.tokens),
+        token_mask=row(mask, turns.token_mask & took_place),
+        action_mask=row(none, turns.action_mask & took_place),
+        thought_mask=row(none, turns.thought_mask & took_place),
+        position=row(jnp.cumsum(mask, axis=1) - mask, turns.position),
+        turn=row(jnp.full(mask.shape, -1), number.astype(jnp.int32)),
+        agent=row(none, jnp.broadcast_to(turns.agent[:, :, None], turns.tokens.shape)),
+        behavior_log_prob=row(none, turns.behavior_log_prob),
+        sampling_log_prob=row(none, turns.sampling_log_prob),
+        reward=turns.reward,
+        valid=turns.valid,
+        action_valid=turns.action_valid,
+        terminated=turns.terminated,
+        truncated=turns.truncated,
+        fingerprint=turns.fingerprint,
+        success=success,
+        group=group,
+        task=task,
+        layout=layout,
+    )

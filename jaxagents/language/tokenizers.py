@@ -1,0 +1,314 @@
+"""Tokenizers: text to token ids and back. Each is made from the bytes that `restore` reads, so nothing else is state.
+
+Every factory takes the words of a world first. Text is compared up to whitespace: "go  to " is "go to", except at byte
+level, which keeps every character.
+"""
+
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from jaxagents.types import Tokenizer
+
+MARKS = ("pad", "end", "observation", "think", "act")
+"""Control tokens; our own tokenizers give them the ids 0 to 4."""
+_FORMAT, _VERSION = "jaxagents.tokenizer", 1
+
+
+def word_level(words: Sequence[str]) -> Tokenizer:
+    """Makes a tokenizer with one token per phrase: the smallest vocabulary and the shortest sequences.
+
+    Text is read from left to right, the longest phrase first; `encode` refuses text that is not made of the phrases.
+
+    Args:
+        words: phrases without repetitions.
+
+    Returns:
+        The tokenizer; the id of a phrase is its index plus five.
+
+    Raises:
+        ValueError: as `require_phrases`.
+    """
+    return restore(_pack("word_level", json.dumps(require_phrases(words)).encode()))
+
+
+def byte_level(words: Sequence[str] = ()) -> Tokenizer:
+    """Makes a tokenizer with one token per byte of UTF-8, which reads and writes any text.
+
+    Args:
+        words: not looked at; every text is possible.
+
+    Returns:
+        The tokenizer; the id of a byte is the byte plus five. Bytes that are not UTF-8 are decoded to U+FFFD.
+    """
+    del words
+    return restore(_pack("byte_level"))
+
+
+def train_sentencepiece(
+    words: Sequence[str],
+    *,
+    vocab_size: int,
+    transcripts: str | Path | Sequence[str] = (),
+    model_type: str = "unigram",
+    whole_words: bool = True,
+) -> Tokenizer:
+    """Trains a sentencepiece model in memory; the same arguments give the same bytes.
+
+    The vocabulary holds the marks, an unknown piece and every character of the text; then the phrases, those said most
+    often first, as far as they fit, each as one piece (a user-defined symbol, matched before other pieces, the longest
+    first); then what training adds from what the phrases do not cover. Text of other characters becomes unknown pieces.
+
+    Args:
+        words: phrases without repetitions.
+        vocab_size: upper bound; the vocabulary is smaller where there is nothing left to learn.
+        transcripts: more text to train on, a file or lines.
+        model_type: "unigram" or "bpe".
+        whole_words: False has no pieces for phrases: all are learned, and none crosses a space. Where the vocabulary
+            cannot hold most of the phrases, this (with "bpe") gives shorter text.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        ValueError: as `require_phrases`; there is no text; the vocabulary cannot hold the marks and the characters; or
+            an unknown model type.
+
+    References:
+        Kudo and Richardson (2018), SentencePiece: A simple and language independent subword tokenizer; Kudo (2018) for
+        the unigram model, Sennrich et al. (2016) for byte-pair encoding.
+    """
+    words = require_phrases(words)
+    lines = Path(transcripts).read_text().splitlines() if isinstance(transcripts, str | Path) else list(transcripts)
+    lines = [" ".join(line.split()) for line in lines]
+    characters = sorted(set("".join([*words, *lines])) - {" "})
+    smallest = len(MARKS) + 2 + len(characters)  # With the unknown piece and the space.
+    if not characters:
+        raise ValueError("`words` or `transcripts` must hold text to train on, got none.")
+    if vocab_size < smallest:
+        raise ValueError(
+            f"`vocab_size` must be at least {smallest}, for {len(MARKS) + 1} marks and {len(characters) + 1} "
+            f"characters, got {vocab_size}; try {smallest + len(words)}, which holds every phrase."
+        )
+    if model_type not in ("unigram", "bpe"):
+        raise ValueError(f"`model_type` must be 'unigram' or 'bpe', got {model_type!r}.")
+    counts = Counter({word: sum(f" {line} ".count(f" {word} ") for line in lines) for word in words})
+    whole = [word for word, _ in counts.most_common(vocab_size - smallest)] if whole_words else []
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        # Training fails when the phrases cover all of the text: one character is left over.
+        sentence_iterator=iter([2 * characters[0], *words, *filter(None, lines)]),
+        model_writer=model,
+        model_type=model_type,
+        vocab_size=vocab_size,
+        hard_vocab_limit=False,
+        character_coverage=1.0,
+        required_chars="".join([_SPACE, *characters]),
+        normalization_rule_name="identity",
+        control_symbols=[f"<{mark}>" for mark in MARKS[1:]],
+        user_defined_symbols=[_SPACE + word.replace(" ", _SPACE) for word in whole],
+        pad_id=0,
+        unk_id=len(MARKS),
+        bos_id=-1,
+        eos_id=-1,
+        max_sentence_length=2**20,
+        num_threads=1,  # The order of sums is the same every time.
+        minloglevel=2,  # Errors only.
+    )
+    return restore(_pack("sentencepiece", model.getvalue()))
+
+
+def from_huggingface(
+    words: Sequence[str],
+    source: Any,
+    *,
+    marks: Mapping[str, str] | None = None,
+    add_special_tokens: bool = False,
+) -> Tokenizer:
+    """Makes a tokenizer of one of `transformers` or `tokenizers`, which is left as it was.
+
+    Args:
+        words: not looked at; the vocabulary is given.
+        source: name or path for `transformers.AutoTokenizer`, a tokenizer of `transformers` with a fast backend, or a
+            `tokenizers.Tokenizer`.
+        marks: token of a mark, where it is not the padding token for "pad", the end-of-sequence token for "end", and
+            "<|observation|>", "<|think|>", "<|act|>". Any token will do; only "pad" may share one with another mark.
+        add_special_tokens: adds marks that are missing; the embeddings of the model must then have rows for them.
+
+    Returns:
+        The tokenizer; special tokens in a text are read as plain characters.
+
+    Raises:
+        ValueError: an unknown mark, a mark that is not in the vocabulary, two marks with one token, or a tokenizer
+            without a fast backend.
+    """
+    del words
+    from tokenizers import Tokenizer as Backend
+
+    if isinstance(source, str | Path):
+        from transformers import AutoTokenizer
+
+        source = AutoTokenizer.from_pretrained(source)
+    given = source if isinstance(source, Backend) else getattr(source, "backend_tokenizer", None)
+    if given is None:
+        raise ValueError(f"`source` must have a fast backend, got {type(source).__name__}; try its fast class.")
+    backend = Backend.from_str(given.to_str())
+    tokens = {mark: f"<|{mark}|>" for mark in MARKS}
+    own = {"pad": getattr(source, "pad_token", None), "end": getattr(source, "eos_token", None)}
+    tokens |= {mark: token for mark, token in own.items() if token} | dict(marks or {})
+    if unknown := set(tokens) - set(MARKS):
+        raise ValueError(f"`marks` must be among {', '.join(MARKS)}, got {', '.join(sorted(unknown))}.")
+    if add_special_tokens:
+        backend.add_special_tokens([token for token in tokens.values() if backend.token_to_id(token) is None])
+    ids = {mark: backend.token_to_id(token) for mark, token in tokens.items()}
+    for mark, i in ids.items():
+        if i is None:
+            raise ValueError(
+                f"`marks` must be in the vocabulary, got {tokens[mark]!r} for {mark!r}, which is not; try "
+                f"`add_special_tokens=True`, or name a token that is: marks={{{mark!r}: ...}}."
+            )
+    if len({ids[mark] for mark in MARKS[1:]}) < len(MARKS) - 1:
+        raise ValueError(f"`marks` must be different tokens, got {tokens}; try `add_special_tokens=True`.")
+    name = getattr(source, "name_or_path", "") or "huggingface"
+    return restore(_pack("huggingface", backend.to_str().encode(), name=name, marks=ids))
+
+
+def restore(data: bytes) -> Tokenizer:
+    """Makes the tokenizer whose `data` this is.
+
+    Args:
+        data: a line of JSON (format, version, kind), then what the kind needs.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        ValueError: other bytes, or a kind or version that this code does not know.
+    """
+    line, _, payload = data.partition(b"\n")
+    try:
+        header = json.loads(line)
+    except ValueError:
+        header = None
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
+        raise ValueError(f"`data` must start with a header of {_FORMAT}, got {line[:40]!r}; try `Tokenizer.data`.")
+    if header["version"] != _VERSION or header["kind"] not in _READERS:
+        raise ValueError(
+            f"`data` must be version {_VERSION} of {', '.join(_READERS)}, got version {header['version']} of "
+            f"{header['kind']}; try the jaxagents that wrote it."
+        )
+    encode, decode, vocab_size = _READERS[header["kind"]](payload)
+    marks = header.get("marks") or {mark: i for i, mark in enumerate(MARKS)}
+    hidden = frozenset(marks.values())
+    return Tokenizer(
+        name=header.get("name", header["kind"]),
+        encode=encode,
+        decode=lambda ids: decode([i for i in map(int, ids) if i not in hidden]),
+        vocab_size=vocab_size,
+        marks=marks,
+        data=data,
+    )
+
+
+def require_phrases(words: Sequence[str]) -> tuple[str, ...]:
+    """Returns the words as a tuple, if text made of them can be read back.
+
+    Raises:
+        ValueError: a word is empty, has spaces around it or two in a row, or is there twice.
+    """
+    words = tuple(words)
+    for word in words:
+        if not word or " ".join(word.split()) != word:
+            raise ValueError(f"`words` must be text with single spaces between, got {word!r}.")
+    if repeated := [word for word, count in Counter(words).items() if count > 1]:
+        raise ValueError(f"`words` must be different, got {repeated[0]!r} twice.")
+    return words
+
+
+def phrase_reader(words: Sequence[str]) -> Callable[[str], list[int]]:
+    """Makes the function that reads text as phrases, from left to right, the longest first.
+
+    Args:
+        words: phrases; single spaces separate their parts.
+
+    Returns:
+        `(text) -> indices into words`; ValueError where nothing matches.
+    """
+    index = {tuple(word.split(" ")): i for i, word in enumerate(words)}
+    longest = max(map(len, index), default=0)
+
+    def read(text: str) -> list[int]:
+        parts, found, start = text.split(), [], 0
+        while start < len(parts):
+            sizes = (size for size in range(longest, 0, -1) if tuple(parts[start : start + size]) in index)
+            size = next(sizes, 0)
+            if not size:
+                raise ValueError(f"`text` must be made of the words, got {parts[start]!r} in {text!r}.")
+            found.append(index[tuple(parts[start : start + size])])
+            start += size
+        return found
+
+    return read
+
+
+_SPACE = "\u2581"  # How sentencepiece writes a space.
+
+
+def _pack(kind: str, payload: bytes = b"", **header: Any) -> bytes:
+    header = {"format": _FORMAT, "version": _VERSION, "kind": kind} | header
+    return json.dumps(header).encode() + b"\n" + payload
+
+
+# Readers return `encode`, `decode` of ids without marks, and the size of the vocabulary.
+
+
+def _read_word_level(payload: bytes) -> tuple[Callable, Callable, int]:
+    words = json.loads(payload)
+    read, offset = phrase_reader(words), len(MARKS)
+    return (
+        lambda text: [i + offset for i in read(text)],
+        lambda ids: " ".join(words[i - offset] for i in ids),
+        offset + len(words),
+    )
+
+
+def _read_byte_level(payload: bytes) -> tuple[Callable, Callable, int]:
+    del payload
+    offset = len(MARKS)
+    return (
+        lambda text: [byte + offset for byte in text.encode()],
+        lambda ids: bytes(i - offset for i in ids).decode(errors="replace"),
+        offset + 256,
+    )
+
+
+def _read_sentencepiece(payload: bytes) -> tuple[Callable, Callable, int]:
+    processor = sentencepiece.SentencePieceProcessor(model_proto=payload)
+    return lambda text: processor.encode(" ".join(text.split())), processor.decode, processor.get_piece_size()
+
+
+def _read_huggingface(payload: bytes) -> tuple[Callable, Callable, int]:
+    from tokenizers import Tokenizer as Backend
+
+    backend = Backend.from_str(payload.decode())
+    backend.no_padding()
+    backend.no_truncation()
+    backend.encode_special_tokens = True  # As plain characters: text must not be able to forge a mark.
+    return (
+        lambda text: backend.encode(text, add_special_tokens=False).ids,
+        backend.decode,
+        max(backend.get_vocab().values()) + 1,
+    )
+
+
+_READERS = {
+    "word_level": _read_word_level,
+    "byte_level": _read_byte_level,
+    "sentencepiece": _read_sentencepiece,
+    "huggingface": _read_huggingface,
+}

@@ -1,0 +1,114 @@
+"""Language models as records of functions, and statistics of given tokens under them."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from jaxagents.networks.transformer import Transformer
+from jaxagents.types import Array, LanguageModel, Params, PyTree
+
+
+@struct.dataclass
+class TokenStatistics:
+    """What a model says about given tokens.
+
+    Attributes:
+        log_prob: float32 `[...]`, of the tokens.
+        entropy: float32 `[...]`, of the distributions that they come from, in nats.
+    """
+
+    log_prob: Array
+    entropy: Array
+
+
+def make_language_model(vocab_size: int, *, network: Callable[..., nn.Module] = Transformer) -> LanguageModel:
+    """Makes a language model of a decoder.
+
+    Args:
+        vocab_size: V.
+        network: `(vocab_size=V) -> module` with the methods and attributes of `networks.transformer.Transformer`, as
+            `functools.partial(Transformer, num_layers=4)`.
+
+    Returns:
+        The model; its parameters are those of the module.
+    """
+    module = network(vocab_size=vocab_size)
+
+    def init(key: Array) -> Params:
+        tokens = jnp.zeros((1, 1), jnp.int32)
+        return module.init(key, tokens, tokens, jnp.ones((1, 1, 1), bool), method="everything")
+
+    def apply(params: Params, tokens: Array, *, positions: Array, mask: Array) -> Array:
+        return module.apply(params, tokens, positions, mask)
+
+    def extend(
+        params: Params, cache: PyTree, tokens: Array, *, positions: Array, index: Array, mask: Array
+    ) -> tuple[PyTree, Array]:
+        return module.apply(params, cache, tokens, positions, index, mask, method="extend")
+
+    def logits(params: Params, hidden: Array) -> Array:
+        return module.apply(params, hidden, method="logits")
+
+    def value(params: Params, hidden: Array) -> Array:
+        return module.apply(params, hidden, method="value")
+
+    return LanguageModel(
+        init=init,
+        apply=apply,
+        init_cache=module.init_cache,
+        extend=extend,
+        logits=logits,
+        value=value if module.value_head else None,
+        vocab_size=vocab_size,
+        max_positions=module.max_positions,
+    )
+
+
+def token_statistics(
+    model: LanguageModel, params: Params, hidden: Array, tokens: Array, *, max_logits: int = 2**24
+) -> TokenStatistics:
+    """Computes log-probabilities of tokens and entropies without keeping the logits of many positions.
+
+    Args:
+        model: makes logits of hidden states.
+        params: of the model.
+        hidden: `[..., D]`; `hidden[..., i, :]` is of the position *before* `tokens[..., i]`.
+        tokens: int32 `[...]`.
+        max_logits: how many logits may exist at once (16.8 M: 67 MB); with more positions than that gives, they are
+            computed in chunks, and again in the backward pass.
+
+    Returns:
+        The statistics, `[...]`.
+    """
+
+    def statistics(hidden: Array, tokens: Array) -> TokenStatistics:
+        return _statistics(model.logits(params, hidden), tokens)
+
+    num_positions = tokens.size
+    chunk = max(1, max_logits // model.vocab_size)
+    if num_positions <= chunk:
+        return statistics(hidden, tokens)
+    num_chunks = -(-num_positions // chunk)
+    chunk = -(-num_positions // num_chunks)
+    padding = num_chunks * chunk - num_positions
+    flat_hidden = jnp.pad(hidden.reshape(num_positions, -1), ((0, padding), (0, 0)))
+    flat_tokens = jnp.pad(tokens.reshape(num_positions), (0, padding))
+    chunks = (flat_hidden.reshape(num_chunks, chunk, -1), flat_tokens.reshape(num_chunks, chunk))
+    result = jax.lax.map(jax.checkpoint(lambda inputs: statistics(*inputs)), chunks)
+    return jax.tree.map(lambda x: x.reshape(-1)[:num_positions].reshape(tokens.shape), result)
+
+
+def _statistics(logits: Array, tokens: Array) -> TokenStatistics:
+    """Computes the statistics from logits `[..., V]`."""
+    shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    unnormalized = jnp.exp(shifted)
+    total = jnp.sum(unnormalized, axis=-1)
+    log_total = jnp.log(total)
+    vocabulary = jnp.arange(logits.shape[-1]).reshape((1,) * tokens.ndim + (-1,))
+    # A comparison and a sum: the gradient of a gather is a scatter, slow on every backend.
+    chosen = jnp.sum(jnp.where(vocabulary == tokens[..., None], shifted, 0.0), axis=-1)
+    entropy = log_total - jnp.sum(unnormalized * shifted, axis=-1) / total
+    return TokenStatistics(log_prob=chosen - log_total, entropy=entropy)
