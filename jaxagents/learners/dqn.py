@@ -14,7 +14,7 @@ from jaxagents.losses.q import double_q_learning_error, q_learning_error
 from jaxagents.losses.value import huber_loss
 from jaxagents.ops.returns import n_step_transition
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
-from jaxagents.types import Agent, Array, Discrete, Learner, Metrics, Params, PyTree
+from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params
 from jaxagents.values.q_function import QFunction
 
 
@@ -140,13 +140,11 @@ def make_dqn(
 
 
 def make_agent(
-    observation_space: PyTree,
-    action_space: Discrete,
+    environment: Environment,
     *,
     value: Callable[..., QFunction],
     optimizer: Callable[..., optax.GradientTransformation],
     buffer: Any,
-    num_updates: int,
     updates_per_rollout: int = 1,
     normalize_observations: bool = False,
     axis_name: str | None = None,
@@ -155,12 +153,10 @@ def make_agent(
     """Assembles DQN for an environment.
 
     Args:
-        observation_space: of the environment.
-        action_space: of the environment.
+        environment: gives the spaces.
         value: `(observation_space, action_space) -> QFunction`.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
         buffer: `data.buffers.Buffer`.
-        num_updates: rollouts of the whole run.
         updates_per_rollout: see `with_replay`.
         normalize_observations: standardises observations by running statistics of the samples.
         axis_name: see `make_dqn`.
@@ -169,14 +165,14 @@ def make_agent(
     Returns:
         The agent.
     """
-    q_function = value(observation_space, action_space)
-    policy = make_epsilon_greedy(q_function)
-    learner = make_dqn(q_function, optimizer(num_updates * updates_per_rollout), axis_name=axis_name, **options)
+    q_function = value(environment.observation_space, environment.action_space)
+    make = partial(make_dqn, q_function, axis_name=axis_name, **options)
+    make(optax.identity())  # Refuses settings before anything is compiled.
     return make_replay_agent(
-        policy,
-        learner,
+        make_epsilon_greedy(q_function),
+        lambda num_updates: make(optimizer(num_updates * updates_per_rollout)),
         buffer,
-        observation_space,
+        environment.observation_space,
         updates_per_rollout=updates_per_rollout,
         normalize_observations=normalize_observations,
         axis_name=axis_name,

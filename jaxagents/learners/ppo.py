@@ -16,7 +16,19 @@ from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
 from jaxagents.ops.minibatches import block_size, shuffled_minibatches
 from jaxagents.policies import normalization as policy_normalization
 from jaxagents.policies.actor_critic import as_policy
-from jaxagents.types import ActorCritic, Agent, Array, Box, Carry, Discrete, Learner, Metrics, Params, PyTree, Rollout
+from jaxagents.types import (
+    ActorCritic,
+    Agent,
+    Array,
+    Carry,
+    Collector,
+    Environment,
+    Learner,
+    Metrics,
+    Params,
+    PyTree,
+    Rollout,
+)
 
 
 @struct.dataclass
@@ -157,12 +169,10 @@ def make_ppo(
 
 
 def make_agent(
-    observation_space: PyTree,
-    action_space: Discrete | Box,
+    environment: Environment,
     *,
     policy: Callable[..., ActorCritic],
     optimizer: Callable[..., optax.GradientTransformation],
-    num_updates: int,
     num_epochs: int = 4,
     num_minibatches: int = 4,
     normalize_observations: bool = False,
@@ -172,11 +182,9 @@ def make_agent(
     """Assembles PPO for an environment.
 
     Args:
-        observation_space: of the environment.
-        action_space: of the environment.
+        environment: gives the spaces.
         policy: `(observation_space, action_space) -> ActorCritic`.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        num_updates: rollouts of the whole run.
         num_epochs: see `make_ppo`.
         num_minibatches: see `make_ppo`.
         normalize_observations: standardises observations by running statistics.
@@ -186,19 +194,22 @@ def make_agent(
     Returns:
         The agent.
     """
-    actor_critic = policy(observation_space, action_space)
-    learner = make_ppo(
-        actor_critic,
-        optimizer(num_updates * num_epochs * num_minibatches),
-        num_epochs=num_epochs,
-        num_minibatches=num_minibatches,
-        axis_name=axis_name,
-        **options,
-    )
+    actor_critic = policy(environment.observation_space, environment.action_space)
+    make = partial(make_ppo, num_epochs=num_epochs, num_minibatches=num_minibatches, axis_name=axis_name, **options)
+    make(actor_critic, optax.identity())  # Refuses settings before anything is compiled.
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        del collector
+        learner = make(actor_critic, optimizer(num_updates * num_epochs * num_minibatches))
+        if not normalize_observations:
+            return learner
+        space = environment.observation_space
+        return learner_normalization.normalize_observations(learner, space, axis_name=axis_name)
+
+    acting = actor_critic
     if normalize_observations:
-        actor_critic = policy_normalization.normalize_observations(actor_critic, observation_space)
-        learner = learner_normalization.normalize_observations(learner, observation_space, axis_name=axis_name)
-    return Agent(policy=as_policy(actor_critic), make_learner=lambda collector: learner)
+        acting = policy_normalization.normalize_observations(actor_critic, environment.observation_space)
+    return Agent(policy=as_policy(acting), make_learner=make_learner)
 
 
 def _evaluate(actor_critic: ActorCritic, state: PPOState, rollout: Rollout) -> PPOBatch:

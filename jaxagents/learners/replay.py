@@ -1,5 +1,6 @@
 """Experience replay as a combinator of learners."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -65,7 +66,7 @@ def with_replay(
     the learner stays as it is.
 
     Args:
-        learner: its batches are `Sample`s.
+        make_sample_learner: `(updates of the whole run) -> Learner` of batches of `Sample`s.
         buffer: `data.buffers.Buffer`.
         batch: a rollout as arrays or `ShapeDtypeStruct`s, over all devices; gives the shapes. See `rollout_shapes`.
         updates_per_rollout: updates of the learner after each.
@@ -121,7 +122,7 @@ def with_replay(
 
 def make_replay_agent(
     policy: Policy,
-    learner: Learner,
+    make_sample_learner: Callable[[int], Learner],
     buffer: Any,
     observation_space: PyTree,
     *,
@@ -133,7 +134,7 @@ def make_replay_agent(
 
     Args:
         policy: acts with the parameters of the learner.
-        learner: its batches are `Sample`s.
+        make_sample_learner: `(updates of the whole run) -> Learner` of batches of `Sample`s.
         buffer: `data.buffers.Buffer`; holds raw observations.
         observation_space: of the environment.
         updates_per_rollout: see `with_replay`.
@@ -145,9 +146,11 @@ def make_replay_agent(
     """
     if normalize_observations:
         policy = policy_normalization.normalize_observations(policy, observation_space)
-        learner = learner_normalization.normalize_observations(learner, observation_space, axis_name=axis_name)
 
-    def make_learner(collector: Collector) -> Learner:
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        learner = make_sample_learner(num_updates)
+        if normalize_observations:
+            learner = learner_normalization.normalize_observations(learner, observation_space, axis_name=axis_name)
         batch = rollout_shapes(collector, jax.eval_shape(policy.init, jax.random.key(0)))
         return with_replay(learner, buffer, batch, updates_per_rollout=updates_per_rollout, axis_name=axis_name)
 

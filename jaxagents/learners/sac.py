@@ -14,7 +14,7 @@ from jaxagents.learners.replay import Sample, first_step, gather_step, make_repl
 from jaxagents.losses.q import sac_actor_loss, sac_critic_loss, sac_temperature_loss, soft_q_target
 from jaxagents.ops.returns import n_step_transition
 from jaxagents.policies.actor_critic import act
-from jaxagents.types import Agent, Array, Box, Learner, Metrics, Params, Policy, PyTree
+from jaxagents.types import Agent, Array, Box, Environment, Learner, Metrics, Params, Policy, PyTree
 from jaxagents.values.q_function import QFunction
 
 
@@ -159,8 +159,7 @@ def make_sac(
 
 
 def make_agent(
-    observation_space: Box,
-    action_space: Box,
+    environment: Environment,
     *,
     policy: Callable[..., Policy],
     value: Callable[..., QFunction],
@@ -168,7 +167,6 @@ def make_agent(
     q_optimizer: Callable[..., optax.GradientTransformation],
     temperature_optimizer: Callable[..., optax.GradientTransformation],
     buffer: Any,
-    num_updates: int,
     updates_per_rollout: int = 1,
     normalize_observations: bool = False,
     axis_name: str | None = None,
@@ -177,15 +175,13 @@ def make_agent(
     """Assembles SAC for an environment.
 
     Args:
-        observation_space: of the environment.
-        action_space: of the environment.
+        environment: gives the spaces.
         policy: `(observation_space, action_space) -> Policy`.
         value: `(observation_space, action_space) -> QFunction` of twin critics.
         policy_optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
         q_optimizer: as `policy_optimizer`.
         temperature_optimizer: as `policy_optimizer`.
         buffer: `data.buffers.Buffer`.
-        num_updates: rollouts of the whole run.
         updates_per_rollout: see `with_replay`.
         normalize_observations: standardises observations by running statistics of the samples.
         axis_name: see `make_sac`.
@@ -194,23 +190,21 @@ def make_agent(
     Returns:
         The agent.
     """
-    actor = policy(observation_space, action_space)
-    steps = num_updates * updates_per_rollout
-    learner = make_sac(
-        actor,
-        value(observation_space, action_space),
-        policy_optimizer(steps),
-        q_optimizer(steps),
-        temperature_optimizer(steps),
-        action_space,
-        axis_name=axis_name,
-        **options,
-    )
+    spaces = environment.observation_space, environment.action_space
+    actor, twin_q = policy(*spaces), value(*spaces)
+
+    def make(num_updates: int) -> Learner:
+        optimizers = [
+            make(num_updates * updates_per_rollout) for make in (policy_optimizer, q_optimizer, temperature_optimizer)
+        ]
+        return make_sac(actor, twin_q, *optimizers, environment.action_space, axis_name=axis_name, **options)
+
+    make(1)  # Refuses settings before anything is compiled.
     return make_replay_agent(
         actor,
-        learner,
+        make,
         buffer,
-        observation_space,
+        environment.observation_space,
         updates_per_rollout=updates_per_rollout,
         normalize_observations=normalize_observations,
         axis_name=axis_name,

@@ -128,15 +128,13 @@ def test_the_opponent_values_the_successor_where_the_perspective_changes():
 
 
 @pytest.mark.parametrize("normalize_observations", [False, True])
-def test_agent_acts_with_what_its_learner_learns(normalize_observations):
+def test_agent_acts_with_what_its_learner_learns(normalize_observations, spaces_only):
     steps = []
     agent = make_agent(
-        Box((NUM_STATES,)),
-        Discrete(2),
+        spaces_only(Box((NUM_STATES,)), Discrete(2)),
         value=lambda observation_space, action_space: TABLE,
         optimizer=lambda num_steps: steps.append(num_steps) or optax.adam(0.05),
         buffer=make_uniform_buffer(capacity=80, batch_size=8),
-        num_updates=10,
         updates_per_rollout=5,
         normalize_observations=normalize_observations,
         epsilon_start=0.0,
@@ -144,7 +142,8 @@ def test_agent_acts_with_what_its_learner_learns(normalize_observations):
     )
     rollout = Rollout(transition=CORRIDOR, carry=())
     learner = agent.make_learner(
-        Collector(init=lambda key, params: (), collect=lambda *state: (*state[:1], rollout, {}), steps_per_collect=8)
+        Collector(init=lambda key, params: (), collect=lambda *state: (*state[:1], rollout, {}), steps_per_collect=8),
+        10,
     )
     assert steps == [50]
     state, _ = jax.jit(learner.update)(learner.init(KEY), KEY, rollout)

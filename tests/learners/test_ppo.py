@@ -419,7 +419,7 @@ def test_refuses_batches_that_do_not_divide(options, message):
 def train(agent, environment, *, num_envs, num_steps):
     """Returns the compiled `init(key)` and `run(state, num_updates)`."""
     collector = make_rollout_collector(environment, agent.policy, num_envs=num_envs, num_steps=num_steps)
-    program = make_program(collector, agent.make_learner(collector))
+    program = make_program(collector, agent.make_learner(collector, 40))
     return jax.jit(program.init), jax.jit(partial(run_updates, program))
 
 
@@ -446,11 +446,9 @@ def make_bandit(rewards):
 def test_learns_a_bandit():
     table = TABLE._replace(init=lambda key: {"actor": jnp.zeros((1, 2)), "critic": jnp.zeros(1)})
     agent = make_agent(
-        Box((1,)),
-        Discrete(2),
+        make_bandit([0.2, 1.0]),
         policy=lambda observation_space, action_space: table,
         optimizer=partial(make_adam, learning_rate=0.1),
-        num_updates=40,
     )
     init, run = train(agent, make_bandit([0.2, 1.0]), num_envs=8, num_steps=4)
     state, metrics = run(init(KEY), 40)
@@ -462,11 +460,9 @@ def test_learns_a_bandit():
 def test_learns_to_remember_from_normalised_observations():
     maze = make_environment(1)
     agent = make_agent(
-        maze.observation_space,
-        maze.action_space,
+        maze,
         policy=partial(make_actor_critic, encoder=MLP((16,)), memory=GRU(hidden_size=16), shared=True),
         optimizer=partial(make_adam, learning_rate=1e-2, max_gradient_norm=0.5),
-        num_updates=40,
         normalize_observations=True,
     )
     init, run = train(agent, maze, num_envs=16, num_steps=16)
@@ -478,17 +474,15 @@ def test_learns_to_remember_from_normalised_observations():
     assert set(params) == {"params", "statistics"} and float(params["statistics"].count) == 45 * 16 * 16
 
 
-def test_agents_normalise_for_the_learner_as_for_the_policy():
+def test_agents_normalise_for_the_learner_as_for_the_policy(spaces_only):
     agent = make_agent(
-        Box((NUM_STATES,)),
-        Discrete(2),
+        spaces_only(Box((NUM_STATES,)), Discrete(2)),
         policy=lambda *spaces: TABLE,
         optimizer=lambda num_updates: optax.sgd(0.0),
-        num_updates=3,
         num_minibatches=1,
         normalize_observations=True,
     )
-    learner, rollout = agent.make_learner(None), random_rollout()
+    learner, rollout = agent.make_learner(None, 3), random_rollout()
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(NUM_STATES, 2)), jnp.float32)
     params = learner.init(KEY).params | {"params": {"actor": logits, "critic": VALUES}}
     state, update = learner.init(KEY, params), jax.jit(learner.update)
@@ -504,24 +498,22 @@ def test_agents_normalise_for_the_learner_as_for_the_policy():
     assert not np.allclose(*behaviors) and float(state.params["statistics"].count) == 32.0
 
 
-def test_agents_tell_the_optimiser_the_length_of_the_run():
+def test_agents_tell_the_optimiser_the_length_of_the_run(spaces_only):
     told = []
 
     def optimizer(num_updates):
         told.append(num_updates)
         return optax.sgd(0.1)
 
-    spaces = Box((NUM_STATES,)), Discrete(2)
-    agent = make_agent(
-        *spaces, policy=lambda *given: TABLE, optimizer=optimizer, num_updates=7, num_epochs=3, num_minibatches=2
-    )
+    world = spaces_only(Box((NUM_STATES,)), Discrete(2))
+    agent = make_agent(world, policy=lambda *given: TABLE, optimizer=optimizer, num_epochs=3, num_minibatches=2)
+    learner = agent.make_learner(None, 7)
     assert told == [7 * 3 * 2]
-    learner = agent.make_learner(None)
     state = learner.init(KEY, {"actor": jnp.ones((NUM_STATES, 2)), "critic": VALUES})
     np.testing.assert_array_equal(state.params["actor"], 1.0)
     assert agent.policy.apply(state.params, (), jnp.zeros((1, 1, NUM_STATES)), first=None)[1].logits.shape == (1, 1, 2)
     with pytest.raises(TypeError, match="clip_epsilo"):
-        make_agent(*spaces, policy=lambda *given: TABLE, optimizer=optimizer, num_updates=7, clip_epsilo=0.1)
+        make_agent(world, policy=lambda *given: TABLE, optimizer=optimizer, clip_epsilo=0.1)
 
 
 @pytest.mark.parametrize(

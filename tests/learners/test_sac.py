@@ -117,22 +117,21 @@ def test_targets_at_ends_by_hand(terminated, truncated, bootstrap, reward):
     np.testing.assert_allclose(metrics["critic_loss"], 0.5 * ((5.0 - target) ** 2 + (7.0 - target) ** 2), rtol=1e-5)
 
 
-def test_agent_acts_with_the_parameters_of_its_learner():
+def test_agent_acts_with_the_parameters_of_its_learner(spaces_only):
     agent = make_agent(
-        STATES,
-        ACTIONS,
+        spaces_only(STATES, ACTIONS),
         policy=lambda observation_space, action_space: POLICY,
         value=lambda observation_space, action_space: TWIN_Q,
         policy_optimizer=lambda num_steps: optax.sgd(0.1),
         q_optimizer=lambda num_steps: optax.sgd(0.1),
         temperature_optimizer=lambda num_steps: optax.sgd(0.1),
         buffer=make_uniform_buffer(capacity=8, batch_size=2),
-        num_updates=10,
         normalize_observations=True,
     )
     rollout = Rollout(transition=sample([1.0, 2.0], [0, 0], [0, 0]).transition, carry=())
     learner = agent.make_learner(
-        Collector(init=lambda key, params: (), collect=lambda *state: (*state[:1], rollout, {}), steps_per_collect=2)
+        Collector(init=lambda key, params: (), collect=lambda *state: (*state[:1], rollout, {}), steps_per_collect=2),
+        10,
     )
     state, metrics = jax.jit(learner.update)(learner.init(KEY), KEY, rollout)
     assert float(metrics["critic_loss"].count) == 1.0

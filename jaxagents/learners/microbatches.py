@@ -1,0 +1,105 @@
+"""Work on rows in pieces that fit, which skips empty rows and cuts off empty turns."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.policies.contexts import row_layout
+from jaxagents.types import Array, Layout, PyTree
+
+_NUM_LENGTHS = 4
+_OfRows = Callable[[PyTree, Layout], PyTree]
+
+
+class Microbatches(NamedTuple):
+    """How rows are worked on.
+
+    Rows are sorted by their number of turns; empty ones come last and are never looked at, and a microbatch of rows
+    that ended early is cut to a quarter, half or three quarters of the turns. `function(rows [n, l', ...], layout')`
+    gets one microbatch; `num_turns` int32 `[N]` is how many turns of a row took place; leaves of `rows` are
+    `[N, l, ...]`.
+
+    Attributes:
+        total: `(function, rows, num_turns) -> pytree`, the sum of what the function returns; it must return zero for
+            rows of zeros.
+        each: `(function, rows, num_turns) -> pytree`, leaves `[N, l]`, of what the function returns for every row,
+            `[n, l']`; zero where a row is empty or cut off.
+    """
+
+    total: Callable[[_OfRows, PyTree, Array], PyTree]
+    each: Callable[[_OfRows, PyTree, Array], PyTree]
+
+
+def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096) -> Microbatches:
+    """Makes microbatches of the rows of episodes.
+
+    Args:
+        layout: of the episodes.
+        microbatch_tokens: about how many tokens a microbatch holds.
+
+    Returns:
+        The functions.
+
+    Raises:
+        ValueError: `microbatch_tokens` is not positive.
+    """
+    if microbatch_tokens < 1:
+        raise ValueError(f"`microbatch_tokens` must be at least 1, got {microbatch_tokens}; try 4096.")
+    full = row_layout(layout)
+    choices = sorted({-(-full.num_turns * i // _NUM_LENGTHS) for i in range(1, _NUM_LENGTHS + 1)})
+
+    def visit(
+        function: _OfRows, rows: PyTree, num_turns: Array, combine: Callable[..., PyTree], zeros: PyTree
+    ) -> PyTree:
+        num_rows = num_turns.shape[0]
+        size = _size(num_rows)
+        order = jnp.argsort(-num_turns)
+        order = jnp.where(num_turns[order] > 0, order, num_rows)  # Out of range: read as zeros, written nowhere.
+        order = jnp.pad(order, (0, -num_rows % size), constant_values=num_rows)
+
+        def branch(turns: int) -> Callable[[tuple], PyTree]:
+            short = full._replace(num_turns=turns)
+
+            def work(inputs: tuple) -> PyTree:
+                result, chosen, taken = inputs
+                value = function(jax.tree.map(lambda leaf: leaf[:, : short.length], taken), short)
+                return combine(result, value, chosen)
+
+            return work
+
+        branches = [branch(turns) for turns in choices]
+
+        def step(index: Array, result: PyTree) -> PyTree:
+            chosen = jax.lax.dynamic_slice(order, (index * size,), (size,))
+            taken = jax.tree.map(lambda leaf: leaf.at[chosen].get(mode="fill", fill_value=0), rows)
+            longest = num_turns.at[chosen[0]].get(mode="fill", fill_value=0)
+            which = jnp.sum(jnp.asarray(choices[:-1], jnp.int32) < longest)
+            return jax.lax.switch(which, branches, (result, chosen, taken))
+
+        return jax.lax.fori_loop(0, (jnp.sum(num_turns > 0) + size - 1) // size, step, zeros)
+
+    def _size(num_rows: int) -> int:
+        return min(num_rows, max(1, microbatch_tokens // full.length))
+
+    def total(function: _OfRows, rows: PyTree, num_turns: Array) -> PyTree:
+        zeros = _zeros_like(function, rows, _size(num_turns.shape[0]), full)
+        return visit(function, rows, num_turns, lambda result, value, _: jax.tree.map(jnp.add, result, value), zeros)
+
+    def each(function: _OfRows, rows: PyTree, num_turns: Array) -> PyTree:
+        def put(result: Array, value: Array, chosen: Array) -> Array:
+            return result.at[chosen, : value.shape[1]].set(value, mode="drop")
+
+        def combine(result: PyTree, value: PyTree, chosen: Array) -> PyTree:
+            return jax.tree.map(lambda old, new: put(old, new, chosen), result, value)
+
+        return visit(function, rows, num_turns, combine, _zeros_like(function, rows, num_turns.shape[0], full))
+
+    return Microbatches(total=total, each=each)
+
+
+def _zeros_like(function: _OfRows, rows: PyTree, size: int, layout: Layout) -> PyTree:
+    taken = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), rows)
+    shapes = jax.eval_shape(lambda rows: function(rows, layout), taken)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)

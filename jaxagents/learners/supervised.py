@@ -1,0 +1,141 @@
+"""Supervised training of language models on transcripts."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners.microbatches import make_microbatches
+from jaxagents.losses.aggregation import token_mean
+from jaxagents.policies.contexts import Rows, fold, is_folded, judge_rows, to_rows
+from jaxagents.types import (
+    Agent,
+    Array,
+    Collector,
+    Environment,
+    Episode,
+    LanguageModel,
+    LanguagePolicy,
+    Layout,
+    Learner,
+    Metrics,
+    Params,
+)
+
+
+@struct.dataclass
+class SupervisedState:
+    """Parameters and optimiser state."""
+
+    params: Params
+    opt_state: optax.OptState
+
+
+def make_supervised(
+    model: LanguageModel,
+    optimizer: optax.GradientTransformation,
+    *,
+    aggregation: Callable[..., Array] = token_mean,
+    thought_weight: float = 1.0,
+    action_weight: float = 1.0,
+    only_success: bool = False,
+    microbatch_tokens: int = 4096,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes a learner that raises the likelihood of what was said in `Episode` batches.
+
+    Minimises `-sum_i weight_i log p(token_i | context_i)` over the thoughts and actions; observations and prompts are
+    read, not learned.
+
+    Args:
+        model: learns.
+        optimizer: an optax transformation, clipping and schedule included.
+        aggregation: `(mask [B, L], *, axis_name) -> weights [B, L]`.
+        thought_weight: multiplies the weight of tokens of thoughts.
+        action_weight: multiplies the weight of tokens of actions.
+        only_success: learns from successful episodes only (rejection sampling).
+        microbatch_tokens: about how many tokens go through the model at once.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner. `extras["loss_weight"]` (`[B, L]`), where episodes have it, multiplies the weights; the metric
+        `probability` is that of a token, averaged.
+
+    Raises:
+        ValueError: a weight is negative.
+    """
+    for name, weight in (("thought_weight", thought_weight), ("action_weight", action_weight)):
+        if weight < 0.0:
+            raise ValueError(f"`{name}` must not be negative, got {weight}; try 1.")
+
+    def init(key: Array, params: Params | None = None) -> SupervisedState:
+        params = model.init(key) if params is None else params
+        return SupervisedState(params=params, opt_state=optimizer.init(params))
+
+    def loss(params: Params, rows: tuple[Rows, Array], layout: Layout) -> tuple[Array, dict[str, Array]]:
+        rows, weight = rows
+        said = judge_rows(model, params, rows, layout)
+        total = -jnp.sum(weight * said.log_prob)
+        metrics = {
+            "loss": total,
+            "entropy": jnp.sum(weight * said.entropy),
+            "probability": jnp.sum(weight * jnp.exp(said.log_prob)),
+        }
+        return total, metrics
+
+    def update(state: SupervisedState, key: Array, episode: Episode) -> tuple[SupervisedState, Metrics]:
+        del key
+        layout = episode.layout
+        microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
+        mask = episode.action_mask & (episode.success[:, None] | (not only_success))
+        weight = aggregation(mask, axis_name=axis_name)
+        weight = weight * jnp.where(episode.thought_mask, thought_weight, action_weight)
+        weight = weight * episode.extras.get("loss_weight", 1.0)
+        valid = episode.valid & jnp.any(mask, axis=1, keepdims=True)
+        num_turns = valid.reshape(-1) if is_folded(layout) else jnp.sum(valid, axis=1)
+        grads, metrics = microbatches.total(
+            lambda rows, short: jax.grad(loss, has_aux=True)(state.params, rows, short),
+            (to_rows(episode), fold(layout, weight)),
+            num_turns.astype(jnp.int32),
+        )
+        if axis_name is not None:
+            grads, metrics = jax.lax.pmean((grads, metrics), axis_name)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        metrics["gradient_norm"] = optax.global_norm(grads)
+        return SupervisedState(params=optax.apply_updates(state.params, updates), opt_state=opt_state), metrics
+
+    return Learner(init=init, update=update)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    policy: Callable[[Environment], LanguagePolicy],
+    optimizer: Callable[..., optax.GradientTransformation],
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles supervised training for a text world.
+
+    Args:
+        environment: a text world.
+        policy: `(environment) -> LanguagePolicy`.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
+        axis_name: see `make_supervised`.
+        **options: further arguments of `make_supervised`.
+
+    Returns:
+        The agent.
+    """
+    speaker = policy(environment)
+    make = partial(make_supervised, speaker.model, axis_name=axis_name, **options)
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        del collector
+        return make(optimizer(num_updates))
+
+    return Agent(policy=speaker, make_learner=make_learner)

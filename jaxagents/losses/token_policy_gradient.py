@@ -1,0 +1,225 @@
+"""Policy-gradient losses of sampled tokens: `(log_prob, behavior_log_prob, advantage, mask, *, ...) -> [B, L]`.
+
+All are to be minimised, weighted by `losses.aggregation`. Gradient flows to `log_prob` only; losses are zero where the
+mask is False, whatever the other arguments hold there. `rho = exp(log_prob - behavior_log_prob)`.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.types import Array
+
+# A ratio of e^20 is no longer a sample of the same policy; without a bound its exponential overflows.
+MAX_LOG_RATIO = 20.0
+
+
+def plain(log_prob: Array, behavior_log_prob: Array, advantage: Array, mask: Array) -> Array:
+    """Computes `-A log_prob`, the policy gradient without correction for old data.
+
+    Args:
+        log_prob: `[B, L]`.
+        behavior_log_prob: not used.
+        advantage: `[B, L]`.
+        mask: bool `[B, L]`, tokens that count.
+
+    Returns:
+        `[B, L]`.
+
+    References:
+        Williams (1992), "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning".
+    """
+    return -_constant(advantage, mask) * jnp.where(mask, log_prob, 0.0)
+
+
+def ppo_clip(
+    log_prob: Array, behavior_log_prob: Array, advantage: Array, mask: Array, *, clip_epsilon: Array | float = 0.2
+) -> Array:
+    """Computes `-min(rho A, clip(rho, 1 - clip_epsilon, 1 + clip_epsilon) A)`.
+
+    Args:
+        log_prob: `[B, L]`.
+        behavior_log_prob: `[B, L]`.
+        advantage: `[B, L]`.
+        mask: bool `[B, L]`, tokens that count.
+        clip_epsilon: half width of the trust interval.
+
+    Returns:
+        `[B, L]`.
+
+    References:
+        Schulman et al. (2017), "Proximal Policy Optimization Algorithms", eq. 7.
+    """
+    ratio = _ratio(log_prob, behavior_log_prob, mask)
+    return _clipped(ratio, _constant(advantage, mask), clip_epsilon, clip_epsilon)
+
+
+def decoupled_clip(
+    log_prob: Array,
+    behavior_log_prob: Array,
+    advantage: Array,
+    mask: Array,
+    *,
+    clip_epsilon_low: Array | float = 0.2,
+    clip_epsilon_high: Array | float = 0.28,
+) -> Array:
+    """Computes `-min(rho A, clip(rho, 1 - clip_epsilon_low, 1 + clip_epsilon_high) A)`.
+
+    A higher upper bound lets unlikely tokens gain probability faster and keeps the entropy up.
+
+    Args:
+        log_prob: `[B, L]`.
+        behavior_log_prob: `[B, L]`.
+        advantage: `[B, L]`.
+        mask: bool `[B, L]`, tokens that count.
+        clip_epsilon_low: width of the trust interval below 1.
+        clip_epsilon_high: width above 1.
+
+    Returns:
+        `[B, L]`.
+
+    References:
+        Yu et al. (2025), "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", eq. 10.
+    """
+    ratio = _ratio(log_prob, behavior_log_prob, mask)
+    return _clipped(ratio, _constant(advantage, mask), clip_epsilon_low, clip_epsilon_high)
+
+
+def dual_clip(
+    log_prob: Array,
+    behavior_log_prob: Array,
+    advantage: Array,
+    mask: Array,
+    *,
+    clip_epsilon: Array | float = 0.2,
+    dual_clip: Array | float = 3.0,
+) -> Array:
+    """Computes the loss of `ppo_clip`, for negative advantages at most `-dual_clip A`.
+
+    Bounds what a token that became much likelier although it was bad can do to one update.
+
+    Args:
+        log_prob: `[B, L]`.
+        behavior_log_prob: `[B, L]`.
+        advantage: `[B, L]`.
+        mask: bool `[B, L]`, tokens that count.
+        clip_epsilon: half width of the trust interval.
+        dual_clip: largest ratio that counts against a token, above `1 + clip_epsilon`.
+
+    Returns:
+        `[B, L]`.
+
+    References:
+        Ye et al. (2020), "Mastering Complex Control in MOBA Games with Deep Reinforcement Learning"
+        (dual-clip PPO; 3).
+    """
+    ratio, advantage = _ratio(log_prob, behavior_log_prob, mask), _constant(advantage, mask)
+    loss = _clipped(ratio, advantage, clip_epsilon, clip_epsilon)
+    return jnp.where(advantage < 0.0, jnp.minimum(loss, -dual_clip * advantage), loss)
+
+
+def gspo(
+    log_prob: Array,
+    behavior_log_prob: Array,
+    advantage: Array,
+    mask: Array,
+    *,
+    clip_epsilon_low: Array | float = 3e-4,
+    clip_epsilon_high: Array | float = 4e-4,
+) -> Array:
+    """Computes the clipped loss of one ratio per row, the geometric mean of those of its tokens.
+
+    `s = exp(mean_l(log_prob - behavior_log_prob))`, and with the stop-gradient `sg`, `s_l = sg(s) pi_l / sg(pi_l)`:
+    `-min(s_l A_l, clip(s_l, 1 - clip_epsilon_low, 1 + clip_epsilon_high) A_l)` (GSPO-token). With one advantage for
+    all tokens and `losses.aggregation.sequence_mean` its gradient is that of the loss of `s`.
+
+    Args:
+        log_prob: `[B, L]`.
+        behavior_log_prob: `[B, L]`.
+        advantage: `[B, L]`.
+        mask: bool `[B, L]`, tokens that count. A row is a sequence: an episode, or a turn of one if rows are turns.
+        clip_epsilon_low: width of the trust interval below 1.
+        clip_epsilon_high: width above 1.
+
+    Returns:
+        `[B, L]`.
+
+    References:
+        Zheng et al. (2025), "Group Sequence Policy Optimization", eq. 13 and 14.
+    """
+    log_ratio = jnp.where(mask, log_prob - jax.lax.stop_gradient(behavior_log_prob), 0.0)
+    count = jnp.sum(mask, axis=1, keepdims=True, dtype=log_ratio.dtype)
+    mean = jax.lax.stop_gradient(jnp.sum(log_ratio, axis=1, keepdims=True) / jnp.maximum(count, 1.0))
+    # The value is that of the row, the gradient that of the token.
+    log_ratio = jnp.clip(mean, -MAX_LOG_RATIO, MAX_LOG_RATIO) + log_ratio - jax.lax.stop_gradient(log_ratio)
+    return _clipped(jnp.exp(log_ratio), _constant(advantage, mask), clip_epsilon_low, clip_epsilon_high)
+
+
+def cispo(
+    log_prob: Array,
+    behavior_log_prob: Array,
+    advantage: Array,
+    mask: Array,
+    *,
+    clip_epsilon_low: Array | float = 1.0,
+    clip_epsilon_high: Array | float = 4.0,
+) -> Array:
+    """Computes `-sg(clip(rho, 1 - clip_epsilon_low, 1 + clip_epsilon_high)) A log_prob` with the stop-gradient `sg`.
+
+    Clips the importance weight and not the update: every token keeps a gradient.
+
+    Args:
+        log_prob: `[B, L]`.
+        behavior_log_prob: `[B, L]`.
+        advantage: `[B, L]`.
+        mask: bool `[B, L]`, tokens that count.
+        clip_epsilon_low: width of the interval of weights below 1; 1 does not bound them from below.
+        clip_epsilon_high: width above 1.
+
+    Returns:
+        `[B, L]`.
+
+    References:
+        MiniMax (2025), "MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention", eq. 4 and 5.
+    """
+    ratio = jax.lax.stop_gradient(_ratio(log_prob, behavior_log_prob, mask))
+    weight = jnp.clip(ratio, 1.0 - clip_epsilon_low, 1.0 + clip_epsilon_high)
+    return -weight * _constant(advantage, mask) * jnp.where(mask, log_prob, 0.0)
+
+
+def truncated_importance_weight(
+    behavior_log_prob: Array, sampling_log_prob: Array, mask: Array, *, cap: Array | float = 2.0
+) -> Array:
+    """Computes `min(exp(behavior_log_prob - sampling_log_prob), cap)`, by which losses of tokens are multiplied.
+
+    Corrects for tokens that were drawn from another distribution than the acting policy's own, as by temperature,
+    truncation or a sampler of lower precision.
+
+    Args:
+        behavior_log_prob: `[B, L]`, under the acting policy.
+        sampling_log_prob: `[B, L]`, under the distribution that the tokens were drawn from.
+        mask: bool `[B, L]`, tokens that count.
+        cap: largest weight.
+
+    Returns:
+        `[B, L]`, zero where the mask is False, without gradient.
+
+    References:
+        Yao et al. (2025), "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
+    """
+    weight = jnp.minimum(_ratio(behavior_log_prob, sampling_log_prob, mask), cap)
+    return jax.lax.stop_gradient(jnp.where(mask, weight, 0.0))
+
+
+def _ratio(log_prob: Array, behavior_log_prob: Array, mask: Array) -> Array:
+    """Computes `exp(log_prob - behavior_log_prob)`, 1 where the mask is False."""
+    log_ratio = jnp.where(mask, log_prob - jax.lax.stop_gradient(behavior_log_prob), 0.0)
+    return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+
+
+def _constant(advantage: Array, mask: Array) -> Array:
+    return jax.lax.stop_gradient(jnp.where(mask, advantage, 0.0))
+
+
+def _clipped(ratio: Array, advantage: Array, low: Array | float, high: Array | float) -> Array:
+    clipped = jnp.clip(ratio, 1.0 - low, 1.0 + high)
+    return -jnp.minimum(ratio * advantage, clipped * advantage)

@@ -1,0 +1,313 @@
+"""Credit assignment for episodes of text: `(episode, value, *, axis_name, ...) -> Credit`.
+
+`value[b, l]`, where an estimator uses it, is V of the context that token `l` of row `b` was sampled from. No gradient
+flows through credit. Groups lie on one device as a whole; rows that a filter dropped (`extras["keep"]`) count nowhere.
+Agents that share a row share its rewards.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.ops.advantages import normalize_advantage
+from jaxagents.ops.episodes import (
+    acting_turns,
+    credited_tokens,
+    difference_from_group,
+    episode_return,
+    first_action_token_mask,
+    group_deviation,
+    kept_rows,
+    last_action_token_mask,
+    reward_of_acting_turns,
+    same_group,
+    sum_per_turn,
+    turn_of_token,
+)
+from jaxagents.ops.returns import discounted_returns
+from jaxagents.types import Array, Episode
+
+
+@struct.dataclass
+class Credit:
+    """What every sampled token is worth.
+
+    Attributes:
+        advantage: float32 `[B, L]`, zero where nothing was sampled and in rows that were dropped.
+        target: float32 `[B, L]`, of the value head, zero in the same places; None for estimators without values.
+    """
+
+    advantage: Array
+    target: Array | None = None
+
+
+def reinforce(
+    episode: Episode,
+    value: Array | None = None,
+    *,
+    axis_name: str | None = None,
+    discount: Array | float = 1.0,
+    baseline: Array | float | None = None,
+    normalize: bool = False,
+) -> Credit:
+    """Computes the return to go of every turn minus a baseline, for all tokens of the turn.
+
+    `A_t = sum_{k >= t} discount^(k - t) reward_k - baseline`.
+
+    Args:
+        episode: B episodes of T turns.
+        value: not used.
+        axis_name: mapped device axis to take means over.
+        discount: per turn, in [0, 1].
+        baseline: what is subtracted; null takes the mean return to go over the turns of the batch, 0 is none.
+        normalize: standardises over the sampled tokens of the batch (REINFORCE++).
+
+    Returns:
+        The credit, without targets.
+
+    References:
+        Williams (1992), "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning".
+        Hu et al. (2025), "REINFORCE++", for `normalize`.
+    """
+    reward = jnp.where(episode.valid, episode.reward, 0.0).T
+    endless = jnp.zeros_like(reward, dtype=bool)
+    returns = discounted_returns(reward, endless, endless, jnp.zeros_like(reward), discount=discount).T
+    if baseline is None:
+        counted = acting_turns(episode) & kept_rows(episode)[:, None]
+        total, count = jnp.sum(jnp.where(counted, returns, 0.0)), jnp.sum(counted, dtype=jnp.float32)
+        if axis_name is not None:
+            total, count = jax.lax.psum((total, count), axis_name)
+        baseline = total / jnp.maximum(count, 1.0)
+    advantage = turn_of_token(returns - baseline, episode.turn)
+    return Credit(advantage=_finish(episode, advantage, normalize=normalize, axis_name=axis_name))
+
+
+def rloo(
+    episode: Episode,
+    value: Array | None = None,
+    *,
+    axis_name: str | None = None,
+    discount: Array | float = 1.0,
+) -> Credit:
+    """Computes `R_i` minus the mean return of the other episodes of the group, for all tokens of episode i.
+
+    Args:
+        episode: B episodes.
+        value: not used.
+        axis_name: not used; groups lie on one device.
+        discount: per turn, in [0, 1].
+
+    Returns:
+        The credit, without targets; zero in groups of one, which have no others.
+
+    References:
+        Kool, van Hoof and Welling (2019), "Buy 4 REINFORCE Samples, Get a Baseline for Free!".
+        Ahmadian et al. (2024), "Back to Basics: Revisiting REINFORCE Style Optimization for RLHF".
+    """
+    difference, count = difference_from_group(episode_return(episode, discount), same_group(episode))
+    return _outcome_credit(episode, difference * count / jnp.maximum(count - 1.0, 1.0))
+
+
+def grpo(
+    episode: Episode,
+    value: Array | None = None,
+    *,
+    axis_name: str | None = None,
+    discount: Array | float = 1.0,
+    epsilon: Array | float = 1e-6,
+) -> Credit:
+    """Computes `(R_i - mean(R)) / (std(R) + epsilon)` over the group, for all tokens of episode i.
+
+    Args:
+        episode: B episodes.
+        value: not used.
+        axis_name: not used; groups lie on one device.
+        discount: per turn, in [0, 1].
+        epsilon: added to the standard deviation, in units of the reward.
+
+    Returns:
+        The credit, without targets; zero in groups whose returns are equal.
+
+    References:
+        Shao et al. (2024), "DeepSeekMath", section 4.1.2.
+
+    Deviation: the paper has no epsilon and leaves open which standard deviation it means. This is that of the
+        population; TRL and verl take that of the sample, which makes advantages sqrt(1 - 1 / G) times as large.
+    """
+    same = same_group(episode)
+    difference, _ = difference_from_group(episode_return(episode, discount), same)
+    return _outcome_credit(episode, difference / (group_deviation(difference, same) + epsilon))
+
+
+def dr_grpo(
+    episode: Episode,
+    value: Array | None = None,
+    *,
+    axis_name: str | None = None,
+    discount: Array | float = 1.0,
+) -> Credit:
+    """Computes `R_i - mean(R)` over the group, for all tokens of episode i.
+
+    Args:
+        episode: B episodes.
+        value: not used.
+        axis_name: not used; groups lie on one device.
+        discount: per turn, in [0, 1].
+
+    Returns:
+        The credit, without targets. The other half of the method is `losses.aggregation.constant`.
+
+    References:
+        Liu et al. (2025), "Understanding R1-Zero-Like Training: A Critical Perspective", section 3.2.
+    """
+    difference, _ = difference_from_group(episode_return(episode, discount), same_group(episode))
+    return _outcome_credit(episode, difference)
+
+
+def gae_token(
+    episode: Episode,
+    value: Array | None,
+    *,
+    axis_name: str | None = None,
+    discount: Array | float = 1.0,
+    trace_decay: Array | float = 1.0,
+    normalize: bool = False,
+) -> Credit:
+    """Computes generalised advantage estimates over the sampled tokens of an episode, as if nothing lay between them.
+
+    `delta_l = r_l + discount V_{l'} - V_l`, `A_l = delta_l + discount trace_decay A_{l'}`, where `l'` is the next
+    sampled token, of this turn or a later one. The reward of a turn lands on its last sampled token.
+
+    Args:
+        episode: B episodes of T turns.
+        value: `[B, L]`.
+        axis_name: mapped device axis to normalise over.
+        discount: per sampled token, in [0, 1].
+        trace_decay: lambda per sampled token, in [0, 1].
+        normalize: standardises advantages over the sampled tokens of the batch; targets stay as they are.
+
+    Returns:
+        The credit; targets are lambda-returns. The value after the last token of an episode that did not terminate is
+        `extras["bootstrap_value"]` (`[B]`), and zero without it, as if it had terminated.
+
+    Raises:
+        ValueError: there are no values.
+
+    References:
+        Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized Advantage Estimation", eq. 16.
+        Ouyang et al. (2022), "Training language models to follow instructions with human feedback".
+    """
+    value = _require_value(value, "gae_token")
+    reward = turn_of_token(reward_of_acting_turns(episode), episode.turn)
+    reward = jnp.where(last_action_token_mask(episode), reward, 0.0)
+    advantage, target = _skipping_advantage(
+        reward,
+        value,
+        episode.action_mask,
+        _bootstrap_value(episode),
+        discount=discount,
+        trace_decay=trace_decay,
+    )
+    return Credit(
+        advantage=_finish(episode, advantage, normalize=normalize, axis_name=axis_name),
+        target=_finish(episode, target),
+    )
+
+
+def gae_turn(
+    episode: Episode,
+    value: Array | None,
+    *,
+    axis_name: str | None = None,
+    discount: Array | float = 1.0,
+    trace_decay: Array | float = 1.0,
+    normalize: bool = False,
+) -> Credit:
+    """Computes generalised advantage estimates over turns, for all tokens of the turn.
+
+    `delta_t = r_t + discount V_{t'} - V_t`, `A_t = delta_t + discount trace_decay A_{t'}`, where `V_t` is the value at
+    the first sampled token of turn t and `t'` is the next turn with a sampled token.
+
+    Args:
+        episode: B episodes of T turns.
+        value: `[B, L]`; only those at the first sampled token of each turn are used.
+        axis_name: mapped device axis to normalise over.
+        discount: per turn, in [0, 1].
+        trace_decay: lambda per turn, in [0, 1].
+        normalize: standardises advantages over the sampled tokens of the batch; targets stay as they are.
+
+    Returns:
+        The credit; the target of every token of a turn is the lambda-return of the turn. Bootstrapped as `gae_token`.
+
+    Raises:
+        ValueError: there are no values.
+
+    References:
+        Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized Advantage Estimation", eq. 16.
+        Zhou et al. (2024), "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (values of turns).
+    """
+    value = _require_value(value, "gae_turn")
+    first_value = jnp.where(first_action_token_mask(episode), value, 0.0)
+    advantage, target = _skipping_advantage(
+        reward_of_acting_turns(episode),
+        sum_per_turn(first_value, episode.turn, num_turns=episode.reward.shape[1]),
+        acting_turns(episode),
+        _bootstrap_value(episode),
+        discount=discount,
+        trace_decay=trace_decay,
+    )
+    advantage, target = turn_of_token(advantage, episode.turn), turn_of_token(target, episode.turn)
+    return Credit(
+        advantage=_finish(episode, advantage, normalize=normalize, axis_name=axis_name),
+        target=_finish(episode, target),
+    )
+
+
+def _require_value(value: Array | None, name: str) -> Array:
+    if value is None:
+        raise ValueError(f"`value` must be given to {name}, got None; try a model with a value head, or grpo.")
+    return jax.lax.stop_gradient(value)
+
+
+def _bootstrap_value(episode: Episode) -> Array:
+    """Returns the value `[B]` after the last turn: that of `extras`, zero without it and where terminated."""
+    value = episode.extras.get("bootstrap_value")
+    if value is None:
+        return jnp.zeros(episode.success.shape, jnp.float32)
+    terminated = jnp.any(episode.terminated & episode.valid, axis=1)
+    return jnp.where(terminated, 0.0, jax.lax.stop_gradient(value))
+
+
+def _skipping_advantage(
+    reward: Array,
+    value: Array,
+    mask: Array,
+    bootstrap_value: Array,
+    *,
+    discount: Array | float,
+    trace_decay: Array | float,
+) -> tuple[Array, Array]:
+    """Computes advantages and lambda-returns along the second axis over the elements of the mask only; 0 elsewhere."""
+
+    def step(carry: tuple[Array, Array], inputs: tuple[Array, Array, Array]):
+        next_advantage, next_value = carry
+        reward, value, mask = inputs
+        advantage = reward + discount * next_value - value + discount * trace_decay * next_advantage
+        carry = jnp.where(mask, advantage, next_advantage), jnp.where(mask, value, next_value)
+        return carry, (jnp.where(mask, advantage, 0.0), jnp.where(mask, advantage + value, 0.0))
+
+    initial = jnp.zeros_like(bootstrap_value), bootstrap_value
+    _, (advantage, target) = jax.lax.scan(step, initial, (reward.T, value.T, mask.T), reverse=True)
+    return advantage.T, target.T
+
+
+def _outcome_credit(episode: Episode, advantage: Array) -> Credit:
+    """Hands one advantage per episode, `[B]`, to all its tokens."""
+    return Credit(advantage=_finish(episode, jnp.broadcast_to(advantage[:, None], episode.tokens.shape)))
+
+
+def _finish(episode: Episode, per_token: Array, *, normalize: bool = False, axis_name: str | None = None) -> Array:
+    """Returns `per_token`, standardised or not, where tokens count and zero elsewhere, without gradient."""
+    mask = credited_tokens(episode)
+    per_token = jnp.where(mask, jax.lax.stop_gradient(per_token), 0.0)
+    return normalize_advantage(per_token, mask, axis_name=axis_name) if normalize else per_token

@@ -1,0 +1,258 @@
+"""The policy-gradient learner against the gradient written out, and what each slot does."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.learners.policy_gradient import make_agent, make_policy_gradient
+from jaxagents.losses import aggregation
+from jaxagents.losses.regularizers import entropy_bonus, kl_k2
+from jaxagents.losses.token_policy_gradient import plain, ppo_clip
+from jaxagents.ops import credit
+from jaxagents.ops.episodes import credited_tokens
+from jaxagents.ops.group_filters import informative_groups
+from jaxagents.ops.reward_shaping import invalid_action_penalty
+from jaxagents.policies.contexts import judge_rows, see, to_rows
+
+KEY = jax.random.key(3)
+CONTEXTS = {"markov": {"context_turns": 1, "prompt": False}, "history": {}, "thoughts": {"thought_tokens": 2}}
+SLOTS = {"advantage": credit.rloo, "loss": plain, "aggregation": aggregation.token_mean}
+
+
+@pytest.fixture(scope="module", params=CONTEXTS)
+def played(request, lake, speak, params_of):
+    """Returns a policy with a value head, parameters and episodes in which rewards differ."""
+    policy = speak(lake, value_head=True, **CONTEXTS[request.param])
+    params = params_of(policy)
+    episode = jax.jit(make_dialogue(lake, policy, group_size=4))(params, KEY, jnp.arange(2))
+    reward = jnp.where(episode.valid, jnp.arange(8.0)[:, None] % 3.0, 0.0)
+    return policy, params, episode.replace(reward=reward)
+
+
+@pytest.fixture(scope="module")
+def markov(lake, speak, params_of):
+    policy = speak(lake, context_turns=1, prompt=False)
+    params = params_of(policy)
+    episode = jax.jit(make_dialogue(lake, policy, group_size=4))(params, KEY, jnp.arange(2))
+    return policy, params, episode.replace(reward=jnp.where(episode.valid, jnp.arange(8.0)[:, None] % 3.0, 0.0))
+
+
+def learner_of(policy, optimizer=None, **options):
+    return make_policy_gradient(
+        policy.model, policy.layout, optax.sgd(1.0) if optimizer is None else optimizer, **SLOTS | options
+    )
+
+
+def step(learner, params, episode, times=1):
+    state = learner.init(KEY, params)
+    for _ in range(times):
+        state, metrics = jax.jit(learner.update)(state, KEY, episode)
+    return state, metrics
+
+
+def difference(before, after):
+    return jax.tree.map(lambda old, new: np.asarray(old - new), before, after)
+
+
+def largest(tree):
+    return max(np.abs(leaf).max() for leaf in jax.tree.leaves(tree))
+
+
+def assert_close(got, expected, tolerance=1e-4):
+    """Compares pytrees relative to the largest entry of each leaf."""
+
+    def compare(a, b):
+        np.testing.assert_allclose(a, b, atol=tolerance * max(np.abs(np.asarray(b)).max(), 1e-6))
+
+    jax.tree.map(compare, got, expected)
+
+
+def written_out(policy, params, episode, weight, advantage):
+    """Returns the gradient of `-sum weight advantage log_prob` by one pass over whole rows of `[B, L, V]` logits."""
+    rows = to_rows(episode.replace(layout=episode.layout._replace(prompt=1)))  # Never folded.
+    mask = see(rows, episode.layout.context_turns)
+    tokens, present = np.asarray(episode.tokens), np.asarray(episode.token_mask)
+    column = np.maximum.accumulate(np.where(present, np.arange(tokens.shape[1])[None], 0), axis=1)
+    previous = np.pad(column[:, :-1], ((0, 0), (1, 0)))
+
+    def loss(params):
+        hidden = policy.model.apply(params, rows.tokens, positions=rows.position, mask=mask)
+        log_probs = jax.nn.log_softmax(policy.model.logits(params, hidden))
+        before = jnp.take_along_axis(log_probs, jnp.asarray(previous)[..., None], axis=1)
+        log_prob = jnp.take_along_axis(before, jnp.asarray(tokens)[..., None], axis=2)[..., 0]
+        return -jnp.sum(jnp.where(episode.action_mask, weight * advantage * log_prob, 0.0))
+
+    return jax.grad(loss)(params)
+
+
+@pytest.mark.parametrize("microbatch_tokens", [60, 4096])
+def test_the_gradient_is_that_of_the_equation(played, microbatch_tokens):
+    policy, params, episode = played
+    learner = learner_of(policy, microbatch_tokens=microbatch_tokens)
+    state, _ = step(learner, params, episode)
+    weight = aggregation.token_mean(episode.action_mask)
+    expected = written_out(policy, params, episode, weight, credit.rloo(episode).advantage)
+    got = difference(params, state.params)
+    assert largest(expected) > 1e-3
+    assert_close(got, expected)
+
+
+def test_ratios_are_one_on_the_first_step(played):
+    policy, params, episode = played
+    plainly, _ = step(learner_of(policy), params, episode)
+    clipped, metrics = step(learner_of(policy, loss=partial(ppo_clip, clip_epsilon=0.2)), params, episode)
+    assert_close(difference(params, plainly.params), difference(params, clipped.params))
+    assert abs(float(metrics["approximate_kl"])) < 1e-8
+
+
+def test_values_are_learned_from_the_targets_of_the_advantage(played):
+    policy, params, episode = played
+    options = {"advantage": credit.gae_turn, "value_coefficient": 1.0}
+    learner = learner_of(policy, optax.adam(3e-3), **options)
+    _, first = step(learner, params, episode)
+    _, last = step(learner, params, episode, times=30)
+    assert float(last["value_loss"]) < 0.5 * float(first["value_loss"])
+
+
+def test_values_without_a_head_are_refused(markov):
+    policy, params, episode = markov
+    with pytest.raises(ValueError, match="`value` must be given to gae_turn, got None; try a model with a value head"):
+        step(learner_of(policy, advantage=credit.gae_turn), params, episode)
+
+
+def test_groups_that_fared_alike_are_left_out(markov):
+    policy, params, episode = markov
+    alike = episode.replace(reward=episode.reward.at[:4].set(0.0))
+    state, metrics = step(learner_of(policy, group_filter=informative_groups), params, alike)
+    assert float(metrics["kept_fraction"].value) == 0.5
+    half = jax.tree.map(lambda leaf: leaf[4:], alike.replace(layout=None)).replace(layout=episode.layout)
+    expected, _ = step(learner_of(policy), params, half)
+    assert_close(difference(params, state.params), difference(params, expected.params))
+    nothing, metrics = step(
+        learner_of(policy, group_filter=informative_groups), params, alike.replace(reward=alike.reward * 0)
+    )
+    assert largest(difference(params, nothing.params)) == 0.0 and float(metrics["loss"]) == 0.0
+
+
+def test_rewards_are_shaped_before_they_are_credited(markov):
+    policy, params, episode = markov
+    bad = jnp.asarray(np.arange(8) % 2 == 0)[:, None] & episode.valid
+    episode = episode.replace(reward=episode.reward * 0.0, action_valid=episode.valid & ~bad)
+    learner = learner_of(policy, rewards={"invalid": partial(invalid_action_penalty, penalty=0.5)})
+    state, metrics = step(learner, params, episode)
+    by_hand = episode.replace(reward=jnp.where(bad, -0.5, 0.0))
+    expected, _ = step(learner_of(policy), params, by_hand)
+    assert float(metrics["advantage_magnitude"].value) > 0.1
+    assert_close(difference(params, state.params), difference(params, expected.params))
+
+
+def test_the_reference_pulls_back(markov):
+    policy, params, episode = markov
+    learner = learner_of(policy, optax.sgd(1e-3), reference=True, regularizers={"kl": partial(kl_k2, coefficient=1.0)})
+    neutral = episode.replace(reward=episode.reward * 0.0)
+    state, metrics = step(learner, params, neutral)
+    assert largest(difference(params, state.params)) < 1e-6 and float(metrics["reference_kl"]) == 0.0
+    moved = state.replace(params=jax.tree.map(lambda leaf: leaf * 0.8, params))
+    update = jax.jit(learner.update)
+    _, first = update(moved, KEY, neutral)
+    for _ in range(5):
+        moved, last = update(moved, KEY, neutral)
+    assert 0.0 < float(last["kl"]) < float(first["kl"])
+
+
+def test_entropy_rises_with_its_bonus(markov):
+    policy, params, episode = markov
+    learner = learner_of(
+        policy, optax.adam(1e-2), regularizers={"entropy_bonus": partial(entropy_bonus, coefficient=1.0)}
+    )
+    neutral = episode.replace(reward=episode.reward * 0.0)
+    _, first = step(learner, params, neutral)
+    _, last = step(learner, params, neutral, times=4)
+    assert float(last["entropy"]) > float(first["entropy"])
+
+
+def test_tempered_tokens_are_weighed(markov):
+    policy, params, episode = markov
+    tempered = episode.replace(sampling_log_prob=episode.behavior_log_prob - jnp.log(1.5))
+    weighed, _ = step(learner_of(policy, importance_cap=2.0), params, tempered)
+    capped, _ = step(learner_of(policy, importance_cap=1.2), params, tempered)
+    one, _ = step(learner_of(policy), params, episode)
+    for state, factor in ((weighed, 1.5), (capped, 1.2)):
+        changes = difference(params, state.params), difference(params, one.params)
+        assert_close(changes[0], jax.tree.map(lambda leaf, by=factor: leaf * by, changes[1]))
+
+
+def test_a_changed_number_is_the_same_program(markov):
+    policy, params, episode = markov
+    traces = []
+
+    def loss(*args, **numbers):
+        traces.append(1)
+        return ppo_clip(*args, **numbers)
+
+    learner = learner_of(policy, loss=partial(loss, clip_epsilon=0.2))
+    update, state = jax.jit(learner.update), learner.init(KEY, params)
+    update(state, KEY, episode)
+    count = len(traces)
+    numbers = state.numbers | {"loss": {"clip_epsilon": jnp.float32(0.4)}}
+    update(state.replace(numbers=numbers), KEY, episode)
+    assert len(traces) == count and set(state.numbers["loss"]) == {"clip_epsilon"}
+
+
+def test_minibatches_are_of_whole_episodes_and_the_same_on_two_devices(markov):
+    policy, params, episode = markov
+    options = {"num_epochs": 2, "num_minibatches": 2, "optimizer": optax.sgd(1e-3)}
+    one, _ = step(learner_of(policy, **options), params, episode)
+    learner = learner_of(policy, axis_name="devices", **options)
+    state = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), learner.init(KEY, params))
+    halves = jax.tree.map(lambda leaf: leaf.reshape(2, 4, *leaf.shape[1:]), episode.replace(layout=None))
+    halves = halves.replace(layout=episode.layout)
+    two, _ = jax.pmap(learner.update, axis_name="devices", in_axes=(0, None, 0))(state, KEY, halves)
+    for device in range(2):
+        mine = jax.tree.map(lambda leaf, index=device: leaf[index], two.params)
+        assert_close(difference(params, mine), difference(params, one.params), tolerance=1e-3)
+
+
+def test_settings_out_of_range_are_refused(markov):
+    policy, params, episode = markov
+    with pytest.raises(ValueError, match="`num_epochs` must be at least 1, got 0"):
+        learner_of(policy, num_epochs=0)
+    with pytest.raises(ValueError, match="`num_minibatches` must divide .* got 3"):
+        step(learner_of(policy, num_minibatches=3), params, episode)
+
+
+def test_dropped_rows_count_nowhere(markov):
+    _, _, episode = markov
+    keep = jnp.arange(8) < 4
+    mask = credited_tokens(episode.replace(extras={"keep": keep}))
+    assert bool(jnp.all(mask[:4] == episode.action_mask[:4])) and not bool(jnp.any(mask[4:]))
+
+
+def test_agents_tell_the_optimiser_the_length_of_the_run(lake, speak):
+    told = []
+    agent = make_agent(
+        lake,
+        policy=speak,
+        optimizer=lambda steps: told.append(steps) or optax.sgd(0.1),
+        num_epochs=2,
+        num_minibatches=3,
+        **SLOTS,
+    )
+    agent.make_learner(None, 7)
+    assert told == [42] and agent.policy.layout.num_turns == 6
+
+
+def test_statistics_of_rows_do_not_depend_on_the_layout_they_are_judged_in(markov):
+    """A row of a turn of its own says the same as the turn in a row with all others out of sight."""
+    policy, params, episode = markov
+    folded = judge_rows(policy.model, params, to_rows(episode), episode.layout._replace(num_turns=1))
+    whole = episode.replace(layout=episode.layout._replace(prompt=0))
+    rows = jax.tree.map(lambda leaf: leaf.reshape(8, -1), to_rows(whole))
+    long = judge_rows(policy.model, params, rows, episode.layout)
+    mask = np.asarray(episode.action_mask)
+    np.testing.assert_allclose(folded.log_prob.reshape(mask.shape)[mask], long.log_prob[mask], atol=1e-5)

@@ -1,0 +1,55 @@
+"""The option files of the slots of the policy gradient: what they build runs, and no option is left out."""
+
+import importlib
+import inspect
+import pathlib
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+
+from jaxagents.losses import aggregation, token_policy_gradient
+
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+FILES = sorted(path for group in ("advantage", "loss", "aggregation") for path in (CONFIGS / group).glob("*.yaml"))
+
+
+def load(path):
+    """Returns the function of an option file and its keyword arguments."""
+    options = yaml.safe_load(path.read_text())
+    module, _, name = options.pop("_target_").rpartition(".")
+    assert options.pop("_partial_") is True
+    return getattr(importlib.import_module(module), name), options
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_files_are_named_after_the_function_and_set_all_of_its_options(path):
+    function, options = load(path)
+    assert function.__name__ == path.stem
+    keywords = {
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert set(options) == keywords - {"axis_name"}
+    # YAML reads 1e-6 as a string.
+    assert not any(isinstance(value, str) for value in options.values())
+
+
+def test_losses_and_weights_run_as_configured():
+    log_prob, mask = jnp.log(jnp.array([[0.5, 0.25]])), jnp.array([[True, True]])
+    for path in FILES:
+        function, options = load(path)
+        if path.parent.name == "loss":
+            actual = function(log_prob, log_prob, jnp.ones((1, 2)), mask, **options)
+            plain = path.stem in ("plain", "cispo")
+            np.testing.assert_allclose(actual, -log_prob if plain else -jnp.ones((1, 2)), rtol=1e-6)
+        elif path.parent.name == "aggregation":
+            np.testing.assert_allclose(function(mask, **options), [[0.5, 0.5]])
+
+
+def test_every_loss_and_aggregation_has_a_file():
+    for group, module in (("loss", token_policy_gradient), ("aggregation", aggregation)):
+        functions = {name for name, f in vars(module).items() if inspect.isfunction(f) and not name.startswith("_")}
+        assert functions - {"truncated_importance_weight"} == {path.stem for path in (CONFIGS / group).glob("*.yaml")}

@@ -1,0 +1,196 @@
+"""Losses of sampled tokens against numbers made by hand, each other, and their gradients."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.losses import token_policy_gradient as losses
+from jaxagents.losses.aggregation import sequence_mean
+from jaxagents.losses.policy_gradient import clipped_surrogate
+
+ALL = [losses.plain, losses.ppo_clip, losses.decoupled_clip, losses.dual_clip, losses.gspo, losses.cispo]
+
+# One row: ratios far below, below, at, above, a bit more above, far and very far above one.
+RATIO = np.array([[0.5, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0]])
+BEHAVIOR = jnp.array([[-1.0, -2.0, -0.5, -3.0, -0.3, -0.1, -2.0]])
+LOG_PROB = BEHAVIOR + jnp.log(jnp.asarray(RATIO, jnp.float32))
+MASK = jnp.ones((1, 7), bool)
+GOOD, BAD = jnp.full((1, 7), 2.0), jnp.full((1, 7), -2.0)
+
+
+def gradient(loss, log_prob, *rest):
+    return jax.grad(lambda log_prob: jnp.sum(loss(log_prob, *rest)))(log_prob)
+
+
+def random_batch(seed=0, shape=(4, 5), spread=0.3):
+    """Returns log-probabilities, behaviour's, advantages, and a mask with a full, an empty and two ragged rows."""
+    generator = np.random.default_rng(seed)
+    behavior = -generator.exponential(size=shape)
+    log_prob = behavior + spread * generator.normal(size=shape)
+    mask = np.arange(shape[1])[None] < np.array([shape[1], 0, 2, 3])[:, None]
+    arrays = (jnp.asarray(array, jnp.float32) for array in (log_prob, behavior, generator.normal(size=shape)))
+    return (*arrays, jnp.asarray(mask))
+
+
+@pytest.mark.parametrize(
+    ("loss", "advantage", "value", "slope"),
+    [
+        # Values are -counted ratio * A, slopes d/d(log_prob): the same where the clip does not bind, else zero.
+        (losses.ppo_clip, GOOD, [0.5, 0.9, 1.0, 1.1, 1.2, 1.2, 1.2], [0.5, 0.9, 1.0, 1.1, 0, 0, 0]),
+        (losses.ppo_clip, BAD, [0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0], [0, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0]),
+        (losses.decoupled_clip, GOOD, [0.5, 0.9, 1.0, 1.1, 1.25, 1.28, 1.28], [0.5, 0.9, 1.0, 1.1, 1.25, 0, 0]),
+        (losses.decoupled_clip, BAD, [0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0], [0, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0]),
+        (losses.dual_clip, GOOD, [0.5, 0.9, 1.0, 1.1, 1.2, 1.2, 1.2], [0.5, 0.9, 1.0, 1.1, 0, 0, 0]),
+        (losses.dual_clip, BAD, [0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 3.0], [0, 0.9, 1.0, 1.1, 1.25, 1.5, 0]),
+    ],
+)
+def test_clipped_losses_by_hand(loss, advantage, value, slope):
+    arguments = LOG_PROB, BEHAVIOR, advantage, MASK
+    np.testing.assert_allclose(loss(*arguments), -np.array([value]) * advantage, rtol=1e-5)
+    np.testing.assert_allclose(gradient(loss, *arguments), -np.array([slope]) * advantage, rtol=1e-5)
+
+
+@pytest.mark.parametrize("advantage", [GOOD, BAD])
+def test_plain_by_hand(advantage):
+    arguments = LOG_PROB, BEHAVIOR, advantage, MASK
+    np.testing.assert_allclose(losses.plain(*arguments), -advantage * LOG_PROB, rtol=1e-6)
+    np.testing.assert_allclose(gradient(losses.plain, *arguments), -advantage)
+
+
+def test_cispo_by_hand():
+    weight = np.array([[0.6, 0.9, 1.0, 1.1, 1.25, 1.3, 1.3]])
+    cispo = partial(losses.cispo, clip_epsilon_low=0.4, clip_epsilon_high=0.3)
+    np.testing.assert_allclose(cispo(LOG_PROB, BEHAVIOR, GOOD, MASK), -2.0 * weight * LOG_PROB, rtol=1e-5)
+    # Clipped tokens keep a gradient, whatever the sign of the advantage.
+    for advantage in (GOOD, BAD):
+        actual = gradient(cispo, LOG_PROB, BEHAVIOR, advantage, MASK)
+        np.testing.assert_allclose(actual, -weight * advantage, rtol=1e-5)
+    # By default weights are not bounded from below.
+    unbounded = gradient(losses.cispo, LOG_PROB, BEHAVIOR, GOOD, MASK)
+    np.testing.assert_allclose(unbounded, -2.0 * RATIO, rtol=1e-5)
+
+
+def test_gspo_by_hand():
+    # Three tokens with ratios 4, 1/2 and 1/2 count: their geometric mean is 1; the fourth does not.
+    log_ratio = jnp.log(jnp.array([[4.0, 0.5, 0.5, 100.0], [1.0, 1.44, 1.0, 100.0]]))
+    behavior = jnp.full((2, 4), -2.0)
+    mask = jnp.array([[True, True, True, False], [True, True, False, False]])
+    arguments = behavior + log_ratio, behavior, jnp.full((2, 4), 3.0), mask
+    gspo = partial(losses.gspo, clip_epsilon_low=0.1, clip_epsilon_high=0.1)
+    # Row 1: the square root of 1.44 is 1.2, clipped to 1.1.
+    np.testing.assert_allclose(gspo(*arguments), [[-3, -3, -3, 0], [-3.3, -3.3, 0, 0]], rtol=1e-5)
+    np.testing.assert_allclose(gradient(gspo, *arguments), [[-3, -3, -3, 0], [0, 0, 0, 0]], rtol=1e-5)
+    # Against bad tokens a ratio of 1.2 counts in full.
+    arguments = (*arguments[:2], jnp.full((2, 4), -1.0), mask)
+    np.testing.assert_allclose(gspo(*arguments)[1], [1.2, 1.2, 0, 0], rtol=1e-5)
+    np.testing.assert_allclose(gradient(gspo, *arguments)[1], [1.2, 1.2, 0, 0], rtol=1e-5)
+
+
+def test_gspo_has_the_gradient_of_the_sequence_ratio():
+    log_prob, behavior, advantage, mask = random_batch()
+    advantage = jnp.broadcast_to(advantage[:, :1], advantage.shape)
+
+    def of_sequences(log_prob):
+        length = jnp.maximum(jnp.sum(mask, axis=1), 1)
+        ratio = jnp.exp(jnp.sum(jnp.where(mask, log_prob - behavior, 0.0), axis=1) / length)
+        clipped = jnp.clip(ratio, 0.9, 1.1)
+        return -jnp.sum(jnp.minimum(ratio * advantage[:, 0], clipped * advantage[:, 0])[jnp.array([0, 2, 3])]) / 3
+
+    def of_tokens(log_prob):
+        per_token = losses.gspo(log_prob, behavior, advantage, mask, clip_epsilon_low=0.1, clip_epsilon_high=0.1)
+        return jnp.sum(sequence_mean(mask) * per_token)
+
+    expected, actual = jax.value_and_grad(of_sequences)(log_prob), jax.value_and_grad(of_tokens)(log_prob)
+    assert np.abs(expected[1]).max() > 0.0
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5)
+    np.testing.assert_allclose(actual[1], expected[1], rtol=1e-5, atol=1e-7)
+
+
+def test_gspo_of_single_tokens_is_ppo():
+    log_prob, behavior, advantage, _ = random_batch(shape=(4, 1))
+    mask = jnp.ones((4, 1), bool)
+    arguments = log_prob, behavior, advantage, mask
+    gspo = partial(losses.gspo, clip_epsilon_low=0.2, clip_epsilon_high=0.2)
+    np.testing.assert_allclose(gspo(*arguments), losses.ppo_clip(*arguments), rtol=1e-5)
+    np.testing.assert_allclose(gradient(gspo, *arguments), gradient(losses.ppo_clip, *arguments), rtol=1e-5)
+
+
+def test_ppo_agrees_with_the_loss_of_single_actions():
+    log_prob, behavior, advantage, mask = random_batch()
+    expected = clipped_surrogate(log_prob, behavior, advantage, clip_epsilon=0.1)
+    actual = losses.ppo_clip(log_prob, behavior, advantage, mask, clip_epsilon=0.1)
+    np.testing.assert_allclose(actual, jnp.where(mask, expected, 0.0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ALL)
+def test_on_data_of_the_policy_itself_all_have_the_policy_gradient(loss):
+    _, behavior, advantage, mask = random_batch()
+    actual = gradient(loss, behavior, behavior, advantage, mask)
+    np.testing.assert_allclose(actual, jnp.where(mask, -advantage, 0.0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ALL)
+def test_zero_off_the_mask_whatever_lies_there(loss):
+    log_prob, behavior, advantage, mask = random_batch()
+    expected = loss(log_prob, behavior, advantage, mask)
+    expected_gradient = gradient(loss, log_prob, behavior, advantage, mask)
+    for junk in (jnp.nan, -jnp.inf):
+        arguments = [jnp.where(mask, array, junk) for array in (log_prob, behavior, advantage)]
+        np.testing.assert_array_equal(loss(*arguments, mask), expected)
+        np.testing.assert_array_equal(gradient(loss, *arguments, mask), expected_gradient)
+    np.testing.assert_array_equal(expected[~np.asarray(mask)], 0.0)
+    np.testing.assert_array_equal(expected_gradient[~np.asarray(mask)], 0.0)
+
+
+@pytest.mark.parametrize("loss", ALL)
+def test_gradient_flows_to_the_policy_only(loss):
+    log_prob, behavior, advantage, mask = random_batch()
+
+    def total(log_prob, behavior, advantage):
+        return jnp.sum(loss(log_prob, behavior, advantage, mask))
+
+    to_policy, to_behavior, to_advantage = jax.grad(total, (0, 1, 2))(log_prob, behavior, advantage)
+    assert np.abs(to_policy).max() > 0.0
+    np.testing.assert_array_equal(to_behavior, 0.0)
+    np.testing.assert_array_equal(to_advantage, 0.0)
+
+
+@pytest.mark.parametrize("loss", ALL)
+def test_ratios_of_policies_that_parted_are_finite(loss):
+    far = jnp.array([[-200.0, 0.0]])
+    arguments = far, far[:, ::-1], jnp.array([[-1.0, -1.0]]), jnp.ones((1, 2), bool)
+    assert np.isfinite(loss(*arguments)).all()
+    assert np.isfinite(gradient(loss, *arguments)).all()
+
+
+@pytest.mark.parametrize("loss", ALL)
+def test_jit_changes_nothing(loss):
+    arguments = random_batch()
+    np.testing.assert_allclose(jax.jit(loss)(*arguments), loss(*arguments), rtol=1e-5)
+
+
+def test_epsilons_may_be_traced():
+    arguments = random_batch()
+    compiled = jax.jit(lambda epsilon: losses.ppo_clip(*arguments, clip_epsilon=epsilon))
+    for epsilon in (0.1, 0.3):
+        expected = losses.ppo_clip(*arguments, clip_epsilon=epsilon)
+        np.testing.assert_allclose(compiled(epsilon), expected, rtol=1e-5)
+    assert compiled._cache_size() == 1
+
+
+def test_truncated_importance_weight_by_hand():
+    mask = jnp.array([[True] * 6 + [False]])
+    weight = losses.truncated_importance_weight(LOG_PROB, BEHAVIOR, mask, cap=1.3)
+    np.testing.assert_allclose(weight, [[0.5, 0.9, 1.0, 1.1, 1.25, 1.3, 0.0]], rtol=1e-5)
+    slope = jax.grad(lambda x: jnp.sum(losses.truncated_importance_weight(x, BEHAVIOR, mask, cap=1.3)))(LOG_PROB)
+    np.testing.assert_array_equal(slope, 0.0)
+
+
+def test_truncated_importance_weight_leaves_no_trace_of_what_is_masked():
+    junk = jnp.array([[jnp.nan, -jnp.inf, 0.0]])
+    mask = jnp.array([[False, False, True]])
+    weight = losses.truncated_importance_weight(junk, jnp.zeros((1, 3)), mask, cap=2.0)
+    np.testing.assert_array_equal(weight, [[0.0, 0.0, 1.0]])

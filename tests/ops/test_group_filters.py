@@ -1,0 +1,80 @@
+"""Group filters against choices made by hand."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.ops import group_filters
+
+# Returns and groups of unequal sizes: standard deviations 1 (group 5), 0 (2), 2 (9), 0 (4, of one), 0.5 (0).
+RETURNS = np.array([0.0, 3.0, 1.0, 2.0, 3.0, 5.0, 7.0, 3.0, 4.0, 5.0])
+GROUP = np.array([5, 2, 9, 5, 2, 9, 4, 2, 0, 0])
+
+
+def chosen(keep):
+    """Returns the groups whose rows are kept, after checking that groups are kept whole."""
+    for group in set(GROUP):
+        assert len(set(np.asarray(keep)[group == GROUP].tolist())) == 1
+    return set(GROUP[np.asarray(keep)].tolist())
+
+
+@pytest.fixture(scope="module")
+def episode(make_episode):
+    return make_episode(RETURNS[:, None], np.ones((10, 1)), group=GROUP)
+
+
+def test_informative_groups_are_those_with_unequal_returns(episode):
+    assert chosen(group_filters.informative_groups(episode)) == {5, 9, 0}
+    assert chosen(group_filters.informative_groups(episode, tolerance=1.5)) == {5, 9}
+
+
+@pytest.mark.parametrize(
+    ("fraction", "expected"),
+    [
+        (0.2, {9}),
+        (0.4, {9, 5}),
+        (0.6, {9, 5, 0}),
+        # Ties go to the group that comes first.
+        (0.8, {9, 5, 0, 2}),
+        (1.0, {9, 5, 0, 2, 4}),
+        # Rounded down, but never nothing.
+        (0.59, {9, 5}),
+        (0.01, {9}),
+    ],
+)
+def test_top_variance_by_hand(episode, fraction, expected):
+    assert chosen(group_filters.top_variance(episode, fraction=fraction)) == expected
+
+
+def test_keep_all(episode):
+    assert group_filters.keep_all(episode).all()
+
+
+def test_filters_compose(episode):
+    first = episode.replace(extras={"keep": jnp.asarray(GROUP != 9)})
+    assert chosen(group_filters.keep_all(first)) == {5, 2, 4, 0}
+    assert chosen(group_filters.informative_groups(first)) == {5, 0}
+    # Half of the four groups that are left.
+    assert chosen(group_filters.top_variance(first, fraction=0.5)) == {5, 0}
+
+
+def test_dropped_rows_do_not_make_a_group_informative(episode):
+    rest = episode.replace(extras={"keep": jnp.arange(10) != 3})
+    keep = group_filters.informative_groups(rest)
+    np.testing.assert_array_equal(keep, np.isin(GROUP, [9, 0]))
+
+
+def test_nothing_left_is_nothing_kept(episode):
+    none = episode.replace(extras={"keep": jnp.zeros(10, bool)})
+    for keep in (group_filters.keep_all, group_filters.informative_groups, group_filters.top_variance):
+        assert not keep(none).any()
+
+
+@pytest.mark.parametrize("keep", [group_filters.informative_groups, partial(group_filters.top_variance, fraction=0.4)])
+def test_jit_and_the_order_of_rows_change_nothing(episode, keep):
+    order = np.array([3, 9, 0, 7, 5, 1, 8, 2, 6, 4])
+    shuffled = jax.tree.map(lambda leaf: leaf[order], episode)
+    np.testing.assert_array_equal(jax.jit(keep)(shuffled), keep(episode)[order])

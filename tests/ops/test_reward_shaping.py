@@ -1,0 +1,57 @@
+"""Shaped rewards against numbers made by hand."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.ops import reward_shaping
+
+
+@pytest.fixture(scope="module")
+def episode(make_episode):
+    """Row 0 says three and then one token, row 1 two and then nothing; the first turn of row 0 was no action."""
+    return make_episode(
+        [[1.0, 2.0], [3.0, 0.0]], [[3, 1], [2, 0]], action_valid=jnp.array([[False, True], [True, False]])
+    )
+
+
+SHAPED = [
+    (partial(reward_shaping.invalid_action_penalty, penalty=0.25), [[0.75, 2.0], [3.0, 0.0]]),
+    (partial(reward_shaping.length_penalty, penalty=0.1), [[0.7, 1.9], [2.8, 0.0]]),
+    # Nothing up to one token, all of it from three on.
+    (partial(reward_shaping.soft_overlong_penalty, max_tokens=3, buffer_tokens=2), [[0.0, 2.0], [2.5, 0.0]]),
+    (
+        partial(reward_shaping.soft_overlong_penalty, max_tokens=2, buffer_tokens=1, penalty=0.5),
+        [[0.5, 2.0], [2.5, 0.0]],
+    ),
+]
+
+
+@pytest.mark.parametrize(("shape", "expected"), SHAPED)
+def test_by_hand(episode, shape, expected):
+    shaped = shape(episode)
+    np.testing.assert_allclose(shaped.reward, expected, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(shape)(episode).reward, expected, rtol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, shaped.replace(reward=episode.reward), episode)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        reward_shaping.invalid_action_penalty,
+        reward_shaping.length_penalty,
+        partial(reward_shaping.soft_overlong_penalty, max_tokens=2, buffer_tokens=1),
+    ],
+)
+def test_no_penalty_no_change(episode, shape):
+    np.testing.assert_array_equal(shape(episode, penalty=0.0).reward, episode.reward)
+
+
+def test_the_penalty_may_be_traced(episode):
+    compiled = jax.jit(lambda episode, penalty: reward_shaping.length_penalty(episode, penalty=penalty).reward)
+    np.testing.assert_allclose(compiled(episode, 0.1), [[0.7, 1.9], [2.8, 0.0]], rtol=1e-6)
+    np.testing.assert_allclose(compiled(episode, 1.0), [[-2.0, 1.0], [1.0, 0.0]], rtol=1e-6)
+    assert compiled._cache_size() == 1
