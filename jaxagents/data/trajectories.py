@@ -1,0 +1,282 @@
+"""Files of trajectories: JSON lines, one object of `schema` per line, read with care for damage and written whole."""
+
+import gzip
+import json
+import os
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import serialization
+
+from jaxagents.data.schema import Json, Trajectory, Turn, from_json, to_json
+from jaxagents.types import Episode, Tokenizer
+
+Report = Callable[[str], Any]
+
+
+class Line(NamedTuple):
+    """A good line of a file.
+
+    Attributes:
+        offset: bytes before it, after decompression.
+        content: its bytes.
+        trajectory: what it says.
+    """
+
+    offset: int
+    content: bytes
+    trajectory: Trajectory
+
+
+def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], *, append: bool = False) -> int:
+    """Writes trajectories to a file, all of them or none.
+
+    A new file takes its place only when it is complete. Appending is one write, also where a process before was
+    killed in the middle of its own. The trajectories of a call are held in memory; append in parts when there are more.
+
+    Args:
+        path: of the file; compressed with gzip when it ends in ".gz".
+        trajectories: to write.
+        append: adds to a file that exists, instead of taking its place.
+
+    Returns:
+        How many were written.
+
+    Raises:
+        ValueError: a trajectory is not valid, there is none for a new file, or the compressed file to append to is
+            damaged.
+    """
+    path = Path(path)
+    lines = [_to_line(trajectory) for trajectory in trajectories]
+    old_size = path.stat().st_size if append and path.exists() else 0
+    if not lines and not old_size:
+        raise ValueError("`trajectories` must hold at least one for a new file, got none.")
+    if not lines:
+        return 0
+    content = b"".join(lines)
+    if old_size and not _ends_with_newline(path):
+        content = b"\n" + content  # What a killed process left stays a line of its own.
+    if path.suffix == ".gz":
+        content = gzip.compress(content, mtime=0)
+    if old_size:
+        with open(path, "ab", buffering=0) as file:
+            _write_and_sync(file, content)
+    else:
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            with open(temporary, "wb", buffering=0) as file:
+                _write_and_sync(file, content)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return len(lines)
+
+
+def read_trajectories(
+    path: str | Path, *, on_error: str = "raise", report: Report = warnings.warn
+) -> Iterator[Trajectory]:
+    """Reads the trajectories of a file one after the other.
+
+    Args:
+        path: of the file; decompressed when it ends in ".gz".
+        on_error: "raise" stops at the first damaged line, "skip" reports and leaves it out.
+        report: called with one message for every line left out, and with the counts at the end when there were any.
+
+    Returns:
+        An iterator.
+
+    Raises:
+        ValueError: another `on_error`. While iterating: a damaged line, with file, line and field, or not a single
+            good line.
+    """
+    return (line.trajectory for line in read_lines(path, on_error=on_error, report=report))
+
+
+def read_lines(path: str | Path, *, on_error: str = "raise", report: Report = warnings.warn) -> Iterator[Line]:
+    """As `read_trajectories`, and tells where in the file each one is."""
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f'`on_error` must be "raise" or "skip", got {on_error!r}.')
+    path = Path(path)
+    path.stat()  # A missing file fails here and not in the first iteration.
+    return _good_lines(path, on_error, report)
+
+
+def parse_line(content: bytes) -> Trajectory:
+    """Reads one line of a file.
+
+    Args:
+        content: the bytes of the line.
+
+    Returns:
+        The trajectory.
+
+    Raises:
+        ValueError: the line is not UTF-8, not JSON or not a trajectory.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the line must be UTF-8, got other bytes at {error.start}.") from error
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (json.JSONDecodeError, RecursionError) as error:
+        cut = "" if content.endswith(b"\n") else "; it has no line end, so its writer may have been killed"
+        raise ValueError(f"the line must be JSON, got {error}{cut}.") from error
+    return from_json(value)
+
+
+def from_episodes(
+    episode: Episode,
+    tokenizer: Tokenizer,
+    *,
+    world: str = "",
+    level: int | None = None,
+    agents: Sequence[str] = ("agent",),
+    id_prefix: str = "episode",
+    metadata: Mapping[str, Json] | None = None,
+) -> list[Trajectory]:
+    """Turns episodes into trajectories: the text of every turn is decoded from its tokens, which are kept too.
+
+    Agents that speak in the same turn of a row have a turn each, with the same reward and flags.
+
+    Args:
+        episode: B episodes, on the host.
+        tokenizer: the one that the episodes were made with.
+        world: name of the environment.
+        level: difficulty of all of them.
+        agents: role of each agent.
+        id_prefix: the trajectory of row `b` is called `<id_prefix>-<b>`.
+        metadata: of all of them; "group" is added.
+
+    Returns:
+        One trajectory per row that has a turn.
+    """
+    episode = jax.tree.map(np.asarray, episode)
+    rows = [jax.tree.map(lambda leaf, b=b: leaf[b], episode) for b in range(len(episode.tokens))]
+    return [
+        Trajectory(
+            id=f"{id_prefix}-{b}",
+            world=world,
+            turns=turns,
+            prompt=tokenizer.decode(row.tokens[row.token_mask & (row.turn < 0)].tolist()),
+            level=level,
+            task=jax.tree.map(lambda leaf: leaf.tolist(), serialization.to_state_dict(row.task)),
+            agents=tuple(agents),
+            success=bool(row.success),
+            episode_return=float(np.sum(row.reward, where=row.valid)),
+            metadata={**(metadata or {}), "group": int(row.group)},
+        )
+        for b, row in enumerate(rows)
+        if (turns := _turns_of(row, tokenizer))
+    ]
+
+
+def _turns_of(row: Episode, tokenizer: Tokenizer) -> tuple[Turn, ...]:
+    """Returns the turns of one episode: those that took place, one for every agent that has tokens in them."""
+
+    def make_turn(turn: int, agent: int) -> Turn:
+        here = row.token_mask & (row.turn == turn) & (row.agent == agent)
+
+        def decode(mask: np.ndarray) -> str:
+            return tokenizer.decode(row.tokens[here & mask].tolist())
+
+        thought = row.action_mask & row.thought_mask
+        return Turn(
+            turn=turn,
+            observation=decode(~row.action_mask),
+            action=decode(row.action_mask & ~thought),
+            agent=agent,
+            thought=decode(thought) if np.any(here & thought) else None,
+            reward=float(row.reward[turn]),
+            valid=bool(row.action_valid[turn]),
+            terminated=bool(row.terminated[turn]),
+            truncated=bool(row.truncated[turn]),
+            fingerprint=int(row.fingerprint[turn]),
+            tokens=tuple(row.tokens[here].tolist()),
+            sampled=tuple(row.action_mask[here].tolist()),
+            behavior_log_prob=tuple(row.behavior_log_prob[here].tolist()),
+        )
+
+    return tuple(
+        make_turn(int(turn), int(agent))
+        for turn in np.flatnonzero(row.valid)
+        for agent in np.unique(row.agent[row.token_mask & (row.turn == turn)])
+    )
+
+
+def _good_lines(path: Path, on_error: str, report: Report) -> Iterator[Line]:
+    num_good = num_skipped = 0
+    for number, (offset, content) in enumerate(_raw_lines(path), start=1):
+        try:
+            if isinstance(content, Exception):
+                raise ValueError(f"the rest of the file must be gzip data, got {content}.")
+            if not content.strip():
+                continue
+            line = Line(offset=offset, content=content, trajectory=parse_line(content))
+        except ValueError as error:
+            message = f"{path}, line {number}: {error}"
+            if on_error == "raise":
+                raise ValueError(f'{message} Or leave such lines out: on_error="skip".') from error
+            num_skipped += 1
+            report(f"{message} Skipped.")
+            continue
+        num_good += 1
+        yield line
+    if num_skipped:
+        report(f"{path}: {num_good} trajectories read, {num_skipped} lines skipped.")
+    if not num_good:
+        found = f"{num_skipped} damaged lines" if num_skipped else "an empty file"
+        raise ValueError(f"`path` must hold at least one trajectory, got {found}: {path}.")
+
+
+def _raw_lines(path: Path) -> Iterator[tuple[int, bytes | Exception]]:
+    """Yields offset and bytes of every line; an exception in place of the bytes where decompression ended early."""
+    offset = 0
+    with _open(path) as file:
+        try:
+            for content in file:
+                yield offset, content
+                offset += len(content)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            yield offset, error
+
+
+def _open(path: Path) -> Any:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+
+
+def _ends_with_newline(path: Path) -> bool:
+    try:
+        with _open(path) as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(
+            f"`path` must be a complete gzip file to append to, got {error}: {path}; try reading it with "
+            'on_error="skip" and writing what is good to a new file.'
+        ) from error
+
+
+def _write_and_sync(file: Any, content: bytes) -> None:
+    view = memoryview(content)
+    while view:  # The system may take less than all of it.
+        view = view[file.write(view) :]
+    os.fsync(file.fileno())
+
+
+def _to_line(trajectory: Trajectory) -> bytes:
+    try:
+        text = json.dumps(to_json(trajectory), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        from_json(json.loads(text))  # What is written can be read.
+        return text.encode() + b"\n"
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`trajectories` must be valid, got {trajectory.id!r}: {error}") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"numbers must be finite, got {name}.")

@@ -1,0 +1,92 @@
+"""Batches of packed transcripts from files, for compiled supervised training."""
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.data.packing import PackedBatch
+from jaxagents.data.streams import load_packed
+from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Layout, Metrics, Params, PyTree
+
+
+def make_transcript_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    paths: str | Sequence[str],
+    num_rows: int,
+    row_length: int,
+    on_error: str = "raise",
+    overlong: str = "raise",
+    report: Callable[[str], None] = warnings.warn,
+) -> Collector:
+    """Makes a collector of random rows of packed transcripts; all of them are kept on the device.
+
+    Args:
+        environment: not used; the files say what was seen.
+        policy: its tokenizer writes the transcripts.
+        paths: one file of trajectories or several.
+        num_rows: rows per batch, over all devices.
+        row_length: tokens per row; several transcripts share one and do not see each other.
+        on_error: "raise" refuses damaged lines, "skip" reports and leaves them out.
+        overlong: of transcripts longer than a row: "raise", "truncate" or "skip".
+        report: called with messages about all that is left out.
+
+    Returns:
+        The collector; its batches are `Episode`s of one turn per row.
+
+    Raises:
+        ValueError: `num_rows` is not positive, or see `load_packed`.
+    """
+    del environment
+    if num_rows < 1:
+        raise ValueError(f"`num_rows` must be at least 1, got {num_rows}.")
+    packed = load_packed(
+        paths, policy.tokenizer, row_length=row_length, on_error=on_error, overlong=overlong, report=report
+    )
+    packed = jax.tree.map(jnp.asarray, packed)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del key, params
+        return {"index": jnp.arange(num_rows, dtype=jnp.int32)}
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        del params
+        size = packed.tokens.shape[0]
+        row = jax.vmap(lambda i: jax.random.randint(jax.random.fold_in(key, i), (), 0, size))(state["index"])
+        return state, packed_episodes(jax.tree.map(lambda leaf: leaf[row], packed)), {}
+
+    return Collector(init=init, collect=collect, steps_per_collect=num_rows)
+
+
+def packed_episodes(packed: PackedBatch) -> Episode:
+    """Returns packed rows `[B, L]` as episodes of one turn, in which every transcript is an agent with its own context.
+
+    Tokens of positive weight count as sampled; the weights are `extras["loss_weight"]`.
+    """
+    num_rows, length = packed.tokens.shape
+    turn, log_prob = jnp.zeros((num_rows, length), jnp.int32), jnp.zeros((num_rows, length), jnp.float32)
+    happened, never = jnp.ones((num_rows, 1), bool), jnp.zeros((num_rows, 1), bool)
+    return Episode(
+        tokens=packed.tokens,
+        token_mask=packed.token_mask,
+        action_mask=packed.loss_weight > 0.0,
+        thought_mask=jnp.zeros((num_rows, length), bool),
+        position=packed.positions,
+        turn=turn,
+        agent=packed.segment,
+        behavior_log_prob=log_prob,
+        sampling_log_prob=log_prob,
+        reward=jnp.zeros((num_rows, 1), jnp.float32),
+        valid=happened,
+        action_valid=happened,
+        terminated=happened,
+        truncated=never,
+        fingerprint=jnp.zeros((num_rows, 1), jnp.uint32),
+        success=jnp.ones(num_rows, bool),
+        group=jnp.arange(num_rows, dtype=jnp.int32),
+        extras={"loss_weight": packed.loss_weight},
+        layout=Layout(prompt=0, observation=1, thought=0, action=length - 1, num_turns=1, context_turns=1),
+    )

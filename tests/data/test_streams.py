@@ -1,0 +1,202 @@
+"""Streams of packed batches: the tokens of a dialogue, every trajectory once per epoch, and exact resumption."""
+
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from jaxagents.data.schema import ToolCall, Trajectory, Turn
+from jaxagents.data.streams import encode, load_packed, make_stream
+from jaxagents.data.trajectories import from_episodes, read_trajectories, write_trajectories
+from jaxagents.environments.text import frozenlake
+from jaxagents.language.demonstrations import make_demonstrations
+from jaxagents.language.policy import make_language_policy
+from jaxagents.language.tokenizers import word_level
+from jaxagents.types import LanguageModel
+
+FIELDS = ("tokens", "token_mask", "segment", "positions", "loss_weight")
+
+
+def make(index, size=1):
+    """Returns a trajectory that takes `size + 6` tokens; its action names it."""
+    turn = Turn(turn=0, observation="o" * size, action=f"{index:03d}")
+    return Trajectory(id=str(index), world="w", turns=(turn,))
+
+
+@pytest.fixture(params=["data.jsonl", "data.jsonl.gz"])
+def path(request, tmp_path):
+    file = tmp_path / request.param
+    write_trajectories(file, [make(index, 1 + index % 5) for index in range(20)])
+    return file
+
+
+def names(batches):
+    """Returns the names of the trajectories in batches, in their order."""
+    rows = [(batch.tokens[row], batch.segment[row]) for batch in batches for row in range(len(batch.tokens))]
+    found = []
+    for tokens, segment in rows:
+        for index in range(segment.max(initial=-1) + 1):
+            found.append("".join(map(chr, tokens[segment == index][-4:-1])))
+    return found
+
+
+def assert_equal(first, second):
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+
+
+def test_tokens_by_hand(tokenizer):
+    call = ToolCall(name="f", arguments={"x": 1}, result={"y": 2})
+    turns = (
+        Turn(turn=0, observation="a", action="b", tool_calls=(call,)),
+        Turn(turn=1, observation="c", thought="d", action=""),
+        Turn(turn=1, observation="e", action="f", agent=1),
+        Turn(turn=2, observation="", action="g"),
+    )
+    trajectory = Trajectory(id="x", world="w", prompt="p", turns=turns, agents=("x", "y"))
+    weights = {"prompt": 5, "observation": 0.25, "thought": 2}
+    (first, first_weights), (second, second_weights) = encode(trajectory, tokenizer, weights=weights)
+    o, t, a, e = (tokenizer.marks[name] for name in ("observation", "think", "act", "end"))
+    said, result = 'b\n{"name": "f", "arguments": {"x": 1}}', '{"y": 2}\nc'
+    parts = [
+        (5, [*b"p"]),
+        (0.25, [o, *b"a", a]),
+        (1, [*said.encode(), e]),
+        (0.25, [o, *result.encode(), t]),
+        (2, [*b"d", a]),
+        (1, [e]),
+        (0.25, [o, a]),
+        (1, [*b"g", e]),
+    ]
+    assert first == [token for _, tokens in parts for token in tokens]
+    assert first_weights == [weight for weight, tokens in parts for _ in tokens]
+    assert second == [*b"p", o, *b"e", a, *b"f", e] and second_weights == [5, 0.25, 0.25, 0.25, 1, 1]
+
+
+def test_tokens_are_those_of_a_dialogue(tmp_path):
+    environment = frozenlake.make_environment()
+    model = lambda vocab_size: LanguageModel(*[None] * 6, vocab_size=vocab_size)  # noqa: E731  It does not act.
+    policy = make_language_policy(environment, tokenizer=word_level, model=model, num_turns=4)
+    demonstrate = make_demonstrations(environment, policy, noise=0.5, level=0)
+    episode = jax.tree.map(np.asarray, jax.jit(demonstrate)(jax.random.key(0), np.arange(4)))
+    write_trajectories(tmp_path / "a.jsonl", from_episodes(episode, policy.tokenizer))
+    for row, trajectory in enumerate(read_trajectories(tmp_path / "a.jsonl")):
+        ((tokens, weights),) = encode(trajectory, policy.tokenizer)
+        np.testing.assert_array_equal(tokens, episode.tokens[row, episode.token_mask[row]])
+        np.testing.assert_array_equal(weights, episode.action_mask[row, episode.token_mask[row]])
+
+
+def test_a_batch_by_hand(tmp_path, tokenizer):
+    write_trajectories(tmp_path / "a.jsonl", [make(7)])
+    (batch,) = make_stream(tmp_path / "a.jsonl", tokenizer, row_length=9, batch_size=2, seed=0, num_epochs=1)
+    np.testing.assert_array_equal(batch.tokens, [[2, 111, 4, *b"007", 1, 0, 0], [0] * 9])
+    np.testing.assert_array_equal(batch.loss_weight, [[0, 0, 0, 1, 1, 1, 1, 0, 0], [0] * 9])
+    np.testing.assert_array_equal(batch.segment, [[0] * 7 + [-1] * 2, [-1] * 9])
+    np.testing.assert_array_equal(batch.positions, [[0, 1, 2, 3, 4, 5, 6, 0, 0], [0] * 9])
+    assert_equal(load_packed([tmp_path / "a.jsonl"], tokenizer, row_length=7), one_row(batch, 7))
+
+
+def one_row(batch, length):
+    return type(batch)(**{name: getattr(batch, name)[:1, :length] for name in FIELDS})
+
+
+def test_every_trajectory_once_per_epoch(path, tokenizer):
+    expected = [f"{index:03d}" for index in range(20)]
+    options = {"row_length": 24, "batch_size": 3, "num_epochs": 1, "window": 8}
+    seen = {seed: names(make_stream(path, tokenizer, seed=seed, **options)) for seed in (0, 1)}
+    assert (
+        sorted(seen[0]) == sorted(seen[1]) == expected and len({tuple(seen[0]), tuple(seen[1]), tuple(expected)}) == 3
+    )
+    assert names(make_stream(path, tokenizer, seed=0, **options)) == seen[0]
+    batches = list(make_stream(path, tokenizer, seed=0, **(options | {"num_epochs": 3})))
+    assert sorted(names(batches)) == sorted(3 * expected)
+    assert {batch.tokens.shape for batch in batches} == {(3, 24)}
+    assert sorted(names([load_packed(path, tokenizer, row_length=24)])) == expected
+
+
+def test_epochs_have_orders_of_their_own(path, tokenizer):
+    # In windows of one epoch the first twenty names are those of the first epoch.
+    stream = make_stream(path, tokenizer, row_length=12, batch_size=1, seed=0, num_epochs=2, window=20)
+    seen = names(stream)
+    assert sorted(seen[:20]) == sorted(seen[20:]) and seen[:20] != seen[20:]
+
+
+def test_windows_hold_other_trajectories_than_their_neighbours_in_the_file(path, tokenizer):
+    stream = make_stream(path, tokenizer, row_length=12, batch_size=1, seed=0, num_epochs=1, window=1)
+    assert names(stream) != [f"{index:03d}" for index in range(20)]
+
+
+def test_a_stream_goes_on_where_it_was(path, tokenizer):
+    def start():
+        return iter(make_stream(path, tokenizer, row_length=24, batch_size=3, seed=4, window=8))
+
+    iterator, states, batches = start(), [], []
+    for _ in range(9):  # More than two epochs.
+        states.append(json.dumps(iterator.get_state()))
+        batches.append(next(iterator))
+    assert sum(batch.segment.max(axis=1).sum() + 3 for batch in batches) > 40
+    for index in (0, 1, 4, 8):
+        resumed = start()
+        resumed.set_state(json.loads(states[index]))
+        for batch, expected in zip(itertools.islice(resumed, 3), batches[index : index + 3]):
+            assert_equal(batch, expected)
+
+
+def test_several_files_and_damage(tmp_path, tokenizer):
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz"
+    write_trajectories(first, [make(0), make(1)])
+    write_trajectories(second, [make(2)])
+    first.write_bytes(first.read_bytes().replace(b"\n", b"\nbroken\n", 1))
+    options = {"row_length": 9, "report": pytest.fail}
+    with pytest.raises(ValueError, match="a.jsonl, line 2: the line must be JSON"):
+        load_packed([first, second], tokenizer, **options)
+    with pytest.raises(ValueError, match="a.jsonl, line 2"):
+        make_stream([first, second], tokenizer, batch_size=1, seed=0, **options)
+    messages = []
+    options |= {"on_error": "skip", "report": messages.append}
+    stream = make_stream([first, second], tokenizer, batch_size=1, seed=0, num_epochs=1, **options)
+    assert sorted(names(stream)) == ["000", "001", "002"] and len(messages) == 2
+    assert sorted(names([load_packed([first, second], tokenizer, **options)])) == ["000", "001", "002"]
+
+
+def test_sequences_that_are_too_long(tmp_path, tokenizer):
+    path, messages = tmp_path / "a.jsonl", []
+    write_trajectories(path, [make(0), make(1, 50), make(2)])
+    options = {"row_length": 10, "batch_size": 1, "seed": 0, "num_epochs": 1, "report": messages.append}
+    with pytest.raises(ValueError, match="`row_length` must hold every sequence, got 10 for the 56 tokens of '1'"):
+        make_stream(path, tokenizer, **options)
+    assert sorted(names(make_stream(path, tokenizer, overlong="skip", **options))) == ["000", "002"]
+    cut = list(make_stream(path, tokenizer, overlong="truncate", **options))
+    assert len(cut) == 3 and sum(batch.token_mask.all() for batch in cut) == 1
+    expected = "1 sequences are longer than the 10 tokens of a row: {}."
+    assert messages == [expected.format("skipped"), expected.format("truncated")]
+    with pytest.raises(ValueError, match="`paths` must hold a sequence of at most 3 tokens, got none"):
+        make_stream(path, tokenizer, overlong="skip", **(options | {"row_length": 3}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
+        ({"window": 0}, "`window` must be at least 1, got 0"),
+        ({"num_epochs": 0}, "`num_epochs` must be at least 1, got 0"),
+        ({"row_length": 0}, "`length` of a row must be at least 1, got 0"),
+        ({"seed": -1}, "`seed` must be in 0 .. 2\\^32 - 1, got -1"),
+        ({"overlong": "cut"}, "`overlong` must be"),
+        ({"on_error": "ignore"}, "`on_error` must be"),
+        ({"weights": {"actions": 1.0}}, "`weights` must be of prompt, .*, got 'actions'"),
+    ],
+)
+def test_wrong_arguments_are_refused(tmp_path, tokenizer, change, message):
+    write_trajectories(tmp_path / "a.jsonl", [make(0)])
+    with pytest.raises(ValueError, match=message):
+        make_stream(tmp_path / "a.jsonl", tokenizer, **({"row_length": 9, "batch_size": 1, "seed": 0} | change))
+
+
+def test_tokenizers_need_their_marks(tmp_path, tokenizer):
+    write_trajectories(tmp_path / "a.jsonl", [make(0)])
+    without = tokenizer._replace(marks={"pad": 0, "end": 1, "act": 2, "observation": 3})
+    with pytest.raises(ValueError, match="`tokenizer` must have the mark 'think'"):
+        load_packed(tmp_path / "a.jsonl", without, row_length=9)

@@ -1,0 +1,245 @@
+"""Files of trajectories: whole or not at all, and honest about damage; trajectories of episodes."""
+
+import dataclasses
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from jaxagents.data import trajectories
+from jaxagents.data.schema import Trajectory, Turn, to_json
+from jaxagents.data.streams import encode
+from jaxagents.data.trajectories import from_episodes, read_lines, read_trajectories, write_trajectories
+from jaxagents.types import Episode
+
+NAMES = ["data.jsonl", "data.jsonl.gz"]
+
+
+def make(name, **changes):
+    turn = Turn(turn=0, observation="a \u2028 line", action="go √", reward=0.1)
+    return Trajectory(id=name, world="w", turns=(turn,), **changes)
+
+
+def line(name):
+    return json.dumps(to_json(make(name))).encode() + b"\n"
+
+
+def ids(path, **options):
+    return [trajectory.id for trajectory in read_trajectories(path, **options)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_written_is_read(tmp_path, name):
+    path, written = tmp_path / name, [make("a", task={"goal": [1, 2]}), make("b", success=True)]
+    assert write_trajectories(path, written) == 2
+    assert list(read_trajectories(path)) == written
+    assert write_trajectories(path, [make("c")], append=True) == 1
+    assert write_trajectories(path, [], append=True) == 0
+    assert ids(path) == ["a", "b", "c"]
+    assert write_trajectories(path, [make("d")]) == 1
+    assert ids(path) == ["d"]
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_files_are_lines_of_utf8(tmp_path):
+    path = tmp_path / "a.jsonl"
+    write_trajectories(path, [make("a"), make("b")], append=True)
+    first, second, rest = path.read_bytes().split(b"\n")
+    assert json.loads(first) == to_json(make("a")) and "√".encode() in second and rest == b""
+    write_trajectories(tmp_path / "a.jsonl.gz", [make("a"), make("b")])
+    assert gzip.decompress((tmp_path / "a.jsonl.gz").read_bytes()) == path.read_bytes()
+
+
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("wrong", [make("b", level="high"), make("b", metadata={"x": object()}), make("\ud800")])
+def test_all_or_nothing_is_written(tmp_path, append, wrong):
+    path = tmp_path / "a.jsonl"
+    write_trajectories(path, [make("a")])
+    with pytest.raises(ValueError, match="`trajectories` must be valid, got "):
+        write_trajectories(path, [make("c"), wrong], append=append)
+    assert ids(path) == ["a"] and len(list(tmp_path.iterdir())) == 1
+    with pytest.raises(ValueError, match="must hold at least one"):
+        write_trajectories(tmp_path / "new.jsonl", [])
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_crash_in_the_middle_of_writing_keeps_the_old_file(tmp_path, monkeypatch, call):
+    path = tmp_path / "a.jsonl"
+    write_trajectories(path, [make("a")])
+
+    def crash(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trajectories.os, call, crash)
+    with pytest.raises(KeyboardInterrupt):
+        write_trajectories(path, [make("b")])
+    assert ids(path) == ["a"] and len(list(tmp_path.iterdir())) == 1
+
+
+def test_appending_after_a_killed_writer_damages_nothing(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line("a") + line("b")[:40])
+    write_trajectories(path, [make("c")], append=True)
+    messages = []
+    assert ids(path, on_error="skip", report=messages.append) == ["a", "c"]
+    assert len(messages) == 2 and "line 2: the line must be JSON" in messages[0]
+
+
+DAMAGED = [
+    (b'{"version": 1, "id": "x"\n', "line 2: the line must be JSON, got Expecting ',' delimiter"),
+    (b"[" * 100_000 + b"\n", "line 2: the line must be JSON"),
+    (b'{"version": NaN}\n', "line 2: numbers must be finite, got NaN"),
+    (b"\xff\xfe\n", "line 2: the line must be UTF-8, got other bytes at 0"),
+    (b"[]\n", "line 2: `the line` must be an object"),
+    (line("x").replace(b'"version": 1', b'"version": 7'), "line 2: `version` must be 1, got 7"),
+    (line("x").replace(b"0.1", b'"0.1"'), r"line 2: `turns\[0\].reward` must be a finite number, got '0.1'"),
+    (line("x").replace(b"reward", b"rewrad"), r"line 2: `turns\[0\].rewrad` must not be there"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGED)
+@pytest.mark.parametrize("name", NAMES)
+def test_damaged_lines_are_reported_by_name_and_number(tmp_path, name, damage, message):
+    path, content = tmp_path / name, line("a") + damage + b"\n" + line("b")
+    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    good = read_trajectories(path)
+    assert next(good).id == "a"
+    with pytest.raises(ValueError, match=f"{name}, {message}"):
+        next(good)
+    messages = []
+    assert ids(path, on_error="skip", report=messages.append) == ["a", "b"]
+    assert len(messages) == 2 and messages[0].endswith("Skipped.")
+    assert messages[1] == f"{path}: 2 trajectories read, 1 lines skipped."
+
+
+def test_reports_are_warnings_by_default(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"x\n" + line("a"))
+    with pytest.warns(UserWarning) as caught:
+        assert ids(path, on_error="skip") == ["a"]
+    assert len(caught) == 2 and "line 1: the line must be JSON" in str(caught[0].message)
+
+
+def test_a_last_line_that_was_cut_off_is_named_as_such(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line("a") + line("b")[:-9])
+    with pytest.raises(ValueError, match="line 2: .*it has no line end, so its writer may have been killed"):
+        ids(path)
+    path.write_bytes(line("a") + line("b")[:-1])
+    assert ids(path) == ["a", "b"]
+
+
+def test_compressed_data_that_end_early_are_damage(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(line("a")) + gzip.compress(line("b"))[:-12])
+    with pytest.raises(ValueError, match="a.jsonl.gz, line 2: the rest of the file must be gzip data"):
+        ids(path)
+    messages = []
+    assert ids(path, on_error="skip", report=messages.append) == ["a"]
+    assert messages[1] == f"{path}: 1 trajectories read, 1 lines skipped."
+    with pytest.raises(ValueError, match="`path` must be a complete gzip file to append to"):
+        write_trajectories(path, [make("c")], append=True)
+
+
+def test_files_without_trajectories_are_refused(tmp_path):
+    path = tmp_path / "a.jsonl"
+    for content, found in ((b"", "an empty file"), (b"\n \n", "an empty file"), (b"x\ny\n", "2 damaged lines")):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"`path` must hold at least one trajectory, got {found}"):
+            ids(path, on_error="skip", report=lambda message: None)
+    with pytest.raises(FileNotFoundError):
+        read_trajectories(tmp_path / "none.jsonl")
+    with pytest.raises(ValueError, match='`on_error` must be "raise" or "skip", got "?\'?ignore'):
+        read_trajectories(path, on_error="ignore")
+
+
+def test_lines_say_where_they_are(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line("a") + b"\nx\n" + line("b"))
+    found = list(read_lines(path, on_error="skip", report=lambda message: None))
+    assert [item.trajectory.id for item in found] == ["a", "b"]
+    for item in found:
+        assert path.read_bytes()[item.offset :].startswith(item.content)
+
+
+def episodes(tokenizer):
+    """Two episodes: one of two turns with thoughts, one of one turn without, at fixed places of padding."""
+    marks, letters = tokenizer.marks, lambda text: [ord(letter) for letter in text]
+    o, t, a, e = (marks[name] for name in ("observation", "think", "act", "end"))
+    # (tokens, sampled, thought) of the prompt, and of each turn.
+    turn_0 = ([o, *letters("see"), t, *letters("hm"), a, *letters("go"), e], "00000111111", "00000111000")
+    turn_1 = ([o, *letters("door"), t, a, *letters("up"), e], "0000001111", "0000001000")
+    short = ([o, *letters("see"), a, *letters("no"), e], "00000111", "00000000")
+    prompt = (letters("win"), "000", "000")
+    rows = [[prompt, turn_0, turn_1], [prompt, short]]
+    names = ("tokens", "token_mask", "action_mask", "thought_mask")
+    arrays = {name: np.zeros((2, 4 + 2 * 12), np.int32) for name in names}
+    turn = np.repeat([-1, 0, 1], [4, 12, 12])[None].repeat(2, axis=0)
+    for row, parts in enumerate(rows):
+        for index, (tokens, sampled, thought) in enumerate(parts):
+            place = slice((0, 4, 16)[index], (0, 4, 16)[index] + len(tokens))
+            arrays["tokens"][row, place] = tokens
+            arrays["token_mask"][row, place] = 1
+            arrays["action_mask"][row, place] = [int(bit) for bit in sampled]
+            arrays["thought_mask"][row, place] = [int(bit) for bit in thought]
+    masks = {name: arrays[name].astype(bool) for name in names[1:]}
+    log_prob = np.where(masks["action_mask"], np.float32(-0.1), np.float32(0))
+    took_place = np.asarray([[True, True], [True, False]])
+    return Episode(
+        tokens=arrays["tokens"],
+        **masks,
+        position=np.cumsum(masks["token_mask"], axis=1) - 1,
+        turn=turn,
+        agent=np.zeros_like(turn),
+        behavior_log_prob=log_prob,
+        sampling_log_prob=log_prob,
+        reward=np.asarray([[0.5, 1.0], [-1.0, 0.0]], np.float32),
+        valid=took_place,
+        action_valid=np.asarray([[True, True], [False, False]]),
+        terminated=np.asarray([[False, True], [False, False]]),
+        truncated=np.asarray([[False, False], [True, False]]),
+        fingerprint=np.asarray([[2**32 - 1, 5], [6, 0]], np.uint32),
+        success=np.asarray([True, False]),
+        group=np.asarray([3, 4], np.int32),
+        task={"goal": np.asarray([7, 8]), "map": np.asarray([[1, 0], [0, 1]])},
+    )
+
+
+def test_episodes_become_text(tokenizer):
+    first, second = from_episodes(episodes(tokenizer), tokenizer, world="maze", level=2, metadata={"source": "test"})
+    texts = [(turn.turn, turn.observation, turn.thought, turn.action, turn.reward) for turn in first.turns]
+    assert texts == [(0, "see", "hm", "go", 0.5), (1, "door", "", "up", 1.0)]
+    assert (first.id, first.world, first.level, first.prompt) == ("episode-0", "maze", 2, "win")
+    assert (first.success, first.episode_return, first.task) == (True, 1.5, {"goal": 7, "map": [1, 0]})
+    assert first.metadata == {"source": "test", "group": 3}
+    assert [turn.terminated for turn in first.turns] == [False, True] and first.turns[0].fingerprint == 2**32 - 1
+    assert first.turns[0].sampled == (False,) * 5 + (True,) * 6
+    assert np.allclose(first.turns[0].behavior_log_prob, [0.0] * 5 + [-0.1] * 6)
+    (turn,) = second.turns
+    assert (turn.observation, turn.thought, turn.action, turn.reward) == ("see", None, "no", -1.0)
+    assert (turn.valid, turn.terminated, turn.truncated) == (False, False, True)
+
+
+def test_episodes_survive_the_file_and_the_tokenizer(tmp_path, tokenizer):
+    episode, path = episodes(tokenizer), tmp_path / "a.jsonl.gz"
+    made = from_episodes(episode, tokenizer)
+    write_trajectories(path, made)
+    assert list(read_trajectories(path)) == made
+    for row, trajectory in enumerate(read_trajectories(path)):
+        (sequence,) = encode(trajectory, tokenizer)
+        mask = episode.token_mask[row]
+        np.testing.assert_array_equal(sequence[0], episode.tokens[row, mask])
+        # The loss is on what the policy sampled.
+        np.testing.assert_array_equal(sequence[1], episode.action_mask[row, mask])
+
+
+def test_agents_of_an_episode_have_turns_of_their_own(tokenizer):
+    episode = episodes(tokenizer)
+    agent = np.where(episode.turn == 1, 1, 0)
+    first, _ = from_episodes(dataclasses.replace(episode, agent=agent), tokenizer, agents=("a", "b"))
+    assert [(turn.agent, turn.action) for turn in first.turns] == [(0, "go"), (1, "up")]
+    # Turns that did not take place are left out, and episodes without any.
+    never = dataclasses.replace(episode, valid=np.asarray([[False, True], [False, False]]))
+    (only,) = from_episodes(never, tokenizer)
+    assert only.id == "episode-0" and [turn.turn for turn in only.turns] == [1]
