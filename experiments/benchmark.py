@@ -1,4 +1,4 @@
-"""Measures speed: `python experiments/benchmark.py suite=rl [reference=<PureJaxRL's folder with ppo.py>]`."""
+"""Measures speed: `python experiments/benchmark.py suite=lm`; settings of the suites are in configs/benchmark.yaml."""
 
 import json
 from pathlib import Path

@@ -22,6 +22,7 @@ def main(config: DictConfig) -> None:
         seed=config.seed,
         greedy=config.greedy,
         level=config.level,
+        held_out=config.held_out,
         which=config.which,
         step=config.step,
         on_fallback=partial(print, file=sys.stderr),

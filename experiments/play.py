@@ -1,4 +1,4 @@
-"""Shows a trained agent at play: `python experiments/play.py path=runs/ppo_cartpole/... episodes=3`."""
+"""Shows a trained agent at play: `python experiments/play.py path=runs/ppo_cartpole/... num_episodes=3`."""
 
 import json
 import sys
@@ -9,28 +9,22 @@ from omegaconf import DictConfig
 
 from jaxagents.training.config import DevicesConfig, make_section
 from jaxagents.training.frames import play, show_frames, write_gif
+from jaxagents.training.interactive import play_text
 from jaxagents.training.launch import prepare_backend
-from jaxagents.training.load import load_policy
+from jaxagents.training.load import LoadedPolicy, load_policy
+from jaxagents.training.person import at_terminal
+from jaxagents.training.transcript_html import save_transcripts
 
 
-@hydra.main(version_base="1.3", config_path="../configs", config_name="play")
-def main(config: DictConfig) -> None:
-    """Shows text frames and writes an animation; the last line on stdout is one JSON object."""
-    prepare_backend(make_section(DevicesConfig, "devices", config.devices))
-    loaded = load_policy(
-        config.path,
-        config.which,
-        config.step,
-        seed_index=config.seed_index,
-        on_fallback=partial(print, file=sys.stderr),
-    )
+def show_game(config: DictConfig, loaded: LoadedPolicy) -> dict:
+    """Shows text frames and writes an animation."""
     episodes = play(
         loaded.environment,
         loaded.policy,
         loaded.params,
         seed=config.seed,
-        num_episodes=config.episodes,
-        greedy=not config.sampled,
+        num_episodes=1 if config.quick else config.num_episodes,
+        greedy=config.greedy,
         max_steps=20 if config.quick else config.max_steps,
         level=config.level,
     )
@@ -38,8 +32,43 @@ def main(config: DictConfig) -> None:
     gif = config.gif and str(write_gif(config.gif, frames, fps=config.fps))
     show_frames(frames, delay=1 / config.fps if config.delay is None else config.delay)
     returns = [episode.episode_return for episode in episodes]
-    lengths = [episode.episode_length for episode in episodes]
-    print(json.dumps({"gif": gif, "episode_return": returns, "episode_length": lengths}))
+    return {"gif": gif, "episode_return": returns, "episode_length": [episode.episode_length for episode in episodes]}
+
+
+def show_text(config: DictConfig, loaded: LoadedPolicy) -> dict:
+    """Shows transcripts, of the policy or with a person, and writes them."""
+    trajectories = play_text(
+        loaded,
+        at_terminal(),
+        role=config.role,
+        seed=config.seed,
+        num_episodes=1 if config.quick else config.num_episodes,
+        greedy=config.greedy,
+        held_out=config.held_out,
+        level=config.level,
+    )
+    files = save_transcripts(
+        trajectories, loaded.policy.tokenizer, html=config.html, jsonl=config.jsonl, title=loaded.config["name"]
+    )
+    return {
+        **files,
+        "episode_return": [trajectory.episode_return for trajectory in trajectories],
+        "episode_length": [len(trajectory.turns) for trajectory in trajectories],
+        "success": [trajectory.success for trajectory in trajectories],
+    }
+
+
+@hydra.main(version_base="1.3", config_path="../configs", config_name="play")
+def main(config: DictConfig) -> None:
+    """Shows episodes; the last line on stdout is one JSON object."""
+    prepare_backend(make_section(DevicesConfig, "devices", config.devices))
+    loaded = load_policy(
+        *(config.path, config.which, config.step),
+        seed_index=config.seed_index,
+        on_fallback=partial(print, file=sys.stderr),
+    )
+    show = show_game if loaded.play is None and config.role == "none" else show_text
+    print(json.dumps(show(config, loaded)))
 
 
 if __name__ == "__main__":

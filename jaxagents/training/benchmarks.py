@@ -63,6 +63,30 @@ def measure(subjects: list[Subject], repeats: int) -> dict[str, dict[str, float]
     }
 
 
+def compiled_subject(name: str, function: Callable[..., Any], *inputs: Any, work: float) -> Subject:
+    """Compiles a function of arrays and times its calls.
+
+    Args:
+        name: row of the table.
+        function: to compile.
+        *inputs: of every call.
+        work: units of work of a call.
+
+    Returns:
+        The subject; `compile_seconds` are of tracing and compiling alone.
+    """
+    begin = time.perf_counter()
+    compiled = jax.jit(function).lower(*inputs).compile()
+    compile_seconds = time.perf_counter() - begin
+    jax.block_until_ready(compiled(*inputs))
+
+    def run() -> float:
+        jax.block_until_ready(compiled(*inputs))
+        return work
+
+    return Subject(name=name, run=run, compile_seconds=compile_seconds)
+
+
 def training_subject(config: DictConfig, name: str) -> Subject:
     """Times training of an experiment from a fresh state, without evaluation and logs; unit: environment steps."""
     stage = build(resolve(config)).stages[0]
@@ -108,7 +132,7 @@ def environment_subject(environment: Environment, *, num_envs: int = 256, num_st
     return Subject(name=f"random_actions/{environment.name}", run=run, compile_seconds=compile_seconds)
 
 
-def purejaxrl_subject(folder: str | Path, total_env_steps: int) -> Subject:
+def purejaxrl_subject(folder: str | Path, total_steps: int) -> Subject:
     """Times `ppo.py` of PureJaxRL (Lu et al., 2022) from a checkout of its package folder; unit: environment steps.
 
     Its code runs unchanged; gymnax 1.0 tells termination from truncation, so `step` is narrowed to the five values that
@@ -124,7 +148,7 @@ def purejaxrl_subject(folder: str | Path, total_env_steps: int) -> Subject:
         "LR": 2.5e-4,
         "NUM_ENVS": 4,
         "NUM_STEPS": 128,
-        "TOTAL_TIMESTEPS": total_env_steps,
+        "TOTAL_TIMESTEPS": total_steps,
         "UPDATE_EPOCHS": 4,
         "NUM_MINIBATCHES": 4,
         "GAMMA": 0.99,
@@ -145,7 +169,7 @@ def purejaxrl_subject(folder: str | Path, total_env_steps: int) -> Subject:
 
     def run() -> float:
         jax.block_until_ready(compiled(jax.random.PRNGKey(1)))
-        return total_env_steps // 512 * 512
+        return total_steps // 512 * 512
 
     return Subject(name="purejaxrl_cartpole", run=run, compile_seconds=compile_seconds)
 
@@ -192,6 +216,16 @@ def matmul_peak(size: int = 1024, repeats: int = 5) -> float:
         product(matrix).block_until_ready()
         best = max(best, 2 * size**3 / (time.perf_counter() - begin) / 1e9)
     return best
+
+
+def matmul_subject(size: int = 1024, repeats: int = 20) -> Subject:
+    """Times float32 matrix products of `size` x `size` in turns with other subjects; unit: GFLOP."""
+
+    def products(matrix: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, repeats, lambda _, left: left @ matrix, matrix)
+
+    matrix = jnp.eye(size, dtype=jnp.float32)
+    return compiled_subject("matmul_gflops", products, matrix, work=repeats * 2 * size**3 / 1e9)
 
 
 def startup_seconds(overrides: list[str]) -> Mapping[str, float]:

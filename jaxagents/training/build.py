@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import jax
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from jaxagents.rollouts.evaluate import make_evaluator
+from jaxagents.language.tokenizers import restore
 from jaxagents.training.config import (
     DevicesConfig,
     EvaluationConfig,
@@ -21,7 +22,7 @@ from jaxagents.training.config import (
 )
 from jaxagents.training.devices import Runner, axis_name_of, place, select_devices
 from jaxagents.training.program import make_program, over_seeds
-from jaxagents.types import Array, Environment, Params, Policy
+from jaxagents.types import Array, Environment, LanguagePolicy, Params, Policy
 
 
 class Stage(NamedTuple):
@@ -31,10 +32,12 @@ class Stage(NamedTuple):
         name: for logs and folders.
         runner: the placed program.
         evaluate: compiled `(params) -> dict` of `[episodes]`, or `[seeds, episodes]`.
+        evaluator: what makes such functions: `(environment, policy, *, num_episodes, greedy, level) ->
+            ((params, key) -> dict of [episodes])`.
         policy: what acts.
         environment: what it is evaluated in.
         num_updates: of the program.
-        steps_per_update: environment steps of one seed.
+        steps_per_update: of one seed, in the unit of the collector.
         training: its section of the config.
         evaluation: its section of the config.
     """
@@ -42,7 +45,8 @@ class Stage(NamedTuple):
     name: str
     runner: Runner
     evaluate: Callable[[Params], dict[str, Array]]
-    policy: Policy
+    evaluator: Callable[..., Callable[[Params, Array], dict[str, Array]]]
+    policy: Policy | LanguagePolicy
     environment: Environment
     num_updates: int
     steps_per_update: int
@@ -78,24 +82,24 @@ class Experiment:
 def resolve(config: DictConfig) -> dict[str, Any]:
     """Resolves a composed config to plain data.
 
-    With `quick=true`, the `when_quick` section is merged over it, and the run is long enough for two updates.
+    With `quick=true`, the `when_quick` section is merged over it.
     """
     config = config.copy()
     OmegaConf.set_struct(config, False)
     if config.quick:
         config = OmegaConf.merge(config, config.when_quick)
-        two_updates = 2 * config.collector.num_envs * config.collector.num_steps
-        config.training.total_env_steps = max(config.training.total_env_steps, two_updates)
     config.pop("when_quick")
     config.pop("hydra", None)
     return OmegaConf.to_container(config, resolve=True)
 
 
-def build(config: Mapping[str, Any]) -> Experiment:
+def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Experiment:
     """Builds everything that a resolved config names.
 
     Args:
         config: see `resolve`.
+        tokenizer: `Tokenizer.data` of the one that language policies take in place of their config's, as saved with
+            their parameters.
 
     Returns:
         The experiment.
@@ -111,7 +115,7 @@ def build(config: Mapping[str, Any]) -> Experiment:
     if len(set(names)) != len(names) or (config["stages"] and not all(names)):
         raise ValueError(f"`stages` must have different names, got {names}.")
     stages = tuple(
-        _build_stage(str(override.get("name") or config["name"]), _merge(config, override), devices)
+        _build_stage(str(override.get("name") or config["name"]), _merge(config, override), devices, tokenizer)
         for override in overrides
     )
     return Experiment(
@@ -127,37 +131,48 @@ def build(config: Mapping[str, Any]) -> Experiment:
 
 
 def _merge(config: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    merged = OmegaConf.merge(OmegaConf.create(dict(config)), {k: v for k, v in override.items() if k != "name"})
+    """Merges what a stage says over a config; a group with another `_target_` takes the place of the whole group."""
+    base = dict(config)
+    for group, node in override.items():
+        before = base.get(group)
+        is_group = isinstance(node, Mapping) and isinstance(before, Mapping) and "_target_" in node
+        if is_group and node["_target_"] != before.get("_target_"):
+            base.pop(group)
+    merged = OmegaConf.merge(OmegaConf.create(base), {k: v for k, v in override.items() if k != "name"})
     return OmegaConf.to_container(merged)
 
 
-def _build_stage(name: str, config: Mapping[str, Any], devices: DevicesConfig) -> Stage:
+def _count_updates(training: TrainingConfig, steps_per_update: int, quick: bool) -> int:
+    """Returns the whole updates that fit into a run; quick runs do two at least."""
+    num_updates = training.total_steps // steps_per_update
+    if num_updates < 1 and not quick:
+        raise ValueError(
+            f"`training.total_steps` must be at least the {steps_per_update} steps of one update, "
+            f"got {training.total_steps}."
+        )
+    return max(num_updates, 2) if quick else num_updates
+
+
+def _build_stage(name: str, config: Mapping[str, Any], devices: DevicesConfig, tokenizer: bytes | None) -> Stage:
     training = make_section(TrainingConfig, "training", config["training"])
     evaluation_config = dict(config["evaluation"])
     evaluation_environment = evaluation_config.pop("environment", None)
+    evaluator = instantiate(OmegaConf.create(evaluation_config.pop("evaluator")))
     evaluation = make_section(EvaluationConfig, "evaluation", evaluation_config)
     environment = _instantiate("environment", config)
-    collector_factory = _instantiate("collector", config)
-    steps_per_update = config["collector"]["num_envs"] * config["collector"]["num_steps"]
-    num_updates = training.total_env_steps // steps_per_update
-    if num_updates < 1:
-        raise ValueError(
-            f"`training.total_env_steps` must be at least the {steps_per_update} steps of one update, "
-            f"got {training.total_env_steps}."
-        )
-    agent = _instantiate("learner", config)(
-        environment.observation_space,
-        environment.action_space,
-        num_updates=num_updates,
-        axis_name=axis_name_of(devices.mode),
-    )
-    collector = collector_factory(environment, agent.policy)
-    program = make_program(collector, agent.make_learner(collector))
+    make_agent = _instantiate("learner", config)
+    if tokenizer is not None:
+        policy = partial(make_agent.keywords["policy"], tokenizer=lambda words: restore(tokenizer))
+        make_agent = partial(make_agent, policy=policy)
+    agent = make_agent(environment, axis_name=axis_name_of(devices.mode))
+    collector = _instantiate("collector", config)(environment, agent.policy)
+    num_updates = _count_updates(training, collector.steps_per_collect, config["quick"])
+    program = make_program(collector, agent.make_learner(collector, num_updates))
     if config["seeds"] > 1:
         program = over_seeds(program, config["seeds"])
     runner = place(program, mode=devices.mode, devices=select_devices(devices.mode, devices.num_devices))
     judged = environment if evaluation_environment is None else instantiate(evaluation_environment)
-    evaluate = make_evaluator(
+    evaluate = evaluator(
         judged,
         agent.policy,
         num_episodes=evaluation.num_episodes,
@@ -173,10 +188,11 @@ def _build_stage(name: str, config: Mapping[str, Any], devices: DevicesConfig) -
         name=name,
         runner=runner,
         evaluate=jax.jit(evaluate_params, out_shardings=runner.replicated),
+        evaluator=evaluator,
         policy=agent.policy,
         environment=judged,
         num_updates=num_updates,
-        steps_per_update=steps_per_update,
+        steps_per_update=collector.steps_per_collect,
         training=training,
         evaluation=evaluation,
     )

@@ -16,14 +16,14 @@ _NOT_HASHED = ("run_dir", "devices", "logging", "hydra")
 class TrainingConfig:
     """How long a run is and when it logs and saves; all periods are in environment steps of one seed."""
 
-    total_env_steps: int
-    log_every_env_steps: int
-    checkpoint_every_env_steps: int
+    total_steps: int
+    log_every_steps: int
+    checkpoint_every_steps: int
     keep_checkpoints: int = 3
     target_return: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("total_env_steps", "log_every_env_steps", "checkpoint_every_env_steps", "keep_checkpoints"):
+        for name in ("total_steps", "log_every_steps", "checkpoint_every_steps", "keep_checkpoints"):
             require_positive(f"training.{name}", getattr(self, name))
 
 
@@ -31,14 +31,14 @@ class TrainingConfig:
 class EvaluationConfig:
     """Episodes on fixed tasks."""
 
-    every_env_steps: int
+    every_steps: int
     num_episodes: int
     seed: int = 1_000_003
     greedy: bool = True
     level: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("every_env_steps", "num_episodes"):
+        for name in ("every_steps", "num_episodes"):
             require_positive(f"evaluation.{name}", getattr(self, name))
 
 
@@ -63,6 +63,7 @@ class LoggingConfig:
     progress: bool = True
     tensorboard: bool = True
     curves: bool = True
+    transcripts: bool = True
     report: bool = True
 
 
@@ -79,7 +80,7 @@ def require_positive(name: str, value: Any) -> None:
 
 
 def make_section(section: type[_Section], name: str, values: Mapping[str, Any]) -> _Section:
-    """Makes a dataclass of a config section; whole floats, as in `total_env_steps=1e6`, become integers where meant.
+    """Makes a dataclass of a config section; whole floats, as in `total_steps=1e6`, become integers where meant.
 
     Raises:
         ValueError: an unknown key (the nearest known ones are offered), or a missing one.

@@ -1,7 +1,9 @@
 """Evaluation of a finished run: means over episodes or seeds with their intervals."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -10,7 +12,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxagents.rollouts.evaluate import make_evaluator
 from jaxagents.training.curves import bootstrap_band
 from jaxagents.training.load import load_stage
 
@@ -22,6 +23,7 @@ def evaluate_run(
     seed: int = 2_000_003,
     greedy: bool | None = None,
     level: int | None = None,
+    held_out: bool | None = None,
     which: str = "best",
     step: int | None = None,
     on_fallback: Callable[[str], Any] = warnings.warn,
@@ -34,6 +36,8 @@ def evaluate_run(
         seed: of the tasks; other than that of the run's own evaluations, by which the best checkpoint was chosen.
         greedy: True the mode of the policy, False samples; None as the run evaluated itself.
         level: difficulty of the tasks; None as the run evaluated itself.
+        held_out: True tasks that training never sees, False those that it does, in text worlds; None as the run
+            evaluated itself.
         which: see `load_stage`.
         step: see `load_stage`.
         on_fallback: see `load_stage`.
@@ -42,13 +46,14 @@ def evaluate_run(
         Plain data: `metrics` as `summarize` returns them, and what was evaluated.
 
     Raises:
-        ValueError: see `load_stage` and `make_evaluator`.
+        ValueError: see `load_stage` and the evaluator of the run, or `held_out` is for a world without such tasks.
     """
     loaded = load_stage(path, which, step, on_fallback=on_fallback)
     own = loaded.stage.evaluation
     greedy = own.greedy if greedy is None else greedy
     level = own.level if level is None else level
-    evaluate = make_evaluator(
+    evaluator, held_out = _choose_tasks(loaded.stage.evaluator, held_out, loaded.stage.environment.name)
+    evaluate = evaluator(
         loaded.stage.environment, loaded.stage.policy, num_episodes=num_episodes, greedy=greedy, level=level
     )
     evaluate = jax.vmap(evaluate, in_axes=(0, None)) if loaded.num_seeds else evaluate
@@ -64,8 +69,22 @@ def evaluate_run(
         "seed": seed,
         "greedy": greedy,
         "level": level,
+        "held_out": held_out,
         "metrics": summarize(episodes),
     }
+
+
+def _choose_tasks(
+    evaluator: Callable[..., Any], held_out: bool | None, world: str
+) -> tuple[Callable[..., Any], bool | None]:
+    """Returns the evaluator on such tasks, and whether they are held out; None where the world does not tell."""
+    parameter = inspect.signature(evaluator).parameters.get("held_out")
+    if parameter is None and held_out is not None:
+        raise ValueError(f"`held_out` must be null for a world without held-out tasks, got {held_out} for {world!r}.")
+    if parameter is None:
+        return evaluator, None
+    held_out = bool(parameter.default) if held_out is None else held_out
+    return partial(evaluator, held_out=held_out), held_out
 
 
 def summarize(episodes: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
@@ -92,12 +111,13 @@ def print_evaluation(evaluation: Mapping[str, Any], stream: TextIO | None = None
     """Prints what `evaluate_run` returned as a table, to stdout unless there is another `stream`."""
     manner = "greedy" if evaluation["greedy"] else "sampled"
     level = "" if evaluation["level"] is None else f" at level {evaluation['level']}"
+    tasks = {None: "", True: " on held-out tasks", False: " on tasks of training"}[evaluation["held_out"]]
     seeds = evaluation["num_seeds"]
     number = evaluation["num_episodes"]
     console = Console(file=stream)
     console.print(
         f"{evaluation['stage']}, {evaluation['which']} checkpoint (update {evaluation['step']}): {number} {manner} "
-        f"episodes{' of each seed' if seeds > 1 else ''} in {evaluation['environment']}{level}.",
+        f"episodes{' of each seed' if seeds > 1 else ''} in {evaluation['environment']}{level}{tasks}.",
         markup=False,
         highlight=False,
     )

@@ -4,19 +4,21 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jaxagents.language.conversation import make_answer
 from jaxagents.policies.actor_critic import act
 from jaxagents.training.build import Experiment, Stage, build, load_config
 from jaxagents.training.checkpoints import Checkpoints, Restored, open_checkpoints
+from jaxagents.training.dialogues import make_player
 from jaxagents.training.launch import CONFIG_FILE
-from jaxagents.training.loop import checkpoint_folder
-from jaxagents.types import Array, Carry, Environment, Params, Policy, PyTree
+from jaxagents.training.loop import checkpoint_folder, tokenizer_of
+from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy, PyTree
 
 _ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # whatever the run was trained on
 _KINDS = ("best", "last")
@@ -26,18 +28,23 @@ class LoadedPolicy(NamedTuple):
     """A trained policy.
 
     Attributes:
-        act: `(observation, carry=None, first=None, action_mask=None, key=None) -> (action, carry)`, see `make_act`.
+        act: `(observation, carry=None, first=None, action_mask=None, key=None) -> (action, carry)`, see `make_act`; of
+            a language policy `(observation, carry=None, first=None, prompt=None, key=None) -> (action, carry)`, all but
+            the carry and the key in word ids, see `language.conversation.make_answer`.
         policy: what `act` applies.
         params: of the policy.
         environment: the one that the run evaluates in.
         config: resolved config of the run.
+        play: of a language policy, `(key, num_episodes=1, *, greedy=True, held_out=True, level=None) -> Episode`, whole
+            episodes in `environment`; None of others.
     """
 
     act: Callable[..., tuple[Array, Carry]]
-    policy: Policy
+    policy: Policy | LanguagePolicy
     params: Params
     environment: Environment
     config: dict[str, Any]
+    play: Callable[..., Episode] | None = None
 
 
 class LoadedStage(NamedTuple):
@@ -89,13 +96,27 @@ def load_policy(
         raise ValueError(f"`seed_index` must be below the {num_seeds} seeds of the run, got {seed_index}.")
     params = jax.tree.map(lambda leaf: leaf[seed_index], loaded.params) if loaded.num_seeds else loaded.params
     policy, environment = loaded.stage.policy, loaded.stage.environment
+    speaks = isinstance(policy, LanguagePolicy)
+    act_on = make_answer(policy, environment.action_space.shape[0]) if speaks else make_act(policy, environment)
     return LoadedPolicy(
-        act=partial(make_act(policy, environment), params),
+        act=partial(act_on, params),
         policy=policy,
         params=params,
         environment=environment,
         config=loaded.config,
+        play=_make_play(environment, policy, params) if speaks else None,
     )
+
+
+def _make_play(environment: Environment, policy: LanguagePolicy, params: Params) -> Callable[..., Episode]:
+    player = cache(partial(make_player, environment, policy))  # Compiled once for every choice of settings.
+
+    def play(
+        key: Array, num_episodes: int = 1, *, greedy: bool = True, held_out: bool = True, level: int | None = None
+    ) -> Episode:
+        return player(num_episodes=num_episodes, greedy=greedy, held_out=held_out, level=level)(params, key)
+
+    return play
 
 
 def load_stage(
@@ -128,6 +149,9 @@ def load_stage(
     config = load_config(run_dir / CONFIG_FILE)
     experiment = build({**config, "devices": _ONE_DEVICE})
     index = _choose_stage(run_dir, experiment)
+    saved = _saved_tokenizer(checkpoint_folder(run_dir, experiment, index, "last"))
+    if saved is not None and saved != experiment.stages[index].policy.tokenizer.data:
+        experiment = build({**config, "devices": _ONE_DEVICE}, tokenizer=saved)
     stage = experiment.stages[index]
     found, restored = _find_checkpoint(
         partial(checkpoint_folder, run_dir, experiment, index), stage, which, step, on_fallback
@@ -135,7 +159,7 @@ def load_stage(
     if restored is None:
         raise ValueError(
             f"`path` must hold a checkpoint, got {run_dir}, where none is saved yet; try again when the run has done "
-            f"{stage.training.checkpoint_every_env_steps} environment steps."
+            f"{stage.training.checkpoint_every_steps} steps."
         )
     if restored.metadata["config_hash"] != experiment.digest:
         raise ValueError(
@@ -231,6 +255,14 @@ def _choose_stage(run_dir: Path, experiment: Experiment) -> int:
         if metadata and (metadata["reached_target"] or metadata["update"] == experiment.stages[index].num_updates):
             return index
     return 0
+
+
+def _saved_tokenizer(folder: Path) -> bytes | None:
+    """Returns the tokenizer that the parameters were trained with: training it again may give another one."""
+    if not folder.is_dir():
+        return None
+    with _opened(folder) as checkpoints:
+        return tokenizer_of(checkpoints.latest_metadata())
 
 
 def _find_checkpoint(

@@ -1,6 +1,6 @@
 """Metrics of a run: `metrics.jsonl`, one JSON object per line, and TensorBoard beside it.
 
-A line is `{"step": env_steps, "update": number, "<phase>/<name>": value, ...}`; a value is a number, a list of numbers
+A line is `{"step": steps, "update": number, "<phase>/<name>": value, ...}`; a value is a number, a list of numbers
 (one per seed), or null where it is not finite.
 """
 
@@ -25,10 +25,10 @@ class Logger(NamedTuple):
     """Where a run's metrics go; on processes other than 0, nowhere.
 
     Attributes:
-        log: `(env_steps, update, metrics) -> None`; `metrics` maps "<phase>/<name>" to a number, an array `[]` or
+        log: `(steps, update, metrics) -> None`; `metrics` maps "<phase>/<name>" to a number, an array `[]` or
             `[seeds]`, or a `Mean`. Raises ValueError for another name or shape.
-        text: `(env_steps, name, text) -> None`, Markdown, to TensorBoard only.
-        image: `(env_steps, name, image) -> None`, uint8 `[height, width, 3]`, to TensorBoard only.
+        text: `(steps, name, text) -> None`, Markdown, to TensorBoard only.
+        image: `(steps, name, image) -> None`, uint8 `[height, width, 3]`, to TensorBoard only.
         hyper_parameters: `(config, metrics) -> None`, a nested dict and final numbers, to TensorBoard only.
         close: `() -> None`.
     """
@@ -70,14 +70,14 @@ def open_logger(run_dir: str | Path, tensorboard: bool = True, resume_update: in
     writer = _open_tensorboard(Path(run_dir), steps[-1] + 1 if steps else 0) if tensorboard else None
     file = path.open("a", encoding="utf-8")
 
-    def log(env_steps: int, update: int, metrics: Mapping[str, Any]) -> None:
+    def log(steps: int, update: int, metrics: Mapping[str, Any]) -> None:
         arrays = {name: _to_array(name, value) for name, value in metrics.items()}
-        row = {"step": int(env_steps), "update": int(update)}
+        row = {"step": int(steps), "update": int(update)}
         file.write(json.dumps({**row, **to_json(arrays)}, allow_nan=False) + "\n")
         file.flush()
         if writer is not None:
             for name, value in _scalars(arrays).items():
-                writer.add_scalar(name, value, int(env_steps))
+                writer.add_scalar(name, value, int(steps))
 
     def close() -> None:
         file.close()
@@ -87,15 +87,15 @@ def open_logger(run_dir: str | Path, tensorboard: bool = True, resume_update: in
     if writer is None:
         return Logger(log=log, text=_ignore, image=_ignore, hyper_parameters=_ignore, close=close)
 
-    def image(env_steps: int, name: str, image: np.ndarray) -> None:
-        writer.add_image(name, np.asarray(image), env_steps, dataformats="HWC")
+    def image(steps: int, name: str, image: np.ndarray) -> None:
+        writer.add_image(name, np.asarray(image), steps, dataformats="HWC")
 
     def hyper_parameters(config: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
         writer.add_hparams(_flatten(config), finite, name="hyper_parameters")
 
-    def text(env_steps: int, name: str, text: str) -> None:
-        writer.add_text(name, text, env_steps)
+    def text(steps: int, name: str, text: str) -> None:
+        writer.add_text(name, text, steps)
 
     return Logger(log=log, text=text, image=image, hyper_parameters=hyper_parameters, close=close)
 

@@ -1,5 +1,6 @@
 """The host's side of a run: chunks of updates, logs, evaluations, checkpoints, stages."""
 
+import base64
 import json
 import time
 from collections.abc import Mapping
@@ -15,9 +16,10 @@ from PIL import Image
 from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.curves import write_curves
+from jaxagents.training.dialogues import show_transcripts
 from jaxagents.training.loggers import METRICS_FILE, Logger, open_logger
 from jaxagents.training.progress import Progress, open_progress
-from jaxagents.types import Params, PyTree
+from jaxagents.types import LanguagePolicy, Params, PyTree
 
 RETURN = "eval/episode_return"
 KINDS = ("last", "best")
@@ -35,7 +37,7 @@ class _Run:
     best: float | None = None
     evaluation: dict[str, Any] = field(default_factory=dict)
     reached_target: bool = False
-    env_steps: int = 0
+    steps: int = 0
 
 
 def train(experiment: Experiment, run_dir: str | Path, *, started: float | None = None) -> dict[str, Any]:
@@ -64,6 +66,7 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         current, metadata = _find_progress([last for last, _ in folders])
         if metadata is not None:
             _require_same_config(experiment, metadata, run_dir)
+            _require_same_tokenizer(experiment.stages[current], metadata, run_dir)
         progress = open_progress(total, experiment.name, experiment.logging.progress)
         stack.callback(progress.close)
         restored = _restore(experiment.stages[current], folders[current][0], progress)
@@ -75,11 +78,13 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         logger = open_logger(run_dir, experiment.logging.tensorboard, None if is_new else done)
         stack.callback(logger.close)
         run = _Run(experiment=experiment, logger=logger, progress=progress, started=started or time.time())
-        run.env_steps = _env_steps(run, _updates_before(experiment, current))
+        run.steps = _steps_done(run, _updates_before(experiment, current))
         for index in range(current, len(experiment.stages)):
             params = _train_stage(run, index, folders[index], restored, params)
             restored = None
         if jax.process_index() == 0:
+            if experiment.logging.transcripts and jax.process_count() == 1:
+                show_transcripts(experiment, params, run_dir)
             _close_log(run, run_dir)
         return _result(run)
 
@@ -114,6 +119,20 @@ def _require_same_config(experiment: Experiment, metadata: Mapping[str, Any], ru
         raise ValueError(
             f"`run_dir` must be new or of the same config, got {run_dir} with checkpoints of config "
             f"{metadata['config_hash']} for a run of config {experiment.digest}; try another `run_dir`."
+        )
+
+
+def tokenizer_of(metadata: Mapping[str, Any] | None) -> bytes | None:
+    """Returns `Tokenizer.data` from the metadata of a checkpoint of a language policy; None of others."""
+    return base64.b64decode(metadata["tokenizer"]) if metadata and "tokenizer" in metadata else None
+
+
+def _require_same_tokenizer(stage: Stage, metadata: Mapping[str, Any], run_dir: Path) -> None:
+    saved = tokenizer_of(metadata)
+    if saved is not None and saved != stage.policy.tokenizer.data:
+        raise ValueError(
+            f"`run_dir` must hold checkpoints of the tokenizer {stage.policy.tokenizer.name!r} as it is made now, got "
+            f"{run_dir} with another one; go on with the packages that began it, or try another `run_dir`."
         )
 
 
@@ -169,21 +188,21 @@ def _train_stage(
                 _save(run, stage, update, state, [last] * save + [best] * improved)
     if pending is not None:
         _log(run, stage, offset, *pending, clock)
-    run.env_steps += update * stage.steps_per_update
+    run.steps += update * stage.steps_per_update
     return stage.runner.params(state)
 
 
 def _periods(stage: Stage) -> dict[str, int]:
     """Returns the periods of logging, evaluation and checkpoints in updates; chunks end where any of them does."""
     wanted = {
-        "log": stage.training.log_every_env_steps,
-        "evaluate": stage.evaluation.every_env_steps,
-        "checkpoint": stage.training.checkpoint_every_env_steps,
+        "log": stage.training.log_every_steps,
+        "evaluate": stage.evaluation.every_steps,
+        "checkpoint": stage.training.checkpoint_every_steps,
     }
     return {name: max(1, round(steps / stage.steps_per_update)) for name, steps in wanted.items()}
 
 
-def _env_steps(run: _Run, update: int) -> int:
+def _steps_done(run: _Run, update: int) -> int:
     """Returns the environment steps of one seed after so many updates of the whole run."""
     steps = 0
     for stage in run.experiment.stages:
@@ -195,14 +214,14 @@ def _env_steps(run: _Run, update: int) -> int:
 def _log(run: _Run, stage: Stage, offset: int, begin: int, end: int, metrics: PyTree, clock: float) -> float:
     values = {name: np.asarray(value) for name, value in metrics.items()}
     now = time.time()
-    values["time/env_steps_per_second"] = np.asarray(
+    values["time/steps_per_second"] = np.asarray(
         (end - begin) * stage.steps_per_update * max(run.experiment.num_seeds, 1) / max(now - clock, 1e-9)
     )
-    run.logger.log(_env_steps(run, offset + end), offset + end, values)
-    run.progress.update(_env_steps(run, offset + end), values)
+    run.logger.log(_steps_done(run, offset + end), offset + end, values)
+    run.progress.update(_steps_done(run, offset + end), values)
     for name, value in values.items():
         if name.startswith("train/") and np.any(np.isinf(value) | np.isnan(value)) and not _uncounted(name, values):
-            _refuse(name, offset + end, _env_steps(run, offset + end))
+            _refuse(name, offset + end, _steps_done(run, offset + end))
     return now
 
 
@@ -211,9 +230,9 @@ def _uncounted(name: str, values: Mapping[str, np.ndarray]) -> bool:
     return all(np.all(np.isnan(value)) for key, value in values.items() if key.startswith("train/"))
 
 
-def _refuse(name: str, update: int, env_steps: int) -> None:
+def _refuse(name: str, update: int, steps: int) -> None:
     raise FloatingPointError(
-        f"`{name}` must be finite, got NaN or infinity by update {update} ({env_steps} environment steps); the "
+        f"`{name}` must be finite, got NaN or infinity by update {update} ({steps} steps); the "
         "checkpoints before it are kept; try a lower learning rate or gradient clipping."
     )
 
@@ -222,8 +241,8 @@ def _evaluate(run: _Run, stage: Stage, update: int, params: Params) -> bool:
     """Evaluates, logs, and returns whether the policy is the best of the stage so far."""
     episodes = {name: np.asarray(value) for name, value in stage.evaluate(params).items()}
     means = {f"eval/{name}": value.mean(axis=-1) for name, value in episodes.items()}
-    run.logger.log(_env_steps(run, update), update, means)
-    run.progress.update(_env_steps(run, update), means)
+    run.logger.log(_steps_done(run, update), update, means)
+    run.progress.update(_steps_done(run, update), means)
     run.evaluation = {name: value.tolist() for name, value in means.items()}
     score = float(means[RETURN].mean())
     target = stage.training.target_return
@@ -237,7 +256,7 @@ def _save(run: _Run, stage: Stage, update: int, state: PyTree, folders: list[Che
     snapshot = stage.runner.to_global(state)
     bad = _first_not_finite(stage.runner.params(state))
     if bad is not None:
-        _refuse(f"params{bad}", update, _env_steps(run, update))
+        _refuse(f"params{bad}", update, _steps_done(run, update))
     metadata = {
         "update": update,
         "stage": stage.name,
@@ -247,6 +266,8 @@ def _save(run: _Run, stage: Stage, update: int, state: PyTree, folders: list[Che
         "config": run.experiment.config,
         "config_hash": run.experiment.digest,
     }
+    if isinstance(stage.policy, LanguagePolicy):
+        metadata["tokenizer"] = base64.b64encode(stage.policy.tokenizer.data).decode()
     for checkpoints in folders:
         checkpoints.save(update, snapshot, metadata)
 
@@ -260,7 +281,7 @@ def _first_not_finite(params: Params) -> str | None:
 
 def _close_log(run: _Run, run_dir: Path) -> None:
     """Draws the curves, and gives TensorBoard the config, the curves and the final evaluation."""
-    steps = run.env_steps
+    steps = run.steps
     run.logger.text(steps, "config", f"```json\n{json.dumps(run.experiment.config, indent=2)}\n```")
     finals = {f"final/{name.removeprefix('eval/')}": float(np.mean(v)) for name, v in run.evaluation.items()}
     run.logger.hyper_parameters(run.experiment.config, finals)
@@ -276,7 +297,7 @@ def _result(run: _Run) -> dict[str, Any]:
         "experiment": experiment.name,
         "seed": experiment.seed,
         "num_seeds": max(experiment.num_seeds, 1),
-        "env_steps": run.env_steps,
+        "steps": run.steps,
         "evaluation": {name.removeprefix("eval/"): value for name, value in run.evaluation.items()},
         "best_episode_return": run.best,
         "reached_target": run.reached_target,

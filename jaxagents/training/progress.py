@@ -28,7 +28,7 @@ class Progress(NamedTuple):
     """How far a run is; on processes other than 0, nothing is shown.
 
     Attributes:
-        update: `(env_steps, metrics) -> None`. Shown are the returns of rollouts and evaluations (the first
+        update: `(steps, metrics) -> None`. Shown are the returns of rollouts and evaluations (the first
             metric of the phase with "return" in its name) and the best of the evaluations, else of the rollouts.
         message: `(text) -> None`, a line of its own, also when progress is not enabled.
         close: `() -> None`, leaves the last state on the screen.
@@ -45,7 +45,7 @@ class _Track:
 
     total_steps: int
     clock: Callable[[], float]
-    history: deque = field(default_factory=deque)  # (seconds, env_steps), the oldest first
+    history: deque = field(default_factory=deque)  # (seconds, steps), the oldest first
     returns: dict[str, float] = field(default_factory=dict)  # by phase
     best: dict[str, float] = field(default_factory=dict)  # by phase
     last_line: float = -math.inf
@@ -104,9 +104,9 @@ def _open_bar(track: _Track, title: str, stream: TextIO) -> Progress:
     task = bar.add_task(escape(title), total=track.total_steps, state="compiling")
     bar.start()
 
-    def update(env_steps: int, metrics: Mapping[str, Any]) -> None:
-        _observe(track, env_steps, metrics)
-        bar.update(task, completed=env_steps, state=" · ".join(_describe(track)))
+    def update(steps: int, metrics: Mapping[str, Any]) -> None:
+        _observe(track, steps, metrics)
+        bar.update(task, completed=steps, state=" · ".join(_describe(track)))
 
     return Progress(
         update=update,
@@ -115,8 +115,8 @@ def _open_bar(track: _Track, title: str, stream: TextIO) -> Progress:
     )
 
 
-def _update_line(track: _Track, title: str, stream: TextIO, env_steps: int, metrics: Mapping[str, Any]) -> None:
-    _observe(track, env_steps, metrics)
+def _update_line(track: _Track, title: str, stream: TextIO, steps: int, metrics: Mapping[str, Any]) -> None:
+    _observe(track, steps, metrics)
     track.untold = True
     if track.clock() - track.last_line >= _LINE_SECONDS:
         _tell(track, title, stream)
@@ -133,8 +133,8 @@ def _tell(track: _Track, title: str, stream: TextIO) -> None:
     track.last_line, track.untold = track.clock(), False
 
 
-def _observe(track: _Track, env_steps: int, metrics: Mapping[str, Any]) -> None:
-    track.history.append((track.clock(), int(env_steps)))
+def _observe(track: _Track, steps: int, metrics: Mapping[str, Any]) -> None:
+    track.history.append((track.clock(), int(steps)))
     while len(track.history) > 2 and track.history[-1][0] - track.history[1][0] >= _SPEED_SECONDS:
         track.history.popleft()
     for phase in ("eval", "rollout"):

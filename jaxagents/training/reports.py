@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from jaxagents.training.curves import CURVES_FILE, write_curves
+from jaxagents.training.dialogues import TRANSCRIPTS_FILE
 from jaxagents.training.loggers import read_metrics, to_json, write_atomically
 
 RESULT_FILE = "result.json"
@@ -47,6 +48,7 @@ th { font-weight: 500; color: var(--quiet); width: 40%; }
 pre { margin: 0; overflow-x: auto; font: 13px/1.5 ui-monospace, monospace; }
 summary { cursor: pointer; font-weight: 600; font-size: 17px; }
 details[open] summary { margin-bottom: 12px; }
+iframe { width: 100%; height: 70vh; border: 1px solid var(--line); border-radius: 6px; }
 """
 
 
@@ -118,6 +120,7 @@ def write_report(run_dir: str | Path) -> Path:
         _tiles(numbers or last),
         _section("Curves", _picture(run_dir)),
         _section("Result", _table({**numbers, **words})),
+        _section("Transcripts before and after training", _transcripts(run_dir), folded=True),
         _section("Last value of every metric", _table(last), folded=True),
         _section("Config", _config(run_dir), folded=True),
         _section("Made with", _table(made_with)),
@@ -186,6 +189,14 @@ def _picture(run_dir: Path) -> str:
     if path is None:
         return ""
     return f'<img alt="Learning curves" src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'
+
+
+def _transcripts(run_dir: Path) -> str:
+    """Puts the page that a run of a text world leaves into a frame: its style stays its own."""
+    path = run_dir / TRANSCRIPTS_FILE
+    if not path.exists():
+        return ""
+    return f'<iframe title="Transcripts" srcdoc="{html.escape(path.read_text(encoding="utf-8"))}"></iframe>'
 
 
 def _table(values: Mapping[str, Any]) -> str:

@@ -6,26 +6,37 @@ import subprocess
 import sys
 
 import pytest
+from hydra import compose, initialize_config_dir
+
+from jaxagents.training.launch import run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TIMEOUT = 300.0  # Seconds for one command.
 TINY = (
+    "experiment=ppo_cartpole",
     *("environment=tmaze", "environment.corridor_length=2", "policy.encoder.hidden_sizes=[8]", "collector.num_steps=8"),
     *("quick=true", "devices.compilation_cache=null", "logging.tensorboard=false", "logging.curves=false"),
     "logging.report=false",
+)
+# The first stage only, transcripts of the expert, until most of what the policy says are actions.
+TINY_LANGUAGE = (
+    *("experiment=lm_frozenlake", "quick=true", "policy.num_turns=3", "model.network.num_layers=1", "name=tiny"),
+    *("model.network.features=16", "model.network.num_heads=2", "warm_start.learner.optimizer.learning_rate=0.01"),
+    *("when_quick.warm_start.training.total_steps=800", 'stages=["${warm_start}"]', "logging.progress=false"),
+    *("devices.compilation_cache=null", "logging.tensorboard=false", "logging.curves=false", "logging.report=false"),
 )
 
 
 @pytest.fixture(scope="session")
 def call_main(tmp_path_factory):
-    """Returns `(script, *overrides) -> CompletedProcess`, in an empty working directory."""
+    """Returns `(script, *overrides, lines="") -> CompletedProcess`, in an empty working directory."""
 
-    def call(script, *overrides):
+    def call(script, *overrides, lines=""):
         return subprocess.run(
             [sys.executable, str(ROOT / "experiments" / script), *overrides],
             cwd=tmp_path_factory.mktemp("cwd"),
             env=dict(os.environ),
-            stdin=subprocess.DEVNULL,
+            input=lines,
             capture_output=True,
             text=True,
             timeout=TIMEOUT,
@@ -40,4 +51,13 @@ def run_dir(call_main, tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "tiny"
     result = call_main("train.py", *TINY, f"run_dir={path}")
     assert result.returncode == 0, result.stderr
+    return path
+
+
+@pytest.fixture(scope="session")
+def language_run_dir(tmp_path_factory):
+    """Directory of a finished run of a language policy."""
+    path = tmp_path_factory.mktemp("runs") / "language"
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        run(compose("train", [*TINY_LANGUAGE]), path)
     return path

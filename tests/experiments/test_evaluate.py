@@ -76,11 +76,14 @@ def test_the_table_of_several_seeds():
     stream = io.StringIO()
     evaluation = {
         **{"stage": "a[b]", "environment": "w", "which": "last", "step": 3, "num_seeds": 2, "num_episodes": 4},
-        **{"greedy": True, "level": 1, "metrics": {"m": {"mean": 1.23456, "low": 1.0, "high": 2.0}}},
+        **{"greedy": True, "level": 1, "held_out": False},
+        "metrics": {"m": {"mean": 1.23456, "low": 1.0, "high": 2.0}},
     }
     print_evaluation(evaluation, stream)
     text = " ".join(stream.getvalue().split())
-    assert text.startswith("a[b], last checkpoint (update 3): 4 greedy episodes of each seed in w at level 1.")
+    assert text.startswith(
+        "a[b], last checkpoint (update 3): 4 greedy episodes of each seed in w at level 1 on tasks of training."
+    )
     assert "95 % interval over 2 seeds" in text
     assert "1.235" in text and "1 to 2" in text
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 @pytest.fixture(scope="module")
 def result(call_main, run_dir):
-    overrides = ("episodes=2", "sampled=true", "seed=3", "fps=10", "devices.compilation_cache=null")
+    overrides = ("num_episodes=2", "greedy=false", "seed=3", "fps=10", "devices.compilation_cache=null")
     result = call_main("play.py", f"path={run_dir}", *overrides)
     assert result.returncode == 0, result.stderr
     return result

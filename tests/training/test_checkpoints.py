@@ -82,7 +82,7 @@ def two_steps(tmp_path):
 def test_restore_returns_the_same_bits_and_structure(tmp_path, abstract):
     state = make_state(0.1)
     with opened(tmp_path) as folder:
-        folder.save(10, state, {"env_steps": 2**40, "config": {"seed": None}})
+        folder.save(10, state, {"steps": 2**40, "config": {"seed": None}})
         folder.wait()
     abstract_state = make_state()
     if abstract == "shapes":
@@ -90,7 +90,7 @@ def test_restore_returns_the_same_bits_and_structure(tmp_path, abstract):
     with opened(tmp_path) as folder:
         restored = folder.restore(abstract_state)
     assert restored.step == 10
-    assert restored.metadata == {"env_steps": 2**40, "config": {"seed": None}}
+    assert restored.metadata == {"steps": 2**40, "config": {"seed": None}}
     assert_same_bits(restored.state, state)
 
 

@@ -17,26 +17,26 @@ from jaxagents.training.config import (
     require_positive,
 )
 
-TRAINING = {"total_env_steps": 100, "log_every_env_steps": 10, "checkpoint_every_env_steps": 50}
+TRAINING = {"total_steps": 100, "log_every_steps": 10, "checkpoint_every_steps": 50}
 CONFIG = {"seed": 1, "training": dict(TRAINING), "learner": {"discount": 0.9, "sizes": [1, 2]}, "run_dir": "a"}
 
 
 def test_sections_take_their_values_and_defaults():
     training = make_section(TrainingConfig, "training", TRAINING | {"target_return": 475.0})
     assert dataclasses.asdict(training) == TRAINING | {"keep_checkpoints": 3, "target_return": 475.0}
-    assert make_section(EvaluationConfig, "evaluation", {"every_env_steps": 5, "num_episodes": 2}).greedy
+    assert make_section(EvaluationConfig, "evaluation", {"every_steps": 5, "num_episodes": 2}).greedy
     assert make_section(DevicesConfig, "devices", {}) == DevicesConfig()
     assert not make_section(LoggingConfig, "logging", {"report": False}).report
     with pytest.raises(dataclasses.FrozenInstanceError):
-        training.total_env_steps = 1
+        training.total_steps = 1
 
 
 def test_whole_numbers_may_be_written_as_floats():
-    """`training.total_env_steps=1e6` on a command line is a float."""
-    training = make_section(TrainingConfig, "training", TRAINING | {"total_env_steps": 1e6, "target_return": 3.0})
-    assert training.total_env_steps == 1_000_000 and isinstance(training.total_env_steps, int)
+    """`training.total_steps=1e6` on a command line is a float."""
+    training = make_section(TrainingConfig, "training", TRAINING | {"total_steps": 1e6, "target_return": 3.0})
+    assert training.total_steps == 1_000_000 and isinstance(training.total_steps, int)
     assert isinstance(training.target_return, float)
-    level = make_section(EvaluationConfig, "evaluation", {"every_env_steps": 5, "num_episodes": 2, "level": 3.0}).level
+    level = make_section(EvaluationConfig, "evaluation", {"every_steps": 5, "num_episodes": 2, "level": 3.0}).level
     assert isinstance(level, int)
 
 
@@ -54,10 +54,10 @@ def test_counts_are_positive_whole_numbers(values, message):
         with pytest.raises(ValueError, match=f"`training.keep_checkpoints` {message}"):
             make_section(TrainingConfig, "training", TRAINING | {"keep_checkpoints": value})
         with pytest.raises(ValueError, match=f"`evaluation.num_episodes` {message}"):
-            make_section(EvaluationConfig, "evaluation", {"every_env_steps": 5, "num_episodes": value})
+            make_section(EvaluationConfig, "evaluation", {"every_steps": 5, "num_episodes": value})
 
 
-@pytest.mark.parametrize("name", ["total_env_steps", "log_every_env_steps", "checkpoint_every_env_steps"])
+@pytest.mark.parametrize("name", ["total_steps", "log_every_steps", "checkpoint_every_steps"])
 def test_every_period_is_checked(name):
     require_positive(name, 1)
     with pytest.raises(ValueError, match=f"`training.{name}` must be a positive number, got 0"):
@@ -65,14 +65,14 @@ def test_every_period_is_checked(name):
 
 
 def test_unknown_keys_are_refused_with_the_nearest():
-    with pytest.raises(ValueError, match="`training` has no key 'total_steps'; try total_env_steps"):
-        make_section(TrainingConfig, "training", TRAINING | {"total_steps": 1})
+    with pytest.raises(ValueError, match="`training` has no key 'total_step'; try total_steps"):
+        make_section(TrainingConfig, "training", TRAINING | {"total_step": 1})
     with pytest.raises(ValueError, match="`logging` has no key 'zzz'; try curves or progress or report or tensorboard"):
         make_section(LoggingConfig, "logging", {"zzz": 1})
 
 
 def test_missing_keys_are_named():
-    with pytest.raises(ValueError, match="`evaluation` must have the keys every_env_steps, num_episodes, which"):
+    with pytest.raises(ValueError, match="`evaluation` must have the keys every_steps, num_episodes, which"):
         make_section(EvaluationConfig, "evaluation", {"seed": 3})
 
 

@@ -14,6 +14,7 @@ from jaxagents.training.loggers import read_metrics
 
 ROOT = Path(__file__).parents[2]
 OVERRIDES = (
+    "experiment=ppo_cartpole",
     "environment=tmaze",
     "environment.corridor_length=2",
     "name=tiny",
@@ -22,11 +23,11 @@ OVERRIDES = (
     "learner.num_minibatches=2",
     "collector.num_envs=4",
     "collector.num_steps=8",
-    "training.log_every_env_steps=64",
-    "training.checkpoint_every_env_steps=64",
-    "evaluation.every_env_steps=64",
+    "training.log_every_steps=64",
+    "training.checkpoint_every_steps=64",
+    "evaluation.every_steps=64",
     "evaluation.num_episodes=3",
-    "training.total_env_steps=256",
+    "training.total_steps=256",
     "logging.tensorboard=false",
 )
 
@@ -97,4 +98,4 @@ def test_two_processes_train_what_one_does_and_either_goes_on_with_the_other(tmp
         rest = end(tmp_path / name)
         finish(rest if isinstance(rest, list) else [rest])
         assert_same_metrics(tmp_path / name, tmp_path / "alone")
-    assert alone["env_steps"] == first["env_steps"] == 256
+    assert alone["steps"] == first["steps"] == 256

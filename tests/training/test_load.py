@@ -20,10 +20,11 @@ from jaxagents.training.load import load_policy, load_stage, make_act
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 TINY = (
+    "experiment=ppo_cartpole",
     *("environment=tmaze", "environment.corridor_length=2", "policy.encoder.hidden_sizes=[8]", "collector.num_steps=8"),
     *("devices.compilation_cache=null", "logging.progress=false", "logging.tensorboard=false", "logging.curves=false"),
-    *("logging.report=false", "training.total_env_steps=128", "training.log_every_env_steps=32"),
-    *("training.checkpoint_every_env_steps=64", "evaluation.every_env_steps=64", "evaluation.num_episodes=4"),
+    *("logging.report=false", "training.total_steps=128", "training.log_every_steps=32"),
+    *("training.checkpoint_every_steps=64", "evaluation.every_steps=64", "evaluation.num_episodes=4"),
 )
 
 
@@ -167,9 +168,7 @@ def test_a_damaged_checkpoint_is_not_used(copy, run_dir):
 
 def test_a_run_without_checkpoints_is_refused(copy):
     shutil.rmtree(copy / "checkpoints")
-    with pytest.raises(
-        ValueError, match="`path` must hold a checkpoint, got .* try again when .* 64 environment steps"
-    ):
+    with pytest.raises(ValueError, match="`path` must hold a checkpoint, got .* try again when .* 64 steps"):
         load_policy(copy, on_fallback=refuse)
 
 

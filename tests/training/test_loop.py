@@ -22,6 +22,7 @@ from jaxagents.training.loggers import read_metrics
 
 ROOT = Path(__file__).parents[2]
 TINY = (
+    "experiment=ppo_cartpole",
     "environment=tmaze",
     "environment.corridor_length=2",
     "name=tiny",
@@ -30,10 +31,10 @@ TINY = (
     "learner.num_minibatches=2",
     "collector.num_envs=4",
     "collector.num_steps=8",
-    "training.total_env_steps=320",
-    "training.log_every_env_steps=64",
-    "training.checkpoint_every_env_steps=96",
-    "evaluation.every_env_steps=128",
+    "training.total_steps=320",
+    "training.log_every_steps=64",
+    "training.checkpoint_every_steps=96",
+    "evaluation.every_steps=128",
     "evaluation.num_episodes=3",
     "logging.curves=false",
     "logging.report=false",
@@ -83,7 +84,7 @@ def test_a_run_logs_evaluates_and_saves_when_due(finished):
     assert evaluated == [4, 8, 10]
     assert [row["step"] for row in rows if "train/loss" in row] == [32 * update for update in train]
     assert sorted(int(path.name) for path in (run_dir / "checkpoints/last").iterdir() if path.is_dir()) == [6, 9, 10]
-    assert result["env_steps"] == 320
+    assert result["steps"] == 320
     assert result["num_devices"] == 1  # of the eight there are
     assert result["run_dir"] == str(run_dir)
     assert json.loads((run_dir / "result.json").read_text())["evaluation"] == result["evaluation"]
@@ -91,7 +92,7 @@ def test_a_run_logs_evaluates_and_saves_when_due(finished):
 
 
 def test_tensorboard_gets_scalars_text_images_and_hyper_parameters(tmp_path):
-    run(compose("training.total_env_steps=128", "logging.tensorboard=true", "logging.curves=true"), tmp_path)
+    run(compose("training.total_steps=128", "logging.tensorboard=true", "logging.curves=true"), tmp_path)
     events = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").rglob("events*"))
     for tag in (b"train/loss", b"config/text_summary", b"curves", b"final/episode_return", b"_hparams_"):
         assert tag in events, tag
@@ -182,15 +183,15 @@ def test_parameters_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
 
 def test_the_target_return_stops_the_run(tmp_path):
     result = run(compose("training.target_return=-100"), tmp_path)
-    assert result["reached_target"] and result["env_steps"] == 128
-    assert run(compose("training.target_return=-100"), tmp_path)["env_steps"] == 128
+    assert result["reached_target"] and result["steps"] == 128
+    assert run(compose("training.target_return=-100"), tmp_path)["steps"] == 128
 
 
 def test_stages_follow_each_other_and_resume(tmp_path, monkeypatch):
-    easy, hard = "{name: easy, training: {total_env_steps: 128}}", "{name: hard, learner: {entropy_coefficient: 0.0}}"
+    easy, hard = "{name: easy, training: {total_steps: 128}}", "{name: hard, learner: {entropy_coefficient: 0.0}}"
     stages = f"stages=[{easy}, {hard}]"
     straight = run(compose(stages), tmp_path / "straight")
-    assert straight["env_steps"] == 448
+    assert straight["steps"] == 448
     updates = [row["update"] for row in rows_without_time(tmp_path / "straight") if "train/loss" in row]
     assert updates == [2, 3, 4, 6, 7, 8, 10, 12, 13, 14]
 
@@ -216,7 +217,7 @@ def test_stages_follow_each_other_and_resume(tmp_path, monkeypatch):
 
 
 def test_seeds_train_side_by_side(tmp_path):
-    result = run(compose("seeds=3", "training.total_env_steps=128"), tmp_path)
+    result = run(compose("seeds=3", "training.total_steps=128"), tmp_path)
     assert result["num_seeds"] == 3 and len(result["evaluation"]["episode_return"]) == 3
     losses = [row["train/loss"] for row in read_metrics(tmp_path) if "train/loss" in row]
     assert all(len(set(loss)) == 3 for loss in losses)
@@ -225,8 +226,8 @@ def test_seeds_train_side_by_side(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["training.total_env_steps=10"], "must be at least the 32 steps of one update, got 10"),
-        (["+training.total_steps=5"], "`training` has no key 'total_steps'; try total_env_steps"),
+        (["training.total_steps=10"], "must be at least the 32 steps of one update, got 10"),
+        (["+training.total_step=5"], "`training` has no key 'total_step'; try total_steps"),
         (["collector.num_envs=5", "learner.num_minibatches=3"], "`num_minibatches` must divide .* got 3; try"),
         (["seeds=0"], "`seeds` must be a positive number, got 0"),
         (["stages=[{name: a}, {name: a}]"], "`stages` must have different names"),
@@ -248,8 +249,10 @@ def test_a_group_without_an_option_is_refused(tmp_path):
 
 def test_quick_mode_has_room_for_two_updates():
     config = compose("quick=true", "collector.num_envs=64", "collector.num_steps=128")
-    assert resolve(config)["training"]["total_env_steps"] == 2 * 64 * 128
-    assert resolve(compose("quick=true"))["training"]["total_env_steps"] == 2048
+    stage = build(resolve(config)).stages[0]
+    assert (stage.num_updates, stage.steps_per_update) == (2, 64 * 128)
+    stage = build(resolve(compose("quick=true"))).stages[0]
+    assert stage.num_updates * stage.steps_per_update == 2048
 
 
 def test_an_unknown_key_fails_with_its_name():
@@ -265,9 +268,9 @@ def fingerprint(path):
 
 @pytest.mark.slow
 def test_ten_kills_at_random_moments_change_nothing(tmp_path):
-    overrides = [*TINY, "environment.corridor_length=5", "training.total_env_steps=600000", "seeds=2"]
-    overrides += [f"training.{name}_every_env_steps=4000" for name in ("log", "checkpoint")]
-    overrides += ["evaluation.every_env_steps=8000"]
+    overrides = [*TINY, "environment.corridor_length=5", "training.total_steps=600000", "seeds=2"]
+    overrides += [f"training.{name}_every_steps=4000" for name in ("log", "checkpoint")]
+    overrides += ["evaluation.every_steps=8000"]
 
     def command(run_dir):
         return [sys.executable, "experiments/train.py", *overrides, f"run_dir={run_dir}"]

@@ -63,7 +63,7 @@ def test_report_is_one_file_with_everything(tmp_path):
     logger.log(200, 2, {"train/loss": 0.5})
     logger.close()
     (tmp_path / "config.yaml").write_text("learner:\n  rate: 0.1  # <script>alert(1)</script>\n")
-    write_result(tmp_path, {"env_steps": 1234567, "eval": {"return": 487.25}, "algorithm": "<b>ppo</b> & more"})
+    write_result(tmp_path, {"steps": 1234567, "eval": {"return": 487.25}, "algorithm": "<b>ppo</b> & more"})
     text = write_report(tmp_path).read_text()
     page = Page(text)
     assert page.open == ["html"] or page.open == []

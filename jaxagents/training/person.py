@@ -1,0 +1,159 @@
+"""A person who types the words of a text world: what was meant, and what is nearest to it."""
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TextIO
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from jaxagents.environments.text.words import pad_to, sentence
+from jaxagents.types import Environment, TimeStep
+
+_OFFERED = 3  # nearest words
+
+
+class Person(NamedTuple):
+    """Who types.
+
+    Attributes:
+        ask: `(question, offers) -> str`, one line; EOFError when there is no more. `offers` complete what is typed.
+        tell: `(text) -> None`.
+    """
+
+    ask: Callable[[str, Sequence[str]], str]
+    tell: Callable[[str | Text], None]
+
+
+def at_terminal(output: TextIO | None = None) -> Person:
+    """Returns the person at stdin; what they hear goes to `output`, stdout by default.
+
+    In a terminal, lines can be edited, and the tabulator completes; lines that are piped in are repeated.
+    """
+    console = Console(file=output)
+    interactive = sys.stdin.isatty()
+
+    def ask(question: str, offers: Sequence[str]) -> str:
+        if interactive:
+            with suppress(ImportError):  # Not everywhere.
+                _complete(offers)
+            return input(f"{question}> ")
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        tell(f"{question}> {line.rstrip()}")
+        return line
+
+    def tell(text: str | Text) -> None:
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    return Person(ask=ask, tell=tell)
+
+
+def _complete(offers: Sequence[str]) -> None:
+    import readline
+
+    def complete(text: str, index: int) -> str | None:
+        found = [offer for offer in offers if offer.lower().startswith(text.lower())]
+        return found[index] if index < len(found) else None
+
+    readline.set_completer(complete)
+    readline.set_completer_delims("")
+    readline.parse_and_bind("tab: complete")
+
+
+def choose(text: str, options: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Finds what was meant by a line.
+
+    Args:
+        text: as typed; spaces around words, their number and capitals do not matter.
+        options: what can be meant.
+
+    Returns:
+        The option, None where there is none, and the nearest ones then.
+    """
+    typed = " ".join(text.split())
+    if typed in options:
+        return typed, []
+    alike = [option for option in options if option.lower() == typed.lower()]
+    if len(alike) == 1:
+        return alike[0], []
+    lowered = {option.lower(): option for option in options}
+    near = [option for option in options if typed and option.lower().startswith(typed.lower())]
+    near += [lowered[found] for found in difflib.get_close_matches(typed.lower(), lowered, n=_OFFERED, cutoff=0.4)]
+    return None, list(dict.fromkeys(near))[:_OFFERED]
+
+
+def admissible_actions(environment: Environment, timestep: TimeStep) -> list[str]:
+    """Returns the texts of the actions that the world admits now; of all well-formed ones where it does not tell."""
+    face = environment.text
+    mask = np.ones(len(face.actions), bool) if timestep.action_mask is None else np.asarray(timestep.action_mask)
+    return [sentence(face.words, row) for row in face.actions[mask]]
+
+
+def read_words(text: str, words: Sequence[str], read: Callable[[str], np.ndarray], room: int) -> np.ndarray:
+    """Reads a line as the words of a world.
+
+    Args:
+        text: as typed.
+        words: of the world.
+        read: `(text) -> word ids`, such as `Lexicon.encode_words`.
+        room: most words.
+
+    Returns:
+        int32 `[room]`, -1 after the last one.
+
+    Raises:
+        ValueError: a word is unknown, with the nearest ones, or there are too many.
+    """
+    text = " ".join(text.split())
+    try:
+        ids = read(text)
+    except ValueError as error:
+        parts = {part for word in words for part in word.split()}
+        known = {part.lower(): part for part in parts}
+        unknown = [part for part in text.split() if part not in parts]
+        near = [known[m] for part in unknown for m in difflib.get_close_matches(part.lower(), known, n=2, cutoff=0.4)]
+        offers = list(dict.fromkeys(near)) or list(words[:_OFFERED])
+        raise ValueError(f"{error} Try {' or '.join(map(repr, offers))}.") from error
+    if len(ids) > room:
+        raise ValueError(f"`text` must have at most {room} words, got {len(ids)}.")
+    return pad_to(ids, room)
+
+
+def ask_action(person: Person, environment: Environment, offers: Sequence[str]) -> np.ndarray:
+    """Asks until a well-formed action is typed.
+
+    Args:
+        person: types.
+        environment: a text world.
+        offers: admissible actions.
+
+    Returns:
+        int32 `[M]`, a row of the actions of the world.
+
+    Raises:
+        EOFError: there are no more lines.
+    """
+    rows = {sentence(environment.text.words, row): row for row in environment.text.actions}
+    while True:
+        typed = person.ask("action", offers)
+        chosen, near = choose(typed, list(rows))
+        if chosen is not None:
+            return rows[chosen]
+        person.tell(f"There is no action {typed.strip()!r}; try {' or '.join(near or offers[:_OFFERED])}.")
+
+
+def ask_words(
+    person: Person, question: str, *, words: Sequence[str], read: Callable[[str], np.ndarray], room: int
+) -> tuple[str, np.ndarray]:
+    """Asks until words of a world are typed; returns them as text and as ids. Arguments as `read_words`."""
+    while True:
+        typed = " ".join(person.ask(question, words).split())
+        try:
+            return typed, read_words(typed, words, read, room)
+        except ValueError as error:
+            person.tell(str(error))

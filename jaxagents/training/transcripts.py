@@ -1,0 +1,91 @@
+"""Episodes of text to read in a terminal."""
+
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from jaxagents.data.schema import Trajectory, Turn
+
+_STYLES = {
+    "prompt": "magenta",
+    "observation": "cyan",
+    "thought": "italic yellow",
+    "action": "bold green",
+    "invalid": "bold red",
+    "reward": "blue",
+}
+_INDENT = 13  # columns of the names of roles
+
+
+def lay_out(text: str) -> str:
+    """Breaks the text of an observation into lines: rows of a grid at "/", sentences at ".".
+
+    Args:
+        text: words with single spaces between them.
+
+    Returns:
+        The lines. Rows are broken where all of them have as many words as the first one; what follows the last row
+        has lines of its own.
+    """
+    rows = [row.split() for row in f" {text} ".split(" / ")]
+    width = len(rows[0])
+    if len(rows) == 1 or not width or len(rows[-1]) < width or any(len(row) != width for row in rows[:-1]):
+        return " ".join(text.split()).replace(" . ", " .\n")
+    rest = " ".join(rows[-1][width:])
+    lines = [" ".join(row[:width]) for row in rows]
+    return "\n".join(lines + ([rest.replace(" . ", " .\n")] if rest else []))
+
+
+def describe(trajectory: Trajectory) -> str:
+    """Says in a line how an episode ended."""
+    end = {True: "success", False: "no success", None: "unfinished"}[trajectory.success]
+    count = len(trajectory.turns)
+    value = "" if trajectory.episode_return is None else f", return {trajectory.episode_return:.4g}"
+    level = "" if trajectory.level is None else f", level {trajectory.level}"
+    return f"{trajectory.id}: {trajectory.world}{level}, {end}{value}, {count} turn{'s' if count > 1 else ''}"
+
+
+def print_transcripts(trajectories: Sequence[Trajectory], stream: TextIO | None = None, title: str = "") -> None:
+    """Prints episodes turn by turn, with a colour per role in a terminal.
+
+    Args:
+        trajectories: to print.
+        stream: where to; None for stdout.
+        title: above them.
+    """
+    console = Console(file=stream)
+    if title:
+        console.print(Text(f"{title}\n", style="bold"), soft_wrap=True)
+    for trajectory in trajectories:
+        console.print(Text(describe(trajectory), style="bold"), soft_wrap=True)
+        if trajectory.prompt:
+            console.print(_line("prompt", trajectory.prompt), soft_wrap=True)
+        for turn in trajectory.turns:
+            for line in turn_lines(turn, trajectory.agents):
+                console.print(line, soft_wrap=True)
+        console.print()
+
+
+def turn_lines(turn: Turn, agents: Sequence[str] = ("agent",)) -> list[Text]:
+    """Returns the lines of a turn: what was seen, thought, done and given."""
+    name = f"turn {turn.turn}" + (f", {agents[turn.agent]}" if len(agents) > 1 else "")
+    lines = [Text(name, style="dim"), _line("observation", lay_out(turn.observation))]
+    return lines + answer_lines(turn)
+
+
+def answer_lines(turn: Turn) -> list[Text]:
+    """Returns the lines of a turn after the observation."""
+    lines = [] if turn.thought is None else [_line("thought", turn.thought)]
+    action = turn.action or "(nothing)"
+    lines.append(_line("action", action) if turn.valid else _line("action", f"{action}  (invalid)", style="invalid"))
+    end = " (end)" * turn.terminated + " (cut)" * turn.truncated
+    if turn.reward or end:
+        lines.append(_line("reward", f"{turn.reward:+.4g}{end}"))
+    return lines
+
+
+def _line(role: str, content: str, style: str | None = None) -> Text:
+    indented = content.replace("\n", "\n" + " " * (_INDENT + 2))
+    return Text.assemble((f"  {role:<{_INDENT}}", "dim"), (indented, _STYLES[style or role]))

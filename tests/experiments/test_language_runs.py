@@ -1,0 +1,143 @@
+"""Tests of evaluating, loading and playing the run of a language policy."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.data.trajectories import read_trajectories
+from jaxagents.training.build import build, load_config
+from jaxagents.training.dialogues import TRANSCRIPTS_FILE, show_transcripts
+from jaxagents.training.evaluate import evaluate_run
+from jaxagents.training.interactive import play_text
+from jaxagents.training.load import load_policy, load_stage
+from jaxagents.training.reports import write_report
+
+KEY = jax.random.key(7)
+OFF = "devices.compilation_cache=null"
+
+
+@pytest.fixture(scope="module")
+def loaded(language_run_dir):
+    return load_policy(language_run_dir)
+
+
+@pytest.fixture(scope="module")
+def played(loaded):
+    return jax.device_get(loaded.play(KEY, 4))
+
+
+def test_a_run_is_evaluated_as_it_evaluates_itself(language_run_dir):
+    result = evaluate_run(language_run_dir, num_episodes=8)
+    assert (result["stage"], result["environment"], result["held_out"]) == ("warm_start", "frozenlake", True)
+    metrics = result["metrics"]
+    assert set(metrics) == {"episode_return", "episode_length", "success", "invalid_action_rate"}
+    # The policy does not play longer than its layout allows, and it has learned to speak.
+    assert 1.0 <= metrics["episode_length"]["mean"] <= 3.0
+    assert metrics["invalid_action_rate"]["mean"] < 0.5
+
+
+def test_the_kind_of_tasks_reaches_the_evaluator(run_dir, monkeypatch):
+    loaded, asked = load_stage(run_dir), []
+
+    def evaluator(environment, policy, *, num_episodes, greedy, level, held_out=True):
+        asked.append(held_out)
+        return lambda params, key: {"episode_return": jnp.zeros(num_episodes)}
+
+    fake = loaded._replace(stage=loaded.stage._replace(evaluator=evaluator))
+    monkeypatch.setattr("jaxagents.training.evaluate.load_stage", lambda *args, **kwargs: fake)
+    results = [evaluate_run(run_dir, num_episodes=2, held_out=held_out)["held_out"] for held_out in (None, True, False)]
+    assert results == asked == [True, True, False]
+
+
+def test_held_out_tasks_need_a_world_that_has_them(run_dir):
+    assert evaluate_run(run_dir, num_episodes=1)["held_out"] is None
+    with pytest.raises(ValueError, match="`held_out` must be null for a world without held-out tasks, got True"):
+        evaluate_run(run_dir, num_episodes=1, held_out=True)
+
+
+def test_episodes_are_held_out_and_repeatable(loaded, played):
+    assert played.tokens.shape == (4, loaded.policy.layout.length)
+    assert played.valid[:, 0].all() and played.valid.shape[1] == 3
+    np.testing.assert_array_equal(loaded.play(KEY, 4).tokens, played.tokens)
+    task_key = jax.random.split(KEY, 3)[0]
+    for row in range(4):
+        task = loaded.environment.text.sample_held_out_task(jax.random.fold_in(task_key, row), None)
+        jax.tree.map(np.testing.assert_array_equal, task, jax.tree.map(lambda leaf, row=row: leaf[row], played.task))
+
+
+def test_acting_step_by_step_is_playing(loaded, played):
+    carry, keys = None, jax.random.split(KEY, 3)
+    environment, num_episodes = loaded.environment, 4
+    reset_keys = jax.vmap(lambda row: jax.random.fold_in(keys[1], row))(jnp.arange(num_episodes))
+    state, timestep = jax.jit(jax.vmap(environment.reset))(reset_keys, played.task)
+    step = jax.jit(jax.vmap(environment.step))
+    fingerprint = jax.jit(jax.vmap(environment.text.fingerprint))
+    live = np.ones(num_episodes, bool)
+    assert played.action_valid.any()
+    for turn in range(3):
+        np.testing.assert_array_equal(played.valid[:, turn], live)
+        np.testing.assert_array_equal(fingerprint(state)[live], played.fingerprint[live, turn])
+        action, carry = loaded.act(timestep.observation, carry)
+        state, timestep = step(jax.random.split(KEY, num_episodes), state, action)
+        np.testing.assert_allclose(timestep.reward[live], played.reward[live, turn])
+        live &= ~np.asarray(timestep.terminated | timestep.truncated)
+
+
+def test_the_policy_of_an_array_world_does_not_play_dialogues(run_dir, call_main):
+    assert load_policy(run_dir).play is None
+    result = call_main("play.py", f"path={run_dir}", "role=agent", OFF)
+    assert result.returncode != 0
+    assert "`role` must be none for a policy without language, got 'agent'." in result.stderr
+
+
+def test_the_policy_plays_alone(loaded, played, capsys):
+    trajectories = play_text(loaded, None, seed=7, num_episodes=4)
+    assert [len(trajectory.turns) for trajectory in trajectories] == played.valid.sum(axis=1).tolist()
+    assert capsys.readouterr().out.count("observation") == played.valid.sum()
+
+
+@pytest.mark.slow
+def test_play_writes_a_page_and_trajectories(call_main, language_run_dir, tmp_path):
+    overrides = (f"html={tmp_path / 'new/a.html'}", f"jsonl={tmp_path / 'a.jsonl'}", "num_episodes=2", "seed=7", OFF)
+    result = call_main("play.py", f"path={language_run_dir}", *overrides)
+    assert result.returncode == 0, result.stderr
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert last["html"] == str(tmp_path / "new/a.html")
+    trajectories = list(read_trajectories(last["jsonl"]))
+    assert [len(trajectory.turns) for trajectory in trajectories] == last["episode_length"]
+    assert [trajectory.success for trajectory in trajectories] == last["success"]
+    assert "<title>tiny</title>" in (tmp_path / "new/a.html").read_text()
+    assert result.stdout.count("observation") == sum(last["episode_length"])
+
+
+def test_a_person_plays_through_a_pipe(call_main, language_run_dir, tmp_path):
+    overrides = ("role=agent", f"html={tmp_path / 'a.html'}", "num_episodes=2", OFF)
+    result = call_main("play.py", f"path={language_run_dir}", *overrides, lines="lfet\nleft\n")
+    assert result.returncode == 0, result.stderr
+    assert "There is no action 'lfet'; try left." in result.stdout
+    last = json.loads(result.stdout.splitlines()[-1])
+    # Two lines, one of them an action: the episode may be over, but the second one is not.
+    assert last["episode_length"] == [1]
+    assert (tmp_path / "a.html").exists()
+
+
+def test_transcripts_before_and_after_training_are_in_the_report(language_run_dir, loaded, tmp_path, capsys):
+    experiment = build(load_config(language_run_dir / "config.yaml"))
+    path = show_transcripts(experiment, loaded.params, tmp_path, num_episodes=4)
+    assert path == tmp_path / TRANSCRIPTS_FILE
+    printed = capsys.readouterr().out
+    assert printed.index("Before training") < printed.index("After training")
+    assert printed.count("episode-0: frozenlake") == 2
+    page = path.read_text()
+    assert page.count("<article>") == 8
+    report = write_report(tmp_path).read_text()
+    assert "Transcripts before and after training" in report and 'srcdoc="&lt;!doctype html&gt;' in report
+
+
+def test_other_worlds_have_no_transcripts(run_dir, tmp_path):
+    experiment = build(load_config(run_dir / "config.yaml"))
+    assert show_transcripts(experiment, None, tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
