@@ -19,12 +19,12 @@ from jaxagents.ops.episodes import (
     group_deviation,
     kept_rows,
     last_action_token_mask,
+    return_to_go,
     reward_of_acting_turns,
     same_group,
     sum_per_turn,
     turn_of_token,
 )
-from jaxagents.ops.returns import discounted_returns
 from jaxagents.types import Array, Episode
 
 
@@ -69,9 +69,7 @@ def reinforce(
         Williams (1992), "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning".
         Hu et al. (2025), "REINFORCE++", for `normalize`.
     """
-    reward = jnp.where(episode.valid, episode.reward, 0.0).T
-    endless = jnp.zeros_like(reward, dtype=bool)
-    returns = discounted_returns(reward, endless, endless, jnp.zeros_like(reward), discount=discount).T
+    returns = return_to_go(episode, discount)
     if baseline is None:
         counted = acting_turns(episode) & kept_rows(episode)[:, None]
         total, count = jnp.sum(jnp.where(counted, returns, 0.0)), jnp.sum(counted, dtype=jnp.float32)
@@ -79,7 +77,7 @@ def reinforce(
             total, count = jax.lax.psum((total, count), axis_name)
         baseline = total / jnp.maximum(count, 1.0)
     advantage = turn_of_token(returns - baseline, episode.turn)
-    return Credit(advantage=_finish(episode, advantage, normalize=normalize, axis_name=axis_name))
+    return Credit(advantage=to_tokens(episode, advantage, normalize=normalize, axis_name=axis_name))
 
 
 def rloo(
@@ -209,8 +207,8 @@ def gae_token(
         trace_decay=trace_decay,
     )
     return Credit(
-        advantage=_finish(episode, advantage, normalize=normalize, axis_name=axis_name),
-        target=_finish(episode, target),
+        advantage=to_tokens(episode, advantage, normalize=normalize, axis_name=axis_name),
+        target=to_tokens(episode, target),
     )
 
 
@@ -258,8 +256,8 @@ def gae_turn(
     )
     advantage, target = turn_of_token(advantage, episode.turn), turn_of_token(target, episode.turn)
     return Credit(
-        advantage=_finish(episode, advantage, normalize=normalize, axis_name=axis_name),
-        target=_finish(episode, target),
+        advantage=to_tokens(episode, advantage, normalize=normalize, axis_name=axis_name),
+        target=to_tokens(episode, target),
     )
 
 
@@ -303,11 +301,21 @@ def _skipping_advantage(
 
 def _outcome_credit(episode: Episode, advantage: Array) -> Credit:
     """Hands one advantage per episode, `[B]`, to all its tokens."""
-    return Credit(advantage=_finish(episode, jnp.broadcast_to(advantage[:, None], episode.tokens.shape)))
+    return Credit(advantage=to_tokens(episode, jnp.broadcast_to(advantage[:, None], episode.tokens.shape)))
 
 
-def _finish(episode: Episode, per_token: Array, *, normalize: bool = False, axis_name: str | None = None) -> Array:
-    """Returns `per_token`, standardised or not, where tokens count and zero elsewhere, without gradient."""
+def to_tokens(episode: Episode, per_token: Array, *, normalize: bool = False, axis_name: str | None = None) -> Array:
+    """Cuts credit down to the tokens that count.
+
+    Args:
+        episode: B episodes.
+        per_token: `[B, L]`.
+        normalize: standardises over the tokens that count.
+        axis_name: mapped device axis to normalise over.
+
+    Returns:
+        float32 `[B, L]`, zero where nothing was sampled and in rows that were dropped, without gradient.
+    """
     mask = credited_tokens(episode)
     per_token = jnp.where(mask, jax.lax.stop_gradient(per_token), 0.0)
     return normalize_advantage(per_token, mask, axis_name=axis_name) if normalize else per_token

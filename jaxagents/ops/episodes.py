@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from jaxagents.ops.returns import discounted_returns
 from jaxagents.types import Array, Episode
 
 
@@ -29,6 +30,21 @@ def episode_return(episode: Episode, discount: Array | float = 1.0) -> Array:
     turn = jnp.arange(episode.reward.shape[1], dtype=jnp.float32)
     weight = jnp.where(episode.valid, jnp.power(discount, turn)[None], 0.0)
     return jnp.sum(jnp.where(episode.valid, episode.reward, 0.0) * weight, axis=1)
+
+
+def return_to_go(episode: Episode, discount: Array | float = 1.0) -> Array:
+    """Computes `sum_{k >= t} discount^(k - t) reward_k` over the turns that took place.
+
+    Args:
+        episode: B episodes of T turns.
+        discount: per turn, in [0, 1].
+
+    Returns:
+        float32 `[B, T]`.
+    """
+    reward = jnp.where(episode.valid, episode.reward, 0.0).T
+    endless = jnp.zeros_like(reward, dtype=bool)
+    return discounted_returns(reward, endless, endless, jnp.zeros_like(reward), discount=discount).T
 
 
 def turn_of_token(per_turn: Array, turn: Array) -> Array:

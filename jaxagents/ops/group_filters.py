@@ -43,11 +43,12 @@ def informative_groups(episode: Episode, *, tolerance: Array | float = 1e-6) -> 
 
 
 def top_variance(episode: Episode, *, fraction: Array | float = 0.25) -> Array:
-    """Keeps the share of groups whose returns have the largest standard deviation, at least one group.
+    """Keeps the share of groups whose returns have the largest standard deviation, none whose returns are all equal.
 
     Args:
         episode: B episodes.
-        fraction: of the groups, in (0, 1]; their number is rounded down. Ties go to the groups that come first.
+        fraction: of the groups, in (0, 1]; their number is rounded down, but at least 1. Ties go to the groups that
+            come first.
 
     Returns:
         bool `[B]`.
@@ -68,4 +69,4 @@ def top_variance(episode: Episode, *, fraction: Array | float = 0.25) -> Array:
     )
     rank = jnp.sum(speaks[None, :] & ahead, axis=1)
     allowed = jnp.floor(fraction * jnp.sum(speaks))
-    return kept & (rank < jnp.maximum(allowed, 1.0))
+    return informative_groups(episode) & (rank < jnp.maximum(allowed, 1.0))

@@ -37,9 +37,9 @@ def test_informative_groups_are_those_with_unequal_returns(episode):
         (0.2, {9}),
         (0.4, {9, 5}),
         (0.6, {9, 5, 0}),
-        # Ties go to the group that comes first.
-        (0.8, {9, 5, 0, 2}),
-        (1.0, {9, 5, 0, 2, 4}),
+        # Groups 2 and 4 rank last: they have nothing to tell, however many may stay.
+        (0.8, {9, 5, 0}),
+        (1.0, {9, 5, 0}),
         # Rounded down, but never nothing.
         (0.59, {9, 5}),
         (0.01, {9}),
@@ -47,6 +47,21 @@ def test_informative_groups_are_those_with_unequal_returns(episode):
 )
 def test_top_variance_by_hand(episode, fraction, expected):
     assert chosen(group_filters.top_variance(episode, fraction=fraction)) == expected
+
+
+def test_ties_in_variance_go_to_the_group_that_comes_first(make_episode):
+    episode = make_episode([[1.0], [0.0], [3.0], [1.0], [2.0], [0.0]], np.ones((6, 1)), group=[7, 3, 7, 3, 3, 3])
+    tied = episode.replace(reward=jnp.asarray([[0.0], [5.0], [2.0], [7.0], [7.0], [5.0]]))
+    keep = partial(group_filters.top_variance, fraction=0.5)
+    # Deviations 1 and sqrt(1/2), then 1 and 1.
+    np.testing.assert_array_equal(keep(episode), [True, False, True, False, False, False])
+    np.testing.assert_array_equal(keep(tied), [True, False, True, False, False, False])
+    np.testing.assert_array_equal(keep(tied.replace(group=10 - tied.group)), keep(tied))
+
+
+def test_nothing_varies_and_nothing_is_kept(make_episode):
+    episode = make_episode([[0.1]] * 6, np.ones((6, 1)), group=[0, 0, 0, 1, 1, 1])
+    assert not group_filters.top_variance(episode).any()
 
 
 def test_keep_all(episode):
