@@ -14,7 +14,7 @@ from jaxagents.environments.text.household_rules import HouseholdState, Househol
 from jaxagents.environments.text.household_tables import Tables, make_tables
 from jaxagents.environments.text.household_tasks import make_samplers
 from jaxagents.environments.text.splits import hash_integers
-from jaxagents.environments.text.words import NOTHING_HAPPENS, compact, find_row
+from jaxagents.environments.text.words import NOTHING_HAPPENS, compact, find_row, sentence
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.types import Array, Box, Environment, TextFace, TimeStep
 
@@ -31,11 +31,11 @@ def make_environment(
 ) -> Environment:
     """Makes a household.
 
-    An agent in a room of receptacles ("fridge 1", "drawer 2") moves things ("apple 1"), at most one in its hand. It
-    sees what is in the receptacle where it is, unless that is closed. Six families of tasks: put a thing somewhere;
-    clean, heat or cool it first; look at it under the lamp, which is on the desk; put two of a kind somewhere. The
-    task names kinds ("put some apple in cabinet"); any thing and any receptacle of the kind will do. No act is final:
-    every task can be solved from every state.
+    An agent in a room of receptacles ("fridge 1", "drawer 2") moves things ("apple 1"), at most one in its hand; names
+    and numbers are words of their own. It sees what is in the receptacle where it is, unless that is closed. Six
+    families of tasks: put a thing somewhere; clean, heat or cool it first; look at it under the lamp, which is on the
+    desk; put two of a kind somewhere. The task names kinds ("put some apple in cabinet"); any thing and any receptacle
+    of the kind will do. No act is final: every task can be solved from every state.
 
     Actions are "go to", "open" and "close" of a receptacle, "take", "put", "clean" (at the sinkbasin), "heat" (at the
     microwave), "cool" (at the fridge), "slice" (with a knife in the hand) and "examine" (answers with its condition)
@@ -118,7 +118,7 @@ def make_environment(
             reset=reset,
             step=step,
             observation_space=Box((length,), -1, len(tables.words) - 1, np.int32),
-            action_space=Box((2,), -1, len(tables.words) - 1, np.int32),
+            action_space=Box((3,), -1, len(tables.words) - 1, np.int32),
             max_steps=max_steps,
             render=partial(render, tables),
             text=TextFace(
@@ -153,9 +153,11 @@ def _check(num_levels: int, reward: str, expert: str, max_steps: int) -> Tables:
 def observation_length(tables: Tables, *, goal_in_observation: bool) -> int:
     """Returns the most words of an observation.
 
-    Two of an answer, the goal, where, open or not (or the lamp, where nothing opens), what is held, what is seen.
+    Two of an answer, the goal, where, open or not (or the lamp, where nothing opens), what is held, what is seen. What
+    is held has two words and perhaps a condition, "nothing" one, and then there is one thing more to see.
     """
-    return 2 + 4 * goal_in_observation + 3 + 2 + 1 + tables.num_objects
+    where = 3 + (2 if tables.stations["desk"] >= 0 else 1)
+    return 2 + 4 * goal_in_observation + where + 3 + 2 * tables.num_objects
 
 
 def answer(tables: Tables, state: HouseholdState, verb: Array, argument: Array) -> Array:
@@ -193,7 +195,7 @@ def observe(tables: Tables, state: HouseholdState, outcome: Array, *, goal_in_ob
     """
 
     def word(phrase: str, condition: Array) -> Array:
-        return jnp.where(condition, tables.ids(phrase)[0], -1)
+        return jnp.where(condition, jnp.asarray(tables.ids(phrase)), -1)
 
     always = jnp.ones((), bool)
     held, seen = state.places == rules.HELD, rules.visible(tables, state)
@@ -201,31 +203,34 @@ def observe(tables: Tables, state: HouseholdState, outcome: Array, *, goal_in_ob
     here = jnp.arange(tables.num_receptacles) == state.location
     can_open, is_open = jnp.any(here & tables.closable), jnp.any(here & state.opened)
     lamp = state.location == tables.stations["desk"]
-    thing = jnp.sum(jnp.where(held, jnp.asarray(tables.object_ids), 0))
+    thing = jnp.sum(jnp.where(held[:, None], jnp.asarray(tables.object_ids), 0), axis=0)
     condition = jnp.sum(jnp.where(held, _conditions(tables, state), 0))
     special = in_hand & (condition != tables.ids(names.CONDITIONS[0])[0])
-    fixed = [
+    contents = jnp.where(seen[:, None], jnp.asarray(tables.object_ids), -1)
+    parts = [
+        outcome,
+        *([say_goal(tables, state.task)] if goal_in_observation else []),
         word("you are at", always),
         jnp.asarray(tables.receptacle_ids)[state.location],
         word("open", is_open),
         word("closed", can_open & ~is_open),
         word("you hold", always),
-        jnp.where(in_hand, thing, tables.ids("nothing")[0]),
-        jnp.where(special, condition, -1),
+        jnp.where(in_hand, thing, -1),
+        word("nothing", ~in_hand),
+        jnp.where(special, condition, -1)[None],
         word("you see", near),
-        word(names.LAMP, lamp),
+        jnp.where(lamp, jnp.asarray(tables.lamp_ids), -1),
         word("nothing", near & ~lamp & ~jnp.any(seen)),
+        contents.reshape(-1),
     ]
-    goal = [say_goal(tables, state.task)] if goal_in_observation else []
-    contents = jnp.where(seen, jnp.asarray(tables.object_ids), -1)
-    sentence = compact(jnp.concatenate([outcome, *goal, jnp.stack(fixed), contents]).astype(jnp.int32))
-    return sentence[: observation_length(tables, goal_in_observation=goal_in_observation)]
+    said = compact(jnp.concatenate(parts).astype(jnp.int32))
+    return said[: observation_length(tables, goal_in_observation=goal_in_observation)]
 
 
 def prompt(tables: Tables, task: HouseholdTask) -> Array:
     """Words before the first observation, int32 `[P]`: where the agent is, which receptacles there are, the goal."""
     exists = jnp.arange(tables.num_receptacles) < rules.level_sizes(tables, "num_receptacles")[task.level]
-    receptacles = jnp.where(exists, jnp.asarray(tables.receptacle_ids[:-1]), -1)
+    receptacles = jnp.where(exists[:, None], jnp.asarray(tables.receptacle_ids[:-1]), -1).reshape(-1)
     start, end = tables.ids("you are at", names.MIDDLE, ".", "you see"), tables.ids(".", "your task is to")
     parts = [jnp.asarray(start), receptacles, jnp.asarray(end), say_goal(tables, task), jnp.asarray(tables.ids("."))]
     return compact(jnp.concatenate(parts).astype(jnp.int32))
@@ -249,13 +254,15 @@ def render(tables: Tables, state: HouseholdState) -> str:
         The goal, one line per receptacle, and the hand.
     """
 
+    spell = partial(sentence, tables.words)
+
     def things(place: int) -> str:
         inside = np.flatnonzero(np.asarray(state.places) == place)
-        return " ".join(tables.words[tables.object_ids[i]] for i in inside) or "-"
+        return " ".join(spell(tables.object_ids[i]) for i in inside) or "-"
 
-    lines = [" ".join(tables.words[i] for i in np.asarray(say_goal(tables, state.task)))]
+    lines = [spell(say_goal(tables, state.task))]
     for i in range(tables.levels[int(state.task.level)].num_receptacles):
         mark = ">" if int(state.location) == i else " "
         shut = " (closed)" if tables.closable[i] and not bool(state.opened[i]) else ""
-        lines.append(f"{mark} {tables.words[tables.receptacle_ids[i]]}{shut}: {things(i)}")
+        lines.append(f"{mark} {spell(tables.receptacle_ids[i])}{shut}: {things(i)}")
     return "\n".join([*lines, f"  hand: {things(rules.HELD)}"])

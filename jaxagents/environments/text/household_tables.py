@@ -111,11 +111,12 @@ class Tables:
         goal_types: bool `[6, T]`, types of objects that tasks of a family are about.
         object_type: int32 `[U]`.
         is_knife: bool `[U]`.
-        actions: int32 `[A, 2]`, the rows of `TextFace.actions`.
+        actions: int32 `[A, 3]`, the rows of `TextFace.actions`.
         verb: int32 `[A]`, of each action.
         argument: int32 `[A]`, the receptacle or object of each action, 0 without one.
-        receptacle_ids: int32 `[R + 1]`, words; the last is the middle of the room, where episodes begin.
-        object_ids: int32 `[U]`, words such as "apple 1".
+        receptacle_ids: int32 `[R + 1, 2]`, kind and number; the last is the middle of the room, where episodes begin.
+        object_ids: int32 `[U, 2]`, type and number.
+        lamp_ids: int32 `[2]`, kind and number.
         type_ids: int32 `[T]`, words such as "apple".
         kind_ids: int32 `[K]`, words such as "cabinet".
         goal_ids: int32 `[6, 2]`, words of `GOALS`.
@@ -135,6 +136,7 @@ class Tables:
     argument: np.ndarray
     receptacle_ids: np.ndarray
     object_ids: np.ndarray
+    lamp_ids: np.ndarray
     type_ids: np.ndarray
     kind_ids: np.ndarray
     goal_ids: np.ndarray
@@ -170,16 +172,16 @@ def make_tables(num_levels: int) -> Tables:
         for kind in ("sinkbasin", "microwave", "fridge", "desk")
     }
     phrases = _actions(receptacles, objects, stations)
+    # A name and its number are two words: that "apple 1" is an apple need not be learned.
     words, ids = make_words(
         VERBS,
-        receptacles,
-        objects,
-        types,
         kinds,
+        types,
+        sorted({name.split()[1] for name in (*receptacles, *objects)}),
         sum(GOALS, ()),
         CONDITIONS,
         NOTHING_HAPPENS,
-        (MIDDLE, LAMP, "desklamp"),
+        (MIDDLE, LAMP.split()[0]),
         PUNCTUATION,
     )
     return Tables(
@@ -192,11 +194,12 @@ def make_tables(num_levels: int) -> Tables:
         goal_types=np.asarray([[_suits(OBJECTS[name], family) for name in types] for family in range(len(GOALS))]),
         object_type=np.tile(np.arange(len(types), dtype=np.int32), instances),
         is_knife=np.asarray([name.startswith("knife ") for name in objects]),
-        actions=pad_all([ids(VERBS[verb], *names) for verb, _, *names in phrases], 2),
+        actions=pad_all([ids(VERBS[verb], *" ".join(names).split()) for verb, _, *names in phrases], 3),
         verb=np.asarray([phrase[0] for phrase in phrases], np.int32),
         argument=np.asarray([phrase[1] for phrase in phrases], np.int32),
-        receptacle_ids=ids(*receptacles, MIDDLE),
-        object_ids=ids(*objects),
+        receptacle_ids=pad_all([*(ids(*name.split()) for name in receptacles), ids(MIDDLE)]),
+        object_ids=pad_all([ids(*name.split()) for name in objects]),
+        lamp_ids=ids(*LAMP.split()),
         type_ids=ids(*types),
         kind_ids=ids(*kinds),
         goal_ids=np.stack([ids(*goal) for goal in GOALS]),

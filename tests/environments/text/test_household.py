@@ -1,5 +1,7 @@
 """The household: what is seen, what each verb needs and does, when a task is done, and the experts."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,9 +36,9 @@ def task_of(family, thing, kind, *, level=4, **places):
 
 
 def ids_of(command):
-    """Reads "go to: fridge 1"."""
-    phrases = [phrase.strip() for phrase in command.split(":")]
-    return jnp.asarray([*TABLES.ids(*phrases), *[-1] * (2 - len(phrases))], jnp.int32)
+    """Reads "go to: fridge 1"; the number is a word of its own."""
+    phrases = [phrase.strip() for phrase in re.split(r":| (?=\d$)", command)]
+    return jnp.asarray([*TABLES.ids(*phrases), *[-1] * (3 - len(phrases))], jnp.int32)
 
 
 def play(task, *commands, step=STEP, reset=RESET):
@@ -136,7 +138,7 @@ ILLEGAL = [
     (WITH_APPLE, "heat: apple 1"),
     (WITH_APPLE, "cool: apple 1"),
     (("go to: sinkbasin 1",), "clean: mug 1"),
-    ((), "desklamp 1: use"),
+    ((), "desklamp: use"),
     ((), "go to: go to"),
     ((), "heat: book 1"),
 ]
@@ -153,7 +155,7 @@ def test_what_cannot_be_done_changes_nothing(before, command):
     np.testing.assert_array_equal(timestep.action_mask, timesteps[-1].action_mask)
 
 
-@pytest.mark.parametrize("action", [(-1, -1), (-7, 3), (10**6, 0), (0, -1), (-1, 0)])
+@pytest.mark.parametrize("action", [(-1, -1, -1), (-7, 3, -1), (10**6, 0, 0), (0, -1, -1), (-1, 0, 1)])
 def test_garbage_changes_nothing(action):
     state, _ = play(APPLE, *WITH_APPLE)
     following, timestep = STEP(KEY, state, jnp.asarray(action, jnp.int32))
@@ -256,10 +258,10 @@ def test_the_longest_observation_fits():
     crowded = task_of(names.PICK, "apple", "shelf", **{f"{thing}_1": "desk 1" for thing in things})
     _, timesteps = play(crowded, "go to: desk 1", "examine: cup 1")
     assert said(timesteps[-1]).endswith("mug 1 book 1 knife 1 pen 1 plate 1 egg 1 cellphone 1 tomato 1 cup 1")
-    assert int((timesteps[-1].observation >= 0).sum()) == ENV.observation_space.shape[0] == 22
+    assert int((timesteps[-1].observation >= 0).sum()) == ENV.observation_space.shape[0] == 34
     small = household.make_environment(2, goal_in_observation=False)
-    assert small.observation_space.shape == (12,)
-    assert household.make_environment(2).observation_space.shape == (16,)
+    assert small.observation_space.shape == (18,)
+    assert household.make_environment(2).observation_space.shape == (22,)
 
 
 def experts_play(environment, num_random):
