@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from jaxagents.language.tokenizers import restore
@@ -18,6 +18,7 @@ from jaxagents.training.config import (
     TrainingConfig,
     config_hash,
     make_section,
+    require_keywords,
     require_positive,
 )
 from jaxagents.training.devices import Runner, axis_name_of, place, select_devices
@@ -202,6 +203,7 @@ def _instantiate(group: str, config: Mapping[str, Any]) -> Any:
     node = config.get(group)
     if not isinstance(node, Mapping) or "_target_" not in node:
         raise ValueError(f"`{group}` must name a `_target_`, got {node!r}; choose an option of configs/{group}.")
+    require_keywords(group, get_object(node["_target_"]), (key for key in node if not key.startswith("_")))
     return instantiate(OmegaConf.create(dict(node)))
 
 

@@ -3,8 +3,9 @@
 import dataclasses
 import difflib
 import hashlib
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -94,6 +95,24 @@ def make_section(section: type[_Section], name: str, values: Mapping[str, Any]) 
     if missing:
         raise ValueError(f"`{name}` must have the keys {', '.join(missing)}, which are missing.")
     return section(**{key: _as_integer(fields[key].type, value) for key, value in values.items()})
+
+
+def require_keywords(name: str, function: Callable[..., Any], keys: Iterable[str]) -> None:
+    """Refuses keys that a function does not take: an experiment sets them for the option that it has chosen itself.
+
+    Raises:
+        ValueError: names the keys, and how to take them out.
+    """
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    unknown = [key for key in keys if key not in parameters]
+    if unknown:
+        raise ValueError(
+            f"`{name}` must have keys that {function.__module__}.{function.__qualname__} takes, got "
+            f"{', '.join(unknown)}, which the experiment may set for another option; try an experiment of this one, or "
+            f"take them out: {' '.join(f'~{name}.{key}' for key in unknown)}"
+        )
 
 
 def _as_integer(field_type: Any, value: Any) -> Any:

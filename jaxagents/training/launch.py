@@ -16,6 +16,7 @@ from jaxagents.training.loop import train
 from jaxagents.training.reports import write_report, write_result
 
 CONFIG_FILE = "config.yaml"
+_MOST_KEYS = 5  # Named by an error.
 
 
 def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None) -> dict[str, Any]:
@@ -66,9 +67,11 @@ def _claim(run_dir: Path, resolved: Mapping[str, Any]) -> None:
     if path.exists():
         before = load_config(path)
         if config_hash(before) != config_hash(resolved):
+            changed = changed_keys(before, resolved)
+            more = f" and {len(changed) - _MOST_KEYS} more" if len(changed) > _MOST_KEYS else ""
             raise ValueError(
                 f"`run_dir` must be new or of the same config, got {run_dir}, which differs in "
-                f"{', '.join(changed_keys(before, resolved))}; try another `run_dir`, or set these back."
+                f"{', '.join(changed[:_MOST_KEYS])}{more}; try another `run_dir`, or set these back."
             )
         return
     run_dir.mkdir(parents=True, exist_ok=True)

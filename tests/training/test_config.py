@@ -14,6 +14,7 @@ from jaxagents.training.config import (
     changed_keys,
     config_hash,
     make_section,
+    require_keywords,
     require_positive,
 )
 
@@ -69,6 +70,20 @@ def test_unknown_keys_are_refused_with_the_nearest():
         make_section(TrainingConfig, "training", TRAINING | {"total_step": 1})
     with pytest.raises(ValueError, match="`logging` has no key 'zzz'; try curves or progress or report or tensorboard"):
         make_section(LoggingConfig, "logging", {"zzz": 1})
+
+
+def test_keys_that_a_function_does_not_take_are_refused_with_the_way_out():
+    def make_world(size, *, depth=1):
+        raise AssertionError("is not called")
+
+    require_keywords("environment", make_world, ["size", "depth"])
+    require_keywords("learner", lambda policy, **options: None, ["anything"])
+    with pytest.raises(
+        ValueError,
+        match=r"`environment` must have keys that .*make_world takes, got width, num_arms, wh.*"
+        r"~environment.width ~environment.num_arms$",
+    ):
+        require_keywords("environment", make_world, ["width", "size", "num_arms"])
 
 
 def test_missing_keys_are_named():

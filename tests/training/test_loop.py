@@ -151,6 +151,9 @@ def test_another_config_in_the_same_directory_is_refused(finished):
     run_dir, _ = finished
     with pytest.raises(ValueError, match="differs in learner.discount; try another `run_dir`"):
         run(compose("learner.discount=0.5"), run_dir)
+    many = [f"learner.{name}=0.5" for name in ("clip_epsilon", "discount", "entropy_coefficient", "trace_decay")]
+    with pytest.raises(ValueError, match=r"differs in learner.clip_epsilon, (learner.\w+, ){3}seed and 1 more; try"):
+        run(compose("training.total_steps=640", "seed=9", *many), run_dir)
     # Where it runs and what it shows may change.
     run(compose("devices=sharded", "devices.num_devices=4", "logging.progress=true"), run_dir)
 
@@ -244,6 +247,13 @@ def test_a_group_without_an_option_is_refused(tmp_path):
     OmegaConf.set_struct(config, False)
     config.environment = {}
     with pytest.raises(ValueError, match="`environment` must name a `_target_`, got {}; choose an option of configs/"):
+        run(config, tmp_path)
+
+
+def test_what_an_experiment_sets_for_another_world_is_refused(tmp_path):
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        config = hydra.compose("train", ["environment=bandit", "devices.compilation_cache=null"])
+    with pytest.raises(ValueError, match=r"bandit.make_environment takes, got sizes, .* out: ~environment.sizes ~env"):
         run(config, tmp_path)
 
 
