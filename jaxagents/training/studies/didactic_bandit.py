@@ -16,6 +16,7 @@ import optax
 from flax import linen as nn
 from flax import struct
 
+from jaxagents.losses.preference import dpo, ipo
 from jaxagents.types import Array, Params
 
 NUM_ACTIONS, STATE_SIZE, NUM_TEST_STATES = 100, 100, 100
@@ -86,27 +87,20 @@ def ppo(log_prob: Array, samples: Samples, *, clip_epsilon: Array | float = 0.2)
     return -jnp.minimum(ratio * advantage, clipped * advantage)
 
 
-def contrastive(log_prob: Array, samples: Samples, *, loss: Callable[[Array], Array]) -> Array:
-    """Computes a preference loss of all pairs of a group, of which the action with more reward wins.
+def dpo_of_pairs(log_prob: Array, samples: Samples, *, coefficient: Array | float = 0.05) -> Array:
+    """Computes the mean of `losses.preference.dpo` over all pairs of every group, `[S, M]`."""
+    return _mean_over_pairs(partial(dpo, coefficient=coefficient), log_prob, samples)
 
-    Args:
-        log_prob: `[S, M, N]`, of the actions.
-        samples: pairs of equal reward do not count.
-        loss: `(margin) -> loss per pair`, see `losses.preference`.
 
-    Returns:
-        `[S, M]`, means over the pairs.
-    """
-    ratio, reward = log_prob - samples.reference_log_prob, samples.reward
-    wins = reward[..., :, None] > reward[..., None, :]
-    per_pair = loss(ratio[..., :, None] - ratio[..., None, :])
-    return jnp.sum(jnp.where(wins, per_pair, 0.0), axis=(-2, -1)) / jnp.maximum(jnp.sum(wins, axis=(-2, -1)), 1)
+def ipo_of_pairs(log_prob: Array, samples: Samples, *, coefficient: Array | float = 0.05) -> Array:
+    """Computes the mean of `losses.preference.ipo` over all pairs of every group, `[S, M]`."""
+    return _mean_over_pairs(partial(ipo, coefficient=coefficient), log_prob, samples)
 
 
 def run(
     seed: int,
     *,
-    objective: Callable[[Array, Samples], Array],
+    objective: Callable[..., Array],
     on_policy: bool,
     learning_rate: float = 1e-3,
     num_states: int = 10,
@@ -118,7 +112,8 @@ def run(
 
     Args:
         seed: of states, parameters and samples.
-        objective: `(log_prob [S, M, N], samples) -> loss` whose mean is minimised.
+        objective: `(log_prob [S, M, N], samples, **numbers) -> loss` whose mean is minimised, or a `functools.partial`
+            of such a function and its numbers.
         on_policy: True draws a group of actions per state and round from the policy; False draws all of them from the
             reference before the first step, and every step sees all.
         learning_rate: of Adam.
@@ -147,11 +142,14 @@ def run(
             raise ValueError(f"`{name}` must be at least 1, got {count}.")
     if group_size < 2:
         raise ValueError(f"`group_size` must be at least 2, got {group_size}; try 10.")
+    # Another number, and a partial made anew, is the same program.
+    numbers = objective.keywords if isinstance(objective, partial) else {}
     results = _train_all(
         seed,
         jnp.asarray(list(BUMPS.values())),
         learning_rate,
-        objective=objective,
+        {name: jnp.float32(number) for name, number in numbers.items()},
+        objective=objective.func if isinstance(objective, partial) else objective,
         on_policy=on_policy,
         num_states=num_states,
         group_size=group_size,
@@ -166,9 +164,17 @@ def run(
     jax.jit,
     static_argnames=("objective", "on_policy", "num_states", "group_size", "num_rounds", "num_inner_steps"),
 )
-def _train_all(seed: Array, centers: Array, learning_rate: Array, **settings: Any) -> dict[str, Array]:
-    key = jax.random.key(seed)
-    return jax.vmap(lambda center: _train(key, center, learning_rate, **settings))(centers)
+def _train_all(
+    seed: Array,
+    centers: Array,
+    learning_rate: Array,
+    numbers: dict[str, Array],
+    *,
+    objective: Callable[..., Array],
+    **settings: Any,
+) -> dict[str, Array]:
+    train = partial(_train, objective=partial(objective, **numbers), **settings)
+    return jax.vmap(lambda center: train(jax.random.key(seed), center, learning_rate))(centers)
 
 
 def _network() -> nn.Module:
@@ -255,6 +261,14 @@ def _describe(log_probs: Array, reference: Array, rewards: Array) -> dict[str, A
 def _of_actions(log_probs: Array, action: Array) -> Array:
     """Gathers `[S, A]` at `[S, M, N]`."""
     return jax.vmap(lambda row, chosen: row[chosen])(log_probs, action)
+
+
+def _mean_over_pairs(loss: Callable[[Array], Array], log_prob: Array, samples: Samples) -> Array:
+    """Computes the mean loss of the pairs of every group, of which the action with more reward wins; ties are none."""
+    ratio, reward = log_prob - samples.reference_log_prob, samples.reward
+    wins = reward[..., :, None] > reward[..., None, :]
+    per_pair = jnp.where(wins, loss(ratio[..., :, None] - ratio[..., None, :]), 0.0)
+    return jnp.sum(per_pair, axis=(-2, -1)) / jnp.maximum(jnp.sum(wins, axis=(-2, -1)), 1)
 
 
 def _standardized(reward: Array) -> Array:

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.losses.preference import ipo
 from jaxagents.training.studies import didactic_bandit
 from jaxagents.training.studies.didactic_bandit import Samples
 
@@ -51,17 +50,21 @@ def test_objectives_by_hand():
 
 def test_pairs_are_won_by_reward():
     # Log-ratios log 2, 0 and -log 2; wins: second over first, second over third, first over third; the target is 1.
-    loss = didactic_bandit.contrastive(LOG_PROB, SAMPLES, loss=partial(ipo, coefficient=0.5))
+    loss = didactic_bandit.ipo_of_pairs(LOG_PROB, SAMPLES, coefficient=0.5)
     two = np.log(2.0)
     np.testing.assert_allclose(loss, [[((-two - 1) ** 2 + (two - 1) ** 2 + (2 * two - 1) ** 2) / 3]], rtol=1e-6)
     ties = SAMPLES.replace(reward=jnp.zeros_like(REWARD))
-    assert float(didactic_bandit.contrastive(LOG_PROB, ties, loss=ipo)[0, 0]) == 0.0
+    assert float(didactic_bandit.ipo_of_pairs(LOG_PROB, ties)[0, 0]) == 0.0
+    loss = didactic_bandit.dpo_of_pairs(LOG_PROB, SAMPLES, coefficient=1.0)
+    np.testing.assert_allclose(loss, [[(np.log(1 + 2) + np.log(1 + 0.5) + np.log(1 + 0.25)) / 3]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("on_policy", [True, False])
 def test_few_rounds_already_help_with_the_near_bump(on_policy):
     settings = {"num_states": 2, "group_size": 4, "num_rounds": 3, "num_inner_steps": 10, "learning_rate": 1e-2}
     result = didactic_bandit.run(0, objective=didactic_bandit.best_of_n, on_policy=on_policy, **settings)
+    again = partial(didactic_bandit.best_of_n, negative=0.0)
+    assert didactic_bandit.run(0, objective=again, on_policy=on_policy, **settings) == result
     assert len(result["reward_curve_near"]) == 3
     np.testing.assert_allclose(result["reward_curve_far"][-1], result["reward_far"], rtol=1e-5)
     expected = float(np.exp(didactic_bandit.reference_log_prob()) @ np.asarray(didactic_bandit.bump(20.0)))
