@@ -111,13 +111,8 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
     require_positive("seeds", config["seeds"])
     devices = make_section(DevicesConfig, "devices", config["devices"])
     logging = make_section(LoggingConfig, "logging", config["logging"])
-    overrides = config["stages"] or [{"name": None}]
-    names = [override.get("name") for override in overrides]
-    if len(set(names)) != len(names) or (config["stages"] and not all(names)):
-        raise ValueError(f"`stages` must have different names, got {names}.")
     stages = tuple(
-        _build_stage(str(override.get("name") or config["name"]), _merge(config, override), devices, tokenizer)
-        for override in overrides
+        build_stage(name, stage, devices, tokenizer=tokenizer) for name, stage in stage_configs(config).items()
     )
     return Experiment(
         name=config["name"],
@@ -129,6 +124,22 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
         config=dict(config),
         digest=config_hash(config),
     )
+
+
+def stage_configs(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the config of every stage by its name, in order; without stages the whole config under its name.
+
+    Args:
+        config: see `resolve`.
+
+    Raises:
+        ValueError: two stages have the same name, or one has none.
+    """
+    overrides = config["stages"] or [{"name": config["name"]}]
+    names = [override.get("name") for override in overrides]
+    if len(set(names)) != len(names) or not all(names):
+        raise ValueError(f"`stages` must have different names, got {names}.")
+    return {str(override["name"]): _merge(config, override) for override in overrides}
 
 
 def _merge(config: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +165,23 @@ def _count_updates(training: TrainingConfig, steps_per_update: int, quick: bool)
     return max(num_updates, 2) if quick else num_updates
 
 
-def _build_stage(name: str, config: Mapping[str, Any], devices: DevicesConfig, tokenizer: bytes | None) -> Stage:
+def build_stage(
+    name: str, config: Mapping[str, Any], devices: DevicesConfig, *, tokenizer: bytes | None = None
+) -> Stage:
+    """Builds one stage.
+
+    Args:
+        name: of the stage.
+        config: its own, see `stage_configs`.
+        devices: where it runs.
+        tokenizer: see `build`.
+
+    Returns:
+        The stage.
+
+    Raises:
+        ValueError: a setting is out of range or does not fit another one.
+    """
     training = make_section(TrainingConfig, "training", config["training"])
     evaluation_config = dict(config["evaluation"])
     evaluation_environment = evaluation_config.pop("environment", None)

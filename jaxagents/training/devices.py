@@ -19,7 +19,7 @@ class Runner(NamedTuple):
     """A program placed on devices.
 
     Attributes:
-        init: `(seed, params=None) -> state`.
+        init: `(seed, params=None) -> state`; `seed` is a number, or an array of one number per seed of the program.
         run: `(state, num_updates) -> (state, metrics)`: a chunk of updates as one compiled program, whatever their
             number; donates the state and returns at once. A metric without a count in the chunk is NaN.
         params: `(state) -> params` that policies act with, on every device.
@@ -110,10 +110,10 @@ def place(program: Program, *, mode: Mode, devices: list[jax.Device]) -> Runner:
     abstract = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
     )
-    initialise = jax.jit(lambda seed, params: program.init(jax.random.key(seed), params), out_shardings=shardings)
+    initialise = jax.jit(lambda seed, params: program.init(_key_of(seed), params), out_shardings=shardings)
 
-    def init(seed: int, params: Params | None = None) -> TrainState:
-        return initialise(np.uint32(seed), params)
+    def init(seed: int | np.ndarray, params: Params | None = None) -> TrainState:
+        return initialise(np.asarray(seed, np.uint32), params)
 
     def chunk(state: TrainState, num_updates: Array) -> tuple[TrainState, dict[str, Array]]:
         state, means = run_updates(program, state, num_updates)
@@ -167,6 +167,10 @@ def _place_pmap(
         abstract=abstract,
         replicated=NamedSharding(mesh, PartitionSpec()),
     )
+
+
+def _key_of(seed: Array) -> Array:
+    return jax.vmap(jax.random.key)(seed) if seed.ndim else jax.random.key(seed)
 
 
 def _spec(axis: int) -> PartitionSpec:

@@ -162,7 +162,7 @@ def _train_stage(
         state = stage.runner.from_global(restored.state)
         run.progress.message(f"Resumed {stage.name} at update {update} of {stage.num_updates}.")
     offset = _updates_before(run.experiment, index)
-    periods = _periods(stage)
+    periods = chunk_periods(stage)
     pending = None
     clock = time.time()
     while update < stage.num_updates and not run.reached_target:
@@ -192,7 +192,7 @@ def _train_stage(
     return stage.runner.params(state)
 
 
-def _periods(stage: Stage) -> dict[str, int]:
+def chunk_periods(stage: Stage) -> dict[str, int]:
     """Returns the periods of logging, evaluation and checkpoints in updates; chunks end where any of them does."""
     wanted = {
         "log": stage.training.log_every_steps,

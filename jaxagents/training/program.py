@@ -94,7 +94,8 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
 
     Args:
         program: of one seed.
-        num_seeds: copies; copy i folds i into the key.
+        num_seeds: copies; copy i folds i into the key. Given one key per copy (`[num_seeds]`), each starts from its
+            own, as it would alone.
 
     Returns:
         A program whose state leaves and metrics have a leading seed axis.
@@ -106,7 +107,7 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
         raise ValueError(f"`num_seeds` must be at least 1, got {num_seeds}.")
 
     def init(key: Array, params: Params | None = None) -> TrainState:
-        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(num_seeds))
+        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(num_seeds)) if key.ndim == 0 else key
         return jax.vmap(program.init, in_axes=(0, None if params is None else 0))(keys, params)
 
     def partition(state: TrainState) -> TrainState:

@@ -22,6 +22,7 @@ from jaxagents.training.benchmarks import (
     training_subject,
 )
 from jaxagents.training.compiled_loop import make_compiled_loop, make_lakes, sample_tasks
+from jaxagents.training.composition import compose
 from jaxagents.training.config import DevicesConfig
 from jaxagents.training.host_loop import Game, Loop, make_host_loop
 from jaxagents.training.language_benchmarks import (
@@ -57,13 +58,6 @@ def run_suite(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, 
     if config.quick:
         config = OmegaConf.merge(config, config.when_quick)
     return suites[config.suite](config, config_folder)
-
-
-def compose(config_folder: Path, *overrides: str) -> DictConfig:
-    """Composes an experiment outside of its script."""
-    hydra.core.global_hydra.GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(config_folder.resolve()), version_base="1.3"):
-        return hydra.compose("train", list(overrides))
 
 
 def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:

@@ -1,0 +1,27 @@
+"""Puts a paper's claim to the test: `python experiments/reproduce.py paper=gigpo`; settings: configs/reproduce.yaml."""
+
+import json
+import sys
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from jaxagents.training.papers import make_paper, require_known
+from jaxagents.training.reproduction import make_request, reproduce
+
+ROOT = Path(__file__).parents[1]
+
+
+@hydra.main(version_base="1.3", config_path="../configs", config_name="reproduce")
+def main(config: DictConfig) -> None:
+    """Runs what is missing, prints the verdict and, as the last line on stdout, one JSON object."""
+    paper = make_paper(OmegaConf.to_container(config.paper, resolve=False))
+    request = make_request(config, paper, ROOT)
+    results = reproduce(paper, request)
+    print(json.dumps({"results": str(request.results_file), "paper": results["paper"]}))
+
+
+if __name__ == "__main__":
+    require_known(ROOT / "configs" / "paper", sys.argv[1:])
+    main()
