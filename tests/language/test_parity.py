@@ -1,0 +1,84 @@
+"""What decoding says of its tokens is what training says: every world, every tokenizer, every kind of context."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tokenizers
+
+from jaxagents.environments.text import arithmetic, bandit, frozenlake, household, sokoban
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.tokenizers import byte_level, from_huggingface, train_sentencepiece, word_level
+from jaxagents.policies.contexts import judge_rows, row_layout, to_rows
+
+NUM_TURNS, NUM_EPISODES = 3, 4
+
+
+def huggingface(words):
+    """Returns a tokenizer of `tokenizers`: byte pairs of bytes, with few merges."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=280, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator([" ".join(words)], trainer)
+    return from_huggingface(words, backend, add_special_tokens=True)
+
+
+WORLDS = {
+    "bandit": partial(bandit.make_environment, (4,), (0.0,), num_pulls=NUM_TURNS),
+    "frozenlake": partial(frozenlake.make_environment, (4,), (0.1,)),
+    "sokoban": partial(sokoban.make_environment, (6,), (1,), show_border=False),
+    "arithmetic": partial(arithmetic.make_environment, (1,), (2,), num_attempts=NUM_TURNS),
+    "household": partial(household.make_environment, 2),
+}
+TOKENIZERS = {
+    "word": word_level,
+    "bytes": byte_level,
+    "unigram": partial(train_sentencepiece, vocab_size=512),
+    "bpe": partial(train_sentencepiece, vocab_size=96, model_type="bpe", whole_words=False),
+    "huggingface": huggingface,
+}
+CONTEXTS = {
+    "one turn": {"context_turns": 1, "prompt": False},
+    "one turn after the prompt": {"context_turns": 1},
+    "two turns": {"context_turns": 2},
+    "all turns": {},
+    "thoughts": {"context_turns": 2, "thought_tokens": 3},
+}
+
+
+def cases():
+    """Yields every pair once and, by a Latin square, every context with every world and with every tokenizer."""
+    contexts = list(CONTEXTS)
+    for (i, world), (j, tokenizer) in itertools.product(enumerate(WORLDS), enumerate(TOKENIZERS)):
+        context = contexts[(i + j) % len(contexts)]
+        # The diagonal has each world, each tokenizer and each context once.
+        marks = [] if i == j else [pytest.mark.slow]
+        yield pytest.param(world, tokenizer, context, marks=marks, id=f"{world}-{tokenizer}-{context}")
+
+
+@pytest.mark.parametrize(("world", "tokenizer", "context"), cases())
+def test_decoding_and_training_agree(world, tokenizer, context, speak, params_of):
+    environment = WORLDS[world]()
+    policy = speak(environment, tokenizer=TOKENIZERS[tokenizer], num_turns=NUM_TURNS, **CONTEXTS[context])
+    params = params_of(policy)
+
+    @jax.jit
+    def both(params):
+        dialogue = make_dialogue(environment, policy, group_size=2)
+        episode = dialogue(params, jax.random.key(5), jnp.arange(NUM_EPISODES // 2))
+        judged = judge_rows(policy.model, params, to_rows(episode), row_layout(policy.layout))
+        return episode, judged.log_prob.reshape(episode.tokens.shape)
+
+    episode, log_prob = both(params)
+    mask = np.asarray(episode.action_mask)
+    assert (mask.sum(axis=1) >= np.asarray(episode.valid).sum(axis=1)).all()
+    assert np.asarray(episode.valid).sum() > NUM_EPISODES  # More than one turn, or there would be no context.
+    said, judged = np.asarray(episode.behavior_log_prob)[mask], np.asarray(log_prob)[mask]
+    np.testing.assert_allclose(said, judged, rtol=0, atol=1e-4)
+    assert np.ptp(said) > 0.5
+    assert bool(np.any(episode.thought_mask)) == ("thought_tokens" in CONTEXTS[context])
