@@ -11,6 +11,8 @@ from jaxagents.types import Array
 
 # A ratio of e^20 is no longer a sample of the same policy; without a bound its exponential overflows.
 MAX_LOG_RATIO = 20.0
+# Between these a share of right answers is counted (the authors' code of NFT).
+NFT_SHARES = 0.02, 0.98
 
 
 def plain(log_prob: Array, behavior_log_prob: Array, advantage: Array, mask: Array) -> Array:
@@ -184,6 +186,57 @@ def cispo(
     ratio = jax.lax.stop_gradient(_ratio(log_prob, behavior_log_prob, mask))
     weight = jnp.clip(ratio, 1.0 - clip_epsilon_low, 1.0 + clip_epsilon_high)
     return -weight * _constant(advantage, mask) * jnp.where(mask, log_prob, 0.0)
+
+
+def nft(
+    log_prob: Array,
+    behavior_log_prob: Array,
+    advantage: Array,
+    mask: Array,
+    *,
+    floor: Array | float = 1.0,
+    negative_weight: Array | float = 1.0,
+    failure_power: Array | float = 1.0,
+    success_power: Array | float = 0.0,
+) -> Array:
+    """Computes the likelihood loss of right answers, and of wrong ones under the policy that explains them.
+
+    With r the share of right answers to the question, the acting policy is r times that of its right answers, which
+    the trained one stands for, plus 1 - r times that of its wrong ones. So a token of a right answer has the loss
+    `-w log(rho)` and one of a wrong answer `-negative_weight w log(max((1 - r rho) / (1 - r), floor))`, where the
+    maximum lets gradients pass, and `w = (1 - r)^failure_power r^-success_power`.
+
+    Args:
+        log_prob: `[B, L]`.
+        behavior_log_prob: `[B, L]`.
+        advantage: `[B, L]`, that of `ops.credit.dr_grpo` for returns of 0 and 1: `1 - r` of right and `-r` of wrong
+            answers. Zero, where all or none are right, counts for nothing.
+        mask: bool `[B, L]`, tokens that count.
+        floor: positive; below 1 wrong answers push harder once they have become likelier.
+        negative_weight: of wrong answers; 0 learns from right ones alone (rejection fine-tuning, RFT).
+        failure_power: 1 and a `success_power` of 0 are Dr. GRPO on data of the policy itself.
+        success_power: 1/2 and a `failure_power` of 1/2 are GRPO on data of the policy itself; 0 and 0 weigh all alike.
+
+    Returns:
+        `[B, L]`.
+
+    References:
+        Chen et al. (2025), "Bridging Supervised Learning and Reinforcement Learning in Math Reasoning", section 3.
+
+    Deviation: log-ratios are bounded by 20 from above, in the authors' code by 10. Both never occur.
+    """
+    advantage = _constant(advantage, mask)
+    right = advantage > 0.0
+    share = jnp.clip(jnp.where(right, 1.0 - advantage, -advantage), *NFT_SHARES)
+    ratio = _ratio(log_prob, behavior_log_prob, mask)
+    implicit = (1.0 - share * ratio) / (1.0 - share)
+    constant = jax.lax.stop_gradient(implicit)
+    floored = jnp.maximum(constant, floor)
+    # The value is that of the floored, the gradient passes it.
+    log_implicit = jnp.log(floored) + (implicit - constant) / floored
+    loss = jnp.where(right, -jnp.log(ratio), -negative_weight * log_implicit)
+    weight = jnp.power(1.0 - share, failure_power) * jnp.power(share, -success_power)
+    return jnp.where(advantage == 0.0, 0.0, weight * loss)
 
 
 def truncated_importance_weight(

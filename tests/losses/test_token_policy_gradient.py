@@ -11,7 +11,7 @@ from jaxagents.losses import token_policy_gradient as losses
 from jaxagents.losses.aggregation import sequence_mean
 from jaxagents.losses.policy_gradient import clipped_surrogate
 
-ALL = [losses.plain, losses.ppo_clip, losses.decoupled_clip, losses.dual_clip, losses.gspo, losses.cispo]
+ALL = [losses.plain, losses.ppo_clip, losses.decoupled_clip, losses.dual_clip, losses.gspo, losses.cispo, losses.nft]
 
 # One row: ratios far below, below, at, above, a bit more above, far and very far above one.
 RATIO = np.array([[0.5, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0]])
@@ -31,7 +31,8 @@ def random_batch(seed=0, shape=(4, 5), spread=0.3):
     behavior = -generator.exponential(size=shape)
     log_prob = behavior + spread * generator.normal(size=shape)
     mask = np.arange(shape[1])[None] < np.array([shape[1], 0, 2, 3])[:, None]
-    arrays = (jnp.asarray(array, jnp.float32) for array in (log_prob, behavior, generator.normal(size=shape)))
+    advantage = generator.uniform(-0.9, 0.9, size=shape)
+    arrays = (jnp.asarray(array, jnp.float32) for array in (log_prob, behavior, advantage))
     return (*arrays, jnp.asarray(mask))
 
 
@@ -116,6 +117,61 @@ def test_gspo_of_single_tokens_is_ppo():
     gspo = partial(losses.gspo, clip_epsilon_low=0.2, clip_epsilon_high=0.2)
     np.testing.assert_allclose(gspo(*arguments), losses.ppo_clip(*arguments), rtol=1e-5)
     np.testing.assert_allclose(gradient(gspo, *arguments), gradient(losses.ppo_clip, *arguments), rtol=1e-5)
+
+
+def test_nft_by_hand():
+    # Half of the answers are right: the weight is 1/2, and what is left to wrong ones is 2 - ratio.
+    right, wrong = jnp.full((1, 7), 0.5), jnp.full((1, 7), -0.5)
+    arguments = LOG_PROB, BEHAVIOR
+    np.testing.assert_allclose(losses.nft(*arguments, right, MASK), -np.log(RATIO) / 2, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gradient(losses.nft, *arguments, right, MASK), [[-0.5] * 7], rtol=1e-5)
+    # At ratios above 1 the floor of 1 holds, and gradients pass it.
+    value = -np.log([[1.5, 1.1, 1.0, 1.0, 1.0, 1.0, 1.0]]) / 2
+    slope = RATIO / np.maximum(2.0 - RATIO, 1.0) / 2
+    np.testing.assert_allclose(losses.nft(*arguments, wrong, MASK), value, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(gradient(losses.nft, *arguments, wrong, MASK), slope, rtol=1e-5)
+    # A lower floor lets wrong answers push harder.
+    low = partial(losses.nft, floor=0.1, negative_weight=3.0)
+    slope = 3.0 * RATIO / np.maximum(2.0 - RATIO, 0.1) / 2
+    np.testing.assert_allclose(gradient(low, *arguments, wrong, MASK), slope, rtol=1e-4)
+    # Three of four are wrong: (1 - ratio / 4) / (3 / 4); the weight is (3 / 4)^2 * 4^(1 / 2).
+    powers = partial(losses.nft, floor=0.1, failure_power=2.0, success_power=0.5)
+    value = -1.125 * np.log(np.maximum((1 - RATIO / 4) / 0.75, 0.1))
+    np.testing.assert_allclose(powers(*arguments, -0.25 * jnp.ones((1, 7)), MASK), value, rtol=1e-4, atol=1e-6)
+
+
+def test_nft_without_weight_on_wrong_answers_is_rejection_finetuning():
+    arguments = LOG_PROB, BEHAVIOR, jnp.array([[0.5, -0.5, 0.25, -0.75, 0.0, -0.1, 0.9]]), MASK
+    rft = partial(losses.nft, negative_weight=0.0)
+    np.testing.assert_allclose(gradient(rft, *arguments), [[-0.5, 0, -0.25, 0, 0, 0, -0.9]], rtol=1e-5)
+
+
+def test_nft_counts_shares_between_bounds_and_no_question_that_is_all_right_or_wrong():
+    arguments = BEHAVIOR[:, :4], BEHAVIOR[:, :4], jnp.array([[0.999, -0.001, 0.0, -0.999]]), MASK[:, :4]
+    slope = gradient(losses.nft, *arguments)
+    np.testing.assert_allclose(slope, [[-0.98, 0.02, 0.0, 0.98]], rtol=1e-4)
+
+
+@pytest.mark.parametrize(("powers", "standardize"), [((1.0, 0.0), False), ((0.5, 0.5), True)])
+def test_nft_has_the_gradient_of_grpo_on_data_of_the_policy_itself(powers, standardize):
+    generator = np.random.default_rng(4)
+    logits = jnp.asarray(generator.normal(size=(8, 3, 6)), jnp.float32)
+    chosen = jnp.asarray(generator.integers(0, 6, size=(8, 3)))
+    reward = np.array([1, 0, 0, 0, 1, 1, 0, 1.0])  # Two questions: one of four, three of four.
+    share = np.repeat(reward.reshape(2, 4).mean(1), 4)
+    advantage = jnp.asarray((reward - share)[:, None] * np.ones((8, 3)), jnp.float32)
+    scale = np.sqrt(share * (1 - share))[:, None] if standardize else 1.0
+
+    def said(logits):
+        return jnp.take_along_axis(jax.nn.log_softmax(logits), chosen[..., None], axis=2)[..., 0]
+
+    def slope(loss, advantage):
+        return jax.grad(lambda x: jnp.sum(loss(said(x), said(logits), advantage, jnp.ones((8, 3), bool))))(logits)
+
+    nft = partial(losses.nft, failure_power=powers[0], success_power=powers[1])
+    expected = slope(losses.ppo_clip, advantage / scale)
+    assert np.abs(expected).max() > 0.1
+    np.testing.assert_allclose(slope(nft, advantage), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_ppo_agrees_with_the_loss_of_single_actions():
