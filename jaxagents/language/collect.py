@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
+from jaxagents.ops.group_metrics import group_metrics
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
 
 
@@ -64,7 +65,7 @@ def make_dialogue_collector(
         local_groups = state["group"].shape[0]
         local_rows = None if num_rows is None else max(1, num_rows * local_groups // num_groups)
         episode = play(params, key, state["group"], local_rows)
-        metrics = dialogue_metrics(episode)
+        metrics = dialogue_metrics(episode) | (group_metrics(episode) if group_size > 1 else {})
         if max_rounds == 1:
             return state, episode, metrics
 
