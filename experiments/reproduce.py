@@ -7,8 +7,11 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
+from jaxagents.training.loggers import to_json
+from jaxagents.training.paper_curves import write_paper_curves
 from jaxagents.training.papers import make_paper, require_known
 from jaxagents.training.reproduction import make_request, reproduce
+from jaxagents.training.tables import print_paper
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,7 +22,11 @@ def main(config: DictConfig) -> None:
     paper = make_paper(OmegaConf.to_container(config.paper, resolve=False))
     request = make_request(config, paper, ROOT)
     results = reproduce(paper, request)
-    print(json.dumps({"results": str(request.results_file), "paper": results["paper"]}))
+    print_paper(results)
+    picture = write_paper_curves(request.results_file.with_suffix(".png"), results)
+    told = {name: results[name] for name in ("paper", "verdict", "summary", "findings", "minutes")}
+    files = {"results": str(request.results_file.resolve()), "picture": str(picture.resolve())}
+    print(json.dumps(files | to_json(told)))
 
 
 if __name__ == "__main__":

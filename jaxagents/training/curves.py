@@ -160,18 +160,22 @@ def _draw_panel(axis: Any, curves: dict[str, Curve]) -> None:
             axis.fill_between(curve.steps, low, high, color=color, alpha=0.18, linewidth=0)
         axis.plot(curve.steps, mean, color=color, label=phase, linewidth=1.6, marker=marker, markersize=3)
     phases = [name.partition("/")[0] for name in curves]
-    title = next(iter(curves)) if len(phases) == 1 else next(iter(curves)).partition("/")[2]
-    axis.set_title(title, fontsize=10, loc="left", fontweight="bold", color="#1f2933")
+    style_axis(axis, next(iter(curves)) if len(phases) == 1 else next(iter(curves)).partition("/")[2])
     axis.set_xlabel("environment steps", fontsize=8, color="#52606d")
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.yaxis.set_major_locator(MaxNLocator(5))
     large = max(abs(limit) for limit in axis.get_ylim()) >= 1e4
     axis.yaxis.set_major_formatter(EngFormatter(sep="") if large else "{x:g}")
+    if len(phases) > 1:
+        axis.legend(fontsize=8, frameon=False)
+
+
+def style_axis(axis: Any, title: str) -> None:
+    """Gives matplotlib axes the look of all pictures here."""
+    axis.set_title(title, fontsize=10, loc="left", fontweight="bold", color="#1f2933")
     axis.tick_params(labelsize=8, colors="#52606d", length=0)
     axis.grid(color="#e4e7eb", linewidth=0.8)
     axis.set_axisbelow(True)
     for side in ("top", "right", "left", "bottom"):
         axis.spines[side].set_visible(False)
-    if len(phases) > 1:
-        axis.legend(fontsize=8, frameon=False)

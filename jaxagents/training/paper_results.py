@@ -11,12 +11,12 @@ from jaxagents.training.loggers import to_json, write_atomically
 _KEYS = ("paper", "arms", "starts")
 
 
-def read_results(path: str | Path, paper_id: str) -> dict[str, Any]:
+def read_results(path: str | Path, paper_id: str | None = None) -> dict[str, Any]:
     """Reads the results of a paper, empty ones where there is no file.
 
     Args:
         path: of the file.
-        paper_id: of the paper.
+        paper_id: of the paper; None takes any.
 
     Returns:
         `{"paper": id, "arms": {name: {"hash", "start", "budget", "runs": {seed: run}}}, "starts": {hash: means}, ...}`.
@@ -31,14 +31,14 @@ def read_results(path: str | Path, paper_id: str) -> dict[str, Any]:
         results = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(results, dict) or [key for key in _KEYS if key not in results]:
             raise ValueError(f"it lacks one of {', '.join(_KEYS)}")
-        seeds = [int(seed) for arm in results["arms"].values() for seed in arm["runs"]]
-        del seeds
+        for arm in results["arms"].values():
+            _ = arm["hash"], [run["curves"] for seed, run in arm["runs"].items() if int(seed) >= 0]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"`{path}` must hold the results of a paper, got a damaged file ({error}); nothing was changed; "
             "try the version in git, or delete it to start from scratch."
         ) from error
-    if results["paper"] != paper_id:
+    if paper_id is not None and results["paper"] != paper_id:
         raise ValueError(f"`{path}` must hold the results of {paper_id}, got those of {results['paper']}.")
     return results
 

@@ -25,6 +25,7 @@ from jaxagents.training.papers import Paper, Variant, choose_arms
 from jaxagents.training.progress import Progress, open_progress
 from jaxagents.training.reports import versions
 from jaxagents.training.starts import Start, prepare_start, start_digest
+from jaxagents.training.verdicts import judge, start_values, summarize_arms
 from jaxagents.types import Params
 
 
@@ -105,7 +106,7 @@ def reproduce(paper: Paper, request: Request) -> dict[str, Any]:
         request: what to run.
 
     Returns:
-        The results, see `paper_results.read_results`.
+        The results, see `paper_results.read_results` and `conclude`.
 
     Raises:
         ValueError: an arm, a metric, a budget or the file of earlier results does not hold.
@@ -136,7 +137,38 @@ def reproduce(paper: Paper, request: Request) -> dict[str, Any]:
         arm = {"hash": job.composed.digest, "budget": budgets[job.composed.name], "start": start and start.digest}
         results["arms"].setdefault(job.composed.name, {**arm, "runs": {}})
         _run_job(paper, job, start, results, request.results_file, progress)
+    results = conclude(paper, results)
+    write_results(request.results_file, results)
     return results
+
+
+def conclude(paper: Paper, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds to results what they say: the claim, means and intervals, findings and verdict.
+
+    Args:
+        paper: its claim and expectations.
+        results: see `paper_results.read_results`.
+
+    Returns:
+        The results with these entries, as plain data.
+    """
+    metrics = reported_metrics(paper)
+    findings, verdict = judge(paper, results)
+    runs = [run for arm in results["arms"].values() for run in arm["runs"].values()]
+    told = {name: getattr(paper, name) for name in ("title", "claim", "notes")}
+    return {
+        **results,
+        **told,
+        "metrics": metrics,
+        "summary": summarize_arms(paper, metrics, results),
+        "start": {metric: start_values(results, metric) for metric in metrics},
+        "findings": [
+            {**finding._asdict(), "measured": finding.measured and finding.measured._asdict()} for finding in findings
+        ],
+        "verdict": verdict,
+        "minutes": sum(run["minutes"] for run in runs),
+        "minutes_planned": paper.minutes,
+    }
 
 
 def num_seeds(paper: Paper, request: Request) -> int:
@@ -225,7 +257,7 @@ def _run_job(
                 _prepend(of_seed, start.evaluation)
             run = {"minutes": round(minutes / len(seeds), 4), "commit": made_with.get("commit")}
             results["arms"][name]["runs"][str(seed)] = {**run, **_record(paper, of_seed)}
-        results["versions"], results["device"] = made_with, made_with["device"]
+        results["versions"] = made_with
         write_results(path, results)
         values = ", ".join(f"{curve[find_metric(paper.metric, list(curve))]['values'][-1]:.4g}" for curve in curves)
         told = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"

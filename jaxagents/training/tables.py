@@ -1,6 +1,7 @@
 """Tables for the terminal."""
 
 from collections.abc import Mapping
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -16,3 +17,37 @@ def print_speeds(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
             name, f"{row['per_second']:,.0f}", f"{100 * row['spread']:.0f} %", f"{row['compile_seconds']:.1f}"
         )
     Console().print(table)
+
+
+def print_paper(results: Mapping[str, Any], stream: TextIO | None = None) -> None:
+    """Prints what `reproduction.conclude` returned, to stdout unless there is another `stream`."""
+    console = Console(file=stream)
+    console.print(f"{results['title']}\nThe paper: {results['claim']}", markup=False, highlight=False)
+    metrics = [metric for metric in results["metrics"] if any(metric in arm for arm in results["summary"].values())]
+    table = Table(title=f"{results['paper']}: mean and 95 % interval over seeds")
+    for column in ("arm", "seeds", *metrics, "minutes"):
+        table.add_column(column, justify="left" if column == "arm" else "right")
+    for name, of_metrics in results["summary"].items():
+        runs = results["arms"][name]["runs"]
+        cells = [describe_interval(of_metrics.get(metric)) for metric in metrics]
+        table.add_row(name, str(len(runs)), *cells, f"{sum(run['minutes'] for run in runs.values()):.1f}")
+    console.print(table)
+    for finding in results["findings"]:
+        told = f"{finding['verdict']}: {finding['expectation']}; {describe_finding(finding)}"
+        console.print(told, markup=False, highlight=False)
+    minutes = f"{results['minutes']:.1f} of {results['minutes_planned']:g} minutes"
+    console.print(f"Verdict: {results['verdict']} ({minutes})", markup=False, highlight=False)
+
+
+def describe_interval(interval: Mapping[str, float] | None) -> str:
+    """Returns "mean (low to high)", "-" for None."""
+    if interval is None:
+        return "-"
+    return f"{interval['mean']:.3g} ({interval['low']:.3g} to {interval['high']:.3g})"
+
+
+def describe_finding(finding: Mapping[str, Any]) -> str:
+    """Returns what was measured of an expectation, or why nothing is said about it."""
+    if finding["measured"] is None:
+        return finding["reason"]
+    return f"measured {describe_interval(finding['measured'])} over {finding['num_seeds']} seeds"

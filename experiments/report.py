@@ -1,0 +1,23 @@
+"""Writes the page of all papers: `python experiments/report.py [results_folder=experiments/results]`."""
+
+import json
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from jaxagents.training.paper_report import write_paper_report
+
+ROOT = Path(__file__).parents[1]
+
+
+@hydra.main(version_base="1.3", config_path="../configs", config_name="report")
+def main(config: DictConfig) -> None:
+    """Writes `README.md` into the folder of results; the last line on stdout is one JSON object."""
+    quick = "runs/reproduce" if config.quick else None
+    path = write_paper_report(config.results_folder or quick or ROOT / "experiments" / "results")
+    print(json.dumps({"report": str(path.resolve())}))
+
+
+if __name__ == "__main__":
+    main()
