@@ -6,12 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from jaxagents.data.trajectories import read_trajectories
+from jaxagents.language import tokenizers
 from jaxagents.training.build import build, load_config
 from jaxagents.training.dialogues import TRANSCRIPTS_FILE, show_transcripts
 from jaxagents.training.evaluate import evaluate_run
 from jaxagents.training.interactive import play_text
+from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy, load_stage
 from jaxagents.training.reports import write_report
 
@@ -56,6 +59,19 @@ def test_held_out_tasks_need_a_world_that_has_them(run_dir):
     assert evaluate_run(run_dir, num_episodes=1)["held_out"] is None
     with pytest.raises(ValueError, match="`held_out` must be null for a world without held-out tasks, got True"):
         evaluate_run(run_dir, num_episodes=1, held_out=True)
+
+
+def test_a_run_does_not_go_on_with_another_tokenizer(language_run_dir, monkeypatch):
+    config = OmegaConf.create(load_config(language_run_dir / "config.yaml") | {"when_quick": {}})
+    metrics = (language_run_dir / "metrics.jsonl").read_bytes()
+    before = tokenizers.word_level
+    # The same config makes other bytes, as another release of a package may.
+    monkeypatch.setattr(tokenizers, "word_level", lambda words: before(tuple(reversed(words))))
+    with pytest.raises(
+        ValueError, match=r"checkpoints of the tokenizer 'word_level' as it is made now, got .* another o"
+    ):
+        run(config, language_run_dir)
+    assert (language_run_dir / "metrics.jsonl").read_bytes() == metrics
 
 
 def test_episodes_are_held_out_and_repeatable(loaded, played):
