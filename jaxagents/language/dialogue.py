@@ -1,6 +1,6 @@
 """Episodes of a language model in a text world, whole groups of them in one compiled loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxagents.environments.text.splits import level_of
 from jaxagents.language.conversation import Conversation, answer, begin_conversation, parse_action, read_prompts
 from jaxagents.language.generate import Sampling
 from jaxagents.language.slots import (
@@ -51,7 +52,7 @@ def make_dialogue(
     group_size: int = 1,
     sampling: Sampling | None = None,
     sample_task: Callable[..., PyTree] | None = None,
-    level: int | None = None,
+    level: int | Sequence[int] | None = None,
 ) -> Callable[..., Episode]:
     """Makes the function that plays groups of episodes from their first to their last turn.
 
@@ -67,7 +68,7 @@ def make_dialogue(
         group_size: G, episodes per task; they start in the same state.
         sampling: how tokens are drawn; None samples from the model.
         sample_task: of the tasks; None for the environment's own, `environment.text.sample_held_out_task` for others.
-        level: of the tasks.
+        level: of the tasks; a list is gone through in turn.
 
     Returns:
         `(params, key, group int32 [n], num_rows=None) -> Episode` of the `N = n * G` episodes of the groups with these
@@ -86,7 +87,7 @@ def make_dialogue(
 
     def play(params: Params, key: Array, group: Array, num_rows: int | None = None) -> Episode:
         task_key, reset_key, play_key = jax.random.split(key, 3)
-        task = jax.vmap(lambda g: sample_task(jax.random.fold_in(task_key, g), level))(group)
+        task = jax.vmap(lambda g: sample_task(jax.random.fold_in(task_key, g), level_of(level, g)))(group)
         start = jax.vmap(lambda g, t: environment.reset(jax.random.fold_in(reset_key, g), t))(group, task)
         prompts = render_prompts(environment, policy, task)
         num_episodes = group.shape[0] * group_size

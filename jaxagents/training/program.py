@@ -52,7 +52,7 @@ def make_program(collector: Collector, learner: Learner) -> Program:
 
     Args:
         collector: its state has the environment axis first in every leaf.
-        learner: reads the collector's batches; `learner_state.params` is what the collector acts with.
+        learner: reads the collector's batches; `learner.acting` says what the collector acts with.
 
     Returns:
         The program. Metrics of the collector are prefixed `rollout/`, those of the learner `train/`.
@@ -68,9 +68,13 @@ def make_program(collector: Collector, learner: Learner) -> Program:
             update=jnp.zeros((), jnp.int32),
         )
 
+    def acting(learner_state: State) -> Params:
+        return learner_state.params if learner.acting is None else learner.acting(learner_state)
+
     def update(state: TrainState) -> tuple[TrainState, Metrics]:
         collect_key, learn_key = jax.random.split(jax.random.fold_in(state.key, state.update))
-        collector_state, batch, rollout_metrics = collector.collect(state.collector, state.learner.params, collect_key)
+        params = acting(state.learner)
+        collector_state, batch, rollout_metrics = collector.collect(state.collector, params, collect_key)
         learner_state, train_metrics = learner.update(state.learner, learn_key, batch)
         metrics = {f"rollout/{name}": value for name, value in rollout_metrics.items()}
         metrics |= {f"train/{name}": value for name, value in train_metrics.items()}

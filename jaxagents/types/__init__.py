@@ -19,6 +19,7 @@ from jaxagents.types.environments import (
     TimeStep,
 )
 from jaxagents.types.language import (
+    Demonstrated,
     Episode,
     LanguageModel,
     LanguagePolicy,
@@ -44,6 +45,7 @@ __all__ = [
     "Box",
     "Carry",
     "Collector",
+    "Demonstrated",
     "Discrete",
     "Environment",
     "Episode",

@@ -98,6 +98,19 @@ class Episode:
     layout: Layout | None = struct.field(pytree_node=False, default=None)
 
 
+@struct.dataclass
+class Demonstrated:
+    """Episodes of a policy, and an expert's of the same tasks.
+
+    Attributes:
+        own: `Episode` of `n * G` rows, the G of a task one after the other.
+        demonstration: `Episode` of n rows, the tasks in the same order; what the expert said counts as sampled.
+    """
+
+    own: Episode
+    demonstration: Episode
+
+
 class Tokenizer(NamedTuple):
     """Text to token ids and back.
 

@@ -111,14 +111,16 @@ class Learner(NamedTuple):
 
     Attributes:
         init: `(key, params=None) -> state`; `params` to start from, as of an earlier stage.
-        update: `(state, key, batch) -> (state, metrics)`. `state.params` is what the collector's policy acts with.
+        update: `(state, key, batch) -> (state, metrics)`. `state.params` is what is learned and evaluated.
         partition: `(state) -> pytree` of bool, True for leaves whose first axis is split over devices (replay
             buffers); None when every leaf is replicated.
+        acting: `(state) -> params` that the collector acts with, as of an opponent; None when it is `state.params`.
     """
 
     init: Callable[..., State]
     update: Callable[[State, Array, PyTree], tuple[State, Metrics]]
     partition: Callable[[State], PyTree] | None = None
+    acting: Callable[[State], Params] | None = None
 
 
 class Agent(NamedTuple):

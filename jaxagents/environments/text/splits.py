@@ -1,6 +1,6 @@
 """Tasks for training and tasks held out, told apart by a hash of what a task is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -93,6 +93,22 @@ def split_tasks(
         return sample_task
 
     return sampler(held_out=False), sampler(held_out=True)
+
+
+def level_of(level: int | Sequence[int] | None, index: Array) -> Array | int | None:
+    """Returns the level of the task with a global index.
+
+    Args:
+        level: of all tasks; a list is gone through in turn, `level[index % len(level)]`; None lets the task draw its
+            own.
+        index: int32 `[]`.
+
+    Returns:
+        int32 `[]`, or None.
+    """
+    if level is None or isinstance(level, int):
+        return level
+    return jnp.asarray(tuple(level), jnp.int32)[index % len(level)]
 
 
 def draw_distinct(key: Array, allowed: Array, count: int) -> Array:

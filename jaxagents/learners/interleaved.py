@@ -1,0 +1,270 @@
+"""Reinforcement with a supervised step in between whenever there is enough to be shown: ReLIFT and its relatives."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners.policy_gradient import PolicyGradientState
+from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
+from jaxagents.learners.supervised import SupervisedState, make_supervised
+from jaxagents.types import (
+    Agent,
+    Array,
+    Collector,
+    Demonstrated,
+    Environment,
+    Episode,
+    LanguagePolicy,
+    Learner,
+    Mean,
+    Metrics,
+    Params,
+)
+
+Choose = Callable[[Array, Array], Array]
+
+
+@struct.dataclass
+class InterleavedState:
+    """State of the reinforcement, and demonstrations that wait for their step, the newest ones first.
+
+    Attributes:
+        inner: of the policy gradient.
+        waiting: `Episode` of C rows.
+        filled: bool `[C]`, rows that hold a demonstration.
+    """
+
+    inner: PolicyGradientState
+    waiting: Episode
+    filled: Array
+
+    @property
+    def params(self) -> Params:
+        """Returns what is learned."""
+        return self.inner.params
+
+
+def make_interleaved(
+    reinforcement: Learner,
+    supervised: Learner,
+    example: Demonstrated,
+    *,
+    choose: Choose,
+    batch_size: int,
+    capacity: int,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes a learner that also imitates an expert on some of the tasks.
+
+    Every update first lets the demonstrations of the chosen tasks wait, at the front of the queue, then learns from
+    the policy's own episodes, and then, if at least `batch_size` demonstrations wait, takes the newest `batch_size` of
+    them out and makes one supervised step on them, with the optimiser of the reinforcement.
+
+    Args:
+        reinforcement: a policy-gradient learner of `Episode` batches.
+        supervised: a supervised learner of `Episode` batches with the same optimiser, made for one device.
+        example: a batch as arrays or `ShapeDtypeStruct`s; gives the shapes.
+        choose: `(success bool [n, G], key) -> bool [n]`, the tasks whose demonstrations are to wait.
+        batch_size: demonstrations per supervised step.
+        capacity: C, demonstrations that can wait; the oldest ones are forgotten.
+        axis_name: mapped device axis. Every device holds the demonstrations of all, and makes the same supervised step.
+
+    Returns:
+        The learner of `Demonstrated` batches. Metrics are those of the reinforcement, and `demonstrations` (used up in
+        this update), `demonstrated_fraction` (tasks whose demonstrations were put in the queue), `waiting`.
+
+    Raises:
+        ValueError: counts are not positive, or the capacity is smaller than a batch.
+
+    References:
+        Ma et al. (2025), "Learning What Reinforcement Learning Can't: Interleaved Online Fine-Tuning for Hardest
+        Questions", algorithm 1.
+
+    Deviation: at most one supervised step per update, as in the paper; what does not fit into the queue is lost, where
+    the paper's is unbounded.
+    """
+    if batch_size < 1 or capacity < batch_size:
+        raise ValueError(
+            f"`capacity` must be at least `batch_size`, and both positive, got {capacity} and {batch_size}; "
+            f"try {4 * max(batch_size, 1)}."
+        )
+
+    def init(key: Array, params: Params | None = None) -> InterleavedState:
+        waiting = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape[1:]), leaf.dtype), example.demonstration)
+        return InterleavedState(
+            inner=reinforcement.init(key, params), waiting=waiting, filled=jnp.zeros(capacity, bool)
+        )
+
+    def imitate(inner: PolicyGradientState, key: Array, demonstrations: Episode) -> PolicyGradientState:
+        shown = SupervisedState(params=inner.params, opt_state=inner.opt_state)
+        shown, _ = supervised.update(shown, key, demonstrations)
+        return inner.replace(params=shown.params, opt_state=shown.opt_state)
+
+    def update(state: InterleavedState, key: Array, batch: Demonstrated) -> tuple[InterleavedState, Metrics]:
+        choice_key, update_key, imitation_key = jax.random.split(key, 3)
+        demonstration, success = batch.demonstration, batch.own.success
+        success = success.reshape(demonstration.success.shape[0], -1)
+        if axis_name is not None:
+            gather = partial(jax.lax.all_gather, axis_name=axis_name, tiled=True)
+            demonstration, success = jax.tree.map(gather, (demonstration, success))
+        chosen = choose(success, choice_key)
+        waiting, filled = _put_in_front(state.waiting, state.filled, demonstration, chosen)
+        inner, metrics = reinforcement.update(state.inner, update_key, batch.own)
+        enough = jnp.sum(filled) >= batch_size
+        newest = jax.tree.map(lambda leaf: leaf[:batch_size], waiting)
+        inner = jax.lax.cond(enough, lambda inner: imitate(inner, imitation_key, newest), lambda inner: inner, inner)
+        filled = filled & ~(enough & (jnp.arange(capacity) < batch_size))
+        metrics = dict(metrics) | {
+            "demonstrations": jnp.where(enough, jnp.float32(batch_size), 0.0),
+            "demonstrated_fraction": Mean(total=jnp.sum(chosen, dtype=jnp.float32), count=jnp.float32(chosen.shape[0])),
+            "waiting": jnp.sum(filled, dtype=jnp.float32),
+        }
+        return InterleavedState(inner=inner, waiting=waiting, filled=filled), metrics
+
+    return Learner(init=init, update=update)
+
+
+def unsolved(success: Array, key: Array) -> Array:
+    """Chooses the tasks that no episode of their group solved.
+
+    Args:
+        success: bool `[n, G]`.
+        key: not used.
+
+    Returns:
+        bool `[n]`.
+
+    References:
+        Ma et al. (2025), "Learning What Reinforcement Learning Can't", algorithm 1.
+    """
+    del key
+    return ~jnp.any(success, axis=1)
+
+
+def as_many_as_unsolved(success: Array, key: Array) -> Array:
+    """Chooses random tasks, as many as no episode of their group solved: the ablation of `unsolved`.
+
+    Args:
+        success: bool `[n, G]`.
+        key: PRNG key.
+
+    Returns:
+        bool `[n]`.
+    """
+    return jax.random.permutation(key, unsolved(success, key))
+
+
+def every_task(success: Array, key: Array) -> Array:
+    """Chooses all tasks: reinforcement and imitation of the same size, side by side.
+
+    Args:
+        success: bool `[n, G]`.
+        key: not used.
+
+    Returns:
+        bool `[n]`.
+    """
+    del key
+    return jnp.ones(success.shape[0], bool)
+
+
+def no_task(success: Array, key: Array) -> Array:
+    """Chooses no task: reinforcement alone.
+
+    Args:
+        success: bool `[n, G]`.
+        key: not used.
+
+    Returns:
+        bool `[n]`.
+    """
+    del key
+    return jnp.zeros(success.shape[0], bool)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    policy: Callable[[Environment], LanguagePolicy],
+    optimizer: Callable[..., optax.GradientTransformation],
+    choose: Choose,
+    batch_size: int,
+    capacity: int,
+    num_epochs: int = 1,
+    num_minibatches: int = 1,
+    microbatch_tokens: int = 4096,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles reinforcement with supervised steps in between for a text world.
+
+    Args:
+        environment: a text world.
+        policy: `(environment) -> LanguagePolicy`.
+        optimizer: `(optimiser steps of the reinforcement) -> optax.GradientTransformation`; supervised steps come on
+            top, so that a schedule ends a little early.
+        choose: see `make_interleaved`.
+        batch_size: see `make_interleaved`.
+        capacity: see `make_interleaved`.
+        num_epochs: see `learners.policy_gradient.make_policy_gradient`.
+        num_minibatches: see `learners.policy_gradient.make_policy_gradient`.
+        microbatch_tokens: about how many tokens go through the model at once.
+        axis_name: see `make_interleaved`.
+        **options: further arguments of `learners.policy_gradient.make_agent`.
+
+    Returns:
+        The agent.
+    """
+    agent = make_policy_gradient_agent(
+        environment,
+        policy=policy,
+        optimizer=optimizer,
+        num_epochs=num_epochs,
+        num_minibatches=num_minibatches,
+        microbatch_tokens=microbatch_tokens,
+        axis_name=axis_name,
+        **options,
+    )
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        steps = optimizer(num_updates * num_epochs * num_minibatches)
+        return make_interleaved(
+            agent.make_learner(collector, num_updates),
+            make_supervised(agent.policy.model, steps, microbatch_tokens=microbatch_tokens),
+            _example(agent.policy, collector),
+            choose=choose,
+            batch_size=batch_size,
+            capacity=capacity,
+            axis_name=axis_name,
+        )
+
+    return Agent(policy=agent.policy, make_learner=make_learner)
+
+
+def _example(policy: LanguagePolicy, collector: Collector) -> Demonstrated:
+    """Returns the shapes of a batch, without playing."""
+
+    def collect(key: Array) -> Demonstrated:
+        params = policy.init(key)
+        return collector.collect(collector.init(key, params), params, key)[1]
+
+    example = jax.eval_shape(collect, jax.random.key(0))
+    if not isinstance(example, Demonstrated):
+        raise ValueError(
+            f"`collector` must give own episodes and demonstrations, got batches of {type(example).__name__}; "
+            "try collector=demonstrated."
+        )
+    return example
+
+
+def _put_in_front(waiting: Episode, filled: Array, fresh: Episode, chosen: Array) -> tuple[Episode, Array]:
+    """Puts the chosen rows before those that wait, and closes gaps; what does not fit is lost."""
+    valid = jnp.concatenate([chosen, filled])
+    order = jnp.argsort(~valid, stable=True)[: filled.shape[0]]
+    rows = jax.tree.map(lambda new, old: jnp.concatenate([new, old])[order], fresh, waiting)
+    return rows, valid[order]

@@ -1,0 +1,208 @@
+"""Preference learning of language models against a reference that may be renewed: DPO, IPO, and SPIN's self-play."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners.microbatches import Microbatches, make_microbatches
+from jaxagents.learners.slots import Numbers, numbers_of
+from jaxagents.policies.contexts import Rows, fold, is_folded, judge_rows, to_rows
+from jaxagents.types import (
+    Agent,
+    Array,
+    Collector,
+    Demonstrated,
+    Environment,
+    Episode,
+    LanguageModel,
+    LanguagePolicy,
+    Layout,
+    Learner,
+    Metrics,
+    Params,
+    PyTree,
+)
+
+
+@struct.dataclass
+class PreferenceState:
+    """Parameters, optimiser state, reference parameters, numbers of the loss, and updates so far."""
+
+    params: Params
+    opt_state: optax.OptState
+    reference: Params
+    numbers: dict[str, Numbers]
+    num_updates: Array
+
+
+def make_preference(
+    model: LanguageModel,
+    layout: Layout,
+    optimizer: optax.GradientTransformation,
+    *,
+    loss: Callable[[Array], Array],
+    reference_every: int | None = None,
+    microbatch_tokens: int = 4096,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes a learner that prefers demonstrations to a policy's own episodes of the same tasks.
+
+    Minimises the mean of `loss(margin)` over the own episodes, `margin = log(policy / reference)(demonstration) -
+    log(policy / reference)(own)`, sums over the sampled tokens. The reference is also who acts: own episodes are those
+    of the opponent, not of the parameters that are learned.
+
+    Args:
+        model: learns.
+        layout: of the episodes.
+        optimizer: an optax transformation, clipping and schedule included.
+        loss: `(margin [B]) -> [B]`, see `losses.preference`.
+        reference_every: updates of an iteration, after which the reference becomes what has been learned and the
+            optimiser starts anew; None keeps the reference that the run starts from.
+        microbatch_tokens: about how many tokens go through the model at once.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner of `Demonstrated` batches. Metrics: `loss`, `margin`, `accuracy` (share of positive margins),
+        `log_prob_gap` (of the policy, demonstration minus own), `demonstration_log_prob`, `gradient_norm`.
+
+    Raises:
+        ValueError: `reference_every` is not positive.
+
+    References:
+        Chen et al. (2024), "Self-Play Fine-Tuning Converts Weak Language Models to Strong Language Models",
+        algorithm 1; without renewal and with fixed pairs, Rafailov et al. (2023), "Direct Preference Optimization".
+
+    Deviation: own episodes are those of the latest reference only; the paper mixes in those of the one before.
+    """
+    if reference_every is not None and reference_every < 1:
+        raise ValueError(f"`reference_every` must be at least 1, got {reference_every}; try null for never.")
+    microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
+    say = partial(_log_prob_of_episodes, model, microbatches)
+    slots = {"loss": loss}
+
+    def init(key: Array, params: Params | None = None) -> PreferenceState:
+        params = model.init(key) if params is None else params
+        return PreferenceState(
+            params=params,
+            opt_state=optimizer.init(params),
+            reference=jax.tree.map(jnp.copy, params),
+            numbers=numbers_of(slots),
+            num_updates=jnp.int32(0),
+        )
+
+    def update(state: PreferenceState, key: Array, batch: Demonstrated) -> tuple[PreferenceState, Metrics]:
+        del key
+        num_own, num_shown = batch.own.success.shape[0], batch.demonstration.success.shape[0]
+        both = jax.tree.map(lambda shown, own: jnp.concatenate([shown, own]), batch.demonstration, batch.own)
+        log_prob = say(state.params, both)
+        ratio = log_prob - say(state.reference, both)
+        # The demonstration of each own episode.
+        shown = jnp.repeat(jnp.arange(num_shown), num_own // num_shown)
+        margin = ratio[shown] - ratio[num_shown:]
+        loss_of = partial(loss, **state.numbers.get("loss", {}))
+        losses, pull_back = jax.vjp(loss_of, margin)
+        slope = pull_back(jnp.full(margin.shape, 1.0 / num_own))[0]
+        weight = jnp.concatenate([jnp.zeros(num_shown).at[shown].add(slope), -slope])
+        grads = _gradient_of_weighted_sum(model, microbatches, state.params, both, weight)
+        gap = log_prob[shown] - log_prob[num_shown:]
+        metrics = {
+            "loss": jnp.mean(losses),
+            "margin": jnp.mean(margin),
+            "accuracy": jnp.mean(margin > 0.0, dtype=jnp.float32),
+            "log_prob_gap": jnp.mean(gap),
+            "demonstration_log_prob": jnp.mean(log_prob[:num_shown]),
+        }
+        if axis_name is not None:
+            grads, metrics = jax.lax.pmean((grads, metrics), axis_name)
+        metrics["gradient_norm"] = optax.global_norm(grads)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        state = state.replace(
+            params=optax.apply_updates(state.params, updates), opt_state=opt_state, num_updates=state.num_updates + 1
+        )
+        return _renew(optimizer, state, reference_every), metrics
+
+    return Learner(init=init, update=update, acting=lambda state: state.reference)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    policy: Callable[[Environment], LanguagePolicy],
+    optimizer: Callable[..., optax.GradientTransformation],
+    reference_every: int | None = None,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles preference learning for a text world.
+
+    Args:
+        environment: a text world.
+        policy: `(environment) -> LanguagePolicy`.
+        optimizer: `(optimiser steps of an iteration) -> optax.GradientTransformation`.
+        reference_every: see `make_preference`.
+        axis_name: see `make_preference`.
+        **options: further arguments of `make_preference`.
+
+    Returns:
+        The agent.
+    """
+    speaker = policy(environment)
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        del collector
+        return make_preference(
+            speaker.model,
+            speaker.layout,
+            optimizer(num_updates if reference_every is None else min(reference_every, num_updates)),
+            reference_every=reference_every,
+            axis_name=axis_name,
+            **options,
+        )
+
+    return Agent(policy=speaker, make_learner=make_learner)
+
+
+def _log_prob_of_episodes(model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode) -> Array:
+    """Computes the log-probability of all that was said in an episode, `[B]`."""
+
+    def judge(rows: Rows, layout: Layout) -> Array:
+        return judge_rows(model, params, rows, layout).log_prob
+
+    per_token = microbatches.each(judge, to_rows(episode), _turns_of_rows(episode))
+    return jnp.sum(jnp.where(episode.action_mask, per_token.reshape(episode.tokens.shape), 0.0), axis=1)
+
+
+def _gradient_of_weighted_sum(
+    model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode, weight: Array
+) -> PyTree:
+    """Computes the gradient of `sum_b weight_b log p(episode_b)`, a microbatch at a time."""
+    per_token = jnp.where(episode.action_mask, weight[:, None], 0.0)
+
+    def gradient(inputs: tuple[Rows, Array], layout: Layout) -> PyTree:
+        rows, row_weight = inputs
+        return jax.grad(lambda params: jnp.sum(row_weight * judge_rows(model, params, rows, layout).log_prob))(params)
+
+    inputs = (to_rows(episode), fold(episode.layout, per_token))
+    return microbatches.total(gradient, inputs, _turns_of_rows(episode))
+
+
+def _turns_of_rows(episode: Episode) -> Array:
+    valid = episode.valid
+    return (valid.reshape(-1) if is_folded(episode.layout) else jnp.sum(valid, axis=1)).astype(jnp.int32)
+
+
+def _renew(
+    optimizer: optax.GradientTransformation, state: PreferenceState, reference_every: int | None
+) -> PreferenceState:
+    """Begins another iteration where one is over."""
+    if reference_every is None:
+        return state
+    over = state.num_updates % reference_every == 0
+    fresh = (state.params, optimizer.init(state.params))
+    chosen = jax.tree.map(lambda new, old: jnp.where(over, new, old), fresh, (state.reference, state.opt_state))
+    return state.replace(reference=chosen[0], opt_state=chosen[1])
