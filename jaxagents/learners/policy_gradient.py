@@ -10,7 +10,7 @@ import optax
 from flax import struct
 
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
-from jaxagents.learners.slots import Numbers, bind, numbers_of
+from jaxagents.learners.slots import Numbers, Slot, bind, memory_of, numbers_of, remember
 from jaxagents.losses.policy_gradient import approximate_kl
 from jaxagents.losses.token_policy_gradient import truncated_importance_weight
 from jaxagents.losses.value import squared_loss
@@ -35,17 +35,16 @@ from jaxagents.types import (
     PyTree,
 )
 
-Slot = Callable[..., Any]
-
 
 @struct.dataclass
 class PolicyGradientState:
-    """Parameters, optimiser state, frozen reference parameters (None without), and the numbers of the slots."""
+    """Parameters, optimiser state, frozen reference parameters (None without), numbers and memories of the slots."""
 
     params: Params
     opt_state: optax.OptState
     reference: Params | None
     numbers: dict[str, Numbers]
+    memory: dict[str, PyTree]
 
 
 @struct.dataclass
@@ -79,13 +78,15 @@ def make_policy_gradient(
     value_coefficient: float = 0.5,
     importance_cap: float | None = None,
     microbatch_tokens: int = 4096,
+    num_updates: int = 1,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes a policy-gradient learner over `Episode` batches.
 
     Minimises `sum_i weight_i (importance_i loss_i + sum_k regularizer_ki + value_coefficient (V_i - target_i)^2 / 2)`
     over the sampled tokens i. Every slot is a function whose float keywords, when it is a `functools.partial`, are kept
-    in the state as arrays: a changed number is the same program.
+    in the state as arrays: a changed number is the same program. Advantage, loss and regularisers may also be
+    `Remembering`s of such functions.
 
     Args:
         model: policy, and value where it has a head.
@@ -94,7 +95,8 @@ def make_policy_gradient(
         advantage: `(episode, value [B, L] | None, *, axis_name) -> ops.credit.Credit`.
         loss: `(log_prob, behavior_log_prob, advantage, mask) -> [n, S]`, a row per turn.
         aggregation: `(mask [B, L], *, axis_name) -> weights [B, L]`.
-        regularizers: by name `(log_prob, reference_log_prob, entropy, mask) -> [n, S]`.
+        regularizers: by name `(log_prob, reference_log_prob, entropy, mask, turn) -> [n, S]`; `turn` int32 `[n, S]`
+            counts from the start of the episode.
         rewards: by name `(episode) -> episode`, one after the other.
         group_filter: `(episode) -> keep bool [B]`; episodes that are not kept count nowhere.
         reference: keeps the parameters that the run starts from for the regularisers.
@@ -103,6 +105,7 @@ def make_policy_gradient(
         value_coefficient: weight of the value loss, where the advantage gives targets.
         importance_cap: multiplies losses by `min(exp(behavior_log_prob - sampling_log_prob), cap)`; None does not.
         microbatch_tokens: about how many tokens go through the model at once.
+        num_updates: of the whole run, for slots that ask how far it is.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -126,41 +129,44 @@ def make_policy_gradient(
             opt_state=optimizer.init(params),
             reference=jax.tree.map(jnp.copy, params) if reference else None,
             numbers=numbers_of(slots) | {"learner": {"value_coefficient": jnp.float32(value_coefficient)}},
+            memory=memory_of(slots, num_updates),
         )
 
-    def prepare(state: PolicyGradientState, bound: Mapping[str, Slot], episode: Episode) -> tuple[TokenBatch, Episode]:
+    def prepare(state: PolicyGradientState, bound: Mapping[str, Slot], episode: Episode):
         for name, slot in bound.items():
-            episode = slot(episode) if name.startswith("reward/") else episode
-        episode = episode.replace(extras={**episode.extras, "keep": bound["group_filter"](episode)})
+            episode = slot(episode)[0] if name.startswith("reward/") else episode
+        episode = episode.replace(extras={**episode.extras, "keep": bound["group_filter"](episode)[0]})
         value = None if model.value is None else _unfold(layout, judge(state.params, episode).value)
-        credit: Credit = bound["advantage"](episode, value, axis_name=axis_name)
+        credit, noted = bound["advantage"](episode, value, axis_name=axis_name)
         referee = None if state.reference is None else _unfold(layout, judge(state.reference, episode).log_prob)
-        return _make_batch(episode, credit, referee, importance_cap), episode
+        return _make_batch(episode, credit, referee, importance_cap), episode, noted
 
     def update(state: PolicyGradientState, key: Array, episode: Episode) -> tuple[PolicyGradientState, Metrics]:
-        bound = bind(slots, state.numbers)
-        batch, episode = prepare(state, bound, episode)
+        bound = bind(slots, state.numbers, state.memory)
+        batch, episode, noted = prepare(state, bound, episode)
         num_turns = jnp.where(jnp.any(batch.mask, axis=1), jnp.sum(episode.valid, axis=1), 0)
         loss_of = partial(_loss, model, bound, state.numbers["learner"]["value_coefficient"])
 
         def minibatch_step(carry: tuple[Params, optax.OptState], index: Array | None):
             params, opt_state = carry
             taken = _take(layout, (batch, num_turns, episode.valid), index)
-            grads, metrics = _gradient(microbatches, layout, loss_of, bound["aggregation"], axis_name, params, taken)
-            grads, metrics = average(grads), average(metrics)
+            grads, said = _gradient(microbatches, layout, loss_of, bound["aggregation"], axis_name, params, taken)
+            grads, metrics = average(grads), average(said[0])
             updates, opt_state = optimizer.update(grads, opt_state, params)
             metrics["gradient_norm"] = optax.global_norm(grads)
-            return (optax.apply_updates(params, updates), opt_state), metrics
+            return (optax.apply_updates(params, updates), opt_state), (metrics, said[1])
 
         carry = (state.params, state.opt_state)
         if num_epochs * num_minibatches == 1:
-            carry, metrics = minibatch_step(carry, None)
+            carry, (metrics, summaries) = minibatch_step(carry, None)
         else:
             indices = _shuffle(key, episode, num_epochs, num_minibatches, axis_name)
-            carry, metrics = jax.lax.scan(minibatch_step, carry, indices)
+            carry, (metrics, summaries) = jax.lax.scan(minibatch_step, carry, indices)
             metrics = jax.tree.map(jnp.mean, metrics)
+            summaries = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), summaries)
+        memory = remember(slots, state.memory, noted | summaries, axis_name=axis_name)
         metrics |= _describe(batch, episode)
-        return state.replace(params=carry[0], opt_state=carry[1]), metrics
+        return state.replace(params=carry[0], opt_state=carry[1], memory=memory), metrics
 
     return Learner(init=init, update=update)
 
@@ -199,6 +205,7 @@ def make_agent(
             optimizer(num_updates * num_epochs * num_minibatches),
             num_epochs=num_epochs,
             num_minibatches=num_minibatches,
+            num_updates=num_updates,
             axis_name=axis_name,
             **options,
         )
@@ -230,15 +237,15 @@ def _make_batch(
 def _gradient(
     microbatches: Microbatches,
     layout: Layout,
-    loss_of: Callable[..., tuple[Array, dict[str, Array]]],
+    loss_of: Callable[..., tuple[Array, tuple[dict[str, Array], dict[str, PyTree]]]],
     aggregation: Slot,
     axis_name: str | None,
     params: Params,
     taken: tuple[TokenBatch, Array, Array],
-) -> tuple[PyTree, dict[str, Array]]:
-    """Sums gradient and metrics over the rows of a minibatch, whose leaves are `[b, L]` but for its rows' `[n, l]`."""
+) -> tuple[PyTree, tuple[dict[str, Array], dict[str, PyTree]]]:
+    """Sums gradient, metrics and summaries over a minibatch, whose leaves are `[b, L]` but for its rows' `[n, l]`."""
     batch, num_turns, valid = taken
-    batch = batch.replace(weight=aggregation(batch.mask, axis_name=axis_name))
+    batch = batch.replace(weight=aggregation(batch.mask, axis_name=axis_name)[0])
     rows = batch.rows
     folded = jax.tree.map(partial(fold, layout), batch.replace(rows=None)).replace(rows=rows)
     count = jnp.where(num_turns[:, None] > 0, valid, False).reshape(-1) if is_folded(layout) else num_turns
@@ -256,23 +263,24 @@ def _loss(
     params: Params,
     batch: TokenBatch,
     layout: Layout,
-) -> tuple[Array, dict[str, Array]]:
-    """Computes the sum of weighted losses of a microbatch; rows of the slots' arrays are turns."""
+) -> tuple[Array, tuple[dict[str, Array], dict[str, PyTree]]]:
+    """Computes the weighted loss, metrics and summaries of a microbatch; rows of the slots' arrays are turns."""
     said = judge_rows(model, params, batch.rows, layout)
 
     def turns(per_token: Array | None) -> Array | None:
         return None if per_token is None else per_token[:, layout.prompt :].reshape(-1, layout.slot)
 
+    turn = turns(batch.rows.turn)
     batch = batch.replace(rows=None)
     batch = jax.tree.map(turns, batch)
     log_prob, entropy = turns(said.log_prob), turns(said.entropy)
-    per_token = {
-        "policy_loss": batch.importance * bound["loss"](log_prob, batch.behavior_log_prob, batch.advantage, batch.mask)
-    }
+    policy_loss, summaries = bound["loss"](log_prob, batch.behavior_log_prob, batch.advantage, batch.mask)
+    per_token = {"policy_loss": batch.importance * policy_loss}
     for name, slot in bound.items():
         if name.startswith("regularizer/"):
             label = name.removeprefix("regularizer/")
-            per_token[label] = slot(log_prob, batch.reference_log_prob, entropy, batch.mask)
+            per_token[label], summary = slot(log_prob, batch.reference_log_prob, entropy, batch.mask, turn)
+            summaries |= summary
     if batch.target is not None:
         error = squared_loss(turns(said.value), jax.lax.stop_gradient(batch.target))
         per_token["value_loss"] = value_coefficient * jnp.where(batch.mask, error, 0.0)
@@ -286,7 +294,7 @@ def _loss(
             batch.weight * jnp.where(batch.mask, log_prob - batch.reference_log_prob, 0.0)
         )
     metrics["loss"] = total
-    return total, metrics
+    return total, (metrics, summaries)
 
 
 def _judge(model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode) -> RowStatistics:

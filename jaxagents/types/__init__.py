@@ -34,6 +34,7 @@ from jaxagents.types.learning import (
     Mean,
     Metrics,
     Policy,
+    Remembering,
     Rollout,
     Transition,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "Params",
     "Policy",
     "PyTree",
+    "Remembering",
     "Rollout",
     "State",
     "Task",

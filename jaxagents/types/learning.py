@@ -123,6 +123,21 @@ class Learner(NamedTuple):
     acting: Callable[[State], Params] | None = None
 
 
+class Remembering(NamedTuple):
+    """A choice of an algorithm that remembers something from update to update: running means, adaptive coefficients.
+
+    Attributes:
+        init: `(num_updates of the run) -> memory`, a pytree of arrays, the same on every device.
+        apply: `(memory, *arguments, **keywords) -> (result, summary)`: the result of such a choice without memory, and
+            a pytree of sums over what it was shown, which are added up over all that it is shown in an update.
+        update: `(memory, summary of the whole update) -> memory`.
+    """
+
+    init: Callable[[int], PyTree]
+    apply: Callable[..., tuple[Any, PyTree]]
+    update: Callable[[PyTree, PyTree], PyTree]
+
+
 class Agent(NamedTuple):
     """A policy and the learner that trains it.
 

@@ -18,6 +18,7 @@ from jaxagents.ops.episodes import credited_tokens
 from jaxagents.ops.group_filters import informative_groups
 from jaxagents.ops.reward_shaping import invalid_action_penalty
 from jaxagents.policies.contexts import judge_rows, see, to_rows
+from jaxagents.types import Remembering
 
 KEY = jax.random.key(3)
 CONTEXTS = {"markov": {"context_turns": 1, "prompt": False}, "history": {}, "thoughts": {"thought_tokens": 2}}
@@ -202,6 +203,48 @@ def test_a_changed_number_is_the_same_program(markov):
     numbers = state.numbers | {"loss": {"clip_epsilon": jnp.float32(0.4)}}
     update(state.replace(numbers=numbers), KEY, episode)
     assert len(traces) == count and set(state.numbers["loss"]) == {"clip_epsilon"}
+
+
+def remembered_turns(memory, log_prob, reference_log_prob, entropy, mask, turn, *, coefficient):
+    """A regulariser of nothing that remembers how many tokens of every turn it has seen."""
+    count = jnp.zeros(6).at[jnp.maximum(turn, 0).reshape(-1)].add(mask.reshape(-1))
+    return coefficient * memory["first"] * jnp.where(mask, log_prob, 0.0), count
+
+
+COUNTING = Remembering(
+    init=lambda num_updates: {"tokens": jnp.zeros(6), "first": jnp.float32(num_updates)},
+    apply=partial(remembered_turns, coefficient=0.5),
+    update=lambda memory, count: {"tokens": memory["tokens"] + count, "first": jnp.float32(0.0)},
+)
+
+
+def test_a_slot_remembers_all_tokens_of_an_update_by_turn(played):
+    policy, params, episode = played
+    options = {"num_updates": 3, "num_minibatches": 2, "num_epochs": 2}
+    learner = learner_of(policy, optax.sgd(1e-3), regularizers={"count": COUNTING}, **options)
+    state = learner.init(KEY, params)
+    assert float(state.numbers["regularizer/count"]["coefficient"]) == 0.5
+    assert float(state.memory["regularizer/count"]["first"]) == 3.0
+    update = jax.jit(learner.update)
+    state, first = update(state, KEY, episode)
+    expected = [np.sum(episode.action_mask & (episode.turn == turn)) for turn in range(6)]
+    np.testing.assert_array_equal(state.memory["regularizer/count"]["tokens"], 2.0 * np.asarray(expected))
+    state, second = update(state, KEY, episode)
+    np.testing.assert_array_equal(state.memory["regularizer/count"]["tokens"], 4.0 * np.asarray(expected))
+    assert float(first["count"]) < 0.0 == float(second["count"])
+
+
+def test_two_devices_remember_the_same_as_one(markov):
+    policy, params, episode = markov
+    one, _ = step(learner_of(policy, regularizers={"count": COUNTING}), params, episode)
+    learner = learner_of(policy, regularizers={"count": COUNTING}, axis_name="devices")
+    state = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), learner.init(KEY, params))
+    halves = jax.tree.map(lambda leaf: leaf.reshape(2, 4, *leaf.shape[1:]), episode.replace(layout=None))
+    halves = halves.replace(layout=episode.layout)
+    two, _ = jax.pmap(learner.update, axis_name="devices", in_axes=(0, None, 0))(state, KEY, halves)
+    tokens = two.memory["regularizer/count"]["tokens"]
+    np.testing.assert_array_equal(tokens[0], one.memory["regularizer/count"]["tokens"])
+    np.testing.assert_array_equal(tokens[0], tokens[1])
 
 
 def test_minibatches_are_of_whole_episodes_and_the_same_on_two_devices(markov):

@@ -111,6 +111,19 @@ def test_the_coefficient_may_be_traced(estimator):
     assert compiled._cache_size() == 1
 
 
+@pytest.mark.parametrize(
+    "term", [*KL, lambda *a, **k: -regularizers.entropy_bonus(a[0], None, a[0] - a[1], *a[3:], **k)]
+)
+def test_a_coefficient_may_be_one_per_turn(term):
+    turn = jnp.array([[0, 0, 1, 3]])
+    arguments = jnp.full((1, 4), -1.0), jnp.full((1, 4), -2.0), None, MASK
+    one = term(*arguments, coefficient=1.0)
+    actual = term(*arguments, turn, coefficient=jnp.array([0.1, 0.5]))
+    np.testing.assert_allclose(actual, jnp.array([[0.1, 0.1, 0.5, 0.5]]) * one, rtol=1e-6)
+    with pytest.raises(ValueError, match="`turn` must be given with a coefficient per turn, got None"):
+        term(*arguments, coefficient=jnp.array([0.1, 0.5]))
+
+
 def test_what_a_term_needs_is_required():
     some, mask = jnp.zeros((1, 2)), jnp.ones((1, 2), bool)
     for estimator in KL:
