@@ -140,6 +140,7 @@ def make_dialogue_evaluator(
     level: int | None = None,
     held_out: bool = True,
     num_rows: int | None = None,
+    turn_rewards: bool = False,
 ) -> Callable[[Params, Array], dict[str, Array]]:
     """Makes the evaluation of a language policy on fixed tasks.
 
@@ -151,6 +152,7 @@ def make_dialogue_evaluator(
         level: of the tasks.
         held_out: takes tasks that training never sees.
         num_rows: episodes that are played at once; None plays all of them at once.
+        turn_rewards: also compares the rewards of the first and the last turn, see `first_and_last`.
 
     Returns:
         `(params, key) -> results`, float32 `[num_episodes]` each: `episode_return`, `episode_length`, `success`,
@@ -173,11 +175,33 @@ def make_dialogue_evaluator(
         episode = play(params, key, jnp.arange(num_episodes, dtype=jnp.int32), num_rows)
         valid = episode.valid.astype(jnp.float32)
         length = jnp.sum(valid, axis=1)
-        return {
+        results = {
             "episode_return": jnp.sum(episode.reward * valid, axis=1),
             "episode_length": length,
             "success": episode.success.astype(jnp.float32),
             "invalid_action_rate": jnp.sum(valid * ~episode.action_valid, axis=1) / jnp.maximum(length, 1.0),
         }
+        return results | first_and_last(episode) if turn_rewards else results
 
     return evaluate
+
+
+def first_and_last(episode: Episode) -> dict[str, Array]:
+    """Compares the rewards of the first and the last turn, of attempts at the same problem.
+
+    Args:
+        episode: B episodes.
+
+    Returns:
+        Float32 `[B]` each: `first_turn_reward`, `last_turn_reward`, `turn_gain` (last minus first), and whether the
+        last was more (`improved`) or less (`worsened`).
+    """
+    last = jnp.maximum(jnp.sum(episode.valid, axis=1) - 1, 0)
+    first, last = episode.reward[:, 0], jnp.take_along_axis(episode.reward, last[:, None], axis=1)[:, 0]
+    return {
+        "first_turn_reward": first,
+        "last_turn_reward": last,
+        "turn_gain": last - first,
+        "improved": (last > first).astype(jnp.float32),
+        "worsened": (last < first).astype(jnp.float32),
+    }

@@ -64,6 +64,47 @@ def soft_overlong_penalty(
     return _subtract(episode, penalty * jnp.clip(excess / buffer_tokens, 0.0, 1.0))
 
 
+def self_correction_bonus(episode: Episode, *, coefficient: Array | float = 10.0) -> Episode:
+    """Adds `coefficient (reward_t - reward_{t - 1})` to the reward of every turn t but the first.
+
+    Args:
+        episode: B episodes of T turns, attempts at the same problem.
+        coefficient: alpha.
+
+    Returns:
+        The episodes with new rewards.
+
+    References:
+        Kumar et al. (2024), "Training Language Models to Self-Correct via Reinforcement Learning", section 5.2 (10).
+    """
+    before = jnp.pad(episode.reward, ((0, 0), (1, 0)))[:, :-1]
+    first = jnp.arange(episode.reward.shape[1])[None] == 0
+    return _subtract(episode, jnp.where(first, 0.0, coefficient * (before - episode.reward)))
+
+
+def only_turn(episode: Episode, *, turn: int) -> Episode:
+    """Keeps the reward of one turn and sets those of all others to zero.
+
+    Args:
+        episode: B episodes of T turns.
+        turn: counted from 0.
+
+    Returns:
+        The episodes with new rewards.
+
+    Raises:
+        ValueError: episodes do not have so many turns.
+
+    References:
+        Kumar et al. (2024), "Training Language Models to Self-Correct via Reinforcement Learning", eq. 3 (the second).
+    """
+    num_turns = episode.reward.shape[1]
+    if not 0 <= turn < num_turns:
+        raise ValueError(f"`turn` must be in [0, {num_turns}), the turns of an episode, got {turn}.")
+    other = jnp.arange(num_turns)[None] != turn
+    return _subtract(episode, jnp.where(other, episode.reward, 0.0))
+
+
 def _sampled_tokens(episode: Episode) -> Array:
     num_turns = episode.reward.shape[1]
     return sum_per_turn(episode.action_mask.astype(jnp.float32), episode.turn, num_turns=num_turns)

@@ -27,6 +27,10 @@ SHAPED = [
         partial(reward_shaping.soft_overlong_penalty, max_tokens=2, buffer_tokens=1, penalty=0.5),
         [[0.5, 2.0], [2.5, 0.0]],
     ),
+    # The second turn of row 0 gained one; row 1 has no second turn.
+    (partial(reward_shaping.self_correction_bonus, coefficient=10.0), [[1.0, 12.0], [3.0, 0.0]]),
+    (partial(reward_shaping.only_turn, turn=0), [[1.0, 0.0], [3.0, 0.0]]),
+    (partial(reward_shaping.only_turn, turn=1), [[0.0, 2.0], [0.0, 0.0]]),
 ]
 
 
@@ -55,3 +59,15 @@ def test_the_penalty_may_be_traced(episode):
     np.testing.assert_allclose(compiled(episode, 0.1), [[0.7, 1.9], [2.8, 0.0]], rtol=1e-6)
     np.testing.assert_allclose(compiled(episode, 1.0), [[-2.0, 1.0], [1.0, 0.0]], rtol=1e-6)
     assert compiled._cache_size() == 1
+
+
+def test_turning_right_into_wrong_costs_what_the_reverse_earns(make_episode):
+    episode = make_episode([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], [[1, 1]] * 4)
+    actual = reward_shaping.self_correction_bonus(episode, coefficient=2.0).reward
+    np.testing.assert_allclose(actual, [[0.0, 3.0], [1.0, -2.0], [1.0, 1.0], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize("turn", [-1, 2])
+def test_turns_that_episodes_do_not_have_are_refused(episode, turn):
+    with pytest.raises(ValueError, match=rf"`turn` must be in \[0, 2\), the turns of an episode, got {turn}"):
+        reward_shaping.only_turn(episode, turn=turn)

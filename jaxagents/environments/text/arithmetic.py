@@ -56,6 +56,7 @@ def make_environment(
     operations: Sequence[str] = OPERATIONS,
     story_fraction: float = 0.5,
     num_attempts: int = 1,
+    feedback: bool = True,
     reward: str = "sparse",
     held_out_fraction: float = 0.25,
 ) -> Environment:
@@ -66,7 +67,8 @@ def make_environment(
     second factor has one digit, and no intermediate result is negative. The action is the answer, most significant
     digit first, without leading zeros. After a wrong one, the problem is repeated with "wrong ." at its end, and with
     "nothing happens ." after what is no number, which uses up an attempt as well. `info["success"]` is set in the
-    step of the right answer.
+    step of the right answer, with which the episode ends. Without feedback, an episode has all of its attempts, every
+    one earns its own reward, and the problem is repeated with "wrong ?" whatever was answered.
 
     The expert's thought is the running result after each digit that it has worked in, most significant first:
     `1 2 + 3 4` is `4 2 , 4 6 ,`, since 12 + 30 = 42 and 42 + 4 = 46; `1 2 * 3` is `3 0 , 3 6 ,`, by the digits of the
@@ -83,6 +85,7 @@ def make_environment(
         operations: of "+", "-" and "*", equally likely.
         story_fraction: of the problems are stories.
         num_attempts: answers before the episode ends.
+        feedback: tells after an answer whether it was right; False asks for all attempts in any case.
         reward: "sparse" is 1 for the right answer; "dense" also gives the last wrong answer its share of right digits,
             those that agree from the first on, divided by the length of the longer number.
         held_out_fraction: of the tasks.
@@ -99,14 +102,15 @@ def make_environment(
     words, ids = make_words(DIGITS, OPERATIONS, ("=", ",", "wrong"), PEOPLE, OBJECTS, STORY, NOTHING_HAPPENS, PROMPT)
     digit_ids, answer_digits = ids(*DIGITS), max_answer_digits(num_digits, num_terms, operations)
     write_problem, num_words = _make_write_problem(max(num_digits), max(num_terms), ids)
-    messages = jnp.asarray(pad_all([ids(), ids("wrong", "."), ids(*NOTHING_HAPPENS)]))
+    messages = jnp.asarray(pad_all([ids(), ids("wrong", "."), ids(*NOTHING_HAPPENS), ids("wrong", "?")]))
     sample = _make_sample(num_digits, num_terms, operations, story_fraction)
     sample_task, sample_held_out_task = split_tasks(
         sample, identify, num_levels=len(num_digits), held_out_fraction=held_out_fraction
     )
 
     def observe(state: ArithmeticState) -> Array:
-        message = messages[jnp.where(state.valid, state.wrong.astype(jnp.int32), 2)]
+        told = jnp.where(state.valid, state.wrong.astype(jnp.int32), 2)
+        message = messages[told if feedback else jnp.where(state.num_steps > 0, 3, 0)]
         return compact(jnp.concatenate([state.problem, message]))
 
     def reset(key: Array, task: Task) -> tuple[ArithmeticState, TimeStep]:
@@ -128,9 +132,10 @@ def make_environment(
         success = valid & (number == state.answer)
         wrong = jnp.where(valid, ~success, state.wrong)
         state = state.replace(wrong=wrong, valid=valid, num_steps=state.num_steps + 1)
-        terminated = success | (state.num_steps >= num_attempts)
+        terminated = (success & feedback) | (state.num_steps >= num_attempts)
         share = digit_share(action, number_words(state.answer, digit_ids, answer_digits))
-        gain = jnp.where(valid & terminated, share, 0.0) if reward == "dense" else success
+        counts = valid & terminated if feedback else valid
+        gain = jnp.where(counts, share, 0.0) if reward == "dense" else success
         timestep = TimeStep(
             observation=observe(state),
             reward=gain.astype(jnp.float32),
@@ -140,9 +145,12 @@ def make_environment(
         )
         return state, timestep
 
+    def seen(state: ArithmeticState) -> Array:
+        return state.wrong if feedback else state.num_steps
+
     def fingerprint(state: ArithmeticState) -> Array:
         task = state.task
-        return hash_integers(identify(task), task["people"], task["object"], task["story"], state.wrong)
+        return hash_integers(identify(task), task["people"], task["object"], task["story"], seen(state))
 
     face = TextFace(
         words=words,

@@ -103,6 +103,27 @@ def test_wrong_and_ill_formed_answers_use_up_attempts():
     assert bool(timesteps[3].terminated) and not bool(timesteps[3].info["success"])
 
 
+@pytest.mark.parametrize("first", ["4 6", "4 5", "wrong"])
+def test_without_feedback_nothing_tells_what_an_answer_was_worth(first):
+    state, timesteps, texts = answer(make_task((12, 34), "+"), [first, "4 6"], num_attempts=2, feedback=False)
+    assert texts[:2] == ["1 2 + 3 4 = ?", "1 2 + 3 4 = ? wrong ?"]
+    assert [bool(t.terminated) for t in timesteps] == [False, False, True]
+    assert [float(t.reward) for t in timesteps] == [0.0, float(first == "4 6"), 1.0]
+    assert bool(timesteps[2].info["success"])
+    environment, reset, step = functions(num_attempts=2, feedback=False)
+    start, _ = reset(KEY, make_task((12, 34), "+"))
+    after, _ = step(KEY, start, jnp.asarray([environment.text.words.index("4"), -1, -1], jnp.int32))
+    again, _ = step(KEY, start, environment.text.expert(KEY, start))
+    assert int(environment.text.fingerprint(after)) == int(environment.text.fingerprint(again))
+    assert int(environment.text.fingerprint(after)) != int(environment.text.fingerprint(start))
+
+
+def test_without_feedback_the_last_answer_is_the_success_and_all_earn_their_share():
+    task = make_task((12, 34), "+")
+    _, timesteps, _ = answer(task, ["4 6", "4 5"], num_attempts=2, feedback=False, reward="dense")
+    assert [float(t.reward) for t in timesteps] == [0.0, 1.0, 0.5] and not bool(timesteps[2].info["success"])
+
+
 @pytest.mark.parametrize(
     ("text", "share"), [("4 5", 0.5), ("4 6", 1.0), ("6 4", 0.0), ("4", 0.5), ("4 6 0", 2 / 3), ("0 4 6", 0.0)]
 )
