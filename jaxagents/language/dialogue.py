@@ -71,8 +71,9 @@ def make_dialogue(
         level: of the tasks; a list is gone through in turn.
 
     Returns:
-        `(params, key, group int32 [n], num_rows=None) -> Episode` of the `N = n * G` episodes of the groups with these
-        global indices, played in `num_rows` rows (all at once by default).
+        `(params, key, group int32 [n], num_rows=None, *, temperature=None) -> Episode` of the `N = n * G` episodes of
+        the groups with these global indices, played in `num_rows` rows (all at once by default); `temperature`, float32
+        `[]`, takes the place of that of `sampling`.
 
     Raises:
         ValueError: the environment is no text world, or `group_size` is not positive.
@@ -83,9 +84,12 @@ def make_dialogue(
         raise ValueError(f"`group_size` must be at least 1, got {group_size}.")
     sampling = Sampling() if sampling is None else sampling
     sample_task = environment.sample_task if sample_task is None else sample_task
-    take_turn = partial(_take_turn, environment, policy, sampling)
 
-    def play(params: Params, key: Array, group: Array, num_rows: int | None = None) -> Episode:
+    def play(
+        params: Params, key: Array, group: Array, num_rows: int | None = None, *, temperature: Array | None = None
+    ) -> Episode:
+        chosen = sampling if temperature is None else sampling.replace(temperature=temperature)
+        take_turn = partial(_take_turn, environment, policy, chosen)
         task_key, reset_key, play_key = jax.random.split(key, 3)
         task = jax.vmap(lambda g: sample_task(jax.random.fold_in(task_key, g), level_of(level, g)))(group)
         start = jax.vmap(lambda g, t: environment.reset(jax.random.fold_in(reset_key, g), t))(group, task)

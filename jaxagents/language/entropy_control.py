@@ -1,0 +1,153 @@
+"""A collector that steers the entropy of a language policy by samples of other temperatures."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.language.collect import dialogue_metrics
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.ops.episodes import difference_from_group, same_group
+from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
+
+UNKNOWN = -1.0
+
+
+def make_entropy_control_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_groups: int,
+    group_size: int,
+    target_entropy: float,
+    max_control: int,
+    control_share: float = 0.25,
+    high_temperature: float = 1.2,
+    low_temperature: float = 0.8,
+    num_rows: int | None = None,
+    level: int | None = None,
+) -> Collector:
+    """Makes a collector that replaces some episodes by successful ones of a hotter or colder policy.
+
+    Further groups are played at the high temperature where the entropy of the last batch was below the target, else at
+    the low one. Of their episodes, those that succeeded in a group in which not all did are control samples. Up to
+    `max_control` of them, and half as many where the entropy is not below the target, take the places of the last
+    episodes of the batch, marked in `extras["control"]`. `ops.turn_credit.controlled` gives them their advantage.
+
+    Args:
+        environment: a text world, single instance.
+        policy: acts.
+        num_groups: tasks per batch, over all devices.
+        group_size: episodes per task.
+        target_entropy: in nats per token (paper: 0.25 to 1).
+        max_control: m, most control samples of a batch, over all devices (paper: 60 of 2560).
+        control_share: of groups that are played at another temperature, relative to `num_groups` (paper: a quarter).
+        high_temperature: raises the entropy (paper: 1.2).
+        low_temperature: lowers it (paper: 0.8).
+        num_rows: episodes that are played at once, over all devices; None plays all of them at once.
+        level: of the tasks.
+
+    Returns:
+        The collector; its steps are all episodes that are played. Its metrics are those of the batch before the
+        replacement, and `sampled_entropy` (mean of `-log p` of its tokens), `entropy_error` (from the target),
+        `temperature` and `control_fraction`.
+
+    Raises:
+        ValueError: a setting is out of range, or see `make_dialogue`.
+
+    References:
+        Wang et al. (2025), "Arbitrary Entropy Policy Optimization: Entropy Is Controllable in Reinforcement
+        Fine-tuning", section 4 and the released code.
+
+    Deviation: control samples are of further tasks, the code samples a quarter of the tasks of the batch again.
+    Deviation: each device steers by the entropy of its own part of the batch.
+    """
+    _check(num_groups, group_size, target_entropy, max_control, control_share, high_temperature, low_temperature)
+    play = make_dialogue(environment, policy, group_size=group_size, level=level)
+    steps = (num_groups + _num_further(num_groups, control_share)) * group_size
+
+    def init(key: Array, params: Params) -> PyTree:
+        del key, params
+        group = jnp.arange(num_groups, dtype=jnp.int32)
+        return {"group": group, "entropy": jnp.full(num_groups, UNKNOWN)}
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        group, last = state["group"], jnp.mean(state["entropy"])
+        local = group.shape[0]
+        rows = None if num_rows is None else max(1, num_rows * local // num_groups)
+        episode = play(params, key, group, rows)
+        below = last < target_entropy
+        temperature = jnp.where(below, high_temperature, low_temperature).astype(jnp.float32)
+        further = group[: _num_further(local, control_share)] + num_groups
+        control = play(params, key, further, rows, temperature=temperature)
+        most = max_control * local // num_groups
+        limit = jnp.where(last == UNKNOWN, 0, jnp.where(below, most, most // 2))
+        mixed, replaced = mix_in(episode, control, limit)
+        entropy = sampled_entropy(episode)
+        metrics = {
+            "sampled_entropy": entropy,
+            "entropy_error": jnp.abs(entropy.value - target_entropy),
+            "temperature": temperature,
+            "control_fraction": jnp.mean(replaced),
+        }
+        state = state | {"entropy": jnp.full(local, entropy.value)}
+        return state, mixed, dialogue_metrics(episode) | metrics
+
+    return Collector(init=init, collect=collect, steps_per_collect=steps)
+
+
+def _num_further(num_groups: int, control_share: float) -> int:
+    return max(1, round(control_share * num_groups))
+
+
+def sampled_entropy(episode: Episode) -> Mean:
+    """Computes the mean of `-log p` over sampled tokens, an unbiased estimate of their entropy at temperature 1."""
+    total = -jnp.sum(jnp.where(episode.action_mask, episode.behavior_log_prob, 0.0))
+    return Mean(total=total, count=jnp.sum(episode.action_mask, dtype=jnp.float32))
+
+
+def mix_in(episode: Episode, control: Episode, limit: Array) -> tuple[Episode, Array]:
+    """Puts successful episodes of mixed groups in the places of the last episodes of a batch.
+
+    Args:
+        episode: B episodes.
+        control: C episodes, C at most B, of other groups.
+        limit: int32 `[]`, most episodes that are replaced.
+
+    Returns:
+        The episodes with `extras["control"]`, and where they were replaced, both bool `[B]`.
+    """
+    num_episodes, num_control = episode.success.shape[0], control.success.shape[0]
+    difference, _ = difference_from_group(control.success.astype(jnp.float32), same_group(control))
+    useful = control.success & (difference > 0.0)
+    first_useful = jnp.argsort(~useful, stable=True)
+    rank = num_episodes - 1 - jnp.arange(num_episodes)
+    replaced = rank < jnp.minimum(limit, jnp.sum(useful))
+    source = first_useful[jnp.minimum(rank, num_control - 1)]
+
+    def choose(old: Array, new: Array) -> Array:
+        return jnp.where(replaced.reshape(-1, *(1,) * (old.ndim - 1)), new[source], old)
+
+    mixed = jax.tree.map(choose, episode, control)
+    return mixed.replace(extras={**mixed.extras, "control": replaced}), replaced
+
+
+def _check(
+    num_groups: int,
+    group_size: int,
+    target_entropy: float,
+    max_control: int,
+    control_share: float,
+    high_temperature: float,
+    low_temperature: float,
+) -> None:
+    for name, count in (("num_groups", num_groups), ("group_size", group_size), ("max_control", max_control)):
+        if count < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    if target_entropy < 0.0:
+        raise ValueError(f"`target_entropy` must not be negative, got {target_entropy}; try 0.5.")
+    if not 0.0 < control_share <= 1.0:
+        raise ValueError(f"`control_share` must be in (0, 1], got {control_share}; try 0.25.")
+    if not 0.0 < low_temperature <= high_temperature:
+        raise ValueError(
+            "`low_temperature` must be positive and at most `high_temperature`, "
+            f"got {low_temperature} and {high_temperature}; try 0.8 and 1.2."
+        )
