@@ -9,6 +9,7 @@ from flax import struct
 
 from jaxagents.types import Array, LanguageModel, Params, PyTree
 
+_SECTION, _MAX_SECTIONS = 16, 2  # Steps of decoding with one width of the cache, and how often it grows at most.
 _BLOCK = 256  # Entries of a vocabulary whose probabilities one matrix product sums up.
 
 
@@ -78,7 +79,7 @@ def decode(
     *,
     keys: Array,
     positions: Array,
-    index: Array,
+    index: Array | int,
     mask: Array,
     budget: Array,
     max_new_tokens: int,
@@ -93,11 +94,12 @@ def decode(
     Args:
         model: what to sample from.
         params: of the model.
-        cache: of W entries, of which `index .. index + max_new_tokens - 1` must be free.
+        cache: of W entries, of which `index .. index + max_new_tokens - 1` must be free. With a Python int as `index`,
+            missing ones are added in a few sections as decoding goes on: attention reads all there are.
         hidden: `[B, D]`, of the last token of each row's context.
         keys: typed PRNG keys `[B]`.
         positions: int32 `[B]`, of the next token of each row.
-        index: int32 `[]`, entry of the cache for the first new token.
+        index: int or int32 `[]`, entry of the cache for the first new token.
         mask: bool `[B, W]`, entries that are part of a row's context so far.
         budget: int32 `[B]`, most tokens of each row; 0: the row sits out.
         max_new_tokens: A, most tokens of any row.
@@ -114,7 +116,6 @@ def decode(
     # One batched draw of each row: counter-based generators are slow inside loops.
     uniforms = jax.vmap(lambda key: jax.random.uniform(key, (max_new_tokens,)))(keys).T
     positions, budget = positions.astype(jnp.int32), jnp.minimum(budget, max_new_tokens)
-    columns = jnp.arange(mask.shape[-1])
 
     def sample(loop: _Loop) -> _Loop:
         drawn = sample_token(model.logits(params, loop.hidden), uniforms[loop.step], sampling)
@@ -122,7 +123,7 @@ def decode(
         stop = loop.alive & jnp.any(token[:, None] == jnp.asarray(stop_ids, jnp.int32)[None], axis=-1)
         return loop.replace(
             step=loop.step + 1,
-            mask=loop.mask | ((columns == index + loop.step)[None] & loop.alive[:, None]),
+            mask=loop.mask | ((jnp.arange(loop.mask.shape[-1]) == index + loop.step)[None] & loop.alive[:, None]),
             alive=loop.alive & ~stop & (loop.step + 1 < budget),
             stopped=loop.stopped | stop,
             tokens=loop.tokens.at[loop.step].set(token),
@@ -147,7 +148,9 @@ def decode(
 
     loop = _start(cache, hidden, mask, budget, max_new_tokens)
     num_steps = max_new_tokens if write_last else max_new_tokens - 1
-    loop = jax.lax.while_loop(lambda loop: (loop.step < num_steps) & jnp.any(loop.alive), step, loop)
+    for end, width in _sections(num_steps, index, mask.shape[-1]):
+        loop = _widen(model, loop, width)
+        loop = jax.lax.while_loop(lambda loop, end=end: (loop.step < end) & jnp.any(loop.alive), step, loop)
     if not write_last:
         loop = sample(loop)
     rows = jax.tree.map(jnp.transpose, (loop.tokens, loop.sampled, loop.log_prob, loop.sampling_log_prob))
@@ -191,17 +194,16 @@ def generate(
         What was sampled.
     """
     batch_size, length = tokens.shape
-    width = length + max_new_tokens
     positions = jnp.maximum(jnp.cumsum(token_mask, axis=1) - 1, 0)
     order = jnp.arange(length)
     causal = (order[None, :] <= order[:, None])[None] & token_mask[:, None, :] & token_mask[:, :, None]
     cache, hidden = model.extend(
         params,
-        model.init_cache(batch_size, width),
+        model.init_cache(batch_size, length),
         tokens,
         positions=positions,
         index=jnp.int32(0),
-        mask=jnp.pad(causal, ((0, 0), (0, 0), (0, max_new_tokens))),
+        mask=causal,
     )
     last = jnp.max(jnp.where(token_mask, order[None], 0), axis=1)
     _, generation = decode(
@@ -211,8 +213,8 @@ def generate(
         jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0],
         keys=keys,
         positions=jnp.sum(token_mask, axis=1),
-        index=jnp.int32(length),
-        mask=jnp.pad(token_mask, ((0, 0), (0, max_new_tokens))),
+        index=length,
+        mask=token_mask,
         budget=jnp.full((batch_size,), max_new_tokens) if budget is None else budget,
         max_new_tokens=max_new_tokens,
         sampling=Sampling() if sampling is None else sampling,
@@ -272,6 +274,28 @@ def _start(cache: PyTree, hidden: Array, mask: Array, budget: Array, max_new_tok
         log_prob=jnp.zeros(shape),
         sampling_log_prob=jnp.zeros(shape),
     )
+
+
+def _sections(num_steps: int, index: Array | int, width: int) -> list[tuple[int, int]]:
+    """Returns where each section of decoding ends, and the entries that the cache has in it."""
+    if not isinstance(index, int) or index + num_steps <= width:
+        return [(num_steps, width)]
+    size = max(_SECTION, -(-num_steps // _MAX_SECTIONS))
+    ends = [*range(size, num_steps, size), num_steps]
+    return [(end, max(width, index + end)) for end in ends]
+
+
+def _widen(model: LanguageModel, loop: _Loop, width: int) -> _Loop:
+    """Adds free entries to the cache, up to `width`."""
+    batch_size, before = loop.mask.shape
+    if width == before:
+        return loop
+    cache = jax.tree.map(
+        lambda wide, old: jax.lax.dynamic_update_slice(wide, old, (0,) * old.ndim),
+        model.init_cache(batch_size, width),
+        loop.cache,
+    )
+    return loop.replace(cache=cache, mask=jnp.pad(loop.mask, ((0, 0), (0, width - before))))
 
 
 def _restrict(probability: Array, sampling: Sampling) -> Array:

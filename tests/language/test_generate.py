@@ -58,6 +58,20 @@ def test_greedy_is_the_argmax_of_full_passes_and_log_probs_agree():
         np.testing.assert_allclose(generation.log_prob[row], log_prob, atol=1e-5)
 
 
+def test_a_cache_that_grows_holds_what_a_large_one_does():
+    budget, keys = jnp.asarray([40, 17, 16, 1]), KEYS
+    run = functools.partial(generate, MODEL, PARAMS, TOKENS, TOKEN_MASK, keys=keys, budget=budget)
+    generation = jax.jit(lambda: run(max_new_tokens=40))()
+    np.testing.assert_array_equal(jnp.sum(generation.mask, axis=1), budget)
+    for row, prompt in enumerate(rows()):
+        said = np.asarray(generation.tokens[row])[: budget[row]]
+        logits = logits_of(jnp.asarray(np.concatenate([prompt, said, np.zeros(40 - len(said), np.int32)])))
+        log_probs = jax.nn.log_softmax(logits)[len(prompt) - 1 :]
+        np.testing.assert_allclose(
+            generation.log_prob[row, : len(said)], log_probs[jnp.arange(len(said)), said], atol=1e-5
+        )
+
+
 def test_sampled_log_probs_are_those_of_one_training_pass():
     generation = sample(TOKENS, TOKEN_MASK, KEYS, Sampling(temperature=2.0), stop_ids=(4,))
     tokens = jnp.concatenate([TOKENS, generation.tokens], axis=1)
