@@ -1,6 +1,7 @@
 """Sums, differences and products of small numbers, as formulas and as stories; numbers are one word per digit."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -134,8 +135,7 @@ def make_environment(
         state = state.replace(wrong=wrong, valid=valid, num_steps=state.num_steps + 1)
         terminated = (success & feedback) | (state.num_steps >= num_attempts)
         share = digit_share(action, number_words(state.answer, digit_ids, answer_digits))
-        counts = valid & terminated if feedback else valid
-        gain = jnp.where(counts, share, 0.0) if reward == "dense" else success
+        gain = jnp.where(valid & (terminated | (not feedback)), share, 0.0) if reward == "dense" else success
         timestep = TimeStep(
             observation=observe(state),
             reward=gain.astype(jnp.float32),
@@ -145,18 +145,11 @@ def make_environment(
         )
         return state, timestep
 
-    def seen(state: ArithmeticState) -> Array:
-        return state.wrong if feedback else state.num_steps
-
-    def fingerprint(state: ArithmeticState) -> Array:
-        task = state.task
-        return hash_integers(identify(task), task["people"], task["object"], task["story"], seen(state))
-
     face = TextFace(
         words=words,
         actions=np.asarray(pad_all([ids(*str(number)) for number in range(10**answer_digits)])),
         expert=lambda key, state: number_words(state.answer, digit_ids, answer_digits),
-        fingerprint=fingerprint,
+        fingerprint=partial(_fingerprint, feedback=feedback),
         sample_held_out_task=sample_held_out_task,
         num_levels=len(num_digits),
         prompt=lambda task: jnp.asarray(ids(*PROMPT)),
@@ -174,6 +167,12 @@ def make_environment(
         text=face,
     )
     return absorbing_world(environment)
+
+
+def _fingerprint(state: ArithmeticState, *, feedback: bool) -> Array:
+    """Computes a hash of the problem and of what was said about the last answer: uint32 `[]`."""
+    task, told = state.task, state.wrong if feedback else state.num_steps
+    return hash_integers(identify(task), task["people"], task["object"], task["story"], told)
 
 
 def _check(
