@@ -1,0 +1,99 @@
+"""Estimated progress as reward: what turns contribute, the estimator's step, and what the learner gets to see."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import struct
+
+from jaxagents.language.demonstrations import make_demonstrations
+from jaxagents.learners.microbatches import make_microbatches
+from jaxagents.learners.progress import contributions, make_progress_rewards
+from jaxagents.policies.contexts import judge_rows, row_layout, to_rows
+from jaxagents.types import Learner
+
+KEY = jax.random.key(4)
+RATE = 1e-3
+
+
+@pytest.fixture(scope="module")
+def shown(lake, speak, params_of):
+    policy = speak(lake, value_head=True, context_turns=1, prompt=False)
+    episode = jax.jit(make_demonstrations(lake, policy, noise=0.5))(KEY, jnp.arange(6))
+    return policy, params_of(policy), episode
+
+
+def by_hand(policy, params, episode):
+    """Computes the value at the last sampled token of every turn, `[B, T]`, in the plainest way."""
+    value = judge_rows(policy.model, params, to_rows(episode), row_layout(policy.layout)).value
+    shape = (*episode.valid.shape, policy.layout.slot)
+    mask = episode.action_mask.reshape(shape)
+    column = jnp.where(mask, jnp.arange(shape[2]), -1).max(axis=2)
+    taken = jnp.take_along_axis(value.reshape(shape), jnp.maximum(column, 0)[..., None], axis=2)[..., 0]
+    return jnp.where(column >= 0, taken, 0.0)
+
+
+@struct.dataclass
+class Inside:
+    """State of a learner that only notes its rewards."""
+
+    params: dict
+    seen: jax.Array
+
+
+@pytest.fixture(scope="module")
+def learned(shown):
+    """Returns states before and after an update, and metrics; the learner inside notes its rewards."""
+    policy, params, episode = shown
+    inside = Learner(
+        init=lambda key, params: Inside(params=params, seen=jnp.zeros(episode.reward.shape)),
+        update=lambda state, key, batch: (state.replace(seen=batch.reward), {"loss": jnp.float32(2.0)}),
+    )
+    learner = make_progress_rewards(
+        inside, policy.model, policy.layout, optax.sgd(RATE), contribution=2.0, grounding=0.5, num_exploring=1
+    )
+    update = jax.jit(learner.update)
+    before = learner.init(KEY, params)
+    after, metrics = update(before, KEY, episode)
+    return before, after, metrics, update
+
+
+def test_turns_contribute_the_value_of_their_last_token(shown):
+    policy, params, episode = shown
+    actual = contributions(policy.model, make_microbatches(policy.layout), params, episode)
+    np.testing.assert_allclose(actual, by_hand(policy, params, episode), atol=1e-5)
+    assert (np.asarray(actual)[~np.asarray(episode.valid)] == 0).all()
+
+
+def test_the_estimator_steps_towards_the_outcome(shown, learned):
+    policy, params, episode = shown
+    _, after, metrics, _ = learned
+    outcome = jnp.sum(episode.reward * episode.valid, axis=1)
+
+    @jax.jit
+    def loss(params):
+        return jnp.mean(jnp.square(jnp.sum(by_hand(policy, params, episode), axis=1) - outcome))
+
+    expected, grads = jax.value_and_grad(loss)(params)
+    np.testing.assert_allclose(metrics["progress_loss"], expected, rtol=1e-4)
+    moved = jax.tree.map(lambda old, grad: old - RATE * grad, params, grads)
+    jax.tree.map(lambda new, old: np.testing.assert_allclose(new, old, atol=1e-4), after.estimator, moved)
+
+
+def test_the_learner_sees_progress_and_executed_actions_once_the_estimator_has_explored(shown, learned):
+    policy, params, episode = shown
+    _, after, metrics, update = learned
+    assert float(metrics["loss"]) == 2.0 and not np.asarray(after.inner.seen).any()
+    executed = np.asarray(episode.valid & episode.action_valid)
+    np.testing.assert_allclose(metrics["executable_fraction"], executed.sum() / np.asarray(episode.valid).sum())
+    second, _ = update(after, KEY, episode)
+    expected = 2.0 * np.asarray(by_hand(policy, after.estimator, episode)) + 0.5 * executed
+    np.testing.assert_allclose(second.inner.seen, expected, rtol=1e-4, atol=1e-4)
+    jax.tree.map(np.testing.assert_array_equal, second.params, params)
+
+
+def test_models_without_value_head_are_refused(lake, speak):
+    policy = speak(lake, context_turns=1, prompt=False)
+    with pytest.raises(ValueError, match="`model` must have a value head to estimate progress"):
+        make_progress_rewards(None, policy.model, policy.layout, optax.sgd(RATE))
