@@ -24,9 +24,10 @@ def main(config: DictConfig) -> None:
     results = reproduce(paper, request)
     print_paper(results)
     picture = write_paper_curves(request.results_file.with_suffix(".png"), results)
-    told = {name: results[name] for name in ("paper", "verdict", "summary", "findings", "minutes")}
+    means = {arm: {name: told["mean"] for name, told in of.items()} for arm, of in results["summary"].items()}
     files = {"results": str(request.results_file.resolve()), "picture": str(picture.resolve())}
-    print(json.dumps(files | to_json(told)))
+    told = {name: results[name] for name in ("paper", "verdict", "minutes")}
+    print(json.dumps(files | to_json(told | {"means": means})))
 
 
 if __name__ == "__main__":

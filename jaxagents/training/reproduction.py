@@ -122,6 +122,9 @@ def reproduce(paper: Paper, request: Request) -> dict[str, Any]:
     results = read_results(request.results_file, paper.id)
     digests = {name: arm.digest for name, arm in composed.items()}
     results["arms"] = select_arms(results, digests, chosen if request.redo else ())
+    used = {arm["start"] for arm in results["arms"].values()}
+    results["starts"] = {digest: start for digest, start in results["starts"].items() if digest in used}
+    _require_metrics(paper, results)
     trained = next((arm for arm in composed.values() if "devices" in arm.config), None)
     if trained is not None:
         prepare_backend(make_section(DevicesConfig, "devices", trained.config["devices"]))
@@ -137,6 +140,7 @@ def reproduce(paper: Paper, request: Request) -> dict[str, Any]:
         arm = {"hash": job.composed.digest, "budget": budgets[job.composed.name], "start": start and start.digest}
         results["arms"].setdefault(job.composed.name, {**arm, "runs": {}})
         _run_job(paper, job, start, results, request.results_file, progress)
+        job.stages.clear()  # Compiled programs are large.
     results = conclude(paper, results)
     write_results(request.results_file, results)
     return results
@@ -204,6 +208,20 @@ def _check_job(paper: Paper, job: _Job) -> list[Any] | None:
     return list(budget_of(job.stages))
 
 
+def _require_metrics(paper: Paper, results: Mapping[str, Any]) -> None:
+    """Refuses earlier results without the curve of a metric, which was not reported then."""
+    for name, arm in results["arms"].items():
+        for run in arm["runs"].values():
+            for metric in reported_metrics(paper):
+                try:
+                    find_metric(metric, list(run["curves"]))
+                except ValueError as error:
+                    raise ValueError(
+                        f"`metrics` must be those that earlier results report, got {metric}, which is new to {name}; "
+                        "try redo=true, or leave it out."
+                    ) from error
+
+
 def _require_equal_budgets(paper: Paper, budgets: Mapping[str, Sequence[Any] | None]) -> None:
     if paper.budget == "none":
         return
@@ -235,7 +253,12 @@ def _prepare_starts(
                 say=progress.message,
                 redo=request.redo,
             )
-            results["starts"][digest] = {"evaluation": by_digest[digest].evaluation}
+            earlier = results["starts"].setdefault(digest, {"evaluation": by_digest[digest].evaluation})
+            if earlier["evaluation"] != by_digest[digest].evaluation:
+                raise ValueError(
+                    f"`starts` must hold the start {digest} of the earlier results, got one with another evaluation; "
+                    "try redo=true, or the folder and the code that they were made with."
+                )
         by_arm[job.composed.name] = by_digest[digest]
     if len(by_digest) > 1:
         groups = [" ".join(n for n, s in by_arm.items() if s.digest == digest) for digest in by_digest]

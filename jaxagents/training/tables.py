@@ -23,14 +23,15 @@ def print_paper(results: Mapping[str, Any], stream: TextIO | None = None) -> Non
     """Prints what `reproduction.conclude` returned, to stdout unless there is another `stream`."""
     console = Console(file=stream)
     console.print(f"{results['title']}\nThe paper: {results['claim']}", markup=False, highlight=False)
-    metrics = [metric for metric in results["metrics"] if any(metric in arm for arm in results["summary"].values())]
-    table = Table(title=f"{results['paper']}: mean and 95 % interval over seeds")
-    for column in ("arm", "seeds", *metrics, "minutes"):
-        table.add_column(column, justify="left" if column == "arm" else "right")
-    for name, of_metrics in results["summary"].items():
-        runs = results["arms"][name]["runs"]
-        cells = [describe_interval(of_metrics.get(metric)) for metric in metrics]
-        table.add_row(name, str(len(runs)), *cells, f"{sum(run['minutes'] for run in runs.values()):.1f}")
+    table = Table(title=f"{results['paper']}: means over seeds with 95 % intervals")
+    for column in ("metric", "arm", "mean", "interval", "seeds"):
+        table.add_column(column, justify="left" if column in ("metric", "arm") else "right")
+    for metric in results["metrics"]:
+        for name, of_metrics in results["summary"].items():
+            if metric in of_metrics:
+                mean, _, interval = describe_interval(of_metrics[metric]).partition(" ")
+                table.add_row(metric, name, mean, interval.strip("()"), str(of_metrics[metric]["num_seeds"]))
+        table.add_section()
     console.print(table)
     for finding in results["findings"]:
         told = f"{finding['verdict']}: {finding['expectation']}; {describe_finding(finding)}"
@@ -40,9 +41,11 @@ def print_paper(results: Mapping[str, Any], stream: TextIO | None = None) -> Non
 
 
 def describe_interval(interval: Mapping[str, float] | None) -> str:
-    """Returns "mean (low to high)", "-" for None."""
+    """Returns "mean (low to high)", the mean alone where the interval has no width, "-" for None."""
     if interval is None:
         return "-"
+    if interval["low"] == interval["high"]:
+        return f"{interval['mean']:.3g}"
     return f"{interval['mean']:.3g} ({interval['low']:.3g} to {interval['high']:.3g})"
 
 
