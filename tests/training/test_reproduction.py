@@ -24,7 +24,7 @@ from jaxagents.training.paper_curves import gather_arms, write_paper_curves
 from jaxagents.training.paper_report import write_paper_report
 from jaxagents.training.papers import load_paper, make_paper
 from jaxagents.training.reproduction import Request, reproduce
-from jaxagents.training.starts import prepare_start
+from jaxagents.training.starts import prepare_start, start_digest
 from jaxagents.training.tables import print_paper
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
@@ -86,7 +86,7 @@ def request(tmp_path, **options):
 
 def tiny_paper(**changes):
     arms = {"slow": ["optimizer.learning_rate=1e-4"], "fast": ["optimizer.learning_rate=1e-2"]}
-    stages = "stages=[{name: first}, {name: second}]"
+    stages = "stages=[{name: first, learner: {optimizer: {learning_rate: 0.001}}}, {name: second}]"
     values = {"experiment": "ppo_cartpole", "overrides": [*TINY, stages], "arms": arms, "start": "first"}
     expect = [{"better": "fast", "worse": "slow", "margin": 0.0}]
     values |= {"metric": "episode_return", "budget": "env_steps", "metrics": ["mean(train/entropy)"], "expect": expect}
@@ -237,8 +237,6 @@ def test_results_of_two_starts_are_never_mixed(trained, start, tmp_path):
 
 
 def test_starts_differ_with_what_determines_them(fast):
-    from jaxagents.training.starts import start_digest
-
     paper = tiny_paper()
 
     def digest(*overrides, seed=0):
