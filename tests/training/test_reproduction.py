@@ -22,6 +22,7 @@ from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.launch import run
 from jaxagents.training.paper_curves import gather_arms, write_paper_curves
 from jaxagents.training.paper_report import write_paper_report
+from jaxagents.training.paper_results import write_results
 from jaxagents.training.papers import load_paper, make_paper
 from jaxagents.training.reproduction import Request, reproduce
 from jaxagents.training.starts import prepare_start, start_digest
@@ -229,9 +230,9 @@ def test_a_damaged_start_is_trained_again_and_said(trained, fast, start):
 
 def test_results_of_two_starts_are_never_mixed(trained, start, tmp_path):
     results, folder = trained
-    changed = json.dumps(results).replace(json.dumps(start.evaluation["eval/episode_return"]), "-123.0")
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "p.json").write_text(changed)
+    changed = json.loads(json.dumps(results))
+    changed["starts"][start.digest]["evaluation"]["eval/episode_return"] -= 1.0
+    write_results(tmp_path / "results" / "p.json", changed)
     with pytest.raises(ValueError, match=f"must hold the start {start.digest} of the earlier results"):
         reproduce(tiny_paper(), replace(request(tmp_path, seeds=4), starts_folder=folder / "starts"))
 
