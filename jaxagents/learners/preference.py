@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.slots import Numbers, numbers_of
-from jaxagents.policies.contexts import Rows, fold, is_folded, judge_rows, to_rows
+from jaxagents.policies.contexts import Rows, fold, judge_rows, to_rows, turns_of_rows
 from jaxagents.types import (
     Agent,
     Array,
@@ -173,7 +173,7 @@ def _log_prob_of_episodes(model: LanguageModel, microbatches: Microbatches, para
     def judge(rows: Rows, layout: Layout) -> Array:
         return judge_rows(model, params, rows, layout).log_prob
 
-    per_token = microbatches.each(judge, to_rows(episode), _turns_of_rows(episode))
+    per_token = microbatches.each(judge, to_rows(episode), turns_of_rows(episode))
     return jnp.sum(jnp.where(episode.action_mask, per_token.reshape(episode.tokens.shape), 0.0), axis=1)
 
 
@@ -188,12 +188,7 @@ def _gradient_of_weighted_sum(
         return jax.grad(lambda params: jnp.sum(row_weight * judge_rows(model, params, rows, layout).log_prob))(params)
 
     inputs = (to_rows(episode), fold(episode.layout, per_token))
-    return microbatches.total(gradient, inputs, _turns_of_rows(episode))
-
-
-def _turns_of_rows(episode: Episode) -> Array:
-    valid = episode.valid
-    return (valid.reshape(-1) if is_folded(episode.layout) else jnp.sum(valid, axis=1)).astype(jnp.int32)
+    return microbatches.total(gradient, inputs, turns_of_rows(episode))
 
 
 def _renew(

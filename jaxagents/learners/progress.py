@@ -12,7 +12,7 @@ from flax import struct
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
 from jaxagents.ops.episodes import episode_return, last_action_token_mask, sum_per_turn
-from jaxagents.policies.contexts import Rows, fold, is_folded, judge_rows, to_rows
+from jaxagents.policies.contexts import Rows, fold, judge_rows, to_rows, turns_of_rows
 from jaxagents.types import (
     Agent,
     Array,
@@ -144,7 +144,7 @@ def contributions(model: LanguageModel, microbatches: Microbatches, params: Para
     def judge(rows: Rows, layout: Layout) -> Array:
         return judge_rows(model, params, rows, layout).value
 
-    value = microbatches.each(judge, to_rows(episode), _turns_of_rows(episode)).reshape(episode.tokens.shape)
+    value = microbatches.each(judge, to_rows(episode), turns_of_rows(episode)).reshape(episode.tokens.shape)
     said = jnp.where(last_action_token_mask(episode), value, 0.0)
     return sum_per_turn(said, episode.turn, num_turns=episode.layout.num_turns)
 
@@ -214,13 +214,8 @@ def _gradient(
         rows, weight = inputs
         return jax.grad(partial(_weighted_value, model, rows=rows, weight=weight, layout=layout))(params)
 
-    return microbatches.total(gradient, (to_rows(episode), fold(episode.layout, per_token)), _turns_of_rows(episode))
+    return microbatches.total(gradient, (to_rows(episode), fold(episode.layout, per_token)), turns_of_rows(episode))
 
 
 def _weighted_value(model: LanguageModel, params: Params, *, rows: Rows, weight: Array, layout: Layout) -> Array:
     return jnp.sum(weight * judge_rows(model, params, rows, layout).value)
-
-
-def _turns_of_rows(episode: Episode) -> Array:
-    valid = episode.valid
-    return (valid.reshape(-1) if is_folded(episode.layout) else jnp.sum(valid, axis=1)).astype(jnp.int32)

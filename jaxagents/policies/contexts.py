@@ -51,6 +51,12 @@ def fold(layout: Layout, per_token: Array) -> Array:
     return per_token.reshape(-1, layout.slot, *per_token.shape[2:])
 
 
+def turns_of_rows(episode: Episode) -> Array:
+    """Counts the turns of each row that took place, int32 `[n]`: a row is a turn where the layout is folded."""
+    valid = episode.valid
+    return (valid.reshape(-1) if is_folded(episode.layout) else jnp.sum(valid, axis=1)).astype(jnp.int32)
+
+
 def to_rows(episode: Episode) -> Rows:
     """Returns the rows that a model reads to judge the tokens of episodes, exactly as when it acted."""
     names = ("tokens", "token_mask", "position", "turn", "agent")
