@@ -33,8 +33,8 @@ def test_it_trains_evaluates_and_reports(name, tmp_path):
     evaluation = result["evaluation"]
     assert "episode_return" in evaluation and all(math.isfinite(value) for value in evaluation.values())
     rows = read_metrics(tmp_path)
-    losses = [row["train/loss"] for row in rows if "train/loss" in row]
-    assert losses and all(math.isfinite(loss) for loss in losses)
+    losses = {name: row[name] for row in rows for name in row if name.startswith("train/") and name.endswith("loss")}
+    assert losses and all(math.isfinite(loss) for loss in losses.values())
     assert rows[-1]["step"] == result["steps"] > 0
     checkpoints = {path.parent.name for path in (tmp_path / "checkpoints").rglob("last")}
     stages = [stage["name"] for stage in config.stages]
