@@ -10,13 +10,14 @@ import optax
 from flax import struct
 
 from jaxagents.learners import normalization as learner_normalization
-from jaxagents.learners.agents import per_agent, require_agents
+from jaxagents.learners.agents import living_weights, per_agent, require_agents
 from jaxagents.losses.policy_gradient import approximate_kl, clip_fraction, clipped_surrogate
 from jaxagents.losses.value import clipped_value_loss, squared_loss
 from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
 from jaxagents.ops.minibatches import block_size, shuffled_minibatches
 from jaxagents.policies import normalization as policy_normalization
 from jaxagents.policies.actor_critic import as_policy
+from jaxagents.policies.teams import separate_parameters
 from jaxagents.types import (
     ActorCritic,
     Agent,
@@ -181,10 +182,11 @@ def make_agent(
     num_epochs: int = 4,
     num_minibatches: int = 4,
     normalize_observations: bool = False,
+    share_parameters: bool = True,
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles PPO for an environment.
+    """Assembles PPO for an environment of one agent or of a team.
 
     Args:
         environment: gives the spaces.
@@ -193,13 +195,19 @@ def make_agent(
         num_epochs: see `make_ppo`.
         num_minibatches: see `make_ppo`.
         normalize_observations: standardises observations by running statistics.
+        share_parameters: False gives every agent of a team parameters of its own.
         axis_name: see `make_ppo`.
         **options: further arguments of `make_ppo`.
 
     Returns:
         The agent.
+
+    Raises:
+        ValueError: parameters that are not shared, without a team.
     """
     actor_critic = policy(environment.observation_space, environment.action_space)
+    if not share_parameters:
+        actor_critic = separate_parameters(actor_critic, environment.num_agents)
     make = partial(make_ppo, num_epochs=num_epochs, num_minibatches=num_minibatches, axis_name=axis_name, **options)
     make(actor_critic, optax.identity())  # Refuses settings before anything is compiled.
 
@@ -294,8 +302,7 @@ def _loss(
     }
     terms = list(per_element.values())
     if agent_mask is not None:
-        # Divided by the share of the living on all devices, so that a mean over devices is a mean over the living.
-        alive = agent_mask / jnp.maximum(_mean(jnp.mean(agent_mask), axis_name=axis_name), 1e-8)
+        alive = living_weights(agent_mask, axis_name=axis_name)
         terms = [term if name == "value_loss" else alive * term for name, term in per_element.items()]
     # One reduction for all: small kernels dominate small networks on CPU.
     means = jnp.mean(jnp.stack(terms), axis=range(1, 1 + log_prob.ndim))
