@@ -78,9 +78,12 @@ def with_successor(timestep: TimeStep, successor: TimeStep) -> TimeStep:
         successor: before it.
 
     Returns:
-        `timestep` with `info["next_observation"]` and, where there are masks, `info["next_action_mask"]`.
+        `timestep` with `info["next_observation"]` and, where there are masks, `info["next_action_mask"]` and
+        `info["next_agent_mask"]`.
     """
     info = {**timestep.info, "next_observation": successor.observation}
     if successor.action_mask is not None:
         info["next_action_mask"] = successor.action_mask
+    if "agent_mask" in successor.info:
+        info["next_agent_mask"] = successor.info["agent_mask"]
     return timestep.replace(info=info)

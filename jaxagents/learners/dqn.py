@@ -1,4 +1,4 @@
-"""Deep Q-networks with double, dueling, multi-step and prioritised variants."""
+"""Deep Q-networks with double, dueling, multi-step and prioritised variants, of one agent or of independent ones."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,13 +9,15 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners.agents import living_weights, mean_over_living, per_agent, require_agents
 from jaxagents.learners.replay import Sample, first_step, gather_step, make_replay_agent
 from jaxagents.losses.q import double_q_learning_error, q_learning_error
 from jaxagents.losses.value import huber_loss
 from jaxagents.ops.returns import n_step_transition
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
-from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params
+from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, Transition
 from jaxagents.values.q_function import QFunction
+from jaxagents.values.teams import separate_parameters
 
 
 @struct.dataclass
@@ -48,6 +50,7 @@ def make_dqn(
     epsilon_start: float = 1.0,
     epsilon_end: float = 0.05,
     epsilon_decay_updates: int = 10_000,
+    loss: Callable[..., tuple[Array, tuple[dict[str, Array], Array]]] | None = None,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes DQN over `Sample` batches; the length of their sequences is the `n` of the n-step targets.
@@ -67,18 +70,21 @@ def make_dqn(
         epsilon_start: share of random actions before the first update.
         epsilon_end: share after `epsilon_decay_updates`.
         epsilon_decay_updates: updates over which the share falls linearly.
+        loss: another objective of the same parameters, `(double, network, target_network, sample, hyperparameters) ->
+            (loss, (metrics, priority [B]))`; null takes the one above.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
         The learner; wrap it in `with_replay`. `metrics["priority"]` is `|error|`, float32 `[B]`.
         `transition.extras["next_action_mask"]` (bool `[n, B, A]`), where present, restricts the maximum;
-        `transition.extras["perspective"]` multiplies the discount, as in PPO.
+        `transition.extras["perspective"]` multiplies the discount, as in PPO. With an agent axis (rewards `[n, B, N]`)
+        it is independent Q-learning: the mean over agents, of the living where `extras["agent_mask"]` says who is.
 
     Raises:
         ValueError: if a number is out of its range.
 
     References:
-        Mnih et al. (2015), algorithm 1; Van Hasselt, Guez and Silver (2016), equation 4.
+        Mnih et al. (2015), algorithm 1; Van Hasselt, Guez and Silver (2016), equation 4; Tan (1993), section 4.
 
     Deviation: multi-step targets have no off-policy correction, as in Hessel et al. (2018), equation 1.
     """
@@ -102,7 +108,7 @@ def make_dqn(
         "epsilon_end": epsilon_end,
         "epsilon_decay_updates": epsilon_decay_updates,
     }
-    loss = partial(_loss, q_function, double)
+    objective = partial(partial(_loss, q_function, axis_name) if loss is None else loss, double)
 
     def init(key: Array, params: Params | None = None) -> DQNState:
         network = q_function.init(key) if params is None else params["network"]
@@ -117,7 +123,8 @@ def make_dqn(
 
     def update(state: DQNState, key: Array, batch: Sample) -> tuple[DQNState, Metrics]:
         del key
-        grads, (metrics, priority) = jax.grad(loss, has_aux=True)(
+        require_agents(batch.transition)
+        grads, (metrics, priority) = jax.grad(objective, has_aux=True)(
             state.network, state.target_network, batch, state.hyperparameters
         )
         if axis_name is not None:
@@ -147,10 +154,11 @@ def make_agent(
     buffer: Any,
     updates_per_rollout: int = 1,
     normalize_observations: bool = False,
+    share_parameters: bool = True,
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles DQN for an environment.
+    """Assembles DQN for an environment of one agent, or independent Q-learning for a team.
 
     Args:
         environment: gives the spaces.
@@ -159,13 +167,19 @@ def make_agent(
         buffer: `data.buffers.Buffer`.
         updates_per_rollout: see `with_replay`.
         normalize_observations: standardises observations by running statistics of the samples.
+        share_parameters: False gives every agent of a team parameters of its own.
         axis_name: see `make_dqn`.
         **options: further arguments of `make_dqn`.
 
     Returns:
         The agent.
+
+    Raises:
+        ValueError: parameters that are not shared, without a team.
     """
     q_function = value(environment.observation_space, environment.action_space)
+    if not share_parameters:
+        q_function = separate_parameters(q_function, environment.num_agents, environment.observation_space)
     make = partial(make_dqn, q_function, axis_name=axis_name, **options)
     make(optax.identity())  # Refuses settings before anything is compiled.
     return make_replay_agent(
@@ -179,8 +193,14 @@ def make_agent(
     )
 
 
+def discount_per_step(transition: Transition, discount: Array) -> Array:
+    """Returns the discount of every step, `[n, B]`, negative where the opponent values the successor."""
+    return jnp.broadcast_to(discount * transition.extras.get("perspective", 1.0), transition.terminated.shape)
+
+
 def _loss(
     q_function: QFunction,
+    axis_name: str | None,
     double: bool,
     network: Params,
     target_network: Params,
@@ -188,12 +208,15 @@ def _loss(
     hyperparameters: dict[str, Array],
 ) -> tuple[Array, tuple[dict[str, Array], Array]]:
     transition = batch.transition
+    reward = transition.reward
     reward, discount, index = n_step_transition(
-        transition.reward,
-        transition.terminated,
-        transition.truncated,
-        discount=hyperparameters["discount"] * transition.extras.get("perspective", 1.0),
+        reward,
+        per_agent(transition.terminated, reward),
+        per_agent(transition.truncated, reward),
+        discount=per_agent(discount_per_step(transition, hyperparameters["discount"]), reward),
     )
+    # Agents share the ends of their episodes.
+    index = index if index.ndim == 1 else index[:, 0]
     q = q_function.apply(network, first_step(transition.observation))
     action = first_step(transition.action)
     next_observation = gather_step(transition.next_observation, index)
@@ -207,9 +230,14 @@ def _loss(
     else:
         error = q_learning_error(q, action, reward, discount, next_q, next_action_mask=next_action_mask)
     losses = huber_loss(error, jnp.zeros_like(error), delta=hyperparameters["huber_delta"])
-    loss = jnp.mean(batch.weight * losses)
+    agent_mask = first_step(transition.extras.get("agent_mask"))
+    weight = per_agent(batch.weight, error)
+    if agent_mask is not None:
+        weight = weight * living_weights(agent_mask, axis_name=axis_name)
+    loss = jnp.mean(weight * losses)
     metrics = {"loss": loss, "absolute_error": jnp.mean(jnp.abs(error)), "q": jnp.mean(q)}
-    return loss, (metrics, jnp.abs(error))
+    priority = jnp.abs(error)
+    return loss, (metrics, priority if priority.ndim == 1 else mean_over_living(priority, agent_mask))
 
 
 def _check(**fractions: Any) -> None:

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation for feed-forward and recurrent actor-critics."""
+"""Proximal policy optimisation for feed-forward and recurrent actor-critics, of one agent or of teams."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,12 +10,14 @@ import optax
 from flax import struct
 
 from jaxagents.learners import normalization as learner_normalization
+from jaxagents.learners.agents import living_weights, per_agent, require_agents
 from jaxagents.losses.policy_gradient import approximate_kl, clip_fraction, clipped_surrogate
 from jaxagents.losses.value import clipped_value_loss, squared_loss
 from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
 from jaxagents.ops.minibatches import block_size, shuffled_minibatches
 from jaxagents.policies import normalization as policy_normalization
 from jaxagents.policies.actor_critic import as_policy
+from jaxagents.policies.teams import separate_parameters
 from jaxagents.types import (
     ActorCritic,
     Agent,
@@ -68,7 +70,7 @@ def make_ppo(
     target_kl: float | None = None,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes PPO with generalised advantage estimation over `Rollout` batches.
+    """Makes PPO with generalised advantage estimation over `Rollout` batches, with or without an agent axis.
 
     Minimises, over shuffled minibatches of sequences,
     `mean(clipped_surrogate + value_coefficient * value_loss - entropy_coefficient * entropy)`.
@@ -93,12 +95,18 @@ def make_ppo(
     Returns:
         The learner. `transition.extras["perspective"]`, where present, multiplies the discount: with -1 the successor
         is valued by the opponent, which turns the update into self-play of a zero-sum game.
+        With an agent axis (rewards `[T, B, N]`) it is IPPO, or MAPPO where the critic sees the team: the policy's terms
+        are means over the living (`extras["agent_mask"]`, bool `[T, B, N]`). The value is fitted for the dead as well,
+        because the living bootstrap from what the team still gets when they die.
 
     Raises:
-        ValueError: a count is not positive, or the batch does not divide (when the first update is traced).
+        ValueError: a count is not positive; when the first update is traced, the batch does not divide or a mask does
+            not fit the agents.
 
     References:
         Schulman et al. (2017), "Proximal Policy Optimization Algorithms", eq. 7 and 9.
+        De Witt et al. (2020), "Is Independent Learning All You Need in the StarCraft Multi-Agent Challenge?"
+        Yu et al. (2022), "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games".
 
     Deviation: minibatches take an equal share of every environment (or of every few environments), drawn at random,
         instead of a global shuffle, so that one seed gives the same updates on any number of devices.
@@ -130,9 +138,7 @@ def make_ppo(
 
     def update(state: PPOState, key: Array, rollout: Rollout) -> tuple[PPOState, Metrics]:
         num_steps, num_envs = rollout.transition.terminated.shape
-        if rollout.transition.reward.ndim != 2:
-            shape = rollout.transition.reward.shape
-            raise ValueError(f"`reward` must be [T, B] for PPO, got {shape} with an agent axis; try one agent.")
+        require_agents(rollout.transition)
         length = sequence_length or (num_steps if jax.tree.leaves(rollout.carry) else 1)
         if num_steps % length:
             raise ValueError(f"`sequence_length` must divide the {num_steps} steps of a rollout, got {length}.")
@@ -176,10 +182,11 @@ def make_agent(
     num_epochs: int = 4,
     num_minibatches: int = 4,
     normalize_observations: bool = False,
+    share_parameters: bool = True,
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles PPO for an environment.
+    """Assembles PPO for an environment of one agent or of a team.
 
     Args:
         environment: gives the spaces.
@@ -188,13 +195,19 @@ def make_agent(
         num_epochs: see `make_ppo`.
         num_minibatches: see `make_ppo`.
         normalize_observations: standardises observations by running statistics.
+        share_parameters: False gives every agent of a team parameters of its own.
         axis_name: see `make_ppo`.
         **options: further arguments of `make_ppo`.
 
     Returns:
         The agent.
+
+    Raises:
+        ValueError: parameters that are not shared, without a team.
     """
     actor_critic = policy(environment.observation_space, environment.action_space)
+    if not share_parameters:
+        actor_critic = separate_parameters(actor_critic, environment.num_agents)
     make = partial(make_ppo, num_epochs=num_epochs, num_minibatches=num_minibatches, axis_name=axis_name, **options)
     make(actor_critic, optax.identity())  # Refuses settings before anything is compiled.
 
@@ -229,13 +242,15 @@ def _evaluate(actor_critic: ActorCritic, state: PPOState, rollout: Rollout) -> P
     _, _, next_value = actor_critic.apply(
         state.params, next_carry, next_observation, first=jnp.zeros((1, num_steps), bool)
     )
+    perspective = transition.extras.get("perspective")
+    discount = state.hyperparameters["discount"]
     advantage = generalized_advantage(
         transition.reward,
         value,
         next_value.reshape(value.shape),
-        transition.terminated,
-        transition.truncated,
-        discount=state.hyperparameters["discount"] * transition.extras.get("perspective", 1.0),
+        per_agent(transition.terminated, value),
+        per_agent(transition.truncated, value),
+        discount=discount if perspective is None else discount * per_agent(perspective, value),
         trace_decay=state.hyperparameters["trace_decay"],
     )
     return PPOBatch(transition=transition, advantage=advantage, target=advantage + value, value=value, carry=carry)
@@ -272,8 +287,10 @@ def _loss(
         params, batch.carry, transition.observation, first=transition.first, action_mask=transition.action_mask
     )
     log_prob = distribution.log_prob(transition.action)
-    clip_epsilon = hyperparameters["clip_epsilon"]
-    advantage = normalize_advantage(batch.advantage, axis_name=axis_name) if normalize_advantages else batch.advantage
+    clip_epsilon, agent_mask = hyperparameters["clip_epsilon"], transition.extras.get("agent_mask")
+    advantage = batch.advantage
+    if normalize_advantages:
+        advantage = normalize_advantage(advantage, agent_mask, axis_name=axis_name)
     per_element = {
         "policy_loss": clipped_surrogate(log_prob, transition.behavior_log_prob, advantage, clip_epsilon=clip_epsilon),
         "value_loss": squared_loss(value, batch.target)
@@ -283,8 +300,12 @@ def _loss(
         "approximate_kl": approximate_kl(log_prob, transition.behavior_log_prob),
         "clip_fraction": clip_fraction(log_prob, transition.behavior_log_prob, clip_epsilon=clip_epsilon),
     }
+    terms = list(per_element.values())
+    if agent_mask is not None:
+        alive = living_weights(agent_mask, axis_name=axis_name)
+        terms = [term if name == "value_loss" else alive * term for name, term in per_element.items()]
     # One reduction for all: small kernels dominate small networks on CPU.
-    means = jnp.mean(jnp.stack(list(per_element.values())), axis=range(1, 1 + log_prob.ndim))
+    means = jnp.mean(jnp.stack(terms), axis=range(1, 1 + log_prob.ndim))
     metrics = dict(zip(per_element, means, strict=True))
     metrics["loss"] = (
         metrics["policy_loss"]

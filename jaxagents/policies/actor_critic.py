@@ -67,6 +67,7 @@ def make_actor_critic(
     memory: nn.Module | None = None,
     head: nn.Module | None = None,
     shared: bool = False,
+    critic_encoder: nn.Module | None = None,
 ) -> ActorCritic:
     """Makes a policy and a state-value function in one record.
 
@@ -77,25 +78,32 @@ def make_actor_critic(
         memory: see `make_policy`.
         head: of the policy, see `make_policy`.
         shared: True computes both heads from one torso, False gives the critic a torso of its own.
+        critic_encoder: of the critic's torso, which may see what the actor does not; None: as `encoder`.
 
     Returns:
         The actor-critic. Parameters: `{"actor": {"torso", "head"}, "critic": {"torso" (unless shared), "head"}}`; the
         carry is a pair (actor's, critic's), the latter empty when shared.
+
+    Raises:
+        ValueError: the action space is unbounded, or `critic_encoder` without a torso for it.
     """
+    if shared and critic_encoder is not None:
+        raise ValueError("`critic_encoder` must be null when `shared` is true; try `shared: false`.")
     policy = make_policy(observation_space, action_space, encoder=encoder, memory=memory, head=head)
     torso = _make_torso(observation_space, encoder, memory)
     head_module = head if head is not None else _make_head(action_space)
     to_distribution = _make_distribution(action_space)
+    critic_torso = torso if critic_encoder is None else _make_torso(observation_space, critic_encoder, memory)
     value_head = ValueHead()
 
     def init(key: Array) -> Params:
         actor_key, torso_key, head_key = jax.random.split(key, 3)
-        torso_params, features = torso.init(torso_key)
+        torso_params, features = critic_torso.init(torso_key)
         critic = {"head": value_head.init(head_key, features)}
         return {"actor": policy.init(actor_key), "critic": critic if shared else {"torso": torso_params, **critic}}
 
     def initial_carry(batch_shape: tuple[int, ...]) -> Carry:
-        return torso.initial_carry(batch_shape), () if shared else torso.initial_carry(batch_shape)
+        return torso.initial_carry(batch_shape), () if shared else critic_torso.initial_carry(batch_shape)
 
     def apply(params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None):
         actor, critic = params["actor"], params["critic"]
@@ -105,7 +113,7 @@ def make_actor_critic(
         if shared:
             critic_features = actor_features
         else:
-            critic_carry, critic_features = torso.apply(critic["torso"], critic_carry, observation, first)
+            critic_carry, critic_features = critic_torso.apply(critic["torso"], critic_carry, observation, first)
         return (actor_carry, critic_carry), distribution, value_head.apply(critic["head"], critic_features)
 
     return ActorCritic(init=init, initial_carry=initial_carry, apply=apply)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxagents.environments.teams import require_agents
 from jaxagents.environments.vectorized import vectorize
 from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.policies.actor_critic import act
@@ -69,7 +70,8 @@ def make_rollout_collector(
         tells, `success_rate`.
 
     Raises:
-        ValueError: a size is not positive, or the game has several players and is not `alternating` or `against`.
+        ValueError: a size is not positive, the game has several players and is not `alternating` or `against`, or
+            observations, rewards or masks do not fit the number of agents.
     """
     for name, value in (("num_envs", num_envs), ("num_steps", num_steps)):
         if value < 1:
@@ -79,6 +81,7 @@ def make_rollout_collector(
             f"`environment` must have one stream of rewards, got {environment.num_players} players in "
             f"{environment.name!r}; wrap it in `alternating` or `against`."
         )
+    require_agents(environment)
     batch = vectorize(episode_statistics(environment), reset_pool=reset_pool, level=level)
     agents = (environment.num_agents,) if environment.num_agents else ()
 
@@ -131,7 +134,8 @@ def _make_transition(
     action: Array,
     after: TimeStep,
 ) -> Transition:
-    extras = {key: after.info[key] for key in ("perspective", "next_action_mask") if key in after.info}
+    names = ("perspective", "next_action_mask", "next_agent_mask")
+    extras = {name: after.info[name] for name in names if name in after.info}
     if agent_mask is not None:
         extras["agent_mask"] = agent_mask
     return Transition(

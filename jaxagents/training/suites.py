@@ -44,6 +44,7 @@ from jaxagents.training.language_benchmarks import (
     world_subject,
 )
 from jaxagents.training.launch import prepare_backend
+from jaxagents.training.team_benchmarks import compare_returns, jaxmarl_subject, team_subject, train_and_evaluate
 
 Rows = dict[str, dict[str, float]]
 
@@ -63,9 +64,10 @@ def run_suite(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, 
     """
     suites: dict[str, Callable[..., tuple[Rows, dict[str, float]]]] = {
         "rl": _rl,
+        "marl": _marl,
+        "games": _games,
         "lm": _lm,
         "lm_vs_host": _lm_vs_host,
-        "games": _games,
     }
     if config.suite not in suites:
         raise ValueError(f"`suite` must be one of {', '.join(suites)}, got {config.suite!r}.")
@@ -106,6 +108,28 @@ def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
         for kind, seconds in startup_seconds(["experiment=ppo_cartpole"]).items():
             values[f"seconds_to_first_update/{kind}"] = seconds
     return rows, values
+
+
+def _marl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    settings, quick = config.marl, f"quick={str(config.quick).lower()}"
+    prepare_backend(DevicesConfig(cpu_threads=settings.cpu_threads))
+    spread = compose(config_folder, "experiment=ippo_spread", f"training.total_steps={settings.contest_steps}")
+    final = {"num_final_updates": settings.num_final_updates}
+    contest = [team_subject(spread, "ippo_spread", **final)]
+    if config.reference is not None:
+        contest.append(jaxmarl_subject(config.reference, spread, **final))
+    rows = measure([subject for subject, _ in contest], config.repeats)
+    values: dict[str, Any] = {"ippo_spread/final_return": float(np.mean(contest[0][1]))}
+    if config.reference is not None:
+        ours, theirs = (rows[subject.name]["per_second"] for subject, _ in contest)
+        values["ippo_spread/ratio_to_jaxmarl"] = ours / theirs
+        compared = compare_returns(*(returns for _, returns in contest))
+        values |= {f"ippo_spread/{name}": value for name, value in compared.items()}
+    for experiment in settings.experiments:
+        facts = train_and_evaluate(compose(config_folder, f"experiment={experiment}", quick))
+        rows[experiment] = {name: facts[name] for name in ("per_second", "spread", "compile_seconds")}
+        values |= {f"{experiment}/{name}": value for name, value in facts.items() if name not in rows[experiment]}
+    return rows, _flat(rows, "steps_per_second") | values
 
 
 def _lm(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:

@@ -46,11 +46,11 @@ class TimeStep:
         truncated: bool `[]`, the episode was cut: bootstrap with the value of the true successor.
         action_mask: bool `[A]` (`[N, A]` with agents), True = allowed; None when every action always is.
         player: int32 `[]`, who acts next in a turn-based game; None elsewhere.
-        info: dict of arrays. Keys in use: `next_observation` and `next_action_mask` (of the true successor, put there
-            by automatic resets),
-            `episode_return`, `episode_length` (running totals of the episode the step belongs to), `agent_mask`
-            (bool `[N]`, True = the agent exists and is alive), `perspective` (+1 the same player acts next, -1 the
-            opponent does, in zero-sum games), `success` (bool).
+        info: dict of arrays. Keys in use: `next_observation`, `next_action_mask` and `next_agent_mask` (of the true
+            successor, put there by automatic resets), `episode_return`, `episode_length` (running totals of the episode
+            the step belongs to), `agent_mask` (bool `[N]`, True = the agent exists and is alive), `world_state`
+            (float32 `[S]`, a team's world as a whole), `perspective` (+1 the same player acts next, -1 the opponent
+            does, in zero-sum games), `success` (bool).
     """
 
     observation: PyTree

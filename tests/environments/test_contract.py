@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments import contextual_gridworld, tmaze
+from jaxagents.environments import contextual_gridworld, coordination, tmaze
+from jaxagents.environments.teams import agent_ids, team_view
 from jaxagents.environments.wrappers import against, alternating, auto_reset, episode_statistics
 from jaxagents.types import Discrete
 
@@ -32,6 +33,8 @@ LIGHT = {
     "brax_fast": lambda: suite("brax")("fast", max_steps=5),
     "sokoban": lambda: suite("jumanji")("Sokoban-v0", max_steps=5),
     "mpe_spread": lambda: suite("jaxmarl")("MPE_simple_spread_v3", max_steps=5),
+    "two_step_game": coordination.make_two_step_game,
+    "two_step_game_of_a_team": lambda: team_view(agent_ids(coordination.make_two_step_game())),
 }
 HEAVY = {
     "acrobot": lambda: suite("gymnax")("Acrobot-v1", params={"max_steps_in_episode": 5}),

@@ -41,8 +41,9 @@ def make_environment(
     """Makes an environment of JaxMARL with an agent axis in place of its dicts.
 
     Observations are padded with zeros to the largest; the action space is the largest, and `action_mask` excludes
-    what an agent does not have. `info["agent_mask"]` says who is alive, and in SMAX `info["success"]` whether the
-    battle was won. The step limit truncates. The task `{"key": uint32 [2]}` fixes the initial state.
+    what an agent does not have. `info["agent_mask"]` says who is alive; in SMAX `info["success"]` says whether the
+    battle was won and `info["world_state"]` what the whole world looks like. The step limit truncates. The task
+    `{"key": uint32 [2]}` fixes the initial state.
 
     Args:
         name: as JaxMARL calls it, for example "MPE_simple_spread_v3" or "HeuristicEnemySMAX".
@@ -68,8 +69,11 @@ def make_environment(
     world_reset, step_env = permissive(world.reset), permissive(world.step_env)
     allowed = _masker(world, agents, spaces)
 
-    def extras(state: State, agent_mask: Array) -> dict[str, Array]:
-        return {"agent_mask": agent_mask} | ({} if won is None else {"success": won(state)})
+    def extras(state: State, observations: dict[str, Array], agent_mask: Array) -> dict[str, Array]:
+        info = {"agent_mask": agent_mask}
+        if "world_state" in observations:
+            info["world_state"] = observations["world_state"].astype(jnp.float32)
+        return info if won is None else info | {"success": won(state)}
 
     def reset(key: Array, task: Task) -> tuple[State, TimeStep]:
         del key
@@ -78,7 +82,7 @@ def make_environment(
             _stack_padded([observations[agent] for agent in agents]),
             reward_shape=(len(agents),),
             action_mask=allowed(state),
-            info=extras(state, jnp.ones(len(agents), bool)),
+            info=extras(state, observations, jnp.ones(len(agents), bool)),
         )
         return state, timestep
 
@@ -97,7 +101,7 @@ def make_environment(
             terminated=done & (not only_time_ends),
             truncated=done & only_time_ends,
             action_mask=allowed(state),
-            info=extras(state, alive | only_time_ends),
+            info=extras(state, observations, alive | only_time_ends),
         )
         return state, timestep
 

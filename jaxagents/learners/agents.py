@@ -1,0 +1,91 @@
+"""The agent axis of batches: `[T, B, N, ...]` where there is one, `[T, B, ...]` where there is not."""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.types import Array, PyTree, Transition
+
+
+def per_agent(values: Array, like: Array) -> Array:
+    """Repeats what all agents share for each of them.
+
+    Args:
+        values: `[T, B]`, flags or factors of a step.
+        like: `[T, B]` or `[T, B, N]`.
+
+    Returns:
+        `values` in the shape of `like`.
+    """
+    return jnp.broadcast_to(values.reshape(values.shape + (1,) * (like.ndim - values.ndim)), like.shape)
+
+
+def living_weights(agent_mask: Array, *, axis_name: str | None = None) -> Array:
+    """Computes weights of which a mean over all agents is the mean over the living.
+
+    Divided by the share of the living on all devices: a mean over devices is then exact as well.
+
+    Args:
+        agent_mask: bool, any shape, True = alive.
+        axis_name: mapped axis over whose members the agents are spread.
+
+    Returns:
+        float32 of the same shape: zero for the dead; zero for all where nobody lives.
+    """
+    share = jnp.mean(agent_mask, dtype=jnp.float32)
+    if axis_name is not None:
+        share = jax.lax.pmean(share, axis_name)
+    return agent_mask / jnp.maximum(share, 1e-8)
+
+
+def mean_over_living(values: Array, agent_mask: Array | None) -> Array:
+    """Computes the mean over the last axis, of agents that are alive; zero where none is.
+
+    Args:
+        values: `[..., N]`.
+        agent_mask: bool `[..., N]`; None where all are.
+    """
+    if agent_mask is None:
+        return jnp.mean(values, axis=-1)
+    return jnp.sum(values * agent_mask, axis=-1) / jnp.maximum(jnp.sum(agent_mask, axis=-1), 1)
+
+
+def team_state(observation: PyTree) -> Array:
+    """Returns what the team sees, float32 `[B, S]`.
+
+    Args:
+        observation: leaves `[B, N, ...]`. Its entry `team` (see `environments.teams.team_view`) where it has one, which
+            is the same for all agents; else everything that the agents see, in one vector.
+    """
+    if isinstance(observation, Mapping) and "team" in observation:
+        return observation["team"][:, 0]
+    leaves = [leaf.reshape(leaf.shape[0], -1).astype(jnp.float32) for leaf in jax.tree.leaves(observation)]
+    return jnp.concatenate(leaves, axis=-1)
+
+
+def require_agents(transition: Transition) -> None:
+    """Refuses experience whose rewards and masks disagree about the agents.
+
+    Args:
+        transition: leaves `[T, B, ...]` or `[T, B, N, ...]`.
+
+    Raises:
+        ValueError: with both shapes.
+    """
+    shape, steps = transition.reward.shape, transition.terminated.shape
+    if shape[: len(steps)] != steps or len(shape) > len(steps) + 1:
+        raise ValueError(
+            f"`reward` must be [T, B] or [T, B, N] with [T, B] = {steps}, got {shape}; try one number per agent."
+        )
+    agent_mask, action_mask = transition.extras.get("agent_mask"), transition.action_mask
+    if agent_mask is not None and agent_mask.shape != shape:
+        raise ValueError(
+            f"`agent_mask` must be [T, B, N] as `reward` is, got {agent_mask.shape} and {shape}; "
+            "try one flag per agent, False for those that only pad."
+        )
+    if action_mask is not None and action_mask.shape[:-1] != shape:
+        raise ValueError(
+            f"`action_mask` must be {shape} as `reward`, with a last axis of actions, got {action_mask.shape}; "
+            "try one row per agent, with what an agent lacks masked out."
+        )

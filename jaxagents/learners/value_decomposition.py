@@ -1,0 +1,173 @@
+"""Values of a team as mixtures of the values of its agents: VDN and QMIX."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxagents.learners.agents import mean_over_living, team_state
+from jaxagents.learners.dqn import discount_per_step, make_dqn
+from jaxagents.learners.replay import Sample, first_step, gather_step, make_replay_agent
+from jaxagents.losses.q import mask_q, select_action
+from jaxagents.losses.value import huber_loss
+from jaxagents.ops.returns import n_step_transition
+from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
+from jaxagents.types import Agent, Array, Environment, Learner, Params, PyTree
+from jaxagents.values.q_function import QFunction
+from jaxagents.values.teams import separate_parameters
+
+
+def make_value_decomposition(
+    q_function: QFunction,
+    mixer: nn.Module,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_agents: int,
+    observation_space: PyTree,
+    **options: Any,
+) -> Learner:
+    """Makes DQN of the team's value, over `Sample` batches with an agent axis.
+
+    Minimises `mean(weight * huber(return + discount^n Q_target(s_n, a*) - Q(s_0, a_0)))`, where
+    `Q(s, a) = mixer(q_1(o_1, a_1), ..., q_N(o_N, a_N), s)` and `a*` holds the best action of every agent. Rewards are
+    means over the living agents, as the episode's return is. Dead agents, and those that only pad, add a value of zero.
+
+    Args:
+        q_function: of one agent, applied along the agent axis; see `separate_parameters` for one of each agent.
+        mixer: a module of `networks.mixers`; sums give VDN, monotonic mixtures QMIX.
+        optimizer: an optax transformation, clipping and schedule included.
+        num_agents: N.
+        observation_space: of one agent; gives the size of the state (see `learners.agents.team_state`).
+        **options: further arguments of `make_dqn`.
+
+    Returns:
+        The learner; wrap it in `with_replay`. Its network is `{"agents", "mixer"}`. `extras["next_action_mask"]` (bool
+        `[n, B, N, A]`) restricts the maxima, `extras["agent_mask"]` and `extras["next_agent_mask"]` (bool `[n, B, N]`)
+        say who is alive.
+
+    Raises:
+        ValueError: a number is out of its range, or there is no team.
+
+    References:
+        Sunehag et al. (2018), equation 2; Rashid et al. (2018), equation 6; double Q-learning as in the latter's code.
+    """
+    team = _make_team(q_function, mixer, num_agents, observation_space)
+    return make_dqn(team, optimizer, loss=partial(_loss, q_function, mixer, num_agents), **options)
+
+
+def _make_team(q_function: QFunction, mixer: nn.Module, num_agents: int, observation_space: PyTree) -> QFunction:
+    """Makes the values that the agents act by, of parameters `{"agents", "mixer"}`."""
+    if num_agents < 1:
+        raise ValueError(f"`num_agents` must be at least 1, got {num_agents}; try `learner=dqn` without an agent axis.")
+
+    def init(key: Array) -> Params:
+        agents_key, mixer_key = jax.random.split(key)
+        observation = jax.tree.map(lambda space: jnp.zeros((1, num_agents, *space.shape)), observation_space)
+        return {
+            "agents": q_function.init(agents_key),
+            "mixer": mixer.init(mixer_key, jnp.zeros((1, num_agents)), team_state(observation)),
+        }
+
+    return QFunction(init=init, apply=lambda params, observation: q_function.apply(params["agents"], observation))
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    value: Callable[..., QFunction],
+    mixer: nn.Module,
+    optimizer: Callable[..., optax.GradientTransformation],
+    buffer: Any,
+    updates_per_rollout: int = 1,
+    normalize_observations: bool = False,
+    share_parameters: bool = True,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles value decomposition for a team.
+
+    Args:
+        environment: gives the spaces and the number of agents.
+        value: `(observation_space, action_space) -> QFunction` of one agent.
+        mixer: see `make_value_decomposition`.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
+        buffer: `data.buffers.Buffer`.
+        updates_per_rollout: see `with_replay`.
+        normalize_observations: standardises observations by running statistics of the samples.
+        share_parameters: False gives every agent parameters of its own.
+        axis_name: see `make_dqn`.
+        **options: further arguments of `make_dqn`.
+
+    Returns:
+        The agent.
+
+    Raises:
+        ValueError: the environment has no agent axis.
+    """
+    space, num_agents = environment.observation_space, environment.num_agents
+    q_function = value(space, environment.action_space)
+    if not share_parameters:
+        q_function = separate_parameters(q_function, num_agents, space)
+    make = partial(
+        make_value_decomposition,
+        q_function,
+        mixer,
+        num_agents=num_agents,
+        observation_space=space,
+        axis_name=axis_name,
+        **options,
+    )
+    make(optax.identity())  # Refuses settings before anything is compiled.
+    return make_replay_agent(
+        make_epsilon_greedy(_make_team(q_function, mixer, num_agents, space)),
+        lambda num_updates: make(optimizer(num_updates * updates_per_rollout)),
+        buffer,
+        space,
+        updates_per_rollout=updates_per_rollout,
+        normalize_observations=normalize_observations,
+        axis_name=axis_name,
+    )
+
+
+def _loss(
+    q_function: QFunction,
+    mixer: nn.Module,
+    num_agents: int,
+    double: bool,
+    network: Params,
+    target_network: Params,
+    batch: Sample,
+    hyperparameters: dict[str, Array],
+) -> tuple[Array, tuple[dict[str, Array], Array]]:
+    transition = batch.transition
+    if transition.reward.shape[2:] != (num_agents,):
+        raise ValueError(f"`reward` must be [n, B, {num_agents}] for the mixer, got {transition.reward.shape}.")
+    agent_mask = transition.extras.get("agent_mask")
+    reward, discount, index = n_step_transition(
+        mean_over_living(transition.reward, agent_mask),
+        transition.terminated,
+        transition.truncated,
+        discount=discount_per_step(transition, hyperparameters["discount"]),
+    )
+    observation, next_observation = first_step(transition.observation), gather_step(transition.next_observation, index)
+    next_q = q_function.apply(target_network["agents"], next_observation)
+    selector = q_function.apply(network["agents"], next_observation) if double else next_q
+    next_action_mask = gather_step(transition.extras.get("next_action_mask"), index)
+    next_action = jnp.argmax(mask_q(selector, next_action_mask), axis=-1)
+
+    def mix(params: Params, q: Array, alive: Array | None, observation: PyTree) -> Array:
+        return mixer.apply(params["mixer"], q if alive is None else jnp.where(alive, q, 0.0), team_state(observation))
+
+    q = select_action(q_function.apply(network["agents"], observation), first_step(transition.action))
+    team_q = mix(network, q, first_step(agent_mask), observation)
+    next_alive = gather_step(transition.extras.get("next_agent_mask"), index)
+    next_team_q = mix(target_network, select_action(next_q, next_action), next_alive, next_observation)
+    error = jax.lax.stop_gradient(reward + discount * next_team_q) - team_q
+    losses = huber_loss(error, jnp.zeros_like(error), delta=hyperparameters["huber_delta"])
+    loss = jnp.mean(batch.weight * losses)
+    metrics = {"loss": loss, "absolute_error": jnp.mean(jnp.abs(error)), "q": jnp.mean(team_q)}
+    return loss, (metrics, jnp.abs(error))

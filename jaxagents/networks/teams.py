@@ -1,0 +1,48 @@
+"""Encoders of observations that have several entries, as those of agents that see their team."""
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxagents.types import Array, PyTree
+
+
+class Entry(nn.Module):
+    """Shows an encoder one entry of the observation.
+
+    Attributes:
+        entry: its name.
+        encoder: `entry [..., *shape] -> features [..., F]`.
+    """
+
+    entry: str
+    encoder: nn.Module
+
+    @nn.compact
+    def __call__(self, observation: PyTree) -> Array:
+        """Computes features `[..., F]` of a dict of arrays.
+
+        Raises:
+            ValueError: there is no such entry.
+        """
+        if not hasattr(observation, "keys") or self.entry not in observation:
+            found = sorted(observation) if hasattr(observation, "keys") else type(observation).__name__
+            raise ValueError(
+                f"`entry` must be one of the observation's, got {self.entry!r} and {found}; try `team_view` around the "
+                "environment."
+            )
+        return self.encoder(observation[self.entry])
+
+
+class Joined(nn.Module):
+    """Shows an encoder all entries of the observation, as one vector.
+
+    Attributes:
+        encoder: `[..., D] -> features [..., F]`.
+    """
+
+    encoder: nn.Module
+
+    @nn.compact
+    def __call__(self, observation: PyTree) -> Array:
+        """Computes features `[..., F]` of a dict of vectors `[..., D_i]`, in the order of their names."""
+        return self.encoder(jnp.concatenate([observation[name] for name in sorted(observation)], axis=-1))

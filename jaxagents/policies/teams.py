@@ -1,0 +1,55 @@
+"""A set of parameters for every agent of a team, as a combinator of policies and actor-critics."""
+
+from typing import TypeVar
+
+import jax
+
+from jaxagents.types import ActorCritic, Array, Carry, Params, Policy, PyTree
+
+_Actor = TypeVar("_Actor", Policy, ActorCritic)
+
+
+def separate_parameters(policy: _Actor, num_agents: int) -> _Actor:
+    """Gives every agent parameters of its own; without this, all agents share them.
+
+    Args:
+        policy: a `Policy` or an `ActorCritic` of one agent.
+        num_agents: N.
+
+    Returns:
+        A record of the same type for observations `[T, B, N, ...]` and carries `[B, N, ...]`; the leaves of its
+        parameters have a leading axis of N.
+
+    Raises:
+        ValueError: `num_agents` is not positive, or (when applied) not that of the observations.
+    """
+    if num_agents < 1:
+        raise ValueError(
+            f"`num_agents` must be at least 1 for separate parameters, got {num_agents}; try sharing them."
+        )
+
+    def init(key: Array) -> Params:
+        return jax.vmap(policy.init)(jax.random.split(key, num_agents))
+
+    def apply(
+        params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None
+    ) -> tuple:
+        found = jax.tree.leaves(observation)[0].shape[2]
+        if found != num_agents:
+            raise ValueError(
+                f"`observation` must be [T, B, {num_agents}, ...] for as many parameters, got {found} agents."
+            )
+
+        def apply_one(params: Params, carry: Carry, observation: PyTree, action_mask: Array | None) -> tuple:
+            return policy.apply(params, carry, observation, first=first, action_mask=action_mask)
+
+        # The carry has no time axis.
+        return jax.vmap(apply_one, in_axes=(0, 1, 2, 2), out_axes=_out_axes(policy))(
+            params, carry, observation, action_mask
+        )
+
+    return policy._replace(init=init, apply=apply)
+
+
+def _out_axes(policy: Policy | ActorCritic) -> tuple[int, ...]:
+    return (1, 2, 2) if isinstance(policy, ActorCritic) else (1, 2)

@@ -1,0 +1,34 @@
+"""The two-step game, entry by entry."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.environments.coordination import RISKY_PAYOFF, SAFE_PAYOFF, make_two_step_game
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("first_choice", [0, 1])
+@pytest.mark.parametrize("action", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_every_way_through_the_game(first_choice, action):
+    environment = make_two_step_game()
+    state, timestep = environment.reset(KEY, environment.sample_task(KEY))
+    np.testing.assert_array_equal(timestep.observation, [[1, 0, 0, 0]] * 2)
+    # The second agent's choice at the start changes nothing.
+    for other in (0, 1):
+        second, timestep = environment.step(KEY, state, jnp.array([first_choice, other]))
+        np.testing.assert_array_equal(timestep.observation, [np.eye(4)[1 + first_choice]] * 2)
+        assert not timestep.terminated and not np.any(timestep.reward) and not timestep.info["success"]
+    _, timestep = environment.step(KEY, second, jnp.array(action))
+    expected = 7.0 if first_choice == 0 else {(0, 0): 0.0, (1, 1): 8.0}.get(action, 1.0)
+    np.testing.assert_array_equal(timestep.reward, [expected] * 2)
+    assert bool(timestep.terminated) and bool(timestep.info["success"]) == (expected == 8.0)
+
+
+def test_what_is_said_about_sums_and_lone_agents():
+    # The additive fit to a table of equally frequent entries: row means plus column means minus the mean.
+    additive = RISKY_PAYOFF.mean(1, keepdims=True) + RISKY_PAYOFF.mean(0, keepdims=True) - RISKY_PAYOFF.mean()
+    assert additive.max() == 6.5 < SAFE_PAYOFF.max()
+    assert RISKY_PAYOFF.mean(axis=1).max() == 4.5

@@ -1,0 +1,176 @@
+"""PPO over an agent axis: rows of the batch that share the end of the episode, and masks of who is alive."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxagents.learners.ppo import make_ppo
+from jaxagents.networks.recurrent import GRU
+from jaxagents.networks.torsos import MLP
+from jaxagents.ops.distributions import Categorical
+from jaxagents.policies.actor_critic import act, as_policy, make_actor_critic
+from jaxagents.types import ActorCritic, Box, Discrete, Rollout, Transition
+
+KEY = jax.random.key(0)
+NUM_STATES = 5
+VALUES = jnp.array([0.5, 1.0, 1.5, 2.0, 7.0])
+
+
+def apply_table(params, carry, observation, *, first, action_mask=None):
+    del first
+    return carry, Categorical(logits=observation @ params["actor"]).mask(action_mask), observation @ params["critic"]
+
+
+# One row of logits and one value per state; actor and critic share nothing.
+TABLE = ActorCritic(
+    init=lambda key: {"actor": jnp.zeros((NUM_STATES, 2)), "critic": VALUES},
+    initial_carry=lambda batch_shape: (),
+    apply=apply_table,
+)
+
+
+def random_transition(num_steps=4, num_envs=2, num_agents=2):
+    """Returns steps `[T, B, N]` whose ends the agents of an environment share."""
+    generator = np.random.default_rng(0)
+    shape = (num_steps, num_envs, num_agents)
+    states = generator.integers(0, NUM_STATES, (2, *shape))
+    ends = generator.random((2, num_steps, num_envs)) < 0.2
+    eye = jnp.eye(NUM_STATES)
+    return Transition(
+        observation=eye[states[0]],
+        action=jnp.asarray(generator.integers(0, 2, shape), jnp.int32),
+        behavior_log_prob=jnp.log(jnp.asarray(generator.uniform(0.3, 0.7, shape), jnp.float32)),
+        reward=jnp.asarray(generator.normal(size=shape), jnp.float32),
+        terminated=jnp.asarray(ends[0]),
+        truncated=jnp.asarray(ends[1] & ~ends[0]),
+        next_observation=eye[states[1]],
+        first=jnp.zeros((num_steps, num_envs), bool),
+    )
+
+
+def one_row_per_agent(transition):
+    """Returns `[T, B N]` of `[T, B, N]`: every agent as an environment of its own."""
+    num_agents = transition.reward.shape[2]
+
+    def flatten(leaf):
+        leaf = jnp.repeat(leaf[:, :, None], num_agents, axis=2) if leaf.ndim == 2 else leaf
+        return leaf.reshape(leaf.shape[0], -1, *leaf.shape[3:])
+
+    return jax.tree.map(flatten, transition)
+
+
+def updated(transition, carry=(), actor_critic=TABLE, params=None, **options):
+    options = {"num_epochs": 1, "num_minibatches": 1, "value_coefficient": 1.0, "discount": 0.5} | options
+    learner = make_ppo(actor_critic, optax.sgd(1.0), **options)
+    state, metrics = jax.jit(learner.update)(
+        learner.init(KEY, params), KEY, Rollout(transition=transition, carry=carry)
+    )
+    return state.params, metrics
+
+
+def assert_close(actual, expected):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), actual, expected)
+
+
+def test_agents_are_rows_that_share_the_ends():
+    transition = random_transition()
+    alive = {"agent_mask": jnp.ones(transition.reward.shape, bool)}
+    expected = updated(one_row_per_agent(transition))
+    assert_close(updated(transition), expected)
+    assert_close(updated(transition.replace(extras=alive)), expected)
+    perspective = {"perspective": jnp.full(transition.terminated.shape, -1.0)}
+    mirrored = transition.replace(extras=perspective)
+    assert_close(updated(mirrored), updated(one_row_per_agent(mirrored)))
+
+
+@pytest.mark.parametrize("normalize_advantages", [False, True])
+def test_the_policy_learns_from_the_living_and_the_value_from_all(normalize_advantages):
+    # One environment, four steps that terminate, two agents; the second is dead from the third step on.
+    eye = jnp.eye(NUM_STATES)
+    states = jnp.array([[0, 1], [0, 1], [0, 2], [0, 2]])[:, None]
+    transition = Transition(
+        observation=eye[states],
+        action=jnp.zeros((4, 1, 2), jnp.int32),
+        behavior_log_prob=jnp.full((4, 1, 2), jnp.log(0.5)),
+        reward=jnp.array([[1.5, 2.0], [1.5, 2.0], [1.5, 5.0], [1.5, 5.0]])[:, None],
+        terminated=jnp.ones((4, 1), bool),
+        truncated=jnp.zeros((4, 1), bool),
+        next_observation=eye[states],
+        first=jnp.ones((4, 1), bool),
+        extras={"agent_mask": jnp.array([[1, 1], [1, 1], [1, 0], [1, 0]], bool)[:, None]},
+    )
+    params, metrics = updated(
+        transition, normalize_advantages=normalize_advantages, entropy_coefficient=0.0, value_coefficient=1.0
+    )
+    # Advantages are 1 for the living, which normalises to 0, and 3.5 for the dead, which nobody sees.
+    step = 0.0 if normalize_advantages else 0.5
+    expected = np.zeros((NUM_STATES, 2))
+    expected[:2] = np.array([[4.0], [2.0]]) / 6.0 * step * np.array([1.0, -1.0])
+    np.testing.assert_allclose(params["actor"], expected, atol=1e-6)
+    # Value errors 1, 1 and 3.5 of 4, 2 and 2 of all eight elements.
+    np.testing.assert_allclose(params["critic"], VALUES + jnp.array([0.5, 0.25, 0.875, 0.0, 0.0]), rtol=1e-5)
+    np.testing.assert_allclose(metrics["value_loss"], (6 * 0.5 + 2 * 0.5 * 3.5**2) / 8, rtol=1e-5)
+    np.testing.assert_allclose(metrics["entropy"], np.log(2.0), rtol=1e-5)
+    np.testing.assert_allclose(metrics["policy_loss"], 0.0 if normalize_advantages else -1.0, atol=1e-5)
+
+
+def test_devices_agree_where_they_have_unequal_numbers_of_living_agents():
+    transition = random_transition(num_envs=4)
+    mask = np.random.default_rng(3).random(transition.reward.shape) < np.array([0.9, 0.9, 0.3, 0.3])[None, :, None]
+    rollout = Rollout(transition=transition.replace(extras={"agent_mask": jnp.asarray(mask)}), carry=())
+    options = {"num_epochs": 2, "num_minibatches": 2}
+    alone, learner = (make_ppo(TABLE, optax.adam(0.1), axis_name=name, **options) for name in (None, "device"))
+    parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
+    state = alone.init(KEY)
+    expected, expected_metrics = jax.jit(alone.update)(state, KEY, rollout)
+    actual, metrics = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="device"))(state, KEY, parts)
+    for device in range(2):
+        own = jax.tree.map(lambda leaf, device=device: leaf[device], (actual.params, metrics))
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+            own,
+            (
+                expected.params,
+                expected_metrics,
+            ),
+        )
+
+
+def test_every_agent_has_a_memory_of_its_own():
+    actor_critic = make_actor_critic(
+        Box((NUM_STATES,)), Discrete(2), encoder=MLP((8,)), memory=GRU(hidden_size=4), shared=True
+    )
+    params, policy, transition = actor_critic.init(KEY), as_policy(actor_critic), random_transition()
+    # Some steps begin an episode.
+    transition = transition.replace(first=jnp.roll(transition.terminated | transition.truncated, 1, axis=0))
+    carry = jax.tree.map(lambda leaf: leaf + 0.5, policy.initial_carry((2, 2)))
+    assert jax.tree.leaves(carry)[0].shape == (2, 2, 4)
+    carries = [carry]
+    for t in range(4):
+        carry, _ = act(policy, params, carry, transition.observation[t], first=transition.first[t])
+        carries.append(carry)
+    carries = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
+    flat = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], 4, *leaf.shape[3:]), carries)
+    expected = updated(one_row_per_agent(transition), flat, actor_critic, params)
+    assert_close(updated(transition, carries, actor_critic, params), expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reward": jnp.zeros((4, 2, 2, 1))}, r"`reward` must be \[T, B\] or \[T, B, N\] with .* \(4, 2\), got"),
+        (
+            {"extras": {"agent_mask": jnp.ones((4, 2, 3), bool)}},
+            r"`agent_mask` must be .* got \(4, 2, 3\) and \(4, 2, 2\)",
+        ),
+        ({"extras": {"agent_mask": jnp.ones((4, 2), bool)}}, r"`agent_mask` must be .* got \(4, 2\)"),
+        ({"action_mask": jnp.ones((4, 2, 3, 2), bool)}, r"`action_mask` must be \(4, 2, 2\) .* got \(4, 2, 3, 2\)"),
+    ],
+)
+def test_refuses_masks_that_do_not_fit_the_agents(changes, message):
+    learner = make_ppo(TABLE, optax.sgd(0.1))
+    rollout = Rollout(transition=random_transition().replace(**changes), carry=())
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(learner.update, learner.init(KEY), KEY, rollout)
