@@ -1,8 +1,8 @@
 """Cultural evolution in the donor game (Vallinder and Hughes, 2024), with strategies that are short programs.
 
 A generation of agents plays the donor game; one half survives, and newcomers write strategies after those of the
-survivors. Strategies are six numbers, and what a base model is shows in three: how generous it is to begin with, how
-faithfully it takes over what it reads, and how much it changes.
+survivors. Strategies are six numbers, and what a base model is shows in four: how generous and how strict it is to
+begin with, how faithfully it takes over what it reads, and how much it changes.
 """
 
 from functools import partial
@@ -48,11 +48,13 @@ class BaseModel(NamedTuple):
 
     Attributes:
         generosity: mean of `initial` in fresh strategies.
+        strictness: least threshold of fresh strategies in shares of `initial`, and what their forgiveness lacks.
         fidelity: probability that a number is taken over from a survivor, not written afresh.
         mutation: standard deviation of the change of numbers that are taken over.
     """
 
     generosity: Array
+    strictness: Array
     fidelity: Array
     mutation: Array
 
@@ -92,8 +94,8 @@ def decide(strategy: Strategy, trace: Array, known: Array, punish: Array | bool 
 def write_fresh(key: Array, num_agents: int, base: BaseModel) -> Strategy:
     """Draws strategies that nobody has inspired.
 
-    `initial` is normal around the base model's generosity; donors expect at most what they would give, so that the
-    threshold is uniform up to it; everything else is uniform in [0, 1].
+    `initial` is normal around the base model's generosity. Donors expect at most what they would give: the threshold is
+    uniform in `[strictness, 1] initial`, forgiveness in `[0, 1 - strictness]`, everything else in [0, 1].
 
     Args:
         key: PRNG key.
@@ -108,9 +110,9 @@ def write_fresh(key: Array, num_agents: int, base: BaseModel) -> Strategy:
     initial = jnp.clip(base.generosity + _INITIAL_SPREAD * normal, 0.0, 1.0)
     return Strategy(
         initial=initial,
-        threshold=draws[0] * initial,
+        threshold=(base.strictness + (1.0 - base.strictness) * draws[0]) * initial,
         slope=draws[1],
-        forgiveness=draws[2],
+        forgiveness=(1.0 - base.strictness) * draws[2],
         justified=draws[3],
         punishment=draws[4],
     )
@@ -147,6 +149,7 @@ def run(
     seed: int,
     *,
     generosity: float = 0.5,
+    strictness: float = 0.0,
     fidelity: float = 0.8,
     mutation: float = 0.05,
     selection: bool = True,
@@ -163,6 +166,7 @@ def run(
     Args:
         seed: of everything random.
         generosity: see `BaseModel`.
+        strictness: see `BaseModel`.
         fidelity: see `BaseModel`.
         mutation: see `BaseModel`.
         selection: True lets the wealthier half survive, False half of the agents, at random.
@@ -191,7 +195,7 @@ def run(
     Deviation: strategies are programs of six numbers in place of texts, and do not look at the recipient's wealth.
     Deviation: the paper runs one society per seed; means over 16 have shorter intervals, and a spread.
     """
-    for name, share in (("generosity", generosity), ("fidelity", fidelity)):
+    for name, share in (("generosity", generosity), ("strictness", strictness), ("fidelity", fidelity)):
         if not 0.0 <= share <= 1.0:
             raise ValueError(f"`{name}` must be from 0 to 1, got {share}.")
     if mutation < 0.0:
@@ -203,7 +207,7 @@ def run(
         raise ValueError(f"`num_agents` must be even and at least 4, got {num_agents}; try 12.")
     histories = _evolve_all(
         seed,
-        BaseModel(*(jnp.float32(number) for number in (generosity, fidelity, mutation))),
+        BaseModel(*(jnp.float32(number) for number in (generosity, strictness, fidelity, mutation))),
         {"selection": selection, "trace": trace, "transmission": transmission},
         punishment=punishment,
         num_societies=num_societies,

@@ -47,15 +47,17 @@ def test_punishment_counts_against_forgiveness():
 
 def test_newcomers_copy_or_start_afresh():
     survivors = jax.tree.map(lambda number: jnp.stack([number, number]), strategy())
-    exact = BaseModel(generosity=1.0, fidelity=1.0, mutation=0.0)
+    exact = BaseModel(generosity=1.0, strictness=0.0, fidelity=1.0, mutation=0.0)
     imitate = jax.jit(donor_game.imitate, static_argnums=2)
     copies = imitate(jax.random.key(0), survivors, 400, exact)
     for name, numbers in vars(copies).items():
         np.testing.assert_allclose(numbers, np.full(400, getattr(strategy(), name)))
-    deaf = imitate(jax.random.key(0), survivors, 400, BaseModel(0.3, 0.0, 0.0))
+    deaf = imitate(jax.random.key(0), survivors, 400, BaseModel(0.3, 0.0, 0.0, 0.0))
     assert abs(float(deaf.initial.mean()) - 0.3) < 0.03 and abs(float(deaf.slope.mean()) - 0.5) < 0.05
-    assert bool((deaf.threshold <= deaf.initial).all())
-    half = imitate(jax.random.key(1), survivors, 400, BaseModel(0.3, 0.5, 0.0))
+    assert bool((deaf.threshold <= deaf.initial).all()) and float(deaf.forgiveness.max()) > 0.9
+    strict = imitate(jax.random.key(0), survivors, 400, BaseModel(0.3, 0.8, 0.0, 0.0))
+    assert bool((strict.threshold >= 0.8 * strict.initial).all()) and float(strict.forgiveness.max()) <= 0.2
+    half = imitate(jax.random.key(1), survivors, 400, BaseModel(0.3, 0.0, 0.5, 0.0))
     assert abs(float((half.slope == 0.5).mean()) - 0.5) < 0.08
 
 
