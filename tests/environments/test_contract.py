@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments import contextual_gridworld, coordination, tmaze
+from jaxagents.environments import contextual_gridworld, coordination, donor, tmaze
 from jaxagents.environments.teams import agent_ids, team_view
 from jaxagents.environments.wrappers import against, alternating, auto_reset, episode_statistics
 from jaxagents.types import Discrete
@@ -27,6 +27,7 @@ LIGHT = {
     "pendulum": lambda: suite("gymnax")("Pendulum-v1", params={"max_steps_in_episode": 5}),
     "tmaze": lambda: tmaze.make_environment((1, 2)),
     "gridworld": lambda: contextual_gridworld.make_environment(3),
+    "donor": lambda: donor.make_environment(4, num_rounds=5, punishment=True),
     "tic_tac_toe": lambda: suite("pgx")("tic_tac_toe"),
     "tic_tac_toe_alternating": lambda: alternating(suite("pgx")("tic_tac_toe")),
     "tic_tac_toe_against": lambda: against(suite("pgx")("tic_tac_toe")),
