@@ -169,31 +169,16 @@ def make_text_game(
         penalty = jnp.where(jnp.arange(2) == offender, FORFEIT, CONSOLATION)
         return state, timestep_of(state, forfeit | rules.over(game), jnp.where(forfeit, penalty, rules.payoff(game)))
 
-    def expert(key: Array, state: TextGameState) -> Array:
-        strong_key, move_key, random_key = jax.random.split(key, 3)
-        legal = rules.legal(state.game)
-        random = jnp.argmax(jnp.where(legal, jax.random.uniform(random_key, legal.shape), -1.0))
-        strong = jax.random.bernoulli(strong_key, expert_strength)
-        return jnp.asarray(actions)[jnp.where(strong, rules.expert(move_key, state.game), random)]
-
     def render(state: TextGameState) -> str:
         return sentence(words, observe(state)) if rules.render is None else rules.render(state.game)
-
-    name_ids, prompt_ids = ids(*NAMES), {word: ids(word) for word in ("plays", "against", ".", rules.name)}
-
-    def prompt(task: Task) -> Array:
-        first, second = (jnp.asarray(name_ids)[task["names"][seat]][None] for seat in range(2))
-        return jnp.concatenate(
-            [first, prompt_ids["plays"], prompt_ids[rules.name], prompt_ids["against"], second, prompt_ids["."]]
-        )
 
     face = TextFace(
         words=words,
         actions=actions,
-        expert=expert,
+        expert=_make_expert(rules, actions, expert_strength),
         fingerprint=lambda state: hash_integers(state.identity, *jax.tree.leaves(state.game)),
         sample_held_out_task=sample_held_out_task,
-        prompt=prompt,
+        prompt=_make_prompt(rules.name, ids),
     )
     environment = Environment(
         name=rules.name.replace(" ", "_"),
@@ -243,3 +228,24 @@ def _make_observe(rules: Rules, ids: Callable[..., np.ndarray]) -> Callable[[Tex
         return compact(jnp.concatenate([you_are, seat, comma, told, answer]).astype(jnp.int32))
 
     return observe
+
+
+def _make_expert(rules: Rules, actions: np.ndarray, strength: float) -> Callable[[Array, TextGameState], Array]:
+    def expert(key: Array, state: TextGameState) -> Array:
+        strong_key, move_key, random_key = jax.random.split(key, 3)
+        legal = rules.legal(state.game)
+        random = jnp.argmax(jnp.where(legal, jax.random.uniform(random_key, legal.shape), -1.0))
+        strong = jax.random.bernoulli(strong_key, strength)
+        return jnp.asarray(actions)[jnp.where(strong, rules.expert(move_key, state.game), random)]
+
+    return expert
+
+
+def _make_prompt(name: str, ids: Callable[..., np.ndarray]) -> Callable[[Task], Array]:
+    name_ids, plays, against, stop = ids(*NAMES), ids("plays", name), ids("against"), ids(".")
+
+    def prompt(task: Task) -> Array:
+        first, second = (jnp.asarray(name_ids)[task["names"][seat]][None] for seat in range(2))
+        return jnp.concatenate([first, plays, against, second, stop])
+
+    return prompt
