@@ -64,7 +64,9 @@ def make_demonstrations(
         return jnp.where(jax.random.bernoulli(noise_key, noise), random_action, text.expert(expert_key, state))
 
     def take_turn(keys: Array, loop: tuple, number: Array) -> tuple[tuple, tuple[Turn, Array]]:
-        state, timestep, position, live = loop
+        state, timestep, positions, live = loop
+        player = jnp.zeros(live.shape, jnp.int32) if timestep.player is None else timestep.player
+        position = jnp.take_along_axis(positions, player[:, None], axis=1)[:, 0]
         turn_keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number), 3))(keys)
         parts = [Part(*_and_live(render_observations(policy, timestep.observation), live))]
         if layout.thought:
@@ -76,16 +78,18 @@ def make_demonstrations(
         turn = join_parts(parts, position)
         cut = number + 1 >= layout.num_turns
         turn = turn.replace(
-            reward=jnp.where(live, after.reward, 0.0),
+            reward=jnp.where(live.reshape(-1, *(1,) * (after.reward.ndim - 1)), after.reward, 0.0),
             valid=live,
             action_valid=after.info["valid"],
             terminated=after.terminated,
             truncated=(after.truncated | cut) & ~after.terminated,
             fingerprint=jax.vmap(text.fingerprint)(state),
+            agent=player,
         )
-        position = position + jnp.sum(turn.token_mask, axis=1)
+        speaks = player[:, None] == jnp.arange(positions.shape[1])[None]
+        positions = positions + jnp.where(speaks, jnp.sum(turn.token_mask, axis=1)[:, None], 0)
         over = turn.terminated | turn.truncated
-        return (after_state, after, position, live & ~over), (turn, after.info["success"])
+        return (after_state, after, positions, live & ~over), (turn, after.info["success"])
 
     def demonstrate(key: Array, index: Array) -> Episode:
         task_key, reset_key, play_key = jax.random.split(key, 3)
@@ -93,8 +97,8 @@ def make_demonstrations(
         task = jax.vmap(lambda k, i: environment.sample_task(k, level_of(level, i)))(fold(task_key, index), index)
         state, timestep = jax.vmap(environment.reset)(fold(reset_key, index), task)
         prompts = render_prompts(environment, policy, task)
-        position = jnp.sum(prompts[1], axis=1)
-        loop = (state, timestep, position, jnp.ones(index.shape, bool))
+        positions = jnp.repeat(jnp.sum(prompts[1], axis=1)[:, None], environment.num_players, axis=1)
+        loop = (state, timestep, positions, jnp.ones(index.shape, bool))
         numbers = jnp.arange(layout.num_turns)
         _, (turns, success) = jax.lax.scan(partial(take_turn, fold(play_key, index)), loop, numbers)
         turns = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), turns)
