@@ -1,0 +1,113 @@
+"""Exact best responses, and how far policies are from an equilibrium."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.games.extensive_form import Game
+from jaxagents.games.strategies import (
+    Profile,
+    action_values,
+    check_profile,
+    expected_values,
+    gather_outcomes,
+    outcome_weights,
+    realization_plans,
+)
+from jaxagents.types import Array
+
+
+class BestResponse(NamedTuple):
+    """The best that a player can do.
+
+    Attributes:
+        policy: `[I, A]`, one action at every information set; the first of equally good ones.
+        value: `[]`, what it earns.
+    """
+
+    policy: Array
+    value: Array
+
+
+@partial(jax.jit, static_argnames="player")
+def best_response(game: Game, player: int, profile: Profile) -> BestResponse:
+    """Computes a best response to the policies of the others.
+
+    Args:
+        game: the game.
+        player: who responds.
+        profile: policies `[I_j, A_j]` of all players; that of `player` does not matter.
+
+    Returns:
+        The best response.
+
+    Raises:
+        ValueError: policies are not of the game.
+    """
+    check_profile(game, profile)
+    weights = outcome_weights(game, realization_plans(game, profile), without=player)
+    return _respond(game, player, weights)
+
+
+@partial(jax.jit, static_argnames="player")
+def best_response_to_mixture(game: Game, player: int, profiles: Sequence[Array], weights: Array) -> BestResponse:
+    """Computes a best response to others who draw one of K joint policies, together, before the game.
+
+    The response sees what happens in the game, not what was drawn: `max_x sum_k w_k u_i(x, profile_k)`.
+
+    Args:
+        game: the game.
+        player: who responds.
+        profiles: of all players, policies `[K, I_j, A_j]`; those of `player` do not matter.
+        weights: `[K]`, w; the value is in their units, an expectation if they add up to 1.
+
+    Returns:
+        The best response.
+
+    Raises:
+        ValueError: policies are not of the game, or there is not one weight for each.
+
+    References:
+        Marris et al. (2021), "Multi-Agent Training beyond Zero-Sum with Correlated Equilibrium Meta-Solvers", section
+        4 (best responses of JPSRO).
+    """
+    if len({len(weights), *(len(policies) for policies in profiles)}) != 1:
+        counts = [len(policies) for policies in profiles]
+        raise ValueError(f"`weights` must be one per joint policy, got {len(weights)} and policies {counts}.")
+    check_profile(game, [policies[0] for policies in profiles])
+
+    def reach(profile: Profile) -> Array:
+        return outcome_weights(game, realization_plans(game, profile), without=player)
+
+    return _respond(game, player, weights @ jax.vmap(reach)(tuple(profiles)))
+
+
+@jax.jit
+def nash_conv(game: Game, profile: Profile) -> Array:
+    """Computes `sum_i (max_{x_i} u_i(x_i, x_-i) - u_i(x))`, 0 in an equilibrium.
+
+    Args:
+        game: the game.
+        profile: policies of all players.
+
+    References:
+        Lanctot et al. (2017), "A Unified Game-Theoretic Approach to Multiagent Reinforcement Learning", section 4.
+    """
+    responses = [best_response(game, player, profile).value for player in range(game.num_players)]
+    return jnp.sum(jnp.stack(responses) - expected_values(game, profile))
+
+
+@jax.jit
+def exploitability(game: Game, profile: Profile) -> Array:
+    """Computes `nash_conv / N`."""
+    return nash_conv(game, profile) / game.num_players
+
+
+def _respond(game: Game, player: int, weights: Array) -> BestResponse:
+    seat = game.seats[player]
+    values, value = action_values(seat, gather_outcomes(game, player, weights))
+    best = jnp.argmax(jnp.where(seat.mask, values, -jnp.inf), axis=1)
+    return BestResponse(policy=jax.nn.one_hot(best, seat.mask.shape[1], dtype=weights.dtype), value=value)

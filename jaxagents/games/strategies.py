@@ -1,0 +1,194 @@
+"""Strategies of compiled games: policies, the sequences they reach, what they earn, and what deviating would earn."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.games.extensive_form import Game, Seat
+from jaxagents.types import Array
+
+Profile = Sequence[Array]
+"""A policy `[I, A]` of every player: probabilities of actions, 0 for illegal ones."""
+
+
+@jax.jit
+def uniform_profile(game: Game) -> tuple[Array, ...]:
+    """Returns the policies that play all legal actions alike, in the default precision."""
+    return tuple(normalize(seat, jnp.zeros(seat.mask.shape)) for seat in game.seats)
+
+
+@jax.jit
+def random_profile(game: Game, key: Array) -> tuple[Array, ...]:
+    """Draws policies whose distributions of actions are uniform over all distributions."""
+    keys = jax.random.split(key, game.num_players)
+    drawn = [jax.random.exponential(key, seat.mask.shape) for key, seat in zip(keys, game.seats)]
+    return tuple(normalize(seat, weights) for seat, weights in zip(game.seats, drawn))
+
+
+def normalize(seat: Seat, weights: Array) -> Array:
+    """Computes `w(a) / sum_b w(b)` over legal actions, uniform where the sum is 0.
+
+    Args:
+        seat: of the player.
+        weights: `[I, A]`, not negative.
+
+    Returns:
+        Policy `[I, A]`.
+    """
+    mask = jnp.asarray(seat.mask)
+    weights = jnp.where(mask, weights, 0.0)
+    total = jnp.sum(weights, axis=1, keepdims=True)
+    uniform = mask / jnp.sum(mask, axis=1, keepdims=True)
+    return jnp.where(total > 0.0, weights / jnp.where(total > 0.0, total, 1.0), uniform)
+
+
+def realization_plan(seat: Seat, policy: Array) -> Array:
+    """Computes the probability that a player's own choices contribute to every sequence.
+
+    `x(empty) = 1`, and `x(i, a) = x(previous(i)) policy(a | i)`.
+
+    Args:
+        seat: of the player.
+        policy: `[I, A]`.
+
+    Returns:
+        `[1 + I A]`.
+
+    References:
+        von Stengel (1996), "Efficient Computation of Behavior Strategies", section 3.
+    """
+    levels = [jnp.ones(1, policy.dtype)]
+    for (start, end), first in zip(pairwise(seat.levels), _first_sequences(seat)):
+        before = levels[-1][seat.previous[start:end] - first]
+        levels.append((before[:, None] * policy[start:end]).reshape(-1))
+    return jnp.concatenate(levels)
+
+
+def behavior_policy(seat: Seat, plan: Array) -> Array:
+    """Computes the policy of a realization plan (or of a weighted sum of plans), uniform where it does not get to.
+
+    Args:
+        seat: of the player.
+        plan: `[1 + I A]`.
+
+    Returns:
+        `[I, A]`.
+    """
+    return normalize(seat, plan[1:].reshape(seat.mask.shape))
+
+
+@jax.jit
+def realization_plans(game: Game, profile: Profile) -> tuple[Array, ...]:
+    """Computes `realization_plan` of every player."""
+    return tuple(realization_plan(seat, policy) for seat, policy in zip(game.seats, profile))
+
+
+@jax.jit
+def expected_values(game: Game, profile: Profile) -> Array:
+    """Computes what every player earns on average, `[N]`."""
+    return jnp.sum(game.payoff * outcome_weights(game, realization_plans(game, profile))[None], axis=1)
+
+
+def outcome_weights(game: Game, plans: Sequence[Array], without: int | None = None) -> Array:
+    """Computes the product of the plans of all players, or of all but one, at every outcome.
+
+    Args:
+        game: of Z outcomes.
+        plans: `[1 + I A]` of every player.
+        without: player whose plan is left out.
+
+    Returns:
+        `[Z]`.
+    """
+    reach = jnp.ones(game.payoff.shape[1], plans[0].dtype)
+    for player, plan in enumerate(plans):
+        if player != without:
+            reach = reach * plan[game.sequence[player]]
+    return reach
+
+
+def sequence_values(game: Game, player: int, plans: Sequence[Array]) -> Array:
+    """Computes what the outcomes right after every sequence of a player are worth, if it is played.
+
+    `g(s) = sum_{outcomes z with s_i(z) = s} payoff_i(z) prod_{j != i} x_j(s_j(z))`.
+
+    Args:
+        game: the game.
+        player: i.
+        plans: of all players; that of i does not matter.
+
+    Returns:
+        `[1 + I A]`.
+    """
+    return gather_outcomes(game, player, outcome_weights(game, plans, without=player))
+
+
+def gather_outcomes(game: Game, player: int, weights: Array) -> Array:
+    """Adds up a player's payoffs of weighted outcomes by the player's sequence.
+
+    Args:
+        game: of Z outcomes.
+        player: i.
+        weights: `[Z]`, reach of all others; those of several opponent profiles add up.
+
+    Returns:
+        `[1 + I A]`.
+    """
+    worth = jnp.asarray(game.payoff[player]) * weights
+    return jnp.zeros(game.seats[player].num_sequences, worth.dtype).at[game.sequence[player]].add(worth)
+
+
+def action_values(seat: Seat, values: Array, policy: Array | None = None) -> tuple[Array, Array]:
+    """Computes what every action is worth from its information set on (counterfactual values), last level first.
+
+    `Q(i, a) = g(i, a) + sum_{sets j after (i, a)} V(j)` with `V(j) = sum_b policy(b | j) Q(j, b)`.
+
+    Args:
+        seat: of the player.
+        values: g, `[1 + I A]`, see `sequence_values`.
+        policy: `[I, A]` that goes on; None: the best action, `V(j) = max_b Q(j, b)`.
+
+    Returns:
+        `(Q [I, A], value of the game)`; Q of illegal actions means nothing.
+    """
+    width = seat.mask.shape[1]
+    levels, worth, previous = [], None, None
+    bounds = list(zip(pairwise(seat.levels), _first_sequences(seat)))
+    for (start, end), first in reversed(bounds):
+        of_level = _add_sets(values[1 + start * width : 1 + end * width], worth, previous)
+        of_level = of_level.reshape(end - start, width)
+        if policy is None:
+            worth = jnp.max(jnp.where(seat.mask[start:end], of_level, -jnp.inf), axis=1)
+        else:
+            worth = jnp.sum(policy[start:end] * of_level, axis=1)
+        previous = seat.previous[start:end] - first
+        levels.append(of_level)
+    root = _add_sets(values[:1], worth, previous)[0]
+    return jnp.concatenate(levels[::-1]) if levels else jnp.zeros(seat.mask.shape, values.dtype), root
+
+
+def _add_sets(values: Array, worth: Array | None, previous: Array | None) -> Array:
+    """Adds what the information sets of the next level are worth to the sequences before them."""
+    return values if worth is None else values.at[previous].add(worth, indices_are_sorted=True)
+
+
+def _first_sequences(seat: Seat) -> list[int]:
+    """Returns the first sequence that may lie before each level: one of the level before, or the empty one."""
+    return [0, *(1 + start * seat.mask.shape[1] for start in seat.levels[:-2])]
+
+
+def check_profile(game: Game, profile: Profile) -> None:
+    """Refuses policies of other shapes than those of the game.
+
+    Raises:
+        ValueError: there are not N policies, or one is not `[I, A]`.
+    """
+    got = [np.shape(policy) for policy in profile]
+    needed = [seat.mask.shape for seat in game.seats]
+    if got != needed:
+        raise ValueError(
+            f"`profile` must have policies of shapes {needed} in {game.name}, got {got}; try uniform_profile(game)."
+        )
