@@ -1,5 +1,7 @@
 """Kuhn poker in words: three cards, one bet, and an equilibrium that bluffs."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,6 +80,11 @@ def make_environment(
         max_steps=max_steps,
         held_out_fraction=held_out_fraction,
     )
+
+
+def all_deals() -> np.ndarray:
+    """Returns the six deals, all equally likely, int32 `[6, 2]`."""
+    return np.asarray(list(itertools.permutations(range(3), 2)), np.int32)
 
 
 def start(cards: Array) -> KuhnState:
