@@ -55,3 +55,59 @@ def params_of():
         return jax.tree.map(lambda leaf: leaf * 3.0, policy.init(jax.random.key(7)))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def kuhn_speaker():
+    """Returns `(environment, **options) -> LanguagePolicy` of Kuhn poker whose parameters are a table.
+
+    The parameters are `{"bet": [4, 3], "illegal": []}`: the probability of a bet by situation (opening, after a pass,
+    after a bet, after pass and bet) and card, and that of another word in place of any move. Moves always end.
+    """
+    import jax.numpy as jnp
+
+    from jaxagents.language.policy import make_language_policy
+    from jaxagents.language.tokenizers import word_level
+    from jaxagents.types import LanguageModel
+
+    def make(environment, **options):
+        tokenizer = word_level(environment.text.words)
+        token = {word: tokenizer.encode(word)[0] for word in ("jack", "queen", "king", "pass", "bet", "moves")}
+        size, act, end = tokenizer.vocab_size, tokenizer.marks["act"], tokenizer.marks["end"]
+
+        def hide(tokens, seen, mask):
+            """The last token, and how often each token is seen."""
+            bag = jnp.einsum("bsw,bwv->bsv", mask.astype(jnp.float32), jax.nn.one_hot(seen, size))
+            return jnp.concatenate([jax.nn.one_hot(tokens, size), bag], axis=-1)
+
+        def extend(params, cache, tokens, *, positions, index, mask):
+            cache = jax.lax.dynamic_update_slice(cache, tokens, (0, index))
+            return cache, hide(tokens, cache, mask)
+
+        def logits(params, hidden):
+            last, bag = hidden[..., :size], hidden[..., size:]
+            cards = jnp.stack([bag[..., token[card]] for card in ("jack", "queen", "king")], axis=-1) > 0
+            passed, raised = bag[..., token["pass"]] > 0, bag[..., token["bet"]] > 0
+            situation = jnp.where(passed & raised, 3, jnp.where(raised, 2, jnp.where(passed, 1, 0)))
+            bet = params["bet"][situation, jnp.argmax(cards, axis=-1)]
+            good = 1.0 - params["illegal"]
+            move = jnp.zeros((*bet.shape, size)).at[..., token["bet"]].set(good * bet)
+            move = move.at[..., token["pass"]].set(good * (1.0 - bet)).at[..., token["moves"]].set(1.0 - good)
+            stop = jnp.broadcast_to(jax.nn.one_hot(end, size), move.shape)
+            return jnp.log(jnp.where(last[..., act, None] > 0, move, stop) + 1e-30)
+
+        model = LanguageModel(
+            init=lambda key: {"bet": jnp.full((4, 3), 0.5), "illegal": jnp.zeros(())},
+            apply=lambda params, tokens, *, positions, mask: hide(tokens, tokens, mask),
+            init_cache=lambda batch_size, length: jnp.zeros((batch_size, length), jnp.int32),
+            extend=extend,
+            logits=logits,
+            value=None,
+            vocab_size=size,
+        )
+        defaults = {"context_turns": 1, "prompt": False}
+        return make_language_policy(
+            environment, tokenizer=lambda words: tokenizer, model=lambda vocab_size: model, **defaults | options
+        )
+
+    return make

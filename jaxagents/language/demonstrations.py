@@ -1,7 +1,6 @@
 """Episodes of a scripted, possibly noisy expert, in the tokens of a language policy."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +9,7 @@ from jaxagents.environments.text.splits import level_of
 from jaxagents.language.collect import dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.slots import (
-    Part,
-    Turn,
-    assemble,
-    join_parts,
-    render_observations,
-    render_prompts,
-)
+from jaxagents.language.scripts import play_script
 from jaxagents.types import (
     Array,
     Collector,
@@ -29,6 +21,7 @@ from jaxagents.types import (
     Params,
     PyTree,
     State,
+    TimeStep,
 )
 
 
@@ -55,57 +48,30 @@ def make_demonstrations(
     if not 0.0 <= noise <= 1.0:
         raise ValueError(f"`noise` must be in [0, 1], got {noise}; try 0.3.")
     text, layout = environment.text, policy.layout
+    if layout.thought and text.thought is None:
+        raise ValueError(
+            f"`policy.thought_tokens` must be 0 where the expert does not think aloud, got {layout.thought} in "
+            f"{environment.name!r}."
+        )
 
-    def choose(key: Array, state: State, action_mask: Array | None) -> Array:
+    def choose_one(key: Array, state: State, action_mask: Array | None) -> Array:
         expert_key, noise_key, action_key = jax.random.split(key, 3)
         mask = jnp.ones(len(text.actions), bool) if action_mask is None else action_mask
         row = jnp.argmax(jnp.where(mask, jax.random.uniform(action_key, mask.shape), -1.0))
         random_action = jnp.asarray(text.actions, jnp.int32)[row]
         return jnp.where(jax.random.bernoulli(noise_key, noise), random_action, text.expert(expert_key, state))
 
-    def take_turn(keys: Array, loop: tuple, number: Array) -> tuple[tuple, tuple[Turn, Array]]:
-        state, timestep, position, live = loop
-        turn_keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number), 3))(keys)
-        parts = [Part(*_and_live(render_observations(policy, timestep.observation), live))]
-        if layout.thought:
-            parts += _thought_parts(environment, policy, jax.vmap(text.thought)(turn_keys[:, 0], state), live)
-        action = jax.vmap(choose)(turn_keys[:, 1], state, timestep.action_mask)
-        tokens, mask = jax.vmap(partial(_say, policy, size=layout.action, close="end"))(action)
-        parts.append(_spoken(tokens, mask & live[:, None]))
-        after_state, after = jax.vmap(environment.step)(turn_keys[:, 2], state, action)
-        turn = join_parts(parts, position)
-        cut = number + 1 >= layout.num_turns
-        turn = turn.replace(
-            reward=jnp.where(live, after.reward, 0.0),
-            valid=live,
-            action_valid=after.info["valid"],
-            terminated=after.terminated,
-            truncated=(after.truncated | cut) & ~after.terminated,
-            fingerprint=jax.vmap(text.fingerprint)(state),
-        )
-        position = position + jnp.sum(turn.token_mask, axis=1)
-        over = turn.terminated | turn.truncated
-        return (after_state, after, position, live & ~over), (turn, after.info["success"])
+    def choose(keys: Array, state: State, timestep: TimeStep, number: Array) -> tuple[Array, bool]:
+        del number
+        return jax.vmap(choose_one)(keys, state, timestep.action_mask), True
 
     def demonstrate(key: Array, index: Array) -> Episode:
         task_key, reset_key, play_key = jax.random.split(key, 3)
         fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
         task = jax.vmap(lambda k, i: environment.sample_task(k, level_of(level, i)))(fold(task_key, index), index)
-        state, timestep = jax.vmap(environment.reset)(fold(reset_key, index), task)
-        prompts = render_prompts(environment, policy, task)
-        position = jnp.sum(prompts[1], axis=1)
-        loop = (state, timestep, position, jnp.ones(index.shape, bool))
-        numbers = jnp.arange(layout.num_turns)
-        _, (turns, success) = jax.lax.scan(partial(take_turn, fold(play_key, index)), loop, numbers)
-        turns = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), turns)
-        success = jnp.any(success.T & turns.valid, axis=1)
-        return assemble(layout, turns, prompts=prompts, success=success, group=index, task=task)
+        keys = fold(reset_key, index), fold(play_key, index)
+        return play_script(environment, policy, choose, keys=keys, task=task, group=index)
 
-    if layout.thought and text.thought is None:
-        raise ValueError(
-            f"`policy.thought_tokens` must be 0 where the expert does not think aloud, got {layout.thought} in "
-            f"{environment.name!r}."
-        )
     return demonstrate
 
 
@@ -232,32 +198,3 @@ def make_task_choice(
         return jax.random.wrap_key_data(state["key"][0]), pick(state["index"])
 
     return init, choose
-
-
-def _and_live(rendered: tuple[Array, Array], live: Array) -> tuple[Array, Array]:
-    tokens, mask = rendered
-    return tokens, mask & live[:, None]
-
-
-def _say(policy: LanguagePolicy, words: Array, *, size: int, close: str) -> tuple[Array, Array]:
-    """Renders words and closes them with a mark, `[size]`."""
-    tokens, mask = policy.lexicon.render(words, size - 1)
-    length = jnp.sum(mask)
-    column = jnp.arange(size)
-    tokens = jnp.where(column == length, policy.tokenizer.marks[close], jnp.pad(tokens, (0, 1)))
-    return tokens, column <= length
-
-
-def _thought_parts(environment: Environment, policy: LanguagePolicy, words: Array, live: Array) -> list[Part]:
-    layout = policy.layout
-    tokens, mask = jax.vmap(partial(_say, policy, size=layout.thought, close="act"))(words)
-    nothing = jnp.zeros((live.shape[0], 1), jnp.int32)
-    return [
-        _spoken(tokens, mask & live[:, None], thought=True),
-        Part(tokens=nothing, mask=nothing.astype(bool)),  # The act mark that is only needed when a thought is cut.
-    ]
-
-
-def _spoken(tokens: Array, mask: Array, *, thought: bool = False) -> Part:
-    nothing = jnp.zeros(mask.shape, jnp.float32)
-    return Part(tokens=tokens, mask=mask, log_prob=nothing, sampling_log_prob=nothing, thought=thought)

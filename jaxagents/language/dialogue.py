@@ -137,7 +137,7 @@ def _begin(
         episode=episode,
         turn=jnp.zeros(num_rows, jnp.int32),
         upcoming=jnp.int32(num_rows),
-        turns=empty_turns(policy.layout, num_episodes),
+        turns=empty_turns(policy.layout, num_episodes, environment.num_players),
         success=jnp.zeros(num_episodes, bool),
     )
     prompt = jax.tree.map(lambda leaf: leaf[episode // group_size], prompts)
@@ -167,9 +167,8 @@ def _take_turn(
     words, parsed = parse_action(policy, turn, environment.action_space.shape[0])
     state, timestep = jax.vmap(environment.step)(row_keys[:, 2], loop.state, words)
     cut = loop.turn + 1 >= layout.num_turns
-    reward = timestep.reward if environment.num_players == 1 else _of_player(timestep.reward, player)
     turn = turn.replace(
-        reward=reward,
+        reward=timestep.reward,
         valid=live,
         action_valid=parsed & timestep.info["valid"],
         terminated=timestep.terminated,
@@ -231,7 +230,3 @@ def _refill(
 def _put(episode: Array, turn: Array, buffer: Array, value: Array) -> Array:
     """Writes rows `[B, ...]` to `buffer[episode, turn]`; an episode out of range is dropped."""
     return buffer.at[episode, turn].set(value.astype(buffer.dtype), mode="drop")
-
-
-def _of_player(reward: Array, player: Array) -> Array:
-    return jnp.take_along_axis(reward, player[:, None], axis=1)[:, 0]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxagents.ops.seats import reward_until_next_turn
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Layout, PyTree, Task
 
 
@@ -30,7 +31,10 @@ class Part:
 
 @struct.dataclass
 class Turn:
-    """One turn, the fields of `Episode`: those of tokens `[..., S]`, the others `[...]`."""
+    """One turn, the fields of `Episode`: those of tokens `[..., S]`, the others `[...]`.
+
+    In a game of P seats, `reward` is `[..., P]`, that of all of them.
+    """
 
     tokens: Array
     token_mask: Array
@@ -48,7 +52,7 @@ class Turn:
     fingerprint: Array
 
 
-def empty_turns(layout: Layout, num_episodes: int) -> Turn:
+def empty_turns(layout: Layout, num_episodes: int, num_seats: int = 1) -> Turn:
     """Returns turns `[N, T, ...]` in which nothing happened."""
     shape = (num_episodes, layout.num_turns)
     of_tokens = (*shape, layout.slot)
@@ -60,7 +64,7 @@ def empty_turns(layout: Layout, num_episodes: int) -> Turn:
         behavior_log_prob=jnp.zeros(of_tokens, jnp.float32),
         sampling_log_prob=jnp.zeros(of_tokens, jnp.float32),
         agent=jnp.zeros(shape, jnp.int32),
-        reward=jnp.zeros(shape, jnp.float32),
+        reward=jnp.zeros(shape if num_seats == 1 else (*shape, num_seats), jnp.float32),
         fingerprint=jnp.zeros(shape, jnp.uint32),
         **flags,
         **masks,
@@ -159,9 +163,14 @@ def assemble(
         task: leaves `[N, ...]`.
 
     Returns:
-        The episodes.
+        The episodes. In games, the reward of a turn is what its seat earned until its next turn or the end, and
+        `extras["seat_return"]` `[N, P]` is what every seat got in all.
     """
     num_episodes = turns.valid.shape[0]
+    reward, extras = turns.reward, {}
+    if reward.ndim == 3:
+        extras["seat_return"] = jnp.sum(jnp.where(turns.valid[:, :, None], reward, 0.0), axis=1)
+        reward = jax.vmap(reward_until_next_turn)(reward, turns.agent, turns.valid)
     tokens, mask = prompts
 
     def row(prompt: Array, values: Array) -> Array:
@@ -181,7 +190,7 @@ def assemble(
         agent=row(none, jnp.broadcast_to(turns.agent[:, :, None], turns.tokens.shape)),
         behavior_log_prob=row(none, turns.behavior_log_prob),
         sampling_log_prob=row(none, turns.sampling_log_prob),
-        reward=turns.reward,
+        reward=reward,
         valid=turns.valid,
         action_valid=turns.action_valid,
         terminated=turns.terminated,
@@ -190,5 +199,6 @@ def assemble(
         success=success,
         group=group,
         task=task,
+        extras=extras,
         layout=layout,
     )

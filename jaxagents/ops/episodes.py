@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.ops.returns import discounted_returns
+from jaxagents.ops.seats import num_seats, own_return_to_go
 from jaxagents.types import Array, Episode
 
 
@@ -33,7 +34,7 @@ def episode_return(episode: Episode, discount: Array | float = 1.0) -> Array:
 
 
 def return_to_go(episode: Episode, discount: Array | float = 1.0) -> Array:
-    """Computes `sum_{k >= t} discount^(k - t) reward_k` over the turns that took place.
+    """Computes `sum_{k >= t} discount^(k - t) reward_k` over the turns that took place, in games the own ones.
 
     Args:
         episode: B episodes of T turns.
@@ -42,6 +43,8 @@ def return_to_go(episode: Episode, discount: Array | float = 1.0) -> Array:
     Returns:
         float32 `[B, T]`.
     """
+    if num_seats(episode) > 1:
+        return own_return_to_go(episode, discount)
     reward = jnp.where(episode.valid, episode.reward, 0.0).T
     endless = jnp.zeros_like(reward, dtype=bool)
     return discounted_returns(reward, endless, endless, jnp.zeros_like(reward), discount=discount).T

@@ -64,7 +64,7 @@ def to_trajectories(
 def agent_names(environment: Environment) -> tuple[str, ...]:
     """Returns the roles of the players of a world."""
     seats = environment.num_players
-    return ("agent",) if seats == 1 else tuple(f"agent {seat}" for seat in range(seats))
+    return ("agent",) if seats == 1 else tuple(f"player {seat}" for seat in range(seats))
 
 
 def show_transcripts(

@@ -1,0 +1,143 @@
+"""Kuhn poker in words: three cards, one bet, and an equilibrium that bluffs."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.text.splits import draw_distinct
+from jaxagents.environments.text.textgames import Rules, make_text_game
+from jaxagents.types import Array, Environment
+
+CARDS = ("jack", "queen", "king")
+PASS, BET = range(2)
+BLUFF = 0.2
+"""How often player 0 opens with a bet on the jack in the equilibrium that the expert plays, from 0 to 1/3."""
+
+
+@struct.dataclass
+class KuhnState:
+    """A hand.
+
+    Attributes:
+        cards: int32 `[2]`, of the players, 0 to 2.
+        moves: int32 `[3]`, pass or bet, -1 for none yet.
+        count: int32, moves so far.
+    """
+
+    cards: Array
+    moves: Array
+    count: Array
+
+
+def make_environment(
+    *,
+    illegal: str = "no_op",
+    expert_strength: float = 1.0,
+    max_steps: int | None = None,
+    held_out_fraction: float = 0.25,
+) -> Environment:
+    """Makes Kuhn poker: both ante a chip, each may bet one more once.
+
+    A pass in answer to a bet folds, a bet calls. Rewards are chips won or lost: 1 by a fold or after two passes, 2
+    after a called bet. The observation is "you are player 0 , your card is king , moves pass bet ."; the action is
+    "pass" or "bet". The value of the game is -1/18 for player 0. The expert plays an equilibrium.
+
+    Args:
+        illegal: see `make_text_game`.
+        expert_strength: see `make_text_game`.
+        max_steps: see `make_text_game`.
+        held_out_fraction: see `make_text_game`.
+
+    Returns:
+        The environment.
+
+    References:
+        Kuhn (1950), "A Simplified Two-Person Poker".
+    """
+    rules = Rules(
+        name="kuhn poker",
+        moves=(("pass",), ("bet",)),
+        words=("your card is", *CARDS, "moves", "."),
+        width=8,
+        longest=3,
+        deal=lambda key: draw_distinct(key, jnp.ones(3, bool), 2),
+        start=start,
+        player=lambda state: state.count % 2,
+        legal=lambda state: jnp.broadcast_to(~over(state), (2,)),
+        play=play,
+        over=over,
+        payoff=payoff,
+        observe=_make_observe,
+        expert=equilibrium,
+    )
+    return make_text_game(
+        rules,
+        illegal=illegal,
+        expert_strength=expert_strength,
+        max_steps=max_steps,
+        held_out_fraction=held_out_fraction,
+    )
+
+
+def all_deals() -> np.ndarray:
+    """Returns the six deals, all equally likely, int32 `[6, 2]`."""
+    return np.asarray(list(itertools.permutations(range(3), 2)), np.int32)
+
+
+def start(cards: Array) -> KuhnState:
+    """Returns the hand before the first move."""
+    return KuhnState(cards=cards, moves=jnp.full(3, -1, jnp.int32), count=jnp.zeros((), jnp.int32))
+
+
+def play(state: KuhnState, action: Array) -> KuhnState:
+    """Returns the hand after a move."""
+    moves = state.moves.at[state.count].set(action.astype(jnp.int32), mode="drop")
+    return state.replace(moves=moves, count=state.count + 1)
+
+
+def over(state: KuhnState) -> Array:
+    """Tells whether the hand has ended: after two equal moves, a fold, or the third move."""
+    first, second = state.moves[0], state.moves[1]
+    return (state.count >= 2) & ~((first == PASS) & (second == BET)) | (state.count >= 3)
+
+
+def payoff(state: KuhnState) -> Array:
+    """Returns the chips won by each player, float32 `[2]`, of a hand that is over."""
+    last, before = state.moves[state.count - 1], state.moves[state.count - 2]
+    higher = jnp.where(state.cards[0] > state.cards[1], 1, -1)
+    # A pass that answers a bet folds: whoever bet wins a chip. The bettor moved before the last player.
+    bettor = jnp.where(state.count % 2 == 0, 1, -1)
+    won = jnp.where((before == BET) & (last == PASS), bettor, higher * jnp.where(last == BET, 2, 1))
+    return jnp.stack([won, -won]).astype(jnp.float32)
+
+
+def equilibrium(key: Array, state: KuhnState) -> Array:
+    """Draws a move of one of the equilibria; int32 `[]`.
+
+    Player 0 bets the jack with probability b, the king with 3 b, never the queen, with which they call with 1/3 + b.
+    Player 1 calls with the queen in one of three cases, and bets the jack after a pass as often.
+    """
+    jack, queen, king = range(3)
+    bet = np.zeros((4, 3), np.float32)  # [situation, card]: opening, answering a pass, a bet, the bet after the pass.
+    bet[0, [jack, king]] = BLUFF, 3 * BLUFF
+    bet[1, [jack, king]] = 1 / 3, 1.0
+    bet[2, [queen, king]] = 1 / 3, 1.0
+    bet[3, [queen, king]] = 1 / 3 + BLUFF, 1.0
+    situation = jnp.where(state.count == 1, 1 + state.moves[0], jnp.where(state.count == 0, 0, 3))
+    card = state.cards[state.count % 2]
+    return jax.random.bernoulli(key, jnp.asarray(bet)[situation, card]).astype(jnp.int32)
+
+
+def _make_observe(ids):
+    card_ids, move_ids = ids(*CARDS), ids("pass", "bet")
+    your_card, comma, moves, stop = (ids(word) for word in ("your card is", ",", "moves", "."))
+
+    def observe(state: KuhnState, player: Array) -> Array:
+        card = jnp.asarray(card_ids)[state.cards[player]][None]
+        made = jnp.where(state.moves >= 0, jnp.asarray(move_ids)[state.moves], -1)
+        return jnp.concatenate([your_card, card, comma, moves, made, stop])
+
+    return observe

@@ -1,0 +1,72 @@
+"""Seats of turn-based games: who took a turn, what it earned them, and what each seat got in all.
+
+Episodes of games have `extras["seat_return"]`, float32 `[B, P]`; others have a single seat.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.types import Array, Episode
+
+
+def reward_until_next_turn(reward: Array, seat: Array, valid: Array) -> Array:
+    """Computes what every turn earned the seat that took it: all its rewards up to its next turn.
+
+    `out_t = sum_{k=t}^{n(t) - 1} reward_k[seat_t]`, where `n(t)` is the next turn of the same seat, or the end. Rewards
+    of a seat before its first turn belong to no turn.
+
+    Args:
+        reward: float32 `[T, P]`, of all seats in every turn.
+        seat: int32 `[T]`, that took the turn.
+        valid: bool `[T]`, the turn took place.
+
+    Returns:
+        float32 `[T]`, zero where there was no turn.
+    """
+
+    def step(pending: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        reward, seat, valid = inputs
+        own = (jnp.arange(reward.shape[0]) == seat) & valid
+        pending = pending + jnp.where(valid, reward, 0.0)
+        return jnp.where(own, 0.0, pending), jnp.sum(jnp.where(own, pending, 0.0))
+
+    _, earned = jax.lax.scan(step, jnp.zeros(reward.shape[1:]), (reward, seat, valid), reverse=True)
+    return earned
+
+
+def num_seats(episode: Episode) -> int:
+    """Returns P, the seats of the game; 1 for episodes of no game."""
+    returns = episode.extras.get("seat_return")
+    return 1 if returns is None else returns.shape[1]
+
+
+def seat_of_turn(episode: Episode) -> Array:
+    """Returns int32 `[B, T]`, the seat that took each turn; 0 where there was none."""
+    turns = jnp.arange(episode.reward.shape[1])
+    here = (episode.turn[:, None, :] == turns[None, :, None]) & episode.token_mask[:, None, :]
+    return jnp.max(jnp.where(here, episode.agent[:, None, :], 0), axis=2).astype(jnp.int32)
+
+
+def own_return_to_go(episode: Episode, discount: Array | float = 1.0) -> Array:
+    """Computes the return to go of every turn over the further turns of the same seat.
+
+    `G_t = sum_{k >= t, seat_k = seat_t} discount^(own turns between) reward_k`.
+
+    Args:
+        episode: B episodes of T turns.
+        discount: per own turn, in [0, 1].
+
+    Returns:
+        float32 `[B, T]`, zero where there was no turn.
+    """
+    seats = jnp.arange(num_seats(episode))
+
+    def step(following: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        reward, seat, valid = inputs
+        own = (seats[None] == seat[:, None]) & valid[:, None]
+        following = jnp.where(own, reward[:, None] + discount * following, following)
+        return following, jnp.sum(jnp.where(own, following, 0.0), axis=1)
+
+    initial = jnp.zeros((episode.reward.shape[0], seats.shape[0]))
+    inputs = episode.reward.T, seat_of_turn(episode).T, episode.valid.T
+    return jax.lax.scan(step, initial, inputs, reverse=True)[1].T

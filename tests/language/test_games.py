@@ -1,0 +1,129 @@
+"""Games between seats of language policies: who earns what, and who sees what."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.environments.text import kuhn
+from jaxagents.environments.text.words import sentence
+from jaxagents.language.demonstrations import make_demonstrations
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.policies.contexts import judge_rows, row_layout, to_rows
+
+KEY = jax.random.key(3)
+
+
+def chips_of_player_0(deal, moves):
+    """The rules of Kuhn poker once more, in plain Python."""
+    showdown = 1 if deal[0] > deal[1] else -1
+    return {
+        "pass pass": showdown,
+        "pass bet pass": -1,
+        "pass bet bet": 2 * showdown,
+        "bet pass": 1,
+        "bet bet": 2 * showdown,
+    }[" ".join(moves)]
+
+
+def require_chips_at_last_turns(environment, episode):
+    """Compares what turns earned with the rules, for hands that were not cut."""
+    texts = [" ".join(environment.text.words[a] for a in row) for row in environment.text.actions]
+    checked = 0
+    for b in range(len(episode.valid)):
+        if not episode.success[b] or not episode.action_valid[b][episode.valid[b]].all():
+            continue
+        moves = [texts[m] for m in episode.extras["moves"][b] if m >= 0]
+        chips = chips_of_player_0(episode.task["deal"][b], moves)
+        wanted = np.zeros(len(episode.valid[b]))
+        last = len(moves) - 1
+        # Seats take turns: the last turn is the last of its seat, the one before it of the other.
+        wanted[last], wanted[last - 1] = (chips, -chips) if last % 2 == 0 else (-chips, chips)
+        np.testing.assert_array_equal(episode.reward[b], wanted)
+        np.testing.assert_array_equal(episode.extras["seat_return"][b], [chips, -chips])
+        checked += 1
+    return checked
+
+
+def with_moves(policy, episode):
+    """Adds the index of the move of every turn, read from its tokens."""
+    layout = policy.layout
+    tokens = np.asarray(episode.tokens)[:, layout.prompt :].reshape(-1, layout.num_turns, layout.slot)
+    said = [[policy.tokenizer.decode([row[layout.observation]]) for row in rows] for rows in tokens]
+    moves = np.asarray(
+        [[("pass", "bet").index(word) if word in ("pass", "bet") else -1 for word in row] for row in said]
+    )
+    moves = np.where(episode.valid, moves, -1)
+    return jax.device_get(episode.replace(extras={**episode.extras, "moves": moves}))
+
+
+@pytest.fixture(scope="module")
+def game():
+    return kuhn.make_environment()
+
+
+def test_both_seats_of_the_demonstrations_earn_their_chips(game, speak):
+    policy = speak(game)
+    episode = jax.jit(make_demonstrations(game, policy, noise=1.0))(KEY, jnp.arange(64))
+    episode = with_moves(policy, episode)
+    assert require_chips_at_last_turns(game, episode) == 64
+    assert {tuple(row) for row in episode.extras["moves"][:, :3].tolist()} == {
+        *((0, 0, -1), (0, 1, 0), (0, 1, 1), (1, 0, -1), (1, 1, -1))
+    }
+    # The third turn continues the context of player 0: its positions come after those of the first turn.
+    layout = policy.layout
+    slots = np.asarray(episode.position)[:, layout.prompt :].reshape(64, layout.num_turns, layout.slot)
+    sizes = np.asarray(episode.token_mask)[:, layout.prompt :].reshape(slots.shape).sum(axis=-1)
+    prompt = int(np.asarray(episode.token_mask)[0, : layout.prompt].sum())
+    np.testing.assert_array_equal(slots[:, :2, 0], prompt)
+    third = episode.valid[:, 2]
+    np.testing.assert_array_equal(slots[third, 2, 0], prompt + sizes[third, 0])
+
+
+def inclined_to_move(policy):
+    """Adds to the logits of moves and of the end mark, so that an untrained model plays some hands."""
+    tokens = [policy.tokenizer.encode(move)[0] for move in ("pass", "bet")] + [policy.tokenizer.marks["end"]]
+    bonus = np.zeros(policy.model.vocab_size, np.float32)
+    bonus[tokens] = 5.0
+    logits = policy.model.logits
+    return policy._replace(
+        model=policy.model._replace(
+            logits=lambda params, hidden: (raw := logits(params, hidden)) + jnp.broadcast_to(bonus, raw.shape)
+        )
+    )
+
+
+def test_self_play_sees_and_earns_by_seat(game, speak, params_of):
+    policy = inclined_to_move(speak(game))
+    params = params_of(policy)
+    episode = jax.jit(make_dialogue(game, policy))(params, KEY, jnp.arange(16))
+    judged = judge_rows(policy.model, params, to_rows(episode), row_layout(policy.layout))
+    difference = np.abs(np.asarray(judged.log_prob.reshape(episode.tokens.shape)) - episode.behavior_log_prob)
+    assert difference[np.asarray(episode.action_mask)].max() < 1e-4
+    episode = with_moves(policy, episode)
+    layout = policy.layout
+    seats = np.asarray(episode.agent)[:, layout.prompt :: layout.slot][:, : layout.num_turns]
+    told = np.asarray(episode.tokens)[:, layout.prompt :].reshape(16, layout.num_turns, layout.slot)[:, :, 2]
+    for seat in range(2):
+        word = policy.lexicon.encode_words(f"player {seat}")
+        said = {policy.tokenizer.decode([token]) for token in told[episode.valid & (seats == seat)]}
+        assert said == {sentence(game.text.words, word)}
+
+
+def test_chips_of_self_play_reach_both_seats(game, kuhn_speaker):
+    policy = kuhn_speaker(game)
+    episode = jax.jit(make_dialogue(game, policy))(policy.init(KEY), KEY, jnp.arange(128))
+    episode = with_moves(policy, episode)
+    assert require_chips_at_last_turns(game, episode) == 128
+    assert len({tuple(row) for row in episode.extras["moves"].tolist()}) == 5
+
+
+def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_speaker):
+    game = kuhn.make_environment(illegal="forfeit")
+    policy = kuhn_speaker(game)
+    params = policy.init(KEY) | {"illegal": jnp.ones(())}
+    episode = jax.jit(make_dialogue(game, policy))(params, KEY, jnp.arange(4))
+    np.testing.assert_array_equal(episode.extras["seat_return"], [[-1.5, 0.5]] * 4)
+    # Player 1 never had a turn to which its half chip could belong.
+    np.testing.assert_array_equal(episode.reward, [[-1.5, 0.0, 0.0]] * 4)
+    assert not np.any(episode.success) and not np.any(episode.action_valid)
