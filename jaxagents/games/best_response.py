@@ -49,7 +49,7 @@ def best_response(game: Game, player: int, profile: Profile) -> BestResponse:
     """
     check_profile(game, profile)
     weights = outcome_weights(game, realization_plans(game, profile), without=player)
-    return _respond(game, player, weights)
+    return respond(game, player, weights)
 
 
 @partial(jax.jit, static_argnames="player")
@@ -82,7 +82,7 @@ def best_response_to_mixture(game: Game, player: int, profiles: Sequence[Array],
     def reach(profile: Profile) -> Array:
         return outcome_weights(game, realization_plans(game, profile), without=player)
 
-    return _respond(game, player, weights @ jax.vmap(reach)(tuple(profiles)))
+    return respond(game, player, weights @ jax.vmap(reach)(tuple(profiles)))
 
 
 @jax.jit
@@ -106,7 +106,8 @@ def exploitability(game: Game, profile: Profile) -> Array:
     return nash_conv(game, profile) / game.num_players
 
 
-def _respond(game: Game, player: int, weights: Array) -> BestResponse:
+def respond(game: Game, player: int, weights: Array) -> BestResponse:
+    """Computes a best response to the reach of all others at every outcome, `[Z]`, see `strategies.outcome_weights`."""
     seat = game.seats[player]
     values, value = action_values(seat, gather_outcomes(game, player, weights))
     best = jnp.argmax(jnp.where(seat.mask, values, -jnp.inf), axis=1)

@@ -1,0 +1,145 @@
+"""Games in normal form: what strategies are worth in a tensor of payoffs, and how much a player gains by deviating.
+
+`payoffs[p, a_1, ..., a_n]` is what player p gets where player i plays a_i: `[n, A, ..., A]`, padded so that all players
+have A actions. `counts [n, A]` says how often each action is there: 0 is padding, and a policy that was found twice
+counts 2. Solvers treat an action of count 2 as two copies of it. Strategies are `[n, A]`, a joint distribution
+`[A, ..., A]`; their dtype is that of the payoffs.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.types import Array
+
+
+def pad_payoffs(payoffs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Makes the players' numbers of actions equal: `[n, A_1, ..., A_n] -> [n, A, ..., A]`, A the largest.
+
+    Args:
+        payoffs: finite, one axis per player after the first.
+
+    Returns:
+        The payoffs, padded with zeros, and the counts `[n, A]`, 1 where the action exists and 0 elsewhere.
+
+    Raises:
+        ValueError: the payoffs are of the wrong rank, not finite, or a player has no action.
+    """
+    payoffs = np.asarray(payoffs)
+    if payoffs.ndim < 2 or payoffs.ndim != payoffs.shape[0] + 1:
+        raise ValueError(
+            f"`payoffs` must have shape [n, A_1, ..., A_n] for n players, got {list(payoffs.shape)}; try "
+            "np.stack([row_payoffs, column_payoffs]) for two."
+        )
+    if min(payoffs.shape[1:]) < 1:
+        raise ValueError(f"`payoffs` must have at least one action per player, got {list(payoffs.shape)}.")
+    if not np.all(np.isfinite(payoffs)):
+        where = np.argwhere(~np.isfinite(payoffs))[0].tolist()
+        raise ValueError(f"`payoffs` must be finite, got {payoffs[tuple(where)]} at {where}; try a large number.")
+    numbers = payoffs.shape[1:]
+    largest = max(numbers)
+    padded = np.pad(payoffs, [(0, 0), *((0, largest - number) for number in numbers)])
+    return padded, (np.arange(largest)[None, :] < np.asarray(numbers)[:, None]).astype(padded.dtype)
+
+
+def require_square(payoffs: Array, counts: Array | None = None) -> Array:
+    """Returns the counts, ones for None, of payoffs whose shape is that of solvers.
+
+    Raises:
+        ValueError: another shape.
+    """
+    num_players, num_actions = payoffs.shape[0], payoffs.shape[-1]
+    if payoffs.shape != (num_players, *[num_actions] * num_players):
+        raise ValueError(
+            f"`payoffs` must have shape [n, A, ..., A] for n players, got {list(payoffs.shape)}; try pad_payoffs."
+        )
+    if counts is None:
+        return jnp.ones((num_players, num_actions), payoffs.dtype)
+    if counts.shape != (num_players, num_actions):
+        raise ValueError(f"`counts` must have shape {[num_players, num_actions]}, got {list(counts.shape)}.")
+    return jnp.asarray(counts, payoffs.dtype)
+
+
+def action_value(payoff: Array, strategies: Array, player: int) -> Array:
+    """Computes what each action of one player is worth against the others' strategies, `[A]`.
+
+    Args:
+        payoff: `[A, ..., A]`, of this player.
+        strategies: `[n, A]`.
+        player: whose actions.
+    """
+    for other in reversed(range(payoff.ndim)):  # From the last axis, so that the others keep their places.
+        if other != player:
+            payoff = jnp.tensordot(payoff, strategies[other], axes=(other, 0))
+    return payoff
+
+
+def action_values(payoffs: Array, strategies: Array) -> Array:
+    """Computes `sum_{a_-p} prod_{i != p} sigma_i(a_i) G_p[a_p, a_-p]` of all players, `[n, A]`."""
+    return jnp.stack([action_value(payoff, strategies, player) for player, payoff in enumerate(payoffs)])
+
+
+def nash_conv(payoffs: Array, strategies: Array, counts: Array | None = None) -> Array:
+    """Computes `sum_p [max_a u_p(a, sigma_-p) - u_p(sigma)]`, zero in a Nash equilibrium.
+
+    Args:
+        payoffs: `[n, A, ..., A]`.
+        strategies: `[n, A]`.
+        counts: `[n, A]`; None: every action is there.
+
+    Returns:
+        A number; exploitability is this over n.
+    """
+    counts = require_square(payoffs, counts)
+    values = action_values(payoffs, strategies)
+    best = jnp.max(jnp.where(counts > 0, values, -jnp.inf), axis=1)
+    return jnp.sum(best - jnp.sum(strategies * values, axis=1))
+
+
+def product_of(strategies: Array) -> Array:
+    """Computes the joint distribution `[A, ..., A]` of players who draw apart, `prod_p sigma_p(a_p)`."""
+    joint = strategies[0]
+    for strategy in strategies[1:]:
+        joint = jnp.expand_dims(joint, -1) * strategy.reshape((1,) * joint.ndim + (-1,))
+    return joint
+
+
+def marginals(joint: Array) -> Array:
+    """Computes every player's own distribution `[n, A]` of a joint one."""
+    players = range(joint.ndim)
+    return jnp.stack([jnp.sum(joint, axis=tuple(other for other in players if other != p)) for p in players])
+
+
+def joint_value(payoffs: Array, joint: Array) -> Array:
+    """Computes the expected payoff of every player, `[n]`, where actions are drawn from a joint distribution."""
+    return jnp.sum((payoffs * joint[None]).reshape(payoffs.shape[0], -1), axis=1)
+
+
+def undominated(payoffs: Array, counts: Array | None = None) -> Array:
+    """Sets the count of strictly dominated actions to 0, until there is none.
+
+    An action is dominated where another one of the same player is better against all actions of the others that are
+    left. No correlated equilibrium plays it.
+
+    Args:
+        payoffs: `[n, A, ..., A]`.
+        counts: `[n, A]`; None: ones.
+
+    Returns:
+        The counts `[n, A]`.
+    """
+    counts = require_square(payoffs, counts)
+
+    def round_(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        left, _ = carry
+        kept = left
+        for player, payoff in enumerate(payoffs):
+            rows = jnp.moveaxis(payoff, player, 0).reshape(payoff.shape[player], -1)
+            others = product_of(jnp.concatenate([left[:player], left[player + 1 :]])) if len(payoffs) > 1 else None
+            exists = jnp.ones(1, bool) if others is None else others.reshape(-1) > 0
+            better = jnp.all((rows[:, None, :] > rows[None, :, :]) | ~exists[None, None, :], axis=-1)
+            dominated = jnp.any(better & (left[player] > 0)[:, None], axis=0)
+            kept = kept.at[player].set(jnp.where(dominated, 0.0, left[player]))
+        return kept, jnp.any(kept != left)
+
+    return jax.lax.while_loop(lambda carry: carry[1], round_, (counts, jnp.bool_(True)))[0]

@@ -1,0 +1,85 @@
+"""Policy-space response oracles: populations that grow by best responses to a meta-solver's strategies."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+
+from jaxagents.games.best_response import best_response, nash_conv
+from jaxagents.games.extensive_form import Game
+from jaxagents.games.populations import Population, add_policy, meta_payoffs, mixed_profile, start_population
+from jaxagents.games.strategies import Profile, uniform_profile
+from jaxagents.types import Array
+
+MetaSolver = Callable[[Array, Array], Array]
+"""`(payoffs [n, K, ..., K], counts [n, K]) -> strategies [n, K]`, see `games.meta_solvers`."""
+
+
+class PsroResult(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        nash_conv: `[T]`, of the evaluated strategies before every iteration: that of the starting policies first.
+        num_policies: int32 `[T, n]`, different policies of every player at that time.
+        population: after the last iteration.
+        profile: policies `[I, A]` of every player that play like the evaluated strategies of the last iteration.
+    """
+
+    nash_conv: Array
+    num_policies: Array
+    population: Population
+    profile: tuple[Array, ...]
+
+
+def psro(
+    game: Game,
+    solver: MetaSolver,
+    *,
+    evaluation_solver: MetaSolver | None = None,
+    num_iterations: int = 100,
+    start: Profile | None = None,
+) -> PsroResult:
+    """Adds every player's best response to the others' mixture of policies, again and again, in one compiled program.
+
+    Args:
+        game: the game.
+        solver: the mixtures that are responded to; `meta_solvers.nash` makes it the double oracle, `uniform` fictitious
+            play.
+        evaluation_solver: the mixtures whose NashConv is told; None: the same.
+        num_iterations: T.
+        start: first policies; None: uniform ones.
+
+    Returns:
+        What came of it, in the precision of the caller: `with jax.enable_x64():` for float64.
+
+    Raises:
+        ValueError: there is no iteration, or policies are not of the game.
+
+    References:
+        Lanctot et al. (2017), "A Unified Game-Theoretic Approach to Multiagent Reinforcement Learning", algorithm 1.
+    """
+    if num_iterations < 1:
+        raise ValueError(f"`num_iterations` must be at least 1, got {num_iterations}.")
+    population = start_population(game, uniform_profile(game) if start is None else start, num_iterations + 1)
+    return _run(game, population, solver, evaluation_solver or solver, num_iterations)
+
+
+@partial(jax.jit, static_argnames=("solver", "evaluation_solver", "num_iterations"))
+def _run(
+    game: Game, population: Population, solver: MetaSolver, evaluation_solver: MetaSolver, num_iterations: int
+) -> PsroResult:
+    def iterate(population: Population, _: None) -> tuple[Population, tuple[Array, Array, tuple[Array, ...]]]:
+        payoffs = meta_payoffs(game, population)
+        strategies = solver(payoffs, population.counts)
+        same = evaluation_solver is solver
+        evaluated = strategies if same else evaluation_solver(payoffs, population.counts)
+        profile = mixed_profile(game, population, strategies)
+        told = profile if same else mixed_profile(game, population, evaluated)
+        grown = population
+        for player in range(game.num_players):
+            grown = add_policy(game, grown, player, best_response(game, player, profile).policy)
+        return grown, (nash_conv(game, told), population.num_policies, told)
+
+    population, (curve, sizes, profiles) = jax.lax.scan(iterate, population, None, length=num_iterations)
+    return PsroResult(curve, sizes, population, jax.tree.map(lambda policies: policies[-1], profiles))

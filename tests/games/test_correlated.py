@@ -1,0 +1,176 @@
+"""Correlated equilibria against numbers worked out by hand, HiGHS and a general non-linear solver."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import linprog, minimize
+
+from jaxagents.games.correlated import (
+    cce_gaps,
+    ce_gaps,
+    coarse_gains,
+    max_gini,
+    max_welfare,
+    min_epsilon_max_gini,
+    product,
+    random_joint,
+    random_vertex,
+    swap_gains,
+)
+from jaxagents.games.meta_solvers import nash, uniform
+from jaxagents.games.normal_form import joint_value, pad_payoffs, product_of
+
+CHICKEN = np.stack([np.array([[0.0, 7.0], [2.0, 6.0]]), np.array([[0.0, 2.0], [7.0, 6.0]])])
+GAPS = {True: cce_gaps, False: ce_gaps}
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def rows_of(payoffs, coarse):
+    """Returns `A` of `A x <= 0`, written out entry by entry."""
+    rows, numbers = [], payoffs.shape[1:]
+    for player in range(payoffs.shape[0]):
+        for recommended in [None] if coarse else range(numbers[player]):
+            for action in range(numbers[player]):
+                row = np.zeros(numbers)
+                for joint in np.ndindex(*numbers):
+                    if recommended in (None, joint[player]):
+                        other = (*joint[:player], action, *joint[player + 1 :])
+                        row[joint] = payoffs[(player, *other)] - payoffs[(player, *joint)]
+                rows.append(row.reshape(-1))
+    return np.array(rows)
+
+
+@pytest.fixture(scope="module")
+def games():
+    rng = np.random.default_rng(4)
+    return [CHICKEN, rng.normal(size=(2, 3, 3)), rng.normal(size=(3, 2, 2, 2)), rng.normal(size=(3, 3, 3, 3))]
+
+
+def test_gaps_of_chicken_by_hand():
+    # On a recommended crash (0, 0) both gain 2, on (1, 1) both gain 1; before the draw swerving loses for sure.
+    joint = jnp.array([[0.25, 0.0], [0.0, 0.75]])
+    np.testing.assert_allclose(swap_gains(CHICKEN, joint)[0], [[0.0, 0.25 * 2.0], [0.75 * 1.0, 0.0]])
+    np.testing.assert_allclose(ce_gaps(CHICKEN, joint), [1.25, 1.25])
+    np.testing.assert_allclose(coarse_gains(CHICKEN, joint), [[0.75, 0.5], [0.75, 0.5]])
+    np.testing.assert_allclose(cce_gaps(CHICKEN, joint), [0.75, 0.75])
+
+
+@pytest.mark.parametrize("coarse", [True, False])
+def test_gains_are_the_rows_written_out(games, coarse):
+    for payoffs in games:
+        joint = np.random.default_rng(0).dirichlet(np.ones(payoffs[0].size)).reshape(payoffs.shape[1:])
+        actual = (coarse_gains if coarse else swap_gains)(jnp.asarray(payoffs), jnp.asarray(joint))
+        np.testing.assert_allclose(actual.reshape(-1), rows_of(payoffs, coarse) @ joint.reshape(-1), atol=1e-12)
+
+
+@pytest.mark.parametrize("coarse", [True, False])
+def test_flattest_equilibrium_of_chicken(coarse):
+    # With two actions each, a deviation before the draw is one from a recommendation.
+    joint = jax.jit(partial(max_gini, coarse=coarse, tolerance=1e-10))(jnp.asarray(CHICKEN))
+    np.testing.assert_allclose(joint, np.array([[5, 10], [10, 9]]) / 34, atol=1e-9)
+
+
+@pytest.mark.parametrize("coarse", [True, False])
+def test_flattest_equilibria_agree_with_a_general_solver(games, coarse):
+    for payoffs in games[1:3]:
+        rows = rows_of(payoffs, coarse)
+        constraints = [
+            {"type": "eq", "fun": lambda x: np.sum(x) - 1.0},
+            {"type": "ineq", "fun": lambda x, rows=rows: -rows @ x},
+        ]
+        start = np.full(rows.shape[1], 1 / rows.shape[1])
+        options = {"bounds": [(0, 1)] * start.size, "constraints": constraints, "options": {"ftol": 1e-14}}
+        expected = minimize(lambda x: x @ x, start, method="SLSQP", **options)
+        assert expected.success
+        actual = jax.jit(partial(max_gini, coarse=coarse, tolerance=1e-9))(jnp.asarray(payoffs))
+        np.testing.assert_allclose(actual.reshape(-1), expected.x, atol=1e-6)
+
+
+def test_a_strict_equilibrium_trades_impurity_for_slack():
+    rows, start = rows_of(CHICKEN, False), np.array([0.1, 0.35, 0.35, 0.2, 0.0])
+    constraints = [
+        {"type": "eq", "fun": lambda x: np.sum(x[:4]) - 1.0},
+        {"type": "ineq", "fun": lambda x: x[4] - rows[[1, 2, 5, 6]] @ x[:4]},
+    ]
+    bounds = [(0, 1)] * 4 + [(None, 0)]
+    expected = minimize(
+        lambda x: x[:4] @ x[:4] + 2 * x[4], start, method="SLSQP", bounds=bounds, constraints=constraints
+    )
+    assert expected.success and expected.x[4] < -0.1
+    actual = min_epsilon_max_gini(jnp.asarray(CHICKEN), coarse=False, tolerance=1e-9)
+    np.testing.assert_allclose(actual.reshape(-1), expected.x[:4], atol=1e-5)
+
+
+@pytest.mark.parametrize("coarse", [True, False])
+def test_best_welfare_agrees_with_highs(games, coarse):
+    for payoffs in games[2:3]:
+        rows, size = rows_of(payoffs, coarse), payoffs[0].size
+        welfare = np.sum(payoffs, axis=0).reshape(-1)
+        options = {"A_ub": rows, "b_ub": np.zeros(len(rows)), "A_eq": np.ones((1, size)), "b_eq": [1.0]}
+        expected = linprog(-welfare, **options)
+        joint = jax.jit(partial(max_welfare, coarse=coarse))(jnp.asarray(payoffs))
+        np.testing.assert_allclose(jnp.sum(joint_value(payoffs, joint)), -expected.fun, atol=1e-6)
+        assert float(jnp.sum(GAPS[coarse](payoffs, joint))) < 1e-6
+
+
+def test_a_random_vertex_is_an_equilibrium_that_depends_on_the_key():
+    solver = jax.jit(partial(random_vertex, coarse=False))
+    first, second = (solver(jnp.asarray(CHICKEN), jnp.ones((2, 2)), jax.random.key(k)) for k in (0, 3))
+    assert max(float(jnp.sum(ce_gaps(CHICKEN, joint))) for joint in (first, second)) < 1e-6
+    assert float(jnp.max(jnp.abs(first - second))) > 0.1
+
+
+@pytest.mark.parametrize("coarse", [True, False])
+def test_counts_are_copies(coarse):
+    payoffs = np.random.default_rng(5).normal(size=(2, 3, 2))
+    padded, counts = pad_payoffs(payoffs)
+    copies, copy_counts = pad_payoffs(np.repeat(np.repeat(payoffs, [2, 1, 1], axis=1), [1, 3], axis=2))
+    solver = jax.jit(partial(max_gini, coarse=coarse, tolerance=1e-9))
+    actual = solver(jnp.asarray(padded), jnp.asarray(counts * [[2, 1, 1], [1, 3, 0]]))
+    expected = np.asarray(solver(jnp.asarray(copies), jnp.asarray(copy_counts)))[:4, :4]
+    expected = np.add.reduceat(np.add.reduceat(expected, [0, 2, 3], axis=0), [0, 1], axis=1)
+    np.testing.assert_allclose(actual[:, :2], expected, atol=1e-6)
+    np.testing.assert_array_equal(actual[:, 2], 0.0)
+
+
+def test_the_flattest_equilibrium_of_a_zero_sum_game_has_its_value():
+    payoff = np.random.default_rng(6).normal(size=(5, 5))
+    payoffs = jnp.asarray(np.stack([payoff, -payoff]))
+    value = joint_value(payoffs, product_of(jax.jit(nash)(payoffs)))
+    for coarse in (True, False):
+        joint = jax.jit(partial(max_gini, coarse=coarse, tolerance=1e-8))(payoffs)
+        assert float(jnp.sum(GAPS[coarse](payoffs, joint))) < 1e-6
+        np.testing.assert_allclose(joint_value(payoffs, joint), value, atol=1e-6)
+
+
+def test_epsilon_makes_it_flatter():
+    solver = jax.jit(lambda epsilon: max_gini(jnp.asarray(CHICKEN), coarse=False, epsilon=epsilon))
+    impurity = [1 - float(jnp.sum(solver(epsilon) ** 2)) for epsilon in (0.0, 0.5, 1.0)]
+    assert impurity[0] < impurity[1] < impurity[2]
+    # Uniform play gains 0.5 per recommendation at most, all of which epsilon = 1 allows.
+    np.testing.assert_allclose(impurity[2], 0.75, atol=1e-6)
+
+
+def test_a_random_joint_action_is_there():
+    counts = jnp.array([[1.0, 2.0, 0.0], [1.0, 0.0, 0.0]])
+    keys = jax.random.split(jax.random.key(0), 40)
+    total = jnp.sum(jax.vmap(partial(random_joint, jnp.zeros((2, 3, 3)), counts))(keys), axis=0)
+    assert float(jnp.sum(total)) == 40.0 and float(jnp.min(total[:2, 0])) > 8.0
+
+
+def test_programs_that_do_not_fit_are_refused():
+    payoffs = jax.ShapeDtypeStruct((2, 60, 60), jnp.float64)
+    with pytest.raises(ValueError, match="at most 67108864 entries, got 7202 rows of 10802; try fewer policies"):
+        jax.eval_shape(partial(max_welfare, coarse=False), payoffs)
+
+
+def test_product_of_uniform_strategies():
+    np.testing.assert_allclose(product(CHICKEN, jnp.ones((2, 2)), solver=uniform), product_of(jnp.full((2, 2), 0.5)))
