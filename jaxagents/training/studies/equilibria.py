@@ -1,12 +1,13 @@
 """How near to an equilibrium methods get in a number of games; nothing here is random."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
 
 from jaxagents.games.cfr import Method, solve
 from jaxagents.games.extensive_form import compile_game
+from jaxagents.games.psro import MetaSolver, psro
 from jaxagents.games.trees import Definition
 
 LEAST = 1e-16  # Exploitabilities below it are rounding errors of float64.
@@ -49,14 +50,60 @@ def solve_games(
     return describe(curves)
 
 
+def grow_populations(
+    seed: int,
+    *,
+    solver: MetaSolver,
+    games: Mapping[str, Definition],
+    played: Sequence[str],
+    evaluation_solver: MetaSolver | None = None,
+    num_iterations: int = 50,
+    evaluate_every: int = 5,
+) -> dict[str, list[float]]:
+    """Runs PSRO on some of the games, in float64.
+
+    Args:
+        seed: not used.
+        solver: of the mixtures that are responded to, see `games.meta_solvers`.
+        games: by name.
+        played: names of those that are played.
+        evaluation_solver: of the mixtures that are evaluated; None: the same.
+        num_iterations: how many.
+        evaluate_every: iterations between the points of a curve.
+
+    Returns:
+        As `solve_games`, of the evaluated mixtures; the means are over the games that are played, and the others have
+        NaN: meta-games of more than two players grow with a power of the iterations.
+
+    Raises:
+        ValueError: an unknown game, none at all, or iterations that are not a multiple of `evaluate_every`.
+    """
+    del seed
+    unknown = sorted(set(played) - set(games))
+    if unknown or not played:
+        raise ValueError(f"`played` must be names of {', '.join(games)}, got {list(played)}.")
+    if evaluate_every < 1 or num_iterations % evaluate_every:
+        raise ValueError(
+            f"`num_iterations` must be a multiple of `evaluate_every`, got {num_iterations} and {evaluate_every}."
+        )
+    curves = {name: np.full(num_iterations // evaluate_every, np.nan) for name in games}
+    for name in played:
+        with jax.enable_x64():
+            game = compile_game(games[name])
+            result = psro(game, solver, evaluation_solver=evaluation_solver, num_iterations=num_iterations)
+            curve = np.asarray(result.nash_conv) / game.num_players
+        curves[name] = log10(curve[evaluate_every - 1 :: evaluate_every])
+    return describe(curves)
+
+
 def log10(exploitability: np.ndarray) -> np.ndarray:
     """Computes the decimal logarithm of what is at least `LEAST`."""
     return np.log10(np.maximum(exploitability, LEAST))
 
 
 def describe(curves: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
-    """Names the curves of games, all of the same points, and adds their mean and its middle."""
-    mean = np.mean(list(curves.values()), axis=0)
+    """Names the curves of games, all of the same points, and adds their mean (NaN left out) and its middle."""
+    mean = np.nanmean(list(curves.values()), axis=0)
     return {
         "exploitability": mean.tolist(),
         "exploitability_at_half": [float(mean[(len(mean) - 1) // 2])],

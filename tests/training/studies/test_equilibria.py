@@ -6,7 +6,8 @@ import pytest
 from jaxagents.games import cfr_methods
 from jaxagents.games.definitions.kuhn import kuhn
 from jaxagents.games.definitions.normal_form import from_payoffs
-from jaxagents.training.studies.equilibria import describe, log10, solve_games
+from jaxagents.games.meta_solvers import nash, uniform
+from jaxagents.training.studies.equilibria import describe, grow_populations, log10, solve_games
 
 
 def test_curves_are_logarithms_and_their_means():
@@ -33,3 +34,20 @@ def test_methods_are_measured_in_every_game():
     assert solve_games(7, method=cfr_methods.cfr_plus(), **settings) == told
     with pytest.raises(ValueError, match="`games` must be at least one, got none"):
         solve_games(0, method=cfr_methods.cfr_plus(), games={})
+
+
+def test_populations_are_measured_in_the_games_that_are_played():
+    rock_paper_scissors = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
+    games = {"poker": kuhn(3), "fists": from_payoffs([rock_paper_scissors, -rock_paper_scissors])}
+    settings = {"games": games, "num_iterations": 4, "evaluate_every": 2}
+    told = grow_populations(0, solver=uniform, played=["fists"], **settings)
+    # Uniform first, then rock, the first of equally good answers: paper earns 2/3 - 1/6 from (U + R) / 2. Against
+    # (U + R + P) / 3 it is best again, and scissors earn 7/12 - 1/3 from (U + R + 2 P) / 4.
+    np.testing.assert_allclose(told["exploitability_fists"], np.log10([1 / 2, 1 / 4]), rtol=1e-6)
+    assert np.isnan(told["exploitability_poker"]).all() and told["exploitability"] == told["exploitability_fists"]
+    told = grow_populations(0, solver=uniform, evaluation_solver=nash, played=["fists"], **settings)
+    assert told["exploitability_fists"][-1] < -6.0
+    with pytest.raises(ValueError, match=r"`played` must be names of poker, fists, got \['chess'\]"):
+        grow_populations(0, solver=uniform, played=["chess"], **settings)
+    with pytest.raises(ValueError, match="`num_iterations` must be a multiple of `evaluate_every`, got 4 and 3"):
+        grow_populations(0, solver=uniform, played=["fists"], **settings | {"evaluate_every": 3})
