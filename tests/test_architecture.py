@@ -35,9 +35,7 @@ CONFINED = {
         ("gymnax", "gymnasium", "jaxmarl", "jumanji", "pgx", "brax", "craftax", "xminigrid"),
         ("jaxagents/environments/adapters/", "jaxagents/training/benchmarks.py"),
     ),
-    **dict.fromkeys(
-        ("pyspiel", "open_spiel"), ("jaxagents/games/openspiel.py", "jaxagents/training/game_benchmarks.py")
-    ),
+    **dict.fromkeys(("pyspiel", "open_spiel"), ("jaxagents/games/openspiel.py",)),
     **dict.fromkeys(("pickle", "cloudpickle", "dill", "shelve", "rlax"), ()),
 }
 TOP_LEVEL = {

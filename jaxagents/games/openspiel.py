@@ -20,7 +20,7 @@ def from_openspiel(game: Any) -> Definition:
         ModuleNotFoundError: OpenSpiel is not installed.
         ValueError: unknown game, or one without explicit chance or information states.
     """
-    spiel = _import_openspiel()
+    spiel = import_openspiel()
     if isinstance(game, str):
         name = game.partition("(")[0]
         if name not in spiel.registered_names():
@@ -49,7 +49,12 @@ def from_openspiel(game: Any) -> Definition:
     )
 
 
-def _import_openspiel() -> Any:
+def import_openspiel() -> Any:
+    """Imports `pyspiel`.
+
+    Raises:
+        ModuleNotFoundError: it is not installed; the message says how to install it.
+    """
     try:
         return importlib.import_module("pyspiel")
     except ModuleNotFoundError as error:

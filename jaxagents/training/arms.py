@@ -48,7 +48,13 @@ class Composed:
 
 
 def compose_arm(
-    paper: Paper, arm: Arm, config_folder: Path, *, overrides: Sequence[str] = (), quick: bool = False
+    paper: Paper,
+    arm: Arm,
+    config_folder: Path,
+    *,
+    overrides: Sequence[str] = (),
+    arguments: Mapping[str, Any] | None = None,
+    quick: bool = False,
 ) -> Composed:
     """Composes an arm.
 
@@ -57,6 +63,7 @@ def compose_arm(
         arm: to compose.
         config_folder: of the experiments.
         overrides: further ones, of a variant of the paper.
+        arguments: further ones of an arm with a target, of a variant of the paper.
         quick: merges the experiment's `when_quick`.
 
     Returns:
@@ -66,7 +73,8 @@ def compose_arm(
         ValueError: the arm has no stage that the paper's `start` names first.
     """
     if arm.target is not None:
-        return Composed(name=arm.name, config=arm.target, digest=config_hash(arm.target))
+        node = {**(paper.arguments or {}), **arm.target, **(arguments or {})}
+        return Composed(name=arm.name, config=node, digest=config_hash(node))
     wanted = [f"experiment={arm.experiment}", f"quick={str(quick).lower()}"]
     config = resolve(compose(config_folder, *merge_overrides(wanted, list(arm.overrides), list(overrides))))
     first = next(iter(stage_configs(config)))

@@ -64,6 +64,7 @@ class Variant:
     """What `full=true` and `quick=true` change."""
 
     overrides: tuple[str, ...] = ()
+    arguments: Mapping[str, Any] | None = None
     seeds: int | None = None
 
 
@@ -81,6 +82,7 @@ class Paper:
         minutes: on two cores, all arms and seeds.
         experiment: of all arms, option of `configs/experiment`.
         overrides: of all arms.
+        arguments: of all arms with a target; an arm's own come first, and those of a variant before them.
         higher_is_better: of `metric`.
         metrics: further ones to report.
         budget: unit of training in which all arms must agree; "none" does not compare them.
@@ -103,6 +105,7 @@ class Paper:
     minutes: float
     experiment: str | None = None
     overrides: tuple[str, ...] = ()
+    arguments: Mapping[str, Any] | None = None
     higher_is_better: bool = True
     metrics: tuple[str, ...] = ()
     budget: str = "none"

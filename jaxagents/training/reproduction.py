@@ -115,7 +115,12 @@ def reproduce(paper: Paper, request: Request) -> dict[str, Any]:
     variant = _variant(paper, request)
     composed = {
         arm.name: compose_arm(
-            paper, arm, request.config_folder, overrides=(*variant.overrides, *request.overrides), quick=request.quick
+            paper,
+            arm,
+            request.config_folder,
+            overrides=(*variant.overrides, *request.overrides),
+            arguments=variant.arguments,
+            quick=request.quick,
         )
         for arm in paper.arms
     }

@@ -10,6 +10,8 @@ import jax
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from jaxagents.games.extensive_form import compile_game
+from jaxagents.games.openspiel import from_openspiel
 from jaxagents.language.tokenizers import word_level
 from jaxagents.training.benchmarks import (
     Subject,
@@ -24,6 +26,13 @@ from jaxagents.training.benchmarks import (
 from jaxagents.training.compiled_loop import make_compiled_loop, make_lakes, sample_tasks
 from jaxagents.training.composition import compose
 from jaxagents.training.config import DevicesConfig
+from jaxagents.training.game_benchmarks import (
+    METHODS,
+    cfr_subject,
+    exploitability_of,
+    exploitability_of_openspiel,
+    openspiel_subject,
+)
 from jaxagents.training.host_loop import Game, Loop, make_host_loop
 from jaxagents.training.language_benchmarks import (
     agent_shares,
@@ -52,7 +61,12 @@ def run_suite(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, 
     Raises:
         ValueError: unknown suite.
     """
-    suites: dict[str, Callable[..., tuple[Rows, dict[str, float]]]] = {"rl": _rl, "lm": _lm, "lm_vs_host": _lm_vs_host}
+    suites: dict[str, Callable[..., tuple[Rows, dict[str, float]]]] = {
+        "rl": _rl,
+        "lm": _lm,
+        "lm_vs_host": _lm_vs_host,
+        "games": _games,
+    }
     if config.suite not in suites:
         raise ValueError(f"`suite` must be one of {', '.join(suites)}, got {config.suite!r}.")
     if config.quick:
@@ -187,6 +201,26 @@ def _loop_subject(name: str, loop: Loop, num_episodes: int) -> tuple[Subject, li
         return num_episodes
 
     return Subject(name=name, run=run, compile_seconds=loop.compile_seconds), facts
+
+
+def _games(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    del config_folder
+    settings = config.games
+    prepare_backend(DevicesConfig(cpu_threads=settings.cpu_threads))
+    rows, values = {}, {}
+    few, many = {"num_iterations": settings.rival_iterations}, {"num_iterations": settings.iterations}
+    for name in settings.names:
+        game, first = compile_game(from_openspiel(name)), next(iter(METHODS))
+        subjects = [cfr_subject(f"{name}/{first}", game, METHODS[first](), **many)]
+        more = measure([*subjects, openspiel_subject(f"{name}/openspiel_{first}", name, **few)], config.repeats)
+        mine, theirs = (row["per_second"] for row in more.values())
+        gap = exploitability_of(game, METHODS[first](), **few) - exploitability_of_openspiel(name, **few)
+        values |= {f"{name}/{first}/ratio_to_openspiel": mine / theirs, f"{name}/{first}/gap_to_openspiel": gap}
+        for label, make in [*METHODS.items()][1:]:
+            more |= measure([cfr_subject(f"{name}/{label}", game, make(), **many)], config.repeats)
+        values |= {f"{name}/{m}/exploitability": exploitability_of(game, make(), **many) for m, make in METHODS.items()}
+        rows |= more
+    return rows, _flat(rows, "iterations_per_second") | values
 
 
 def _flat(rows: Rows, unit: str) -> dict[str, float]:

@@ -112,7 +112,8 @@ def test_arms_are_chosen_by_name_in_the_order_of_the_paper():
 def test_every_arm_of_every_paper_composes(paper_id):
     paper = load_paper(CONFIGS / "paper", paper_id)
     for variant, quick in ((paper.when_quick, True), (paper.when_full, False)):
-        arms = [compose_arm(paper, arm, CONFIGS, overrides=variant.overrides, quick=quick) for arm in paper.arms]
+        changes = {"overrides": variant.overrides, "arguments": variant.arguments}
+        arms = [compose_arm(paper, arm, CONFIGS, **changes, quick=quick) for arm in paper.arms]
         assert len({arm.digest for arm in arms}) == len(arms), "Two arms are the same."
     assert paper.seeds >= 3 or paper.deterministic
     assert paper.minutes > 0

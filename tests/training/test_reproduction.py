@@ -155,6 +155,14 @@ def test_functions_without_randomness_run_once(study, tmp_path):
     assert calls() == [(0, 1.0), (0, 0.0)] and results["verdict"] == "reproduced"
 
 
+def test_functions_share_arguments(study, tmp_path):
+    shared = {"arguments": {"offset": 5.0, "fail": False}, "when_quick": {"arguments": {"offset": 0.25}, "seeds": 1}}
+    reproduce(study(**shared), request(tmp_path, seeds=1))
+    assert calls() == [(0, 1.0), (0, 0.0)]  # An arm's own come first,
+    reproduce(study(**shared), request(tmp_path / "quick", quick=True))
+    assert calls()[2:] == [(0, 0.25), (0, 0.25)]  # and those of a variant before them.
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The tiny paper, groups of two seeds, and its results."""
