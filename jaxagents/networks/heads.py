@@ -5,6 +5,7 @@ import math
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxagents.networks.rows import as_rows
 from jaxagents.types import Array
 
 
@@ -20,7 +21,8 @@ class CategoricalHead(nn.Module):
     @nn.compact
     def __call__(self, features: Array) -> Array:
         """Computes logits `[..., A]` of features `[..., D]`."""
-        return nn.Dense(self.num_actions, kernel_init=nn.initializers.orthogonal(0.01))(features)
+        rows, restore = as_rows(features)
+        return restore(nn.Dense(self.num_actions, kernel_init=nn.initializers.orthogonal(0.01))(rows))
 
 
 class TanhNormalHead(nn.Module):
@@ -69,7 +71,8 @@ class ValueHead(nn.Module):
     @nn.compact
     def __call__(self, features: Array) -> Array:
         """Computes values `[...]` of features `[..., D]`."""
-        return nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(features).squeeze(-1)
+        rows, restore = as_rows(features)
+        return restore(nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(rows).squeeze(-1))
 
 
 class DuelingHead(nn.Module):

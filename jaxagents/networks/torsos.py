@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxagents.networks.convolution import Convolution
+from jaxagents.networks.rows import as_rows
 from jaxagents.types import Array
 
 # The element-wise functions of flax.linen; the others there (softmax, glu, ...) change what an axis means.
@@ -55,12 +56,12 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, observation: Array) -> Array:
         """Computes features `[..., hidden_sizes[-1]]` of observations `[..., *observation_shape]` of any dtype."""
-        x = _flatten(observation, self.observation_ndim)
+        x, restore = as_rows(_flatten(observation, self.observation_ndim))
         for size in self.hidden_sizes:
             x = nn.Dense(size, kernel_init=nn.initializers.orthogonal(math.sqrt(2.0)))(x)
             x = nn.LayerNorm()(x) if self.layer_norm else x
             x = activation_function(self.activation)(x)
-        return x
+        return restore(x)
 
 
 class CNN(nn.Module):
