@@ -1,0 +1,132 @@
+"""A pool of former selves as a combinator of learners."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.ops import opponents
+from jaxagents.types import Agent, Array, Collector, Environment, Learner, Metrics, Params, PyTree, Rollout, State
+
+
+@struct.dataclass
+class OpponentsState:
+    """State of a learner beside its opponents.
+
+    Attributes:
+        inner: state of the learner.
+        pool: the opponents.
+        update: int32, updates done.
+    """
+
+    inner: Any
+    pool: opponents.OpponentPool
+    update: Array
+
+    @property
+    def params(self) -> Params:
+        """Returns the parameters of the learner."""
+        return self.inner.params
+
+
+def with_opponents(
+    learner: Learner, *, capacity: int = 16, add_every: int = 10, decay: float = 0.95, axis_name: str | None = None
+) -> Learner:
+    """Makes a learner keep a pool of its former parameters, to be played against.
+
+    The pool begins with the first parameters; every `add_every` updates the learned ones are added. Games end with
+    their outcome as the reward of the last step, whose sign is the result.
+
+    Args:
+        learner: of rollouts of `rollouts.opponents.make_opponents_collector`.
+        capacity: the most opponents; a further one takes the place of the oldest.
+        add_every: updates between additions.
+        decay: factor of the counts of earlier games per update, in [0, 1].
+        axis_name: mapped axis over whose members a batch is spread.
+
+    Returns:
+        The learner; the collector acts with `{"params", "pool"}`. Metrics: those of the learner, `pool_size`, and the
+        mean and the least score against the opponents, `pool_score` and `pool_least_score`.
+
+    Raises:
+        ValueError: a count is not positive, or `decay` is out of range.
+    """
+    if capacity < 1 or add_every < 1:
+        raise ValueError(
+            f"`capacity` and `add_every` of an opponent pool must be at least 1, got {capacity} and {add_every}."
+        )
+    if not 0.0 <= decay <= 1.0:
+        raise ValueError(f"`decay` must be in [0, 1], got {decay}; try 0.95.")
+
+    def init(key: Array, params: Params | None = None) -> OpponentsState:
+        inner = learner.init(key, params)
+        pool = opponents.init_pool(inner.params, capacity)
+        return OpponentsState(inner=inner, pool=pool, update=jnp.zeros((), jnp.int32))
+
+    def acting(state: OpponentsState) -> PyTree:
+        own = state.inner.params if learner.acting is None else learner.acting(state.inner)
+        return {"params": own, "pool": state.pool}
+
+    def update(state: OpponentsState, key: Array, batch: Rollout) -> tuple[OpponentsState, Metrics]:
+        transition = batch.transition
+        if "opponent" not in transition.extras:
+            raise ValueError("`batch` must say whom it was played against, got none; try collector=opponents.")
+        extras = {name: value for name, value in transition.extras.items() if name != "opponent"}
+        batch = batch.replace(transition=transition.replace(extras=extras))
+        inner, metrics = learner.update(state.inner, key, batch)
+        pool = opponents.record(
+            state.pool,
+            transition.extras["opponent"],
+            0.5 + 0.5 * jnp.sign(transition.reward),
+            transition.terminated | transition.truncated,
+            decay=decay,
+            axis_name=axis_name,
+        )
+        score, here = opponents.win_rate(pool), opponents.taken(pool)
+        told = {
+            "pool_size": jnp.sum(here).astype(jnp.float32),
+            "pool_score": jnp.sum(jnp.where(here, score, 0.0)) / jnp.sum(here),
+            "pool_least_score": jnp.min(jnp.where(here, score, 1.0)),
+        }
+        done = state.update + 1
+        pool = opponents.add(pool, inner.params, when=done % add_every == 0)
+        return OpponentsState(inner=inner, pool=pool, update=done), {**metrics, **told}
+
+    def partition(state: OpponentsState) -> State:
+        replicated = jax.tree.map(lambda leaf: False, state)
+        return replicated.replace(inner=learner.partition(state.inner))
+
+    return Learner(init=init, update=update, partition=None if learner.partition is None else partition, acting=acting)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    inner: Callable[..., Agent],
+    capacity: int = 16,
+    add_every: int = 10,
+    decay: float = 0.95,
+    axis_name: str | None = None,
+) -> Agent:
+    """Assembles an agent that plays against its former selves.
+
+    Args:
+        environment: a game of two players.
+        inner: `(environment, *, axis_name) -> Agent`, who learns.
+        capacity: see `with_opponents`.
+        add_every: see `with_opponents`.
+        decay: see `with_opponents`.
+        axis_name: see `with_opponents`.
+
+    Returns:
+        The agent; its policy is that of the inner one.
+    """
+    agent = inner(environment, axis_name=axis_name)
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        learner = agent.make_learner(collector, num_updates)
+        return with_opponents(learner, capacity=capacity, add_every=add_every, decay=decay, axis_name=axis_name)
+
+    return Agent(policy=agent.policy, make_learner=make_learner)

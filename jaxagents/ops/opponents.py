@@ -1,0 +1,166 @@
+"""Pools of opponents: former parameters of a policy, how they fared, and whom to play next.
+
+A pool is a ring of K sets of parameters. Weights over its members are functions of the pool alone; `sample` draws slots
+by such weights, `take` gives their parameters, and `record` counts how games against them came out.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.types import Array, Params
+
+
+@struct.dataclass
+class OpponentPool:
+    """K places for opponents; at least the first one is taken.
+
+    Attributes:
+        params: leaves `[K, ...]`.
+        score: float32 `[K]`, sum of the learner's scores against each: 1 for a won game, 0.5 for a drawn one.
+        games: float32 `[K]`, games against each.
+        num_added: int32, opponents added so far; the next one takes place `num_added % K`.
+    """
+
+    params: Params
+    score: Array
+    games: Array
+    num_added: Array
+
+
+def init_pool(params: Params, capacity: int) -> OpponentPool:
+    """Makes a pool of one opponent.
+
+    Args:
+        params: of the first opponent: a pool is never empty.
+        capacity: K, the most opponents; a further one takes the place of the oldest.
+
+    Returns:
+        The pool.
+
+    Raises:
+        ValueError: no place for an opponent.
+    """
+    if capacity < 1:
+        raise ValueError(f"`capacity` of an opponent pool must be at least 1, got {capacity}; try 16.")
+    return OpponentPool(
+        params=jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], capacity, axis=0), params),
+        score=jnp.zeros(capacity, jnp.float32),
+        games=jnp.zeros(capacity, jnp.float32),
+        num_added=jnp.ones((), jnp.int32),
+    )
+
+
+def add(pool: OpponentPool, params: Params, *, when: Array | bool = True) -> OpponentPool:
+    """Adds an opponent, in place of the oldest one in a full pool.
+
+    Args:
+        pool: to add to.
+        params: of the opponent.
+        when: bool `[]`; False leaves the pool as it is.
+
+    Returns:
+        The pool.
+    """
+    slot, when = pool.num_added % pool.score.shape[0], jnp.asarray(when)
+
+    def put(leaf: Array, value: Array) -> Array:
+        return leaf.at[slot].set(jnp.where(when, value, leaf[slot]))
+
+    return OpponentPool(
+        params=jax.tree.map(put, pool.params, params),
+        score=put(pool.score, 0.0),
+        games=put(pool.games, 0.0),
+        num_added=pool.num_added + when.astype(jnp.int32),
+    )
+
+
+def record(
+    pool: OpponentPool, slot: Array, score: Array, finished: Array, *, decay: float = 1.0, axis_name: str | None = None
+) -> OpponentPool:
+    """Counts games.
+
+    Args:
+        pool: that was played against.
+        slot: int32 `[...]`, of the opponents.
+        score: `[...]`, of the learner: 1 won, 0.5 drawn, 0 lost.
+        finished: bool `[...]`, False where there is no game to count.
+        decay: factor of all earlier counts, as the learner is no longer what it was.
+        axis_name: mapped axis over whose members the games are spread.
+
+    Returns:
+        The pool.
+    """
+    weight = finished.astype(jnp.float32).ravel()
+    zeros = jnp.zeros_like(pool.games)
+    counts = (
+        zeros.at[slot.ravel()].add(jnp.where(finished, score, 0.0).ravel()),
+        zeros.at[slot.ravel()].add(weight),
+    )
+    new_score, new_games = counts if axis_name is None else jax.lax.psum(counts, axis_name)
+    return pool.replace(score=decay * pool.score + new_score, games=decay * pool.games + new_games)
+
+
+def taken(pool: OpponentPool) -> Array:
+    """Returns bool `[K]`, the places that hold an opponent."""
+    return jnp.arange(pool.score.shape[0]) < pool.num_added
+
+
+def win_rate(pool: OpponentPool) -> Array:
+    """Computes the learner's mean score against every place, `(score + 1/2) / (games + 1)`, float32 `[K]`."""
+    return (pool.score + 0.5) / (pool.games + 1.0)
+
+
+def latest(pool: OpponentPool) -> Array:
+    """Returns weights `[K]` that are 1 for the opponent that was added last: self-play."""
+    capacity = pool.score.shape[0]
+    return (jnp.arange(capacity) == (pool.num_added - 1) % capacity).astype(jnp.float32)
+
+
+def uniform(pool: OpponentPool) -> Array:
+    """Returns weights `[K]` that are 1 for all opponents: fictitious self-play over the history."""
+    return taken(pool).astype(jnp.float32)
+
+
+def hard(pool: OpponentPool, *, power: float = 2.0) -> Array:
+    """Computes weights `(1 - p)^power` of the win rate p: prioritised fictitious self-play, for hard opponents.
+
+    Args:
+        pool: of K opponents.
+        power: 0 is `uniform`.
+
+    Returns:
+        float32 `[K]`.
+
+    References:
+        Vinyals et al. (2019), Grandmaster level in StarCraft II using multi-agent reinforcement learning, methods.
+
+    Deviation: the win rate starts at a half and half a game, so that new opponents have one.
+    """
+    return jnp.where(taken(pool), jnp.power(1.0 - win_rate(pool), power), 0.0)
+
+
+def even(pool: OpponentPool) -> Array:
+    """Computes weights `p (1 - p)` of the win rate p: prioritised fictitious self-play, for opponents of one's level.
+
+    Args:
+        pool: of K opponents.
+
+    Returns:
+        float32 `[K]`.
+
+    References:
+        Vinyals et al. (2019), methods.
+    """
+    rate = win_rate(pool)
+    return jnp.where(taken(pool), rate * (1.0 - rate), 0.0)
+
+
+def sample(key: Array, weights: Array, shape: tuple[int, ...] = ()) -> Array:
+    """Draws places in proportion to weights, int32 of this shape."""
+    return jax.random.categorical(key, jnp.log(weights), shape=shape).astype(jnp.int32)
+
+
+def take(pool: OpponentPool, slot: Array) -> Params:
+    """Returns the parameters of places, leaves `[*slot.shape, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[slot], pool.params)
