@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
+from jaxagents.ops.episodes import acting_turns
 from jaxagents.ops.group_metrics import group_metrics
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
 
@@ -24,6 +25,7 @@ def make_dialogue_collector(
     level: int | None = None,
     group_filter: Callable[[Episode], Array] | None = None,
     max_rounds: int = 1,
+    partner: bool = False,
 ) -> Collector:
     """Makes a collector in which the policy plays groups of whole episodes.
 
@@ -41,6 +43,8 @@ def make_dialogue_collector(
         group_filter: `(episode) -> keep bool [B]`, the same within a group; groups that it drops are replaced by kept
             ones of further rounds of fresh tasks, while there are rounds left (dynamic sampling of DAPO).
         max_rounds: of episodes per batch, the first one included; 1 never resamples.
+        partner: the policy with other parameters takes all seats but one, see `make_dialogue`; the parameters to act
+            with are then a pair, as of `learners.partners`. Without it, the policy takes all seats.
 
     Returns:
         The collector; its batches are `Episode`s of `num_groups * group_size` rows. Metrics are those of the first
@@ -55,7 +59,14 @@ def make_dialogue_collector(
     if max_rounds > 1 and group_filter is None:
         raise ValueError(f"`max_rounds` must be 1 without a `group_filter`, got {max_rounds}; give one.")
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    play = make_dialogue(environment, policy, group_size=group_size, sampling=sampling, level=level)
+    play = make_dialogue(
+        environment,
+        policy,
+        group_size=group_size,
+        sampling=sampling,
+        level=level,
+        partner=policy if partner else None,
+    )
 
     def init(key: Array, params: Params) -> PyTree:
         del key, params
@@ -113,7 +124,7 @@ def _fill_groups(
 
 
 def dialogue_metrics(episode: Episode) -> Metrics:
-    """Computes exact means over the episodes and turns of a batch."""
+    """Computes exact means over the episodes and turns of a batch; in games, returns are of the policy's own turns."""
     valid = episode.valid.astype(jnp.float32)
     num_episodes = jnp.float32(episode.success.shape[0])
     num_turns = jnp.sum(valid)
@@ -128,6 +139,8 @@ def dialogue_metrics(episode: Episode) -> Metrics:
     }
     seat_return = episode.extras.get("seat_return")
     if seat_return is not None:
+        own = jnp.sum(episode.reward * acting_turns(episode))
+        metrics["episode_return"] = Mean(total=own, count=num_episodes)
         totals = jnp.sum(seat_return, axis=0)
         metrics |= {f"return_player_{p}": Mean(total=total, count=num_episodes) for p, total in enumerate(totals)}
     if episode.layout is not None and episode.layout.thought:

@@ -19,13 +19,16 @@ from jaxagents.language.slots import (
 )
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Params, PyTree, State
 
+Speakers = tuple[tuple[LanguagePolicy, Params], ...]
+"""The policy, and its partner where there is one, each with its parameters."""
+
 
 @struct.dataclass
 class _Loop:
     """What the loop carries; B rows, each in an episode of its own, N episodes in all.
 
     Attributes:
-        talk: what every row has read and said.
+        talk: what every row has read and said, for every speaker.
         state: of the environments.
         timestep: of the environments.
         episode: int32 `[B]`, index of the episode of a row; N when there is none left for it.
@@ -35,7 +38,7 @@ class _Loop:
         success: bool `[N]`.
     """
 
-    talk: Conversation
+    talk: tuple[Conversation, ...]
     state: State
     timestep: Any
     episode: Array
@@ -53,6 +56,7 @@ def make_dialogue(
     sampling: Sampling | None = None,
     sample_task: Callable[..., PyTree] | None = None,
     level: int | Sequence[int] | None = None,
+    partner: LanguagePolicy | None = None,
 ) -> Callable[..., Episode]:
     """Makes the function that plays groups of episodes from their first to their last turn.
 
@@ -69,19 +73,24 @@ def make_dialogue(
         sampling: how tokens are drawn; None samples from the model.
         sample_task: of the tasks; None for the environment's own, `environment.text.sample_held_out_task` for others.
         level: of the tasks; a list is gone through in turn.
+        partner: takes all other seats of a game; `policy` itself, or one with another model but the same tokenizer and
+            slots. In episode i the policy has seat `i % num_players`. What a partner says does not count as sampled.
 
     Returns:
         `(params, key, group int32 [n], num_rows=None, *, temperature=None) -> Episode` of the `N = n * G` episodes of
         the groups with these global indices, played in `num_rows` rows (all at once by default); `temperature`, float32
-        `[]`, takes the place of that of `sampling`.
+        `[]`, takes the place of that of `sampling`. With a partner, `params` are a pair.
 
     Raises:
-        ValueError: the environment is no text world, or `group_size` is not positive.
+        ValueError: the environment is no text world, `group_size` is not positive, or the partner does not fit.
     """
     if environment.text is None:
         raise ValueError(f"`environment` must be a text world, got {environment.name!r}; try environment=frozenlake.")
     if group_size < 1:
         raise ValueError(f"`group_size` must be at least 1, got {group_size}.")
+    if partner is not None:
+        _require_partner(environment, policy, partner)
+    speakers = (policy,) if partner is None else (policy, partner)
     sampling = Sampling() if sampling is None else sampling
     sample_task = environment.sample_task if sample_task is None else sample_task
 
@@ -89,7 +98,8 @@ def make_dialogue(
         params: Params, key: Array, group: Array, num_rows: int | None = None, *, temperature: Array | None = None
     ) -> Episode:
         chosen = sampling if temperature is None else sampling.replace(temperature=temperature)
-        take_turn = partial(_take_turn, environment, policy, chosen)
+        everyone = tuple(zip(speakers, (params,) if partner is None else params, strict=True))
+        take_turn = partial(_take_turn, environment, everyone, chosen)
         task_key, reset_key, play_key = jax.random.split(key, 3)
         task = jax.vmap(lambda g: sample_task(jax.random.fold_in(task_key, g), level_of(level, g)))(group)
         start = jax.vmap(lambda g, t: environment.reset(jax.random.fold_in(reset_key, g), t))(group, task)
@@ -98,11 +108,11 @@ def make_dialogue(
         index = (group[:, None] * group_size + jnp.arange(group_size)[None]).reshape(-1)
         keys = jax.vmap(lambda i: jax.random.fold_in(play_key, i))(index)
         row = min(num_rows or num_episodes, num_episodes)
-        loop = _begin(environment, policy, params, start, prompts, row, num_episodes, group_size)
+        loop = _begin(environment, everyone, start, prompts, row, num_episodes, group_size)
 
         def step(loop: _Loop) -> _Loop:
-            loop, over = take_turn(params, keys, loop)
-            return _refill(policy, params, start, prompts, group_size, loop, over)
+            loop, over = take_turn(keys, index, loop)
+            return _refill(everyone, start, prompts, group_size, loop, over)
 
         loop = jax.lax.while_loop(lambda loop: jnp.any(loop.episode < num_episodes), step, loop)
         repeat = partial(jnp.repeat, repeats=group_size, axis=0)
@@ -118,10 +128,19 @@ def make_dialogue(
     return play
 
 
+def _require_partner(environment: Environment, policy: LanguagePolicy, partner: LanguagePolicy) -> None:
+    if environment.num_players < 2:
+        raise ValueError(f"`partner` must be null in a world of one seat, got one in {environment.name!r}.")
+    if partner.tokenizer.data != policy.tokenizer.data or partner.layout != policy.layout:
+        raise ValueError(
+            f"`partner` must have the tokenizer and the layout of the policy, got {partner.tokenizer.name!r} with "
+            f"{partner.layout} and {policy.tokenizer.name!r} with {policy.layout}; try another model only."
+        )
+
+
 def _begin(
     environment: Environment,
-    policy: LanguagePolicy,
-    params: Params,
+    everyone: Speakers,
     start: tuple[State, Any],
     prompts: tuple[Array, Array],
     num_rows: int,
@@ -130,8 +149,15 @@ def _begin(
 ) -> _Loop:
     episode = jnp.arange(num_rows, dtype=jnp.int32)
     state, timestep = jax.tree.map(lambda leaf: leaf[episode // group_size], start)
-    loop = _Loop(
-        talk=begin_conversation(policy, num_rows, environment.num_players),
+    policy, prompt = everyone[0][0], jax.tree.map(lambda leaf: leaf[episode // group_size], prompts)
+    fresh = jnp.ones(num_rows, bool)
+
+    def talk(speaker: LanguagePolicy, params: Params) -> Conversation:
+        nothing = begin_conversation(speaker, num_rows, environment.num_players)
+        return read_prompts(speaker, params, nothing, prompt, fresh)
+
+    return _Loop(
+        talk=tuple(talk(*speaker) for speaker in everyone),
         state=state,
         timestep=timestep,
         episode=episode,
@@ -140,34 +166,42 @@ def _begin(
         turns=empty_turns(policy.layout, num_episodes, environment.num_players),
         success=jnp.zeros(num_episodes, bool),
     )
-    prompt = jax.tree.map(lambda leaf: leaf[episode // group_size], prompts)
-    return loop.replace(talk=read_prompts(policy, params, loop.talk, prompt, jnp.ones(num_rows, bool)))
 
 
 def _take_turn(
-    environment: Environment, policy: LanguagePolicy, sampling: Sampling, params: Params, keys: Array, loop: _Loop
+    environment: Environment, everyone: Speakers, sampling: Sampling, keys: Array, index: Array, loop: _Loop
 ) -> tuple[_Loop, Array]:
     """Observes, speaks and steps in every row; returns the loop and where an episode is over."""
-    layout, num_episodes = policy.layout, keys.shape[0]
+    policy, num_episodes = everyone[0][0], keys.shape[0]
     live = loop.episode < num_episodes
-    row_keys = keys[jnp.minimum(loop.episode, num_episodes - 1)]
+    row = jnp.minimum(loop.episode, num_episodes - 1)
+    row_keys = keys[row]
     row_keys = jax.vmap(lambda key, turn: jax.random.split(jax.random.fold_in(key, turn), 3))(row_keys, loop.turn)
     player = jnp.zeros_like(loop.turn) if loop.timestep.player is None else loop.timestep.player
     fingerprint = jax.vmap(environment.text.fingerprint)(loop.state)
-    talk, turn = answer(
-        policy,
-        params,
-        loop.talk,
-        loop.timestep.observation,
-        keys=row_keys,
-        sampling=sampling,
-        player=player,
-        live=live,
-    )
+    own = jnp.ones(player.shape, bool) if len(everyone) == 1 else index[row] % environment.num_players == player
+    talk, turns = [], []
+    for speaker, talk_before, speaks in zip(everyone, loop.talk, (own, ~own)):
+        talk_after, turn = answer(
+            *speaker,
+            talk_before,
+            loop.timestep.observation,
+            keys=row_keys,
+            sampling=sampling,
+            player=player,
+            live=live & speaks,
+        )
+        talk.append(talk_after)
+        turns.append(turn)
+    turn = turns[0] if len(turns) == 1 else jax.tree.map(partial(_choose_rows, own), *turns)
     words, parsed = parse_action(policy, turn, environment.action_space.shape[0])
     state, timestep = jax.vmap(environment.step)(row_keys[:, 2], loop.state, words)
-    cut = loop.turn + 1 >= layout.num_turns
+    cut = loop.turn + 1 >= policy.layout.num_turns
     turn = turn.replace(
+        action_mask=turn.action_mask & own[:, None],
+        thought_mask=turn.thought_mask & own[:, None],
+        behavior_log_prob=turn.behavior_log_prob * own[:, None],
+        sampling_log_prob=turn.sampling_log_prob * own[:, None],
         reward=timestep.reward,
         valid=live,
         action_valid=parsed & timestep.info["valid"],
@@ -179,7 +213,7 @@ def _take_turn(
     over = live & (turn.terminated | turn.truncated)
     put = partial(_put, loop.episode, loop.turn)
     loop = loop.replace(
-        talk=talk,
+        talk=tuple(talk),
         state=state,
         timestep=timestep,
         turn=loop.turn + 1,
@@ -190,8 +224,7 @@ def _take_turn(
 
 
 def _refill(
-    policy: LanguagePolicy,
-    params: Params,
+    everyone: Speakers,
     start: tuple[State, Any],
     prompts: tuple[Array, Array],
     group_size: int,
@@ -203,11 +236,8 @@ def _refill(
     rank = jnp.cumsum(over) - over
     episode = jnp.where(over, jnp.minimum(loop.upcoming + rank, num_episodes), loop.episode).astype(jnp.int32)
     group = jnp.minimum(episode, num_episodes - 1) // group_size
-
-    def choose(fresh: Array, old: Array) -> Array:
-        return jnp.where(over.reshape(-1, *(1,) * (old.ndim - 1)), fresh[group], old)
-
-    state, timestep = jax.tree.map(choose, start, (loop.state, loop.timestep))
+    fresh = jax.tree.map(lambda leaf: leaf[group], start)
+    state, timestep = jax.tree.map(partial(_choose_rows, over), fresh, (loop.state, loop.timestep))
     loop = loop.replace(
         state=state,
         timestep=timestep,
@@ -215,16 +245,21 @@ def _refill(
         turn=jnp.where(over, 0, loop.turn),
         upcoming=loop.upcoming + jnp.sum(over).astype(jnp.int32),
     )
-    if not policy.layout.prompt:
-        return loop.replace(talk=read_prompts(policy, params, loop.talk, None, over))
     prompt = jax.tree.map(lambda leaf: leaf[group], prompts)
-    talk = jax.lax.cond(
-        jnp.any(over & (episode < num_episodes)),
-        lambda talk: read_prompts(policy, params, talk, prompt, over),
-        lambda talk: talk,
-        loop.talk,
-    )
-    return loop.replace(talk=talk)
+    some = jnp.any(over & (episode < num_episodes))
+
+    def refill(policy: LanguagePolicy, params: Params, talk: Conversation) -> Conversation:
+        if not policy.layout.prompt:
+            return read_prompts(policy, params, talk, None, over)
+        return jax.lax.cond(
+            some, lambda talk: read_prompts(policy, params, talk, prompt, over), lambda talk: talk, talk
+        )
+
+    return loop.replace(talk=tuple(refill(*speaker, talk) for speaker, talk in zip(everyone, loop.talk)))
+
+
+def _choose_rows(condition: Array, when_true: Array, when_false: Array) -> Array:
+    return jnp.where(condition.reshape(-1, *(1,) * (when_false.ndim - 1)), when_true, when_false)
 
 
 def _put(episode: Array, turn: Array, buffer: Array, value: Array) -> Array:

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.text import kuhn
+from jaxagents.environments.text import bandit, kuhn
 from jaxagents.environments.text.words import sentence
+from jaxagents.language.collect import dialogue_metrics
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.policies.contexts import judge_rows, row_layout, to_rows
@@ -127,3 +128,30 @@ def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_speaker):
     # Player 1 never had a turn to which its half chip could belong.
     np.testing.assert_array_equal(episode.reward, [[-1.5, 0.0, 0.0]] * 4)
     assert not np.any(episode.success) and not np.any(episode.action_valid)
+
+
+def test_a_frozen_partner_takes_the_other_seat(game, kuhn_speaker):
+    policy = kuhn_speaker(game)
+    # The policy always bets, its partner always passes.
+    tables = [policy.init(KEY) | {"bet": jnp.full((4, 3), bet)} for bet in (1.0, 0.0)]
+    dialogue = make_dialogue(game, policy, partner=policy)
+    episode = with_moves(policy, jax.jit(dialogue)(tuple(tables), KEY, jnp.arange(8)))
+    # Seats change from game to game: a bet that is folded to, or a pass, a bet and a fold.
+    np.testing.assert_array_equal(episode.extras["moves"][:, :3], [[1, 0, -1], [0, 1, 0]] * 4)
+    np.testing.assert_array_equal(episode.extras["seat_return"], [[1, -1], [-1, 1]] * 4)
+    layout = policy.layout
+    sampled = np.asarray(episode.action_mask).reshape(8, layout.num_turns, layout.slot).any(axis=-1)
+    np.testing.assert_array_equal(sampled[:, :3], [[True, False, False], [False, True, False]] * 4)
+    # The partner's words stay in its own context, and count as said, not as sampled.
+    assert np.asarray(episode.token_mask).reshape(sampled.shape + (-1,))[:, 0, layout.observation :].any()
+    own = dialogue_metrics(episode)["episode_return"]
+    np.testing.assert_allclose(own.total / own.count, 1.0)
+
+
+def test_a_partner_must_fit(game, kuhn_speaker, speak):
+    policy = kuhn_speaker(game)
+    with pytest.raises(ValueError, match="`partner` must have the tokenizer and the layout of the policy"):
+        make_dialogue(game, policy, partner=kuhn_speaker(game, context_turns=2))
+    world = bandit.make_environment()
+    with pytest.raises(ValueError, match="`partner` must be null in a world of one seat, got one in 'bandit'"):
+        make_dialogue(world, speak(world), partner=speak(world))

@@ -1,0 +1,171 @@
+"""Connect Four in words, with an expert that looks a few moves ahead."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.text.textgames import Rules, make_text_game
+from jaxagents.types import Array, Environment
+
+ROWS, COLUMNS = 6, 7
+MARKS = ("_", "X", "O")
+MOVES = tuple(f"column {column + 1}" for column in range(COLUMNS))
+
+
+def _lines() -> np.ndarray:
+    """Returns the cells of the 69 places for four in a row, int32 `[69, 4]`."""
+    lines = []
+    for row in range(ROWS):
+        for column in range(COLUMNS):
+            for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+                cells = [(row + i * down, column + i * right) for i in range(4)]
+                if all(0 <= r < ROWS and 0 <= c < COLUMNS for r, c in cells):
+                    lines.append([r * COLUMNS + c for r, c in cells])
+    return np.asarray(lines, np.int32)
+
+
+LINES = _lines()
+
+
+@struct.dataclass
+class ConnectFourState:
+    """A board.
+
+    Attributes:
+        board: int32 `[42]`, row by row from the top: 0 empty, 1 player 0 (X), 2 player 1 (O).
+        count: int32, moves so far.
+        won: bool, the last move made four in a row.
+    """
+
+    board: Array
+    count: Array
+    won: Array
+
+
+def make_environment(
+    *,
+    depth: int = 3,
+    illegal: str = "no_op",
+    expert_strength: float = 1.0,
+    max_steps: int | None = None,
+    held_out_fraction: float = 0.25,
+) -> Environment:
+    """Makes Connect Four: 1 for four in a row, -1 for the other player, 0 for a draw.
+
+    The observation is "you are player 0 , X to move ,", and the rows of the board from the top with "/" between them;
+    the action is "column 1" (left) to "column 7". The expert draws among the moves that are best in a minimax of some
+    moves ahead.
+
+    Args:
+        depth: moves that the expert looks ahead, 1 to 5: 1 sees its own wins, 2 blocks those of the other, 3 sees
+            forks; the time of a move grows by 7 with each.
+        illegal: see `make_text_game`.
+        expert_strength: see `make_text_game`.
+        max_steps: see `make_text_game`.
+        held_out_fraction: see `make_text_game`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ValueError: a depth out of range.
+    """
+    if not 1 <= depth <= 5:
+        raise ValueError(f"`depth` must be from 1 to 5, got {depth}; try 3.")
+    rules = Rules(
+        name="connect four",
+        moves=tuple((move,) for move in MOVES),
+        words=(*MARKS, "to move", "/", "."),
+        width=ROWS * COLUMNS + ROWS - 1 + 4,
+        longest=ROWS * COLUMNS,
+        deal=lambda key: jnp.zeros((), jnp.int32),
+        start=lambda deal: start(),
+        player=lambda state: state.count % 2,
+        legal=lambda state: (state.board[:COLUMNS] == 0) & ~over(state),
+        play=play,
+        over=over,
+        payoff=payoff,
+        observe=_make_observe,
+        expert=lambda key, state: choose(key, state, depth),
+        render=render,
+    )
+    return make_text_game(
+        rules,
+        illegal=illegal,
+        expert_strength=expert_strength,
+        max_steps=max_steps,
+        held_out_fraction=held_out_fraction,
+    )
+
+
+def start() -> ConnectFourState:
+    """Returns the empty board."""
+    zero = jnp.zeros((), jnp.int32)
+    return ConnectFourState(board=jnp.zeros(ROWS * COLUMNS, jnp.int32), count=zero, won=jnp.zeros((), bool))
+
+
+def play(state: ConnectFourState, column: Array) -> ConnectFourState:
+    """Drops a stone into a column, which must not be full."""
+    filled = jnp.sum(state.board.reshape(ROWS, COLUMNS)[:, column] > 0)
+    mark = 1 + state.count % 2
+    cell = jnp.where(filled < ROWS, (ROWS - 1 - filled) * COLUMNS + column, ROWS * COLUMNS)
+    board = state.board.at[cell].set(mark, mode="drop")
+    won = jnp.any(jnp.all(board[jnp.asarray(LINES)] == mark, axis=1))
+    return ConnectFourState(board=board, count=state.count + 1, won=won)
+
+
+def over(state: ConnectFourState) -> Array:
+    """Tells whether there are four in a row or no empty cell."""
+    return state.won | (state.count >= ROWS * COLUMNS)
+
+
+def payoff(state: ConnectFourState) -> Array:
+    """Returns 1 for the player with four in a row and -1 for the other, float32 `[2]`; zeros for a draw."""
+    last = jnp.where(state.count % 2 == 1, 1.0, -1.0)  # Player 0 made the odd moves.
+    won = jnp.where(state.won, last, 0.0)
+    return jnp.stack([won, -won]).astype(jnp.float32)
+
+
+def look_ahead(state: ConnectFourState, depth: int) -> Array:
+    """Computes what every column is worth to the player to move, float32 `[7]`; -2 for full ones.
+
+    `Q(s, a) = -max_b Q(s', b)`, 1 for a win, 0 for a draw and where the depth ends.
+
+    Args:
+        state: not over.
+        depth: moves ahead, at least 1.
+    """
+
+    def worth(column: Array) -> Array:
+        after = play(state, column)
+        further = jnp.zeros(()) if depth == 1 else -jnp.max(look_ahead(after, depth - 1))
+        value = jnp.where(after.won, 1.0, jnp.where(over(after), 0.0, further))
+        return jnp.where(state.board[column] == 0, value, -2.0)
+
+    return jax.vmap(worth)(jnp.arange(COLUMNS))
+
+
+def choose(key: Array, state: ConnectFourState, depth: int) -> Array:
+    """Draws among the columns that look best, int32 `[]`."""
+    values = look_ahead(state, depth)
+    best = values >= jnp.max(values)
+    return jnp.argmax(jnp.where(best, jax.random.uniform(key, values.shape), -1.0)).astype(jnp.int32)
+
+
+def render(state: ConnectFourState) -> str:
+    """Draws the board."""
+    cells = [MARKS[mark] for mark in np.asarray(state.board).tolist()]
+    return "\n".join(" ".join(cells[row * COLUMNS : (row + 1) * COLUMNS]) for row in range(ROWS))
+
+
+def _make_observe(ids):
+    marks, to_move, comma, slash, stop = ids(*MARKS), ids("to move"), ids(","), ids("/"), ids(".")
+
+    def observe(state: ConnectFourState, player: Array) -> Array:
+        cells = jnp.asarray(marks)[state.board].reshape(ROWS, COLUMNS)
+        rows = jnp.concatenate([cells, jnp.broadcast_to(jnp.asarray(slash)[:, None], (ROWS, 1))], axis=1).reshape(-1)
+        own = jnp.asarray(marks)[1 + player][None]
+        return jnp.concatenate([own, to_move, comma, rows[:-1], stop])
+
+    return observe

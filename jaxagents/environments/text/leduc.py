@@ -1,0 +1,179 @@
+"""Leduc poker in words: six cards of three ranks, two rounds, a card on the table in the second."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.text.splits import draw_distinct
+from jaxagents.environments.text.textgames import Rules, make_text_game
+from jaxagents.types import Array, Environment
+
+CARDS = ("jack", "queen", "king")
+MOVES = FOLD, CALL, RAISE = range(3)
+MOVE_WORDS = ("fold", "call", "raise")
+RAISES = np.asarray([2, 4], np.int32)
+"""Chips of a raise, by round."""
+
+
+@struct.dataclass
+class LeducState:
+    """A hand.
+
+    Attributes:
+        cards: int32 `[3]`, ranks of player 0, player 1 and the table.
+        moves: int32 `[2, 4]`, by round, -1 for none.
+        count: int32 `[2]`, moves by round.
+        round: int32, 0 or 1; 2 after the showdown.
+        raises: int32, in this round.
+        chips: int32 `[2]`, put in by the players.
+        folded: int32, player who folded; -1 for nobody.
+    """
+
+    cards: Array
+    moves: Array
+    count: Array
+    round: Array
+    raises: Array
+    chips: Array
+    folded: Array
+
+
+def make_environment(
+    *,
+    illegal: str = "no_op",
+    expert_strength: float = 1.0,
+    max_steps: int | None = None,
+    held_out_fraction: float = 0.25,
+) -> Environment:
+    """Makes Leduc poker: an ante of 1, raises of 2 and then 4, at most two of them in a round.
+
+    A pair with the card on the table wins, else the higher card; rewards are chips won or lost. To call without a raise
+    is to check; to fold is only allowed after a raise. The observation is "you are player 0 , your card is king , table
+    shows queen , moves call raise call then raise ."; the action is "fold", "call" or "raise". The expert plays by
+    fixed chances that depend on its hand: sensible, but no equilibrium.
+
+    Args:
+        illegal: see `make_text_game`.
+        expert_strength: see `make_text_game`.
+        max_steps: see `make_text_game`.
+        held_out_fraction: see `make_text_game`.
+
+    Returns:
+        The environment.
+
+    References:
+        Southey et al. (2005), "Bayes' Bluff: Opponent Modelling in Poker".
+    """
+    rules = Rules(
+        name="leduc poker",
+        moves=tuple((word,) for word in MOVE_WORDS),
+        words=("your card is", *CARDS, "table shows", "moves", "then", "."),
+        width=17,
+        longest=8,
+        deal=lambda key: draw_distinct(key, jnp.ones(6, bool), 3) // 2,
+        start=start,
+        player=lambda state: state.count[jnp.minimum(state.round, 1)] % 2,
+        legal=legal,
+        play=play,
+        over=over,
+        payoff=payoff,
+        observe=_make_observe,
+        expert=choose,
+    )
+    return make_text_game(
+        rules,
+        illegal=illegal,
+        expert_strength=expert_strength,
+        max_steps=max_steps,
+        held_out_fraction=held_out_fraction,
+    )
+
+
+def all_deals() -> np.ndarray:
+    """Returns the 120 deals of three of six cards, all equally likely, as ranks, int32 `[120, 3]`."""
+    return np.asarray(list(itertools.permutations(range(6), 3)), np.int32) // 2
+
+
+def start(cards: Array) -> LeducState:
+    """Returns the hand before the first move."""
+    zero = jnp.zeros((), jnp.int32)
+    return LeducState(
+        cards=cards,
+        moves=jnp.full((2, 4), -1, jnp.int32),
+        count=jnp.zeros(2, jnp.int32),
+        round=zero,
+        raises=zero,
+        chips=jnp.ones(2, jnp.int32),
+        folded=zero - 1,
+    )
+
+
+def over(state: LeducState) -> Array:
+    """Tells whether somebody folded or both rounds are over."""
+    return (state.folded >= 0) | (state.round >= 2)
+
+
+def legal(state: LeducState) -> Array:
+    """Returns which of fold, call and raise are allowed, bool `[3]`."""
+    return jnp.stack([state.raises > 0, jnp.ones((), bool), state.raises < 2]) & ~over(state)
+
+
+def play(state: LeducState, action: Array) -> LeducState:
+    """Returns the hand after a move."""
+    now = jnp.minimum(state.round, 1)
+    number = state.count[now]
+    player, raised = number % 2, action == RAISE
+    matched = jnp.max(state.chips)
+    paid = jnp.where(action == FOLD, state.chips[player], matched + jnp.where(raised, jnp.asarray(RAISES)[now], 0))
+    # A call ends the round, unless it is a check that opens it.
+    ends = (action == CALL) & ((state.raises > 0) | (number > 0))
+    return state.replace(
+        moves=state.moves.at[now, number].set(action.astype(jnp.int32), mode="drop"),
+        count=state.count.at[now].add(1),
+        round=state.round + ends,
+        raises=jnp.where(ends, 0, state.raises + raised),
+        chips=state.chips.at[player].set(paid),
+        folded=jnp.where(action == FOLD, player, state.folded),
+    )
+
+
+def payoff(state: LeducState) -> Array:
+    """Returns the chips won by each player, float32 `[2]`, of a hand that is over."""
+    hand = state.cards[:2] + jnp.where(state.cards[:2] == state.cards[2], 3, 0)
+    showdown = jnp.sign(hand[0] - hand[1]) * state.chips[0]
+    by_fold = jnp.where(state.folded == 0, -state.chips[0], state.chips[1])
+    won = jnp.where(state.folded >= 0, by_fold, showdown)
+    return jnp.stack([won, -won]).astype(jnp.float32)
+
+
+def choose(key: Array, state: LeducState) -> Array:
+    """Draws a move by the strength of the hand, int32 `[]`: strong hands raise, weak ones fold to a raise."""
+    now = jnp.minimum(state.round, 1)
+    card = state.cards[state.count[now] % 2]
+    hand = jnp.where(now == 0, card, jnp.where(card == state.cards[2], 4, 3 * (card == 2)))
+    # Rows: jack, queen, king in the first round; then a king or a pair in the second, where other cards are weak.
+    weak = (now == 1) & (hand == 0)
+    wish = jnp.asarray([[0.4, 0.5, 0.1], [0.1, 0.6, 0.3], [0.0, 0.2, 0.8], [0.2, 0.7, 0.1], [0.0, 0.1, 0.9]])[hand]
+    wish = jnp.where(weak, jnp.asarray([0.7, 0.2, 0.1]), wish)
+    wish = jnp.where(legal(state), wish, 0.0)
+    return jax.random.categorical(key, jnp.log(wish)).astype(jnp.int32)
+
+
+def _make_observe(ids):
+    cards, moves = ids(*CARDS), ids(*MOVE_WORDS)
+    your_card, comma, table, said, then, stop = (
+        ids(word) for word in ("your card is", ",", "table shows", "moves", "then", ".")
+    )
+
+    def observe(state: LeducState, player: Array) -> Array:
+        own = jnp.asarray(cards)[state.cards[player]][None]
+        shown = jnp.concatenate([table, jnp.asarray(cards)[state.cards[2]][None], comma])
+        shown = jnp.where(state.round > 0, shown, -1)
+        made = jnp.where(state.moves >= 0, jnp.asarray(moves)[state.moves], -1)
+        later = jnp.where(state.round > 0, jnp.concatenate([then, made[1]]), -1)
+        return jnp.concatenate([your_card, own, comma, shown, said, made[0], later, stop])
+
+    return observe

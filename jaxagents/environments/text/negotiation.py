@@ -1,0 +1,186 @@
+"""A simple negotiation in words: two players trade wood and gold, and whoever gains more wins."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.text.textgames import Rules, make_text_game
+from jaxagents.environments.text.words import DIGITS
+from jaxagents.types import Array, Environment
+
+GOODS = ("wood", "gold")
+OFFERS = tuple((good, give, take) for good in range(2) for give in (1, 2) for take in (1, 2))
+"""Good that is given, how many of it, and how many of the other good for it."""
+ACCEPT, DENY, FIRST_OFFER = range(3)
+TURNS = 6
+MOST_HELD, MOST_WORTH = 3, 4
+
+_GIVEN = np.asarray([[(-give, take), (take, -give)][good] for good, give, take in OFFERS], np.int32)
+"""What an offer does to the holdings of whoever makes it, `[8, 2]`; to the other, the opposite."""
+
+
+@struct.dataclass
+class NegotiationState:
+    """A negotiation.
+
+    Attributes:
+        start: int32 `[2, 2]`, wood and gold of the players at the start.
+        holdings: int32 `[2, 2]`, now.
+        worth: int32 `[2, 2]`, what the goods are worth to the players.
+        offer: int32, index in `OFFERS` of what the other player has on the table; -1 for nothing.
+        count: int32, moves so far.
+    """
+
+    start: Array
+    holdings: Array
+    worth: Array
+    offer: Array
+    count: Array
+
+
+def make_environment(
+    *,
+    illegal: str = "no_op",
+    expert_strength: float = 1.0,
+    max_steps: int | None = None,
+    held_out_fraction: float = 0.25,
+) -> Environment:
+    """Makes a negotiation of six turns over wood and gold, which are worth something else to either player.
+
+    All see what is held, nobody what it is worth to the other. In a turn, a player accepts or denies what is on the
+    table, or offers something else. After the last turn, the player whose goods have gained more in their own eyes wins
+    1 and the other loses 1; equal gains are a draw. The observation is "you are player 0 , you have wood 2 gold 1 ,
+    worth wood 3 gold 1 , they have wood 1 gold 3 , offer give 1 gold for 1 wood , moves left 5 .", the action "accept",
+    "deny" or "give 1 wood for 2 gold". The expert accepts what gains it something, and offers such trades.
+
+    Args:
+        illegal: see `make_text_game`.
+        expert_strength: see `make_text_game`.
+        max_steps: see `make_text_game`.
+        held_out_fraction: see `make_text_game`.
+
+    Returns:
+        The environment.
+
+    References:
+        Liu et al. (2025), "SPIRAL", section 4 (simple negotiation, of TextArena).
+    """
+    rules = Rules(
+        name="negotiation",
+        moves=(("accept",), ("deny",), *(_say(offer) for offer in OFFERS)),
+        words=(*DIGITS, *GOODS, "you have", "worth", "they have", "offer", "moves left", "."),
+        width=29,
+        longest=TURNS,
+        deal=deal,
+        start=start,
+        player=lambda state: state.count % 2,
+        legal=legal,
+        play=play,
+        over=over,
+        payoff=payoff,
+        observe=_make_observe,
+        expert=choose,
+    )
+    return make_text_game(
+        rules,
+        illegal=illegal,
+        expert_strength=expert_strength,
+        max_steps=max_steps,
+        held_out_fraction=held_out_fraction,
+    )
+
+
+def _say(offer: tuple[int, int, int]) -> tuple[str, ...]:
+    good, give, take = offer
+    return ("give", str(give), GOODS[good], "for", str(take), GOODS[1 - good])
+
+
+def deal(key: Array) -> dict[str, Array]:
+    """Draws holdings from 1 to 3 and worths from 1 to 4, int32 `[2, 2]` each."""
+    held_key, worth_key = jax.random.split(key)
+    return {
+        "holdings": jax.random.randint(held_key, (2, 2), 1, MOST_HELD + 1),
+        "worth": jax.random.randint(worth_key, (2, 2), 1, MOST_WORTH + 1),
+    }
+
+
+def start(dealt: dict[str, Array]) -> NegotiationState:
+    """Returns the negotiation before the first move."""
+    zero = jnp.zeros((), jnp.int32)
+    return NegotiationState(
+        start=dealt["holdings"], holdings=dealt["holdings"], worth=dealt["worth"], offer=zero - 1, count=zero
+    )
+
+
+def over(state: NegotiationState) -> Array:
+    """Tells whether all turns have been taken."""
+    return state.count >= TURNS
+
+
+def legal(state: NegotiationState) -> Array:
+    """Returns which moves are allowed, bool `[10]`: nobody gives what they do not have."""
+    own = state.holdings[state.count % 2]
+    offers = jnp.all(own[None] + jnp.asarray(_GIVEN) >= 0, axis=1)
+    on_table = jnp.asarray(_GIVEN)[jnp.maximum(state.offer, 0)]
+    accept = (state.offer >= 0) & jnp.all(own - on_table >= 0)
+    return jnp.concatenate([jnp.stack([accept, jnp.ones((), bool)]), offers]) & ~over(state)
+
+
+def play(state: NegotiationState, action: Array) -> NegotiationState:
+    """Returns the negotiation after a move."""
+    player = state.count % 2
+    on_table = jnp.asarray(_GIVEN)[jnp.maximum(state.offer, 0)]
+    traded = jnp.where(jnp.arange(2)[:, None] == player, -on_table[None], on_table[None])
+    return state.replace(
+        holdings=state.holdings + jnp.where(action == ACCEPT, traded, 0),
+        offer=jnp.where(action >= FIRST_OFFER, action - FIRST_OFFER, -1).astype(jnp.int32),
+        count=state.count + 1,
+    )
+
+
+def payoff(state: NegotiationState) -> Array:
+    """Returns 1 for whoever gained more and -1 for the other, float32 `[2]`; zeros for equal gains."""
+    gains = jnp.sum((state.holdings - state.start) * state.worth, axis=1)
+    won = jnp.sign(gains[0] - gains[1])
+    return jnp.stack([won, -won]).astype(jnp.float32)
+
+
+def choose(key: Array, state: NegotiationState) -> Array:
+    """Accepts what gains something, else offers a trade that would, else denies; int32 `[]`."""
+    player, given = state.count % 2, jnp.asarray(_GIVEN)
+    worth, allowed = state.worth[player], legal(state)
+    gained = -jnp.sum(given[jnp.maximum(state.offer, 0)] * worth)
+    gains = jnp.sum(given * worth[None], axis=1)
+    # The other one must have what is asked for.
+    useful = allowed[FIRST_OFFER:] & (gains > 0) & jnp.all(state.holdings[1 - player][None] - given >= 0, axis=1)
+    score = jnp.where(useful, jax.random.uniform(key, gains.shape), -1.0)
+    offer = jnp.where(jnp.any(useful), FIRST_OFFER + jnp.argmax(score), DENY)
+    return jnp.where(allowed[ACCEPT] & (gained > 0), ACCEPT, offer).astype(jnp.int32)
+
+
+def _make_observe(ids):
+    digits, goods, comma, stop = ids(*DIGITS), ids(*GOODS), ids(","), ids(".")
+    have, worth, they, offered, left = (ids(w) for w in ("you have", "worth", "they have", "offer", "moves left"))
+    sentences = np.stack([ids(*_say(offer)) for offer in OFFERS])
+
+    def amounts(head: np.ndarray, numbers: Array) -> Array:
+        said = jnp.asarray(digits)[numbers]
+        return jnp.concatenate([head, goods[:1], said[:1], goods[1:], said[1:], comma])
+
+    def observe(state: NegotiationState, player: Array) -> Array:
+        offer = jnp.concatenate([offered, jnp.asarray(sentences)[jnp.maximum(state.offer, 0)], comma])
+        remaining = jnp.asarray(digits)[jnp.maximum(TURNS - state.count, 0)][None]
+        return jnp.concatenate(
+            [
+                amounts(have, state.holdings[player]),
+                amounts(worth, state.worth[player]),
+                amounts(they, state.holdings[1 - player]),
+                jnp.where(state.offer >= 0, offer, -1),
+                left,
+                remaining,
+                stop,
+            ]
+        )
+
+    return observe

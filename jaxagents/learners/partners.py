@@ -1,0 +1,83 @@
+"""Language agents that learn beside, or against, a frozen copy of themselves."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.learners import policy_gradient
+from jaxagents.types import Agent, Array, Collector, Environment, Learner, Metrics, Params, PyTree
+
+
+@struct.dataclass
+class PartneredState:
+    """State of a learner, and the parameters of its partner.
+
+    Attributes:
+        inner: of the learner.
+        partner: what the other seats act with.
+        num_updates: int32, so far.
+    """
+
+    inner: PyTree
+    partner: Params
+    num_updates: Array
+
+    @property
+    def params(self) -> Params:
+        """Returns what is learned."""
+        return self.inner.params
+
+
+def with_frozen_partner(learner: Learner, *, renew_every: int | None = None) -> Learner:
+    """Makes a learner whose collector acts with a pair of parameters: its own, and a frozen copy of earlier ones.
+
+    It goes with `language.dialogue.make_dialogue(..., partner=policy)`.
+
+    Args:
+        learner: of the policy's own turns.
+        renew_every: updates after which the copy is made anew; None keeps that of the parameters that the run starts
+            from.
+
+    Returns:
+        The learner; its `acting` gives `(params, partner's params)`.
+
+    Raises:
+        ValueError: `renew_every` is not positive.
+    """
+    if renew_every is not None and renew_every < 1:
+        raise ValueError(f"`renew_every` must be at least 1, got {renew_every}; try null for never.")
+
+    def init(key: Array, params: Params | None = None) -> PartneredState:
+        inner = learner.init(key, params)
+        return PartneredState(inner=inner, partner=jax.tree.map(jnp.copy, inner.params), num_updates=jnp.int32(0))
+
+    def update(state: PartneredState, key: Array, batch: PyTree) -> tuple[PartneredState, Metrics]:
+        inner, metrics = learner.update(state.inner, key, batch)
+        count, partner = state.num_updates + 1, state.partner
+        if renew_every is not None:
+            renewed = count % renew_every == 0
+            partner = jax.tree.map(lambda new, old: jnp.where(renewed, new, old), inner.params, partner)
+        return PartneredState(inner=inner, partner=partner, num_updates=count), metrics
+
+    return Learner(init=init, update=update, acting=lambda state: (state.params, state.partner))
+
+
+def make_agent(environment: Environment, *, renew_every: int | None = None, **options: Any) -> Agent:
+    """Assembles a policy-gradient agent that learns against a frozen copy; the collector needs `partner: true`.
+
+    Args:
+        environment: a text world of several seats.
+        renew_every: see `with_frozen_partner`.
+        **options: of `learners.policy_gradient.make_agent`.
+
+    Returns:
+        The agent.
+    """
+    agent = policy_gradient.make_agent(environment, **options)
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        return with_frozen_partner(agent.make_learner(collector, num_updates), renew_every=renew_every)
+
+    return Agent(policy=agent.policy, make_learner=make_learner)
