@@ -11,6 +11,7 @@ from jaxagents.training.arms import find_metric
 from jaxagents.training.curves import Curve, bootstrap_band, style_axis
 
 _COLUMNS, _MAX_PANELS = 2, 8
+_STROKES = ("-", "--", ":")  # Of the first arms, one per color, of the next ones, and so on.
 _COLORS = ("#d1495b", "#2e86ab", "#edae49", "#6a4c93", "#3a7d44", "#6b7280", "#e07a5f", "#0b3c49", "#b5838d", "#81b29a")
 
 
@@ -33,10 +34,11 @@ def write_paper_curves(path: str | Path, results: Mapping[str, Any]) -> Path:
     rows = max(1, math.ceil(len(panels) / _COLUMNS))
     figure = Figure(figsize=(5.2 * _COLUMNS, 3.2 * rows), layout="constrained", facecolor="white", dpi=110)
     axes = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()
-    colors = dict(zip(results["arms"], _COLORS * (1 + len(results["arms"]) // len(_COLORS))))
+    looks = [{"color": color, "linestyle": stroke} for stroke in _STROKES for color in _COLORS]
+    looks = dict(zip(results["arms"], looks * (1 + len(results["arms"]) // len(looks))))
     for axis, (name, curves) in zip(axes, panels.items()):
         draw = _draw_lines if max(curve.steps.size for curve in curves.values()) > 1 else _draw_points
-        draw(axis, curves, colors)
+        draw(axis, curves, looks)
         style_axis(axis, name)
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
@@ -71,16 +73,17 @@ def _names(results: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _draw_lines(axis: Any, curves: Mapping[str, Curve], colors: Mapping[str, str]) -> None:
+def _draw_lines(axis: Any, curves: Mapping[str, Curve], looks: Mapping[str, Mapping[str, str]]) -> None:
     for arm, curve in curves.items():
         mean, low, high = bootstrap_band(curve.values)
-        axis.fill_between(curve.steps, low, high, color=colors[arm], alpha=0.15, linewidth=0)
-        axis.plot(curve.steps, mean, color=colors[arm], label=arm, linewidth=1.6)
+        axis.fill_between(curve.steps, low, high, color=looks[arm]["color"], alpha=0.15, linewidth=0)
+        axis.plot(curve.steps, mean, **looks[arm], label=arm, linewidth=1.6)
     axis.legend(fontsize=7, frameon=False)
 
 
-def _draw_points(axis: Any, curves: Mapping[str, Curve], colors: Mapping[str, str]) -> None:
+def _draw_points(axis: Any, curves: Mapping[str, Curve], looks: Mapping[str, Mapping[str, str]]) -> None:
     for place, (arm, curve) in enumerate(curves.items()):
         mean, low, high = (float(number[-1]) for number in bootstrap_band(curve.values[-1:]))
-        axis.errorbar(mean, -place, xerr=[[mean - low], [high - mean]], color=colors[arm], marker="o", capsize=3)
+        spread = [[mean - low], [high - mean]]
+        axis.errorbar(mean, -place, xerr=spread, color=looks[arm]["color"], marker="o", capsize=3)
     axis.set_yticks([-place for place in range(len(curves))], list(curves))

@@ -54,6 +54,18 @@ def test_a_killed_reproduction_runs_what_was_missing_only(call_main, tmp_path):
     assert {key: after[key] for key in before} == before, "minutes and numbers are those of the first run"
 
 
+@pytest.mark.slow
+def test_equilibria_are_found_once_without_randomness(call_main, tmp_path):
+    options = ("arms=[vad_cfr,cfr_plus,psro_nash]", "quick=true", f"results_folder={tmp_path}")
+    result = call_main("reproduce.py", "paper=vad_cfr_shor_psro", *options)
+    assert result.returncode == 0, result.stderr
+    results = json.loads((tmp_path / "vad_cfr_shor_psro.json").read_text(encoding="utf-8"))
+    assert {name: len(arm["runs"]) for name, arm in results["arms"].items()} == dict.fromkeys(results["arms"], 1)
+    means = json.loads(result.stdout.splitlines()[-1])["means"]
+    assert means["cfr_plus"]["exploitability"] < means["vad_cfr"]["exploitability"] == pytest.approx(-0.338819)
+    assert "exploitability_kuhn3" not in means["psro_nash"]  # Not played.
+
+
 def test_unknown_papers_and_arms_are_refused_at_once(call_main):
     result = call_main("reproduce.py", "paper=gigppo")
     assert result.returncode != 0

@@ -1,12 +1,13 @@
 """Equilibria of games: what the study reports."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxagents.games import cfr_methods
 from jaxagents.games.definitions.kuhn import kuhn
 from jaxagents.games.definitions.normal_form import from_payoffs
-from jaxagents.games.meta_solvers import nash, uniform
+from jaxagents.games.meta_solvers import uniform
 from jaxagents.training.studies.equilibria import describe, grow_populations, log10, solve_games
 
 
@@ -36,6 +37,10 @@ def test_methods_are_measured_in_every_game():
         solve_games(0, method=cfr_methods.cfr_plus(), games={})
 
 
+def _first_policy(payoffs, counts):
+    return jnp.zeros_like(counts).at[:, 0].set(1.0)
+
+
 def test_populations_are_measured_in_the_games_that_are_played():
     rock_paper_scissors = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
     games = {"poker": kuhn(3), "fists": from_payoffs([rock_paper_scissors, -rock_paper_scissors])}
@@ -45,8 +50,8 @@ def test_populations_are_measured_in_the_games_that_are_played():
     # (U + R + P) / 3 it is best again, and scissors earn 7/12 - 1/3 from (U + R + 2 P) / 4.
     np.testing.assert_allclose(told["exploitability_fists"], np.log10([1 / 2, 1 / 4]), rtol=1e-6)
     assert np.isnan(told["exploitability_poker"]).all() and told["exploitability"] == told["exploitability_fists"]
-    told = grow_populations(0, solver=uniform, evaluation_solver=nash, played=["fists"], **settings)
-    assert told["exploitability_fists"][-1] < -6.0
+    told = grow_populations(0, solver=uniform, evaluation_solver=_first_policy, played=["fists"], **settings)
+    assert max(told["exploitability_fists"]) < -15.0  # The first one is uniform, which is the equilibrium.
     with pytest.raises(ValueError, match=r"`played` must be names of poker, fists, got \['chess'\]"):
         grow_populations(0, solver=uniform, played=["chess"], **settings)
     with pytest.raises(ValueError, match="`num_iterations` must be a multiple of `evaluate_every`, got 4 and 3"):
