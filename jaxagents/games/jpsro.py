@@ -1,13 +1,13 @@
 """Joint policy-space response oracles: populations that grow by deviations from a correlated meta-strategy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxagents.games.best_response import BestResponse, respond
+from jaxagents.games.best_response import respond
 from jaxagents.games.extensive_form import Game
 from jaxagents.games.normal_form import joint_value
 from jaxagents.games.populations import (
@@ -146,38 +146,64 @@ def _grow(
     return jax.lax.while_loop(has_room, step, progress)
 
 
+def joint_gaps(game: Game, population: Population, joint: Array) -> tuple[Array, Array]:
+    """Computes the CCE gap and the CE gap, in the game, of a joint distribution over a population.
+
+    Args:
+        game: the game.
+        population: K policies of every player.
+        joint: `[K, ..., K]`, of any solver: one that trained, or `correlated.max_welfare` to evaluate.
+
+    Returns:
+        What players gain in sum by best deviations before the draw, and from what is recommended.
+    """
+    payoffs = meta_payoffs(game, population)
+    return _sum_gaps([_deviate(game, population, payoffs[p], p, joint) for p in range(game.num_players)])
+
+
+class _Deviation(NamedTuple):
+    """A player's best responses: before the draw and what it gains, and to each of K recommendations and what they
+    gain, times the probability of the recommendation."""
+
+    policy: Array
+    gain: Array
+    policies: Array
+    gains: Array
+
+
 def _iterate(
     game: Game, population: Population, key: Array, solver: JointSolver, coarse: bool
 ) -> tuple[Population, JpsroCurves]:
     """Solves the meta-game and adds a policy per player; tells what the solution was."""
     payoffs = meta_payoffs(game, population)
     joint = solver(payoffs, population.counts, key)
-    value = joint_value(payoffs, joint)
-    grown, gaps = population, []
+    grown, deviations = population, []
     for player in range(game.num_players):
-        before, told = _deviations(game, population, player, joint)
-        mass, earned = (
-            jnp.sum(jnp.moveaxis(v, player, 0).reshape(v.shape[player], -1), axis=1)
-            for v in (joint, payoffs[player] * joint)
-        )
-        gains = jnp.where(mass > _LEAST, jnp.maximum(told.value - earned, 0.0), 0.0)
-        gaps.append(jnp.stack([jnp.maximum(before.value - value[player], 0.0), jnp.sum(gains)]))
-        policy = before.policy if coarse else told.policy[_choose(game, population, player, told, gains)]
-        grown = add_policy(game, grown, player, policy)
-    cce_gap, ce_gap = jnp.sum(jnp.stack(gaps), axis=0)
-    return grown, JpsroCurves(cce_gap, ce_gap, value, population.num_policies)
+        deviation = _deviate(game, population, payoffs[player], player, joint)
+        chosen = deviation.policy if coarse else _largest_gap(game, population, player, deviation)
+        grown = add_policy(game, grown, player, chosen)
+        deviations.append(deviation)
+    cce_gap, ce_gap = _sum_gaps(deviations)
+    return grown, JpsroCurves(cce_gap, ce_gap, joint_value(payoffs, joint), population.num_policies)
 
 
-def _deviations(game: Game, population: Population, player: int, joint: Array) -> tuple[BestResponse, BestResponse]:
-    """Returns the best response from before the draw, and those `[K]` to every recommendation with the value
-    times its probability."""
+def _deviate(game: Game, population: Population, payoff: Array, player: int, joint: Array) -> _Deviation:
     reach = reach_of_others(game, population, player, joint)
-    to_reach = partial(respond, game, player)
-    return to_reach(jnp.sum(reach, axis=0)), jax.vmap(to_reach)(reach)
+    before = respond(game, player, jnp.sum(reach, axis=0))
+    after = jax.vmap(partial(respond, game, player))(reach)
+    mass, earned = (
+        jnp.sum(jnp.moveaxis(v, player, 0).reshape(v.shape[player], -1), axis=1) for v in (joint, payoff * joint)
+    )
+    gains = jnp.where(mass > _LEAST, jnp.maximum(after.value - earned, 0.0), 0.0)
+    return _Deviation(before.policy, jnp.maximum(before.value - jnp.sum(earned), 0.0), after.policy, gains)
 
 
-def _choose(game: Game, population: Population, player: int, told: BestResponse, gains: Array) -> Array:
-    """Returns the recommendation whose best response gains most, among the new ones that gain, else among all."""
-    known = jax.vmap(lambda policy: jnp.any(is_known(game, population, player, policy)))(told.policy)
-    new = jnp.where(known, -1.0, gains)
-    return jnp.where(jnp.max(new) > _LEAST, jnp.argmax(new), jnp.argmax(gains))
+def _sum_gaps(deviations: Sequence[_Deviation]) -> tuple[Array, Array]:
+    return sum(deviation.gain for deviation in deviations), sum(jnp.sum(deviation.gains) for deviation in deviations)
+
+
+def _largest_gap(game: Game, population: Population, player: int, deviation: _Deviation) -> Array:
+    """Returns the response that gains most, among the new ones that gain, else among all."""
+    known = jax.vmap(lambda policy: jnp.any(is_known(game, population, player, policy)))(deviation.policies)
+    new = jnp.where(known, -1.0, deviation.gains)
+    return deviation.policies[jnp.where(jnp.max(new) > _LEAST, jnp.argmax(new), jnp.argmax(deviation.gains))]

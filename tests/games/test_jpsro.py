@@ -10,12 +10,15 @@ import pytest
 from open_spiel.python.algorithms.exploitability import nash_conv as openspiel_nash_conv
 from open_spiel.python.policy import UniformRandomPolicy
 
+from jaxagents.games.best_response import nash_conv
 from jaxagents.games.correlated import ce_gaps, max_gini, product, random_joint
 from jaxagents.games.definitions.kuhn import kuhn
 from jaxagents.games.definitions.normal_form import from_payoffs
 from jaxagents.games.extensive_form import compile_game
-from jaxagents.games.jpsro import jpsro
-from jaxagents.games.meta_solvers import uniform
+from jaxagents.games.jpsro import joint_gaps, jpsro
+from jaxagents.games.meta_solvers import nash, uniform
+from jaxagents.games.normal_form import product_of
+from jaxagents.games.populations import meta_payoffs, mixed_profile
 
 CHICKEN = np.stack([np.array([[0.0, 7.0], [2.0, 6.0]]), np.array([[0.0, 2.0], [7.0, 6.0]])])
 
@@ -51,8 +54,16 @@ def test_it_ends_at_the_least_gap():
 def test_two_player_poker_gets_its_value():
     game = compile_game(kuhn(2))
     solver = partial(max_gini, coarse=True)
-    curves = jpsro(game, solver, jax.random.key(0), coarse=True, num_iterations=12).curves
+    result = jpsro(game, solver, jax.random.key(0), coarse=True, num_iterations=12)
+    curves = result.curves
     assert float(curves.cce_gap[-1]) < 1e-3
+    # The last distribution, and the strategies that anybody would play in two-player zero-sum games.
+    cce_gap, _ = jax.jit(joint_gaps)(game, result.population, result.joint)
+    assert float(cce_gap) < 1e-3
+    strategies = nash(meta_payoffs(game, result.population), result.population.counts)
+    cce_gap, ce_gap = jax.jit(joint_gaps)(game, result.population, product_of(strategies))
+    expected = nash_conv(game, mixed_profile(game, result.population, strategies))
+    np.testing.assert_allclose([cce_gap, ce_gap], [expected] * 2, atol=1e-7)
     np.testing.assert_allclose(curves.value[-1], [-1 / 18, 1 / 18], atol=1e-3)
     assert bool(jnp.all(curves.ce_gap >= curves.cce_gap - 1e-9))
 
