@@ -100,16 +100,15 @@ def _fill(level: Array, weight: Array, total: Array | float) -> Array:
     """Returns `weight max(0, tau - level)` with tau such that it sums to `total`, by Newton's method from above."""
 
     def lower(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        tau, _, steps = carry
-        under = weight * (level < tau)
-        slope = jnp.sum(under)
-        new = (total + jnp.sum(under * jnp.where(under > 0, level, 0.0))) / jnp.where(slope > 0, slope, 1.0)
-        return jnp.where(slope > 0, new, tau), tau, steps + 1
+        tau, slope, _ = carry
+        under = jnp.where(level < tau, weight, 0.0)
+        new_slope = jnp.sum(under)
+        new = (total + jnp.sum(under * level)) / jnp.where(new_slope > 0, new_slope, 1.0)
+        return jnp.where(new_slope > 0, new, tau), new_slope, new_slope < slope
 
-    start = (total + jnp.sum(weight * level)) / jnp.sum(weight)
-    tau, _, _ = jax.lax.while_loop(
-        lambda carry: (carry[0] < carry[1]) & (carry[2] < 100), lower, (start, jnp.inf * jnp.ones_like(start), 0)
-    )
+    slope = jnp.sum(weight)
+    start = (total + jnp.sum(weight * level)) / jnp.where(slope > 0, slope, 1.0)
+    tau, _, _ = jax.lax.while_loop(lambda carry: carry[2], lower, (start, slope, jnp.bool_(True)))
     filled = weight * jnp.maximum(tau - level, 0.0)
     size = jnp.sum(filled)
     return filled * jnp.where(size > 0, total / jnp.where(size > 0, size, 1.0), 0.0)

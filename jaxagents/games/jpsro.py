@@ -1,13 +1,13 @@
 """Joint policy-space response oracles: populations that grow by deviations from a correlated meta-strategy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxagents.games.best_response import BestResponse, respond
+from jaxagents.games.best_response import respond
 from jaxagents.games.extensive_form import Game
 from jaxagents.games.normal_form import joint_value
 from jaxagents.games.populations import (
@@ -26,7 +26,7 @@ JointSolver = Callable[[Array, Array, Array], Array]
 """`(payoffs [n, K, ..., K], counts [n, K], key) -> joint [K, ..., K]`, see `games.correlated`."""
 
 _LEAST = 1e-8  # Probabilities and gains below are none.
-_FIRST_CAPACITY = 8
+_FIRST_CAPACITY = 16  # Of populations; it is doubled, and a program compiled, when there is no more room.
 
 
 class JpsroCurves(NamedTuple):
@@ -51,7 +51,7 @@ class JpsroResult(NamedTuple):
     Attributes:
         curves: over iterations.
         population: after the last iteration.
-        joint: `[K, ..., K]`, a last distribution, over this population.
+        joint: `[K, ..., K]`, a distribution over this population.
     """
 
     curves: JpsroCurves
@@ -66,6 +66,7 @@ def jpsro(
     *,
     coarse: bool,
     num_iterations: int = 40,
+    least_gap: float = 0.0,
     start: Profile | None = None,
 ) -> JpsroResult:
     """Adds policies that deviate best from a joint distribution over those that are there, again and again.
@@ -80,6 +81,8 @@ def jpsro(
         key: for solvers that draw.
         coarse: True: JPSRO(CCE); False: JPSRO(CE).
         num_iterations: T.
+        least_gap: there are no more iterations after one whose gap, of the kind that is meant, is not above this; its
+            numbers then stand for those left out.
         start: first policies; None: uniform ones.
 
     Returns:
@@ -97,56 +100,110 @@ def jpsro(
     """
     if num_iterations < 1:
         raise ValueError(f"`num_iterations` must be at least 1, got {num_iterations}.")
-    capacity = min(_FIRST_CAPACITY, num_iterations + 1)
-    population = start_population(game, uniform_profile(game) if start is None else start, capacity)
-    parts, done = [], 0
-    while done < num_iterations:  # Meta-games grow with the cube of policies: a program per doubling.
-        steps = min(capacity - 1, num_iterations) - done
-        keys = jax.random.split(jax.random.fold_in(key, done), steps)
-        population, part = _iterate(game, population, keys, solver, coarse)
-        parts.append(part)
-        done += steps
-        capacity = min(2 * capacity, num_iterations + 1)
-        population = enlarge(population, capacity) if done < num_iterations else population
+    population = start_population(game, uniform_profile(game) if start is None else start, _FIRST_CAPACITY)
+    numbers = jnp.zeros((num_iterations, game.num_players), population.counts.dtype)
+    curves = JpsroCurves(numbers[:, 0], numbers[:, 0], numbers, numbers.astype(jnp.int32))
+    progress = _Progress(population, curves, jnp.int32(0))
+    while True:
+        progress = _grow(game, progress, key, least_gap, solver, coarse)
+        if int(progress.iteration) == num_iterations:
+            break
+        progress = progress._replace(population=enlarge(progress.population, 2 * progress.population.counts.shape[1]))
+    population = progress.population
     joint = jax.jit(solver)(meta_payoffs(game, population), population.counts, key)
-    return JpsroResult(jax.tree.map(lambda *curves: jnp.concatenate(curves), *parts), population, joint)
+    return JpsroResult(progress.curves, population, joint)
+
+
+class _Progress(NamedTuple):
+    population: Population
+    curves: JpsroCurves
+    iteration: Array
 
 
 @partial(jax.jit, static_argnames=("solver", "coarse"))
+def _grow(
+    game: Game, progress: _Progress, key: Array, least_gap: Array, solver: JointSolver, coarse: bool
+) -> _Progress:
+    """Iterates until the end, or until there is no room for more policies."""
+    num_iterations = len(progress.curves.cce_gap)
+
+    def has_room(progress: _Progress) -> Array:
+        population = progress.population
+        room = jnp.max(population.num_policies) < population.counts.shape[1]
+        return room & (progress.iteration < num_iterations)
+
+    def step(progress: _Progress) -> _Progress:
+        population, joint_key = progress.population, jax.random.fold_in(key, progress.iteration)
+        population, told = _iterate(game, population, joint_key, solver, coarse)
+        done = (told.cce_gap if coarse else told.ce_gap) <= least_gap
+        rows = jnp.arange(num_iterations)
+        rows = jnp.where(done, rows >= progress.iteration, rows == progress.iteration)
+        curves = jax.tree.map(
+            lambda curve, now: jnp.where(rows.reshape((-1,) + (1,) * now.ndim), now[None], curve), progress.curves, told
+        )
+        return _Progress(population, curves, jnp.where(done, num_iterations, progress.iteration + 1))
+
+    return jax.lax.while_loop(has_room, step, progress)
+
+
+def joint_gaps(game: Game, population: Population, joint: Array) -> tuple[Array, Array]:
+    """Computes the CCE gap and the CE gap, in the game, of a joint distribution over a population.
+
+    Args:
+        game: the game.
+        population: K policies of every player.
+        joint: `[K, ..., K]`, of any solver: one that trained, or `correlated.max_welfare` to evaluate.
+
+    Returns:
+        What players gain in sum by best deviations before the draw, and from what is recommended.
+    """
+    payoffs = meta_payoffs(game, population)
+    return _sum_gaps([_deviate(game, population, payoffs[p], p, joint) for p in range(game.num_players)])
+
+
+class _Deviation(NamedTuple):
+    """A player's best responses: before the draw and what it gains, and to each of K recommendations and what they
+    gain, times the probability of the recommendation."""
+
+    policy: Array
+    gain: Array
+    policies: Array
+    gains: Array
+
+
 def _iterate(
-    game: Game, population: Population, keys: Array, solver: JointSolver, coarse: bool
+    game: Game, population: Population, key: Array, solver: JointSolver, coarse: bool
 ) -> tuple[Population, JpsroCurves]:
-    def iterate(population: Population, key: Array) -> tuple[Population, JpsroCurves]:
-        payoffs = meta_payoffs(game, population)
-        joint = solver(payoffs, population.counts, key)
-        value = joint_value(payoffs, joint)
-        grown, gaps = population, []
-        for player in range(game.num_players):
-            before, told = _deviations(game, population, player, joint)
-            gains = told.value - jnp.sum(
-                jnp.moveaxis(payoffs[player] * joint, player, 0).reshape(len(told.value), -1), 1
-            )
-            recommended = jnp.sum(jnp.moveaxis(joint, player, 0).reshape(len(gains), -1), axis=1) > _LEAST
-            gains = jnp.where(recommended, jnp.maximum(gains, 0.0), -1.0)
-            gaps.append(jnp.stack([jnp.maximum(before.value - value[player], 0.0), jnp.sum(jnp.maximum(gains, 0.0))]))
-            policy = before.policy if coarse else told.policy[_choose(game, population, player, told, gains)]
-            grown = add_policy(game, grown, player, policy)
-        cce_gap, ce_gap = jnp.sum(jnp.stack(gaps), axis=0)
-        return grown, JpsroCurves(cce_gap, ce_gap, value, population.num_policies)
-
-    return jax.lax.scan(iterate, population, keys)
+    """Solves the meta-game and adds a policy per player; tells what the solution was."""
+    payoffs = meta_payoffs(game, population)
+    joint = solver(payoffs, population.counts, key)
+    grown, deviations = population, []
+    for player in range(game.num_players):
+        deviation = _deviate(game, population, payoffs[player], player, joint)
+        chosen = deviation.policy if coarse else _largest_gap(game, population, player, deviation)
+        grown = add_policy(game, grown, player, chosen)
+        deviations.append(deviation)
+    cce_gap, ce_gap = _sum_gaps(deviations)
+    return grown, JpsroCurves(cce_gap, ce_gap, joint_value(payoffs, joint), population.num_policies)
 
 
-def _deviations(game: Game, population: Population, player: int, joint: Array) -> tuple[BestResponse, BestResponse]:
-    """Returns the best response from before the draw, and those `[K]` to every recommendation with the value
-    times its probability."""
+def _deviate(game: Game, population: Population, payoff: Array, player: int, joint: Array) -> _Deviation:
     reach = reach_of_others(game, population, player, joint)
-    to_reach = partial(respond, game, player)
-    return to_reach(jnp.sum(reach, axis=0)), jax.vmap(to_reach)(reach)
+    before = respond(game, player, jnp.sum(reach, axis=0))
+    after = jax.vmap(partial(respond, game, player))(reach)
+    mass, earned = (
+        jnp.sum(jnp.moveaxis(v, player, 0).reshape(v.shape[player], -1), axis=1) for v in (joint, payoff * joint)
+    )
+    gains = jnp.where(mass > _LEAST, jnp.maximum(after.value - earned, 0.0), 0.0)
+    return _Deviation(before.policy, jnp.maximum(before.value - jnp.sum(earned), 0.0), after.policy, gains)
 
 
-def _choose(game: Game, population: Population, player: int, told: BestResponse, gains: Array) -> Array:
-    """Returns the recommendation whose best response gains most, among the new ones that gain, else among all."""
-    known = jax.vmap(lambda policy: jnp.any(is_known(game, population, player, policy)))(told.policy)
-    new = jnp.where(known, -1.0, gains)
-    return jnp.where(jnp.max(new) > _LEAST, jnp.argmax(new), jnp.argmax(gains))
+def _sum_gaps(deviations: Sequence[_Deviation]) -> tuple[Array, Array]:
+    return sum(deviation.gain for deviation in deviations), sum(jnp.sum(deviation.gains) for deviation in deviations)
+
+
+def _largest_gap(game: Game, population: Population, player: int, deviation: _Deviation) -> Array:
+    """Returns the response that gains most, among the new ones that gain, else among all."""
+    known = jax.vmap(lambda policy: jnp.any(is_known(game, population, player, policy)))(deviation.policies)
+    new = jnp.where(known, -1.0, deviation.gains)
+    return deviation.policies[jnp.where(jnp.max(new) > _LEAST, jnp.argmax(new), jnp.argmax(deviation.gains))]
