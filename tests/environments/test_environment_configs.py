@@ -10,7 +10,15 @@ from jaxagents.types import Environment
 
 FOLDER = Path(__file__).parents[2] / "configs" / "environment"
 OWN = {path.stem: path for path in sorted(FOLDER.glob("*.yaml")) if "jaxagents.environments." in path.read_text()}
-QUICK = ("cartpole", "tmaze", "gridworld", "tic_tac_toe", "tic_tac_toe_against_random", "connect_four_alternating")
+QUICK = (
+    "cartpole",
+    "tmaze",
+    "gridworld",
+    "tic_tac_toe",
+    "tic_tac_toe_against_random",
+    "connect_four_alternating",
+    "two_step_game",
+)
 names = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OWN]
 
 
