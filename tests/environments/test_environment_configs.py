@@ -18,6 +18,7 @@ QUICK = (
     "tic_tac_toe",
     "tic_tac_toe_against_random",
     "connect_four_alternating",
+    "two_step_game",
 )
 names = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OWN]
 

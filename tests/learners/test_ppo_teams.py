@@ -1,17 +1,24 @@
 """PPO over an agent axis: rows of the batch that share the end of the episode, and masks of who is alive."""
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from jaxagents.learners.ppo import make_ppo
+from jaxagents.environments.teams import agent_ids
+from jaxagents.environments.timesteps import first_timestep
+from jaxagents.learners.ppo import make_agent, make_ppo
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import Categorical
 from jaxagents.policies.actor_critic import act, as_policy, make_actor_critic
-from jaxagents.types import ActorCritic, Box, Discrete, Rollout, Transition
+from jaxagents.rollouts.unroll import make_rollout_collector
+from jaxagents.training.program import make_program, over_seeds, run_updates
+from jaxagents.types import ActorCritic, Box, Discrete, Environment, Rollout, TimeStep, Transition
 
 KEY = jax.random.key(0)
 NUM_STATES = 5
@@ -155,6 +162,56 @@ def test_every_agent_has_a_memory_of_its_own():
     flat = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], 4, *leaf.shape[3:]), carries)
     expected = updated(one_row_per_agent(transition), flat, actor_critic, params)
     assert_close(updated(transition, carries, actor_critic, params), expected)
+
+
+def make_assignment():
+    """Two agents who see nothing but their index win 1 each when the first does 0 and the second 1."""
+
+    def step(key, state, action):
+        yes, no = jnp.ones((), bool), jnp.zeros((), bool)
+        reward = jnp.broadcast_to(jnp.all(action == jnp.arange(2)).astype(jnp.float32), (2,))
+        return state, TimeStep(observation=jnp.ones((2, 1)), reward=reward, terminated=yes, truncated=no)
+
+    return Environment(
+        name="assignment",
+        sample_task=lambda key, level=None: (),
+        reset=lambda key, task: (jnp.zeros(()), first_timestep(jnp.ones((2, 1)), reward_shape=(2,))),
+        step=step,
+        observation_space=Box((1,)),
+        action_space=Discrete(2),
+        max_steps=1,
+        num_agents=2,
+    )
+
+
+@pytest.mark.parametrize("share_parameters", [True, False])
+def test_agents_learn_to_do_different_things(share_parameters):
+    # With shared parameters they need to know who they are.
+    world = agent_ids(make_assignment()) if share_parameters else make_assignment()
+    agent = make_agent(
+        world,
+        policy=partial(make_actor_critic, encoder=MLP((8,))),
+        optimizer=lambda num_updates: optax.adam(0.02),
+        share_parameters=share_parameters,
+    )
+    collector = make_rollout_collector(world, agent.policy, num_envs=16, num_steps=4)
+    program = over_seeds(make_program(collector, agent.make_learner(collector, 40)), 2)
+    run = jax.jit(partial(run_updates, program))
+    state, _ = run(program.init(KEY), 30)
+    _, metrics = run(state, 5)
+    assert run._cache_size() == 1
+    assert float(metrics["rollout/episode_return"].value.min()) > 0.8
+
+
+def test_agents_of_no_team_share_their_parameters():
+    alone = replace(make_assignment(), num_agents=0)
+    with pytest.raises(ValueError, match="`num_agents` must be at least 1 for separate parameters, got 0; try sharing"):
+        make_agent(
+            alone,
+            policy=partial(make_actor_critic, encoder=MLP((8,))),
+            optimizer=lambda num_updates: optax.sgd(0.1),
+            share_parameters=False,
+        )
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,12 @@ def test_agent_masks_are_those_of_the_state_acted_in():
     assert not np.array_equal(transition.action[..., 0], transition.action[..., 2])
 
 
+def test_refuses_masks_that_do_not_fit_the_number_of_agents():
+    message = r"`reward` of '.*' must have the 2 agents of `num_agents` as its first axis, got shape \(3,\)"
+    with pytest.raises(ValueError, match=message):
+        make_rollout_collector(dataclasses.replace(with_agents(CLOCK), num_agents=2), CONSTANT, num_envs=2, num_steps=T)
+
+
 def test_agents_are_an_axis_of_everything_but_the_flags():
     policy = make_policy(Box((2,)), Box((2,), -1.0, 1.0), encoder=MLP(hidden_sizes=(4,)), memory=GRU(hidden_size=5))
     collector = make_rollout_collector(with_agents(CLOCK), policy, num_envs=B, num_steps=T)
