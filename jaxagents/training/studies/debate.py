@@ -22,6 +22,7 @@ NUM_PIXELS, NUM_LABELS = 64, 10
 PLAYERS = ("optimal", "random", "absent")
 ORDERS = {"both": (0, 1), "honest_first": (0,), "honest_last": (1,)}
 _HIDDEN, _LEARNING_RATE = (64, 64), 1e-3
+_JUDGES: dict[tuple[int, ...], Params] = {}  # Trained in this process, by everything that they depend on.
 
 
 def load_digits() -> tuple[np.ndarray, np.ndarray]:
@@ -179,9 +180,12 @@ def run(
     test = test[(images[test] > 0).sum(axis=1) >= num_candidates][:num_images]
     key = jax.random.key(seed)
     # The same judge for all arms: training keys and judged images depend on seed and k alone.
-    params = train_judge(
-        jax.random.fold_in(key, 0), images[train], labels[train], num_shown=num_shown, num_steps=num_steps
-    )
+    setting = (seed, num_shown, num_train, num_steps, len(images))
+    if setting not in _JUDGES:
+        _JUDGES[setting] = train_judge(
+            jax.random.fold_in(key, 0), images[train], labels[train], num_shown=num_shown, num_steps=num_steps
+        )
+    params = _JUDGES[setting]
     pixel_keys = jax.random.split(jax.random.fold_in(key, 1), len(test))
     win, random_win = _debate(params, images[test], labels[test], pixel_keys, subsets, plays=plays, precommit=precommit)
     return _summarize(np.asarray(win, np.float64), np.asarray(random_win, np.float64), labels[test])

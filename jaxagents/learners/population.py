@@ -1,0 +1,201 @@
+"""Populations of learners as a combinator: members differ in hyper-parameters, and the better ones are copied."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.ops.selection import perturb, truncation_selection
+from jaxagents.types import Agent, Array, Collector, Environment, Learner, Mean, Metrics, Params, PyTree, Rollout
+
+
+@struct.dataclass
+class PopulationState:
+    """States of P learners.
+
+    Attributes:
+        members: leaves `[P, ...]`.
+        fitness: float32 `[P]`, running mean of the returns; NaN before the first episode has ended.
+        params: of the fittest member.
+        update: int32, updates done.
+    """
+
+    members: Any
+    fitness: Array
+    params: Params
+    update: Array
+
+
+def population(
+    learner: Learner,
+    num_members: int,
+    *,
+    explore: Mapping[str, tuple[float, float]],
+    evolve_every: int = 20,
+    fraction: float = 0.2,
+    memory: float = 0.8,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes a learner a population that trains side by side: population-based training.
+
+    Every `evolve_every` updates the worst members go on from the states of members among the best, with their
+    hyper-parameters times 0.8 or 1.2. The fitness of a member is a running mean of the sum of its rewards per episode
+    that ended. To train copies that do not meet, see `training.program.over_seeds`.
+
+    Args:
+        learner: keeps the numbers of `explore` in its state, as all learners do that sweep without compiling anew.
+        num_members: P; batches have a leading axis of this size, see `rollouts.population.make_population_collector`.
+        explore: `{name: (low, high)}`: hyper-parameters that members begin with, log-uniform in this range. Leaves of
+            the state with these names, as `entropy_coefficient`, or `learning_rate` of the optimiser.
+        evolve_every: updates between selections.
+        fraction: see `ops.selection.truncation_selection`.
+        memory: weight of the earlier fitness in the running mean, in [0, 1).
+        axis_name: mapped axis over whose members a batch is spread.
+
+    Returns:
+        The learner. `state.params` are those of the fittest member; the collector acts with those of all, `[P, ...]`.
+        Metrics are means over members; further ones `fitness`, `best_fitness`, and the numbers of the fittest.
+
+    Raises:
+        ValueError: a population of less than two, a range that is not positive, or (at `init`) the state has no number
+            of a name.
+
+    References:
+        Jaderberg et al. (2017), Population Based Training of Neural Networks.
+    """
+    if num_members < 2 or evolve_every < 1:
+        raise ValueError(
+            f"`num_members` must be at least 2 and `evolve_every` at least 1, got {num_members} and {evolve_every}."
+        )
+    if not 0.0 <= memory < 1.0:
+        raise ValueError(f"`memory` must be in [0, 1), got {memory}; try 0.8.")
+    for name, (low, high) in explore.items():
+        if not 0.0 < low <= high:
+            raise ValueError(f"`explore.{name}` must be a positive range, got ({low}, {high}).")
+    truncation_selection(jax.random.key(0), jnp.zeros(num_members), fraction=fraction)
+
+    def init(key: Array, params: Params | None = None) -> PopulationState:
+        keys = jax.random.split(key, num_members + 1)
+        members = jax.vmap(lambda k: learner.init(k, params))(keys[1:])
+        _require_names(members, explore)
+        members = _change(
+            members, explore, lambda i, name, leaf: _draw(jax.random.fold_in(keys[0], i), *explore[name], leaf)
+        )
+        return PopulationState(
+            members=members,
+            fitness=jnp.full(num_members, jnp.nan, jnp.float32),
+            params=jax.tree.map(lambda leaf: leaf[0], members.params),
+            update=jnp.zeros((), jnp.int32),
+        )
+
+    def acting(state: PopulationState) -> PyTree:
+        own = learner.acting or (lambda member: member.params)
+        return jax.vmap(own)(state.members)
+
+    def update(state: PopulationState, key: Array, batch: Rollout) -> tuple[PopulationState, Metrics]:
+        learn_key, select_key, change_key = jax.random.split(key, 3)
+        members, metrics = jax.vmap(learner.update)(state.members, jax.random.split(learn_key, num_members), batch)
+        fitness = _mean_return(state.fitness, batch, memory, axis_name)
+        now = (state.update + 1) % evolve_every == 0
+        source, replaced = truncation_selection(select_key, fitness, fraction=fraction)
+        source = jnp.where(now, source, jnp.arange(num_members))
+        members, fitness = jax.tree.map(lambda leaf: leaf[source], (members, fitness))
+        members = _change(
+            members,
+            explore,
+            lambda i, name, leaf: perturb(jax.random.fold_in(change_key, i), leaf, replaced & now),
+        )
+        known = ~jnp.isnan(fitness)
+        best = jnp.argmax(jnp.where(known, fitness, -jnp.inf))
+        told = {
+            "fitness": Mean(total=jnp.nansum(fitness), count=jnp.sum(known).astype(jnp.float32)),
+            "best_fitness": Mean(total=jnp.nan_to_num(fitness[best]), count=known[best].astype(jnp.float32)),
+        }
+        told |= {f"best_{name}": leaf[best] for name, leaf in _find(members, explore).items()}
+        params = jax.tree.map(lambda leaf: leaf[best], members.params)
+        state = PopulationState(members=members, fitness=fitness, params=params, update=state.update + 1)
+        return state, {name: jnp.mean(value) for name, value in metrics.items()} | told
+
+    return Learner(init=init, update=update, acting=acting)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    inner: Callable[..., Agent],
+    num_members: int = 8,
+    explore: Mapping[str, tuple[float, float]],
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles a population of agents of one kind.
+
+    Args:
+        environment: gives the spaces.
+        inner: `(environment, *, axis_name) -> Agent`, the kind; its learner has no replay buffer.
+        num_members: see `population`.
+        explore: see `population`.
+        axis_name: see `population`.
+        **options: further arguments of `population`.
+
+    Returns:
+        The agent; its policy is that of a member.
+    """
+    agent = inner(environment, axis_name=axis_name)
+    ranges = {name: tuple(map(float, bounds)) for name, bounds in explore.items()}
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        learner = agent.make_learner(collector, num_updates)
+        return population(learner, num_members, explore=ranges, axis_name=axis_name, **options)
+
+    return Agent(policy=agent.policy, make_learner=make_learner)
+
+
+def _mean_return(fitness: Array, batch: Rollout, memory: float, axis_name: str | None) -> Array:
+    transition = batch.transition
+    axes = tuple(range(1, transition.terminated.ndim))
+    sums = (
+        jnp.sum(transition.reward, axis=tuple(range(1, transition.reward.ndim))),
+        jnp.sum((transition.terminated | transition.truncated).astype(jnp.float32), axis=axes),
+    )
+    rewards, episodes = sums if axis_name is None else jax.lax.psum(sums, axis_name)
+    mean = rewards / jnp.maximum(episodes, 1.0)
+    moved = jnp.where(jnp.isnan(fitness), mean, memory * fitness + (1.0 - memory) * mean)
+    return jnp.where(episodes > 0.0, moved, fitness)
+
+
+def _draw(key: Array, low: float, high: float, leaf: Array) -> Array:
+    return jnp.exp(jax.random.uniform(key, leaf.shape, minval=jnp.log(low), maxval=jnp.log(high))).astype(leaf.dtype)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    last = path[-1]
+    return str(getattr(last, "key", getattr(last, "name", "")))
+
+
+def _change(tree: PyTree, names: Mapping[str, Any], function: Callable[[int, str, Array], Array]) -> PyTree:
+    """Maps the leaves of these names by `(place of the name, name, leaf) -> leaf`."""
+    places = {name: place for place, name in enumerate(sorted(names))}
+
+    def change(path: tuple[Any, ...], leaf: Array) -> Array:
+        name = _name(path)
+        return function(places[name], name, leaf) if name in places else leaf
+
+    return jax.tree_util.tree_map_with_path(change, tree)
+
+
+def _find(tree: PyTree, names: Mapping[str, Any]) -> dict[str, Array]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {_name(path): leaf for path, leaf in leaves if path and _name(path) in names}
+
+
+def _require_names(tree: PyTree, names: Mapping[str, Any]) -> None:
+    known = {_name(path) for path, leaf in jax.tree_util.tree_leaves_with_path(tree) if path and leaf.ndim == 1}
+    missing = sorted(set(names) - known)
+    if missing:
+        raise ValueError(
+            f"`explore` must name numbers in the state of the learner, got {', '.join(missing)}; it has "
+            f"{', '.join(sorted(known))}."
+        )
