@@ -151,7 +151,7 @@ def from_episodes(
         level: difficulty of all of them.
         agents: role of each agent.
         id_prefix: the trajectory of row `b` is called `<id_prefix>-<b>`.
-        metadata: of all of them; "group" is added.
+        metadata: of all of them; "group" is added, and in games "seat_returns".
 
     Returns:
         One trajectory per row that has a turn.
@@ -169,11 +169,17 @@ def from_episodes(
             agents=tuple(agents),
             success=bool(row.success),
             episode_return=float(np.sum(row.reward, where=row.valid)),
-            metadata={**(metadata or {}), "group": int(row.group)},
+            metadata={**(metadata or {}), "group": int(row.group), **_seat_returns(row)},
         )
         for b, row in enumerate(rows)
         if (turns := _turns_of(row, tokenizer))
     ]
+
+
+def _seat_returns(row: Episode) -> dict[str, Json]:
+    """Returns what every seat of a game got in all."""
+    returns = row.extras.get("seat_return")
+    return {} if returns is None else {"seat_returns": returns.tolist()}
 
 
 def _turns_of(row: Episode, tokenizer: Tokenizer) -> tuple[Turn, ...]:

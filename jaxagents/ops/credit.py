@@ -2,7 +2,7 @@
 
 `value[b, l]`, where an estimator uses it, is V of the context that token `l` of row `b` was sampled from. No gradient
 flows through credit. Groups lie on one device as a whole; rows that a filter dropped (`extras["keep"]`) count nowhere.
-Agents that share a row share its rewards.
+Agents that share a row share its rewards; in games every seat has its own, which only some estimators tell apart.
 """
 
 import jax
@@ -25,6 +25,7 @@ from jaxagents.ops.episodes import (
     sum_per_turn,
     turn_of_token,
 )
+from jaxagents.ops.seats import num_seats
 from jaxagents.types import Array, Episode
 
 
@@ -98,10 +99,14 @@ def rloo(
     Returns:
         The credit, without targets; zero in groups of one, which have no others.
 
+    Raises:
+        ValueError: it is a game of several seats.
+
     References:
         Kool, van Hoof and Welling (2019), "Buy 4 REINFORCE Samples, Get a Baseline for Free!".
         Ahmadian et al. (2024), "Back to Basics: Revisiting REINFORCE Style Optimization for RLHF".
     """
+    _require_one_seat(episode, "rloo")
     difference, count = difference_from_group(episode_return(episode, discount), same_group(episode))
     return _outcome_credit(episode, difference * count / jnp.maximum(count - 1.0, 1.0))
 
@@ -126,12 +131,16 @@ def grpo(
     Returns:
         The credit, without targets; zero in groups whose returns are equal.
 
+    Raises:
+        ValueError: it is a game of several seats.
+
     References:
         Shao et al. (2024), "DeepSeekMath", section 4.1.2.
 
     Deviation: the paper has no epsilon and leaves open which standard deviation it means. This is that of the
         population; TRL and verl take that of the sample, which makes advantages sqrt(1 - 1 / G) times as large.
     """
+    _require_one_seat(episode, "grpo")
     same = same_group(episode)
     difference, _ = difference_from_group(episode_return(episode, discount), same)
     return _outcome_credit(episode, difference / (group_deviation(difference, same) + epsilon))
@@ -155,9 +164,13 @@ def dr_grpo(
     Returns:
         The credit, without targets. The other half of the method is `losses.aggregation.constant`.
 
+    Raises:
+        ValueError: it is a game of several seats.
+
     References:
         Liu et al. (2025), "Understanding R1-Zero-Like Training: A Critical Perspective", section 3.2.
     """
+    _require_one_seat(episode, "dr_grpo")
     difference, _ = difference_from_group(episode_return(episode, discount), same_group(episode))
     return _outcome_credit(episode, difference)
 
@@ -189,12 +202,13 @@ def gae_token(
         `extras["bootstrap_value"]` (`[B]`), and zero without it, as if it had terminated.
 
     Raises:
-        ValueError: there are no values.
+        ValueError: there are no values, or it is a game of several seats.
 
     References:
         Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized Advantage Estimation", eq. 16.
         Ouyang et al. (2022), "Training language models to follow instructions with human feedback".
     """
+    _require_one_seat(episode, "gae_token")
     value = _require_value(value, "gae_token")
     reward = turn_of_token(reward_of_acting_turns(episode), episode.turn)
     reward = jnp.where(last_action_token_mask(episode), reward, 0.0)
@@ -238,12 +252,13 @@ def gae_turn(
         The credit; the target of every token of a turn is the lambda-return of the turn. Bootstrapped as `gae_token`.
 
     Raises:
-        ValueError: there are no values.
+        ValueError: there are no values, or it is a game of several seats.
 
     References:
         Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized Advantage Estimation", eq. 16.
         Zhou et al. (2024), "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (values of turns).
     """
+    _require_one_seat(episode, "gae_turn")
     value = _require_value(value, "gae_turn")
     first_value = jnp.where(first_action_token_mask(episode), value, 0.0)
     advantage, target = _skipping_advantage(
@@ -259,6 +274,14 @@ def gae_turn(
         advantage=to_tokens(episode, advantage, normalize=normalize, axis_name=axis_name),
         target=to_tokens(episode, target),
     )
+
+
+def _require_one_seat(episode: Episode, name: str) -> None:
+    if num_seats(episode) > 1:
+        raise ValueError(
+            f"`advantage` must tell the seats of a game apart, got {name} for {num_seats(episode)} seats; "
+            "try advantage=role_conditioned or advantage=reinforce."
+        )
 
 
 def _require_value(value: Array | None, name: str) -> Array:

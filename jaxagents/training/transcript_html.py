@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxagents.data.schema import Trajectory, Turn
 from jaxagents.data.trajectories import write_trajectories
 from jaxagents.training.loggers import write_atomically
-from jaxagents.training.transcripts import lay_out
+from jaxagents.training.transcripts import describe_seats, lay_out
 from jaxagents.types import Tokenizer
 
 _DARKEST = 4.0  # nats of surprise at which the shade is full
@@ -143,7 +143,9 @@ def _article(trajectory: Trajectory, tokenizer: Tokenizer | None) -> str:
     facts = [trajectory.world, f"{len(trajectory.turns)} turn{'s' if len(trajectory.turns) > 1 else ''}"]
     if trajectory.level is not None:
         facts.append(f"level {trajectory.level}")
-    if trajectory.episode_return is not None:
+    if (by_seat := describe_seats(trajectory)) is not None:
+        facts.append(by_seat)
+    elif trajectory.episode_return is not None:
         facts.append(f"return {trajectory.episode_return:.4g}")
     if "group" in trajectory.metadata:
         facts.append(f"group {trajectory.metadata['group']}")

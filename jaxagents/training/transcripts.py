@@ -43,8 +43,18 @@ def describe(trajectory: Trajectory) -> str:
     end = {True: "success", False: "no success", None: "unfinished"}[trajectory.success]
     count = len(trajectory.turns)
     value = "" if trajectory.episode_return is None else f", return {trajectory.episode_return:.4g}"
+    if (by_seat := describe_seats(trajectory)) is not None:
+        value = f", {by_seat}"
     level = "" if trajectory.level is None else f", level {trajectory.level}"
     return f"{trajectory.id}: {trajectory.world}{level}, {end}{value}, {count} turn{'s' if count > 1 else ''}"
+
+
+def describe_seats(trajectory: Trajectory) -> str | None:
+    """Says what every seat of a game got in all; None for other episodes."""
+    returns = trajectory.metadata.get("seat_returns")
+    if returns is None:
+        return None
+    return ", ".join(f"{agent} {value:+.4g}" for agent, value in zip(trajectory.agents, returns))
 
 
 def print_transcripts(trajectories: Sequence[Trajectory], stream: TextIO | None = None, title: str = "") -> None:

@@ -105,7 +105,7 @@ class TextFace:
     Attributes:
         words: every phrase the world can say or hear; a word id is an index into them.
         actions: int32 numpy `[A, M]`, every well-formed action.
-        expert: `(key, state) -> int32 [M]`, solves every task.
+        expert: `(key, state) -> int32 [M]`, solves every task; in games it plays all seats, as well as it can.
         fingerprint: `(state) -> uint32 []`, equal for states that are the same situation of the same task.
         sample_held_out_task: as `Environment.sample_task`, of tasks that it never gives.
         num_levels: difficulties; `level` is in `0 .. num_levels - 1`.

@@ -63,7 +63,8 @@ class Episode:
         agent: int32 `[B, L]`, whose context the token belongs to.
         behavior_log_prob: float32 `[B, L]`, of sampled tokens under the acting policy, untempered; 0 elsewhere.
         sampling_log_prob: float32 `[B, L]`, of the same under the distribution they were drawn from.
-        reward: float32 `[B, T]`, zero where there was no turn.
+        reward: float32 `[B, T]`, zero where there was no turn; in games, what the seat that took the turn earned from
+            it until its next one or the end.
         valid: bool `[B, T]`, the turn took place.
         action_valid: bool `[B, T]`, the action of the turn could be parsed and was legal.
         terminated: bool `[B, T]`, the turn ended the episode in a terminal state.
@@ -72,7 +73,8 @@ class Episode:
         success: bool `[B]`.
         group: int32 `[B]`, episodes of one group play the same task.
         task: pytree with leaves `[B, ...]`.
-        extras: dict of further arrays with the leading axis B.
+        extras: dict of further arrays with the leading axis B; in games `seat_return`, float32 `[B, P]`, what every
+            seat got in all.
         layout: of the tokens, static; None when they have no slots.
     """
 

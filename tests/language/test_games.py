@@ -11,6 +11,7 @@ from jaxagents.language.collect import dialogue_metrics
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.policies.contexts import judge_rows, row_layout, to_rows
+from jaxagents.training.dialogues import to_trajectories
 
 KEY = jax.random.key(3)
 
@@ -144,6 +145,9 @@ def test_a_frozen_partner_takes_the_other_seat(game, kuhn_speaker):
     np.testing.assert_array_equal(sampled[:, :3], [[True, False, False], [False, True, False]] * 4)
     # The partner's words stay in its own context, and count as said, not as sampled.
     assert np.asarray(episode.token_mask).reshape(sampled.shape + (-1,))[:, 0, layout.observation :].any()
+    (first, *_) = to_trajectories(game, policy, episode)
+    assert first.agents == ("player 0", "player 1") and first.metadata["seat_returns"] == [1.0, -1.0]
+    assert [(turn.agent, turn.action, turn.reward) for turn in first.turns] == [(0, "bet", 1.0), (1, "", -1.0)]
     own = dialogue_metrics(episode)["episode_return"]
     np.testing.assert_allclose(own.total / own.count, 1.0)
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.ops.credit import dr_grpo, gae_token, gae_turn, grpo, reinforce, rloo
 from jaxagents.ops.role_credit import make_role_conditioned, role_conditioned
 
 
@@ -74,6 +75,19 @@ def test_the_baseline_is_that_of_one_game_after_the_other():
     shared = make_role_conditioned(decay=0.5, by_role=False)
     summary = {"count": jnp.asarray([1.0, 1.0]), "total": jnp.asarray([4.0, -2.0])}
     np.testing.assert_allclose(shared.update(jnp.zeros(2), summary), [0.75, 0.75])
+
+
+def test_reinforce_credits_seats_too(games):
+    # Returns to go of the own turns: 2 and 2 for seat 0, -2 for seat 1; then 1 and -1.
+    assert of_tokens(reinforce(games, baseline=0.0), games) == [2, -2, -2, 2, 1, 1, -1]
+
+
+@pytest.mark.parametrize("estimator", [rloo, grpo, dr_grpo, gae_token, gae_turn])
+def test_estimators_that_would_mix_seats_up_are_refused(games, estimator):
+    with pytest.raises(
+        ValueError, match=f"`advantage` must tell the seats of a game apart, got {estimator.__name__} for"
+    ):
+        estimator(games, jnp.zeros(games.tokens.shape))
 
 
 @pytest.mark.parametrize(

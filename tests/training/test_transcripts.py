@@ -45,6 +45,28 @@ def test_how_an_episode_ended():
     assert describe(Trajectory(id="a", world="w", turns=TURNS[:1])) == "a: w, unfinished, 1 turn"
 
 
+def test_a_game_says_who_speaks_and_what_each_got():
+    turns = (
+        Turn(turn=0, observation="moves .", action="bet", reward=-2.0),
+        Turn(turn=1, observation="moves bet .", action="bet", agent=1, reward=2.0, terminated=True),
+    )
+    game = Trajectory(
+        id="a",
+        world="kuhn_poker",
+        turns=turns,
+        agents=("player 0", "player 1"),
+        success=True,
+        episode_return=0.0,
+        metadata={"seat_returns": [-2.0, 2.0]},
+    )
+    assert describe(game) == "a: kuhn_poker, success, player 0 -2, player 1 +2, 2 turns"
+    stream = io.StringIO()
+    print_transcripts([game], stream)
+    lines = [line.strip() for line in stream.getvalue().splitlines()]
+    assert lines[1:4] == ["turn 0, player 0", "observation  moves .", "action       bet"]
+    assert lines[5] == "turn 1, player 1"
+
+
 def test_every_turn_is_printed():
     stream = io.StringIO()
     print_transcripts([TRAJECTORY], stream, title="Before")
