@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTRAS = ("gymnax", "envs", "hf", "papers", "sweeps", "test")  # What `make test` installs.
+EXTRAS = ("gymnax", "envs", "hf", "openspiel", "papers", "sweeps", "test")  # What `make test` installs.
 
 
 def test_installed_version_is_that_of_setup_cfg():
