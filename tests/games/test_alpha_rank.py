@@ -28,8 +28,7 @@ def test_one_better_action_by_hand():
     np.testing.assert_allclose(joint[1, 0] / joint[0, 0], np.exp(2.0), rtol=1e-5)
 
 
-@pytest.mark.parametrize("intensity", [None, 0.5])
-@pytest.mark.parametrize("shape", [(2, 3, 2), (3, 2, 2, 3)])
+@pytest.mark.parametrize(("shape", "intensity"), [((2, 3, 2), 0.5), ((3, 2, 2, 3), None)])
 def test_distributions_agree_with_openspiel(shape, intensity):
     tables = np.random.default_rng(0).normal(size=shape)
     options = {"use_inf_alpha": True, "inf_alpha_eps": 0.02} if intensity is None else {"alpha": intensity, "m": 10}

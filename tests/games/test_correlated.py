@@ -20,11 +20,12 @@ from jaxagents.games.correlated import (
     random_vertex,
     swap_gains,
 )
-from jaxagents.games.meta_solvers import nash, uniform
+from jaxagents.games.meta_solvers import uniform
 from jaxagents.games.normal_form import joint_value, pad_payoffs, product_of
 
 CHICKEN = np.stack([np.array([[0.0, 7.0], [2.0, 6.0]]), np.array([[0.0, 2.0], [7.0, 6.0]])])
 GAPS = {True: cce_gaps, False: ce_gaps}
+FLATTEST = {coarse: jax.jit(partial(max_gini, coarse=coarse, tolerance=1e-9)) for coarse in (True, False)}
 
 
 @pytest.fixture(autouse=True)
@@ -74,24 +75,20 @@ def test_gains_are_the_rows_written_out(games, coarse):
 @pytest.mark.parametrize("coarse", [True, False])
 def test_flattest_equilibrium_of_chicken(coarse):
     # With two actions each, a deviation before the draw is one from a recommendation.
-    joint = jax.jit(partial(max_gini, coarse=coarse, tolerance=1e-10))(jnp.asarray(CHICKEN))
-    np.testing.assert_allclose(joint, np.array([[5, 10], [10, 9]]) / 34, atol=1e-9)
+    joint = FLATTEST[coarse](jnp.asarray(CHICKEN))
+    np.testing.assert_allclose(joint, np.array([[5, 10], [10, 9]]) / 34, atol=1e-8)
 
 
-@pytest.mark.parametrize("coarse", [True, False])
-def test_flattest_equilibria_agree_with_a_general_solver(games, coarse):
-    for payoffs in games[1:3]:
-        rows = rows_of(payoffs, coarse)
-        constraints = [
-            {"type": "eq", "fun": lambda x: np.sum(x) - 1.0},
-            {"type": "ineq", "fun": lambda x, rows=rows: -rows @ x},
-        ]
-        start = np.full(rows.shape[1], 1 / rows.shape[1])
-        options = {"bounds": [(0, 1)] * start.size, "constraints": constraints, "options": {"ftol": 1e-14}}
-        expected = minimize(lambda x: x @ x, start, method="SLSQP", **options)
-        assert expected.success
-        actual = jax.jit(partial(max_gini, coarse=coarse, tolerance=1e-9))(jnp.asarray(payoffs))
-        np.testing.assert_allclose(actual.reshape(-1), expected.x, atol=1e-6)
+@pytest.mark.parametrize(("number", "coarse"), [(1, False), (2, True)])
+def test_flattest_equilibria_agree_with_a_general_solver(games, number, coarse):
+    rows = rows_of(games[number], coarse)
+    constraints = [{"type": "eq", "fun": lambda x: np.sum(x) - 1.0}, {"type": "ineq", "fun": lambda x: -rows @ x}]
+    start = np.full(rows.shape[1], 1 / rows.shape[1])
+    options = {"bounds": [(0, 1)] * start.size, "constraints": constraints, "options": {"ftol": 1e-14}}
+    expected = minimize(lambda x: x @ x, start, method="SLSQP", **options)
+    assert expected.success
+    actual = FLATTEST[coarse](jnp.asarray(games[number]))
+    np.testing.assert_allclose(actual.reshape(-1), expected.x, atol=1e-6)
 
 
 def test_a_strict_equilibrium_trades_impurity_for_slack():
@@ -128,27 +125,26 @@ def test_a_random_vertex_is_an_equilibrium_that_depends_on_the_key():
     assert float(jnp.max(jnp.abs(first - second))) > 0.1
 
 
-@pytest.mark.parametrize("coarse", [True, False])
-def test_counts_are_copies(coarse):
+def test_counts_are_copies():
     payoffs = np.random.default_rng(5).normal(size=(2, 3, 2))
-    padded, counts = pad_payoffs(payoffs)
     copies, copy_counts = pad_payoffs(np.repeat(np.repeat(payoffs, [2, 1, 1], axis=1), [1, 3], axis=2))
-    solver = jax.jit(partial(max_gini, coarse=coarse, tolerance=1e-9))
-    actual = solver(jnp.asarray(padded), jnp.asarray(counts * [[2, 1, 1], [1, 3, 0]]))
-    expected = np.asarray(solver(jnp.asarray(copies), jnp.asarray(copy_counts)))[:4, :4]
+    padded, counts = np.zeros_like(copies), np.array([[2.0, 1.0, 1.0, 0.0], [1.0, 3.0, 0.0, 0.0]])
+    padded[:, :3, :2] = payoffs
+    actual = FLATTEST[False](jnp.asarray(padded), jnp.asarray(counts))
+    expected = np.asarray(FLATTEST[False](jnp.asarray(copies), jnp.asarray(copy_counts)))
     expected = np.add.reduceat(np.add.reduceat(expected, [0, 2, 3], axis=0), [0, 1], axis=1)
-    np.testing.assert_allclose(actual[:, :2], expected, atol=1e-6)
-    np.testing.assert_array_equal(actual[:, 2], 0.0)
+    np.testing.assert_allclose(actual[:3, :2], expected, atol=1e-6)
+    np.testing.assert_allclose(jnp.sum(actual[:3, :2]), 1.0)
 
 
-def test_the_flattest_equilibrium_of_a_zero_sum_game_has_its_value():
-    payoff = np.random.default_rng(6).normal(size=(5, 5))
+@pytest.mark.parametrize("coarse", [True, False])
+def test_the_flattest_equilibrium_of_a_zero_sum_game_has_its_value(coarse):
+    # Both play the first action with 1/3, for 2/3.
+    payoff = np.array([[2.0, 0.0], [0.0, 1.0]])
     payoffs = jnp.asarray(np.stack([payoff, -payoff]))
-    value = joint_value(payoffs, product_of(jax.jit(nash)(payoffs)))
-    for coarse in (True, False):
-        joint = jax.jit(partial(max_gini, coarse=coarse, tolerance=1e-8))(payoffs)
-        assert float(jnp.sum(GAPS[coarse](payoffs, joint))) < 1e-6
-        np.testing.assert_allclose(joint_value(payoffs, joint), value, atol=1e-6)
+    joint = FLATTEST[coarse](payoffs)
+    assert float(jnp.sum(GAPS[coarse](payoffs, joint))) < 1e-6
+    np.testing.assert_allclose(joint_value(payoffs, joint), [2 / 3, -2 / 3], atol=1e-6)
 
 
 def test_epsilon_makes_it_flatter():

@@ -20,6 +20,7 @@ from jaxagents.games.meta_solvers import nash, uniform
 from jaxagents.games.normal_form import product_of
 from jaxagents.games.populations import meta_payoffs, mixed_profile
 
+FLATTEST_CE = partial(max_gini, coarse=False, tolerance=1e-9)
 CHICKEN = np.stack([np.array([[0.0, 7.0], [2.0, 6.0]]), np.array([[0.0, 2.0], [7.0, 6.0]])])
 
 
@@ -32,8 +33,7 @@ def double_precision():
 def test_deviations_from_recommendations_solve_chicken():
     game = compile_game(from_payoffs(CHICKEN))
     daring = [jnp.array([[1.0, 0.0]])] * 2
-    solver = partial(max_gini, coarse=False, tolerance=1e-9)
-    result = jpsro(game, solver, jax.random.key(0), coarse=False, num_iterations=4, start=daring)
+    result = jpsro(game, FLATTEST_CE, jax.random.key(0), coarse=False, num_iterations=4, start=daring)
     # Both dare: swerving gains 2 for each. Then the meta-game is chicken, with policies in the order of discovery.
     np.testing.assert_allclose(result.curves.ce_gap, [4.0, 0.0, 0.0, 0.0], atol=1e-6)
     np.testing.assert_allclose(result.curves.cce_gap, [4.0, 0.0, 0.0, 0.0], atol=1e-6)
@@ -44,10 +44,10 @@ def test_deviations_from_recommendations_solve_chicken():
 
 def test_it_ends_at_the_least_gap():
     game = compile_game(from_payoffs(CHICKEN))
-    solver = partial(max_gini, coarse=True, tolerance=1e-9)
     daring = [jnp.array([[1.0, 0.0]])] * 2
-    result = jpsro(game, solver, jax.random.key(0), coarse=True, num_iterations=5, least_gap=1e-3, start=daring)
-    np.testing.assert_allclose(result.curves.cce_gap, [4.0, 0.0, 0.0, 0.0, 0.0], atol=1e-6)
+    options = {"coarse": False, "num_iterations": 4, "least_gap": 1e-3, "start": daring}
+    result = jpsro(game, FLATTEST_CE, jax.random.key(0), **options)
+    np.testing.assert_allclose(result.curves.ce_gap, [4.0, 0.0, 0.0, 0.0], atol=1e-6)
     np.testing.assert_array_equal(np.sum(result.population.counts, axis=1), 3.0)  # The start and two more.
 
 
