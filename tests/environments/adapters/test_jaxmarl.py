@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxagents.environments.adapters import jaxmarl
+from jaxagents.environments.teams import team_view
 
 KEY = jax.random.key(0)
 
@@ -39,6 +40,16 @@ def test_actions_that_an_agent_lacks_are_masked():
     environment = jaxmarl.make_environment("MPE_simple_speaker_listener_v4")
     (timestep,) = play(environment, [])
     assert timestep.action_mask.tolist() == [[True, True, True, False, False], [True] * 5]
+
+
+@pytest.mark.slow
+def test_the_state_of_the_world_is_what_a_team_sees():
+    battle = jaxmarl.make_environment("HeuristicEnemySMAX", scenario="3m")
+    team = team_view(battle)
+    first = jax.eval_shape(lambda: team.reset(jax.random.key(0), team.sample_task(jax.random.key(0))))[1]
+    own, state = (team.observation_space[name].shape[0] for name in ("own", "team"))
+    assert own == battle.observation_space.shape[0] and state != 3 * own
+    assert first.observation["team"].shape == (3, state) and "world_state" not in first.info
 
 
 @pytest.mark.slow
