@@ -27,6 +27,7 @@ def test_best_moves_of_known_positions(board, moves):
     np.testing.assert_array_equal(np.flatnonzero(tic_tac_toe.best_moves()[np.dot(board, PLACES)]), list(moves))
 
 
+@pytest.mark.slow
 def test_nobody_wins_against_it():
     environment = against(make_environment("tic_tac_toe"), tic_tac_toe.make_perfect_player())
 

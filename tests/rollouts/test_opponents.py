@@ -131,6 +131,20 @@ def test_groups_have_opponents_of_their_own():
     assert (slots[0, ::2] == slots[0, 1::2]).all()
 
 
+@pytest.mark.slow
+def test_a_device_with_half_of_the_environments_plays_the_same_games():
+    collector = make_opponents_collector(NIM, POLICY, num_envs=NUM_ENVS, num_steps=3, num_opponents=4)
+    pool = opponents.add(opponents.init_pool(ONE, 2), TWO)
+    state = collector.init(jax.random.key(0), ONE)
+    collect = jax.jit(lambda state: collector.collect(state, {"params": ONE, "pool": pool}, jax.random.key(1))[1])
+    half = jax.tree.map(lambda leaf: leaf[NUM_ENVS // 2 :], state)
+    expected = jax.tree.map(lambda leaf: leaf[:, NUM_ENVS // 2 :], collect(state).transition)
+    for one, other in zip(jax.tree.leaves(collect(half).transition), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(ValueError, match="whole groups .* got groups of 2 and 3 environments"):
+        collect(jax.tree.map(lambda leaf: leaf[:3], state))
+
+
 def test_payoffs_of_a_population():
     play = make_matches(NIM, POLICY, num_games=4)
     rankings = jnp.stack([ONE, TWO, BEST])
