@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxagents.environments.text.splits import SampleTask
 from jaxagents.environments.timesteps import ended
 from jaxagents.types import Array, Environment, State, Task, TimeStep
 
@@ -50,7 +51,7 @@ def against_expert(environment: Environment, *, seat: int | None = None) -> Envi
         raise ValueError(f"`seat` must be 0 or 1, got {seat}; try null for either.")
     face = environment.text
 
-    def with_seat(sample):
+    def with_seat(sample: SampleTask) -> SampleTask:
         def sample_task(key: Array, level: Array | None = None) -> Task:
             seat_key, game_key = jax.random.split(key)
             drawn = jax.random.bernoulli(seat_key).astype(jnp.int32) if seat is None else jnp.int32(seat)
