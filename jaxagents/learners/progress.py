@@ -62,14 +62,15 @@ def make_progress_rewards(
     contribution: float = 1.0,
     grounding: float = 0.5,
     num_exploring: int = 0,
+    num_estimator_steps: int = 1,
     microbatch_tokens: int = 4096,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes a learner whose rewards are what turns contribute to the outcome.
 
     The estimator is a copy of the model that starts from the same parameters; c_t is its value in the context of the
-    last token of turn t. Every update first makes a step on `mean_b (sum_t c_t - return)^2`, and then lets the learner
-    learn from `contribution c_t + grounding executable_t` in place of the rewards.
+    last token of turn t. Every update lets the learner learn from `contribution c_t + grounding executable_t` in place
+    of the rewards, and makes steps of the estimator on `mean_b (sum_t c_t - return)^2`.
 
     Args:
         learner: of `Episode` batches.
@@ -79,6 +80,7 @@ def make_progress_rewards(
         contribution: alpha, weight of c_t.
         grounding: beta, reward of a turn whose action could be executed.
         num_exploring: first updates in which only the estimator learns.
+        num_estimator_steps: gradient steps of the estimator per update, on the whole batch.
         microbatch_tokens: about how many tokens go through the model at once.
         axis_name: mapped device axis to average gradients over.
 
@@ -86,7 +88,7 @@ def make_progress_rewards(
         The learner. Metrics are those of `learner`, and `progress_loss` and `executable_fraction`.
 
     Raises:
-        ValueError: the model has no value head, or `num_exploring` is negative.
+        ValueError: the model has no value head, `num_exploring` is negative, or `num_estimator_steps` not positive.
 
     References:
         Wang et al. (2025), "SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution", eq. 4 to 7.
@@ -98,7 +100,18 @@ def make_progress_rewards(
         raise ValueError("`model` must have a value head to estimate progress; try model.network.value_head=true.")
     if num_exploring < 0:
         raise ValueError(f"`num_exploring` must not be negative, got {num_exploring}; try 0.")
+    if num_estimator_steps < 1:
+        raise ValueError(f"`num_estimator_steps` must be at least 1, got {num_estimator_steps}; try 4.")
     microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
+
+    def fit(estimator: Params, opt_state: optax.OptState, episode: Episode) -> tuple[Params, optax.OptState, Array]:
+        progress = contributions(model, microbatches, estimator, episode)
+        error = jnp.sum(progress, axis=1) - episode_return(episode)
+        grads = _gradient(model, microbatches, estimator, episode, 2.0 * error / error.shape[0])
+        if axis_name is not None:
+            grads = jax.lax.pmean(grads, axis_name)
+        updates, opt_state = optimizer.update(grads, opt_state, estimator)
+        return optax.apply_updates(estimator, updates), opt_state, progress
 
     def init(key: Array, params: Params | None = None) -> ProgressState:
         inner = learner.init(key, params)
@@ -112,16 +125,16 @@ def make_progress_rewards(
         )
 
     def update(state: ProgressState, key: Array, episode: Episode) -> tuple[ProgressState, Metrics]:
-        progress = contributions(model, microbatches, state.estimator, episode)
-        error = jnp.sum(progress, axis=1) - episode_return(episode)
-        grads = _gradient(model, microbatches, state.estimator, episode, 2.0 * error / error.shape[0])
+        estimator, opt_state, progress = fit(state.estimator, state.opt_state, episode)
+        estimator, opt_state = jax.lax.fori_loop(
+            1, num_estimator_steps, lambda _, fitted: fit(*fitted, episode)[:2], (estimator, opt_state)
+        )
         told = {
-            "progress_loss": jnp.mean(jnp.square(error)),
+            "progress_loss": jnp.mean(jnp.square(jnp.sum(progress, axis=1) - episode_return(episode))),
             "executable_fraction": jnp.sum(episode.valid & episode.action_valid) / jnp.sum(episode.valid),
         }
         if axis_name is not None:
-            grads, told = jax.lax.pmean((grads, told), axis_name)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.estimator)
+            told = jax.lax.pmean(told, axis_name)
         executed = (episode.valid & episode.action_valid).astype(jnp.float32)
         reward = state.numbers["contribution"] * progress + state.numbers["grounding"] * executed
         inner, metrics = learner.update(state.inner, key, episode.replace(reward=reward))
@@ -129,7 +142,7 @@ def make_progress_rewards(
         inner = jax.tree.map(lambda new, old: jnp.where(ready, new, old), inner, state.inner)
         state = state.replace(
             inner=inner,
-            estimator=optax.apply_updates(state.estimator, updates),
+            estimator=estimator,
             opt_state=opt_state,
             num_updates=state.num_updates + 1,
         )
@@ -158,6 +171,7 @@ def make_agent(
     contribution: float = 1.0,
     grounding: float = 0.5,
     num_exploring: int = 0,
+    num_estimator_steps: int = 1,
     microbatch_tokens: int = 4096,
     axis_name: str | None = None,
     **options: Any,
@@ -168,10 +182,11 @@ def make_agent(
         environment: a text world.
         policy: `(environment) -> LanguagePolicy`, with a value head.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        estimator_optimizer: the same for the estimator, whose steps are the updates of the run.
+        estimator_optimizer: the same for the estimator.
         contribution: see `make_progress_rewards`.
         grounding: see `make_progress_rewards`.
         num_exploring: see `make_progress_rewards`.
+        num_estimator_steps: see `make_progress_rewards`.
         microbatch_tokens: about how many tokens go through the model at once.
         axis_name: see `make_progress_rewards`.
         **options: further arguments of `learners.policy_gradient.make_agent`.
@@ -193,10 +208,11 @@ def make_agent(
             agent.make_learner(collector, num_updates),
             agent.policy.model,
             agent.policy.layout,
-            estimator_optimizer(num_updates),
+            estimator_optimizer(num_updates * num_estimator_steps),
             contribution=contribution,
             grounding=grounding,
             num_exploring=num_exploring,
+            num_estimator_steps=num_estimator_steps,
             microbatch_tokens=microbatch_tokens,
             axis_name=axis_name,
         )

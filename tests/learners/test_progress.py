@@ -97,3 +97,24 @@ def test_models_without_value_head_are_refused(lake, speak):
     policy = speak(lake, context_turns=1, prompt=False)
     with pytest.raises(ValueError, match="`model` must have a value head to estimate progress"):
         make_progress_rewards(None, policy.model, policy.layout, optax.sgd(RATE))
+
+
+def test_several_steps_on_a_batch_are_as_many_updates_of_the_estimator(shown):
+    policy, params, episode = shown
+    idle = Learner(
+        init=lambda key, params: Inside(params=params, seen=jnp.zeros(())),
+        update=lambda state, key, batch: (state, {}),
+    )
+
+    def estimators(num_updates, **options):
+        learner = make_progress_rewards(idle, policy.model, policy.layout, optax.adam(RATE), **options)
+        state, update = learner.init(KEY, params), jax.jit(learner.update)
+        for _ in range(num_updates):
+            state, _ = update(state, KEY, episode)
+        return state.estimator
+
+    once, thrice = estimators(1), estimators(1, num_estimator_steps=3)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), thrice, estimators(3))
+    assert any(np.abs(a - b).max() > RATE for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(thrice)))
+    with pytest.raises(ValueError, match="`num_estimator_steps` must be at least 1, got 0"):
+        estimators(1, num_estimator_steps=0)
