@@ -22,7 +22,7 @@ from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.launch import run
 from jaxagents.training.paper_curves import gather_arms, write_paper_curves
 from jaxagents.training.paper_report import write_paper_report
-from jaxagents.training.paper_results import write_results
+from jaxagents.training.paper_results import read_results, write_results
 from jaxagents.training.papers import load_paper, make_paper
 from jaxagents.training.reproduction import Request, reproduce
 from jaxagents.training.starts import prepare_start, start_digest
@@ -306,6 +306,16 @@ def test_later_overrides_take_the_place_of_earlier_ones():
 def test_names_are_known_without_training(fast):
     names = logged_names(build_stages(fast, 2, start="first"))
     assert {"eval/episode_return", "train/entropy", "rollout/episode_return"} <= set(names)
+
+
+RESULTS = CONFIGS.parent / "experiments" / "results"
+
+
+@pytest.mark.parametrize("paper_id", [path.stem for path in sorted(RESULTS.glob("*.json"))])
+def test_stored_results_are_those_of_todays_configs(paper_id):
+    paper, results = load_paper(CONFIGS / "paper", paper_id), read_results(RESULTS / f"{paper_id}.json", paper_id)
+    arm = paper.arms[0]  # What changes under all arms shows in the first one.
+    assert results["arms"][arm.name]["hash"] == compose_arm(paper, arm, CONFIGS).digest
 
 
 @pytest.mark.slow
