@@ -20,6 +20,8 @@ from jaxagents.training.program import make_program
 
 NUM_GROUPS, GROUP_SIZE, NUM_UPDATES = 8, 4, 3
 
+pytestmark = pytest.mark.slow  # One program for one device, two for eight.
+
 
 def remember(collector, length):
     """Returns a collector that keeps what was said in the last updates in its state, -1 where nothing was."""

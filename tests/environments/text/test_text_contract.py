@@ -22,6 +22,9 @@ WORLDS = [
 ]
 # Games against an expert cannot all be won: there, the expert only has to come to the end, and success is a win.
 AGAINST = [name for name in WORLDS if TARGETS[name].endswith(".against_expert")]
+# Slow to compile, and of one kind with text_kuhn.
+SLOW = ("text_connect_four", "text_kuhn_against_expert", "text_leduc", "text_negotiation", "text_tic_tac_toe")
+CASES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in WORLDS]
 BATCH = 16
 QUICK = ("bandit",)
 
@@ -125,7 +128,7 @@ def running(name, held_out=False):
 
 
 @pytest.mark.parametrize("held_out", [False, True], ids=["train", "held_out"])
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", CASES)
 def test_expert_solves_every_task_of_every_level_in_time(name, held_out):
     timestep = record(name, held_out)["timestep"]
     solved = timestep.info["success"]
@@ -140,7 +143,7 @@ def test_expert_solves_every_task_of_every_level_in_time(name, held_out):
     assert timestep.terminated[np.arange(len(last)), last].all()
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", CASES)
 def test_word_ids_are_in_range_and_pads_are_at_the_end(name):
     seen, environment = record(name, False), world(name)
     face = environment.text
@@ -155,14 +158,14 @@ def test_word_ids_are_in_range_and_pads_are_at_the_end(name):
     assert face.actions.shape[1:] == environment.action_space.shape == seen["action"].shape[-1:]
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", CASES)
 def test_words_and_actions_are_all_different(name):
     face = world(name).text
     assert len(set(face.words)) == len(face.words)
     assert len({tuple(row) for row in face.actions.tolist()}) == len(face.actions)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", CASES)
 def test_garbage_changes_nothing_and_is_answered(name):
     seen, face = record(name, False), world(name).text
     garbage = running(name) & ~seen["known"]
@@ -176,26 +179,26 @@ def test_garbage_changes_nothing_and_is_answered(name):
         assert answer in [observation[i : i + len(answer)].tolist() for i in range(len(observation))]
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", CASES)
 def test_the_mask_says_which_actions_are_valid(name):
     seen, open_ = record(name, False), running(name)
     np.testing.assert_array_equal(seen["other_valid"][open_], seen["other_allowed"][open_])
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", CASES)
 def test_no_task_is_in_both_splits(name):
     ours, theirs = set(contents(tasks(name, False))), set(contents(tasks(name, True)))
     assert len(ours) > 8 and len(theirs) > 4 and not ours & theirs
 
 
 @pytest.mark.parametrize("held_out", [False, True], ids=["train", "held_out"])
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", CASES)
 def test_levels_are_those_asked_for(name, held_out):
     expected = np.repeat(np.arange(world(name).text.num_levels), BATCH)
     np.testing.assert_array_equal(fields(tasks(name, held_out))["level"], expected)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", CASES)
 def test_fingerprints_of_resets_are_equal_where_the_tasks_are(name):
     pairs = zip(contents(tasks(name, False)), record(name, False)["fingerprint"].tolist())
     by_content = {}
@@ -204,7 +207,7 @@ def test_fingerprints_of_resets_are_equal_where_the_tasks_are(name):
     assert len(set(by_content.values())) == len(by_content)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", CASES)
 def test_nothing_happens_after_the_end(name):
     timestep = record(name, False)["timestep"]
     end = np.argmax(timestep.terminated | timestep.truncated, axis=1)
@@ -229,7 +232,7 @@ def test_one_instance_is_a_row_of_the_batch(name):
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", CASES)
 def test_types_do_not_change_from_step_to_step(name):
     environment, key = world(name), jax.random.key(0)
     first = jax.eval_shape(lambda: environment.reset(key, environment.sample_task(key)))
@@ -242,7 +245,7 @@ def test_types_do_not_change_from_step_to_step(name):
     assert jax.eval_shape(environment.text.fingerprint, first[0]).dtype == jnp.uint32
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", CASES)
 def test_render_is_text(name):
     state = jax.tree.map(lambda leaf: leaf[0], record(name, False)["state"])
     assert world(name).render(state).strip()
