@@ -39,7 +39,10 @@ def every_step():
     ]
     place, action, reward, next_place = (np.array(column) for column in zip(*steps, strict=True))
     eye = np.eye(4, dtype=np.float32)
-    both = lambda values: jnp.asarray(np.repeat(values[None, :, None], 2, axis=2))  # noqa: E731
+
+    def both(values):
+        return jnp.asarray(np.repeat(values[None, :, None], 2, axis=2))
+
     return Transition(
         observation=both(eye[place]),
         action=jnp.asarray(action[None], jnp.int32),
@@ -61,7 +64,10 @@ def sample(transition):
 
 def learned(learner, num_updates=1500):
     """Returns the network after as many updates on all steps at once."""
-    update = lambda state, _: (learner.update(state, KEY, sample(STEPS))[0], None)  # noqa: E731
+
+    def update(state, _):
+        return learner.update(state, KEY, sample(STEPS))[0], None
+
     state, _ = jax.jit(lambda state: jax.lax.scan(update, state, length=num_updates))(learner.init(KEY))
     return state.network
 

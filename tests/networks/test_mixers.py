@@ -14,9 +14,12 @@ def test_sums():
     np.testing.assert_array_equal(SumMixer().apply(SumMixer().init(KEY, q, state), q, state), [3.0, 1.0])
 
 
+def dense(kernel, bias):
+    return {"kernel": jnp.array(kernel), "bias": jnp.array(bias)}
+
+
 def test_monotonic_mixture_by_hand():
     mixer, q, state = MonotonicMixer(embedding_size=2), jnp.array([[1.0, -2.0]]), jnp.array([[2.0]])
-    dense = lambda kernel, bias: {"kernel": jnp.array(kernel), "bias": jnp.array(bias)}  # noqa: E731
     params = {
         "weights_1": dense([[0.5, -1.0, -0.5, 0.0]], [0.0, 0.0, 0.0, 0.5]),  # |1, -2, -1, 0.5|
         "bias_1": dense([[0.0, 0.0]], [2.0, -4.0]),

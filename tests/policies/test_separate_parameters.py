@@ -1,5 +1,7 @@
 """Parameters of its own for every agent, of policies, actor-critics and action values."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,9 +71,8 @@ def test_other_numbers_of_agents_are_refused():
 
 def test_critics_that_see_more_than_actors():
     space = {"own": Box((2,)), "team": Box((3,))}
-    make = lambda **options: make_actor_critic(  # noqa: E731
-        space, Discrete(2), encoder=Entry("own", MLP((4,))), critic_encoder=Entry("team", MLP((4,))), **options
-    )
+    own, team = Entry("own", MLP((4,))), Entry("team", MLP((4,)))
+    make = partial(make_actor_critic, space, Discrete(2), encoder=own, critic_encoder=team)
     actor_critic = make()
     params = actor_critic.init(KEY)
     observation = {"own": jnp.ones((1, 1, 2, 2)), "team": jnp.ones((1, 1, 2, 3))}
