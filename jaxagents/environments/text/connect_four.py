@@ -1,5 +1,7 @@
 """Connect Four in words, with an expert that looks a few moves ahead."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,14 +45,7 @@ class ConnectFourState:
     won: Array
 
 
-def make_environment(
-    *,
-    depth: int = 3,
-    illegal: str = "no_op",
-    expert_strength: float = 1.0,
-    max_steps: int | None = None,
-    held_out_fraction: float = 0.25,
-) -> Environment:
+def make_environment(*, depth: int = 3, **options: Any) -> Environment:
     """Makes Connect Four: 1 for four in a row, -1 for the other player, 0 for a draw.
 
     The observation is "you are player 0 , X to move ,", and the rows of the board from the top with "/" between them;
@@ -60,10 +55,7 @@ def make_environment(
     Args:
         depth: moves that the expert looks ahead, 1 to 5: 1 sees its own wins, 2 blocks those of the other, 3 sees
             forks; the time of a move grows by 7 with each.
-        illegal: see `make_text_game`.
-        expert_strength: see `make_text_game`.
-        max_steps: see `make_text_game`.
-        held_out_fraction: see `make_text_game`.
+        **options: of `make_text_game`.
 
     Returns:
         The environment.
@@ -90,13 +82,7 @@ def make_environment(
         expert=lambda key, state: choose(key, state, depth),
         render=render,
     )
-    return make_text_game(
-        rules,
-        illegal=illegal,
-        expert_strength=expert_strength,
-        max_steps=max_steps,
-        held_out_fraction=held_out_fraction,
-    )
+    return make_text_game(rules, **options)
 
 
 def start() -> ConnectFourState:

@@ -1,6 +1,7 @@
 """Kuhn poker in words: three cards, one bet, and an equilibrium that bluffs."""
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,13 +33,7 @@ class KuhnState:
     count: Array
 
 
-def make_environment(
-    *,
-    illegal: str = "no_op",
-    expert_strength: float = 1.0,
-    max_steps: int | None = None,
-    held_out_fraction: float = 0.25,
-) -> Environment:
+def make_environment(**options: Any) -> Environment:
     """Makes Kuhn poker: both ante a chip, each may bet one more once.
 
     A pass in answer to a bet folds, a bet calls. Rewards are chips won or lost: 1 by a fold or after two passes, 2
@@ -46,10 +41,7 @@ def make_environment(
     "pass" or "bet". The value of the game is -1/18 for player 0. The expert plays an equilibrium.
 
     Args:
-        illegal: see `make_text_game`.
-        expert_strength: see `make_text_game`.
-        max_steps: see `make_text_game`.
-        held_out_fraction: see `make_text_game`.
+        **options: of `make_text_game`.
 
     Returns:
         The environment.
@@ -73,13 +65,7 @@ def make_environment(
         observe=_make_observe,
         expert=equilibrium,
     )
-    return make_text_game(
-        rules,
-        illegal=illegal,
-        expert_strength=expert_strength,
-        max_steps=max_steps,
-        held_out_fraction=held_out_fraction,
-    )
+    return make_text_game(rules, **options)
 
 
 def all_deals() -> np.ndarray:

@@ -1,6 +1,7 @@
 """Leduc poker in words: six cards of three ranks, two rounds, a card on the table in the second."""
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,13 +42,7 @@ class LeducState:
     folded: Array
 
 
-def make_environment(
-    *,
-    illegal: str = "no_op",
-    expert_strength: float = 1.0,
-    max_steps: int | None = None,
-    held_out_fraction: float = 0.25,
-) -> Environment:
+def make_environment(**options: Any) -> Environment:
     """Makes Leduc poker: an ante of 1, raises of 2 and then 4, at most two of them in a round.
 
     A pair with the card on the table wins, else the higher card; rewards are chips won or lost. To call without a raise
@@ -56,10 +51,7 @@ def make_environment(
     fixed chances that depend on its hand: sensible, but no equilibrium.
 
     Args:
-        illegal: see `make_text_game`.
-        expert_strength: see `make_text_game`.
-        max_steps: see `make_text_game`.
-        held_out_fraction: see `make_text_game`.
+        **options: of `make_text_game`.
 
     Returns:
         The environment.
@@ -83,13 +75,7 @@ def make_environment(
         observe=_make_observe,
         expert=choose,
     )
-    return make_text_game(
-        rules,
-        illegal=illegal,
-        expert_strength=expert_strength,
-        max_steps=max_steps,
-        held_out_fraction=held_out_fraction,
-    )
+    return make_text_game(rules, **options)
 
 
 def all_deals() -> np.ndarray:

@@ -1,5 +1,7 @@
 """A simple negotiation in words: two players trade wood and gold, and whoever gains more wins."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,13 +41,7 @@ class NegotiationState:
     count: Array
 
 
-def make_environment(
-    *,
-    illegal: str = "no_op",
-    expert_strength: float = 1.0,
-    max_steps: int | None = None,
-    held_out_fraction: float = 0.25,
-) -> Environment:
+def make_environment(**options: Any) -> Environment:
     """Makes a negotiation of six turns over wood and gold, which are worth something else to either player.
 
     All see what is held, nobody what it is worth to the other. In a turn, a player accepts or denies what is on the
@@ -55,10 +51,7 @@ def make_environment(
     "deny" or "give 1 wood for 2 gold". The expert accepts what gains it something, and offers such trades.
 
     Args:
-        illegal: see `make_text_game`.
-        expert_strength: see `make_text_game`.
-        max_steps: see `make_text_game`.
-        held_out_fraction: see `make_text_game`.
+        **options: of `make_text_game`.
 
     Returns:
         The environment.
@@ -82,13 +75,7 @@ def make_environment(
         observe=_make_observe,
         expert=choose,
     )
-    return make_text_game(
-        rules,
-        illegal=illegal,
-        expert_strength=expert_strength,
-        max_steps=max_steps,
-        held_out_fraction=held_out_fraction,
-    )
+    return make_text_game(rules, **options)
 
 
 def _say(offer: tuple[int, int, int]) -> tuple[str, ...]:

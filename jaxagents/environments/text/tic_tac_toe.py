@@ -1,6 +1,7 @@
 """Tic-tac-toe in words, with an expert that never loses."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,23 +30,14 @@ class TicTacToeState:
     count: Array
 
 
-def make_environment(
-    *,
-    illegal: str = "no_op",
-    expert_strength: float = 1.0,
-    max_steps: int | None = None,
-    held_out_fraction: float = 0.25,
-) -> Environment:
+def make_environment(**options: Any) -> Environment:
     """Makes tic-tac-toe: 1 for three in a row, -1 for the other player, 0 for a draw.
 
     The observation is "you are player 0 , X to move , _ _ _ / _ O _ / _ _ X .", the action a cell from "a1" (top left)
     to "c3". The expert draws among the moves that minimax finds best.
 
     Args:
-        illegal: see `make_text_game`.
-        expert_strength: see `make_text_game`.
-        max_steps: see `make_text_game`.
-        held_out_fraction: see `make_text_game`.
+        **options: of `make_text_game`.
 
     Returns:
         The environment.
@@ -67,13 +59,7 @@ def make_environment(
         expert=_make_expert(),
         render=render,
     )
-    return make_text_game(
-        rules,
-        illegal=illegal,
-        expert_strength=expert_strength,
-        max_steps=max_steps,
-        held_out_fraction=held_out_fraction,
-    )
+    return make_text_game(rules, **options)
 
 
 def play(state: TicTacToeState, action: Array) -> TicTacToeState:
