@@ -25,6 +25,21 @@ from jaxagents.types import Environment
 
 ROOT = Path(__file__).parents[2]
 
+PPO_BASELINE = {
+    "LR": 2.5e-4,
+    "UPDATE_EPOCHS": 4,
+    "NUM_MINIBATCHES": 4,
+    "GAMMA": 0.99,
+    "GAE_LAMBDA": 0.95,
+    "CLIP_EPS": 0.2,
+    "ENT_COEF": 0.01,
+    "VF_COEF": 0.5,
+    "MAX_GRAD_NORM": 0.5,
+    "ACTIVATION": "tanh",
+    "ANNEAL_LR": True,
+}
+"""What the configs of PureJaxRL's `ppo.py` and of JaxMARL's `ippo_ff_mpe.py` have in common."""
+
 
 class Subject(NamedTuple):
     """Something to time.
@@ -144,22 +159,11 @@ def purejaxrl_subject(folder: str | Path, total_steps: int) -> Subject:
     folder = Path(folder)
     if not (folder / "ppo.py").exists():
         raise ValueError(f"`reference` must be PureJaxRL's folder with ppo.py, got {folder}.")
-    config = {
-        "LR": 2.5e-4,
+    config = PPO_BASELINE | {
         "NUM_ENVS": 4,
         "NUM_STEPS": 128,
         "TOTAL_TIMESTEPS": total_steps,
-        "UPDATE_EPOCHS": 4,
-        "NUM_MINIBATCHES": 4,
-        "GAMMA": 0.99,
-        "GAE_LAMBDA": 0.95,
-        "CLIP_EPS": 0.2,
-        "ENT_COEF": 0.01,
-        "VF_COEF": 0.5,
-        "MAX_GRAD_NORM": 0.5,
-        "ACTIVATION": "tanh",
         "ENV_NAME": "CartPole-v1",
-        "ANNEAL_LR": True,
         "DEBUG": False,
     }
     begin = time.perf_counter()

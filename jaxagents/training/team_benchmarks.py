@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from omegaconf import DictConfig
 
-from jaxagents.training.benchmarks import Subject
+from jaxagents.training.benchmarks import PPO_BASELINE, Subject
 from jaxagents.training.build import Stage, build, resolve
 
 _BASELINE = "ippo_ff_mpe"
@@ -69,23 +69,12 @@ def jaxmarl_subject(
         raise ValueError(
             f"`reference` must be the folder of JaxMARL's {_BASELINE}.py, got {folder}; try its baselines/IPPO."
         )
-    config = {
-        "LR": 2.5e-4,
+    config = PPO_BASELINE | {
         "NUM_ENVS": experiment.collector.num_envs,
         "NUM_STEPS": experiment.collector.num_steps,
         "TOTAL_TIMESTEPS": experiment.training.total_steps,
-        "UPDATE_EPOCHS": 4,
-        "NUM_MINIBATCHES": 4,
-        "GAMMA": 0.99,
-        "GAE_LAMBDA": 0.95,
-        "CLIP_EPS": 0.2,
-        "ENT_COEF": 0.01,
-        "VF_COEF": 0.5,
-        "MAX_GRAD_NORM": 0.5,
-        "ACTIVATION": "tanh",
         "ENV_NAME": experiment.environment.name,
         "ENV_KWARGS": {},
-        "ANNEAL_LR": True,
     }
     begin = time.perf_counter()
     with mock.patch.dict(sys.modules, {"wandb": mock.MagicMock()}), mock.patch.object(sys, "path", [*sys.path]):
