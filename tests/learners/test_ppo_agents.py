@@ -1,0 +1,83 @@
+"""Agents of PPO in environments that they must solve."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.environments.timesteps import first_timestep
+from jaxagents.environments.tmaze import make_environment
+from jaxagents.learners.optimizers import make_adam
+from jaxagents.learners.ppo import make_agent
+from jaxagents.networks.recurrent import GRU
+from jaxagents.networks.torsos import MLP
+from jaxagents.policies.actor_critic import make_actor_critic
+from jaxagents.rollouts.unroll import make_rollout_collector
+from jaxagents.training.program import make_program, run_updates
+from jaxagents.types import Box, Discrete, Environment, TimeStep
+
+KEY = jax.random.key(0)
+
+KEY = jax.random.key(0)
+
+
+def train(agent, environment, *, num_envs, num_steps):
+    """Returns the compiled `init(key)` and `run(state, num_updates)`."""
+    collector = make_rollout_collector(environment, agent.policy, num_envs=num_envs, num_steps=num_steps)
+    program = make_program(collector, agent.make_learner(collector, 40))
+    return jax.jit(program.init), jax.jit(partial(run_updates, program))
+
+
+def make_bandit(rewards):
+    """Two arms; every pull is an episode."""
+
+    def step(key, state, action):
+        yes, no = jnp.ones((), bool), jnp.zeros((), bool)
+        return state, TimeStep(
+            observation=jnp.ones(1), reward=jnp.asarray(rewards)[action], terminated=yes, truncated=no
+        )
+
+    return Environment(
+        name="bandit",
+        sample_task=lambda key, level=None: (),
+        reset=lambda key, task: (jnp.zeros(()), first_timestep(jnp.ones(1))),
+        step=step,
+        observation_space=Box((1,)),
+        action_space=Discrete(2),
+        max_steps=1,
+    )
+
+
+def test_learns_a_bandit():
+    policy = partial(make_actor_critic, encoder=MLP(()), shared=True)
+    agent = make_agent(
+        make_bandit([0.2, 1.0]),
+        policy=policy,
+        optimizer=partial(make_adam, learning_rate=0.1),
+    )
+    init, run = train(agent, make_bandit([0.2, 1.0]), num_envs=8, num_steps=4)
+    state, metrics = run(init(KEY), 40)
+    steps = jnp.ones((1, 1, 1)), jnp.ones((1, 1), bool)
+    made = policy(Box((1,)), Discrete(2))
+    _, distribution, value = made.apply(state.learner.params, made.initial_carry((1,)), steps[0], first=steps[1])
+    assert float(jax.nn.softmax(distribution.logits)[0, 0, 1]) > 0.9
+    np.testing.assert_allclose(value, [[1.0]], atol=0.15)
+    assert float(metrics["rollout/episode_return"].value) > 0.8
+
+
+def test_learns_to_remember_from_normalised_observations():
+    maze = make_environment(1)
+    agent = make_agent(
+        maze,
+        policy=partial(make_actor_critic, encoder=MLP((16,)), memory=GRU(hidden_size=16), shared=True),
+        optimizer=partial(make_adam, learning_rate=1e-2, max_gradient_norm=0.5),
+        normalize_observations=True,
+    )
+    init, run = train(agent, maze, num_envs=16, num_steps=16)
+    state, _ = run(init(KEY), 40)
+    # Without memory half of the turns are right.
+    state, metrics = run(state, 5)
+    assert float(metrics["rollout/success_rate"].value) > 0.9
+    params = state.learner.params
+    assert set(params) == {"params", "statistics"} and float(params["statistics"].count) == 45 * 16 * 16
