@@ -142,12 +142,12 @@ def test_scanned_and_recomputed_layers_are_the_same_function():
         return loss(params)["params"]
 
     plain, remat = gradient(params), gradient(params, remat=True)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), plain, remat)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), plain, remat)
     scanned = gradient(stacked, scan_layers=True)
-    np.testing.assert_allclose(scanned["embedding"], plain["embedding"], atol=1e-4)
+    np.testing.assert_allclose(scanned["embedding"], plain["embedding"], rtol=1e-4, atol=1e-4)
     for i in range(2):
         layer = jax.tree.map(lambda leaf, i=i: leaf[i], scanned["layers"])
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), layer, plain[f"layers_{i}"])
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), layer, plain[f"layers_{i}"])
 
 
 def test_types_of_computation_and_parameters():
