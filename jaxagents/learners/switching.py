@@ -187,6 +187,7 @@ def make_agent(
     switching_cost: float,
     switch_epsilon_start: float = 0.5,
     switch_epsilon_end: float = 0.05,
+    switch_epsilon_decay_updates: int = 10_000,
     updates_per_rollout: int = 1,
     normalize_observations: bool = False,
     share_parameters: bool = True,
@@ -204,7 +205,9 @@ def make_agent(
         buffer: `data.buffers.Buffer`.
         switching_cost: see `make_switching`.
         switch_epsilon_start: share of switches drawn evenly before the first update. Paper: 0.5.
-        switch_epsilon_end: share after `epsilon_decay_updates`.
+        switch_epsilon_end: share after `switch_epsilon_decay_updates`.
+        switch_epsilon_decay_updates: updates over which the share falls linearly; longer than for the agents, since
+            a call of agents that act at random is worth nothing.
         updates_per_rollout: see `with_replay`.
         normalize_observations: standardises observations by running statistics of the samples.
         share_parameters: False gives every agent parameters of its own.
@@ -224,7 +227,11 @@ def make_agent(
     if not share_parameters:
         q_function = separate_parameters(q_function, num_agents, space)
     switch_q = see_team(switch, num_agents, space)
-    switch_options = options | {"epsilon_start": switch_epsilon_start, "epsilon_end": switch_epsilon_end}
+    switch_options = options | {
+        "epsilon_start": switch_epsilon_start,
+        "epsilon_end": switch_epsilon_end,
+        "epsilon_decay_updates": switch_epsilon_decay_updates,
+    }
 
     def make(make_optimizer: Callable[[], optax.GradientTransformation]) -> Learner:
         return make_switching(

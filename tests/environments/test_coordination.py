@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.coordination import RISKY_PAYOFF, SAFE_PAYOFF, make_two_step_game
+from jaxagents.environments.coordination import OVER, RISKY, RISKY_PAYOFF, SAFE_PAYOFF, START, make_two_step_game
 
 KEY = jax.random.key(0)
 
@@ -25,6 +25,21 @@ def test_every_way_through_the_game(first_choice, action):
     expected = 7.0 if first_choice == 0 else {(0, 0): 0.0, (1, 1): 8.0}.get(action, 1.0)
     np.testing.assert_array_equal(timestep.reward, [expected] * 2)
     assert bool(timestep.terminated) and bool(timestep.info["success"]) == (expected == 8.0)
+
+
+def test_chores_pay_each_agent_that_does_them_and_lead_to_the_game():
+    environment = make_two_step_game(num_chores=2)
+    state, timestep = environment.reset(KEY, environment.sample_task(KEY))
+    places, rewards = [timestep.observation[0].argmax()], []
+    for action in ((0, 1), (1, 1), (1, 0), (1, 1)):
+        assert not timestep.terminated
+        state, timestep = environment.step(KEY, state, jnp.array(action))
+        places.append(timestep.observation[1].argmax())
+        rewards.append(float(timestep.reward[0]))
+    assert places == [4, 5, START, RISKY, OVER] and rewards == [0.25, 0.5, 0.0, 8.0]
+    assert timestep.terminated and timestep.info["success"] and environment.max_steps == 4
+    with pytest.raises(ValueError, match="`num_chores` must not be negative, got -1"):
+        make_two_step_game(num_chores=-1)
 
 
 def test_what_is_said_about_sums_and_lone_agents():

@@ -55,7 +55,7 @@ def make_learner(optimizer=None, *, num_agents=2, axis_name=None, **options):
 
 
 def two_steps(num_agents=2, **changes):
-    """Returns two steps of two environments, from place 0 to 2; one calls in the first step, the other in the second."""
+    """Returns two steps of two environments, from place 0 to 2: one calls in the first, the other in the second."""
     place = jnp.eye(3)[jnp.array([0, 1, 2])]
 
     def of_all(values):
