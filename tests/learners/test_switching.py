@@ -197,14 +197,17 @@ def agent_of(game, *, view=False, **options):
     def encoder(size):
         return Entry(entry="own", encoder=MLP((size,))) if view else MLP((size,))
 
-    options = {"switching_cost": 0.1, "normalize_observations": True, "epsilon_decay_updates": 100} | options
+    options = {
+        "buffer": make_uniform_buffer(capacity=512, batch_size=32),
+        "switching_cost": 0.1,
+        "normalize_observations": True,
+    } | options
     return make_agent(
         game,
         value=partial(make_q_function, encoder=encoder(16)),
         mixer=MonotonicMixer(embedding_size=8),
         switch=partial(make_q_function, encoder=MLP((16,))),
-        optimizer=lambda num_updates: optax.adam(0.01),
-        buffer=make_uniform_buffer(capacity=512, batch_size=32),
+        optimizer=lambda num_updates: optax.adam(0.003),
         **options,
     )
 
@@ -229,6 +232,29 @@ def test_teams_call_no_more_than_their_budget_in_one_program(view):
     evaluate = make_evaluator(game, agent.policy, num_episodes=2)
     results = jax.jit(evaluate)(state.learner.params, KEY)
     assert (results["calls"] <= 1.0).all() and (results["call_rate"] == results["calls"] / 2).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call_probability", "episode_return"), [(None, 9.0), (0.0, 8.0)], ids=["with calls", "agents alone"]
+)
+def test_teams_learn_to_trust_each_other_by_calls(call_probability, episode_return):
+    game = with_calls(agent_ids(make_two_step_game(num_chores=2)), call_probability=call_probability)
+    agent = agent_of(
+        game,
+        buffer=make_uniform_buffer(capacity=65536, batch_size=128),
+        updates_per_rollout=8,
+        discount=0.99,
+        huber_delta=100.0,
+        epsilon_decay_updates=1000,
+        switch_epsilon_decay_updates=4000,
+        normalize_observations=False,
+    )
+    collector = make_rollout_collector(game, agent.policy, num_envs=32, num_steps=4)
+    program = make_program(collector, agent.make_learner(collector, 1000))
+    state, _ = jax.jit(partial(run_updates, program))(program.init(KEY), 1000)
+    results = jax.jit(make_evaluator(game, agent.policy, num_episodes=1))(state.learner.params, KEY)
+    assert float(results["episode_return"][0]) == episode_return and float(results["calls"][0]) <= 2.0
 
 
 def test_refused_settings():
