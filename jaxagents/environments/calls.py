@@ -50,7 +50,7 @@ def with_calls(
             observations that are neither vectors nor those of `team_view`.
 
     References:
-        Mguni et al. (2023), "MANSA: Learning Fast and Slow in Multi-Agent Systems", sections 3 and 5 (budget).
+        Mguni et al. (2023), "MANSA: Learning Fast and Slow in Multi-Agent Systems".
     """
     _check(environment, max_calls, call_probability)
     num_agents, num_actions = environment.num_agents, environment.action_space.num_values

@@ -20,6 +20,9 @@ from jaxagents.types import Agent, Array, Box, Discrete, Environment, Learner, M
 from jaxagents.values.q_function import QFunction
 from jaxagents.values.teams import separate_parameters
 
+_OF_AGENTS = ("agent_mask", "next_agent_mask", "next_action_mask")
+"""Extras with an agent axis, which the switch has not."""
+
 
 @struct.dataclass
 class SwitchingState:
@@ -71,7 +74,7 @@ def make_switching(
         ValueError: `num_actions` is not positive, or the cost is negative.
 
     References:
-        Mguni et al. (2023), "MANSA: Learning Fast and Slow in Multi-Agent Systems", sections 3 and 4, algorithm 1.
+        Mguni et al. (2023), "MANSA: Learning Fast and Slow in Multi-Agent Systems".
 
     Deviation: losses are averaged over the whole batch, with a weight of zero for the steps of the other learner, in
     place of buffers of their own. The switch learns by Q-learning, which the paper names beside soft actor-critic.
@@ -128,20 +131,17 @@ def split_sample(batch: Sample, *, num_actions: int, switching_cost: Array | flo
     """
     transition = batch.transition
     call = jnp.any(transition.action >= num_actions, axis=-1)
-    extras = dict(transition.extras)
-    next_masks = {}
-    if (next_action_mask := extras.pop("next_action_mask", None)) is not None:
-        world_mask, switch_mask = split_mask(next_action_mask)
-        next_masks = {"agents": {"next_action_mask": world_mask}, "switch": {"next_action_mask": switch_mask}}
-    agents = transition.replace(
-        action=transition.action % num_actions, action_mask=None, extras={**extras, **next_masks.get("agents", {})}
-    )
-    team_extras = {name: value for name, value in extras.items() if name not in ("agent_mask", "next_agent_mask")}
+    of_agents = dict(transition.extras)
+    of_switch = {name: value for name, value in of_agents.items() if name not in _OF_AGENTS}
+    if "next_action_mask" in of_agents:
+        masks = split_mask(of_agents["next_action_mask"])
+        of_agents["next_action_mask"], of_switch["next_action_mask"] = masks
+    agents = transition.replace(action=transition.action % num_actions, action_mask=None, extras=of_agents)
     switch = transition.replace(
         action=call.astype(jnp.int32),
-        reward=mean_over_living(transition.reward, extras.get("agent_mask")) - switching_cost * call,
+        reward=mean_over_living(transition.reward, of_agents.get("agent_mask")) - switching_cost * call,
         action_mask=None,
-        extras={**team_extras, **next_masks.get("switch", {})},
+        extras=of_switch,
     )
     samples = {
         "independent": Sample(transition=agents, weight=batch.weight * ~call[0]),
