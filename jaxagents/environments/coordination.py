@@ -8,11 +8,12 @@ from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import absorbing
 from jaxagents.types import Array, Box, Discrete, Environment, Task, TimeStep
 
-START, SAFE, RISKY, OVER = range(4)
-"""Where the team is. The first agent's choice at the start leads to one of the two matrix games."""
+START, SAFE, RISKY, OVER, OTHERS = range(5)
+"""Where the team is; `OTHERS` is the first of the places that are no part of the paper's game."""
 
 SAFE_PAYOFF = np.full((2, 2), 7.0, np.float32)
 RISKY_PAYOFF = np.array([[0.0, 1.0], [1.0, 8.0]], np.float32)
+CHORE_PAYOFF = 0.25
 
 
 @struct.dataclass
@@ -20,13 +21,13 @@ class TwoStepState:
     """Where the team is.
 
     Attributes:
-        place: int32, one of the names above.
+        place: int32, one of the names above; then the chores, then the choices after the first one.
     """
 
     place: Array
 
 
-def make_two_step_game() -> Environment:
+def make_two_step_game(*, num_chores: int = 0, num_choices: int = 1) -> Environment:
     """Makes the two-step game, in which the best outcome needs trust in the partner.
 
     In the first step the first of two agents chooses between two matrix games; the second step plays the chosen one.
@@ -34,36 +35,48 @@ def make_two_step_game() -> Environment:
     of two values that fits the risky game best is worth 6.5 there at most, and an agent alone expects 4.5: both choose
     the safe game. A monotonic mixture can tell the risky game exactly, and wins 8.
 
-    The observation float32 `[2, 4]` is the place, the same for both agents; wrap the game in `agent_ids` where they
+    The observation float32 `[2, D]` is the place, the same for both agents; wrap the game in `agent_ids` where they
     share parameters. Both get the team's reward. `info["success"]` is set where it is 8.
 
+    Args:
+        num_chores: steps before the game in which nobody needs the other: in chore i, action `i % 2` of each agent pays
+            0.25. Paper: 0.
+        num_choices: between the two games, by the agents in turn: the risky one is played if all choose it. Paper: 1.
+
     Returns:
-        The environment.
+        The environment, with `D = 3 + num_choices + num_chores`.
+
+    Raises:
+        ValueError: `num_chores` is negative, or there is no choice.
 
     References:
         Rashid et al. (2018), "QMIX: Monotonic Value Function Factorisation for Deep Multi-Agent Reinforcement
         Learning", section 5 and tables 1 and 2.
     """
-    payoffs = np.zeros((4, 2, 2), np.float32)
-    payoffs[SAFE], payoffs[RISKY] = SAFE_PAYOFF, RISKY_PAYOFF
+    if num_chores < 0:
+        raise ValueError(f"`num_chores` must not be negative, got {num_chores}; try 0 for the game alone.")
+    if num_choices < 1:
+        raise ValueError(f"`num_choices` must be at least 1, got {num_choices}.")
+    payoffs, following = _tables(num_chores, num_choices)
+    size = len(payoffs)
 
     def observe(state: TwoStepState) -> Array:
-        return jnp.broadcast_to(jnp.eye(4)[state.place], (2, 4))
+        return jnp.broadcast_to(jnp.eye(size)[state.place], (2, size))
 
     def reset(key: Array, task: Task) -> tuple[TwoStepState, TimeStep]:
         del key, task
-        state = TwoStepState(place=jnp.zeros((), jnp.int32))
+        state = TwoStepState(place=jnp.int32(OTHERS if num_chores else START))
         return state, first_timestep(observe(state), reward_shape=(2,), info={"success": jnp.zeros((), bool)})
 
     def step(key: Array, state: TwoStepState, action: Array) -> tuple[TwoStepState, TimeStep]:
         del key
         reward = jnp.asarray(payoffs)[state.place, action[0], action[1]]
-        at_start = state.place == START
-        state = TwoStepState(place=jnp.where(at_start, SAFE + action[0], OVER).astype(jnp.int32))
+        played = (state.place >= SAFE) & (state.place <= OVER)
+        state = TwoStepState(place=jnp.asarray(following)[state.place, action[0], action[1]])
         timestep = TimeStep(
             observation=observe(state),
             reward=jnp.broadcast_to(reward, (2,)),
-            terminated=~at_start,
+            terminated=played,
             truncated=jnp.zeros((), bool),
             info={"success": reward == RISKY_PAYOFF.max()},
         )
@@ -75,9 +88,25 @@ def make_two_step_game() -> Environment:
             sample_task=lambda key, level=None: (),
             reset=reset,
             step=step,
-            observation_space=Box((4,), 0.0, 1.0),
+            observation_space=Box((size,), 0.0, 1.0),
             action_space=Discrete(2),
-            max_steps=2,
+            max_steps=1 + num_choices + num_chores,
             num_agents=2,
         )
     )
+
+
+def _tables(num_chores: int, num_choices: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what every joint action pays, float32 `[places, 2, 2]`, and where it leads, int32 `[places, 2, 2]`."""
+    chores = list(range(OTHERS, OTHERS + num_chores))
+    choices = [START, *range(OTHERS + num_chores, OTHERS + num_chores + num_choices - 1)]
+    payoffs = np.zeros((3 + num_choices + num_chores, 2, 2), np.float32)
+    following = np.full(payoffs.shape, OVER, np.int32)
+    payoffs[SAFE], payoffs[RISKY] = SAFE_PAYOFF, RISKY_PAYOFF
+    for index, (place, after) in enumerate(zip(chores, [*chores, START][1:], strict=True)):
+        right = (np.arange(2) == index % 2).astype(np.float32)
+        payoffs[place], following[place] = CHORE_PAYOFF * (right[:, None] + right[None]), after
+    for index, (place, after) in enumerate(zip(choices, [*choices, RISKY][1:], strict=True)):
+        to = np.array([SAFE, after], np.int32)
+        following[place] = to[:, None] if index % 2 == 0 else to[None]
+    return payoffs, following

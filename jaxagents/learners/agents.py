@@ -51,16 +51,18 @@ def mean_over_living(values: Array, agent_mask: Array | None) -> Array:
     return jnp.sum(values * agent_mask, axis=-1) / jnp.maximum(jnp.sum(agent_mask, axis=-1), 1)
 
 
-def team_state(observation: PyTree) -> Array:
-    """Returns what the team sees, float32 `[B, S]`.
+def team_state(observation: PyTree, *, num_leading: int = 1) -> Array:
+    """Returns what the team sees, float32 `[..., S]`.
 
     Args:
-        observation: leaves `[B, N, ...]`. Its entry `team` (see `environments.teams.team_view`) where it has one, which
-            is the same for all agents; else everything that the agents see, in one vector.
+        observation: leaves `[..., N, *shape]`. Its entry `team` (see `environments.teams.team_view`) where it has one,
+            which is the same for all agents; else everything that the agents see, in one vector.
+        num_leading: axes before that of the agents.
     """
     if isinstance(observation, Mapping) and "team" in observation:
-        return observation["team"][:, 0]
-    leaves = [leaf.reshape(leaf.shape[0], -1).astype(jnp.float32) for leaf in jax.tree.leaves(observation)]
+        return observation["team"][..., 0, :]
+    leaves = jax.tree.leaves(observation)
+    leaves = [leaf.reshape(*leaf.shape[:num_leading], -1).astype(jnp.float32) for leaf in leaves]
     return jnp.concatenate(leaves, axis=-1)
 
 

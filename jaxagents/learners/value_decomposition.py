@@ -55,12 +55,25 @@ def make_value_decomposition(
     References:
         Sunehag et al. (2018), equation 2; Rashid et al. (2018), equation 6; double Q-learning as in the latter's code.
     """
-    team = _make_team(q_function, mixer, num_agents, observation_space)
+    team = make_team(q_function, mixer, num_agents, observation_space)
     return make_dqn(team, optimizer, loss=partial(_loss, q_function, mixer, num_agents), **options)
 
 
-def _make_team(q_function: QFunction, mixer: nn.Module, num_agents: int, observation_space: PyTree) -> QFunction:
-    """Makes the values that the agents act by, of parameters `{"agents", "mixer"}`."""
+def make_team(q_function: QFunction, mixer: nn.Module, num_agents: int, observation_space: PyTree) -> QFunction:
+    """Makes the values that the agents act by, of the parameters of a value decomposition.
+
+    Args:
+        q_function: see `make_value_decomposition`.
+        mixer: see `make_value_decomposition`.
+        num_agents: N.
+        observation_space: of one agent.
+
+    Returns:
+        The function; parameters `{"agents", "mixer"}`.
+
+    Raises:
+        ValueError: there is no team.
+    """
     if num_agents < 1:
         raise ValueError(f"`num_agents` must be at least 1, got {num_agents}; try `learner=dqn` without an agent axis.")
 
@@ -123,7 +136,7 @@ def make_agent(
     )
     make(optax.identity())  # Refuses settings before anything is compiled.
     return make_replay_agent(
-        make_epsilon_greedy(_make_team(q_function, mixer, num_agents, space)),
+        make_epsilon_greedy(make_team(q_function, mixer, num_agents, space)),
         lambda num_updates: make(optimizer(num_updates * updates_per_rollout)),
         buffer,
         space,

@@ -32,7 +32,8 @@ def make_evaluator(
 
     Returns:
         `(params, key) -> dict` of float32 `[E]`: `episode_return`, `episode_length`, `finished` (1.0 where the episode
-        ended by itself), and `success` where the world tells. The same key gives the same tasks.
+        ended by itself), and, where the world tells, `success` and those of `info["metrics"]`. The same key gives the
+        same tasks.
 
     Raises:
         ValueError: `num_episodes` is not positive, or the game has several streams of rewards.
@@ -75,7 +76,8 @@ def make_evaluator(
         carry = policy.initial_carry((num_episodes, *agents))
         _, _, timestep, _ = jax.lax.while_loop(unfinished, step_all, (jnp.int32(0), state, timestep, carry))
         names = [name for name in ("episode_return", "episode_length", "success") if name in timestep.info]
-        results = {name: timestep.info[name].astype(jnp.float32) for name in names}
+        told = {name: timestep.info[name] for name in names} | dict(timestep.info.get("metrics", {}))
+        results = {name: value.astype(jnp.float32) for name, value in told.items()}
         return results | {"finished": (timestep.terminated | timestep.truncated).astype(jnp.float32)}
 
     return evaluate

@@ -67,7 +67,7 @@ def make_rollout_collector(
 
     Returns:
         The collector. Metrics, over the episodes that ended: `episode_return`, `episode_length` and, where the world
-        tells, `success_rate`.
+        tells, `success_rate` and those of `info["metrics"]`.
 
     Raises:
         ValueError: a size is not positive, the game has several players and is not `alternating` or `against`, or
@@ -174,9 +174,8 @@ def episode_metrics(timestep: TimeStep) -> Metrics:
     """Computes exact means over the episodes that ended, from time steps with leaves `[T, B, ...]`."""
     ended = (timestep.terminated | timestep.truncated).astype(jnp.float32)
     names = {"episode_return": "episode_return", "episode_length": "episode_length", "success": "success_rate"}
-    metrics: dict[str, Any] = {
-        label: Mean(total=jnp.sum(timestep.info[key].astype(jnp.float32) * ended), count=jnp.sum(ended))
-        for key, label in names.items()
-        if key in timestep.info
+    told = {label: timestep.info[key] for key, label in names.items() if key in timestep.info}
+    return {
+        name: Mean(total=jnp.sum(value.astype(jnp.float32) * ended), count=jnp.sum(ended))
+        for name, value in {**told, **timestep.info.get("metrics", {})}.items()
     }
-    return metrics

@@ -114,7 +114,8 @@ def logged_names(stages: Sequence[Stage]) -> list[str]:
     names: set[str] = set()
     for stage in stages:
         abstract = stage.runner.abstract
-        names |= {f"eval/{name}" for name in jax.eval_shape(stage.evaluate, abstract.learner.params)}
+        evaluated = jax.eval_shape(lambda learner, stage=stage: stage.evaluate(learner.params), abstract.learner)
+        names |= {f"eval/{name}" for name in evaluated}
         names |= set(jax.eval_shape(lambda state, stage=stage: stage.runner.run(state, 1)[1], abstract))
     return sorted(names)
 

@@ -50,7 +50,8 @@ class TimeStep:
             successor, put there by automatic resets), `episode_return`, `episode_length` (running totals of the episode
             the step belongs to), `agent_mask` (bool `[N]`, True = the agent exists and is alive), `world_state`
             (float32 `[S]`, a team's world as a whole), `perspective` (+1 the same player acts next, -1 the opponent
-            does, in zero-sum games), `success` (bool).
+            does, in zero-sum games), `success` (bool), `metrics` (dict of float32 `[]`, of the episode so far; rollouts
+            and evaluations report their means over ended episodes under the same names).
     """
 
     observation: PyTree

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxagents.environments import contextual_gridworld, coordination, donor, tmaze
+from jaxagents.environments.calls import with_calls
 from jaxagents.environments.teams import agent_ids, team_view
 from jaxagents.environments.wrappers import against, alternating, auto_reset, episode_statistics
 from jaxagents.types import Discrete
@@ -36,6 +37,9 @@ LIGHT = {
     "mpe_spread": lambda: suite("jaxmarl")("MPE_simple_spread_v3", max_steps=5),
     "two_step_game": coordination.make_two_step_game,
     "two_step_game_of_a_team": lambda: team_view(agent_ids(coordination.make_two_step_game())),
+    "two_step_game_with_calls": lambda: with_calls(
+        agent_ids(coordination.make_two_step_game()), max_calls=1, call_probability=0.5
+    ),
 }
 HEAVY = {
     "acrobot": lambda: suite("gymnax")("Acrobot-v1", params={"max_steps_in_episode": 5}),

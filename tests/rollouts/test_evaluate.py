@@ -145,6 +145,19 @@ def test_success_is_left_out_where_the_world_does_not_tell():
     assert set(jax.eval_shape(evaluate, jnp.zeros(3), KEY)) == {"episode_return", "episode_length", "finished"}
 
 
+def test_metrics_of_the_world_are_told_as_they_stand_at_the_end():
+    def tell(state, timestep):
+        return state, timestep.replace(info={"metrics": {"doubled": 2 * state["steps"]}})
+
+    environment = dataclasses.replace(
+        LAMP, reset=lambda key, task: tell(*LAMP.reset(key, task)), step=lambda *args: tell(*LAMP.step(*args))
+    )
+    results = jax.jit(make_evaluator(environment, CONSTANT, num_episodes=E))(jnp.array([1.0, 0.5, 9.0]), KEY)
+    assert set(results) == {"episode_return", "episode_length", "doubled", "finished"}
+    np.testing.assert_array_equal(results["doubled"], 2.0 * np.asarray(results["episode_length"]))
+    assert results["doubled"].dtype == jnp.float32
+
+
 def test_one_episode_is_played_frame_by_frame():
     frames = play_episode(LAMP, COUNTING, (), KEY, level=3)
     assert [int(state["steps"]) for state, _ in frames] == [0, 1, 2, 3]

@@ -276,3 +276,13 @@ def test_refuses_sizes_and_games_that_make_no_stream():
             make_rollout_collector(CLOCK, CONSTANT, **({"num_envs": 1, "num_steps": 1} | {name: 0}))
     with pytest.raises(ValueError, match="got 2 players in 'clock'; wrap it in `alternating` or `against`"):
         make_rollout_collector(dataclasses.replace(CLOCK, num_players=2), CONSTANT, num_envs=1, num_steps=1)
+
+
+def test_metrics_are_those_of_the_steps_that_ended_an_episode():
+    ended = jnp.array([[True, False], [False, True], [False, False]])
+    values = jnp.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    info = {"episode_return": 10 * values, "metrics": {"own": values}}
+    timestep = TimeStep(observation=values, reward=values, terminated=ended, truncated=jnp.zeros_like(ended), info=info)
+    metrics = episode_metrics(timestep)
+    assert {name: float(metric.value) for name, metric in metrics.items()} == {"episode_return": 25.0, "own": 2.5}
+    assert all(float(metric.count) == 2.0 for metric in metrics.values())

@@ -308,6 +308,12 @@ def test_names_are_known_without_training(fast):
     assert {"eval/episode_return", "train/entropy", "rollout/episode_return"} <= set(names)
 
 
+def test_names_are_known_where_parameters_are_computed_from_the_state():
+    paper = load_paper(CONFIGS / "paper", "mansa")
+    names = logged_names(build_stages(compose_arm(paper, paper.arms[0], CONFIGS, quick=True), 2, start=None))
+    assert {"eval/call_rate", "rollout/call_rate", "train/call_rate"} <= set(names)
+
+
 RESULTS = CONFIGS.parent / "experiments" / "results"
 
 
