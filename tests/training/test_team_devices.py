@@ -1,0 +1,37 @@
+"""One seed of a team's experiment gives the same run on one device and on two, mapped or sharded."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxagents.training.build import build, resolve
+from jaxagents.training.composition import compose
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+QUICK = ("quick=true", "devices.compilation_cache=null", "collector.num_envs=8")
+SHARDS = "learner.buffer.num_shards=2"
+pytestmark = pytest.mark.slow
+
+
+# Few updates: rounding that flips an action in a battle makes another battle of it.
+@pytest.mark.parametrize("mode", ["pmap", "sharded"])
+@pytest.mark.parametrize(
+    ("experiment", "num_updates", "overrides"),
+    [
+        ("ippo_spread", 2, ()),
+        ("mappo_smax_3m", 2, ()),
+        ("qmix_two_step_game", 128, (SHARDS,)),
+        ("mansa_two_step_game", 40, (SHARDS, "learner.buffer.min_size=512")),
+    ],
+)
+def test_the_run_of_a_team_does_not_depend_on_devices(experiment, num_updates, overrides, mode):
+    told = []
+    for choice in (["devices=jit"], [f"devices={mode}", "devices.num_devices=2"]):
+        config = compose(CONFIGS, f"experiment={experiment}", *QUICK, *overrides, *choice)
+        runner = build(resolve(config)).stages[0].runner
+        _, metrics = runner.run(runner.init(3), num_updates)
+        told.append({name: np.asarray(value) for name, value in metrics.items()})
+    assert told[0].keys() == told[1].keys() and np.isfinite(told[0]["train/loss"])
+    for name, value in told[0].items():
+        np.testing.assert_allclose(told[1][name], value, rtol=1e-2, atol=1e-4, err_msg=name)
