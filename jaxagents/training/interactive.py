@@ -105,7 +105,8 @@ def act_as_agent(
                     seed=seed,
                     agents=agent_names(environment),
                     success=bool(last.info["success"]) if over else None,
-                    episode_return=sum(turn.reward for turn in turns),
+                    # In a game, everyone has one of their own.
+                    episode_return=sum(turn.reward for turn in turns) if environment.num_players == 1 else None,
                 )
             )
         if not over:
@@ -205,11 +206,23 @@ def _type_actions(
                 fingerprint=fingerprint,
             )
         )
-        if turns[-1].reward:
-            person.tell(f"reward {turns[-1].reward:+.4g}")
+        if (told := _rewards(environment, timestep)) is not None:
+            person.tell(told)
     person.tell(f"\n{lay_out(sentence(face.words, timestep.observation))}")
     person.tell("success" if timestep.info["success"] else "no success")
     return turns, timestep
+
+
+def _rewards(environment: Environment, timestep: TimeStep) -> str | None:
+    """Says who got what, None for nothing."""
+    rewards = np.atleast_1d(timestep.reward)
+    if not rewards.any():
+        return None
+    if environment.num_players == 1:
+        return f"reward {rewards[0]:+.4g}"
+    return "reward " + ", ".join(
+        f"{name} {reward:+.4g}" for name, reward in zip(agent_names(environment), rewards, strict=True)
+    )
 
 
 def _example(environment: Environment) -> str:

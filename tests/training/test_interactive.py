@@ -5,7 +5,7 @@ from functools import partial
 import jax
 import pytest
 
-from jaxagents.environments.text import frozenlake
+from jaxagents.environments.text import frozenlake, kuhn
 from jaxagents.environments.text.words import sentence
 from jaxagents.language.policy import make_language_policy
 from jaxagents.language.tokenizers import word_level
@@ -72,6 +72,14 @@ def test_a_person_solves_a_held_out_lake():
     assert any("There is no action 'fly'" in line for line in heard)
     assert heard.count("success") == 1 and "reward +1" in heard
     assert heard[-1].endswith("[left, down, right, up]")  # The second episode began, and the lines ended.
+
+
+def test_a_game_says_what_everyone_got():
+    person, heard = typist("bet", "pass")
+    (trajectory,) = act_as_agent(kuhn.make_environment(), person, seed=0)
+    assert [(turn.agent, turn.action, turn.reward) for turn in trajectory.turns] == [(0, "bet", 0.0), (1, "pass", -1.0)]
+    assert "reward player 0 +1, player 1 -1" in heard
+    assert trajectory.agents == ("player 0", "player 1") and trajectory.episode_return is None
 
 
 def test_an_episode_that_a_person_leaves_is_unfinished():
