@@ -85,9 +85,13 @@ def apply_sum(params, carry, observation, *, first, action_mask=None):
     return carry, Categorical(logits=jnp.zeros((*total.shape, 2))), params * total
 
 
+def column(values, dtype=jnp.float32):
+    """Returns `[T, 1]`."""
+    return jnp.asarray(values, dtype)[:, None]
+
+
 def test_recurrent_values_of_successors_use_the_carry_after_the_step():
     made = ActorCritic(init=lambda key: jnp.float32(2.0), initial_carry=jnp.zeros, apply=apply_sum)
-    column = lambda values, dtype=jnp.float32: jnp.asarray(values, dtype)[:, None]  # noqa: E731
     transition = Transition(
         observation=column([1.0, 10.0, 100.0]),
         action=column([0, 0, 0], jnp.int32),
