@@ -13,12 +13,12 @@ import jax
 import numpy as np
 from PIL import Image
 
+from jaxagents.reporting.curves import write_curves
+from jaxagents.reporting.loggers import METRICS_FILE, Logger, open_logger
+from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.training.build import Experiment, Stage
-from jaxagents.training.checkpoints import Checkpoints, Restored, open_checkpoints
-from jaxagents.training.curves import write_curves
+from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.dialogues import show_transcripts
-from jaxagents.training.loggers import METRICS_FILE, Logger, open_logger
-from jaxagents.training.progress import Progress, open_progress
 from jaxagents.types import LanguagePolicy, Params, PyTree
 
 RETURN = "eval/episode_return"

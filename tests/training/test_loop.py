@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from jaxagents.reporting.loggers import read_metrics
 from jaxagents.training import loop
 from jaxagents.training.build import build, resolve
-from jaxagents.training.checkpoints import open_checkpoints
+from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.launch import run
-from jaxagents.training.loggers import read_metrics
 
 ROOT = Path(__file__).parents[2]
 TINY = (
