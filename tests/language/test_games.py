@@ -121,7 +121,7 @@ def test_chips_of_self_play_reach_both_seats(game, kuhn_speaker):
 
 
 def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_speaker):
-    game = kuhn.make_environment(illegal="forfeit")
+    game = kuhn.make_environment(forfeit_payoff=(-1.5, 0.5))
     policy = kuhn_speaker(game)
     params = policy.init(KEY) | {"illegal": jnp.ones(())}
     episode = jax.jit(make_dialogue(game, policy))(params, KEY, jnp.arange(4))
