@@ -149,8 +149,8 @@ def answer(
 def value_successors(policy: LanguagePolicy, params: Params, talk: Conversation, observation: Array) -> Array:
     """Computes the value of what follows the last turn: that of its first token, had the episode gone on.
 
-    The first agent reads an observation as in `answer`, and forgets it. Where a context holds a whole episode, all of it is
-    seen, else the newest `layout.context_turns` turns, the new one included.
+    The first agent reads an observation as in `answer`, and forgets it. Where a context holds a whole episode, all of
+    it is seen, else the newest `layout.context_turns` turns, the new one included.
 
     Args:
         policy: judges; has a value head.

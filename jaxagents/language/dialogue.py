@@ -85,7 +85,7 @@ def make_dialogue(
         level: of the tasks; a list is gone through in turn.
         partner: takes all other seats of a game; `policy` itself, or one with another model but the same tokenizer and
             slots. In episode i the policy has seat `i % num_players`. What a partner says does not count as sampled.
-        bootstrap: where the model has a value head and the world one seat, `extras["bootstrap_value"]` of episodes that
+        bootstrap: where the model has a value head and the world one seat, `Episode.bootstrap_value` of those that
             were cut, by the world or by `layout.num_turns`, is the value of the observation that followed, had they
             gone on. Games do not show the observations of all seats at their end, and have none.
 
@@ -132,17 +132,14 @@ def make_dialogue(
 
         loop = jax.lax.while_loop(lambda loop: jnp.any(loop.episode < num_episodes), step, loop)
         repeat = partial(jnp.repeat, repeats=group_size, axis=0)
-        episode = assemble(
+        return assemble(
             policy.layout,
             loop.turns,
             prompts=jax.tree.map(repeat, prompts),
             success=loop.success,
             group=repeat(group),
             task=jax.tree.map(repeat, task),
-        )
-        if not bootstrap:
-            return episode
-        return episode.replace(extras={**episode.extras, "bootstrap_value": loop.bootstrap_value})
+        ).replace(bootstrap_value=loop.bootstrap_value)
 
     return play
 

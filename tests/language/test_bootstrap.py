@@ -41,12 +41,12 @@ def test_the_value_is_that_of_the_next_turn_had_the_episode_gone_on(context, lak
     np.testing.assert_array_equal(went_on, np.asarray(cut.truncated).any(axis=1))
     expected = np.where(went_on, judged[:, layout.prompt + NUM_TURNS * layout.slot + layout.observation], 0.0)
     assert np.ptp(expected[went_on]) > 1e-3
-    np.testing.assert_allclose(cut.extras["bootstrap_value"], expected, atol=1e-4)
+    np.testing.assert_allclose(cut.bootstrap_value, expected, atol=1e-4)
     # Rows that take one episode after the other end at different times, and are judged the same.
     if context == "markov":
         return
     again = play(lake, short, params, num_rows=3)
-    np.testing.assert_allclose(again.extras["bootstrap_value"], expected, atol=1e-4)
+    np.testing.assert_allclose(again.bootstrap_value, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(("num_pulls", "following"), [(3, 2.0), (2, 0.0)], ids=["cut", "over"])
@@ -58,7 +58,7 @@ def test_advantages_by_hand_of_an_episode_that_is_cut_and_of_one_that_is_over(nu
     policy = policy._replace(model=model)
     dialogue = make_dialogue(world, policy, group_size=8, bootstrap=True)
     episode = jax.jit(dialogue)(policy.init(KEY), KEY, jnp.arange(1))
-    np.testing.assert_allclose(episode.extras["bootstrap_value"], following)
+    np.testing.assert_allclose(episode.bootstrap_value, following)
     first_reward, last_reward = np.asarray(episode.reward).T
     value = jnp.full(episode.tokens.shape, 2.0)
     credit = gae_turn(episode, value, discount=0.5, trace_decay=0.5)
@@ -75,7 +75,7 @@ def test_games_have_no_value_of_what_follows(speak):
     game = kuhn.make_environment()
     policy = speak(game, value_head=True)
     episode = jax.eval_shape(make_dialogue(game, policy, bootstrap=True), policy.init(KEY), KEY, jnp.arange(2))
-    assert "bootstrap_value" not in episode.extras
+    assert episode.bootstrap_value is None
 
 
 def test_a_model_without_room_for_what_follows_is_refused(lake, speak):
