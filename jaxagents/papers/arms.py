@@ -130,9 +130,9 @@ def train_seeds(
 ) -> tuple[list[Curves], Params]:
     """Trains seeds side by side through all stages, and evaluates as the stages' configs say.
 
-    Seed s starts stage i from the key s + i, as the run of the experiment with `seed=s` does, whatever other seeds
-    there are: every grouping gives the same results, up to the order of floating point sums. All arms meet the same
-    keys.
+    Every seed starts every stage from the key of this pair, as the run of the experiment with this seed does, whatever
+    other seeds there are: every grouping gives the same results, up to the order of floating point sums. All arms meet
+    the same keys.
 
     Args:
         stages: built for `len(seeds)` seeds.
@@ -151,8 +151,7 @@ def train_seeds(
         params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), params)
     before = 0
     for index, stage in enumerate(stages, start=first_stage):
-        starts = np.asarray(seeds, np.uint32) + np.uint32(index)
-        state = stage.runner.init(starts if grouped else starts[0], params)
+        state = stage.runner.init(seeds if grouped else seeds[0], index, params)
         periods, update, steps = chunk_periods(stage), 0, before
         budget = before + stage.num_updates * stage.steps_per_update
         while steps < budget:

@@ -158,7 +158,7 @@ def _train_stage(
     last, best = folders
     run.best, run.reached_target, update = None, False, 0
     if restored is None:
-        state = stage.runner.init(run.experiment.seed + index, params)
+        state = stage.runner.init(run.experiment.seed, index, params)
         run.steps_before = run.steps
     else:
         update = restored.metadata["update"]
