@@ -112,7 +112,7 @@ def world_subject(
     """
     batch = vectorize(environment, reset_pool=reset_pool, level=level)
     lexicon = make_lexicon(environment.text.words, word_level(environment.text.words))
-    length = lexicon.max_tokens(environment.observation_space.shape[0])
+    length = max(map(lexicon.max_tokens, environment.text.patterns.observation))
     render = jax.vmap(lambda words: lexicon.render(words, length)[0])
     actions = jnp.asarray(environment.text.actions, jnp.int32)
 

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jaxagents.language.slots import Part, Turn, assemble, join_parts, render_observations, render_prompts
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, State, Task, TimeStep
 
-Choose = Callable[[Array, State, TimeStep, Array], tuple[Array, Array | bool]]
-"""`(keys [N], state, timestep, turn int32 []) -> (action int32 [N, M], speaks bool [N])`; who is silent ends."""
+Choose = Callable[[Array, State, TimeStep, Array], tuple[Array, Array | None, Array | bool]]
+"""`(keys [N], state, timestep, turn int32 []) -> (action int32 [N, M], thought int32 [N, H] or None, speaks bool [N])`;
+who is silent ends."""
 
 
 def play_script(
@@ -22,12 +23,12 @@ def play_script(
     task: Task,
     group: Array,
 ) -> Episode:
-    """Plays N episodes of given actions; what is thought is the expert's.
+    """Plays N episodes of given actions and thoughts.
 
     Args:
         environment: a text world, single instance.
         policy: whose tokens and layout are used.
-        choose: gives the actions.
+        choose: gives them; thoughts are None where the layout has no room for them.
         keys: `[N]` each, of the resets and of all that follows.
         task: leaves `[N, ...]`.
         group: int32 `[N]`.
@@ -51,17 +52,17 @@ def _take_turn(
     environment: Environment, policy: LanguagePolicy, choose: Choose, keys: Array, loop: tuple, number: Array
 ) -> tuple[tuple, tuple[Turn, Array]]:
     state, timestep, positions, live = loop
-    layout, text = policy.layout, environment.text
+    layout = policy.layout
     player = jnp.zeros(live.shape, jnp.int32) if timestep.player is None else timestep.player
-    turn_keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number), 3))(keys)
-    action, speaks = choose(turn_keys[:, 1], state, timestep, number)
+    turn_keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number)))(keys)
+    action, thought, speaks = choose(turn_keys[:, 0], state, timestep, number)
     live = live & speaks
     parts = [Part(*_and_live(render_observations(policy, timestep.observation), live))]
     if layout.thought:
-        parts += _thought_parts(policy, jax.vmap(text.thought)(turn_keys[:, 0], state), live)
+        parts += _thought_parts(policy, thought, live)
     tokens, mask = jax.vmap(partial(_say, policy, size=layout.action, close="end"))(action)
     parts.append(_spoken(tokens, mask & live[:, None]))
-    after_state, after = jax.vmap(environment.step)(turn_keys[:, 2], state, action)
+    after_state, after = jax.vmap(environment.step)(turn_keys[:, 1], state, action)
     turn = join_parts(parts, jnp.take_along_axis(positions, player[:, None], axis=1)[:, 0])
     turn = turn.replace(
         reward=jnp.where(live.reshape(-1, *(1,) * (after.reward.ndim - 1)), after.reward, 0.0),
@@ -69,7 +70,7 @@ def _take_turn(
         action_valid=after.info["valid"],
         terminated=after.terminated,
         truncated=(after.truncated | (number + 1 >= layout.num_turns)) & ~after.terminated,
-        fingerprint=jax.vmap(text.fingerprint)(state),
+        fingerprint=jax.vmap(environment.text.fingerprint)(state),
         agent=player,
     )
     own = player[:, None] == jnp.arange(positions.shape[1])[None]
