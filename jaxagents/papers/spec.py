@@ -20,13 +20,11 @@ class Arm(NamedTuple):
 
     Attributes:
         name: of the arm.
-        experiment: option of `configs/experiment`; None for an arm with a `target`.
-        overrides: of the experiment.
+        overrides: of `configs/train.yaml`, such as "world=bandit"; none for an arm with a `target`.
         target: node with a `_target_`: `(seed) -> {metric: number, or list of numbers over training}`.
     """
 
     name: str
-    experiment: str | None
     overrides: tuple[str, ...] = ()
     target: dict[str, Any] | None = None
 
@@ -81,7 +79,7 @@ class Paper:
         metric: that of the verdict, see `arms.measure`.
         expect: committed before the results.
         minutes: on two cores, all arms and seeds.
-        experiment: of all arms, option of `configs/experiment`.
+        experiment: of all arms, option of `configs/experiment`; None where `overrides` name a world and an algorithm.
         overrides: of all arms.
         arguments: of all arms with a target; an arm's own come first, and those of a variant before them.
         higher_is_better: of `metric`.
@@ -208,16 +206,19 @@ def choose_arms(paper: Paper, names: Sequence[str] | None) -> list[Arm]:
 
 def _make_arm(name: str, node: Any, experiment: str | None, overrides: Sequence[str]) -> Arm:
     if isinstance(node, Mapping) and "_target_" in node:
-        return Arm(name=name, experiment=None, target=dict(node))
+        return Arm(name=name, target=dict(node))
     if isinstance(node, Mapping):
         unknown = set(node) - {"experiment", "overrides"}
         if unknown:
             raise ValueError(f"`arms.{name}` has no key {sorted(unknown)[0]!r}; try experiment or overrides.")
         experiment, node = node.get("experiment", experiment), node.get("overrides") or ()
-    if experiment is None:
-        raise ValueError(f"`arms.{name}` must have an experiment, of its own or of the paper, got none.")
-    own = _texts(f"arms.{name}", node or ())
-    return Arm(name=name, experiment=experiment, overrides=(*_texts("overrides", overrides or ()), *own))
+    own = (*_texts("overrides", overrides or ()), *_texts(f"arms.{name}", node or ()))
+    if experiment is None and not any(text.startswith("world=") for text in own):
+        raise ValueError(
+            f"`arms.{name}` must have an experiment, of its own or of the paper, got none; try one of "
+            "configs/experiment, or overrides with world=... and algorithm=..."
+        )
+    return Arm(name=name, overrides=own if experiment is None else (f"experiment={experiment}", *own))
 
 
 def _texts(name: str, values: Any) -> tuple[str, ...]:

@@ -14,11 +14,11 @@ PAPER = """
 id: p
 title: t
 claim: c
-experiment: grpo_bandit
+experiment: lm_frozenlake
 overrides: ["training.total_steps=64"]
 arms:
   treatment: ["loss=plain"]
-  other: {experiment: rloo_bandit, overrides: ["loss=cispo"]}
+  other: {experiment: spa_frozenlake, overrides: ["loss=cispo"]}
   study: {_target_: math.prod, number: 3}
   baseline: []
 metric: success
@@ -42,9 +42,9 @@ def changed(**changes):
 def test_a_paper_is_read():
     paper = make_paper(yaml.safe_load(PAPER))
     treatment, other, study, baseline = paper.arms
-    assert treatment[:3] == ("treatment", "grpo_bandit", ("training.total_steps=64", "loss=plain"))
-    assert other[:3] == ("other", "rloo_bandit", ("training.total_steps=64", "loss=cispo"))
-    assert study.target == {"_target_": "math.prod", "number": 3} and baseline.overrides == paper.overrides
+    assert treatment[:2] == ("treatment", ("experiment=lm_frozenlake", "training.total_steps=64", "loss=plain"))
+    assert other[:2] == ("other", ("experiment=spa_frozenlake", "training.total_steps=64", "loss=cispo"))
+    assert study.target == {"_target_": "math.prod", "number": 3} and baseline.overrides[1:] == paper.overrides
     assert paper.expect == (
         Expectation("success", "lower", ("treatment", "baseline"), 0.05, 0.9),
         Expectation("std(train/entropy)", "higher", ("other", "start"), 0.0, 0.95),
