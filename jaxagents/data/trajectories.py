@@ -178,8 +178,7 @@ def from_episodes(
 
 def _seat_returns(row: Episode) -> dict[str, Json]:
     """Returns what every seat of a game got in all."""
-    returns = row.extras.get("seat_return")
-    return {} if returns is None else {"seat_returns": returns.tolist()}
+    return {} if row.seat_return is None else {"seat_returns": row.seat_return.tolist()}
 
 
 def _turns_of(row: Episode, tokenizer: Tokenizer) -> tuple[Turn, ...]:

@@ -64,7 +64,7 @@ def make_transcript_collector(
 def packed_episodes(packed: PackedBatch) -> Episode:
     """Returns packed rows `[B, L]` as episodes of one turn, in which every transcript is an agent with its own context.
 
-    Tokens of positive weight count as sampled; the weights are `extras["loss_weight"]`.
+    Tokens of positive weight count as sampled; the weights are `loss_weight`.
     """
     num_rows, length = packed.tokens.shape
     turn, log_prob = jnp.zeros((num_rows, length), jnp.int32), jnp.zeros((num_rows, length), jnp.float32)
@@ -87,6 +87,6 @@ def packed_episodes(packed: PackedBatch) -> Episode:
         fingerprint=jnp.zeros((num_rows, 1), jnp.uint32),
         success=jnp.ones(num_rows, bool),
         group=jnp.arange(num_rows, dtype=jnp.int32),
-        extras={"loss_weight": packed.loss_weight},
+        loss_weight=packed.loss_weight,
         layout=Layout(prompt=0, observation=1, thought=0, action=length - 1, num_turns=1, context_turns=1),
     )

@@ -137,11 +137,10 @@ def dialogue_metrics(episode: Episode) -> Metrics:
         "invalid_action_rate": Mean(total=jnp.sum(valid * ~episode.action_valid), count=num_turns),
         "tokens_per_turn": Mean(total=sampled, count=num_turns),
     }
-    seat_return = episode.extras.get("seat_return")
-    if seat_return is not None:
+    if episode.seat_return is not None:
         own = jnp.sum(episode.reward * acting_turns(episode))
         metrics["episode_return"] = Mean(total=own, count=num_episodes)
-        totals = jnp.sum(seat_return, axis=0)
+        totals = jnp.sum(episode.seat_return, axis=0)
         metrics |= {f"return_player_{p}": Mean(total=total, count=num_episodes) for p, total in enumerate(totals)}
     if episode.layout is not None and episode.layout.thought:
         metrics["thought_tokens_per_turn"] = Mean(total=thoughts, count=num_turns)

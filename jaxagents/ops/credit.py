@@ -1,7 +1,7 @@
 """Credit assignment for episodes of text: `(episode, value, *, axis_name, ...) -> Credit`.
 
 `value[b, l]`, where an estimator uses it, is V of the context that token `l` of row `b` was sampled from. No gradient
-flows through credit. Groups lie on one device as a whole; rows that a filter dropped (`extras["keep"]`) count nowhere.
+flows through credit. Groups lie on one device as a whole; rows that a filter dropped (`keep`) count nowhere.
 Agents that share a row share its rewards; in games every seat has its own, which only some estimators tell apart.
 """
 
@@ -199,7 +199,7 @@ def gae_token(
 
     Returns:
         The credit; targets are lambda-returns. The value after the last token of an episode that did not terminate is
-        `extras["bootstrap_value"]` (`[B]`), and zero without it, as if it had terminated.
+        `bootstrap_value`, and zero without it, as if it had terminated.
 
     Raises:
         ValueError: there are no values, or it is a game of several seats.
@@ -291,8 +291,8 @@ def _require_value(value: Array | None, name: str) -> Array:
 
 
 def _bootstrap_value(episode: Episode) -> Array:
-    """Returns the value `[B]` after the last turn: that of `extras`, zero without it and where terminated."""
-    value = episode.extras.get("bootstrap_value")
+    """Returns the value `[B]` after the last turn: zero where terminated and where nobody gave one."""
+    value = episode.bootstrap_value
     if value is None:
         return jnp.zeros(episode.success.shape, jnp.float32)
     terminated = jnp.any(episode.terminated & episode.valid, axis=1)

@@ -16,7 +16,7 @@ from jaxagents.reporting.progress import Progress
 from jaxagents.training.build import Stage, build_stage, resolve, stage_configs
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import DevicesConfig, config_hash, make_section
-from jaxagents.training.loop import chunk_periods
+from jaxagents.training.loop import chunk_periods, played_steps
 from jaxagents.types import LanguagePolicy, Params
 
 Curves = dict[str, dict[str, list]]  # metric -> {"steps": [points], "values": [points]}
@@ -130,9 +130,9 @@ def train_seeds(
 ) -> tuple[list[Curves], Params]:
     """Trains seeds side by side through all stages, and evaluates as the stages' configs say.
 
-    Seed s starts stage i from the key s + i, as the run of the experiment with `seed=s` does, whatever other seeds
-    there are: every grouping gives the same results, up to the order of floating point sums. All arms meet the same
-    keys.
+    Every seed starts every stage from the key of this pair, as the run of the experiment with this seed does, whatever
+    other seeds there are: every grouping gives the same results, up to the order of floating point sums. All arms meet
+    the same keys.
 
     Args:
         stages: built for `len(seeds)` seeds.
@@ -151,20 +151,21 @@ def train_seeds(
         params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), params)
     before = 0
     for index, stage in enumerate(stages, start=first_stage):
-        starts = np.asarray(seeds, np.uint32) + np.uint32(index)
-        state = stage.runner.init(starts if grouped else starts[0], params)
-        periods, update = chunk_periods(stage), 0
-        while update < stage.num_updates:
+        state = stage.runner.init(seeds if grouped else seeds[0], index, params)
+        periods, update, steps = chunk_periods(stage), 0, before
+        budget = before + stage.num_updates * stage.steps_per_update
+        while steps < budget:
             end = min(stage.num_updates, *((update // periods[name] + 1) * periods[name] for name in _CHUNKS))
             state, metrics = stage.runner.run(state, end - update)
-            update, steps = end, before + end * stage.steps_per_update
             row = {name: np.asarray(value) for name, value in metrics.items()}
-            if update == stage.num_updates or update % periods["evaluate"] == 0:
+            steps += played_steps(stage, end - update, row)
+            update = end
+            if steps >= budget or update % periods["evaluate"] == 0:
                 row |= _evaluate(stage, stage.runner.params(state))
             rows.append((steps, row))
             if progress is not None:
                 progress.update(steps, row)
-        before += stage.num_updates * stage.steps_per_update
+        before = steps
         params = stage.runner.params(state)
     return _curves(rows, len(seeds)), params
 

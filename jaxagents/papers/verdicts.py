@@ -17,6 +17,7 @@ from jaxagents.reporting.statistics import (
 )
 
 REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE, REFUSED = "reproduced", "not reproduced", "inconclusive", "refused"
+STALE = "stale: of earlier settings"
 LEAST_SEEDS = 3
 
 
@@ -87,12 +88,13 @@ def judge(paper: Paper, results: Mapping[str, Any]) -> tuple[list[Finding], str]
         results: see `paper_results.read_results`.
 
     Returns:
-        `(findings, verdict of the paper)`: not reproduced if any expectation is, else refused if any is (fewer than
-        three seeds), else inconclusive if any is, else reproduced.
+        `(findings, verdict of the paper)`: stale if any expectation is (an arm of it has results of earlier settings
+        alone), else not reproduced if any is, else refused if any is (fewer than three seeds), else inconclusive if any
+        is, else reproduced.
     """
     findings = [_find(paper, expected, results) for expected in paper.expect]
     verdicts = {finding.verdict for finding in findings}
-    worst = next(v for v in (NOT_REPRODUCED, REFUSED, INCONCLUSIVE, REPRODUCED) if v in verdicts)
+    worst = next(v for v in (STALE, NOT_REPRODUCED, REFUSED, INCONCLUSIVE, REPRODUCED) if v in verdicts)
     return findings, worst
 
 
@@ -116,11 +118,10 @@ def start_values(results: Mapping[str, Any], metric: str) -> dict[str, float]:
     return {digest: value for digest, value in values.items() if value is not None}
 
 
-def summarize_arms(paper: Paper, metrics: Sequence[str], results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def summarize_arms(metrics: Sequence[str], results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Computes mean, 95 % bootstrap interval and interquartile mean over seeds.
 
     Args:
-        paper: its arms.
         metrics: to summarise.
         results: see `paper_results.read_results`.
 
@@ -128,7 +129,7 @@ def summarize_arms(paper: Paper, metrics: Sequence[str], results: Mapping[str, A
         `{arm: {metric: {"mean", "low", "high", "interquartile_mean", "num_seeds"}}}`; what was not measured is missing.
     """
     summary: dict[str, dict[str, Any]] = {}
-    for arm in (arm.name for arm in paper.arms if arm.name in results["arms"]):
+    for arm in results["arms"]:
         summary[arm] = {}
         for metric in metrics:
             values = np.asarray(list(values_of(results, arm, metric).values()))
@@ -140,6 +141,10 @@ def summarize_arms(paper: Paper, metrics: Sequence[str], results: Mapping[str, A
 
 
 def _find(paper: Paper, expected: Expectation, results: Mapping[str, Any]) -> Finding:
+    earlier = {arm["name"] for arm in results.get("earlier", ())} - set(results["arms"])
+    if stale := [arm for arm in expected.arms if arm in earlier]:
+        reason = f"`results` must be of today's settings, got earlier ones of {' and '.join(stale)}; run reproduce.py."
+        return Finding(expected.describe(), None, None, 0, STALE, reason)
     by_arm = [_of_arm(results, arm, expected) for arm in expected.arms]
     seeds = sorted(set.intersection(*({*values} for values in by_arm)))
     needed = 1 if paper.deterministic else LEAST_SEEDS

@@ -27,7 +27,7 @@ def print_paper(results: Mapping[str, Any], stream: TextIO | None = None) -> Non
     for column in ("metric", "arm", "mean", "interval", "seeds"):
         table.add_column(column, justify="left" if column in ("metric", "arm") else "right")
     for metric in results["metrics"]:
-        for name, of_metrics in results["summary"].items():
+        for name, of_metrics in {**results["summary"], **results["stale"]}.items():
             if metric in of_metrics:
                 mean, _, interval = describe_interval(of_metrics[metric]).partition(" ")
                 table.add_row(metric, name, mean, interval.strip("()"), str(of_metrics[metric]["num_seeds"]))

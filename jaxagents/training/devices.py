@@ -1,6 +1,7 @@
 """One program on one device, under pmap, or as a sharded jit over a mesh."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxagents.training.program import REPLICATED, Program, TrainState, run_updates
+from jaxagents.training.program import REPLICATED, Program, TrainState, run_updates, stage_keys
 from jaxagents.types import Array, Params, PyTree
 
 AXIS_NAME = "devices"
@@ -19,7 +20,7 @@ class Runner(NamedTuple):
     """A program placed on devices.
 
     Attributes:
-        init: `(seed, params=None) -> state`; `seed` is a number, or an array of one number per seed of the program.
+        init: `(seed, stage=0, params=None) -> state`, see `stage_keys`; `seed` is a number, or one for every run.
         run: `(state, num_updates) -> (state, metrics)`: a chunk of updates as one compiled program, whatever their
             number; donates the state and returns at once. A metric without a count in the chunk is NaN.
         params: `(state) -> params` that policies act with, on every device.
@@ -110,10 +111,13 @@ def place(program: Program, *, mode: Mode, devices: list[jax.Device]) -> Runner:
     abstract = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
     )
-    initialise = jax.jit(lambda seed, params: program.init(_key_of(seed), params), out_shardings=shardings)
 
-    def init(seed: int | np.ndarray, params: Params | None = None) -> TrainState:
-        return initialise(np.asarray(seed, np.uint32), params)
+    @partial(jax.jit, out_shardings=shardings)
+    def initialise(seed: Array, stage: Array, params: Params | None) -> TrainState:
+        return program.init(stage_keys(seed, stage, program.num_seeds), params)
+
+    def init(seed: int | np.ndarray, stage: int = 0, params: Params | None = None) -> TrainState:
+        return initialise(np.asarray(seed, np.uint32), np.uint32(stage), params)
 
     def chunk(state: TrainState, num_updates: Array) -> tuple[TrainState, dict[str, Array]]:
         state, means = run_updates(program, state, num_updates)
@@ -159,7 +163,7 @@ def _place_pmap(
         return state, jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], metrics)
 
     return Runner(
-        init=lambda seed, params=None: split(init(seed, params)),
+        init=lambda seed, stage=0, params=None: split(init(seed, stage, params)),
         run=run,
         params=lambda state: merge(state).learner.params,
         to_global=merge,
@@ -167,10 +171,6 @@ def _place_pmap(
         abstract=abstract,
         replicated=NamedSharding(mesh, PartitionSpec()),
     )
-
-
-def _key_of(seed: Array) -> Array:
-    return jax.vmap(jax.random.key)(seed) if seed.ndim else jax.random.key(seed)
 
 
 def _spec(axis: int) -> PartitionSpec:

@@ -98,8 +98,8 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
 
     Args:
         program: of one seed.
-        num_seeds: copies; copy i folds i into the key. Given one key per copy (`[num_seeds]`), each starts from its
-            own, as it would alone.
+        num_seeds: copies; copy i folds i into the key. Given one key per copy (`[num_seeds]`, see `stage_keys`), each
+            starts from its own, as it would alone.
 
     Returns:
         A program whose state leaves and metrics have a leading seed axis.
@@ -124,6 +124,27 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
         steps_per_update=program.steps_per_update,
         num_seeds=num_seeds,
     )
+
+
+def stage_keys(seed: int | Array, stage: int | Array, num_seeds: int = 0) -> Array:
+    """Computes the keys that the runs of a stage start from, `fold_in(key(seed + i), stage)` for run i.
+
+    No two pairs of a seed and a stage share a key, and run i of several is the run of the seed `seed + i` alone, up to
+    the order of floating point sums.
+
+    Args:
+        seed: uint32, of the first run; or `[num_seeds]`, one for every run.
+        stage: counted from 0 over all stages of the experiment.
+        num_seeds: of the program; 0 without an axis of seeds.
+
+    Returns:
+        Keys `[num_seeds]`, or one key `[]`.
+    """
+    seeds = jnp.asarray(seed, jnp.uint32)
+    if num_seeds and not seeds.ndim:
+        seeds = seeds + jnp.arange(num_seeds, dtype=jnp.uint32)
+    keys = jax.vmap(jax.random.key)(seeds) if seeds.ndim else jax.random.key(seeds)
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, stage) if seeds.ndim else jax.random.fold_in(keys, stage)
 
 
 def run_updates(program: Program, state: TrainState, num_updates: Array) -> tuple[TrainState, dict[str, Mean]]:

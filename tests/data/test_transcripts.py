@@ -48,7 +48,7 @@ def test_weights_of_the_file_count(shown, lake):
     policy, params, _, path = shown
     collector = make_transcript_collector(lake, policy, paths=str(path), num_rows=4, row_length=512)
     _, packed, _ = collector.collect(collector.init(KEY, params), params, KEY)
-    halved = packed.replace(extras={"loss_weight": 0.5 * packed.extras["loss_weight"]})
+    halved = packed.replace(loss_weight=0.5 * packed.loss_weight)
     np.testing.assert_allclose(
         losses(policy, params, halved)["loss"], 0.5 * losses(policy, params, packed)["loss"], rtol=1e-5
     )

@@ -10,6 +10,7 @@ from jaxagents.papers.verdicts import (
     NOT_REPRODUCED,
     REFUSED,
     REPRODUCED,
+    STALE,
     decide,
     judge,
     summarize_arms,
@@ -108,8 +109,17 @@ def test_fewer_than_three_seeds_are_refused_and_numbers_kept():
     finding = only_finding(results)
     assert finding.verdict == REFUSED and finding.measured is None
     assert finding.reason == "`seeds` must be at least 3 for a verdict, got 2 that its arms have; try seeds=5."
-    summary = summarize_arms(make_paper(PAPER), ["success"], results)
+    summary = summarize_arms(["success"], results)
     assert summary["a"]["success"]["mean"] == pytest.approx(0.9)
+
+
+def test_results_of_earlier_settings_get_no_verdict():
+    results = results_of(a=seeds(0.9, 0.9, 0.9), b=seeds(0.1, 0.1, 0.1))
+    assert only_finding(results).verdict == REPRODUCED
+    results["earlier"] = [{"name": "b", **results["arms"].pop("b")}]
+    finding = only_finding(results)
+    assert finding.verdict == STALE and finding.measured is None
+    assert finding.reason == "`results` must be of today's settings, got earlier ones of b; run reproduce.py."
 
 
 def test_an_arm_that_was_not_run_and_values_that_are_not_finite_do_not_count():

@@ -190,6 +190,20 @@ def test_the_target_return_stops_the_run(tmp_path):
     assert run(compose("training.target_return=-100"), tmp_path)["steps"] == 128
 
 
+def test_every_episode_that_is_played_counts_in_the_budget(tmp_path):
+    # No group is ever informative: every update plays all of its three rounds of 16 episodes, and throws them away.
+    quiet = [override for override in TINY if override.startswith("logging")]
+    settings = ["+collector.group_filter.tolerance=1e9", "collector.max_rounds=3", "when_quick.training.total_steps=96"]
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        dapo = ["experiment=dapo_bandit", "quick=true", "stages=[]", "devices.compilation_cache=null"]
+        config = hydra.compose("train", [*quiet, *dapo, "logging.transcripts=false", *settings])
+    result = run(config, tmp_path)
+    trained = [(row["update"], row["step"]) for row in rows_without_time(tmp_path) if "rollout/rounds" in row]
+    assert trained == [(1, 48), (2, 96)] and result["steps"] == 96
+    assert run(config, tmp_path)["steps"] == 96
+    assert len([row for row in rows_without_time(tmp_path) if "rollout/rounds" in row]) == 2
+
+
 def test_stages_follow_each_other_and_resume(tmp_path, monkeypatch):
     easy, hard = "{name: easy, training: {total_steps: 128}}", "{name: hard, learner: {entropy_coefficient: 0.0}}"
     stages = f"stages=[{easy}, {hard}]"
@@ -226,9 +240,29 @@ def test_seeds_train_side_by_side(tmp_path):
     assert all(len(set(loss)) == 3 for loss in losses)
 
 
+def test_several_seeds_are_the_runs_of_each_seed_alone(tmp_path):
+    easy, hard = "{name: easy, training: {total_steps: 128}}", "{name: hard, learner: {entropy_coefficient: 0.0}}"
+    short = ["training.total_steps=64", f"stages=[{easy}, {hard}]", "seed=4"]
+    run(compose(*short, "seeds=2"), tmp_path / "together")
+    together = last_state(tmp_path / "together", compose(*short, "seeds=2")).state
+    for index in range(2):
+        alone = compose(*short, f"seed={4 + index}")
+        run(alone, tmp_path / str(index))
+        single = last_state(tmp_path / str(index), alone).state
+        # The same keys and the same experience; sums of floats have another order under vmap.
+        assert bits(single.key) == bits(together.key[index])
+        for one, both in zip(jax.tree.leaves(single), jax.tree.leaves(together), strict=True):
+            if not jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
+                np.testing.assert_allclose(both[index], one, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (["seed=-1"], "`seed` must be a whole number from 0 to 4294967295, got -1"),
+        (["seed=1.5"], "`seed` must be a whole number from 0 to 4294967295, got 1.5"),
+        (["seed=4294967295", "seeds=2"], "`seed` must be a whole number from 0 to 4294967294, got 4294967295"),
+        (["evaluation.seed=-3"], "`evaluation.seed` must be a whole number from 0"),
         (["training.total_steps=10"], "must be at least the 32 steps of one update, got 10"),
         (["+training.total_step=5"], "`training` has no key 'total_step'; try total_steps"),
         (["collector.num_envs=5", "learner.num_minibatches=3"], "`num_minibatches` must divide .* got 3; try"),
