@@ -23,8 +23,8 @@ def to_plain(config: DictConfig) -> dict[str, Any]:
     except InterpolationKeyError as error:
         missing = str(error).split("'")[1]
         raise ValueError(
-            f"`{missing}` must be chosen for `{error.full_key}`, got nothing; worlds of words and algorithms of language "
-            "models need each other, as in world=frozenlake algorithm=grpo."
+            f"`{missing}` must be chosen for `{error.full_key}`, got nothing; worlds of words and algorithms of "
+            "language models need each other, as in world=frozenlake algorithm=grpo."
         ) from error
 
 
@@ -44,7 +44,7 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
     if environment.text is not None and not speaks:
         raise ValueError(
             f"`environment` must be of arrays for this policy and learner, got {environment.name}, which is in words; "
-            "try algorithm=grpo, ppo, ... with a world of words, or environment=frozenlake_symbolic policy=embedding_mlp."
+            "try algorithm=grpo with a world of words, or environment=frozenlake_symbolic policy=embedding_mlp."
         )
     if environment.text is None and (speaks or any(slot in config and slot not in learner for slot in _SLOTS)):
         raise ValueError(
