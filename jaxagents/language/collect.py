@@ -66,6 +66,7 @@ def make_dialogue_collector(
         sampling=sampling,
         level=level,
         partner=policy if partner else None,
+        bootstrap=True,
     )
 
     def init(key: Array, params: Params) -> PyTree:

@@ -154,7 +154,7 @@ def make_demonstrated_collector(
             raise ValueError(f"`{name}` must be at least 1, got {count}.")
     demonstrate = make_demonstrations(environment, policy, level=level)
     sampling = Sampling(temperature=temperature)
-    play = make_dialogue(environment, policy, group_size=group_size, sampling=sampling, level=level)
+    play = make_dialogue(environment, policy, group_size=group_size, sampling=sampling, level=level, bootstrap=True)
     init, choose = make_task_choice(num_groups, num_tasks, tasks_seed)
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Demonstrated, Metrics]:
