@@ -61,7 +61,7 @@ def make_entropy_control_collector(
     Deviation: each device steers by the entropy of its own part of the batch.
     """
     _check(num_groups, group_size, target_entropy, max_control, control_share, high_temperature, low_temperature)
-    play = make_dialogue(environment, policy, group_size=group_size, level=level)
+    play = make_dialogue(environment, policy, group_size=group_size, level=level, bootstrap=True)
     steps = (num_groups + _num_further(num_groups, control_share)) * group_size
 
     def init(key: Array, params: Params) -> PyTree:
@@ -91,7 +91,7 @@ def make_entropy_control_collector(
         state = state | {"entropy": jnp.full(local, entropy.value)}
         return state, mixed, dialogue_metrics(episode) | metrics
 
-    return Collector(init=init, collect=collect, steps_per_collect=steps)
+    return Collector(init=init, collect=collect, steps_per_collect=steps, divided_option="num_groups")
 
 
 def _num_further(num_groups: int, control_share: float) -> int:

@@ -198,7 +198,7 @@ def gae_token(
         normalize: standardises advantages over the sampled tokens of the batch; targets stay as they are.
 
     Returns:
-        The credit; targets are lambda-returns. The value after the last token of an episode that did not terminate is
+        The credit; targets are lambda-returns. The value after the last token of an episode that was cut is
         `bootstrap_value`, and zero without it, as if it had terminated.
 
     Raises:
@@ -291,12 +291,12 @@ def _require_value(value: Array | None, name: str) -> Array:
 
 
 def _bootstrap_value(episode: Episode) -> Array:
-    """Returns the value `[B]` after the last turn: zero where terminated and where nobody gave one."""
+    """Returns the value `[B]` after the last turn: zero where not truncated and where nobody gave one."""
     value = episode.bootstrap_value
     if value is None:
         return jnp.zeros(episode.success.shape, jnp.float32)
-    terminated = jnp.any(episode.terminated & episode.valid, axis=1)
-    return jnp.where(terminated, 0.0, jax.lax.stop_gradient(value))
+    truncated = jnp.any(episode.truncated & episode.valid, axis=1)
+    return jnp.where(truncated, jax.lax.stop_gradient(value), 0.0)
 
 
 def _skipping_advantage(

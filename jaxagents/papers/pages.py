@@ -13,7 +13,7 @@ REPORT_FILE = "README.md"
 _HEAD = """# Papers, reproduced small
 
 Written by `python experiments/report.py` from the JSON files beside it; do not edit. A number is the mean over seeds
-with its 95 % bootstrap interval. Differences are taken seed by seed; their Student interval decides, by the rule of
+with its 95 % Student interval. Differences are taken seed by seed; their interval decides, by the rule of
 `jaxagents/papers/verdicts.py`, on expectations that were written down before the runs. Stale
 numbers were measured with earlier settings: they are shown, but not compared with new ones, and say no verdict.
 

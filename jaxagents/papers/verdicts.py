@@ -10,7 +10,7 @@ from jaxagents.papers.arms import measure, parse_metric
 from jaxagents.papers.spec import START, Expectation, Paper
 from jaxagents.reporting.statistics import (
     Interval,
-    bootstrap_interval,
+    describe,
     interquartile_mean,
     probability_of_improvement,
     t_interval,
@@ -50,11 +50,10 @@ def decide(expectation: Expectation, interval: Interval) -> str:
     | expectation | reproduced | not reproduced |
     |---|---|---|
     | higher, lower | mean >= m and low > 0: the order holds with confidence, by the margin | high < m, or high <= 0 |
-    | equal | -m < low and high < m | low >= m or high <= -m |
+    | equal | -m <= low and high <= m: those of identical arms, too | low >= m or high <= -m |
     | above, below (value in place of d; signs turned for below) | low >= m | high < m |
 
-    Everything else is inconclusive. An interval without width (a function without randomness) is never so, but for a
-    difference of exactly 0 that should be equal within 0.
+    Everything else is inconclusive; an interval without width (a function without randomness) never is.
 
     Args:
         expectation: what should come out.
@@ -69,7 +68,7 @@ def decide(expectation: Expectation, interval: Interval) -> str:
         mean, low, high = -mean, -high, -low
         margin = margin if kind == "lower" else -margin
     if kind == "equal":
-        held, broken = -margin < low and high < margin, low >= margin or high <= -margin
+        held, broken = -margin <= low and high <= margin, low >= margin or high <= -margin
     elif kind in ("higher", "lower"):
         held, broken = mean >= margin and low > 0.0, high < margin or high <= 0.0
     else:
@@ -81,7 +80,7 @@ def judge(paper: Paper, results: Mapping[str, Any]) -> tuple[list[Finding], str]
     """Compares what was measured with what was expected.
 
     Differences are taken seed by seed: the runs of one seed share start, random keys and evaluated tasks. Their
-    interval is Student's: of a handful of seeds, the percentile bootstrap is too narrow.
+    interval is Student's.
 
     Args:
         paper: its expectations.
@@ -119,7 +118,7 @@ def start_values(results: Mapping[str, Any], metric: str) -> dict[str, float]:
 
 
 def summarize_arms(metrics: Sequence[str], results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Computes mean, 95 % bootstrap interval and interquartile mean over seeds.
+    """Computes mean, 95 % Student interval and interquartile mean over seeds.
 
     Args:
         metrics: to summarise.
@@ -135,8 +134,7 @@ def summarize_arms(metrics: Sequence[str], results: Mapping[str, Any]) -> dict[s
             values = np.asarray(list(values_of(results, arm, metric).values()))
             if values.size:
                 middle = interquartile_mean(values)
-                interval = bootstrap_interval(values)._asdict()
-                summary[arm][metric] = {**interval, "interquartile_mean": middle, "num_seeds": values.size}
+                summary[arm][metric] = {**describe(values), "interquartile_mean": middle, "num_seeds": values.size}
     return summary
 
 

@@ -77,8 +77,7 @@ class Episode:
         keep: bool `[B]`, False for rows that count nowhere: a filter dropped their group; None keeps all.
         control: bool `[B]`, rows that were sampled to steer the policy and not by it; None has none of them.
         loss_weight: float32 `[B, L]`, multiplies the loss of tokens of transcripts; None is 1.
-        bootstrap_value: float32 `[B]`, value of the observation after the last turn of a row that did not terminate;
-            None is 0.
+        bootstrap_value: float32 `[B]`, value of what followed the last turn of a row that was cut; None is 0.
         extras: dict of further arrays with the leading axis B.
         layout: of the tokens, static; None when they have no slots.
     """

@@ -68,6 +68,8 @@ def only_finding(results, **changes):
         ("equal", 0.1, (0.05, -0.05, 0.15), INCONCLUSIVE),
         ("equal", 0.1, (0.2, 0.1, 0.3), NOT_REPRODUCED),
         ("equal", 0.1, (-0.2, -0.3, -0.1), NOT_REPRODUCED),
+        ("equal", 0.0, (0.0, 0.0, 0.0), REPRODUCED),  # Identical arms are equal.
+        ("equal", 0.0, (0.1, 0.1, 0.1), NOT_REPRODUCED),
         ("above", 0.5, (0.6, 0.5, 0.7), REPRODUCED),
         ("above", 0.5, (0.6, 0.4, 0.8), INCONCLUSIVE),
         ("above", 0.5, (0.3, 0.2, 0.4), NOT_REPRODUCED),
