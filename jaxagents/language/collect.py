@@ -87,7 +87,7 @@ def make_dialogue_collector(
         episode, rounds = _fill_groups(episode, more, group_filter, group_size, max_rounds)
         return state, episode, metrics | {"rounds": rounds.astype(jnp.float32)}
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_groups * group_size)
+    return Collector(init=init, collect=collect, steps_per_collect=num_groups * group_size, divided_option="num_groups")
 
 
 def _fill_groups(

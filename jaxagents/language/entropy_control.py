@@ -91,7 +91,7 @@ def make_entropy_control_collector(
         state = state | {"entropy": jnp.full(local, entropy.value)}
         return state, mixed, dialogue_metrics(episode) | metrics
 
-    return Collector(init=init, collect=collect, steps_per_collect=steps)
+    return Collector(init=init, collect=collect, steps_per_collect=steps, divided_option="num_groups")
 
 
 def _num_further(num_groups: int, control_share: float) -> int:

@@ -37,6 +37,7 @@ class Program(NamedTuple):
         update: `(TrainState) -> (TrainState, metrics)`; collects one batch and learns from it.
         partition: `(TrainState) -> pytree` of int: the axis over which devices split a leaf, or `REPLICATED`.
         steps_per_update: environment steps of one update, over all devices, of one seed.
+        divided_option: see `Collector`.
         num_seeds: independent copies that run side by side; metrics have a leading axis of this size unless 0.
     """
 
@@ -44,6 +45,7 @@ class Program(NamedTuple):
     update: Callable[[TrainState], tuple[TrainState, Metrics]]
     partition: Callable[[TrainState], PyTree]
     steps_per_update: int
+    divided_option: str
     num_seeds: int = 0
 
 
@@ -90,7 +92,13 @@ def make_program(collector: Collector, learner: Learner) -> Program:
             learner=jax.tree.map(lambda split: 0 if split else REPLICATED, learner.partition(state.learner))
         )
 
-    return Program(init=init, update=update, partition=partition, steps_per_update=collector.steps_per_collect)
+    return Program(
+        init=init,
+        update=update,
+        partition=partition,
+        steps_per_update=collector.steps_per_collect,
+        divided_option=collector.divided_option,
+    )
 
 
 def over_seeds(program: Program, num_seeds: int) -> Program:
@@ -122,6 +130,7 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
         update=jax.vmap(program.update),
         partition=partition,
         steps_per_update=program.steps_per_update,
+        divided_option=program.divided_option,
         num_seeds=num_seeds,
     )
 
