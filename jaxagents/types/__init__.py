@@ -27,6 +27,7 @@ from jaxagents.types.language import (
     Tokenizer,
 )
 from jaxagents.types.learning import (
+    REPLICATED,
     ActorCritic,
     Agent,
     Collector,
@@ -40,6 +41,7 @@ from jaxagents.types.learning import (
 )
 
 __all__ = [
+    "REPLICATED",
     "ActorCritic",
     "Agent",
     "Array",
