@@ -6,8 +6,8 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from jaxagents.training import suites
-from jaxagents.training.tables import print_speeds
+from jaxagents.benchmarks import suites
+from jaxagents.reporting.tables import print_speeds
 
 
 @hydra.main(version_base="1.3", config_path="../configs", config_name="benchmark")

@@ -7,13 +7,13 @@ from functools import partial
 import hydra
 from omegaconf import DictConfig
 
+from jaxagents.play.interactive import play_text
+from jaxagents.play.person import at_terminal
+from jaxagents.reporting.frames import play, show_frames, write_gif
+from jaxagents.reporting.transcript_html import save_transcripts
 from jaxagents.training.config import DevicesConfig, make_section
-from jaxagents.training.frames import play, show_frames, write_gif
-from jaxagents.training.interactive import play_text
 from jaxagents.training.launch import prepare_backend
 from jaxagents.training.load import LoadedPolicy, load_policy
-from jaxagents.training.person import at_terminal
-from jaxagents.training.transcript_html import save_transcripts
 
 
 def show_game(config: DictConfig, loaded: LoadedPolicy) -> dict:

@@ -6,7 +6,7 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from jaxagents.training.paper_report import write_paper_report
+from jaxagents.papers.pages import write_paper_report
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from jaxagents.training.loggers import to_json
-from jaxagents.training.paper_curves import write_paper_curves
-from jaxagents.training.papers import make_paper, require_known
-from jaxagents.training.reproduction import make_request, reproduce
-from jaxagents.training.tables import print_paper
+from jaxagents.papers.curves import write_paper_curves
+from jaxagents.papers.execution import make_request, reproduce
+from jaxagents.papers.spec import make_paper, require_known
+from jaxagents.reporting.loggers import to_json
+from jaxagents.reporting.tables import print_paper
 
 ROOT = Path(__file__).parents[1]
 

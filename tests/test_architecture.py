@@ -9,7 +9,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = "ops losses networks policies values environments language rollouts games search data learners training"
+LIBRARY = "ops losses networks policies values environments language rollouts games search data learners"
 # Folder (or module) of jaxagents -> what it may import of the others.
 MAY_IMPORT = {
     "__init__": "",
@@ -23,17 +23,27 @@ MAY_IMPORT = {
     "language": "types ops networks policies environments",
     "rollouts": "types ops policies values environments",
     "games": "types ops",
-    "search": "types policies environments language",
+    "search": "types ops policies values environments language",
     "data": "types ops",
     "learners": "types ops losses networks policies values",
-    "training": f"types {FOLDERS}",
+    "reporting": "types ops data environments rollouts",
+    "training": f"types {LIBRARY} reporting",
+    "play": f"types {LIBRARY} reporting training",
+    "papers": f"types {LIBRARY} reporting training",
+    "studies": f"types {LIBRARY} reporting training",
+    "benchmarks": f"types {LIBRARY} reporting training",
 }
+# What `experiments/` may import.
+MAINS = ("training", "reporting", "play", "papers", "studies", "benchmarks")
 # Third-party package -> the only folders (or modules) that may import it.
 CONFINED = {
-    **dict.fromkeys(("hydra", "omegaconf", "orbax"), ("jaxagents/training/", "experiments/")),
+    **dict.fromkeys(
+        ("hydra", "omegaconf", "orbax"),
+        ("jaxagents/training/", "jaxagents/papers/", "jaxagents/benchmarks/", "experiments/"),
+    ),
     **dict.fromkeys(
         ("gymnax", "gymnasium", "jaxmarl", "jumanji", "pgx", "brax", "craftax", "xminigrid"),
-        ("jaxagents/environments/adapters/", "jaxagents/training/benchmarks.py"),
+        ("jaxagents/environments/adapters/", "jaxagents/benchmarks/"),
     ),
     **dict.fromkeys(("pyspiel", "open_spiel"), ("jaxagents/games/openspiel.py",)),
     **dict.fromkeys(("pickle", "cloudpickle", "dill", "shelve", "rlax"), ()),
@@ -73,7 +83,9 @@ def _allowed(path, name):
     if root in CONFINED and not str(path).startswith(CONFINED[root]):
         return False
     if path.parts[0] == "experiments":
-        return root in {*sys.stdlib_module_names, "hydra", "omegaconf"} or name.startswith("jaxagents.training.")
+        return root in {*sys.stdlib_module_names, "hydra", "omegaconf"} or name.startswith(
+            tuple(f"jaxagents.{folder}." for folder in MAINS)
+        )
     if root != "jaxagents":
         return root != "experiments"
     own = path.parts[1].removesuffix(".py")
@@ -154,6 +166,8 @@ def test_imports_follow_the_arrows():
         ("jaxagents/learners/ppo.py", "from experiments import train", False),
         ("jaxagents/training/loop.py", "from omegaconf import OmegaConf", True),
         ("jaxagents/training/loop.py", "from jaxagents.learners import ppo", True),
+        ("jaxagents/training/loop.py", "from jaxagents.benchmarks import timing", False),
+        ("jaxagents/reporting/reports.py", "from jaxagents.training import loop", False),
         ("jaxagents/environments/cartpole.py", "import gymnax", False),
         ("jaxagents/environments/adapters/gymnax.py", "import gymnax", True),
         ("experiments/train.py", "import hydra", True),

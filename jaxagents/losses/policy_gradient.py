@@ -1,32 +1,65 @@
-"""Per-element policy-gradient objectives, to be minimised."""
+"""Per-element policy-gradient objectives of arrays and tokens alike, to be minimised."""
 
+import jax
 import jax.numpy as jnp
 
 from jaxagents.types import Array
 
+# A ratio of e^20 is no longer a sample of the same policy; without a bound its exponential overflows.
+MAX_LOG_RATIO = 20.0
+
+
+def importance_ratio(log_prob: Array, behavior_log_prob: Array | float) -> Array:
+    """Computes `rho = exp(log_prob - behavior_log_prob)`, of log-ratios between -20 and 20.
+
+    Args:
+        log_prob: under the policy being trained, any shape.
+        behavior_log_prob: under the policy that acted; a constant.
+
+    Returns:
+        The ratio per element; without gradient outside of these bounds.
+    """
+    log_ratio = log_prob - jax.lax.stop_gradient(behavior_log_prob)
+    return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+
 
 def clipped_surrogate(
-    log_prob: Array, behavior_log_prob: Array, advantage: Array, *, clip_epsilon: Array | float
+    log_prob: Array,
+    behavior_log_prob: Array | float,
+    advantage: Array,
+    *,
+    clip_epsilon: Array | float,
+    clip_epsilon_high: Array | float | None = None,
+    dual_clip: Array | float | None = None,
 ) -> Array:
     """Computes PPO's clipped surrogate loss.
 
-    `-min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A)` with `rho = exp(log_prob - behavior_log_prob)`.
+    `-min(rho A, clip(rho, 1 - clip_epsilon, 1 + clip_epsilon_high) A)`, see `importance_ratio`; with `dual_clip`, at
+    most `-dual_clip A` for negative advantages.
 
     Args:
         log_prob: of the actions under the policy being trained, any shape.
         behavior_log_prob: of the same actions under the policy that acted.
         advantage: same shape; treated as a constant by the caller.
-        clip_epsilon: half width of the trust interval (0.2 in the paper).
+        clip_epsilon: width of the trust interval below 1 (0.2 in the paper).
+        clip_epsilon_high: width above 1; None is the same (0.28 in DAPO).
+        dual_clip: largest ratio that counts against an action, above `1 + clip_epsilon_high`; None has none.
 
     Returns:
         Loss per element.
 
     References:
         Schulman et al. (2017), "Proximal Policy Optimization Algorithms", eq. 7.
+        Yu et al. (2025), "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", eq. 10 (two widths).
+        Ye et al. (2020), "Mastering Complex Control in MOBA Games with Deep Reinforcement Learning" (dual clip; 3).
     """
-    ratio = jnp.exp(log_prob - behavior_log_prob)
-    clipped = jnp.clip(ratio, 1.0 - clip_epsilon, 1.0 + clip_epsilon)
-    return -jnp.minimum(ratio * advantage, clipped * advantage)
+    ratio = importance_ratio(log_prob, behavior_log_prob)
+    high = clip_epsilon if clip_epsilon_high is None else clip_epsilon_high
+    clipped = jnp.clip(ratio, 1.0 - clip_epsilon, 1.0 + high)
+    loss = -jnp.minimum(ratio * advantage, clipped * advantage)
+    if dual_clip is None:
+        return loss
+    return jnp.where(advantage < 0.0, jnp.minimum(loss, -dual_clip * advantage), loss)
 
 
 def approximate_kl(log_prob: Array, behavior_log_prob: Array) -> Array:
@@ -35,10 +68,10 @@ def approximate_kl(log_prob: Array, behavior_log_prob: Array) -> Array:
     References:
         Schulman (2020), "Approximating KL Divergence".
     """
-    log_ratio = log_prob - behavior_log_prob
-    return jnp.exp(log_ratio) - 1.0 - log_ratio
+    return importance_ratio(log_prob, behavior_log_prob) - 1.0 - (log_prob - behavior_log_prob)
 
 
 def clip_fraction(log_prob: Array, behavior_log_prob: Array, *, clip_epsilon: Array | float) -> Array:
     """Computes 1.0 where the ratio is outside the clip interval and 0.0 elsewhere."""
-    return (jnp.abs(jnp.exp(log_prob - behavior_log_prob) - 1.0) > clip_epsilon).astype(log_prob.dtype)
+    ratio = importance_ratio(log_prob, behavior_log_prob)
+    return (jnp.abs(ratio - 1.0) > clip_epsilon).astype(log_prob.dtype)

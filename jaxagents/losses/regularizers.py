@@ -8,7 +8,7 @@ policy; what their gradients point to differs, because sampling itself is not di
 import jax
 import jax.numpy as jnp
 
-from jaxagents.losses.token_policy_gradient import MAX_LOG_RATIO
+from jaxagents.losses.policy_gradient import MAX_LOG_RATIO
 from jaxagents.types import Array
 
 

@@ -7,10 +7,9 @@ mask is False, whatever the other arguments hold there. `rho = exp(log_prob - be
 import jax
 import jax.numpy as jnp
 
+from jaxagents.losses.policy_gradient import MAX_LOG_RATIO, clipped_surrogate, importance_ratio
 from jaxagents.types import Array
 
-# A ratio of e^20 is no longer a sample of the same policy; without a bound its exponential overflows.
-MAX_LOG_RATIO = 20.0
 # Between these a share of right answers is counted (the authors' code of NFT).
 NFT_SHARES = 0.02, 0.98
 
@@ -51,8 +50,8 @@ def ppo_clip(
     References:
         Schulman et al. (2017), "Proximal Policy Optimization Algorithms", eq. 7.
     """
-    ratio = _ratio(log_prob, behavior_log_prob, mask)
-    return _clipped(ratio, _constant(advantage, mask), clip_epsilon, clip_epsilon)
+    log_ratio = _log_ratio(log_prob, behavior_log_prob, mask)
+    return clipped_surrogate(log_ratio, 0.0, _constant(advantage, mask), clip_epsilon=clip_epsilon)
 
 
 def decoupled_clip(
@@ -82,8 +81,10 @@ def decoupled_clip(
     References:
         Yu et al. (2025), "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", eq. 10.
     """
-    ratio = _ratio(log_prob, behavior_log_prob, mask)
-    return _clipped(ratio, _constant(advantage, mask), clip_epsilon_low, clip_epsilon_high)
+    log_ratio, advantage = _log_ratio(log_prob, behavior_log_prob, mask), _constant(advantage, mask)
+    return clipped_surrogate(
+        log_ratio, 0.0, advantage, clip_epsilon=clip_epsilon_low, clip_epsilon_high=clip_epsilon_high
+    )
 
 
 def dual_clip(
@@ -114,9 +115,8 @@ def dual_clip(
         Ye et al. (2020), "Mastering Complex Control in MOBA Games with Deep Reinforcement Learning"
         (dual-clip PPO; 3).
     """
-    ratio, advantage = _ratio(log_prob, behavior_log_prob, mask), _constant(advantage, mask)
-    loss = _clipped(ratio, advantage, clip_epsilon, clip_epsilon)
-    return jnp.where(advantage < 0.0, jnp.minimum(loss, -dual_clip * advantage), loss)
+    log_ratio, advantage = _log_ratio(log_prob, behavior_log_prob, mask), _constant(advantage, mask)
+    return clipped_surrogate(log_ratio, 0.0, advantage, clip_epsilon=clip_epsilon, dual_clip=dual_clip)
 
 
 def gspo(
@@ -148,12 +148,14 @@ def gspo(
     References:
         Zheng et al. (2025), "Group Sequence Policy Optimization", eq. 13 and 14.
     """
-    log_ratio = jnp.where(mask, log_prob - jax.lax.stop_gradient(behavior_log_prob), 0.0)
+    log_ratio, advantage = _log_ratio(log_prob, behavior_log_prob, mask), _constant(advantage, mask)
     count = jnp.sum(mask, axis=1, keepdims=True, dtype=log_ratio.dtype)
     mean = jax.lax.stop_gradient(jnp.sum(log_ratio, axis=1, keepdims=True) / jnp.maximum(count, 1.0))
     # The value is that of the row, the gradient that of the token.
     log_ratio = jnp.clip(mean, -MAX_LOG_RATIO, MAX_LOG_RATIO) + log_ratio - jax.lax.stop_gradient(log_ratio)
-    return _clipped(jnp.exp(log_ratio), _constant(advantage, mask), clip_epsilon_low, clip_epsilon_high)
+    return clipped_surrogate(
+        log_ratio, 0.0, advantage, clip_epsilon=clip_epsilon_low, clip_epsilon_high=clip_epsilon_high
+    )
 
 
 def cispo(
@@ -263,16 +265,15 @@ def truncated_importance_weight(
     return jax.lax.stop_gradient(jnp.where(mask, weight, 0.0))
 
 
+def _log_ratio(log_prob: Array, behavior_log_prob: Array, mask: Array) -> Array:
+    """Computes `log_prob - behavior_log_prob`, 0 where the mask is False."""
+    return jnp.where(mask, log_prob - jax.lax.stop_gradient(behavior_log_prob), 0.0)
+
+
 def _ratio(log_prob: Array, behavior_log_prob: Array, mask: Array) -> Array:
     """Computes `exp(log_prob - behavior_log_prob)`, 1 where the mask is False."""
-    log_ratio = jnp.where(mask, log_prob - jax.lax.stop_gradient(behavior_log_prob), 0.0)
-    return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return importance_ratio(_log_ratio(log_prob, behavior_log_prob, mask), 0.0)
 
 
 def _constant(advantage: Array, mask: Array) -> Array:
     return jax.lax.stop_gradient(jnp.where(mask, advantage, 0.0))
-
-
-def _clipped(ratio: Array, advantage: Array, low: Array | float, high: Array | float) -> Array:
-    clipped = jnp.clip(ratio, 1.0 - low, 1.0 + high)
-    return -jnp.minimum(ratio * advantage, clipped * advantage)

@@ -11,6 +11,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from jaxagents.language.tokenizers import restore
+from jaxagents.ops.checks import require_positive
 from jaxagents.training.config import (
     DevicesConfig,
     EvaluationConfig,
@@ -19,7 +20,6 @@ from jaxagents.training.config import (
     config_hash,
     make_section,
     require_keywords,
-    require_positive,
 )
 from jaxagents.training.devices import Runner, axis_name_of, place, select_devices
 from jaxagents.training.program import make_program, over_seeds

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from jaxagents.ops.checks import require_positive
+
 _Section = TypeVar("_Section")
 _NOT_HASHED = ("run_dir", "devices", "logging", "hydra")
 
@@ -66,18 +68,6 @@ class LoggingConfig:
     curves: bool = True
     transcripts: bool = True
     report: bool = True
-
-
-def require_positive(name: str, value: Any) -> None:
-    """Refuses anything but a positive whole number.
-
-    Raises:
-        ValueError: names the setting.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise ValueError(f"`{name}` must be a positive number, got {value!r}.")
-    if not isinstance(value, int):
-        raise ValueError(f"`{name}` must be a whole number, got {value!r}.")
 
 
 def make_section(section: type[_Section], name: str, values: Mapping[str, Any]) -> _Section:

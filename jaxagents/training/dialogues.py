@@ -11,13 +11,11 @@ from jaxagents.data.schema import Trajectory
 from jaxagents.data.trajectories import from_episodes
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
+from jaxagents.ops.checks import require_positive
+from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE, write_transcripts
+from jaxagents.reporting.transcripts import print_transcripts
 from jaxagents.training.build import Experiment
-from jaxagents.training.config import require_positive
-from jaxagents.training.transcript_html import write_transcripts
-from jaxagents.training.transcripts import print_transcripts
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Params
-
-TRANSCRIPTS_FILE = "transcripts.html"
 
 
 def make_player(

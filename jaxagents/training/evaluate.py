@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxagents.training.curves import bootstrap_band
+from jaxagents.reporting.curves import bootstrap_band
 from jaxagents.training.load import load_stage
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 from omegaconf import DictConfig
 
+from jaxagents.reporting.loggers import to_json
+from jaxagents.reporting.reports import write_report, write_result
 from jaxagents.training.build import build, load_config, resolve, save_config
 from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, make_section
 from jaxagents.training.devices import initialize_distributed
-from jaxagents.training.loggers import to_json
 from jaxagents.training.loop import train
-from jaxagents.training.reports import write_report, write_result
 
 CONFIG_FILE = "config.yaml"
 _MOST_KEYS = 5  # Named by an error.

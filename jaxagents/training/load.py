@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxagents.language.conversation import make_answer
 from jaxagents.policies.actor_critic import act
 from jaxagents.training.build import Experiment, Stage, build, load_config
-from jaxagents.training.checkpoints import Checkpoints, Restored, open_checkpoints
+from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.dialogues import make_player
 from jaxagents.training.launch import CONFIG_FILE
 from jaxagents.training.loop import checkpoint_folder, tokenizer_of

@@ -13,21 +13,25 @@ import jax
 import numpy as np
 from PIL import Image
 
+from jaxagents.reporting.curves import write_curves
+from jaxagents.reporting.loggers import METRICS_FILE, Logger, open_logger
+from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.training.build import Experiment, Stage
-from jaxagents.training.checkpoints import Checkpoints, Restored, open_checkpoints
-from jaxagents.training.curves import write_curves
+from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.dialogues import show_transcripts
-from jaxagents.training.loggers import METRICS_FILE, Logger, open_logger
-from jaxagents.training.progress import Progress, open_progress
 from jaxagents.types import LanguagePolicy, Params, PyTree
 
 RETURN = "eval/episode_return"
+ROUNDS = "rollout/rounds"
 KINDS = ("last", "best")
 
 
 @dataclass
 class _Run:
-    """What the loop keeps in mind between chunks; `best` and `evaluation` are saved with every checkpoint."""
+    """What the loop keeps in mind between chunks; what checkpoints save of it is their metadata.
+
+    `steps` are those that were played by what is logged, `steps_before` those of earlier stages; of one seed.
+    """
 
     experiment: Experiment
     logger: Logger
@@ -38,6 +42,7 @@ class _Run:
     evaluation: dict[str, Any] = field(default_factory=dict)
     reached_target: bool = False
     steps: int = 0
+    steps_before: int = 0
 
 
 def train(experiment: Experiment, run_dir: str | Path, *, started: float | None = None) -> dict[str, Any]:
@@ -78,7 +83,6 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         logger = open_logger(run_dir, experiment.logging.tensorboard, None if is_new else done)
         stack.callback(logger.close)
         run = _Run(experiment=experiment, logger=logger, progress=progress, started=started or time.time())
-        run.steps = _steps_done(run, _updates_before(experiment, current))
         for index in range(current, len(experiment.stages)):
             params = _train_stage(run, index, folders[index], restored, params)
             restored = None
@@ -155,17 +159,20 @@ def _train_stage(
     run.best, run.reached_target, update = None, False, 0
     if restored is None:
         state = stage.runner.init(run.experiment.seed + index, params)
+        run.steps_before = run.steps
     else:
         update = restored.metadata["update"]
+        run.steps, run.steps_before = restored.metadata["steps"], restored.metadata["steps_before"]
         run.best, run.evaluation = restored.metadata["best"], restored.metadata["evaluation"]
         run.reached_target = restored.metadata["reached_target"]
         state = stage.runner.from_global(restored.state)
         run.progress.message(f"Resumed {stage.name} at update {update} of {stage.num_updates}.")
     offset = _updates_before(run.experiment, index)
     periods = chunk_periods(stage)
+    budget = run.steps_before + stage.num_updates * stage.steps_per_update
     pending = None
     clock = time.time()
-    while update < stage.num_updates and not run.reached_target:
+    while update < stage.num_updates and run.steps < budget and not run.reached_target:
         upcoming = min([stage.num_updates, *((update // period + 1) * period for period in periods.values())])
         state, metrics = stage.runner.run(state, upcoming - update)
         if run.first_update_seconds is None:
@@ -176,19 +183,20 @@ def _train_stage(
         if pending is not None:
             clock = _log(run, stage, offset, *pending, clock)
         update, pending = upcoming, (update, upcoming, metrics)
-        done = update == stage.num_updates
+        if ROUNDS in metrics:  # Only what was played says how much of the budget is left.
+            clock, pending = _log(run, stage, offset, *pending, clock), None
+        done = update == stage.num_updates or run.steps >= budget
         evaluate = done or update % periods["evaluate"] == 0
         save = done or update % periods["checkpoint"] == 0
         if evaluate or save:
-            clock = _log(run, stage, offset, *pending, clock)
-            pending = None
+            if pending is not None:
+                clock, pending = _log(run, stage, offset, *pending, clock), None
             improved = evaluate and _evaluate(run, stage, offset + update, stage.runner.params(state))
             save = save or run.reached_target
             if save or improved:
                 _save(run, stage, update, state, [last] * save + [best] * improved)
     if pending is not None:
         _log(run, stage, offset, *pending, clock)
-    run.steps += update * stage.steps_per_update
     return stage.runner.params(state)
 
 
@@ -202,26 +210,28 @@ def chunk_periods(stage: Stage) -> dict[str, int]:
     return {name: max(1, round(steps / stage.steps_per_update)) for name, steps in wanted.items()}
 
 
-def _steps_done(run: _Run, update: int) -> int:
-    """Returns the environment steps of one seed after so many updates of the whole run."""
-    steps = 0
-    for stage in run.experiment.stages:
-        steps += min(update, stage.num_updates) * stage.steps_per_update
-        update = max(0, update - stage.num_updates)
-    return steps
+def played_steps(stage: Stage, num_updates: int, metrics: Mapping[str, np.ndarray]) -> int:
+    """Returns the steps that updates played, thrown away or not, see `Collector`; the mean of several seeds.
+
+    Args:
+        stage: that was run.
+        num_updates: of a chunk.
+        metrics: of the chunk.
+    """
+    rounds = float(np.mean(metrics[ROUNDS])) if ROUNDS in metrics else 1.0
+    return round(num_updates * stage.steps_per_update * rounds)
 
 
 def _log(run: _Run, stage: Stage, offset: int, begin: int, end: int, metrics: PyTree, clock: float) -> float:
     values = {name: np.asarray(value) for name, value in metrics.items()}
-    now = time.time()
-    values["time/steps_per_second"] = np.asarray(
-        (end - begin) * stage.steps_per_update * max(run.experiment.num_seeds, 1) / max(now - clock, 1e-9)
-    )
-    run.logger.log(_steps_done(run, offset + end), offset + end, values)
-    run.progress.update(_steps_done(run, offset + end), values)
+    now, steps = time.time(), played_steps(stage, end - begin, values)
+    run.steps += steps
+    values["time/steps_per_second"] = np.asarray(steps * max(run.experiment.num_seeds, 1) / max(now - clock, 1e-9))
+    run.logger.log(run.steps, offset + end, values)
+    run.progress.update(run.steps, values)
     for name, value in values.items():
         if name.startswith("train/") and np.any(np.isinf(value) | np.isnan(value)) and not _uncounted(name, values):
-            _refuse(name, offset + end, _steps_done(run, offset + end))
+            _refuse(name, offset + end, run.steps)
     return now
 
 
@@ -241,8 +251,8 @@ def _evaluate(run: _Run, stage: Stage, update: int, params: Params) -> bool:
     """Evaluates, logs, and returns whether the policy is the best of the stage so far."""
     episodes = {name: np.asarray(value) for name, value in stage.evaluate(params).items()}
     means = {f"eval/{name}": value.mean(axis=-1) for name, value in episodes.items()}
-    run.logger.log(_steps_done(run, update), update, means)
-    run.progress.update(_steps_done(run, update), means)
+    run.logger.log(run.steps, update, means)
+    run.progress.update(run.steps, means)
     run.evaluation = {name: value.tolist() for name, value in means.items()}
     score = float(means[RETURN].mean())
     target = stage.training.target_return
@@ -256,13 +266,15 @@ def _save(run: _Run, stage: Stage, update: int, state: PyTree, folders: list[Che
     snapshot = stage.runner.to_global(state)
     bad = _first_not_finite(stage.runner.params(state))
     if bad is not None:
-        _refuse(f"params{bad}", update, _steps_done(run, update))
+        _refuse(f"params{bad}", update, run.steps)
     metadata = {
         "update": update,
         "stage": stage.name,
         "best": run.best,
         "evaluation": run.evaluation,
         "reached_target": run.reached_target,
+        "steps": run.steps,
+        "steps_before": run.steps_before,
         "config": run.experiment.config,
         "config_hash": run.experiment.digest,
     }

@@ -100,7 +100,8 @@ class Collector(NamedTuple):
 
     Attributes:
         init: `(key, params) -> state`; every leaf of the state has the environment axis first: devices split it.
-        collect: `(state, params, key) -> (state, batch, metrics)`.
+        collect: `(state, params, key) -> (state, batch, metrics)`. What plays more than `steps_per_collect` has the
+            metric `rounds`: how many times as many it played, thrown away or not. They all count in the budget.
         steps_per_collect: what one call counts for: environment steps of rollouts, episodes of dialogues, sequences of
             data sets.
     """

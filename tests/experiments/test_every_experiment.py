@@ -8,8 +8,8 @@ import jax
 import pytest
 from hydra import compose, initialize_config_dir
 
+from jaxagents.reporting.loggers import read_metrics
 from jaxagents.training.launch import run
-from jaxagents.training.loggers import read_metrics
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 EXPERIMENTS = sorted(path.stem for path in (CONFIGS / "experiment").glob("*.yaml"))

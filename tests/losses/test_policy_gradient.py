@@ -64,6 +64,24 @@ def test_clipping_only_makes_the_loss_worse(log_ratio, advantage):
     assert float(approximate_kl(log_prob, jnp.float32(0.0))) >= -1e-6
 
 
+@pytest.mark.parametrize("log_ratio", [100.0, -100.0])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_policies_that_parted_have_finite_losses_and_gradients(log_ratio, advantage):
+    for function in (
+        lambda x: clipped_surrogate(x, jnp.float32(0.0), jnp.float32(advantage), clip_epsilon=0.2),
+        lambda x: approximate_kl(x, jnp.float32(0.0)),
+    ):
+        assert np.isfinite(jax.value_and_grad(function)(jnp.float32(log_ratio))).all()
+
+
+def test_clipped_surrogate_of_its_variants_by_hand():
+    good, bad = jnp.full(5, 2.0), jnp.full(5, -2.0)
+    higher = clipped_surrogate(LOG_PROB, BEHAVIOR, good, clip_epsilon=0.2, clip_epsilon_high=0.28)
+    np.testing.assert_allclose(higher, [-1.0, -1.8, -2.0, -2.2, -2.56], rtol=1e-5)
+    dual = clipped_surrogate(LOG_PROB, BEHAVIOR, bad, clip_epsilon=0.2, dual_clip=1.25)
+    np.testing.assert_allclose(dual, [1.6, 1.8, 2.0, 2.2, 2.5], rtol=1e-5)
+
+
 def test_approximate_kl_by_hand():
     expected = [0.5 - 1 + np.log(2.0), 0.9 - 1 - np.log(0.9), 0.0, 1.1 - 1 - np.log(1.1), 1.5 - 1 - np.log(1.5)]
     np.testing.assert_allclose(approximate_kl(LOG_PROB, BEHAVIOR), expected, atol=1e-6)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxagents.ops.checks import require_positive
 from jaxagents.training.config import (
     DevicesConfig,
     EvaluationConfig,
@@ -15,7 +16,6 @@ from jaxagents.training.config import (
     config_hash,
     make_section,
     require_keywords,
-    require_positive,
 )
 
 TRAINING = {"total_steps": 100, "log_every_steps": 10, "checkpoint_every_steps": 50}

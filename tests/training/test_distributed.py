@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxagents.training.loggers import read_metrics
+from jaxagents.reporting.loggers import read_metrics
 
 ROOT = Path(__file__).parents[2]
 OVERRIDES = (

@@ -14,7 +14,7 @@ from jaxagents.environments import tmaze
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_policy
-from jaxagents.training.checkpoints import open_checkpoints
+from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy, load_stage, make_act
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from jaxagents.reporting.loggers import read_metrics
 from jaxagents.training import loop
 from jaxagents.training.build import build, resolve
-from jaxagents.training.checkpoints import open_checkpoints
+from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.launch import run
-from jaxagents.training.loggers import read_metrics
 
 ROOT = Path(__file__).parents[2]
 TINY = (
@@ -188,6 +188,20 @@ def test_the_target_return_stops_the_run(tmp_path):
     result = run(compose("training.target_return=-100"), tmp_path)
     assert result["reached_target"] and result["steps"] == 128
     assert run(compose("training.target_return=-100"), tmp_path)["steps"] == 128
+
+
+def test_every_episode_that_is_played_counts_in_the_budget(tmp_path):
+    # No group is ever informative: every update plays all of its three rounds of 16 episodes, and throws them away.
+    quiet = [override for override in TINY if override.startswith("logging")]
+    settings = ["+collector.group_filter.tolerance=1e9", "collector.max_rounds=3", "when_quick.training.total_steps=96"]
+    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        dapo = ["experiment=dapo_bandit", "quick=true", "stages=[]", "devices.compilation_cache=null"]
+        config = hydra.compose("train", [*quiet, *dapo, "logging.transcripts=false", *settings])
+    result = run(config, tmp_path)
+    trained = [(row["update"], row["step"]) for row in rows_without_time(tmp_path) if "rollout/rounds" in row]
+    assert trained == [(1, 48), (2, 96)] and result["steps"] == 96
+    assert run(config, tmp_path)["steps"] == 96
+    assert len([row for row in rows_without_time(tmp_path) if "rollout/rounds" in row]) == 2
 
 
 def test_stages_follow_each_other_and_resume(tmp_path, monkeypatch):

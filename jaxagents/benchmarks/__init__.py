@@ -1,0 +1,1 @@
+"""Speed and learning, measured: timing, suites, and peers beside us."""

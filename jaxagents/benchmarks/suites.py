@@ -1,0 +1,253 @@
+"""What each suite of the benchmark measures."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import hydra
+import jax
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from jaxagents.benchmarks.compiled_loop import make_compiled_loop, make_lakes, sample_tasks
+from jaxagents.benchmarks.games import (
+    METHODS,
+    cfr_subject,
+    exploitability_of,
+    exploitability_of_openspiel,
+    openspiel_subject,
+)
+from jaxagents.benchmarks.host_loop import Game, Loop, make_host_loop
+from jaxagents.benchmarks.language import (
+    agent_shares,
+    agent_subjects,
+    generation_subject,
+    make_model,
+    supervised_subject,
+    training_flops,
+    world_subject,
+)
+from jaxagents.benchmarks.teams import compare_returns, jaxmarl_subject, team_subject, train_and_evaluate
+from jaxagents.benchmarks.timing import (
+    Subject,
+    environment_subject,
+    matmul_peak,
+    matmul_subject,
+    measure,
+    purejaxrl_subject,
+    startup_seconds,
+    training_subject,
+)
+from jaxagents.games.extensive_form import compile_game
+from jaxagents.games.openspiel import from_openspiel
+from jaxagents.language.tokenizers import word_level
+from jaxagents.training.composition import compose
+from jaxagents.training.config import DevicesConfig
+from jaxagents.training.launch import prepare_backend
+
+Rows = dict[str, dict[str, float]]
+
+
+def run_suite(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    """Runs one suite.
+
+    Args:
+        config: `configs/benchmark.yaml`; with `quick=true`, its `when_quick` is merged over it.
+        config_folder: of the experiments.
+
+    Returns:
+        `(rows of the table, flat values)`.
+
+    Raises:
+        ValueError: unknown suite.
+    """
+    suites: dict[str, Callable[..., tuple[Rows, dict[str, float]]]] = {
+        "rl": _rl,
+        "marl": _marl,
+        "games": _games,
+        "lm": _lm,
+        "lm_vs_host": _lm_vs_host,
+    }
+    if config.suite not in suites:
+        raise ValueError(f"`suite` must be one of {', '.join(suites)}, got {config.suite!r}.")
+    if config.quick:
+        config = OmegaConf.merge(config, config.when_quick)
+    return suites[config.suite](config, config_folder)
+
+
+def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    quick = [f"quick={str(config.quick).lower()}"]
+    cartpole = compose(config_folder, "experiment=ppo_cartpole", *quick)
+    prepare_backend(DevicesConfig(cpu_threads=config.cpu_threads))
+    total = 2048 if config.quick else cartpole.training.total_steps
+    subjects = [training_subject(cartpole, "ppo_cartpole")]
+    if config.reference is not None:
+        subjects.append(purejaxrl_subject(config.reference, total))
+    rows = measure(subjects, config.repeats)
+    values: dict[str, Any] = {f"{name}/steps_per_second": row["per_second"] for name, row in rows.items()}
+    values |= {f"{name}/compile_seconds": row["compile_seconds"] for name, row in rows.items()}
+    if config.reference is not None:
+        ratio = rows["ppo_cartpole"]["per_second"] / rows["purejaxrl_cartpole"]["per_second"]
+        values["ppo_cartpole/ratio_to_purejaxrl"] = ratio
+    for experiment in config.experiments:
+        total_override = "training.total_steps=100000"
+        subject = training_subject(
+            compose(config_folder, f"experiment={experiment}", *quick, total_override), experiment
+        )
+        rows |= measure([subject], config.repeats)
+        values[f"{experiment}/steps_per_second"] = rows[experiment]["per_second"]
+    for name in config.environments:
+        composed = compose(config_folder, "experiment=ppo_cartpole", f"environment={name}")
+        environment = hydra.utils.instantiate(composed.environment)
+        subject = environment_subject(environment, num_steps=10 if config.quick else 1000)
+        rows |= measure([subject], config.repeats)
+        values[f"{subject.name}/steps_per_second"] = rows[subject.name]["per_second"]
+    values["matmul_peak_gflops"] = matmul_peak()
+    if config.startup:
+        for kind, seconds in startup_seconds(["experiment=ppo_cartpole"]).items():
+            values[f"seconds_to_first_update/{kind}"] = seconds
+    return rows, values
+
+
+def _marl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    settings, quick = config.marl, f"quick={str(config.quick).lower()}"
+    prepare_backend(DevicesConfig(cpu_threads=settings.cpu_threads))
+    spread = compose(config_folder, "experiment=ippo_spread", f"training.total_steps={settings.contest_steps}")
+    final = {"num_final_updates": settings.num_final_updates}
+    contest = [team_subject(spread, "ippo_spread", **final)]
+    if config.reference is not None:
+        contest.append(jaxmarl_subject(config.reference, spread, **final))
+    rows = measure([subject for subject, _ in contest], config.repeats)
+    values: dict[str, Any] = {"ippo_spread/final_return": float(np.mean(contest[0][1]))}
+    if config.reference is not None:
+        ours, theirs = (rows[subject.name]["per_second"] for subject, _ in contest)
+        values["ippo_spread/ratio_to_jaxmarl"] = ours / theirs
+        compared = compare_returns(*(returns for _, returns in contest))
+        values |= {f"ippo_spread/{name}": value for name, value in compared.items()}
+    for experiment in settings.experiments:
+        facts = train_and_evaluate(compose(config_folder, f"experiment={experiment}", quick))
+        rows[experiment] = {name: facts[name] for name in ("per_second", "spread", "compile_seconds")}
+        values |= {f"{experiment}/{name}": value for name, value in facts.items() if name not in rows[experiment]}
+    return rows, _flat(rows, "steps_per_second") | values
+
+
+def _lm(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    settings = config.lm
+    prepare_backend(DevicesConfig(cpu_threads=settings.cpu_threads))
+    rows, values = {}, {}
+    for size in settings.models:
+        more_rows, more_values = _tokens(size, settings, config.repeats)
+        rows, values = rows | more_rows, values | more_values
+    for world in settings.worlds:
+        composed = compose(config_folder, f"experiment=grpo_{world}")
+        environment = hydra.utils.instantiate(composed.environment)
+        subject = world_subject(environment, level=composed.collector.level, **settings.rollout)
+        rows |= measure([subject], config.repeats)
+    quick = [f"quick={str(config.quick).lower()}"]
+    for experiment in settings.experiments:
+        composed = compose(config_folder, f"experiment={experiment}", *quick)
+        rows |= measure(agent_subjects(composed, num_updates=settings.num_updates), config.repeats)
+        values |= agent_shares(experiment, rows)
+    return rows, _flat(rows, "per_second") | values
+
+
+def _tokens(size: DictConfig, settings: DictConfig, repeats: int) -> tuple[Rows, dict[str, float]]:
+    """Measures generated and trained tokens of one size of model, and the share of the matmul peak of the latter."""
+    model, name = make_model(settings.vocab_size, **size), f"d{size.features}_layers{size.num_layers}"
+    subjects = [
+        generation_subject(
+            f"generate/{name}", model, batch_size=settings.batch_size, num_tokens=settings.generated_tokens
+        )
+    ]
+    flops = {}
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    for length in settings.sequence_tokens:
+        label = f"train/{name}_tokens{length}"
+        counts = {"batch_size": settings.batch_size, "sequence_tokens": length, "num_updates": settings.num_updates}
+        subjects.append(supervised_subject(label, model, **counts))
+        flops[label] = training_flops(
+            params, num_layers=size.num_layers, features=size.features, sequence_tokens=length
+        )
+    rows = measure([matmul_subject(), *subjects], repeats)
+    peak = rows.pop("matmul_gflops")["per_second"]
+    values = {
+        f"{label}/share_of_matmul_peak": rows[label]["per_second"] * per_token / 1e9 / peak
+        for label, per_token in flops.items()
+    }
+    return rows, values | {f"{name}/matmul_gflops": peak}
+
+
+def _lm_vs_host(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    del config_folder
+    settings = config.lm_vs_host
+    threads = settings.cpu_threads or len(os.sched_getaffinity(0))
+    prepare_backend(DevicesConfig(cpu_threads=threads))
+    instruction = tuple(settings.instruction.split())
+    rows, values = {}, {"cpu_threads": threads}
+    for end_probability in settings.end_probabilities:
+        game = Game(**settings.game, instruction=instruction, end_probability=end_probability)
+        environment = make_lakes(game)
+        words, tasks = environment.text.words, sample_tasks(environment, 16 * game.num_groups)
+        marks = word_level(words).marks
+        for size in settings.models:
+            loops = {
+                "host": make_host_loop(
+                    game, words=words, marks=marks, tasks=tasks, num_threads=threads, **size, **settings.host
+                ),
+                "compiled": make_compiled_loop(game, environment, **size, **settings.compiled),
+            }
+            name = f"end_probability{end_probability}/d{size.features}_layers{size.num_layers}"
+            more_rows, more_values = _contest(name, loops, game.num_groups * game.group_size, config.repeats)
+            rows, values = rows | more_rows, values | more_values
+    return rows, _flat(rows, "episodes_per_second") | values
+
+
+def _contest(name: str, loops: Mapping[str, Loop], num_episodes: int, repeats: int) -> tuple[Rows, dict[str, float]]:
+    """Measures loops in turns, and what they played."""
+    timed = {side: _loop_subject(f"{name}/{side}", loop, num_episodes) for side, loop in loops.items()}
+    rows = measure([subject for subject, _ in timed.values()], repeats)
+    host, compiled = (rows[f"{name}/{side}"]["per_second"] for side in ("host", "compiled"))
+    values = {f"{name}/ratio": compiled / host}
+    for side, (_, facts) in timed.items():
+        values[f"{name}/{side}/num_params"] = loops[side].num_params
+        values |= {f"{name}/{side}/{fact}": float(np.mean([f[fact] for f in facts])) for fact in facts[0]}
+    return rows, values
+
+
+def _loop_subject(name: str, loop: Loop, num_episodes: int) -> tuple[Subject, list[dict[str, float]]]:
+    """Times updates of a loop; unit: episodes. What each update told is appended to the list."""
+    facts: list[dict[str, float]] = []
+    loop.update()  # The first one is slower, on the host, too.
+
+    def run() -> float:
+        facts.append(loop.update())
+        return num_episodes
+
+    return Subject(name=name, run=run, compile_seconds=loop.compile_seconds), facts
+
+
+def _games(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    del config_folder
+    settings = config.games
+    prepare_backend(DevicesConfig(cpu_threads=settings.cpu_threads))
+    rows, values = {}, {}
+    few, many = {"num_iterations": settings.rival_iterations}, {"num_iterations": settings.iterations}
+    for name in settings.names:
+        game, first = compile_game(from_openspiel(name)), next(iter(METHODS))
+        subjects = [cfr_subject(f"{name}/{first}", game, METHODS[first](), **many)]
+        more = measure([*subjects, openspiel_subject(f"{name}/openspiel_{first}", name, **few)], config.repeats)
+        mine, theirs = (row["per_second"] for row in more.values())
+        gap = exploitability_of(game, METHODS[first](), **few) - exploitability_of_openspiel(name, **few)
+        values |= {f"{name}/{first}/ratio_to_openspiel": mine / theirs, f"{name}/{first}/gap_to_openspiel": gap}
+        for label, make in [*METHODS.items()][1:]:
+            more |= measure([cfr_subject(f"{name}/{label}", game, make(), **many)], config.repeats)
+        values |= {f"{name}/{m}/exploitability": exploitability_of(game, make(), **many) for m, make in METHODS.items()}
+        rows |= more
+    return rows, _flat(rows, "iterations_per_second") | values
+
+
+def _flat(rows: Rows, unit: str) -> dict[str, float]:
+    """Returns speeds and compile times as flat values."""
+    speeds = {f"{name}/{unit}": row["per_second"] for name, row in rows.items()}
+    return speeds | {f"{name}/compile_seconds": row["compile_seconds"] for name, row in rows.items()}

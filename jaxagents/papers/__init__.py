@@ -1,0 +1,1 @@
+"""Papers as experiments: their claims, arms, runs and verdicts."""

@@ -1,0 +1,165 @@
+"""From what was measured to what it says about a paper's claim."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxagents.papers.arms import measure, parse_metric
+from jaxagents.papers.spec import START, Expectation, Paper
+from jaxagents.reporting.statistics import (
+    Interval,
+    bootstrap_interval,
+    interquartile_mean,
+    probability_of_improvement,
+    t_interval,
+)
+
+REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE, REFUSED = "reproduced", "not reproduced", "inconclusive", "refused"
+LEAST_SEEDS = 3
+
+
+class Finding(NamedTuple):
+    """What came out of one expectation.
+
+    Attributes:
+        expectation: in words.
+        measured: the difference (first arm minus second), or the value of the only arm; with its interval.
+        improvement: probability that a run of the first arm has the higher value; None for one arm.
+        num_seeds: that both arms have.
+        verdict: one of the words above.
+        reason: of a refusal.
+    """
+
+    expectation: str
+    measured: Interval | None
+    improvement: float | None
+    num_seeds: int
+    verdict: str
+    reason: str = ""
+
+
+def decide(expectation: Expectation, interval: Interval) -> str:
+    """Applies the rule of verdicts.
+
+    With the difference d (first arm minus second; its sign turned for "lower"), its mean over seeds, the interval
+    `[low, high]` at the stated confidence, and the margin m:
+
+    | expectation | reproduced | not reproduced |
+    |---|---|---|
+    | higher, lower | mean >= m and low > 0: the order holds with confidence, by the margin | high < m, or high <= 0 |
+    | equal | -m < low and high < m | low >= m or high <= -m |
+    | above, below (value in place of d; signs turned for below) | low >= m | high < m |
+
+    Everything else is inconclusive. An interval without width (a function without randomness) is never so, but for a
+    difference of exactly 0 that should be equal within 0.
+
+    Args:
+        expectation: what should come out.
+        interval: of the difference, or of the only arm.
+
+    Returns:
+        REPRODUCED, NOT_REPRODUCED or INCONCLUSIVE.
+    """
+    mean, low, high = interval
+    margin, kind = expectation.margin, expectation.kind
+    if kind in ("lower", "below"):
+        mean, low, high = -mean, -high, -low
+        margin = margin if kind == "lower" else -margin
+    if kind == "equal":
+        held, broken = -margin < low and high < margin, low >= margin or high <= -margin
+    elif kind in ("higher", "lower"):
+        held, broken = mean >= margin and low > 0.0, high < margin or high <= 0.0
+    else:
+        held, broken = low >= margin, high < margin
+    return REPRODUCED if held else NOT_REPRODUCED if broken else INCONCLUSIVE
+
+
+def judge(paper: Paper, results: Mapping[str, Any]) -> tuple[list[Finding], str]:
+    """Compares what was measured with what was expected.
+
+    Differences are taken seed by seed: the runs of one seed share start, random keys and evaluated tasks. Their
+    interval is Student's: of a handful of seeds, the percentile bootstrap is too narrow.
+
+    Args:
+        paper: its expectations.
+        results: see `paper_results.read_results`.
+
+    Returns:
+        `(findings, verdict of the paper)`: not reproduced if any expectation is, else refused if any is (fewer than
+        three seeds), else inconclusive if any is, else reproduced.
+    """
+    findings = [_find(paper, expected, results) for expected in paper.expect]
+    verdicts = {finding.verdict for finding in findings}
+    worst = next(v for v in (NOT_REPRODUCED, REFUSED, INCONCLUSIVE, REPRODUCED) if v in verdicts)
+    return findings, worst
+
+
+def values_of(results: Mapping[str, Any], arm: str, metric: str) -> dict[int, float]:
+    """Returns a metric of an arm by seed; seeds without a finite value, or without the metric, are left out."""
+    values = {}
+    for seed, run in results["arms"].get(arm, {"runs": {}})["runs"].items():
+        try:
+            value = measure(metric, run["curves"])
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            values[int(seed)] = value
+    return dict(sorted(values.items()))
+
+
+def start_values(results: Mapping[str, Any], metric: str) -> dict[str, float]:
+    """Returns a metric of what the arms start from, by digest."""
+    name = parse_metric(metric)[1].removeprefix("eval/")
+    values = {digest: start["evaluation"].get(f"eval/{name}") for digest, start in results["starts"].items()}
+    return {digest: value for digest, value in values.items() if value is not None}
+
+
+def summarize_arms(paper: Paper, metrics: Sequence[str], results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Computes mean, 95 % bootstrap interval and interquartile mean over seeds.
+
+    Args:
+        paper: its arms.
+        metrics: to summarise.
+        results: see `paper_results.read_results`.
+
+    Returns:
+        `{arm: {metric: {"mean", "low", "high", "interquartile_mean", "num_seeds"}}}`; what was not measured is missing.
+    """
+    summary: dict[str, dict[str, Any]] = {}
+    for arm in (arm.name for arm in paper.arms if arm.name in results["arms"]):
+        summary[arm] = {}
+        for metric in metrics:
+            values = np.asarray(list(values_of(results, arm, metric).values()))
+            if values.size:
+                middle = interquartile_mean(values)
+                interval = bootstrap_interval(values)._asdict()
+                summary[arm][metric] = {**interval, "interquartile_mean": middle, "num_seeds": values.size}
+    return summary
+
+
+def _find(paper: Paper, expected: Expectation, results: Mapping[str, Any]) -> Finding:
+    by_arm = [_of_arm(results, arm, expected) for arm in expected.arms]
+    seeds = sorted(set.intersection(*({*values} for values in by_arm)))
+    needed = 1 if paper.deterministic else LEAST_SEEDS
+    if len(seeds) < needed:
+        reason = f"`seeds` must be at least {needed} for a verdict, got {len(seeds)} that its arms have; try seeds=5."
+        return Finding(expected.describe(), None, None, len(seeds), REFUSED, reason)
+    columns = [np.asarray([values[seed] for seed in seeds]) for values in by_arm]
+    measured = columns[0] - columns[1] if len(columns) == 2 else columns[0]
+    if paper.deterministic:
+        interval = Interval(*[float(measured.mean())] * 3)
+    else:
+        interval = t_interval(measured, expected.confidence)
+    improvement = probability_of_improvement(*columns) if len(columns) == 2 else None
+    return Finding(expected.describe(), interval, improvement, len(seeds), decide(expected, interval))
+
+
+def _of_arm(results: Mapping[str, Any], arm: str, expected: Expectation) -> dict[int, float]:
+    """Returns the values of an arm by seed; the start of the other arm is one number for all of its seeds."""
+    if arm != START:
+        return values_of(results, arm, expected.metric)
+    other = next(name for name in expected.arms if name != START)
+    start = start_values(results, expected.metric).get(results["arms"].get(other, {}).get("start"))
+    return {} if start is None else dict.fromkeys(values_of(results, other, expected.metric), start)

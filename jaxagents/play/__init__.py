@@ -1,0 +1,1 @@
+"""A person or a model at a world, in the terminal."""

@@ -1,0 +1,269 @@
+"""Episodes of a text world in which the policy, or a person in its place or in that of the world, speaks."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.data.schema import Trajectory, Turn
+from jaxagents.environments.text.words import sentence
+from jaxagents.language import conversation, slots
+from jaxagents.language.generate import Sampling
+from jaxagents.play.person import Person, admissible_actions, ask_action, ask_words
+from jaxagents.reporting.transcripts import answer_lines, lay_out, print_transcripts
+from jaxagents.training.dialogues import agent_names, to_trajectories
+from jaxagents.training.load import LoadedPolicy
+from jaxagents.types import Array, Environment, LanguagePolicy, Params, PyTree, State, Task, TimeStep
+
+ROLES = ("none", "agent", "environment")
+_SHOWN = 30  # admissible actions that are listed
+
+
+def play_text(
+    loaded: LoadedPolicy,
+    person: Person,
+    *,
+    role: str = "none",
+    seed: int = 0,
+    num_episodes: int = 1,
+    greedy: bool = True,
+    held_out: bool = True,
+    level: int | None = None,
+) -> list[Trajectory]:
+    """Plays episodes of a language policy and shows them.
+
+    Args:
+        loaded: the policy and its world.
+        person: hears and types.
+        role: of the person: "none" the policy plays, "agent" the person types the actions, "environment" the person
+            types the observations.
+        seed: of tasks and randomness.
+        num_episodes: episodes.
+        greedy: True takes the most probable tokens, False samples.
+        held_out: tasks that training never sees.
+        level: difficulty of the tasks; None draws it.
+
+    Returns:
+        What was played; fewer episodes when a person stopped.
+
+    Raises:
+        ValueError: another `role`, or the policy is no language policy.
+    """
+    if role not in ROLES:
+        raise ValueError(f"`role` must be {', '.join(ROLES[:-1])} or {ROLES[-1]}, got {role!r}.")
+    if loaded.play is None:
+        raise ValueError(f"`role` must be none for a policy without language, got {role!r}.")
+    if role == "agent":
+        return act_as_agent(
+            loaded.environment, person, seed=seed, num_episodes=num_episodes, held_out=held_out, level=level
+        )
+    if role == "environment":
+        return act_as_world(
+            *(loaded.environment, loaded.policy, loaded.params, person),
+            seed=seed,
+            num_episodes=num_episodes,
+            greedy=greedy,
+        )
+    episode = loaded.play(jax.random.key(seed), num_episodes, greedy=greedy, held_out=held_out, level=level)
+    played = to_trajectories(loaded.environment, loaded.policy, episode, level=level)
+    print_transcripts(played)
+    return played
+
+
+def act_as_agent(
+    environment: Environment,
+    person: Person,
+    *,
+    seed: int,
+    num_episodes: int = 1,
+    held_out: bool = True,
+    level: int | None = None,
+) -> list[Trajectory]:
+    """Lets a person type the actions; see `play_text`. What they see is what a policy would."""
+    face = environment.text
+    sample_task = jax.jit(partial(face.sample_held_out_task if held_out else environment.sample_task, level=level))
+    reset, step = jax.jit(environment.reset), jax.jit(environment.step)
+    played = []
+    for index in range(num_episodes):
+        task_key, reset_key, key = jax.random.split(jax.random.fold_in(jax.random.key(seed), index), 3)
+        task = sample_task(task_key)
+        prompt = _prompt_of(environment, task)
+        person.tell("\n".join(filter(None, (f"episode {index + 1}: {environment.name}", prompt))))
+        turns, last = _type_actions(environment, person, reset(reset_key, task), partial(step, key))
+        over = bool(last.terminated | last.truncated)
+        if turns:
+            played.append(
+                Trajectory(
+                    id=f"person-{index}",
+                    world=environment.name,
+                    turns=tuple(turns),
+                    prompt=prompt,
+                    level=level,
+                    seed=seed,
+                    agents=agent_names(environment),
+                    success=bool(last.info["success"]) if over else None,
+                    # In a game, everyone has one of their own.
+                    episode_return=sum(turn.reward for turn in turns) if environment.num_players == 1 else None,
+                )
+            )
+        if not over:
+            break
+    return played
+
+
+def act_as_world(
+    environment: Environment,
+    policy: LanguagePolicy,
+    params: Params,
+    person: Person,
+    *,
+    seed: int,
+    num_episodes: int = 1,
+    greedy: bool = True,
+) -> list[Trajectory]:
+    """Lets a person type what the policy sees; see `play_text`.
+
+    An empty line ends an episode, an empty prompt is none. There are no rewards.
+    """
+    ask = partial(ask_words, person, words=environment.text.words, read=policy.lexicon.encode_words)
+    answer = _make_answer(policy, environment.action_space.shape[0], greedy)
+    person.tell(f"The world could say: {_example(environment)}\nAn empty line ends an episode.")
+    played = []
+    for index in range(num_episodes):
+        key = jax.random.fold_in(jax.random.key(seed), index)
+        person.tell(f"episode {index + 1}: {environment.name}")
+        prompt, turns, over = _type_observations(environment, policy, person, ask, partial(answer, params), key)
+        if turns:
+            fields = {"prompt": prompt, "seed": seed, "agents": agent_names(environment)}
+            played.append(Trajectory(id=f"person-{index}", world=environment.name, turns=tuple(turns), **fields))
+        if not over:
+            break
+    return played
+
+
+def _type_observations(
+    environment: Environment, policy: LanguagePolicy, person: Person, ask: Callable, answer: Callable, key: Array
+) -> tuple[str, list[Turn], bool]:
+    """Talks to the policy; returns the prompt, the turns, and whether there may be more lines."""
+    prompt, words, talk, turns = "", None, None, []
+    try:
+        if policy.layout.prompt:
+            task = jax.eval_shape(environment.sample_task, jax.random.key(0))
+            size = jax.eval_shape(environment.text.prompt, task).shape[0]
+            prompt, words = ask("prompt", room=size)
+        while len(turns) < policy.layout.num_turns:
+            text, observation = ask("observation", room=environment.observation_space.shape[0])
+            if not text:
+                break
+            talk, said, valid = answer(talk, observation, words, jax.random.fold_in(key, len(turns)))
+            turns.append(_read_turn(policy, Turn(turn=len(turns), observation=text, action="", valid=valid), said))
+            for line in answer_lines(turns[-1]):
+                person.tell(line)
+    except EOFError:
+        return prompt, turns, False
+    return prompt, turns, True
+
+
+def _prompt_of(environment: Environment, task: Task) -> str:
+    face = environment.text
+    return "" if face.prompt is None else sentence(face.words, face.prompt(task))
+
+
+def _type_actions(
+    environment: Environment,
+    person: Person,
+    start: tuple[State, TimeStep],
+    step: Callable[[State, Array], tuple[State, TimeStep]],
+) -> tuple[list[Turn], TimeStep]:
+    """Plays until the end of the episode or of the lines; returns the turns and the last time step."""
+    face, turns = environment.text, []
+    state, timestep = start
+    while not (timestep.terminated | timestep.truncated):
+        observation = sentence(face.words, timestep.observation)
+        offers = admissible_actions(environment, timestep)
+        more = f" and {len(offers) - _SHOWN} more" if len(offers) > _SHOWN else ""
+        person.tell(f"\n{lay_out(observation)}\n[{', '.join(offers[:_SHOWN])}{more}]")
+        try:
+            action = ask_action(person, environment, offers)
+        except EOFError:
+            return turns, timestep
+        player = 0 if timestep.player is None else int(timestep.player)
+        fingerprint = int(face.fingerprint(state))
+        state, timestep = step(state, action)
+        turns.append(
+            Turn(
+                turn=len(turns),
+                observation=observation,
+                action=sentence(face.words, action),
+                agent=player,
+                reward=float(np.atleast_1d(timestep.reward)[player if environment.num_players > 1 else 0]),
+                valid=bool(timestep.info["valid"]),
+                terminated=bool(timestep.terminated),
+                truncated=bool(timestep.truncated),
+                fingerprint=fingerprint,
+            )
+        )
+        if (told := _rewards(environment, timestep)) is not None:
+            person.tell(told)
+    person.tell(f"\n{lay_out(sentence(face.words, timestep.observation))}")
+    person.tell("success" if timestep.info["success"] else "no success")
+    return turns, timestep
+
+
+def _rewards(environment: Environment, timestep: TimeStep) -> str | None:
+    """Says who got what, None for nothing."""
+    rewards = np.atleast_1d(timestep.reward)
+    if not rewards.any():
+        return None
+    if environment.num_players == 1:
+        return f"reward {rewards[0]:+.4g}"
+    return "reward " + ", ".join(
+        f"{name} {reward:+.4g}" for name, reward in zip(agent_names(environment), rewards, strict=True)
+    )
+
+
+def _example(environment: Environment) -> str:
+    reset_key, task_key = jax.random.split(jax.random.key(0))
+    _, timestep = jax.jit(lambda: environment.reset(reset_key, environment.sample_task(task_key)))()
+    return sentence(environment.text.words, timestep.observation)
+
+
+def _make_answer(policy: LanguagePolicy, num_words: int, greedy: bool) -> Callable:
+    """Makes `(params, talk, observation, prompt, key) -> (talk, said, valid)` for one conversation; None begins it."""
+
+    @jax.jit
+    def begin(params: Params, prompt: Array | None) -> conversation.Conversation:
+        talk = conversation.begin_conversation(policy, 1)
+        prompt = None if prompt is None else slots.render_prompt_words(policy, jnp.asarray(prompt)[None])
+        return conversation.read_prompts(policy, params, talk, prompt, jnp.ones(1, bool))
+
+    @jax.jit
+    def go_on(params: Params, talk: conversation.Conversation, observation: Array, key: Array) -> PyTree:
+        keys, sampling = jax.random.split(key, (1, 2)), Sampling(greedy=greedy)
+        talk, said = conversation.answer(policy, params, talk, observation[None], keys=keys, sampling=sampling)
+        return talk, said, conversation.parse_action(policy, said, num_words)[1][0]
+
+    def answer(params: Params, talk: PyTree, observation: Array, prompt: Array | None, key: Array) -> PyTree:
+        talk = begin(params, prompt) if talk is None else talk
+        talk, said, valid = go_on(params, talk, observation, key)
+        return talk, said, bool(valid)
+
+    return answer
+
+
+def _read_turn(policy: LanguagePolicy, turn: Turn, said: slots.Turn) -> Turn:
+    """Adds what was said, the first row, to the turn of a transcript."""
+    row = jax.tree.map(lambda leaf: np.asarray(leaf)[0], said)
+    decode, mask = policy.tokenizer.decode, row.token_mask
+    thought = row.action_mask & row.thought_mask
+    return replace(
+        turn,
+        action=decode(row.tokens[row.action_mask & ~thought].tolist()),
+        thought=decode(row.tokens[thought].tolist()) if policy.layout.thought else None,
+        tokens=tuple(row.tokens[mask].tolist()),
+        sampled=tuple(row.action_mask[mask].tolist()),
+        behavior_log_prob=tuple(row.behavior_log_prob[mask].tolist()),
+    )

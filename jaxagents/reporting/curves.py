@@ -1,0 +1,181 @@
+"""Learning curves of a run: `curves.png` from `metrics.jsonl`."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxagents.reporting.loggers import read_metrics
+
+CURVES_FILE = "curves.png"
+
+_COLUMNS = 3
+_MAX_PANELS = 24
+_MAX_POINTS = 300  # per curve: more are averaged in windows
+_RESAMPLES = 1000
+# What a reader looks for first; the rest follows in the order of the phases and of the alphabet.
+_FIRST = ("return", "success", "win", "reward", "episode", "loss", "entropy", "kl")
+_COLORS = {"eval": "#d1495b", "rollout": "#2e86ab", "train": "#6a4c93", "time": "#6b7280"}
+
+
+class Curve(NamedTuple):
+    """One metric over training.
+
+    Attributes:
+        steps: float64 `[points]`, environment steps.
+        values: float64 `[points, seeds]`, NaN where a seed has no value.
+    """
+
+    steps: np.ndarray
+    values: np.ndarray
+
+
+def write_curves(run_dir: str | Path) -> Path | None:
+    """Draws every metric of a run over the environment steps, with several seeds the mean and its 95 % band.
+
+    Metrics of one name, such as the return of rollouts and of evaluations, share a panel.
+
+    Args:
+        run_dir: directory of the run.
+
+    Returns:
+        Path of the picture, None when there is nothing to draw.
+    """
+    curves = read_curves(read_metrics(run_dir))
+    panels = arrange_panels(list(curves))[:_MAX_PANELS]
+    if not panels:
+        return None
+    # pyplot keeps a global list of figures and picks a window system; a figure of one's own needs neither.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = min(_COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(4.0 * columns, 2.6 * rows), layout="constrained", facecolor="white", dpi=130)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis, names in zip(axes, panels):
+        _draw_panel(axis, {name: curves[name] for name in names})
+    for axis in axes[len(panels) :]:
+        axis.set_axis_off()
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, wspace=0.02, hspace=0.04)
+    path = Path(run_dir) / CURVES_FILE
+    FigureCanvasAgg(figure).print_png(path)
+    return path
+
+
+def read_curves(rows: Sequence[dict[str, Any]]) -> dict[str, Curve]:
+    """Gathers the lines of `metrics.jsonl` by metric.
+
+    Args:
+        rows: lines, as `read_metrics` returns them.
+
+    Returns:
+        A curve for each metric that has at least one finite value.
+    """
+    names = {name: None for row in rows for name in row if "/" in name}
+    curves = {}
+    for name in names:
+        present = [row for row in rows if name in row]
+        values = [np.atleast_1d(np.asarray(row[name], np.float64)) for row in present]
+        seeds = max(value.size for value in values)
+        values = np.stack([np.broadcast_to(value, (seeds,)) for value in values])
+        seen = np.isfinite(values).any(axis=1)
+        if seen.any():
+            steps = np.array([row["step"] for row in present], np.float64)
+            curves[name] = _thin(Curve(steps=steps[seen], values=np.where(np.isfinite(values), values, np.nan)[seen]))
+    return curves
+
+
+def arrange_panels(names: Sequence[str]) -> list[list[str]]:
+    """Groups metrics `<phase>/<name>` by name and puts the panels into reading order.
+
+    Args:
+        names: metrics.
+
+    Returns:
+        One list of metrics per panel; the curve drawn last, on top, is that of the evaluation.
+    """
+    phases = list(_COLORS)
+    panels = {}
+    for name in sorted(names, key=lambda name: -phases.index(name.partition("/")[0])):
+        panels.setdefault(name.partition("/")[2], []).append(name)
+
+    def rank(short: str) -> tuple[int, int, str]:
+        important = [index for index, word in enumerate(_FIRST) if word in short]
+        phase = min(phases.index(name.partition("/")[0]) for name in panels[short])
+        return (len(_FIRST) if phase == 3 else min(important, default=len(_FIRST)), phase, short)
+
+    return [panels[short] for short in sorted(panels, key=rank)]
+
+
+def bootstrap_band(values: np.ndarray, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Computes the mean over seeds and its percentile bootstrap interval, at each point on its own.
+
+    Args:
+        values: float64 `[points, seeds]`, NaN where a seed has no value; at least one is finite at every point.
+        confidence: mass of the interval.
+
+    Returns:
+        `(mean, low, high)`, each `[points]`.
+
+    References:
+        Efron (1979), the percentile method.
+    """
+    generator = np.random.default_rng(0)
+    means, lows, highs = [], [], []
+    tail = 100.0 * (1.0 - confidence) / 2.0
+    for point in values:
+        finite = point[np.isfinite(point)]
+        resampled = finite[generator.integers(0, finite.size, (_RESAMPLES, finite.size))].mean(axis=1)
+        low, high = np.percentile(resampled, [tail, 100.0 - tail])
+        means.append(finite.mean())
+        lows.append(low)
+        highs.append(high)
+    return np.array(means), np.array(lows), np.array(highs)
+
+
+def _thin(curve: Curve) -> Curve:
+    if len(curve.steps) <= _MAX_POINTS:
+        return curve
+    steps = [window.mean() for window in np.array_split(curve.steps, _MAX_POINTS)]
+    values = []
+    for window in np.array_split(curve.values, _MAX_POINTS):
+        count = np.isfinite(window).sum(axis=0)
+        values.append(np.where(count > 0, np.nansum(window, axis=0) / np.maximum(count, 1), np.nan))
+    return Curve(steps=np.array(steps), values=np.stack(values))
+
+
+def _draw_panel(axis: Any, curves: dict[str, Curve]) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    for name, curve in curves.items():
+        phase = name.partition("/")[0]
+        color = _COLORS[phase]
+        marker = "o" if len(curve.steps) <= 30 else None
+        mean = curve.values[:, 0]
+        if curve.values.shape[1] > 1:
+            mean, low, high = bootstrap_band(curve.values)
+            axis.fill_between(curve.steps, low, high, color=color, alpha=0.18, linewidth=0)
+        axis.plot(curve.steps, mean, color=color, label=phase, linewidth=1.6, marker=marker, markersize=3)
+    phases = [name.partition("/")[0] for name in curves]
+    style_axis(axis, next(iter(curves)) if len(phases) == 1 else next(iter(curves)).partition("/")[2])
+    axis.set_xlabel("environment steps", fontsize=8, color="#52606d")
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axis.xaxis.set_major_locator(MaxNLocator(5))
+    axis.yaxis.set_major_locator(MaxNLocator(5))
+    large = max(abs(limit) for limit in axis.get_ylim()) >= 1e4
+    axis.yaxis.set_major_formatter(EngFormatter(sep="") if large else "{x:g}")
+    if len(phases) > 1:
+        axis.legend(fontsize=8, frameon=False)
+
+
+def style_axis(axis: Any, title: str) -> None:
+    """Gives matplotlib axes the look of all pictures here."""
+    axis.set_title(title, fontsize=10, loc="left", fontweight="bold", color="#1f2933")
+    axis.tick_params(labelsize=8, colors="#52606d", length=0)
+    axis.grid(color="#e4e7eb", linewidth=0.8)
+    axis.set_axisbelow(True)
+    for side in ("top", "right", "left", "bottom"):
+        axis.spines[side].set_visible(False)

@@ -1,0 +1,250 @@
+"""Episodes to look at: text frames for a terminal, and pictures for a GIF."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import jax
+import matplotlib
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from jaxagents.environments.wrappers import episode_statistics
+from jaxagents.ops.checks import require_positive
+from jaxagents.rollouts.evaluate import play_episode
+from jaxagents.types import Array, Environment, Params, Policy, State, TimeStep
+
+_BACKGROUND, _CELL, _INK, _QUIET = (20, 24, 29), (35, 42, 50), (228, 231, 235), (154, 165, 177)
+_CHANNELS = np.array(  # one colour per channel, repeated when there are more channels
+    [
+        *((124, 196, 232), (245, 200, 80), (120, 134, 150), (226, 109, 92), (126, 200, 140)),
+        *((182, 140, 224), (240, 150, 190), (160, 120, 90), (235, 235, 235), (90, 160, 160)),
+    ],
+    np.float64,
+)
+_SIDE = 320  # pixels that the longer side of a grid is near to
+_FONT_SIZE, _MARGIN = 15, 12  # pixels
+_SHOWN = 64  # numbers of an observation
+_HOLD = 1.0  # seconds that the last frame of an episode stays
+
+
+class Frame(NamedTuple):
+    """One moment of an episode.
+
+    Attributes:
+        caption: step, reward and return.
+        text: the environment's text frame, or the numbers of the observation.
+        grid: uint8 `[H, W, 3]`, a colour per cell, where the observation is a grid; else None.
+        last: the episode is over, or cut.
+    """
+
+    caption: str
+    text: str
+    grid: np.ndarray | None
+    last: bool
+
+
+class PlayedEpisode(NamedTuple):
+    """Frames of an episode, its return (a list in games of several players) and its length."""
+
+    frames: list[Frame]
+    episode_return: float | list[float]
+    episode_length: int
+
+
+def play(
+    environment: Environment,
+    policy: Policy,
+    params: Params,
+    *,
+    seed: int,
+    num_episodes: int = 1,
+    greedy: bool = True,
+    max_steps: int | None = None,
+    level: int | None = None,
+) -> list[PlayedEpisode]:
+    """Plays episodes and draws them.
+
+    Args:
+        environment: see `play_episode`.
+        policy: see `play_episode`.
+        params: of the policy.
+        seed: of tasks and randomness; episode i folds in i.
+        num_episodes: one after the other.
+        greedy: see `play_episode`.
+        max_steps: cuts episodes; None does not.
+        level: difficulty of the tasks.
+
+    Returns:
+        The episodes.
+
+    Raises:
+        ValueError: `num_episodes` is not positive.
+    """
+    require_positive("num_episodes", num_episodes)
+    tracked = episode_statistics(environment)
+    played = []
+    for index in range(num_episodes):
+        key = jax.random.fold_in(jax.random.key(seed), index)
+        episode = play_episode(tracked, policy, params, key, greedy=greedy, max_steps=max_steps, level=level)
+        info = episode[-1][1].info
+        played.append(
+            PlayedEpisode(
+                frames=draw_episode(tracked, episode, title=f"episode {index + 1}" if num_episodes > 1 else ""),
+                episode_return=np.asarray(info["episode_return"]).tolist(),
+                episode_length=int(info["episode_length"]),
+            )
+        )
+    return played
+
+
+def draw_episode(environment: Environment, episode: Sequence[tuple[State, TimeStep]], title: str = "") -> list[Frame]:
+    """Draws every moment of an episode.
+
+    Args:
+        environment: with `episode_statistics`.
+        episode: as `play_episode` returns it.
+        title: in front of every caption.
+
+    Returns:
+        The frames. Observations `[H, W, C]` with all values in [0, 1], of one agent with one point of view, are drawn
+        as a grid of cells in the colour of their lowest channel that is set.
+    """
+    episode = [(state, jax.device_get(timestep)) for state, timestep in episode]
+    grids = [None] * len(episode)
+    if all(_is_grid(environment, timestep) for _, timestep in episode):
+        grids = [color_cells(timestep.observation) for _, timestep in episode]
+    frames = []
+    for step, ((state, timestep), grid) in enumerate(zip(episode, grids)):
+        reward = "" if step == 0 else f"reward {_number(timestep.reward)}"
+        parts = [title, f"step {step}", f"return {_number(timestep.info['episode_return'])}", reward]
+        text = environment.render(state) if environment.render else describe_observation(timestep.observation)
+        frames.append(Frame("  ".join(filter(None, parts)), text, grid, last=step == len(episode) - 1))
+    return frames
+
+
+def color_cells(observation: np.ndarray) -> np.ndarray:
+    """Gives each cell of a grid the colour of its lowest channel that is set.
+
+    Args:
+        observation: `[H, W, C]` in [0, 1]; a value between shows the channel as strongly over what lies below.
+
+    Returns:
+        uint8 `[H, W, 3]`.
+    """
+    observation = np.asarray(observation, np.float64)
+    cells = np.broadcast_to(np.array(_CELL, np.float64), (*observation.shape[:2], 3))
+    for channel in reversed(range(observation.shape[2])):
+        strength = observation[..., channel, None]
+        cells = cells + strength * (_CHANNELS[channel % len(_CHANNELS)] - cells)
+    return np.round(cells).astype(np.uint8)
+
+
+def describe_observation(observation: Any) -> str:
+    """Lists the numbers of an observation, eight to a line, for worlds that draw nothing themselves."""
+    lines = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(observation):
+        values = np.asarray(leaf)
+        name = f"observation{jax.tree_util.keystr(path)}"
+        lines.append(f"{name} {values.dtype}{list(values.shape)}")
+        shown = values.ravel()[:_SHOWN].astype(np.float64)
+        lines += ["".join(f"{value:10.4g}" for value in shown[i : i + 8]) for i in range(0, shown.size, 8)]
+        if values.size > _SHOWN:
+            lines.append(f"  and {values.size - _SHOWN} more")
+    return "\n".join(lines)
+
+
+def show_frames(frames: Sequence[Frame], *, delay: float, stream: TextIO | None = None) -> None:
+    """Shows frames in place in a terminal; elsewhere prints them one below the other without waiting.
+
+    Args:
+        frames: in order.
+        delay: seconds per frame.
+        stream: where to; None for stdout.
+    """
+    console = Console(file=stream)
+    if not console.is_terminal:
+        for frame in frames:
+            print(f"{frame.caption}\n{frame.text}\n", file=console.file)
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        for frame in frames:
+            live.update(Text(f"{frame.caption}\n{frame.text}"), refresh=True)
+            time.sleep(delay)
+
+
+def write_gif(path: str | Path, frames: Sequence[Frame], *, fps: float) -> Path:
+    """Writes frames as an animation that repeats.
+
+    Args:
+        path: of the file; its folder is created if missing.
+        frames: in order; those with a grid show it, the others their text.
+        fps: frames per second, up to 50, which is what viewers keep up with.
+
+    Returns:
+        Absolute path of the file.
+
+    Raises:
+        ValueError: `fps` is out of range, or there is no frame.
+    """
+    if not 0 < fps <= 50:
+        raise ValueError(f"`fps` must be above 0 and at most 50, got {fps}; try 15.")
+    if not frames:
+        raise ValueError("`frames` must not be empty, got none.")
+    path = Path(path).resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pictures = draw_pictures(frames)
+    milliseconds = [round(1000 * _HOLD if frame.last else 1000 / fps) for frame in frames]
+    pictures[0].save(path, format="GIF", save_all=True, append_images=pictures[1:], duration=milliseconds, loop=0)
+    return path
+
+
+def draw_pictures(frames: Sequence[Frame]) -> list[Image.Image]:
+    """Draws frames as pictures of one size, the caption on top."""
+    font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSansMono.ttf", _FONT_SIZE)
+    contents = [_enlarge(frame.grid) if frame.grid is not None else _draw_text(frame.text, font) for frame in frames]
+    caption_width = max(int(font.getlength(frame.caption)) for frame in frames)
+    width = max(caption_width, *(content.width for content in contents)) + 2 * _MARGIN
+    top = _FONT_SIZE + 2 * _MARGIN
+    height = top + max(content.height for content in contents) + _MARGIN
+    pictures = []
+    for frame, content in zip(frames, contents):
+        picture = Image.new("RGB", (width, height), _BACKGROUND)
+        ImageDraw.Draw(picture).text((_MARGIN, _MARGIN), frame.caption, font=font, fill=_QUIET)
+        picture.paste(content, ((width - content.width) // 2, top))
+        pictures.append(picture)
+    return pictures
+
+
+def _is_grid(environment: Environment, timestep: TimeStep) -> bool:
+    observation = timestep.observation
+    several_views = environment.num_agents or timestep.player is not None or "perspective" in timestep.info
+    if several_views or not isinstance(observation, np.ndarray) or observation.ndim != 3:
+        return False
+    values = observation.astype(np.float32)
+    return min(observation.shape[:2]) > 1 and bool(np.all((values >= 0) & (values <= 1)))
+
+
+def _enlarge(grid: np.ndarray) -> Image.Image:
+    """Draws cells as squares with a line of background between them."""
+    size = max(_SIDE // max(grid.shape[:2]), 3)
+    pixels = grid.repeat(size, axis=0).repeat(size, axis=1)
+    pixels[size - 1 :: size] = _BACKGROUND
+    pixels[:, size - 1 :: size] = _BACKGROUND
+    return Image.fromarray(pixels)
+
+
+def _draw_text(text: str, font: ImageFont.FreeTypeFont) -> Image.Image:
+    blank = ImageDraw.Draw(Image.new("RGB", (1, 1)))
+    _, _, right, bottom = blank.multiline_textbbox((0, 0), text, font=font, spacing=1)
+    picture = Image.new("RGB", (int(right) + 1, int(bottom) + 1), _BACKGROUND)
+    ImageDraw.Draw(picture).multiline_text((0, 0), text, font=font, fill=_INK, spacing=1)
+    return picture
+
+
+def _number(value: Array) -> str:
+    return " ".join(f"{number:.4g}" for number in np.atleast_1d(value))

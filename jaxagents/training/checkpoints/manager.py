@@ -1,0 +1,313 @@
+"""Checkpoints that are saved in the background and trusted only after their digest was verified.
+
+A step is a folder written by orbax plus `<step>.digest.json` beside it (see `digests`). A kill at any moment
+leaves every older step as it was, and at worst a newest one without a digest, which counts as never saved.
+"""
+
+import errno
+import json
+import shutil
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+
+from jaxagents.training.checkpoints.digests import (
+    TreeSpec,
+    check_digest,
+    compare_trees,
+    describe_tree,
+    digest_path,
+    write_digest,
+)
+from jaxagents.training.checkpoints.snapshots import describe_target, restore_snapshot, take_snapshot
+from jaxagents.types import PyTree
+
+_AGREED_BYTES = 4096
+
+
+class Restored(NamedTuple):
+    """What `Checkpoints.restore` returns.
+
+    Attributes:
+        step: number of the step that was restored.
+        state: pytree with the structure, shardings and leaf kinds of the abstract state.
+        metadata: dict that was saved with it.
+    """
+
+    step: int
+    state: PyTree
+    metadata: dict[str, Any]
+
+
+class Checkpoints(NamedTuple):
+    """A folder of checkpoints; with several processes, every process calls every function, in the same order.
+
+    Attributes:
+        save: `(step, state, metadata) -> None`, see `open_checkpoints`.
+        restore: `(abstract_state, step=None, on_fallback=warnings.warn) -> Restored | None`; None when there is no
+            checkpoint at all.
+        latest_metadata: `() -> dict | None`, metadata of the newest step whose files hold.
+        steps: `() -> list of int`, ascending, the committed steps, whether they hold or not.
+        wait: `() -> None`, returns when the last save is committed and has its digest.
+        close: `() -> None`, waits and frees the threads. Call it in a `finally`, or use `contextlib.closing`: a process
+            that ends without it loses the save under way.
+    """
+
+    save: Callable[[int, PyTree, dict[str, Any]], None]
+    restore: Callable[..., Restored | None]
+    latest_metadata: Callable[[], dict[str, Any] | None]
+    steps: Callable[[], list[int]]
+    wait: Callable[[], None]
+    close: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A save under way: the thread that writes its digest, and what went wrong in it."""
+
+    step: int
+    thread: threading.Thread | None
+    errors: list[BaseException]
+
+
+@dataclass(frozen=True)
+class _Folder:
+    directory: Path
+    keep: int
+    manager: ocp.CheckpointManager
+    pending: list[_Pending] = field(default_factory=list)  # at most one
+    current: list[int] = field(default_factory=list)  # at most one: the step last saved or restored
+
+
+def open_checkpoints(directory: str | Path, keep: int = 3, read_only: bool = False) -> Checkpoints:
+    """Opens a folder of checkpoints, such as `<run_dir>/checkpoints/last`.
+
+    `save` copies the state to the host and returns; writing goes on in the background, so the caller may donate the
+    state at once. An error of the background surfaces at the next `save`, `wait` or `close`. Steps must rise;
+    saving the step that was last saved or restored does nothing. Steps on the disk at or above the saved one belong to
+    an abandoned line (damaged, or resumed from before them) and are deleted.
+    `restore` verifies the newest step and falls back to older ones; `on_fallback` hears of each step that is passed
+    over; where the only step lacks its digest, the very first save was cut off, and there is nothing to restore.
+    A leaf of the abstract state with a sharding is restored to it, on any number of devices; one without, as an
+    array that is not bound to a device. With several processes, leaves that are no global array are those of process 0.
+
+    Args:
+        directory: local or shared folder, created if missing.
+        keep: number of newest verified steps to keep; older ones are deleted only when a newer one has its digest.
+        read_only: open the folder of a run that may be training: nothing is created, cleaned up or saved.
+
+    Returns:
+        The functions of the folder.
+
+    Raises:
+        ValueError: `keep` is less than 1, or `directory` is a URL, or is missing and `read_only`.
+    """
+    if keep < 1:
+        raise ValueError(f"`keep` must be at least 1, got {keep}; try 3.")
+    if "://" in str(directory):
+        raise ValueError(f"`directory` must be a path, got {directory}; try mounting the bucket, as with gcsfuse.")
+    directory = Path(directory).resolve()
+    if read_only and not directory.is_dir():
+        raise ValueError(f"`directory` must hold checkpoints, got {directory}; try `<run_dir>/checkpoints/last`.")
+    prefix = "-".join(directory.parts[-3:])  # folders open at the same time must not meet at each other's barriers
+    multiprocessing = ocp.options.MultiprocessingOptions(primary_host=0, barrier_sync_key_prefix=prefix)
+    options = ocp.CheckpointManagerOptions(
+        create=not read_only,
+        read_only=read_only,
+        cleanup_tmp_directories=not read_only,
+        multiprocessing_options=multiprocessing,
+    )
+    folder = _Folder(directory=directory, keep=keep, manager=ocp.CheckpointManager(directory, options=options))
+    return Checkpoints(
+        save=_refuse_save if read_only else partial(_save, folder),
+        restore=partial(_restore, folder),
+        latest_metadata=partial(_latest_metadata, folder),
+        steps=partial(_list_steps, directory),
+        wait=partial(_wait, folder),
+        close=partial(_close, folder),
+    )
+
+
+def _save(folder: _Folder, step: int, state: PyTree, metadata: dict[str, Any]) -> None:
+    _wait(folder)
+    step = int(step)
+    if folder.current == [step]:
+        return
+    if folder.current and step < folder.current[0]:
+        raise ValueError(f"`step` must rise, got {step} after {folder.current[0]}; try restore(step=...) to go back.")
+    try:
+        json.dumps(metadata)
+    except TypeError as error:
+        raise ValueError(f"`metadata` must be JSON, got {error}; try int(), float() or .tolist().") from error
+    tree = describe_tree(state)
+    arguments = ocp.args.Composite(
+        state=ocp.args.StandardSave(take_snapshot(state)), metadata=ocp.args.JsonSave(metadata)
+    )
+    try:
+        for abandoned in [old for old in folder.manager.all_steps() if old >= step]:
+            if jax.process_index() == 0:
+                digest_path(folder.directory, abandoned).unlink(missing_ok=True)
+            folder.manager.delete(abandoned)
+        folder.manager.save(step, args=arguments, force=True)
+    except Exception as error:
+        _raise_if_full(error, folder, step)
+        raise
+    folder.current[:] = [step]
+    errors, thread = [], None
+    if jax.process_index() == 0:
+        thread = threading.Thread(target=_finish, args=(folder, step, tree, errors), name=f"digest_{step}")
+        thread.start()
+    folder.pending.append(_Pending(step=step, thread=thread, errors=errors))
+
+
+def _finish(folder: _Folder, step: int, tree: TreeSpec, errors: list[BaseException]) -> None:
+    try:
+        folder.manager.wait_until_finished()
+    except Exception:  # orbax raises it again in the thread that waits
+        return
+    try:
+        write_digest(folder.directory, step, tree)
+        _delete_old(folder)
+    except Exception as error:
+        errors.append(error)
+
+
+def _delete_old(folder: _Folder) -> None:
+    steps = _list_steps(folder.directory)
+    kept = [step for step in steps if digest_path(folder.directory, step).exists()][-folder.keep :]
+    for step in set(steps) - set(kept):
+        # The digest goes first: half a folder must not look like a damaged step.
+        digest_path(folder.directory, step).unlink(missing_ok=True)
+        shutil.rmtree(folder.directory / str(step))
+
+
+def _wait(folder: _Folder) -> None:
+    pending = folder.pending.pop() if folder.pending else None
+    if pending is None:
+        return
+    if pending.thread is not None:
+        pending.thread.join()
+    try:
+        folder.manager.wait_until_finished()
+        if pending.errors:
+            raise pending.errors[0]
+    except Exception as error:
+        folder.current.clear()
+        _raise_if_full(error, folder, pending.step)
+        raise
+
+
+def _close(folder: _Folder) -> None:
+    try:
+        _wait(folder)
+    finally:
+        folder.manager.close()
+
+
+def _refuse_save(step: int, state: PyTree, metadata: dict[str, Any]) -> None:
+    raise ValueError("`read_only` must be False to save, got True; try open_checkpoints(directory).")
+
+
+def _raise_if_full(error: Exception, folder: _Folder, step: int) -> None:
+    """Turns a full disk, however orbax wraps it, into an OSError that says so; removes what was half written."""
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    if not full and not any(text in str(error) for text in ("No space left on device", "Disk quota exceeded")):
+        return
+    if jax.process_index() == 0:
+        for temporary in folder.directory.glob(f"{step}.*tmp*"):
+            shutil.rmtree(temporary, ignore_errors=True) if temporary.is_dir() else temporary.unlink()
+    kept = [old for old in _list_steps(folder.directory) if old != step]
+    rescue = f"the checkpoint of step {kept[-1]} is kept" if kept else "there is no earlier checkpoint"
+    message = f"`run_dir` must have free space for the checkpoint of step {step}, got a full disk in {folder.directory}"
+    message = f"{message}; {rescue}; try freeing space or a smaller `keep`, then resume."
+    raise OSError(errno.ENOSPC, message) from error
+
+
+def _restore(
+    folder: _Folder,
+    abstract_state: PyTree,
+    step: int | None = None,
+    on_fallback: Callable[[str], Any] = warnings.warn,
+) -> Restored | None:
+    _wait(folder)
+    chosen = _choose(folder, describe_tree(abstract_state), step, on_fallback)
+    if chosen is None:
+        return None
+    arguments = ocp.args.Composite(state=ocp.args.StandardRestore(describe_target(abstract_state)))
+    saved = folder.manager.restore(chosen, args=arguments).state
+    state = restore_snapshot(saved, abstract_state)
+    folder.current[:] = [chosen]
+    return Restored(step=chosen, state=state, metadata=_read_metadata(folder.directory, chosen))
+
+
+def _latest_metadata(folder: _Folder) -> dict[str, Any] | None:
+    _wait(folder)
+    chosen = _choose(folder, tree=None, step=None, on_fallback=lambda message: None)
+    return None if chosen is None else _read_metadata(folder.directory, chosen)
+
+
+def _choose(folder: _Folder, tree: TreeSpec | None, step: int | None, on_fallback: Callable[[str], Any]) -> int | None:
+    """Process 0 verifies, and every process hears the step, or raises the same error."""
+    answer = {}
+    if jax.process_index() == 0:
+        try:
+            answer = {"step": _newest_good_step(folder.directory, tree, step, on_fallback)}
+        except ValueError as error:
+            answer = {"error": str(error)}
+    answer = _agree(answer)
+    if "error" in answer:
+        raise ValueError(answer["error"])
+    return answer["step"]
+
+
+def _newest_good_step(
+    directory: Path, tree: TreeSpec | None, step: int | None, on_fallback: Callable[[str], Any]
+) -> int | None:
+    steps = _list_steps(directory)
+    if step is not None and step not in steps:
+        raise ValueError(f"`step` must be a checkpoint in {directory}, got {step}; try one of {steps}.")
+    reasons = []
+    for candidate in reversed(steps) if step is None else [step]:
+        reason, saved_tree = check_digest(directory, candidate)
+        if reason is None and tree is not None:
+            reason = compare_trees(saved_tree, tree)
+        if reason is None:
+            return candidate
+        reasons.append(f"step {candidate}: {reason}")
+        if step is None:
+            message = f"The checkpoint of step {candidate} in {directory} is not used: {reason}"
+            on_fallback(f"{message}; looking for an older one.")
+    first_save_was_cut_off = step is None and len(steps) == 1 and not digest_path(directory, steps[0]).exists()
+    if not steps or first_save_was_cut_off:
+        return None
+    raise ValueError(
+        f"`checkpoint` must be whole and made with the same configuration, got {'; '.join(reasons)} (in {directory}); "
+        "try the configuration of the run, an older `step`, or another `run_dir` to start from scratch."
+    )
+
+
+def _agree(answer: dict[str, Any]) -> dict[str, Any]:
+    if jax.process_count() == 1:
+        return answer
+    if "error" in answer:
+        answer = {"error": answer["error"][: _AGREED_BYTES // 16]}  # a character takes up to twelve bytes in JSON
+    text = json.dumps(answer).encode().ljust(_AGREED_BYTES)
+    agreed = multihost_utils.broadcast_one_to_all(np.frombuffer(text, np.uint8))
+    return json.loads(np.asarray(agreed).tobytes())
+
+
+def _read_metadata(directory: Path, step: int) -> dict[str, Any]:
+    return json.loads((directory / str(step) / "metadata" / "metadata").read_text())
+
+
+def _list_steps(directory: Path) -> list[int]:
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal() and path.is_dir())

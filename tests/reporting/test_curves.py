@@ -1,0 +1,93 @@
+import math
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from jaxagents.reporting.curves import arrange_panels, bootstrap_band, read_curves, write_curves
+from jaxagents.reporting.loggers import open_logger
+
+
+def test_read_curves_leaves_out_what_has_no_value():
+    nan = math.nan
+    rows = [
+        {"step": 10, "update": 1, "train/loss": 0.5, "eval/return": [1.0, nan], "rollout/return": nan},
+        {"step": 20, "update": 2, "train/loss": math.inf, "rollout/return": nan},
+        {"step": 30, "update": 3, "train/loss": 0.25, "eval/return": [nan, nan], "rollout/return": nan},
+        {"step": 40, "update": 4, "eval/return": [3.0, 4.0]},
+    ]
+    curves = read_curves(rows)
+    assert sorted(curves) == ["eval/return", "train/loss"]
+    np.testing.assert_array_equal(curves["train/loss"].steps, [10, 30])
+    np.testing.assert_array_equal(curves["train/loss"].values, [[0.5], [0.25]])
+    np.testing.assert_array_equal(curves["eval/return"].steps, [10, 40])
+    np.testing.assert_array_equal(curves["eval/return"].values, [[1.0, nan], [3.0, 4.0]])
+
+
+def test_long_curves_are_averaged_in_windows():
+    rows = [{"step": step, "train/loss": [float(step), math.nan if step % 3 else 1.0]} for step in range(900)]
+    curve = read_curves(rows)["train/loss"]
+    np.testing.assert_array_equal(curve.steps, np.arange(300) * 3 + 1)
+    np.testing.assert_array_equal(curve.values[:, 0], np.arange(300) * 3 + 1)
+    np.testing.assert_array_equal(curve.values[:, 1], np.ones(300))
+
+
+def test_panels_come_in_reading_order():
+    names = [
+        "time/seconds",
+        "train/entropy",
+        "train/a",
+        "train/loss",
+        "rollout/return",
+        "rollout/length",
+        "eval/return",
+    ]
+    assert arrange_panels(names) == [
+        ["rollout/return", "eval/return"],
+        ["train/loss"],
+        ["train/entropy"],
+        ["rollout/length"],
+        ["train/a"],
+        ["time/seconds"],
+    ]
+
+
+def test_bootstrap_band_of_equal_seeds_is_a_line():
+    mean, low, high = bootstrap_band(np.full((4, 5), 2.5))
+    for line in (mean, low, high):
+        np.testing.assert_array_equal(line, np.full(4, 2.5))
+
+
+def test_bootstrap_band_has_the_width_of_the_standard_error():
+    values = np.random.default_rng(1).normal(3.0, 2.0, (20, 400))
+    mean, low, high = bootstrap_band(values)
+    np.testing.assert_allclose(mean, values.mean(axis=1))
+    # The interval of a mean of many normal values is +- 1.96 standard errors.
+    np.testing.assert_allclose(high - low, 2 * 1.96 * values.std(axis=1) / math.sqrt(400), rtol=0.15)
+
+
+def test_bootstrap_band_leaves_out_seeds_without_a_value():
+    mean, low, high = bootstrap_band(np.array([[1.0, math.nan, 1.0]]))
+    assert (mean[0], low[0], high[0]) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_write_curves_draws_a_picture(tmp_path, seeds):
+    logger = open_logger(tmp_path, tensorboard=False)
+    for update in range(1, 6):
+        values = np.arange(seeds, dtype=np.float32) + update
+        logger.log(
+            update * 100, update, {"train/loss": values if seeds > 1 else values[0], "eval/return": 1e6 * values}
+        )
+    logger.close()
+    path = write_curves(tmp_path)
+    picture = imread(path)
+    assert path == tmp_path / "curves.png"
+    assert picture.shape[0] > 200
+    assert picture.shape[1] > 600
+    assert picture[..., :3].std() > 0.02  # lines on white
+
+
+def test_write_curves_without_metrics_draws_nothing(tmp_path):
+    assert write_curves(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []

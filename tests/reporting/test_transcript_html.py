@@ -1,0 +1,134 @@
+"""Tests of jaxagents/reporting/transcript_html.py."""
+
+import html.parser
+import re
+
+import pytest
+
+from jaxagents.data.schema import Trajectory, Turn
+from jaxagents.data.trajectories import read_trajectories
+from jaxagents.language.tokenizers import byte_level, word_level
+from jaxagents.reporting.transcript_html import save_transcripts, token_texts, write_transcripts
+
+WORDS = ("go", "to <b>", "stay")
+TOKENIZER = word_level(WORDS)
+MARKS = TOKENIZER.marks
+# The world says "stay", the policy "go to <b>" and its end.
+TOKENS = (MARKS["observation"], 7, MARKS["act"], 5, 6, MARKS["end"])
+SAMPLED = (False, False, False, True, True, True)
+LOG_PROB = (0.0, 0.0, 0.0, 0.0, -2.0, -9.0)
+TURN = Turn(
+    turn=0,
+    observation="stay",
+    action="go to <b>",
+    reward=1.0,
+    terminated=True,
+    tokens=TOKENS,
+    sampled=SAMPLED,
+    behavior_log_prob=LOG_PROB,
+)
+TRAJECTORY = Trajectory(
+    id="e-0",
+    world="w & w",
+    turns=(TURN,),
+    prompt="<script>",
+    success=True,
+    episode_return=1.0,
+    task={"goal": [1, 2]},
+    metadata={"group": 3},
+)
+
+
+class Reader(html.parser.HTMLParser):
+    """Collects tags with their attributes, and refuses tags that are not closed in order."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.open = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def page_of(tmp_path, *trajectories, tokenizer=TOKENIZER):
+    return write_transcripts(tmp_path / "a.html", {"H & H": trajectories}, tokenizer=tokenizer, title="<t>").read_text()
+
+
+def said(page):
+    """Returns the shade and the hover text of every token that was said."""
+    spans = re.findall(r'<span(?: class="mark")? style="background:rgb\([^/]*/ ([\d.]+)\)" title="([^"]*)">', page)
+    return [(float(shade), title) for shade, title in spans]
+
+
+def test_tokens_have_the_shade_of_their_log_probability(tmp_path):
+    (sure, first), (unsure, second), (worst, third) = said(page_of(tmp_path, TRAJECTORY))
+    assert sure == 0.0 and worst == 0.85  # The shade is full from 4 nats on.
+    assert unsure == pytest.approx(0.85 * 2.0 / 4.0, abs=0.006)
+    assert first == "&#x27; go&#x27; (token 5): log-probability 0.000, probability 1"
+    assert second == "&#x27; to &lt;b&gt;&#x27; (token 6): log-probability -2.000, probability 0.135"
+    assert third.startswith(f"&#x27;&lt;end&gt;&#x27; (token {MARKS['end']}): log-probability -9.000")
+
+
+def test_the_page_is_whole_and_needs_nothing_else(tmp_path):
+    page = page_of(tmp_path, TRAJECTORY)
+    reader = Reader(page)
+    assert reader.open == []
+    tags = {tag for tag, _ in reader.found}
+    assert not tags & {"script", "link", "img", "iframe"}
+    assert not any(name in ("src", "href") for _, attributes in reader.found for name in attributes)
+    assert "http" not in page and "url(" not in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_what_worlds_say_is_escaped(tmp_path):
+    page = page_of(tmp_path, TRAJECTORY)
+    assert "<script>" not in page and "&lt;script&gt;" in page
+    assert "<title>&lt;t&gt;</title>" in page and "<h2>H &amp; H</h2>" in page and "w &amp; w" in page
+
+
+def test_rewards_badges_group_and_task_are_there(tmp_path):
+    page = page_of(tmp_path, TRAJECTORY)
+    assert '<span class="badge good">success</span>' in page
+    assert '<dd class="good">+1 · end</dd>' in page
+    assert "1 turn · return 1 · group 3" in page
+    assert "{&quot;goal&quot;: [1, 2]}" in page
+    assert "invalid action" not in page
+
+
+def test_turns_without_tokens_show_their_text(tmp_path):
+    turn = Turn(turn=0, observation="a / b", action="go <x>", thought="so", valid=False, reward=-1.0)
+    page = page_of(tmp_path, Trajectory(id="p", world="w", turns=(turn,)))
+    assert said(page) == []
+    assert '<pre class="">a\nb</pre>' in page
+    assert "go &lt;x&gt;" in page and ">so</pre>" in page
+    assert '<span class="badge bad">invalid action</span>' in page
+    assert '<span class="badge quiet">unfinished</span>' in page
+    assert '<dd class="bad">-1</dd>' in page
+    # Without a tokenizer, tokens are not shown either.
+    page = page_of(tmp_path, TRAJECTORY, tokenizer=None)
+    assert said(page) == [] and "go to &lt;b&gt;" in page and "Probability" not in page
+
+
+def test_texts_of_tokens():
+    assert token_texts(TOKENIZER, TOKENS) == ["<observation>", "stay", "<act>", " go", " to <b>", "<end>"]
+    tokenizer = byte_level()
+    text = "a é"
+    tokens = tokenizer.encode(text)
+    # The two bytes of the accent are no text of their own.
+    assert token_texts(tokenizer, tokens) == ["a", " ", "\ufffd", "\ufffd"]
+
+
+def test_only_files_that_are_wanted_are_written(tmp_path):
+    both = save_transcripts([TRAJECTORY], TOKENIZER, html=tmp_path / "x/a.html", jsonl=tmp_path / "y/a.jsonl")
+    assert both == {"html": str(tmp_path / "x/a.html"), "jsonl": str(tmp_path / "y/a.jsonl")}
+    assert list(read_trajectories(both["jsonl"])) == [TRAJECTORY]
+    assert save_transcripts([TRAJECTORY], TOKENIZER) == {"html": None, "jsonl": None}
+    nothing = save_transcripts([], TOKENIZER, html=tmp_path / "b.html", jsonl=tmp_path / "b.jsonl")
+    assert nothing == {"html": None, "jsonl": None}
+    assert not (tmp_path / "b.html").exists()

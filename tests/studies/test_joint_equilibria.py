@@ -1,0 +1,28 @@
+"""Joint equilibria of games: what the study reports."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from jaxagents.games.correlated import max_gini
+from jaxagents.games.definitions.normal_form import from_payoffs
+from jaxagents.studies.joint_equilibria import solve_games
+
+
+def test_meta_solvers_are_measured_in_every_game():
+    prisoners = from_payoffs([np.array([[3.0, 5.0], [2.0, 4.0]]), np.array([[3.0, 1.0], [5.0, 1.0]])])
+    told = solve_games(
+        0, solver=partial(max_gini, coarse=True), coarse=True, games={"dilemma": prisoners}, num_iterations=3
+    )
+    assert set(told) == {f"{name}_dilemma" for name in ("cce_gap", "ce_gap", "value", "welfare", "policies")}
+    # Row gains 0.5 by the first action; column, uniform worth 2.5 against rows alike, 1.5 by its first.
+    np.testing.assert_allclose(told["cce_gap_dilemma"], [2.0, 0.0, 0.0], atol=1e-5)
+    np.testing.assert_allclose(told["value_dilemma"], [3.5, 3.0, 3.0], atol=1e-5)
+    np.testing.assert_allclose(told["welfare_dilemma"], [6.0, 6.0, 6.0], atol=1e-5)
+    assert told["policies_dilemma"] == [1.0, 2.0, 2.0]
+
+
+def test_without_games_there_is_nothing_to_solve():
+    with pytest.raises(ValueError, match="`games` must be at least one, got none"):
+        solve_games(0, solver=max_gini, coarse=True, games={})
