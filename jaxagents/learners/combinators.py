@@ -74,6 +74,31 @@ def replace_innermost(state: State, change: Callable[[State], State]) -> State:
     return state.replace(inner=replace_innermost(state.inner, change))
 
 
-def innermost(state: State) -> State:
-    """Returns the state of the learner that no other one is inside of."""
-    return innermost(state.inner) if hasattr(state, "inner") else state
+def side_by_side(learner: Learner, num_members: int) -> Learner:
+    """Makes `num_members` copies of a learner, each with a state and batches of its own.
+
+    Args:
+        learner: of one member.
+        num_members: P.
+
+    Returns:
+        The learner; leaves of its state, batches and metrics are `[P, ...]`, and so is what it starts from: parameters
+        or states of all members.
+    """
+
+    def init(key: Array, start: State | Params | None = None) -> State:
+        keys = jax.random.split(key, num_members)
+        return jax.vmap(learner.init, in_axes=(0, None if start is None else 0))(keys, start)
+
+    def update(state: State, key: Array, batch: PyTree) -> tuple[State, Metrics]:
+        return jax.vmap(learner.update)(state, jax.random.split(key, num_members), batch)
+
+    def partition(state: State) -> PyTree:
+        return jax.tree.map(lambda axis: axis if axis == REPLICATED else axis + 1, partition_of(learner, state))
+
+    return Learner(
+        init=init,
+        update=update,
+        partition=partition,
+        acting=jax.vmap(lambda state: params_to_act(learner, state)),
+    )

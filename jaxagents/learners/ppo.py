@@ -159,9 +159,7 @@ def make_ppo(
             params, opt_state, stopped = carry
             minibatch = _take(sequences, index)
             grads, metrics = jax.grad(loss, has_aux=True)(params, minibatch, state.hyperparameters)
-            *new, gradient_norm = descend(
-                grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable
-            )
+            *new, gradient_norm = descend(grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable)
             metrics = mean(metrics) | {"gradient_norm": gradient_norm}
             if target_kl is not None:
                 stopped = stopped | (metrics["approximate_kl"] > state.hyperparameters["target_kl"])

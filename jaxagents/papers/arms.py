@@ -17,7 +17,7 @@ from jaxagents.training.build import Stage, build_stage, resolve, stage_configs
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import DevicesConfig, config_hash, make_section
 from jaxagents.training.loop import chunk_periods, played_steps
-from jaxagents.types import LanguagePolicy, Params
+from jaxagents.types import LanguagePolicy, Params, PyTree
 
 Curves = dict[str, dict[str, list]]  # metric -> {"steps": [points], "values": [points]}
 
@@ -147,12 +147,13 @@ def train_seeds(
     """
     rows: list[tuple[int, dict[str, np.ndarray]]] = []
     grouped = len(seeds) > 1
-    if params is not None and grouped:
-        params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), params)
+    start: PyTree | None = params
+    if start is not None and grouped:
+        start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), start)
     before = 0
     for index, stage in enumerate(stages, start=first_stage):
         starts = np.asarray(seeds, np.uint32) + np.uint32(index)
-        state = stage.runner.init(starts if grouped else starts[0], params)
+        state = stage.runner.init(starts if grouped else starts[0], start)
         periods, update, steps = chunk_periods(stage), 0, before
         budget = before + stage.num_updates * stage.steps_per_update
         while steps < budget:
@@ -167,7 +168,7 @@ def train_seeds(
             if progress is not None:
                 progress.update(steps, row)
         before = steps
-        params = stage.runner.params(state)
+        params, start = stage.runner.params(state), stage.runner.to_global(state).learner
     return _curves(rows, len(seeds)), params
 
 

@@ -19,7 +19,8 @@ class Runner(NamedTuple):
     """A program placed on devices.
 
     Attributes:
-        init: `(seed, params=None) -> state`; `seed` is a number, or an array of one number per seed of the program.
+        init: `(seed, start=None) -> state`; `start` is that of `Learner.init`, `seed` is a number, or an array of one
+            number per seed of the program.
         run: `(state, num_updates) -> (state, metrics)`: a chunk of updates as one compiled program, whatever their
             number; donates the state and returns at once. A metric without a count in the chunk is NaN.
         params: `(state) -> params` that policies act with, on every device.
@@ -110,10 +111,10 @@ def place(program: Program, *, mode: Mode, devices: list[jax.Device]) -> Runner:
     abstract = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
     )
-    initialise = jax.jit(lambda seed, params: program.init(_key_of(seed), params), out_shardings=shardings)
+    initialise = jax.jit(lambda seed, start: program.init(_key_of(seed), start), out_shardings=shardings)
 
-    def init(seed: int | np.ndarray, params: Params | None = None) -> TrainState:
-        return initialise(np.asarray(seed, np.uint32), params)
+    def init(seed: int | np.ndarray, start: PyTree | None = None) -> TrainState:
+        return initialise(np.asarray(seed, np.uint32), start)
 
     def chunk(state: TrainState, num_updates: Array) -> tuple[TrainState, dict[str, Array]]:
         state, means = run_updates(program, state, num_updates)
@@ -159,7 +160,7 @@ def _place_pmap(
         return state, jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], metrics)
 
     return Runner(
-        init=lambda seed, params=None: split(init(seed, params)),
+        init=lambda seed, start=None: split(init(seed, start)),
         run=run,
         params=lambda state: merge(state).learner.params,
         to_global=merge,

@@ -116,9 +116,9 @@ class Learner(NamedTuple):
 
     Attributes:
         init: `(key, start=None) -> state`. `start` is the whole state of a learner of an earlier stage, or parameters.
-            From a state of the same kind, all that was learned survives: critics, targets and moments of optimisers, but
-            not replay buffers; from others the parameters do. Hyper-parameters, schedules, counts and frozen references
-            are those of the new stage.
+            From a state of the same kind, all that was learned survives: critics, targets and moments of optimisers,
+            but not replay buffers; from others the parameters do. Hyper-parameters, schedules, counts and frozen
+            references are those of the new stage.
         update: `(state, key, batch) -> (state, metrics)`. `state.params` is what is learned and evaluated.
         partition: `(state) -> pytree` of int, the axis over which devices split a leaf (replay buffers), or
             `REPLICATED`; None when every leaf is replicated.
