@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 def main(config: DictConfig) -> None:
     """Writes `README.md` into the folder of results; the last line on stdout is one JSON object."""
     quick = "runs/reproduce" if config.quick else None
-    path = write_paper_report(config.results_folder or quick or ROOT / "experiments" / "results")
+    path = write_paper_report(config.results_folder or quick or ROOT / "experiments" / "results", ROOT / "configs")
     print(json.dumps({"report": str(path.resolve())}))
 
 

@@ -14,7 +14,7 @@ from jaxagents.types import Array
 class PackedBatch:
     """Rows of L tokens, each of which holds several sequences one after the other.
 
-    A token must see those before it of its own segment only.
+    A token must see those before it of its own segment only. Successful sequences share no row with others.
 
     Attributes:
         tokens: int32 `[B, L]`.
@@ -22,6 +22,8 @@ class PackedBatch:
         segment: int32 `[B, L]`, which sequence of its row a token belongs to, from 0; -1 for padding.
         positions: int32 `[B, L]`, from 0 in every segment; 0 for padding.
         loss_weight: float32 `[B, L]`, weight of the loss of predicting the token; 0 for padding.
+        thought_mask: bool `[B, L]`, the token is part of a thought.
+        success: bool `[B]`, the sequences of the row are known to have been successful; False for padding.
     """
 
     tokens: Array
@@ -29,6 +31,24 @@ class PackedBatch:
     segment: Array
     positions: Array
     loss_weight: Array
+    thought_mask: Array
+    success: Array
+
+
+class TokenSequence(NamedTuple):
+    """What goes into a row.
+
+    Attributes:
+        tokens: one or more.
+        loss_weight: of each of them.
+        thought_mask: whether each of them is part of a thought; None where none is.
+        success: of the episode; None when unknown.
+    """
+
+    tokens: Sequence[int]
+    loss_weight: Sequence[float]
+    thought_mask: Sequence[bool] | None = None
+    success: bool | None = None
 
 
 class PackCounts(NamedTuple):
@@ -48,15 +68,15 @@ class PackCounts(NamedTuple):
 
 
 def pack(
-    sequences: Sequence[tuple[Sequence[int], Sequence[float]]], length: int, *, pad: int, overlong: str = "raise"
+    sequences: Sequence[TokenSequence], length: int, *, pad: int, overlong: str = "raise"
 ) -> tuple[PackedBatch, PackCounts]:
-    """Packs sequences into as few rows as first-fit decreasing finds.
+    """Packs sequences into as few rows as first-fit decreasing finds, the successful ones first and apart.
 
-    Sequences are taken by falling length, ties in their order, and each goes into the first row that has space, after
-    what is there already. At most 11/9 of the fewest possible rows, and one more, are used.
+    Of either kind, sequences are taken by falling length, ties in their order, and each goes into the first row that
+    has space, after what is there already. At most 11/9 of the fewest possible rows, and one more, are used.
 
     Args:
-        sequences: tokens and the weight of each in the loss, one or more per sequence.
+        sequences: to be packed.
         length: L, tokens per row.
         pad: token id of padding.
         overlong: of sequences longer than a row: "raise" refuses them, "truncate" keeps their first `length` tokens,
@@ -72,11 +92,12 @@ def pack(
         Johnson (1973), Near-optimal bin packing algorithms; Dosa (2007) for the bound.
     """
     check_packing(length, overlong)
-    sizes = np.asarray([len(tokens) for tokens, _ in sequences], np.int64)
-    for index, (tokens, weights) in enumerate(sequences):
-        if len(tokens) != len(weights) or len(tokens) == 0:
+    sizes = np.asarray([len(sequence.tokens) for sequence in sequences], np.int64)
+    for index, (size, sequence) in enumerate(zip(sizes, sequences)):
+        weights = len(sequence.loss_weight)
+        if size != weights or size == 0:
             raise ValueError(
-                f"`sequences[{index}]` must have tokens and one weight for each, got {len(tokens)} and {len(weights)}."
+                f"`sequences[{index}]` must have tokens and one weight for each, got {size} and {weights}."
             )
     too_long = sizes > length
     if overlong == "raise" and np.any(too_long):
@@ -93,7 +114,14 @@ def pack(
         skipped=int(np.sum(~kept)),
         lost_tokens=int(np.sum(sizes) - np.sum(used)),
     )
-    return _fill([sequences[index] for index in order], used.tolist(), length, pad), counts
+    success = np.asarray([bool(sequences[index].success) for index in order], bool)
+    parts = [
+        _fill([sequences[index] for index in order[here]], used[here].tolist(), length, pad)
+        for here in (success, ~success)
+    ]
+    batch = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+    batch.success[: len(parts[0].tokens)] = True
+    return batch, counts
 
 
 def check_packing(length: int, overlong: str) -> None:
@@ -110,18 +138,19 @@ def pad_rows(batch: PackedBatch, num_rows: int, *, pad: int) -> PackedBatch:
     return jax.tree.map(lambda rows, more: np.concatenate([rows, more]), batch, empty)
 
 
-def _fill(sequences: Sequence, sizes: Sequence[int], length: int, pad: int) -> PackedBatch:
+def _fill(sequences: Sequence[TokenSequence], sizes: Sequence[int], length: int, pad: int) -> PackedBatch:
     """Returns the rows of sequences that come by falling length, of which the first `sizes` tokens are taken."""
     rows = _first_fit(sizes, length)
     batch = _empty_rows(max(rows, default=-1) + 1, length, pad)
     ends, num_segments = [0] * len(batch.tokens), [0] * len(batch.tokens)
-    for (tokens, weights), size, row in zip(sequences, sizes, rows):
+    for sequence, size, row in zip(sequences, sizes, rows):
         place = slice(ends[row], ends[row] + size)
-        batch.tokens[row, place] = tokens[:size]
+        batch.tokens[row, place] = sequence.tokens[:size]
         batch.token_mask[row, place] = True
         batch.segment[row, place] = num_segments[row]
         batch.positions[row, place] = np.arange(size)
-        batch.loss_weight[row, place] = weights[:size]
+        batch.loss_weight[row, place] = sequence.loss_weight[:size]
+        batch.thought_mask[row, place] = False if sequence.thought_mask is None else sequence.thought_mask[:size]
         ends[row] += size
         num_segments[row] += 1
     return batch
@@ -135,6 +164,8 @@ def _empty_rows(num_rows: int, length: int, pad: int) -> PackedBatch:
         segment=np.full(shape, -1, np.int32),
         positions=np.zeros(shape, np.int32),
         loss_weight=np.zeros(shape, np.float32),
+        thought_mask=np.zeros(shape, bool),
+        success=np.zeros(num_rows, bool),
     )
 
 

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 
 from jaxagents.data.messages import text_of_call, text_of_result
-from jaxagents.data.packing import PackedBatch, check_packing, pack, pad_rows
+from jaxagents.data.packing import PackedBatch, TokenSequence, check_packing, pack, pad_rows
 from jaxagents.data.schema import Trajectory, Turn
 from jaxagents.data.trajectories import Report, parse_line, read_lines
 from jaxagents.types import Tokenizer
 
 Paths = str | Path | Sequence[str | Path]
-Sequences = list[tuple[list[int], list[float]]]
+Sequences = list[TokenSequence]
 
 LOSS_WEIGHTS = MappingProxyType({"prompt": 0.0, "observation": 0.0, "thought": 1.0, "action": 1.0})
 """Weights of the loss of predicting the tokens of each part; the policy is trained on what it said."""
@@ -44,7 +44,7 @@ def encode(trajectory: Trajectory, tokenizer: Tokenizer, *, weights: Mapping[str
         weights: weights in the loss by part; parts left out have those of `LOSS_WEIGHTS`.
 
     Returns:
-        The tokens and their weights.
+        The tokens, their weights, and which are thoughts; all sequences have the success of the trajectory.
     """
     agents = sorted({turn.agent for turn in trajectory.turns})
     return [_encode_agent(trajectory, agent, tokenizer, LOSS_WEIGHTS | dict(weights)) for agent in agents]
@@ -166,7 +166,7 @@ def _make_encoder(tokenizer: Tokenizer, weights: Mapping[str, float]) -> Callabl
 
 def _encode_agent(
     trajectory: Trajectory, agent: int, tokenizer: Tokenizer, weights: Mapping[str, float]
-) -> tuple[list[int], list[float]]:
+) -> TokenSequence:
     marks = tokenizer.marks
     parts = [("prompt", tokenizer.encode(trajectory.prompt))]
     results: list[str] = []
@@ -180,8 +180,12 @@ def _encode_agent(
         else:
             parts.append(("observation", [marks["act"]]))
         parts.append(("action", [*tokenizer.encode(_said(turn)), marks["end"]]))
-    tokens = [token for _, ids in parts for token in ids]
-    return tokens, [float(weights[part]) for part, ids in parts for _ in ids]
+    return TokenSequence(
+        tokens=[token for _, ids in parts for token in ids],
+        loss_weight=[float(weights[part]) for part, ids in parts for _ in ids],
+        thought_mask=[part == "thought" for part, ids in parts for _ in ids],
+        success=trajectory.success,
+    )
 
 
 def _said(turn: Turn) -> str:
@@ -194,25 +198,27 @@ def _read_sequences(
     """Yields where each trajectory of the files is and the sequences of it that stay."""
     check_packing(*rows)
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
-    num_kept = num_long = 0
+    num_kept = num_long = num_unknown = 0
     for path in [Path(path).resolve() for path in paths]:
-        for line in read_lines(path, on_error=on_error, report=report):
-            sequences = encoder(line.trajectory)
-            fitting = [sequence for sequence in sequences if len(sequence[0]) <= rows.length]
-            if rows.overlong == "raise" and len(fitting) < len(sequences):
-                longest = max(len(tokens) for tokens, _ in sequences)
+        for line in read_lines(path, encoder, on_error=on_error, report=report):
+            fitting = [sequence for sequence in line.value if len(sequence.tokens) <= rows.length]
+            if rows.overlong == "raise" and len(fitting) < len(line.value):
+                longest = max(len(sequence.tokens) for sequence in line.value)
                 raise ValueError(
-                    f"`row_length` must hold every sequence, got {rows.length} for the {longest} tokens of "
-                    f'{line.trajectory.id!r} in {path}; try {longest}, or overlong="truncate" or "skip".'
+                    f"`row_length` must hold every sequence, got {rows.length} for the {longest} tokens of {path}, "
+                    f'line {line.number}; try {longest}, or overlong="truncate" or "skip".'
                 )
-            num_long += len(sequences) - len(fitting)
-            kept = fitting if rows.overlong == "skip" else sequences
+            num_long += len(line.value) - len(fitting)
+            kept = fitting if rows.overlong == "skip" else line.value
             num_kept += len(kept)
+            num_unknown += sum(sequence.success is None for sequence in kept)
             if kept:
                 yield (line.content if path.suffix == ".gz" else (str(path), line.offset)), kept
     if num_long:
         done = {"truncate": "truncated", "skip": "skipped"}[rows.overlong]
         report(f"{num_long} sequences are longer than the {rows.length} tokens of a row: {done}.")
+    if 0 < num_unknown < num_kept:
+        report(f"{num_unknown} of {num_kept} sequences do not say whether they succeeded, and count as failures.")
     if not num_kept:
         raise ValueError(f"`paths` must hold a sequence of at most {rows.length} tokens, got none; try longer rows.")
 

@@ -23,14 +23,16 @@ class Line(NamedTuple):
     """A good line of a file.
 
     Attributes:
+        number: of the line, from 1.
         offset: bytes before it, after decompression.
         content: its bytes.
-        trajectory: what it says.
+        value: what was made of the trajectory.
     """
 
+    number: int
     offset: int
     content: bytes
-    trajectory: Trajectory
+    value: Any
 
 
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], *, append: bool = False) -> int:
@@ -94,16 +96,25 @@ def read_trajectories(
         ValueError: another `on_error`. While iterating: a damaged line, with file, line and field, or not a single
             good line.
     """
-    return (line.trajectory for line in read_lines(path, on_error=on_error, report=report))
+    return (line.value for line in read_lines(path, lambda trajectory: trajectory, on_error=on_error, report=report))
 
 
-def read_lines(path: str | Path, *, on_error: str = "raise", report: Report = warnings.warn) -> Iterator[Line]:
-    """As `read_trajectories`, and tells where in the file each one is."""
+def read_lines(
+    path: str | Path, convert: Callable[[Trajectory], Any], *, on_error: str = "raise", report: Report = warnings.warn
+) -> Iterator[Line]:
+    """Reads as `read_trajectories` does, and tells where in the file each trajectory is.
+
+    Args:
+        path: as there.
+        convert: makes something of each trajectory; a line for which that raises a ValueError is damaged, too.
+        on_error: as there.
+        report: as there.
+    """
     if on_error not in ("raise", "skip"):
         raise ValueError(f'`on_error` must be "raise" or "skip", got {on_error!r}.')
     path = Path(path)
     path.stat()  # A missing file fails here and not in the first iteration.
-    return _good_lines(path, on_error, report)
+    return _good_lines(path, convert, on_error, report)
 
 
 def parse_line(content: bytes) -> Trajectory:
@@ -178,8 +189,7 @@ def from_episodes(
 
 def _seat_returns(row: Episode) -> dict[str, Json]:
     """Returns what every seat of a game got in all."""
-    returns = row.extras.get("seat_return")
-    return {} if returns is None else {"seat_returns": returns.tolist()}
+    return {} if row.seat_return is None else {"seat_returns": row.seat_return.tolist()}
 
 
 def _turns_of(row: Episode, tokenizer: Tokenizer) -> tuple[Turn, ...]:
@@ -215,7 +225,7 @@ def _turns_of(row: Episode, tokenizer: Tokenizer) -> tuple[Turn, ...]:
     )
 
 
-def _good_lines(path: Path, on_error: str, report: Report) -> Iterator[Line]:
+def _good_lines(path: Path, convert: Callable[[Trajectory], Any], on_error: str, report: Report) -> Iterator[Line]:
     num_good = num_skipped = 0
     for number, (offset, content) in enumerate(_raw_lines(path), start=1):
         try:
@@ -223,7 +233,7 @@ def _good_lines(path: Path, on_error: str, report: Report) -> Iterator[Line]:
                 raise ValueError(f"the rest of the file must be gzip data, got {content}.")
             if not content.strip():
                 continue
-            line = Line(offset=offset, content=content, trajectory=parse_line(content))
+            value = convert(parse_line(content))
         except ValueError as error:
             message = f"{path}, line {number}: {error}"
             if on_error == "raise":
@@ -232,7 +242,7 @@ def _good_lines(path: Path, on_error: str, report: Report) -> Iterator[Line]:
             report(f"{message} Skipped.")
             continue
         num_good += 1
-        yield line
+        yield Line(number=number, offset=offset, content=content, value=value)
     if num_skipped:
         report(f"{path}: {num_good} trajectories read, {num_skipped} lines skipped.")
     if not num_good:

@@ -46,6 +46,8 @@ def make_transcript_collector(
     packed = load_packed(
         paths, policy.tokenizer, row_length=row_length, on_error=on_error, overlong=overlong, report=report
     )
+    if not packed.success.any():
+        report("No transcript says that it succeeded: with learner.only_success=true, nothing would be learned.")
     packed = jax.tree.map(jnp.asarray, packed)
 
     def init(key: Array, params: Params) -> PyTree:
@@ -58,13 +60,14 @@ def make_transcript_collector(
         row = jax.vmap(lambda i: jax.random.randint(jax.random.fold_in(key, i), (), 0, size))(state["index"])
         return state, packed_episodes(jax.tree.map(lambda leaf: leaf[row], packed)), {}
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_rows)
+    return Collector(init=init, collect=collect, steps_per_collect=num_rows, divided_option="num_rows")
 
 
 def packed_episodes(packed: PackedBatch) -> Episode:
     """Returns packed rows `[B, L]` as episodes of one turn, in which every transcript is an agent with its own context.
 
-    Tokens of positive weight count as sampled; the weights are `extras["loss_weight"]`.
+    A row succeeded where its transcripts did. Tokens of positive weight count as sampled; the weights are
+    `loss_weight`.
     """
     num_rows, length = packed.tokens.shape
     turn, log_prob = jnp.zeros((num_rows, length), jnp.int32), jnp.zeros((num_rows, length), jnp.float32)
@@ -73,7 +76,7 @@ def packed_episodes(packed: PackedBatch) -> Episode:
         tokens=packed.tokens,
         token_mask=packed.token_mask,
         action_mask=packed.loss_weight > 0.0,
-        thought_mask=jnp.zeros((num_rows, length), bool),
+        thought_mask=packed.thought_mask,
         position=packed.positions,
         turn=turn,
         agent=packed.segment,
@@ -85,8 +88,8 @@ def packed_episodes(packed: PackedBatch) -> Episode:
         terminated=happened,
         truncated=never,
         fingerprint=jnp.zeros((num_rows, 1), jnp.uint32),
-        success=jnp.ones(num_rows, bool),
+        success=packed.success,
         group=jnp.arange(num_rows, dtype=jnp.int32),
-        extras={"loss_weight": packed.loss_weight},
+        loss_weight=packed.loss_weight,
         layout=Layout(prompt=0, observation=1, thought=0, action=length - 1, num_turns=1, context_turns=1),
     )

@@ -66,6 +66,7 @@ def make_dialogue_collector(
         sampling=sampling,
         level=level,
         partner=policy if partner else None,
+        bootstrap=True,
     )
 
     def init(key: Array, params: Params) -> PyTree:
@@ -86,7 +87,7 @@ def make_dialogue_collector(
         episode, rounds = _fill_groups(episode, more, group_filter, group_size, max_rounds)
         return state, episode, metrics | {"rounds": rounds.astype(jnp.float32)}
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_groups * group_size)
+    return Collector(init=init, collect=collect, steps_per_collect=num_groups * group_size, divided_option="num_groups")
 
 
 def _fill_groups(
@@ -137,11 +138,10 @@ def dialogue_metrics(episode: Episode) -> Metrics:
         "invalid_action_rate": Mean(total=jnp.sum(valid * ~episode.action_valid), count=num_turns),
         "tokens_per_turn": Mean(total=sampled, count=num_turns),
     }
-    seat_return = episode.extras.get("seat_return")
-    if seat_return is not None:
+    if episode.seat_return is not None:
         own = jnp.sum(episode.reward * acting_turns(episode))
         metrics["episode_return"] = Mean(total=own, count=num_episodes)
-        totals = jnp.sum(seat_return, axis=0)
+        totals = jnp.sum(episode.seat_return, axis=0)
         metrics |= {f"return_player_{p}": Mean(total=total, count=num_episodes) for p, total in enumerate(totals)}
     if episode.layout is not None and episode.layout.thought:
         metrics["thought_tokens_per_turn"] = Mean(total=thoughts, count=num_turns)

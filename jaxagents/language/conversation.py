@@ -10,7 +10,7 @@ from flax import struct
 
 from jaxagents.language.generate import Generation, Sampling, decode
 from jaxagents.language.slots import Part, Turn, join_parts, render_observations, render_prompt_words
-from jaxagents.types import Array, LanguagePolicy, Params, PyTree
+from jaxagents.types import Array, LanguagePolicy, Layout, Params, PyTree
 
 
 @struct.dataclass
@@ -18,7 +18,8 @@ class Conversation:
     """What B rows of a policy have read and said.
 
     Attributes:
-        cache: keys and values `[B, W]`: the prompt, then a ring of one block per turn of the context.
+        cache: keys and values `[B, W]`: the prompt, then a ring of one block per turn of the context, then, where asked
+            for, room for one more observation.
         present: bool `[B, W]`, entries that belong to the conversation of the row.
         owner: int32 `[B, W]`, agent whose context an entry belongs to; the prompt belongs to all.
         position: int32 `[B, N]`, of the next token of every agent.
@@ -32,10 +33,20 @@ class Conversation:
     cursor: Array
 
 
-def begin_conversation(policy: LanguagePolicy, num_rows: int, num_agents: int = 1) -> Conversation:
-    """Returns conversations in which nothing was said; N agents have contexts of their own."""
+def begin_conversation(
+    policy: LanguagePolicy, num_rows: int, num_agents: int = 1, *, successors: bool = False
+) -> Conversation:
+    """Returns conversations in which nothing was said.
+
+    Args:
+        policy: speaks.
+        num_rows: B.
+        num_agents: N, each with a context of its own.
+        successors: makes room for `value_successors` where a context holds a whole episode.
+    """
     layout = policy.layout
     width = layout.prompt + min(layout.context_turns, layout.num_turns) * layout.slot
+    width += layout.observation if successors and layout.context_turns >= layout.num_turns else 0
     return Conversation(
         cache=policy.model.init_cache(num_rows, width),
         present=jnp.zeros((num_rows, width), bool),
@@ -106,18 +117,16 @@ def answer(
         The conversations and the turn, leaves `[B, S]` and `[B]`; what a world says about it is missing.
     """
     layout, marks = policy.layout, policy.tokenizer.marks
-    ring = (talk.present.shape[1] - layout.prompt) // layout.slot
+    ring, spare = _blocks(layout, talk)
     start = layout.prompt + (talk.cursor % ring) * layout.slot
     num_rows = observation.shape[0]
     player = jnp.zeros(num_rows, jnp.int32) if player is None else player
     live = jnp.ones(num_rows, bool) if live is None else live
-    talk, first_position = _open_block(talk, player, start, layout.slot)
-    own = (talk.owner == player[:, None]) | (jnp.arange(talk.owner.shape[1]) < layout.prompt)[None]
-    work = talk.replace(position=first_position)
-    extend, say = partial(_extend, policy, params), partial(_decode, policy, params, sampling, live)
     tokens, mask = render_observations(policy, observation)
     parts = [Part(tokens=tokens, mask=mask & live[:, None])]
-    work, hidden = extend(work, own, tokens, parts[0].mask, start)
+    work, own, hidden = _read(policy, params, talk, player, parts[0], start, layout.slot)
+    first_position = work.position - jnp.sum(parts[0].mask, axis=1)
+    extend, say = partial(_extend, policy, params), partial(_decode, policy, params, sampling, live)
     index = start + layout.observation
     if layout.thought:
         work, said = say(work, own, hidden, index, keys[:, 0], stop="act", max_new_tokens=layout.thought)
@@ -129,12 +138,36 @@ def answer(
         hidden = jnp.where(said.stopped[:, None], said.hidden, forced)
         index = index + layout.thought + 1
     work, said = say(
-        work, own, hidden, index, keys[:, 1], stop="end", max_new_tokens=layout.action, write_last=ring > 1
+        work, own, hidden, index, keys[:, 1], stop="end", max_new_tokens=layout.action, write_last=ring > 1 or spare > 0
     )
     parts.append(_said(said, thought=False))
     speaks = player[:, None] == jnp.arange(talk.position.shape[1])[None]
     position = jnp.where(speaks, work.position[:, None], talk.position)
     return work.replace(position=position, cursor=talk.cursor + 1), join_parts(parts, first_position)
+
+
+def value_successors(policy: LanguagePolicy, params: Params, talk: Conversation, observation: Array) -> Array:
+    """Computes the value of what follows the last turn: that of its first token, had the episode gone on.
+
+    The first agent reads an observation as in `answer`, and forgets it. Where a context holds a whole episode, all of
+    it is seen, else the newest `layout.context_turns` turns, the new one included.
+
+    Args:
+        policy: judges; has a value head.
+        params: of the model.
+        talk: of `begin_conversation(..., successors=True)`, after the last turn.
+        observation: int32 `[B, K]` word ids.
+
+    Returns:
+        float32 `[B]`.
+    """
+    layout, player = policy.layout, jnp.zeros(observation.shape[0], jnp.int32)
+    ring, spare = _blocks(layout, talk)
+    block = ring if spare else talk.cursor % ring
+    tokens, mask = render_observations(policy, observation)
+    part = Part(tokens=tokens, mask=mask)
+    _, _, hidden = _read(policy, params, talk, player, part, layout.prompt + block * layout.slot, spare or layout.slot)
+    return policy.model.value(params, hidden)
 
 
 def parse_action(policy: LanguagePolicy, turn: Turn, num_words: int) -> tuple[Array, Array]:
@@ -202,6 +235,22 @@ def make_answer(policy: LanguagePolicy, num_words: int) -> Callable[..., tuple[A
         return (action[0] if one else action), carry
 
     return answer_once
+
+
+def _blocks(layout: Layout, talk: Conversation) -> tuple[int, int]:
+    """Returns the blocks of the ring, and the tokens of room behind it."""
+    return divmod(talk.present.shape[1] - layout.prompt, layout.slot)
+
+
+def _read(
+    policy: LanguagePolicy, params: Params, talk: Conversation, player: Array, part: Part, start: Array, size: int
+) -> tuple[Conversation, Array, Array]:
+    """Reads an observation into a block; returns who reads on, bool `[B, W]` what is its own, and its hidden state."""
+    talk, first_position = _open_block(talk, player, start, size)
+    own = (talk.owner == player[:, None]) | (jnp.arange(talk.owner.shape[1]) < policy.layout.prompt)[None]
+    work = talk.replace(position=first_position)
+    work, hidden = _extend(policy, params, work, own, part.tokens, part.mask, start)
+    return work, own, hidden
 
 
 def _open_block(talk: Conversation, player: Array, start: Array, size: int) -> tuple[Conversation, Array]:

@@ -113,7 +113,7 @@ def make_demonstration_collector(
         episode = demonstrate(*choose(state, key))
         return state, episode, dialogue_metrics(episode)
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_episodes)
+    return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
 
 
 def make_demonstrated_collector(
@@ -154,7 +154,7 @@ def make_demonstrated_collector(
             raise ValueError(f"`{name}` must be at least 1, got {count}.")
     demonstrate = make_demonstrations(environment, policy, level=level)
     sampling = Sampling(temperature=temperature)
-    play = make_dialogue(environment, policy, group_size=group_size, sampling=sampling, level=level)
+    play = make_dialogue(environment, policy, group_size=group_size, sampling=sampling, level=level, bootstrap=True)
     init, choose = make_task_choice(num_groups, num_tasks, tasks_seed)
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Demonstrated, Metrics]:
@@ -166,7 +166,7 @@ def make_demonstrated_collector(
         batch = Demonstrated(own=own, demonstration=demonstration.replace(group=state["index"]))
         return state, batch, dialogue_metrics(own)
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_groups * group_size)
+    return Collector(init=init, collect=collect, steps_per_collect=num_groups * group_size, divided_option="num_groups")
 
 
 def make_task_choice(

@@ -9,7 +9,14 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.environments.text.splits import level_of
-from jaxagents.language.conversation import Conversation, answer, begin_conversation, parse_action, read_prompts
+from jaxagents.language.conversation import (
+    Conversation,
+    answer,
+    begin_conversation,
+    parse_action,
+    read_prompts,
+    value_successors,
+)
 from jaxagents.language.generate import Sampling
 from jaxagents.language.slots import (
     Turn,
@@ -36,6 +43,7 @@ class _Loop:
         upcoming: int32, the next episode to start.
         turns: `Turn` with leaves `[N, T, ...]`.
         success: bool `[N]`.
+        bootstrap_value: float32 `[N]`, of what would have followed an episode that was cut; None where nobody asks.
     """
 
     talk: tuple[Conversation, ...]
@@ -46,6 +54,7 @@ class _Loop:
     upcoming: Array
     turns: Turn
     success: Array
+    bootstrap_value: Array | None
 
 
 def make_dialogue(
@@ -57,6 +66,7 @@ def make_dialogue(
     sample_task: Callable[..., PyTree] | None = None,
     level: int | Sequence[int] | None = None,
     partner: LanguagePolicy | None = None,
+    bootstrap: bool = False,
 ) -> Callable[..., Episode]:
     """Makes the function that plays groups of episodes from their first to their last turn.
 
@@ -75,6 +85,9 @@ def make_dialogue(
         level: of the tasks; a list is gone through in turn.
         partner: takes all other seats of a game; `policy` itself, or one with another model but the same tokenizer and
             slots. In episode i the policy has seat `i % num_players`. What a partner says does not count as sampled.
+        bootstrap: where the model has a value head and the world one seat, `Episode.bootstrap_value` of those that
+            were cut, by the world or by `layout.num_turns`, is the value of the observation that followed, had they
+            gone on. Games do not show the observations of all seats at their end, and have none.
 
     Returns:
         `(params, key, group int32 [n], num_rows=None, *, temperature=None) -> Episode` of the `N = n * G` episodes of
@@ -90,6 +103,9 @@ def make_dialogue(
         raise ValueError(f"`group_size` must be at least 1, got {group_size}.")
     if partner is not None:
         _require_partner(environment, policy, partner)
+    bootstrap = bootstrap and policy.model.value is not None and environment.num_players == 1
+    if bootstrap:
+        _require_room(policy)
     speakers = (policy,) if partner is None else (policy, partner)
     sampling = Sampling() if sampling is None else sampling
     sample_task = environment.sample_task if sample_task is None else sample_task
@@ -108,7 +124,7 @@ def make_dialogue(
         index = (group[:, None] * group_size + jnp.arange(group_size)[None]).reshape(-1)
         keys = jax.vmap(lambda i: jax.random.fold_in(play_key, i))(index)
         row = min(num_rows or num_episodes, num_episodes)
-        loop = _begin(environment, everyone, start, prompts, row, num_episodes, group_size)
+        loop = _begin(environment, everyone, start, prompts, row, num_episodes, group_size, bootstrap)
 
         def step(loop: _Loop) -> _Loop:
             loop, over = take_turn(keys, index, loop)
@@ -123,7 +139,7 @@ def make_dialogue(
             success=loop.success,
             group=repeat(group),
             task=jax.tree.map(repeat, task),
-        )
+        ).replace(bootstrap_value=loop.bootstrap_value)
 
     return play
 
@@ -138,6 +154,15 @@ def _require_partner(environment: Environment, policy: LanguagePolicy, partner: 
         )
 
 
+def _require_room(policy: LanguagePolicy) -> None:
+    needed, most = policy.layout.length + policy.layout.observation, policy.model.max_positions
+    if most is not None and most < needed:
+        raise ValueError(
+            f"`model.max_positions` must hold an episode and the observation that follows it, {needed} tokens, for a "
+            f"model with a value head, got {most}; try fewer `num_turns`."
+        )
+
+
 def _begin(
     environment: Environment,
     everyone: Speakers,
@@ -146,6 +171,7 @@ def _begin(
     num_rows: int,
     num_episodes: int,
     group_size: int,
+    bootstrap: bool,
 ) -> _Loop:
     episode = jnp.arange(num_rows, dtype=jnp.int32)
     state, timestep = jax.tree.map(lambda leaf: leaf[episode // group_size], start)
@@ -153,7 +179,7 @@ def _begin(
     fresh = jnp.ones(num_rows, bool)
 
     def talk(speaker: LanguagePolicy, params: Params) -> Conversation:
-        nothing = begin_conversation(speaker, num_rows, environment.num_players)
+        nothing = begin_conversation(speaker, num_rows, environment.num_players, successors=bootstrap)
         return read_prompts(speaker, params, nothing, prompt, fresh)
 
     return _Loop(
@@ -165,6 +191,7 @@ def _begin(
         upcoming=jnp.int32(num_rows),
         turns=empty_turns(policy.layout, num_episodes, environment.num_players),
         success=jnp.zeros(num_episodes, bool),
+        bootstrap_value=jnp.zeros(num_episodes) if bootstrap else None,
     )
 
 
@@ -212,15 +239,30 @@ def _take_turn(
     )
     over = live & (turn.terminated | turn.truncated)
     put = partial(_put, loop.episode, loop.turn)
+    ended = jnp.where(over, loop.episode, num_episodes)
+    bootstrap_value = loop.bootstrap_value
+    if bootstrap_value is not None:
+        value = _value_cut(*everyone[0], talk[0], timestep.observation, over & turn.truncated)
+        bootstrap_value = bootstrap_value.at[ended].set(value, mode="drop")
     loop = loop.replace(
         talk=tuple(talk),
         state=state,
         timestep=timestep,
         turn=loop.turn + 1,
         turns=jax.tree.map(put, loop.turns, turn),
-        success=loop.success.at[jnp.where(over, loop.episode, num_episodes)].set(timestep.info["success"], mode="drop"),
+        success=loop.success.at[ended].set(timestep.info["success"], mode="drop"),
+        bootstrap_value=bootstrap_value,
     )
     return loop, over
+
+
+def _value_cut(policy: LanguagePolicy, params: Params, talk: Conversation, observation: Array, cut: Array) -> Array:
+    """Returns the value of what follows rows that are cut, zero in others; nothing is computed while none is."""
+
+    def value() -> Array:
+        return jnp.where(cut, value_successors(policy, params, talk, observation), 0.0)
+
+    return jax.lax.cond(jnp.any(cut), value, lambda: jnp.zeros(cut.shape))
 
 
 def _refill(

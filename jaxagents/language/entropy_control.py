@@ -30,7 +30,7 @@ def make_entropy_control_collector(
     Further groups are played at the high temperature where the entropy of the last batch was below the target, else at
     the low one. Of their episodes, those that succeeded in a group in which not all did are control samples. Up to
     `max_control` of them, and half as many where the entropy is not below the target, take the places of the last
-    episodes of the batch, marked in `extras["control"]`. `ops.turn_credit.controlled` gives them their advantage.
+    episodes of the batch, marked in `control`. `ops.turn_credit.controlled` gives them their advantage.
 
     Args:
         environment: a text world, single instance.
@@ -61,7 +61,7 @@ def make_entropy_control_collector(
     Deviation: each device steers by the entropy of its own part of the batch.
     """
     _check(num_groups, group_size, target_entropy, max_control, control_share, high_temperature, low_temperature)
-    play = make_dialogue(environment, policy, group_size=group_size, level=level)
+    play = make_dialogue(environment, policy, group_size=group_size, level=level, bootstrap=True)
     steps = (num_groups + _num_further(num_groups, control_share)) * group_size
 
     def init(key: Array, params: Params) -> PyTree:
@@ -91,7 +91,7 @@ def make_entropy_control_collector(
         state = state | {"entropy": jnp.full(local, entropy.value)}
         return state, mixed, dialogue_metrics(episode) | metrics
 
-    return Collector(init=init, collect=collect, steps_per_collect=steps)
+    return Collector(init=init, collect=collect, steps_per_collect=steps, divided_option="num_groups")
 
 
 def _num_further(num_groups: int, control_share: float) -> int:
@@ -113,7 +113,7 @@ def mix_in(episode: Episode, control: Episode, limit: Array) -> tuple[Episode, A
         limit: int32 `[]`, most episodes that are replaced.
 
     Returns:
-        The episodes with `extras["control"]`, and where they were replaced, both bool `[B]`.
+        The episodes with `control`, and where they were replaced, both bool `[B]`.
     """
     num_episodes, num_control = episode.success.shape[0], control.success.shape[0]
     difference, _ = difference_from_group(control.success.astype(jnp.float32), same_group(control))
@@ -127,7 +127,7 @@ def mix_in(episode: Episode, control: Episode, limit: Array) -> tuple[Episode, A
         return jnp.where(replaced.reshape(-1, *(1,) * (old.ndim - 1)), new[source], old)
 
     mixed = jax.tree.map(choose, episode, control)
-    return mixed.replace(extras={**mixed.extras, "control": replaced}), replaced
+    return mixed.replace(control=replaced), replaced
 
 
 def _check(

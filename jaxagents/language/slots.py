@@ -164,12 +164,12 @@ def assemble(
 
     Returns:
         The episodes. In games, the reward of a turn is what its seat earned until its next turn or the end, and
-        `extras["seat_return"]` `[N, P]` is what every seat got in all.
+        `seat_return` `[N, P]` is what every seat got in all.
     """
     num_episodes = turns.valid.shape[0]
-    reward, extras = turns.reward, {}
+    reward, seat_return = turns.reward, None
     if reward.ndim == 3:
-        extras["seat_return"] = jnp.sum(jnp.where(turns.valid[:, :, None], reward, 0.0), axis=1)
+        seat_return = jnp.sum(jnp.where(turns.valid[:, :, None], reward, 0.0), axis=1)
         reward = jax.vmap(reward_until_next_turn)(reward, turns.agent, turns.valid)
     tokens, mask = prompts
 
@@ -199,6 +199,6 @@ def assemble(
         success=success,
         group=group,
         task=task,
-        extras=extras,
+        seat_return=seat_return,
         layout=layout,
     )

@@ -70,12 +70,13 @@ def make_interleaved(
 
     Args:
         reinforcement: a policy-gradient learner of `Episode` batches, or one around it.
-        supervised: a supervised learner of `Episode` batches with the same optimiser, made for one device.
+        supervised: a supervised learner of `Episode` batches with the same optimiser and `axis_name`.
         example: a batch as arrays or `ShapeDtypeStruct`s; gives the shapes.
         choose: `(success bool [n, G], key) -> bool [n]`, the tasks whose demonstrations are to wait.
         batch_size: demonstrations per supervised step.
         capacity: C, demonstrations that can wait; the oldest ones are forgotten.
-        axis_name: mapped device axis. Every device holds the demonstrations of all, and makes the same supervised step.
+        axis_name: mapped device axis. Every device holds the demonstrations of all, and takes its share of those of a
+            step, or all of them where they do not divide.
 
     Returns:
         The learner of `Demonstrated` batches. Metrics are those of the reinforcement, and `demonstrations` (used up in
@@ -105,7 +106,7 @@ def make_interleaved(
     def imitate(inner: State, key: Array, demonstrations: Episode) -> State:
         def step(state: PolicyGradientState) -> PolicyGradientState:
             shown = SupervisedState(params=state.params, opt_state=state.opt_state)
-            shown, _ = supervised.update(shown, key, demonstrations)
+            shown, _ = supervised.update(shown, key, _share_of_device(demonstrations, axis_name))
             return state.replace(params=shown.params, opt_state=shown.opt_state)
 
         return replace_innermost(inner, step)
@@ -243,7 +244,13 @@ def make_agent(
         steps = optimizer(num_updates * num_epochs * num_minibatches)
         return make_interleaved(
             agent.make_learner(collector, num_updates),
-            make_supervised(agent.policy.model, steps, microbatch_tokens=microbatch_tokens, trainable=trainable),
+            make_supervised(
+                agent.policy.model,
+                steps,
+                microbatch_tokens=microbatch_tokens,
+                trainable=trainable,
+                axis_name=axis_name,
+            ),
             _example(agent.policy, collector),
             choose=choose,
             batch_size=batch_size,
@@ -268,6 +275,16 @@ def _example(policy: LanguagePolicy, collector: Collector) -> Demonstrated:
             "try collector=demonstrated."
         )
     return example
+
+
+def _share_of_device(demonstrations: Episode, axis_name: str | None) -> Episode:
+    """Returns the rows that this device learns from: its own part, or all where they do not divide."""
+    num_devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
+    size, rest = divmod(demonstrations.success.shape[0], num_devices)
+    if num_devices == 1 or rest:
+        return demonstrations
+    start = jax.lax.axis_index(axis_name) * size
+    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), demonstrations)
 
 
 def _put_in_front(waiting: Episode, filled: Array, fresh: Episode, chosen: Array) -> tuple[Episode, Array]:

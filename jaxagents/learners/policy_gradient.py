@@ -140,7 +140,7 @@ def make_policy_gradient(
     def prepare(state: PolicyGradientState, bound: Mapping[str, Slot], episode: Episode):
         for name, slot in bound.items():
             episode = slot(episode)[0] if name.startswith("reward/") else episode
-        episode = episode.replace(extras={**episode.extras, "keep": bound["group_filter"](episode)[0]})
+        episode = episode.replace(keep=bound["group_filter"](episode)[0])
         value = None if model.value is None else _unfold(layout, judge(state.params, episode).value)
         credit, noted = bound["advantage"](episode, value, axis_name=axis_name)
         referee = None if state.reference is None else _unfold(layout, judge(state.reference, episode).log_prob)
@@ -337,7 +337,7 @@ def _shuffle(key: Array, episode: Episode, num_epochs: int, num_minibatches: int
 def _describe(batch: TokenBatch, episode: Episode) -> dict[str, Mean]:
     """Computes what is known before the gradient, exactly over devices and chunks."""
     count = jnp.sum(batch.mask, dtype=jnp.float32)
-    keep = episode.extras["keep"]
+    keep = episode.keep
     return {
         "advantage_magnitude": Mean(total=jnp.sum(jnp.abs(batch.advantage) * batch.mask), count=count),
         "kept_fraction": Mean(total=jnp.sum(keep, dtype=jnp.float32), count=jnp.float32(keep.shape[0])),

@@ -25,6 +25,7 @@ from jaxagents.types import (
     LanguagePolicy,
     Layout,
     Learner,
+    Mean,
     Metrics,
     Params,
     PyTree,
@@ -131,13 +132,14 @@ def make_progress_rewards(
         estimator, opt_state = jax.lax.fori_loop(
             1, num_estimator_steps, lambda _, fitted: fit(*fitted, episode)[:2], (estimator, opt_state)
         )
-        told = {
-            "progress_loss": jnp.mean(jnp.square(jnp.sum(progress, axis=1) - episode_return(episode))),
-            "executable_fraction": jnp.sum(episode.valid & episode.action_valid) / jnp.sum(episode.valid),
-        }
-        if axis_name is not None:
-            told = jax.lax.pmean(told, axis_name)
         executed = (episode.valid & episode.action_valid).astype(jnp.float32)
+        loss = jnp.mean(jnp.square(jnp.sum(progress, axis=1) - episode_return(episode)))
+        own_metrics = {
+            "progress_loss": loss if axis_name is None else jax.lax.pmean(loss, axis_name),
+            "executable_fraction": Mean(
+                total=jnp.sum(executed), count=jnp.sum(episode.valid, dtype=jnp.float32)
+            ),  # Devices play different numbers of turns.
+        }
         reward = state.numbers["contribution"] * progress + state.numbers["grounding"] * executed
         inner, metrics = learner.update(state.inner, key, episode.replace(reward=reward))
         ready = state.num_updates >= num_exploring
@@ -148,7 +150,7 @@ def make_progress_rewards(
             opt_state=opt_state,
             num_updates=state.num_updates + 1,
         )
-        return state, dict(metrics) | told
+        return state, dict(metrics) | own_metrics
 
     return wrap(learner, init, update)
 

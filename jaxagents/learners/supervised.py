@@ -66,7 +66,7 @@ def make_supervised(
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The learner. `extras["loss_weight"]` (`[B, L]`), where episodes have it, multiplies the weights; the metric
+        The learner. `loss_weight`, where episodes have it, multiplies the weights; the metric
         `probability` is that of a token, averaged.
 
     Raises:
@@ -101,7 +101,7 @@ def make_supervised(
         mask = episode.action_mask & (episode.success[:, None] | (not only_success))
         weight = aggregation(mask, axis_name=axis_name)
         weight = weight * jnp.where(episode.thought_mask, thought_weight, action_weight)
-        weight = weight * episode.extras.get("loss_weight", 1.0)
+        weight = weight if episode.loss_weight is None else weight * episode.loss_weight
         valid = episode.valid & jnp.any(mask, axis=1, keepdims=True)
         num_turns = valid.reshape(-1) if is_folded(layout) else jnp.sum(valid, axis=1)
         grads, metrics = microbatches.total(

@@ -1,7 +1,7 @@
 """Credit assignment for episodes of text: `(episode, value, *, axis_name, ...) -> Credit`.
 
 `value[b, l]`, where an estimator uses it, is V of the context that token `l` of row `b` was sampled from. No gradient
-flows through credit. Groups lie on one device as a whole; rows that a filter dropped (`extras["keep"]`) count nowhere.
+flows through credit. Groups lie on one device as a whole; rows that a filter dropped (`keep`) count nowhere.
 Agents that share a row share its rewards; in games every seat has its own, which only some estimators tell apart.
 """
 
@@ -198,8 +198,8 @@ def gae_token(
         normalize: standardises advantages over the sampled tokens of the batch; targets stay as they are.
 
     Returns:
-        The credit; targets are lambda-returns. The value after the last token of an episode that did not terminate is
-        `extras["bootstrap_value"]` (`[B]`), and zero without it, as if it had terminated.
+        The credit; targets are lambda-returns. The value after the last token of an episode that was cut is
+        `bootstrap_value`, and zero without it, as if it had terminated.
 
     Raises:
         ValueError: there are no values, or it is a game of several seats.
@@ -291,12 +291,12 @@ def _require_value(value: Array | None, name: str) -> Array:
 
 
 def _bootstrap_value(episode: Episode) -> Array:
-    """Returns the value `[B]` after the last turn: that of `extras`, zero without it and where terminated."""
-    value = episode.extras.get("bootstrap_value")
+    """Returns the value `[B]` after the last turn: zero where not truncated and where nobody gave one."""
+    value = episode.bootstrap_value
     if value is None:
         return jnp.zeros(episode.success.shape, jnp.float32)
-    terminated = jnp.any(episode.terminated & episode.valid, axis=1)
-    return jnp.where(terminated, 0.0, jax.lax.stop_gradient(value))
+    truncated = jnp.any(episode.truncated & episode.valid, axis=1)
+    return jnp.where(truncated, jax.lax.stop_gradient(value), 0.0)
 
 
 def _skipping_advantage(

@@ -9,8 +9,8 @@ from jaxagents.types import Array, Episode
 
 
 def kept_rows(episode: Episode) -> Array:
-    """Returns bool `[B]`, False for rows that a group filter dropped: `extras["keep"]`, all True without it."""
-    return episode.extras.get("keep", jnp.ones_like(episode.success))
+    """Returns bool `[B]`, False for rows that count nowhere: `keep`, all True without it."""
+    return jnp.ones_like(episode.success) if episode.keep is None else episode.keep
 
 
 def credited_tokens(episode: Episode) -> Array:

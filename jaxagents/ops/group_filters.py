@@ -1,6 +1,6 @@
 """Which groups of episodes to learn from: `(episode, *, ...) -> bool [B]`, True = keep.
 
-Put the result into `extras["keep"]`; rows that an earlier filter dropped there count for nothing and stay dropped.
+Put the result into `keep`; rows that an earlier filter dropped there count for nothing and stay dropped.
 Groups lie on one device as a whole, and each device filters its own.
 """
 

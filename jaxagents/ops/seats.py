@@ -1,6 +1,6 @@
 """Seats of turn-based games: who took a turn, what it earned them, and what each seat got in all.
 
-Episodes of games have `extras["seat_return"]`, float32 `[B, P]`; others have a single seat.
+Episodes of games have a `seat_return`; others have a single seat.
 """
 
 import jax
@@ -36,8 +36,7 @@ def reward_until_next_turn(reward: Array, seat: Array, valid: Array) -> Array:
 
 def num_seats(episode: Episode) -> int:
     """Returns P, the seats of the game; 1 for episodes of no game."""
-    returns = episode.extras.get("seat_return")
-    return 1 if returns is None else returns.shape[1]
+    return 1 if episode.seat_return is None else episode.seat_return.shape[1]
 
 
 def seat_of_turn(episode: Episode) -> Array:

@@ -50,10 +50,10 @@ def controlled(
     credit: Callable[..., Credit],
     advantage: Array | float = 1.0,
 ) -> Credit:
-    """Gives the episodes of `extras["control"]` one advantage, and all others that of another estimator.
+    """Gives the episodes of `control` one advantage, and all others that of another estimator.
 
     Args:
-        episode: B episodes; `extras["control"]` bool `[B]`, none without it.
+        episode: B episodes.
         value: of the other estimator.
         axis_name: of the other estimator.
         credit: `(episode, value, *, axis_name) -> Credit`, the other estimator.
@@ -67,8 +67,7 @@ def controlled(
         Fine-tuning" (samples of another temperature).
     """
     others = credit(episode, value, axis_name=axis_name)
-    control = episode.extras.get("control")
-    if control is None:
+    if episode.control is None:
         return others
     given = to_tokens(episode, jnp.full(others.advantage.shape, advantage, others.advantage.dtype))
-    return others.replace(advantage=jnp.where(control[:, None], given, others.advantage))
+    return others.replace(advantage=jnp.where(episode.control[:, None], given, others.advantage))

@@ -130,9 +130,9 @@ def train_seeds(
 ) -> tuple[list[Curves], Params]:
     """Trains seeds side by side through all stages, and evaluates as the stages' configs say.
 
-    Seed s starts stage i from the key s + i, as the run of the experiment with `seed=s` does, whatever other seeds
-    there are: every grouping gives the same results, up to the order of floating point sums. All arms meet the same
-    keys.
+    Every seed starts every stage from the key of this pair, as the run of the experiment with this seed does, whatever
+    other seeds there are: every grouping gives the same results, up to the order of floating point sums. All arms meet
+    the same keys.
 
     Args:
         stages: built for `len(seeds)` seeds.
@@ -152,8 +152,7 @@ def train_seeds(
         start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), start)
     before = 0
     for index, stage in enumerate(stages, start=first_stage):
-        starts = np.asarray(seeds, np.uint32) + np.uint32(index)
-        state = stage.runner.init(starts if grouped else starts[0], start)
+        state = stage.runner.init(seeds if grouped else seeds[0], index, start)
         periods, update, steps = chunk_periods(stage), 0, before
         budget = before + stage.num_updates * stage.steps_per_update
         while steps < budget:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from jaxagents.papers.arms import find_metric
-from jaxagents.reporting.curves import Curve, bootstrap_band, style_axis
+from jaxagents.reporting.curves import Curve, style_axis
+from jaxagents.reporting.statistics import t_interval
 
 _COLUMNS, _MAX_PANELS = 2, 8
 _STROKES = ("-", "--", ":")  # Of the first arms, one per color, of the next ones, and so on.
@@ -75,7 +76,7 @@ def _names(results: Mapping[str, Any]) -> list[str]:
 
 def _draw_lines(axis: Any, curves: Mapping[str, Curve], looks: Mapping[str, Mapping[str, str]]) -> None:
     for arm, curve in curves.items():
-        mean, low, high = bootstrap_band(curve.values)
+        mean, low, high = t_interval(curve.values)
         axis.fill_between(curve.steps, low, high, color=looks[arm]["color"], alpha=0.15, linewidth=0)
         axis.plot(curve.steps, mean, **looks[arm], label=arm, linewidth=1.6)
     axis.legend(fontsize=7, frameon=False)
@@ -83,7 +84,7 @@ def _draw_lines(axis: Any, curves: Mapping[str, Curve], looks: Mapping[str, Mapp
 
 def _draw_points(axis: Any, curves: Mapping[str, Curve], looks: Mapping[str, Mapping[str, str]]) -> None:
     for place, (arm, curve) in enumerate(curves.items()):
-        mean, low, high = (float(number[-1]) for number in bootstrap_band(curve.values[-1:]))
+        mean, low, high = (float(number[-1]) for number in t_interval(curve.values[-1:]))
         spread = [[mean - low], [high - mean]]
         axis.errorbar(mean, -place, xerr=spread, color=looks[arm]["color"], marker="o", capsize=3)
     axis.set_yticks([-place for place in range(len(curves))], list(curves))

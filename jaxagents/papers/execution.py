@@ -18,9 +18,9 @@ from jaxagents.papers.arms import (
     logged_names,
     train_seeds,
 )
-from jaxagents.papers.spec import Paper, Variant, choose_arms
+from jaxagents.papers.spec import Paper, Variant, choose_arms, load_paper
 from jaxagents.papers.starts import Start, prepare_start, start_digest
-from jaxagents.papers.store import read_results, select_arms, write_results
+from jaxagents.papers.store import read_results, select_arms, stale_arms, write_results
 from jaxagents.papers.verdicts import judge, start_values, summarize_arms
 from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.reporting.reports import versions
@@ -113,23 +113,11 @@ def reproduce(paper: Paper, request: Request) -> dict[str, Any]:
         ValueError: an arm, a metric, a budget or the file of earlier results does not hold.
     """
     chosen = [arm.name for arm in choose_arms(paper, request.arms)]
-    variant = _variant(paper, request)
-    composed = {
-        arm.name: compose_arm(
-            paper,
-            arm,
-            request.config_folder,
-            overrides=(*variant.overrides, *request.overrides),
-            arguments=variant.arguments,
-            quick=request.quick,
-        )
-        for arm in paper.arms
-    }
+    settings = {"quick": request.quick, "full": request.full, "overrides": list(request.overrides)}
+    composed = compose_arms(paper, request.config_folder, **settings)
     results = read_results(request.results_file, paper.id)
     digests = {name: arm.digest for name, arm in composed.items()}
-    results["arms"] = select_arms(results, digests, chosen if request.redo else ())
-    used = {arm["start"] for arm in results["arms"].values()}
-    results["starts"] = {digest: start for digest, start in results["starts"].items() if digest in used}
+    results = {**select_arms(results, digests, chosen if request.redo else ()), "settings": settings}
     _require_metrics(paper, results)
     trained = next((arm for arm in composed.values() if "devices" in arm.config), None)
     if trained is not None:
@@ -147,9 +135,51 @@ def reproduce(paper: Paper, request: Request) -> dict[str, Any]:
         results["arms"].setdefault(job.composed.name, {**arm, "runs": {}})
         _run_job(paper, job, start, results, request.results_file, progress)
         job.stages.clear()  # Compiled programs are large.
-    results = conclude(paper, results)
+    order = [name for name in composed if name in results["arms"]]
+    results = conclude(paper, {**results, "arms": {name: results["arms"][name] for name in order}})
     write_results(request.results_file, results)
     return results
+
+
+def compose_arms(
+    paper: Paper, config_folder: Path, *, quick: bool = False, full: bool = False, overrides: Sequence[str] = ()
+) -> dict[str, Composed]:
+    """Composes every arm of a paper as it is now.
+
+    Args:
+        paper: see `papers.load_paper`.
+        config_folder: of the experiments.
+        quick: the paper's small variant.
+        full: its large one.
+        overrides: further ones of all arms.
+
+    Returns:
+        The arms by name.
+    """
+    variant = _variant(paper, quick, full)
+    options = {"overrides": (*variant.overrides, *overrides), "arguments": variant.arguments, "quick": quick}
+    return {arm.name: compose_arm(paper, arm, config_folder, **options) for arm in paper.arms}
+
+
+def read_conclusion(path: str | Path, config_folder: str | Path) -> dict[str, Any]:
+    """Reads results and concludes from those of today's settings; stale ones are told apart and get no verdict.
+
+    Args:
+        path: file of `experiments/reproduce.py`.
+        config_folder: holds the paper as it is now.
+
+    Returns:
+        See `conclude`.
+
+    Raises:
+        ValueError: the file is damaged, or was cut off before its verdict.
+    """
+    results = read_results(path)
+    if "verdict" not in results:
+        raise ValueError(f"`{path}` must be finished, got no verdict; run reproduce.py again.")
+    paper = load_paper(Path(config_folder) / "paper", results["paper"])
+    composed = compose_arms(paper, Path(config_folder), **results.get("settings", {}))
+    return conclude(paper, select_arms(results, {name: arm.digest for name, arm in composed.items()}))
 
 
 def conclude(paper: Paper, results: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,7 +200,8 @@ def conclude(paper: Paper, results: Mapping[str, Any]) -> dict[str, Any]:
         **results,
         **told,
         "metrics": metrics,
-        "summary": summarize_arms(paper, metrics, results),
+        "summary": summarize_arms(metrics, results),
+        "stale": summarize_arms(metrics, {"arms": stale_arms(results)}),
         "start": {metric: start_values(results, metric) for metric in metrics},
         "findings": [
             {**finding._asdict(), "measured": finding.measured and finding.measured._asdict()} for finding in findings
@@ -184,7 +215,7 @@ def conclude(paper: Paper, results: Mapping[str, Any]) -> dict[str, Any]:
 def num_seeds(paper: Paper, request: Request) -> int:
     """Returns the seeds of every arm that are asked for."""
     default = 3 if request.quick else paper.seeds
-    return 1 if paper.deterministic else request.seeds or _variant(paper, request).seeds or default
+    return 1 if paper.deterministic else request.seeds or _variant(paper, request.quick, request.full).seeds or default
 
 
 def reported_metrics(paper: Paper) -> list[str]:
@@ -192,8 +223,8 @@ def reported_metrics(paper: Paper) -> list[str]:
     return list(dict.fromkeys([paper.metric, *(expected.metric for expected in paper.expect), *paper.metrics]))
 
 
-def _variant(paper: Paper, request: Request) -> Variant:
-    return paper.when_full if request.full else paper.when_quick if request.quick else Variant()
+def _variant(paper: Paper, quick: bool, full: bool) -> Variant:
+    return paper.when_full if full else paper.when_quick if quick else Variant()
 
 
 def _make_job(paper: Paper, request: Request, composed: Composed, earlier: Mapping[str, Any] | None) -> _Job:

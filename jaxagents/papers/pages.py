@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxagents.papers.store import read_results
+from jaxagents.papers.execution import read_conclusion
+from jaxagents.papers.store import stale_arms
 from jaxagents.reporting.loggers import write_atomically
 from jaxagents.reporting.tables import describe_finding, describe_interval
 
@@ -12,19 +13,21 @@ REPORT_FILE = "README.md"
 _HEAD = """# Papers, reproduced small
 
 Written by `python experiments/report.py` from the JSON files beside it; do not edit. A number is the mean over seeds
-with its 95 % bootstrap interval. Differences are taken seed by seed; their Student interval decides, by the rule of
-`jaxagents/papers/verdicts.py`, on expectations that were written down before the runs.
+with its 95 % Student interval. Differences are taken seed by seed; their interval decides, by the rule of
+`jaxagents/papers/verdicts.py`, on expectations that were written down before the runs. Stale
+numbers were measured with earlier settings: they are shown, but not compared with new ones, and say no verdict.
 
 | paper | verdict | metric | arms | minutes |
 |---|---|---|---|---|
 """
 
 
-def write_paper_report(folder: str | Path) -> Path:
+def write_paper_report(folder: str | Path, config_folder: str | Path) -> Path:
     """Writes the page of all results in a folder.
 
     Args:
         folder: holds `<id>.json` files of `experiments/reproduce.py`, and the pictures beside them.
+        config_folder: holds the papers as they are now.
 
     Returns:
         Path of the page.
@@ -35,10 +38,7 @@ def write_paper_report(folder: str | Path) -> Path:
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"`results_folder` must be a folder of results, got {folder}; run reproduce.py first.")
-    papers = {path.stem: read_results(path) for path in sorted(folder.glob("*.json"))}
-    for name, results in papers.items():
-        if "verdict" not in results:
-            raise ValueError(f"`{folder / name}.json` must be finished, got no verdict; run reproduce.py again.")
+    papers = {path.stem: read_conclusion(path, config_folder) for path in sorted(folder.glob("*.json"))}
     sections = [_section(name, results, folder) for name, results in papers.items()]
     lines = [_line(name, results) for name, results in papers.items()]
     path = folder / REPORT_FILE
@@ -48,12 +48,12 @@ def write_paper_report(folder: str | Path) -> Path:
 
 def _line(name: str, results: Mapping[str, Any]) -> str:
     metric = results["metrics"][0]
-    arms = [f"{arm} {describe_interval(means.get(metric))}" for arm, means in results["summary"].items()]
+    arms = [f"{arm} {describe_interval(means.get(metric))}" for arm, means in _summaries(results)]
     return _row(f"[{name}](#{name})", results["verdict"], metric, "; ".join(arms), f"{results['minutes']:.1f}")
 
 
 def _section(name: str, results: Mapping[str, Any], folder: Path) -> str:
-    metrics = [metric for metric in results["metrics"] if any(metric in arm for arm in results["summary"].values())]
+    metrics = [metric for metric in results["metrics"] if any(metric in arm for _, arm in _summaries(results))]
     lines = [
         f"\n## {name}\n\n*{results['title']}*\n\n",
         f"The paper: {results['claim']}\n\n**{results['verdict'].capitalize()}.**\n\n",
@@ -61,7 +61,7 @@ def _section(name: str, results: Mapping[str, Any], folder: Path) -> str:
         "\n",
         _row("arm", "seeds", *metrics, "minutes"),
         _row(*["---"] * (len(metrics) + 3)),
-        *[_arm(arm, results, metrics) for arm in results["summary"]],
+        *[_arm(arm, means, results, metrics) for arm, means in _summaries(results)],
     ]
     for metric, values in results["start"].items():
         if values:
@@ -70,14 +70,21 @@ def _section(name: str, results: Mapping[str, Any], folder: Path) -> str:
         lines.append(f"\n{results['notes'].strip()}\n")
     if (folder / f"{name}.png").exists():
         lines.append(f"\n![{name}]({name}.png)\n")
+        if results["stale"] and not results["summary"]:
+            lines.append("\nThe picture is of the earlier settings, too.\n")
     made = results.get("versions", {})
     lines.append(f"\nMade on {made.get('device', '?')}, commit {made.get('commit', '?')[:10]}.\n")
     return "".join(lines)
 
 
-def _arm(arm: str, results: Mapping[str, Any], metrics: list[str]) -> str:
-    runs = results["arms"][arm]["runs"].values()
-    cells = [describe_interval(results["summary"][arm].get(metric)) for metric in metrics]
+def _summaries(results: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Returns means by arm: those of today's settings, then stale ones."""
+    return [*results["summary"].items(), *results["stale"].items()]
+
+
+def _arm(arm: str, means: Mapping[str, Any], results: Mapping[str, Any], metrics: list[str]) -> str:
+    runs = {**results["arms"], **stale_arms(results)}[arm]["runs"].values()
+    cells = [describe_interval(means.get(metric)) for metric in metrics]
     return _row(arm, str(len(runs)), *cells, f"{sum(run['minutes'] for run in runs):.1f}")
 
 

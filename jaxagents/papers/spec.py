@@ -37,7 +37,7 @@ class Expectation(NamedTuple):
     Attributes:
         metric: of the arms.
         kind: "higher" and "lower": the metric of the first arm is at least `margin` higher (lower) than that of the
-            second; "equal": they differ by less than `margin`; "above" and "below": that of the only arm is above or
+            second; "equal": they differ by `margin` at most; "above" and "below": that of the only arm is above or
             below `margin`.
         arms: one or two; `START` is what all arms start from.
         margin: in units of the metric.

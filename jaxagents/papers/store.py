@@ -19,7 +19,8 @@ def read_results(path: str | Path, paper_id: str | None = None) -> dict[str, Any
         paper_id: of the paper; None takes any.
 
     Returns:
-        `{"paper": id, "arms": {name: {"hash", "start", "budget", "runs": {seed: run}}}, "starts": {hash: means}, ...}`.
+        `{"paper": id, "arms": {name: {"hash", "start", "budget", "runs": {seed: run}}}, "starts": {hash: means}, ...}`;
+        arms of earlier settings are listed in `earlier`, see `select_arms`.
 
     Raises:
         ValueError: the file is damaged, or of another paper.
@@ -31,7 +32,7 @@ def read_results(path: str | Path, paper_id: str | None = None) -> dict[str, Any
         results = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(results, dict) or [key for key in _KEYS if key not in results]:
             raise ValueError(f"it lacks one of {', '.join(_KEYS)}")
-        for arm in results["arms"].values():
+        for arm in [*results["arms"].values(), *results.get("earlier", ())]:
             _ = arm["hash"], [run["curves"] for seed, run in arm["runs"].items() if int(seed) >= 0]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -53,31 +54,37 @@ def write_results(path: str | Path, results: Mapping[str, Any]) -> None:
     write_atomically(path, text + "\n")
 
 
-def select_arms(
-    results: Mapping[str, Any], digests: Mapping[str, str], redo: Sequence[str] = ()
-) -> dict[str, dict[str, Any]]:
-    """Returns the arms of earlier results that may be gone on with.
+def select_arms(results: Mapping[str, Any], digests: Mapping[str, str], redo: Sequence[str] = ()) -> dict[str, Any]:
+    """Separates results of today's settings from stale ones, which are kept and never mixed with them.
 
     Args:
         results: see `read_results`.
         digests: hash of every arm of the paper as it is now.
-        redo: arms whose earlier results are dropped.
+        redo: arms whose results of today's settings are dropped.
 
     Returns:
-        The arms that are kept.
-
-    Raises:
-        ValueError: an arm that is not redone was made with another config, or is not in the paper any more.
+        The results with today's arms, found among the earlier ones where settings were set back, in `arms`; what they
+        start from in `starts`; and all others in `earlier`, each with its name and the evaluation of its start.
     """
-    kept = {name: arm for name, arm in results["arms"].items() if name not in redo}
-    changed = [
-        f"{name} (config {arm['hash']}, now {digests.get(name, 'not an arm of it')})"
-        for name, arm in kept.items()
-        if arm["hash"] != digests.get(name)
+    stored = [
+        {"name": name, **arm, "start_evaluation": results["starts"].get(arm.get("start"))}
+        for name, arm in results["arms"].items()
     ]
-    if changed and not redo:
-        raise ValueError(
-            f"`{results['paper']}` must have the config that its earlier results were made with, got changed arms: "
-            f"{'; '.join(changed)}; try redo=true, which replaces the results of changed arms, or set them back."
-        )
-    return {name: arm for name, arm in kept.items() if arm["hash"] == digests.get(name)}
+    arms, starts, earlier = {}, {}, []
+    for arm in [*stored, *results.get("earlier", ())]:
+        name, digest, evaluation = arm["name"], arm.get("start"), arm["start_evaluation"]
+        if arm["hash"] != digests.get(name) or name in arms or starts.get(digest, evaluation) != evaluation:
+            earlier.append(arm)
+        elif name not in redo:
+            arms[name] = {key: value for key, value in arm.items() if key not in ("name", "start_evaluation")}
+            starts |= {digest: evaluation} if digest else {}
+    return {**results, "arms": arms, "starts": starts, "earlier": earlier}
+
+
+def stale_arms(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the arms of earlier settings by a name that says so."""
+    named: dict[str, dict[str, Any]] = {}
+    for arm in results.get("earlier", ()):
+        name = f"{arm['name']} (stale)"
+        named[f"{arm['name']} (stale {arm['hash'][:6]})" if name in named else name] = arm
+    return named

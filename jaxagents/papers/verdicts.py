@@ -10,13 +10,14 @@ from jaxagents.papers.arms import measure, parse_metric
 from jaxagents.papers.spec import START, Expectation, Paper
 from jaxagents.reporting.statistics import (
     Interval,
-    bootstrap_interval,
+    describe,
     interquartile_mean,
     probability_of_improvement,
     t_interval,
 )
 
 REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE, REFUSED = "reproduced", "not reproduced", "inconclusive", "refused"
+STALE = "stale: of earlier settings"
 LEAST_SEEDS = 3
 
 
@@ -49,11 +50,10 @@ def decide(expectation: Expectation, interval: Interval) -> str:
     | expectation | reproduced | not reproduced |
     |---|---|---|
     | higher, lower | mean >= m and low > 0: the order holds with confidence, by the margin | high < m, or high <= 0 |
-    | equal | -m < low and high < m | low >= m or high <= -m |
+    | equal | -m <= low and high <= m: those of identical arms, too | low >= m or high <= -m |
     | above, below (value in place of d; signs turned for below) | low >= m | high < m |
 
-    Everything else is inconclusive. An interval without width (a function without randomness) is never so, but for a
-    difference of exactly 0 that should be equal within 0.
+    Everything else is inconclusive; an interval without width (a function without randomness) never is.
 
     Args:
         expectation: what should come out.
@@ -68,7 +68,7 @@ def decide(expectation: Expectation, interval: Interval) -> str:
         mean, low, high = -mean, -high, -low
         margin = margin if kind == "lower" else -margin
     if kind == "equal":
-        held, broken = -margin < low and high < margin, low >= margin or high <= -margin
+        held, broken = -margin <= low and high <= margin, low >= margin or high <= -margin
     elif kind in ("higher", "lower"):
         held, broken = mean >= margin and low > 0.0, high < margin or high <= 0.0
     else:
@@ -80,19 +80,20 @@ def judge(paper: Paper, results: Mapping[str, Any]) -> tuple[list[Finding], str]
     """Compares what was measured with what was expected.
 
     Differences are taken seed by seed: the runs of one seed share start, random keys and evaluated tasks. Their
-    interval is Student's: of a handful of seeds, the percentile bootstrap is too narrow.
+    interval is Student's.
 
     Args:
         paper: its expectations.
         results: see `paper_results.read_results`.
 
     Returns:
-        `(findings, verdict of the paper)`: not reproduced if any expectation is, else refused if any is (fewer than
-        three seeds), else inconclusive if any is, else reproduced.
+        `(findings, verdict of the paper)`: stale if any expectation is (an arm of it has results of earlier settings
+        alone), else not reproduced if any is, else refused if any is (fewer than three seeds), else inconclusive if any
+        is, else reproduced.
     """
     findings = [_find(paper, expected, results) for expected in paper.expect]
     verdicts = {finding.verdict for finding in findings}
-    worst = next(v for v in (NOT_REPRODUCED, REFUSED, INCONCLUSIVE, REPRODUCED) if v in verdicts)
+    worst = next(v for v in (STALE, NOT_REPRODUCED, REFUSED, INCONCLUSIVE, REPRODUCED) if v in verdicts)
     return findings, worst
 
 
@@ -116,11 +117,10 @@ def start_values(results: Mapping[str, Any], metric: str) -> dict[str, float]:
     return {digest: value for digest, value in values.items() if value is not None}
 
 
-def summarize_arms(paper: Paper, metrics: Sequence[str], results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Computes mean, 95 % bootstrap interval and interquartile mean over seeds.
+def summarize_arms(metrics: Sequence[str], results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Computes mean, 95 % Student interval and interquartile mean over seeds.
 
     Args:
-        paper: its arms.
         metrics: to summarise.
         results: see `paper_results.read_results`.
 
@@ -128,18 +128,21 @@ def summarize_arms(paper: Paper, metrics: Sequence[str], results: Mapping[str, A
         `{arm: {metric: {"mean", "low", "high", "interquartile_mean", "num_seeds"}}}`; what was not measured is missing.
     """
     summary: dict[str, dict[str, Any]] = {}
-    for arm in (arm.name for arm in paper.arms if arm.name in results["arms"]):
+    for arm in results["arms"]:
         summary[arm] = {}
         for metric in metrics:
             values = np.asarray(list(values_of(results, arm, metric).values()))
             if values.size:
                 middle = interquartile_mean(values)
-                interval = bootstrap_interval(values)._asdict()
-                summary[arm][metric] = {**interval, "interquartile_mean": middle, "num_seeds": values.size}
+                summary[arm][metric] = {**describe(values), "interquartile_mean": middle, "num_seeds": values.size}
     return summary
 
 
 def _find(paper: Paper, expected: Expectation, results: Mapping[str, Any]) -> Finding:
+    earlier = {arm["name"] for arm in results.get("earlier", ())} - set(results["arms"])
+    if stale := [arm for arm in expected.arms if arm in earlier]:
+        reason = f"`results` must be of today's settings, got earlier ones of {' and '.join(stale)}; run reproduce.py."
+        return Finding(expected.describe(), None, None, 0, STALE, reason)
     by_arm = [_of_arm(results, arm, expected) for arm in expected.arms]
     seeds = sorted(set.intersection(*({*values} for values in by_arm)))
     needed = 1 if paper.deterministic else LEAST_SEEDS

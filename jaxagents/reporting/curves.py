@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxagents.reporting.loggers import read_metrics
+from jaxagents.reporting.statistics import t_interval
 
 CURVES_FILE = "curves.png"
 
 _COLUMNS = 3
 _MAX_PANELS = 24
 _MAX_POINTS = 300  # per curve: more are averaged in windows
-_RESAMPLES = 1000
 # What a reader looks for first; the rest follows in the order of the phases and of the alphabet.
 _FIRST = ("return", "success", "win", "reward", "episode", "loss", "entropy", "kl")
 _COLORS = {"eval": "#d1495b", "rollout": "#2e86ab", "train": "#6a4c93", "time": "#6b7280"}
@@ -33,7 +33,7 @@ class Curve(NamedTuple):
 
 
 def write_curves(run_dir: str | Path) -> Path | None:
-    """Draws every metric of a run over the environment steps, with several seeds the mean and its 95 % band.
+    """Draws every metric of a run over the environment steps, with several seeds their mean and its 95 % interval.
 
     Metrics of one name, such as the return of rollouts and of evaluations, share a panel.
 
@@ -110,32 +110,6 @@ def arrange_panels(names: Sequence[str]) -> list[list[str]]:
     return [panels[short] for short in sorted(panels, key=rank)]
 
 
-def bootstrap_band(values: np.ndarray, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Computes the mean over seeds and its percentile bootstrap interval, at each point on its own.
-
-    Args:
-        values: float64 `[points, seeds]`, NaN where a seed has no value; at least one is finite at every point.
-        confidence: mass of the interval.
-
-    Returns:
-        `(mean, low, high)`, each `[points]`.
-
-    References:
-        Efron (1979), the percentile method.
-    """
-    generator = np.random.default_rng(0)
-    means, lows, highs = [], [], []
-    tail = 100.0 * (1.0 - confidence) / 2.0
-    for point in values:
-        finite = point[np.isfinite(point)]
-        resampled = finite[generator.integers(0, finite.size, (_RESAMPLES, finite.size))].mean(axis=1)
-        low, high = np.percentile(resampled, [tail, 100.0 - tail])
-        means.append(finite.mean())
-        lows.append(low)
-        highs.append(high)
-    return np.array(means), np.array(lows), np.array(highs)
-
-
 def _thin(curve: Curve) -> Curve:
     if len(curve.steps) <= _MAX_POINTS:
         return curve
@@ -156,7 +130,7 @@ def _draw_panel(axis: Any, curves: dict[str, Curve]) -> None:
         marker = "o" if len(curve.steps) <= 30 else None
         mean = curve.values[:, 0]
         if curve.values.shape[1] > 1:
-            mean, low, high = bootstrap_band(curve.values)
+            mean, low, high = t_interval(curve.values)
             axis.fill_between(curve.steps, low, high, color=color, alpha=0.18, linewidth=0)
         axis.plot(curve.steps, mean, color=color, label=phase, linewidth=1.6, marker=marker, markersize=3)
     phases = [name.partition("/")[0] for name in curves]

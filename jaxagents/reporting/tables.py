@@ -6,6 +6,8 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.table import Table
 
+from jaxagents.reporting.statistics import Interval
+
 
 def print_speeds(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
     """Prints what `benchmarks.measure` returned."""
@@ -27,7 +29,7 @@ def print_paper(results: Mapping[str, Any], stream: TextIO | None = None) -> Non
     for column in ("metric", "arm", "mean", "interval", "seeds"):
         table.add_column(column, justify="left" if column in ("metric", "arm") else "right")
     for metric in results["metrics"]:
-        for name, of_metrics in results["summary"].items():
+        for name, of_metrics in {**results["summary"], **results["stale"]}.items():
             if metric in of_metrics:
                 mean, _, interval = describe_interval(of_metrics[metric]).partition(" ")
                 table.add_row(metric, name, mean, interval.strip("()"), str(of_metrics[metric]["num_seeds"]))
@@ -41,12 +43,11 @@ def print_paper(results: Mapping[str, Any], stream: TextIO | None = None) -> Non
 
 
 def describe_interval(interval: Mapping[str, float] | None) -> str:
-    """Returns "mean (low to high)", the mean alone where the interval has no width, "-" for None."""
+    """Returns "mean (low to high)", the mean alone where there is no interval or no width to be seen, "-" for None."""
     if interval is None:
         return "-"
-    if interval["low"] == interval["high"]:
-        return f"{interval['mean']:.3g}"
-    return f"{interval['mean']:.3g} ({interval['low']:.3g} to {interval['high']:.3g})"
+    mean, low, high = (None if interval[name] is None else f"{interval[name]:.3g}" for name in Interval._fields)
+    return mean if low == high else f"{mean} ({low} to {high})"
 
 
 def describe_finding(finding: Mapping[str, Any]) -> str:

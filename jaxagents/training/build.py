@@ -11,7 +11,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from jaxagents.language.tokenizers import restore
-from jaxagents.ops.checks import require_positive
+from jaxagents.ops.checks import require_positive, require_seed
 from jaxagents.training.config import (
     DevicesConfig,
     EvaluationConfig,
@@ -62,7 +62,8 @@ class Experiment:
     Attributes:
         name: of the experiment.
         seed: all randomness of training comes from it.
-        num_seeds: copies trained side by side; 0 for a single one without a seed axis.
+        num_seeds: copies trained side by side, which are the runs of `seed`, `seed + 1` and so on; 0 for a single one
+            without a seed axis.
         stages: run one after the other; each starts from the parameters of the one before.
         devices: section of the config.
         logging: section of the config.
@@ -109,6 +110,7 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
         ValueError: a setting is out of range or does not fit another one.
     """
     require_positive("seeds", config["seeds"])
+    require_seed("seed", config["seed"], config["seeds"])
     devices = make_section(DevicesConfig, "devices", config["devices"])
     logging = make_section(LoggingConfig, "logging", config["logging"])
     stages = tuple(
@@ -116,7 +118,7 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
     )
     return Experiment(
         name=config["name"],
-        seed=int(config["seed"]),
+        seed=config["seed"],
         num_seeds=config["seeds"] if config["seeds"] > 1 else 0,
         stages=stages,
         devices=devices,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from jaxagents.ops.checks import require_positive
+from jaxagents.ops.checks import require_positive, require_seed
 
 _Section = TypeVar("_Section")
 _NOT_HASHED = ("run_dir", "devices", "logging", "hydra")
@@ -43,6 +43,7 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         for name in ("every_steps", "num_episodes"):
             require_positive(f"evaluation.{name}", getattr(self, name))
+        require_seed("evaluation.seed", self.seed)
 
 
 @dataclass(frozen=True)

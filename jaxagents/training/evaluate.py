@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxagents.reporting.curves import bootstrap_band
+from jaxagents.reporting.statistics import describe
 from jaxagents.training.load import load_stage
 
 
@@ -88,20 +88,20 @@ def _choose_tasks(
 
 
 def summarize(episodes: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Computes means and 95 % bootstrap intervals: over seeds when there are several, else over episodes.
+    """Computes means and 95 % Student intervals: over seeds when there are several, else over episodes.
 
     Args:
         episodes: by metric, `[episodes]` or `[seeds, episodes]`.
 
     Returns:
-        By metric, the floats `mean`, `low` and `high`, and with a seed axis the list `seeds` of the means of each.
+        By metric, `mean`, `low` and `high` (None where there is one value only), and with a seed axis the list `seeds`
+        of the means of each.
     """
     summary = {}
     for name, values in episodes.items():
         values = np.asarray(values, np.float64)
         seeds = values.mean(axis=-1).tolist() if values.ndim == 2 else None
-        mean, low, high = bootstrap_band(values[None] if seeds is None else np.asarray(seeds)[None])
-        summary[name] = {"mean": float(mean[0]), "low": float(low[0]), "high": float(high[0])}
+        summary[name] = describe(values if seeds is None else np.asarray(seeds))
         if seeds is not None:
             summary[name]["seeds"] = seeds
     return summary
@@ -126,5 +126,6 @@ def print_evaluation(evaluation: Mapping[str, Any], stream: TextIO | None = None
     table.add_column("mean", justify="right")
     table.add_column(f"95 % interval over {f'{seeds} seeds' if seeds > 1 else 'episodes'}", justify="right")
     for name, value in sorted(evaluation["metrics"].items(), key=lambda item: item[0] != "episode_return"):
-        table.add_row(name, f"{value['mean']:.4g}", f"{value['low']:.4g} to {value['high']:.4g}")
+        interval = "-" if value["low"] is None else f"{value['low']:.4g} to {value['high']:.4g}"
+        table.add_row(name, f"{value['mean']:.4g}", interval)
     console.print(table)

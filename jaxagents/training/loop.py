@@ -159,7 +159,7 @@ def _train_stage(
     last, best = folders
     run.best, run.reached_target, update = None, False, 0
     if restored is None:
-        state = stage.runner.init(run.experiment.seed + index, start)
+        state = stage.runner.init(run.experiment.seed, index, start)
         run.steps_before = run.steps
     else:
         update = restored.metadata["update"]

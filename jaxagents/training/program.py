@@ -36,6 +36,7 @@ class Program(NamedTuple):
         update: `(TrainState) -> (TrainState, metrics)`; collects one batch and learns from it.
         partition: `(TrainState) -> pytree` of int: the axis over which devices split a leaf, or `REPLICATED`.
         steps_per_update: environment steps of one update, over all devices, of one seed.
+        divided_option: see `Collector`.
         num_seeds: independent copies that run side by side; metrics have a leading axis of this size unless 0.
     """
 
@@ -43,6 +44,7 @@ class Program(NamedTuple):
     update: Callable[[TrainState], tuple[TrainState, Metrics]]
     partition: Callable[[TrainState], PyTree]
     steps_per_update: int
+    divided_option: str
     num_seeds: int = 0
 
 
@@ -83,7 +85,13 @@ def make_program(collector: Collector, learner: Learner) -> Program:
             collector=jax.tree.map(lambda leaf: 0, state.collector), learner=partition_of(learner, state.learner)
         )
 
-    return Program(init=init, update=update, partition=partition, steps_per_update=collector.steps_per_collect)
+    return Program(
+        init=init,
+        update=update,
+        partition=partition,
+        steps_per_update=collector.steps_per_collect,
+        divided_option=collector.divided_option,
+    )
 
 
 def over_seeds(program: Program, num_seeds: int) -> Program:
@@ -91,8 +99,8 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
 
     Args:
         program: of one seed.
-        num_seeds: copies; copy i folds i into the key. Given one key per copy (`[num_seeds]`), each starts from its
-            own, as it would alone.
+        num_seeds: copies; copy i folds i into the key. Given one key per copy (`[num_seeds]`, see `stage_keys`), each
+            starts from its own, as it would alone.
 
     Returns:
         A program whose state leaves and metrics have a leading seed axis.
@@ -115,8 +123,30 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
         update=jax.vmap(program.update),
         partition=partition,
         steps_per_update=program.steps_per_update,
+        divided_option=program.divided_option,
         num_seeds=num_seeds,
     )
+
+
+def stage_keys(seed: int | Array, stage: int | Array, num_seeds: int = 0) -> Array:
+    """Computes the keys that the runs of a stage start from, `fold_in(key(seed + i), stage)` for run i.
+
+    No two pairs of a seed and a stage share a key, and run i of several is the run of the seed `seed + i` alone, up to
+    the order of floating point sums.
+
+    Args:
+        seed: uint32, of the first run; or `[num_seeds]`, one for every run.
+        stage: counted from 0 over all stages of the experiment.
+        num_seeds: of the program; 0 without an axis of seeds.
+
+    Returns:
+        Keys `[num_seeds]`, or one key `[]`.
+    """
+    seeds = jnp.asarray(seed, jnp.uint32)
+    if num_seeds and not seeds.ndim:
+        seeds = seeds + jnp.arange(num_seeds, dtype=jnp.uint32)
+    keys = jax.vmap(jax.random.key)(seeds) if seeds.ndim else jax.random.key(seeds)
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, stage) if seeds.ndim else jax.random.fold_in(keys, stage)
 
 
 def run_updates(program: Program, state: TrainState, num_updates: Array) -> tuple[TrainState, dict[str, Mean]]:

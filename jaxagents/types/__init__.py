@@ -21,10 +21,13 @@ from jaxagents.types.environments import (
 from jaxagents.types.language import (
     Demonstrated,
     Episode,
+    EpisodeView,
     LanguageModel,
     LanguagePolicy,
     Layout,
     Tokenizer,
+    TokenStatistics,
+    TokenView,
 )
 from jaxagents.types.learning import (
     REPLICATED,
@@ -52,6 +55,7 @@ __all__ = [
     "Discrete",
     "Environment",
     "Episode",
+    "EpisodeView",
     "LanguageModel",
     "LanguagePolicy",
     "Layout",
@@ -67,6 +71,8 @@ __all__ = [
     "Task",
     "TextFace",
     "TimeStep",
+    "TokenStatistics",
+    "TokenView",
     "Tokenizer",
     "Transition",
 ]

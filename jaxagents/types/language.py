@@ -73,8 +73,12 @@ class Episode:
         success: bool `[B]`.
         group: int32 `[B]`, episodes of one group play the same task.
         task: pytree with leaves `[B, ...]`.
-        extras: dict of further arrays with the leading axis B; in games `seat_return`, float32 `[B, P]`, what every
-            seat got in all.
+        seat_return: float32 `[B, P]`, what every seat of a game got in all; None where there is one seat.
+        keep: bool `[B]`, False for rows that count nowhere: a filter dropped their group; None keeps all.
+        control: bool `[B]`, rows that were sampled to steer the policy and not by it; None has none of them.
+        loss_weight: float32 `[B, L]`, multiplies the loss of tokens of transcripts; None is 1.
+        bootstrap_value: float32 `[B]`, value of what followed the last turn of a row that was cut; None is 0.
+        extras: dict of further arrays with the leading axis B.
         layout: of the tokens, static; None when they have no slots.
     """
 
@@ -96,8 +100,83 @@ class Episode:
     success: Array
     group: Array
     task: Task = None
+    seat_return: Array | None = None
+    keep: Array | None = None
+    control: Array | None = None
+    loss_weight: Array | None = None
+    bootstrap_value: Array | None = None
     extras: Mapping[str, PyTree] = struct.field(default_factory=dict)
     layout: Layout | None = struct.field(pytree_node=False, default=None)
+
+
+@struct.dataclass
+class TokenStatistics:
+    """What a model says about tokens, `[B, L]`, zero where nothing was sampled; None where nobody asked for it.
+
+    Attributes:
+        log_prob: float32, of the token.
+        entropy: float32, of the distribution that it comes from, in nats.
+        value: float32, of the context that it is sampled from.
+    """
+
+    log_prob: Array | None = None
+    entropy: Array | None = None
+    value: Array | None = None
+
+
+@struct.dataclass
+class EpisodeView:
+    """What rewards, filters of groups and credit are given: `(view, *, axis_name, ...) -> ...`.
+
+    What a slot reads of the statistics is computed for it, and nothing else is; see
+    `learners.slots.fields_read`.
+
+    Attributes:
+        episode: B episodes.
+        policy: of their tokens under the policy that is trained, before the update.
+        reference: of their tokens under the reference policy; None without one.
+    """
+
+    episode: Episode
+    policy: TokenStatistics = TokenStatistics()
+    reference: TokenStatistics | None = None
+
+
+@struct.dataclass
+class TokenView:
+    """What losses, regularisers and aggregations are given: `(view, ...) -> [n, t, S]`, rows, turns, tokens of a turn.
+
+    A row is an episode, or one turn of it where turns do not see each other. All leaves are `[n, t, S]`. An aggregation
+    is shown whole episodes before the model has read them: `log_prob` and `entropy` are None.
+
+    Attributes:
+        mask: bool, sampled tokens that count.
+        turn: int32, of the episode.
+        sequence: int32, the agent of the row (seat, transcript) whose token it is; those of one agent are a sequence.
+        behavior_log_prob: float32, under the policy that acted.
+        advantage: float32; None where nothing is credited (supervised training).
+        success: bool, of the episode.
+        group_success: float32, share of the episodes of the group that succeeded.
+        log_prob: float32, under the policy that is trained; the only leaf with a gradient but for `entropy`.
+        entropy: float32, of the distribution that the token comes from, in nats.
+        reference_log_prob: float32, under the reference policy; None without one.
+        sequence_log_ratio: float32, mean of `log_prob - behavior_log_prob` over the tokens of the sequence that count;
+            None for an aggregation.
+        num_sequences: of a row; static.
+    """
+
+    mask: Array
+    turn: Array
+    sequence: Array
+    behavior_log_prob: Array
+    advantage: Array | None = None
+    success: Array | None = None
+    group_success: Array | None = None
+    log_prob: Array | None = None
+    entropy: Array | None = None
+    reference_log_prob: Array | None = None
+    sequence_log_ratio: Array | None = None
+    num_sequences: int = struct.field(pytree_node=False, default=1)
 
 
 @struct.dataclass

@@ -104,11 +104,13 @@ class Collector(NamedTuple):
             metric `rounds`: how many times as many it played, thrown away or not. They all count in the budget.
         steps_per_collect: what one call counts for: environment steps of rollouts, episodes of dialogues, sequences of
             data sets.
+        divided_option: name of the option of which devices divide what it counts, for messages.
     """
 
     init: Callable[[Array, Params], State]
     collect: Callable[[State, Params, Array], tuple[State, PyTree, Metrics]]
     steps_per_collect: int
+    divided_option: str = "num_envs"
 
 
 class Learner(NamedTuple):

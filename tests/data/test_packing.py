@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxagents.data.packing import PackCounts, pack, pad_rows
+from jaxagents.data.packing import PackCounts, TokenSequence, pack, pad_rows
 
 PAD = -7
 
@@ -16,7 +16,7 @@ PAD = -7
 def ramp(size, start=0):
     """Returns a sequence with weights that name its tokens."""
     tokens = list(range(start, start + size))
-    return tokens, [token / 8 for token in tokens]
+    return TokenSequence(tokens, [token / 8 for token in tokens])
 
 
 def unpack(batch):
@@ -28,24 +28,39 @@ def unpack(batch):
             (places,) = np.nonzero(here)
             np.testing.assert_array_equal(places, np.arange(places[0], places[0] + places.size))
             np.testing.assert_array_equal(batch.positions[row, here], np.arange(places.size))
-            found.append((batch.tokens[row, here].tolist(), batch.loss_weight[row, here].tolist()))
+            found.append(TokenSequence(batch.tokens[row, here].tolist(), batch.loss_weight[row, here].tolist()))
     return found
 
 
 def test_rows_by_hand():
     sequences = [([1, 2], [0, 1]), ([3, 4, 5], [0, 0, 0.5]), ([6], [1]), ([7, 8, 9, 10], [1, 1, 1, 1])]
-    batch, counts = pack(sequences, 5, pad=PAD)
+    batch, counts = pack([TokenSequence(*sequence) for sequence in sequences], 5, pad=PAD)
     np.testing.assert_array_equal(batch.tokens, [[7, 8, 9, 10, 6], [3, 4, 5, 1, 2]])
     np.testing.assert_array_equal(batch.segment, [[0, 0, 0, 0, 1], [0, 0, 0, 1, 1]])
     np.testing.assert_array_equal(batch.positions, [[0, 1, 2, 3, 0], [0, 1, 2, 0, 1]])
     np.testing.assert_array_equal(batch.loss_weight, [[1, 1, 1, 1, 1], [0, 0, 0.5, 0, 1]])
     assert batch.token_mask.all() and counts == PackCounts(packed=4, truncated=0, skipped=0, lost_tokens=0)
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(batch)]
-    assert dtypes == [np.int32, bool, np.int32, np.int32, np.float32]
+    assert dtypes == [np.int32, bool, np.int32, np.int32, np.float32, bool, bool]
+
+
+def test_successes_share_no_row_with_others():
+    sequences = [
+        TokenSequence([1], [1], [True], success=False),
+        TokenSequence([2, 3], [1, 1], [True, False], success=True),
+        TokenSequence([4, 5, 6], [1, 1, 1]),
+        TokenSequence([7], [1], success=True),
+    ]
+    batch, counts = pack(sequences, 4, pad=PAD)
+    np.testing.assert_array_equal(batch.tokens, [[2, 3, 7, PAD], [4, 5, 6, 1]])
+    np.testing.assert_array_equal(batch.thought_mask, [[True, False, False, False], [False, False, False, True]])
+    np.testing.assert_array_equal(batch.success, [True, False])
+    np.testing.assert_array_equal(pad_rows(batch, 3, pad=PAD).success, [True, False, False])
+    assert counts.packed == 4
 
 
 def test_padding():
-    batch, _ = pack([([1, 2], [1, 1])], 3, pad=PAD)
+    batch, _ = pack([TokenSequence([1, 2], [1, 1])], 3, pad=PAD)
     batch = pad_rows(batch, 2, pad=PAD)
     np.testing.assert_array_equal(batch.tokens, [[1, 2, PAD], [PAD] * 3])
     np.testing.assert_array_equal(batch.token_mask, [[True, True, False], [False] * 3])
@@ -62,13 +77,13 @@ def test_nothing_is_lost_or_twice(sizes, length, overlong):
     sequences = [ramp(size, start=100 * index) for index, size in enumerate(sizes)]
     batch, counts = pack(sequences, length, pad=PAD, overlong=overlong)
     if overlong == "skip":
-        expected = [sequence for sequence in sequences if len(sequence[0]) <= length]
+        expected = [sequence for sequence in sequences if len(sequence.tokens) <= length]
     else:
-        expected = [(tokens[:length], weights[:length]) for tokens, weights in sequences]
+        expected = [TokenSequence(tokens[:length], weights[:length]) for tokens, weights, *_ in sequences]
     assert sorted(unpack(batch)) == sorted(expected)
     np.testing.assert_array_equal(batch.token_mask, batch.segment >= 0)
     assert (batch.tokens[~batch.token_mask] == PAD).all() and (batch.loss_weight[~batch.token_mask] == 0).all()
-    kept = sum(len(tokens) for tokens, _ in expected)
+    kept = sum(len(sequence.tokens) for sequence in expected)
     num_long = sum(size > length for size in sizes)
     assert counts.packed == len(expected) and counts.lost_tokens == sum(sizes) - kept
     assert (counts.truncated, counts.skipped) == ((num_long, 0) if overlong == "truncate" else (0, num_long))
@@ -102,4 +117,4 @@ def test_known_optimum():
 )
 def test_wrong_arguments_are_refused(sequences, length, overlong, message):
     with pytest.raises(ValueError, match=message):
-        pack(sequences, length, pad=PAD, overlong=overlong)
+        pack([TokenSequence(*sequence) for sequence in sequences], length, pad=PAD, overlong=overlong)

@@ -16,7 +16,7 @@ from jaxagents.language.policy import make_language_policy
 from jaxagents.language.tokenizers import word_level
 from jaxagents.types import LanguageModel
 
-FIELDS = ("tokens", "token_mask", "segment", "positions", "loss_weight")
+FIELDS = ("tokens", "token_mask", "segment", "positions", "loss_weight", "thought_mask", "success")
 
 
 def make(index, size=1):
@@ -57,7 +57,7 @@ def test_tokens_by_hand(tokenizer):
     )
     trajectory = Trajectory(id="x", world="w", prompt="p", turns=turns, agents=("x", "y"))
     weights = {"prompt": 5, "observation": 0.25, "thought": 2}
-    (first, first_weights), (second, second_weights) = encode(trajectory, tokenizer, weights=weights)
+    first, second = encode(trajectory, tokenizer, weights=weights)
     o, t, a, e = (tokenizer.marks[name] for name in ("observation", "think", "act", "end"))
     said, result = 'b\n{"name": "f", "arguments": {"x": 1}}', '{"y": 2}\nc'
     parts = [
@@ -70,9 +70,11 @@ def test_tokens_by_hand(tokenizer):
         (0.25, [o, a]),
         (1, [*b"g", e]),
     ]
-    assert first == [token for _, tokens in parts for token in tokens]
-    assert first_weights == [weight for weight, tokens in parts for _ in tokens]
-    assert second == [*b"p", o, *b"e", a, *b"f", e] and second_weights == [5, 0.25, 0.25, 0.25, 1, 1]
+    assert first.tokens == [token for _, tokens in parts for token in tokens]
+    assert first.loss_weight == [weight for weight, tokens in parts for _ in tokens]
+    assert first.thought_mask == [weight == 2 for weight, tokens in parts for _ in tokens]
+    assert second.tokens == [*b"p", o, *b"e", a, *b"f", e]
+    assert second.loss_weight == [5, 0.25, 0.25, 0.25, 1, 1] and not any(second.thought_mask)
 
 
 def test_tokens_are_those_of_a_dialogue(tmp_path):
@@ -83,9 +85,9 @@ def test_tokens_are_those_of_a_dialogue(tmp_path):
     episode = jax.tree.map(np.asarray, jax.jit(demonstrate)(jax.random.key(0), np.arange(4)))
     write_trajectories(tmp_path / "a.jsonl", from_episodes(episode, policy.tokenizer))
     for row, trajectory in enumerate(read_trajectories(tmp_path / "a.jsonl")):
-        ((tokens, weights),) = encode(trajectory, policy.tokenizer)
-        np.testing.assert_array_equal(tokens, episode.tokens[row, episode.token_mask[row]])
-        np.testing.assert_array_equal(weights, episode.action_mask[row, episode.token_mask[row]])
+        (sequence,) = encode(trajectory, policy.tokenizer)
+        np.testing.assert_array_equal(sequence.tokens, episode.tokens[row, episode.token_mask[row]])
+        np.testing.assert_array_equal(sequence.loss_weight, episode.action_mask[row, episode.token_mask[row]])
 
 
 def test_a_batch_by_hand(tmp_path, tokenizer):
@@ -99,7 +101,8 @@ def test_a_batch_by_hand(tmp_path, tokenizer):
 
 
 def one_row(batch, length):
-    return type(batch)(**{name: getattr(batch, name)[:1, :length] for name in FIELDS})
+    cut = {name: getattr(batch, name)[:1, :length] for name in FIELDS[:-1]}
+    return type(batch)(**cut, success=batch.success[:1])
 
 
 def test_every_trajectory_once_per_epoch(path, tokenizer):
@@ -165,7 +168,9 @@ def test_sequences_that_are_too_long(tmp_path, tokenizer):
     path, messages = tmp_path / "a.jsonl", []
     write_trajectories(path, [make(0), make(1, 50), make(2)])
     options = {"row_length": 10, "batch_size": 1, "seed": 0, "num_epochs": 1, "report": messages.append}
-    with pytest.raises(ValueError, match="`row_length` must hold every sequence, got 10 for the 56 tokens of '1'"):
+    with pytest.raises(
+        ValueError, match="`row_length` must hold every sequence, got 10 for the 56 tokens of .*a.jsonl, line 2"
+    ):
         make_stream(path, tokenizer, **options)
     assert sorted(names(make_stream(path, tokenizer, overlong="skip", **options))) == ["000", "002"]
     cut = list(make_stream(path, tokenizer, overlong="truncate", **options))

@@ -157,8 +157,8 @@ def test_files_without_trajectories_are_refused(tmp_path):
 def test_lines_say_where_they_are(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(line("a") + b"\nx\n" + line("b"))
-    found = list(read_lines(path, on_error="skip", report=lambda message: None))
-    assert [item.trajectory.id for item in found] == ["a", "b"]
+    found = list(read_lines(path, lambda trajectory: trajectory.id, on_error="skip", report=lambda message: None))
+    assert [(item.number, item.value) for item in found] == [(1, "a"), (4, "b")]
     for item in found:
         assert path.read_bytes()[item.offset :].startswith(item.content)
 

@@ -1,13 +1,16 @@
 """Packed transcripts as batches of a compiled supervised learner."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from jaxagents.data.trajectories import from_episodes, write_trajectories
+from jaxagents.data.trajectories import from_episodes, read_trajectories, write_trajectories
 from jaxagents.data.transcripts import make_transcript_collector
+from jaxagents.environments.text import arithmetic
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.learners.supervised import make_supervised
 
@@ -24,8 +27,8 @@ def shown(lake, speak, params_of, tmp_path_factory):
     return policy, params_of(policy), episode, path
 
 
-def losses(policy, params, episode):
-    learner = make_supervised(policy.model, optax.sgd(0.0))
+def losses(policy, params, episode, **options):
+    learner = make_supervised(policy.model, optax.sgd(0.0), **options)
     return jax.jit(learner.update)(learner.init(KEY, params), KEY, episode)[1]
 
 
@@ -48,10 +51,65 @@ def test_weights_of_the_file_count(shown, lake):
     policy, params, _, path = shown
     collector = make_transcript_collector(lake, policy, paths=str(path), num_rows=4, row_length=512)
     _, packed, _ = collector.collect(collector.init(KEY, params), params, KEY)
-    halved = packed.replace(extras={"loss_weight": 0.5 * packed.extras["loss_weight"]})
+    halved = packed.replace(loss_weight=0.5 * packed.loss_weight)
     np.testing.assert_allclose(
         losses(policy, params, halved)["loss"], 0.5 * losses(policy, params, packed)["loss"], rtol=1e-5
     )
+
+
+@pytest.fixture(scope="module")
+def thinking(speak, params_of, tmp_path_factory):
+    """Returns sums that are thought about, half of them said to have failed, and the file that they are written to."""
+    world = arithmetic.make_environment((1,), (2,))
+    policy = speak(world, prompt=False, thought_tokens=8)
+    episode = jax.jit(make_demonstrations(world, policy))(KEY, jnp.arange(6))
+    episode = episode.replace(success=jnp.arange(6) % 2 == 0)
+    path = tmp_path_factory.mktemp("data") / "sums.jsonl"
+    write_trajectories(path, from_episodes(jax.device_get(episode), policy.tokenizer))
+    collector = make_transcript_collector(world, policy, paths=str(path), num_rows=64, row_length=64)
+    _, packed, _ = collector.collect(collector.init(KEY, None), None, KEY)
+    rows = np.unique(np.asarray(packed.tokens), axis=0, return_index=True)[1]
+    taken = jax.tree.map(lambda leaf: leaf[rows], packed.replace(layout=None)).replace(layout=packed.layout)
+    return policy, params_of(policy), episode, taken
+
+
+@pytest.mark.parametrize("options", [{"only_success": True}, {"thought_weight": 0.0}, {"action_weight": 0.25}])
+def test_options_of_the_learner_count_for_files_as_for_demonstrations(thinking, options):
+    policy, params, episode, taken = thinking
+    ours, theirs = (losses(policy, params, batch, **options)["loss"] for batch in (taken, episode))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    assert abs(ours - losses(policy, params, taken)["loss"]) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("success", "message"),
+    [
+        ([True, None, False], "1 of 3 sequences do not say whether they succeeded"),
+        ([None, None], "No transcript says that it succeeded"),
+        ([True, False], None),
+    ],
+)
+def test_transcripts_that_do_not_say_whether_they_succeeded_are_reported(shown, lake, tmp_path, success, message):
+    policy, _, _, path = shown
+    written = list(read_trajectories(path))[: len(success)]
+    write_trajectories(tmp_path / "a.jsonl", [replace(t, success=s) for t, s in zip(written, success, strict=True)])
+    messages = []
+    options = {"paths": str(tmp_path / "a.jsonl"), "num_rows": 4, "row_length": 512, "report": messages.append}
+    make_transcript_collector(lake, policy, **options)
+    assert [text.startswith(message) for text in messages] == [True] * (message is not None)
+
+
+def test_words_that_the_policy_does_not_know_are_damage_of_a_line(shown, lake, tmp_path):
+    policy, _, _, path = shown
+    lines = path.read_text().splitlines(keepends=True)
+    lines[1] = lines[1].replace('"action":"', '"action":"swim ', 1)
+    other = tmp_path / "lake.jsonl"
+    other.write_text("".join(lines))
+    options, messages = {"paths": str(other), "num_rows": 4, "row_length": 512}, []
+    with pytest.raises(ValueError, match="lake.jsonl, line 2: .*swim"):
+        make_transcript_collector(lake, policy, **options)
+    make_transcript_collector(lake, policy, on_error="skip", report=messages.append, **options)
+    assert "lake.jsonl, line 2:" in messages[0] and "5 trajectories read, 1 lines skipped" in messages[1]
 
 
 def test_rows_that_are_too_short_are_refused(shown, lake):

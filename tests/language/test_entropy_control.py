@@ -48,7 +48,7 @@ CONTROL = make_episodes([1, 1, 0, 1, 1], [7, 7, 8, 8, 8], 10)
 def test_successes_of_mixed_groups_take_the_last_places(limit, tokens):
     mixed, replaced = jax.jit(mix_in)(BATCH, CONTROL, jnp.int32(limit))
     assert mixed.tokens[:, 0].tolist() == tokens
-    assert replaced.tolist() == mixed.extras["control"].tolist() == [token >= 10 for token in tokens]
+    assert replaced.tolist() == mixed.control.tolist() == [token >= 10 for token in tokens]
     assert mixed.success.tolist() == replaced.tolist()
     assert mixed.group.tolist() == [8 if token >= 10 else group for token, group in zip(tokens, [0, 0, 1, 1, 1])]
 
@@ -77,13 +77,13 @@ def test_hot_samples_below_the_target_and_half_as_many_cold_ones_above(collect):
     collector, step, start = collect
     assert collector.steps_per_collect == 8 * 4 + 4 * 4 and (start["entropy"] == UNKNOWN).all()
     state, episode, metrics = step(start)
-    assert not episode.extras["control"].any() and float(metrics["control_fraction"]) == 0.0
+    assert not episode.control.any() and float(metrics["control_fraction"]) == 0.0
     entropy = float(metrics["sampled_entropy"].value)
     np.testing.assert_allclose(state["entropy"], entropy, rtol=1e-6)
     np.testing.assert_allclose(metrics["entropy_error"], abs(entropy - 0.5), rtol=1e-5)
     for last, temperature, most in ((0.4, 1.2, 4), (0.6, 0.8, 2)):
         _, mixed, metrics = step(start | {"entropy": jnp.full(8, last)})
-        control = np.asarray(mixed.extras["control"])
+        control = np.asarray(mixed.control)
         assert float(metrics["temperature"]) == np.float32(temperature)
         assert 0 < control.sum() <= most and mixed.success[control].all()
         assert (np.asarray(mixed.group)[control] >= 8).all() and (np.asarray(mixed.group)[~control] < 8).all()

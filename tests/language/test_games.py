@@ -42,7 +42,7 @@ def require_chips_at_last_turns(environment, episode):
         # Seats take turns: the last turn is the last of its seat, the one before it of the other.
         wanted[last], wanted[last - 1] = (chips, -chips) if last % 2 == 0 else (-chips, chips)
         np.testing.assert_array_equal(episode.reward[b], wanted)
-        np.testing.assert_array_equal(episode.extras["seat_return"][b], [chips, -chips])
+        np.testing.assert_array_equal(episode.seat_return[b], [chips, -chips])
         checked += 1
     return checked
 
@@ -121,11 +121,11 @@ def test_chips_of_self_play_reach_both_seats(game, kuhn_speaker):
 
 
 def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_speaker):
-    game = kuhn.make_environment(illegal="forfeit")
+    game = kuhn.make_environment(forfeit_payoff=(-1.5, 0.5))
     policy = kuhn_speaker(game)
     params = policy.init(KEY) | {"illegal": jnp.ones(())}
     episode = jax.jit(make_dialogue(game, policy))(params, KEY, jnp.arange(4))
-    np.testing.assert_array_equal(episode.extras["seat_return"], [[-1.5, 0.5]] * 4)
+    np.testing.assert_array_equal(episode.seat_return, [[-1.5, 0.5]] * 4)
     # Player 1 never had a turn to which its half chip could belong.
     np.testing.assert_array_equal(episode.reward, [[-1.5, 0.0, 0.0]] * 4)
     assert not np.any(episode.success) and not np.any(episode.action_valid)
@@ -139,7 +139,7 @@ def test_a_frozen_partner_takes_the_other_seat(game, kuhn_speaker):
     episode = with_moves(policy, jax.jit(dialogue)(tuple(tables), KEY, jnp.arange(8)))
     # Seats change from game to game: a bet that is folded to, or a pass, a bet and a fold.
     np.testing.assert_array_equal(episode.extras["moves"][:, :3], [[1, 0, -1], [0, 1, 0]] * 4)
-    np.testing.assert_array_equal(episode.extras["seat_return"], [[1, -1], [-1, 1]] * 4)
+    np.testing.assert_array_equal(episode.seat_return, [[1, -1], [-1, 1]] * 4)
     layout = policy.layout
     sampled = np.asarray(episode.action_mask).reshape(8, layout.num_turns, layout.slot).any(axis=-1)
     np.testing.assert_array_equal(sampled[:, :3], [[True, False, False], [False, True, False]] * 4)

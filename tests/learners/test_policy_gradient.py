@@ -272,7 +272,7 @@ def test_settings_out_of_range_are_refused(markov):
 def test_dropped_rows_count_nowhere(markov):
     _, _, episode = markov
     keep = jnp.arange(8) < 4
-    mask = credited_tokens(episode.replace(extras={"keep": keep}))
+    mask = credited_tokens(episode.replace(keep=keep))
     assert bool(jnp.all(mask[:4] == episode.action_mask[:4])) and not bool(jnp.any(mask[4:]))
 
 

@@ -13,7 +13,7 @@ def make_episode():
     return _make_episode
 
 
-def _make_episode(reward, num_tokens, *, group=None, valid=None, terminated=True, extras=None, slot=4, **changes):
+def _make_episode(reward, num_tokens, *, group=None, valid=None, terminated=True, slot=4, **changes):
     """Makes episodes of one prompt token, then slots of one observation token and up to `slot - 1` sampled ones.
 
     Args:
@@ -22,7 +22,6 @@ def _make_episode(reward, num_tokens, *, group=None, valid=None, terminated=True
         group: `[B]`; None puts all into one.
         valid: `[B][T]`; None takes the turns with sampled tokens.
         terminated: the last turn that took place ended in a terminal state; else it was cut off.
-        extras: as in `Episode`.
         slot: tokens per turn.
         **changes: further fields.
     """
@@ -55,6 +54,5 @@ def _make_episode(reward, num_tokens, *, group=None, valid=None, terminated=True
         "fingerprint": jnp.zeros(reward.shape, jnp.uint32),
         "success": jnp.zeros(rows, bool),
         "group": jnp.asarray(np.zeros(rows) if group is None else group, jnp.int32),
-        "extras": {} if extras is None else extras,
     }
     return Episode(**(fields | changes))

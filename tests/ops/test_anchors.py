@@ -43,14 +43,14 @@ def walks(make_episode):
         group=generator.integers(0, 2, size=rows) * 5,
         valid=valid,
         fingerprint=jnp.asarray(generator.integers(0, 6, size=(rows, num_turns)) + 4294967290, jnp.uint32),
-        extras={"keep": jnp.asarray(generator.random(rows) < 0.8)},
+        keep=jnp.asarray(generator.random(rows) < 0.8),
     )
 
 
 def partners(episode):
     """Returns bool `[B * T, B * T]`, by the definition: both count and are of one group and state."""
     count = np.asarray(episode.action_mask)[:, 1:].reshape(*episode.reward.shape, -1).any(-1) & episode.valid
-    count = np.asarray(count & episode.extras["keep"][:, None]).reshape(-1)
+    count = np.asarray(count & episode.keep[:, None]).reshape(-1)
     group = np.repeat(np.asarray(episode.group), episode.reward.shape[1])
     state = np.asarray(episode.fingerprint).reshape(-1)
     return np.outer(count, count) & (group[:, None] == group) & (state[:, None] == state)
@@ -132,7 +132,7 @@ def test_the_order_of_rows_and_the_names_of_groups_do_not_matter(walks):
 
 
 def test_dropped_rows_and_silent_turns_are_as_if_they_were_not_there(walks):
-    keep = np.asarray(walks.extras["keep"])
+    keep = np.asarray(walks.keep)
     rest = jax.tree.map(lambda leaf: leaf[keep], walks)
     actual = gigpo(walks).advantage
     np.testing.assert_allclose(actual[keep], gigpo(rest).advantage, rtol=1e-5, atol=1e-6)

@@ -117,7 +117,7 @@ def test_order_of_rows_and_names_of_groups_do_not_matter(make_episode, estimator
 @pytest.mark.parametrize("estimator", [reinforce, *OUTCOME])
 def test_dropped_rows_change_nothing_for_the_others(make_episode, estimator):
     keep = jnp.array([True, False, True, True])
-    whole = outcomes(make_episode, [1.0, 1000.0, 2.0, 6.0], extras={"keep": keep})
+    whole = outcomes(make_episode, [1.0, 1000.0, 2.0, 6.0], keep=keep)
     actual = per_row(estimator(whole).advantage)
     expected = per_row(estimator(outcomes(make_episode, [1.0, 2.0, 6.0])).advantage)
     np.testing.assert_allclose(actual[keep], expected, rtol=1e-6)
@@ -190,9 +190,9 @@ def test_only_episodes_that_were_cut_off_are_bootstrapped(make_episode, estimato
     bootstrap = {"bootstrap_value": jnp.array([10.0, 20.0])}
     shape = ([[1.0], [1.0]], [[1], [1]])
     none = jnp.zeros((2, 5))
-    terminated = estimator(make_episode(*shape, extras=bootstrap), none, discount=0.5)
+    terminated = estimator(make_episode(*shape, **bootstrap), none, discount=0.5)
     np.testing.assert_allclose(per_row(terminated.advantage), [1.0, 1.0])
-    truncated = estimator(make_episode(*shape, extras=bootstrap, terminated=False), none, discount=0.5)
+    truncated = estimator(make_episode(*shape, **bootstrap, terminated=False), none, discount=0.5)
     np.testing.assert_allclose(per_row(truncated.advantage), [6.0, 11.0])
     # Without that value a cut is an end.
     alone = estimator(make_episode(*shape, terminated=False), none, discount=0.5)

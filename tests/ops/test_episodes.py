@@ -69,7 +69,7 @@ def test_reward_of_silent_turns_goes_to_the_turn_before(make_episode):
 
 
 def test_dropped_rows_count_nowhere(make_episode):
-    episode = make_episode([[1.0]] * 3, [[1]] * 3, group=[4, 4, 7], extras={"keep": jnp.array([True, False, True])})
+    episode = make_episode([[1.0]] * 3, [[1]] * 3, group=[4, 4, 7], keep=jnp.array([True, False, True]))
     np.testing.assert_array_equal(episodes.credited_tokens(episode).sum(axis=1), [1, 0, 1])
     # The dropped row is in nobody's group, but is told what its group is.
     expected = np.array([[1, 0, 0], [1, 0, 0], [0, 0, 1]], bool)

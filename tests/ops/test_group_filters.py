@@ -69,7 +69,7 @@ def test_keep_all(episode):
 
 
 def test_filters_compose(episode):
-    first = episode.replace(extras={"keep": jnp.asarray(GROUP != 9)})
+    first = episode.replace(keep=jnp.asarray(GROUP != 9))
     assert chosen(group_filters.keep_all(first)) == {5, 2, 4, 0}
     assert chosen(group_filters.informative_groups(first)) == {5, 0}
     # Half of the four groups that are left.
@@ -77,13 +77,13 @@ def test_filters_compose(episode):
 
 
 def test_dropped_rows_do_not_make_a_group_informative(episode):
-    rest = episode.replace(extras={"keep": jnp.arange(10) != 3})
+    rest = episode.replace(keep=jnp.arange(10) != 3)
     keep = group_filters.informative_groups(rest)
     np.testing.assert_array_equal(keep, np.isin(GROUP, [9, 0]))
 
 
 def test_nothing_left_is_nothing_kept(episode):
-    none = episode.replace(extras={"keep": jnp.zeros(10, bool)})
+    none = episode.replace(keep=jnp.zeros(10, bool))
     for keep in (group_filters.keep_all, group_filters.informative_groups, group_filters.top_variance):
         assert not keep(none).any()
 

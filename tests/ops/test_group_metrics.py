@@ -22,6 +22,6 @@ def test_by_hand(make_episode, metrics_of):
     actual = metrics_of(episode)
     np.testing.assert_allclose(actual["group_return_deviation"], 2 / 3, rtol=1e-6)
     np.testing.assert_allclose(actual["repeated_state_rate"], 4 / 7, rtol=1e-6)
-    alone = metrics_of(episode.replace(extras={"keep": jnp.asarray([True, False, True])}))
+    alone = metrics_of(episode.replace(keep=jnp.asarray([True, False, True])))
     np.testing.assert_allclose(alone["group_return_deviation"], 0.0)
     np.testing.assert_allclose(alone["repeated_state_rate"], 0.0)

@@ -18,7 +18,7 @@ def games(make_episode):
         num_tokens=[[1, 2, 1], [2, 1, 0]],
         slot=3,
         agent=jnp.asarray(agent, jnp.int32),
-        extras={"seat_return": jnp.asarray([[2.0, -2.0], [1.0, -1.0]])},
+        seat_return=jnp.asarray([[2.0, -2.0], [1.0, -1.0]]),
     )
 
 
@@ -41,7 +41,7 @@ def test_earlier_turns_are_discounted(games):
 
 
 def test_dropped_games_count_nowhere(games):
-    games = games.replace(extras={**games.extras, "keep": jnp.asarray([False, True])})
+    games = games.replace(keep=jnp.asarray([False, True]))
     credit, summary = role_conditioned(jnp.zeros(2), games)
     assert of_tokens(credit, games) == [0, 0, 0, 0, 1, 1, -1]
     np.testing.assert_array_equal(summary["count"], [1, 1])

@@ -38,7 +38,7 @@ def make_game(make_episode):
         num_tokens=[[1, 1, 1, 1], [1, 1, 1, 0]],
         slot=3,
         agent=jnp.asarray(agent, jnp.int32),
-        extras={"seat_return": jnp.asarray([[5.0, 10.0], [2.0, 5.0]])},
+        seat_return=jnp.asarray([[5.0, 10.0], [2.0, 5.0]]),
     )
 
 

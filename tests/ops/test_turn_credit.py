@@ -39,7 +39,7 @@ def test_one_turn_is_rloo(make_episode):
 
 
 def test_dropped_rows_count_nowhere(make_episode):
-    dropped = make_episode(REWARD, [[1, 1]] * 4, extras={"keep": jnp.array([True, True, False, True])})
+    dropped = make_episode(REWARD, [[1, 1]] * 4, keep=jnp.array([True, True, False, True]))
     actual = by_turn(rloo_turn(dropped), dropped)
     np.testing.assert_allclose(actual, [[-1.5, 3.0], [-3.0, 0.0], [0.0, 0.0], [4.5, -3.0]])
 
@@ -56,7 +56,7 @@ def test_compiled_and_over_discounts(episode):
 def test_controlled_episodes_get_their_advantage_and_others_keep_theirs(episode):
     plain = grpo(episode).advantage
     np.testing.assert_array_equal(controlled(episode, credit=grpo).advantage, plain)
-    marked = episode.replace(extras={"control": jnp.array([False, True, False, False])})
+    marked = episode.replace(control=jnp.array([False, True, False, False]))
     actual = controlled(marked, credit=partial(grpo, epsilon=1e-6), advantage=0.5).advantage
     expected = np.where(np.asarray(episode.action_mask)[1], 0.5, 0.0)
     np.testing.assert_allclose(actual[1], expected)

@@ -1,10 +1,8 @@
 """Files of results: what is kept, and what is refused."""
 
-import json
-
 import pytest
 
-from jaxagents.papers.store import read_results, select_arms, write_results
+from jaxagents.papers.store import read_results, select_arms, stale_arms, write_results
 
 RUN = {"minutes": 0.5, "curves": {"eval/success": {"steps": [0, 8], "values": [0.25, float("nan")]}}}
 RESULTS = {
@@ -56,14 +54,30 @@ def test_results_of_another_paper_are_refused(path):
     assert read_results(path)["paper"] == "p"
 
 
-def test_results_of_another_config_are_never_mixed():
-    assert set(select_arms(RESULTS, {"a": "1", "b": "2", "c": "3"})) == {"a", "b"}
-    message = r"got changed arms: b \(config 2, now 9\); try redo=true"
-    with pytest.raises(ValueError, match=message):
-        select_arms(RESULTS, {"a": "1", "b": "9"})
-    with pytest.raises(ValueError, match=r"b \(config 2, now not an arm of it\)"):
-        select_arms(RESULTS, {"a": "1"})
-    # Redone arms go, and so do changed ones, which nobody would compare with the others.
-    assert set(select_arms(RESULTS, {"a": "1", "b": "9"}, redo=["b"])) == {"a"}
-    assert select_arms(RESULTS, {"a": "1", "b": "9"}, redo=["a"]) == {}
-    assert json.dumps(RESULTS["arms"]["b"]) == '{"hash": "2", "runs": {}}'
+def test_results_of_another_config_are_kept_and_never_mixed():
+    today = select_arms(RESULTS, {"a": "1", "b": "9"})
+    assert set(today["arms"]) == {"a"}
+    assert today["earlier"] == [{"name": "b", "hash": "2", "runs": {}, "start_evaluation": None}]
+    assert set(stale_arms(today)) == {"b (stale)"}
+    assert set(select_arms(RESULTS, {"a": "1", "b": "2", "c": "3"})["arms"]) == {"a", "b"}
+    assert [arm["name"] for arm in select_arms(RESULTS, {"a": "1"})["earlier"]] == ["b"]  # Not an arm any more.
+    # Where settings are set back, results are of today's settings again, whether or not newer ones came between.
+    newer = {**today, "arms": {**today["arms"], "b": {"hash": "9", "runs": {"0": RUN}}}}
+    again = select_arms(newer, {"a": "1", "b": "2"})
+    assert again["arms"] == RESULTS["arms"] and [arm["hash"] for arm in again["earlier"]] == ["9"]
+    again["earlier"].append({**again["earlier"][0], "hash": "8"})
+    assert set(stale_arms(again)) == {"b (stale)", "b (stale 8)"}
+
+
+def test_redone_arms_are_dropped_and_stale_ones_are_not():
+    redone = select_arms(RESULTS, {"a": "1", "b": "9"}, redo=["a", "b"])
+    assert redone["arms"] == {} and [arm["name"] for arm in redone["earlier"]] == ["b"]
+
+
+def test_arms_of_another_training_of_the_same_start_stay_stale():
+    first, second = {"evaluation": {"eval/success": 0.5}}, {"evaluation": {"eval/success": 0.6}}
+    arm = {"hash": "1", "start": "s", "runs": {}}
+    stored = {"paper": "p", "arms": {"a": arm}, "starts": {"s": first}}
+    stored["earlier"] = [{"name": "b", **arm, "start_evaluation": second}]
+    today = select_arms(stored, {"a": "1", "b": "1"})
+    assert set(today["arms"]) == {"a"} and today["starts"] == {"s": first} and today["earlier"] == stored["earlier"]

@@ -10,6 +10,7 @@ from jaxagents.papers.verdicts import (
     NOT_REPRODUCED,
     REFUSED,
     REPRODUCED,
+    STALE,
     decide,
     judge,
     summarize_arms,
@@ -67,6 +68,8 @@ def only_finding(results, **changes):
         ("equal", 0.1, (0.05, -0.05, 0.15), INCONCLUSIVE),
         ("equal", 0.1, (0.2, 0.1, 0.3), NOT_REPRODUCED),
         ("equal", 0.1, (-0.2, -0.3, -0.1), NOT_REPRODUCED),
+        ("equal", 0.0, (0.0, 0.0, 0.0), REPRODUCED),  # Identical arms are equal.
+        ("equal", 0.0, (0.1, 0.1, 0.1), NOT_REPRODUCED),
         ("above", 0.5, (0.6, 0.5, 0.7), REPRODUCED),
         ("above", 0.5, (0.6, 0.4, 0.8), INCONCLUSIVE),
         ("above", 0.5, (0.3, 0.2, 0.4), NOT_REPRODUCED),
@@ -108,8 +111,17 @@ def test_fewer_than_three_seeds_are_refused_and_numbers_kept():
     finding = only_finding(results)
     assert finding.verdict == REFUSED and finding.measured is None
     assert finding.reason == "`seeds` must be at least 3 for a verdict, got 2 that its arms have; try seeds=5."
-    summary = summarize_arms(make_paper(PAPER), ["success"], results)
+    summary = summarize_arms(["success"], results)
     assert summary["a"]["success"]["mean"] == pytest.approx(0.9)
+
+
+def test_results_of_earlier_settings_get_no_verdict():
+    results = results_of(a=seeds(0.9, 0.9, 0.9), b=seeds(0.1, 0.1, 0.1))
+    assert only_finding(results).verdict == REPRODUCED
+    results["earlier"] = [{"name": "b", **results["arms"].pop("b")}]
+    finding = only_finding(results)
+    assert finding.verdict == STALE and finding.measured is None
+    assert finding.reason == "`results` must be of today's settings, got earlier ones of b; run reproduce.py."
 
 
 def test_an_arm_that_was_not_run_and_values_that_are_not_finite_do_not_count():

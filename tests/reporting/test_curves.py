@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from jaxagents.reporting.curves import arrange_panels, bootstrap_band, read_curves, write_curves
+from jaxagents.reporting.curves import arrange_panels, read_curves, write_curves
 from jaxagents.reporting.loggers import open_logger
 
 
@@ -50,25 +50,6 @@ def test_panels_come_in_reading_order():
         ["train/a"],
         ["time/seconds"],
     ]
-
-
-def test_bootstrap_band_of_equal_seeds_is_a_line():
-    mean, low, high = bootstrap_band(np.full((4, 5), 2.5))
-    for line in (mean, low, high):
-        np.testing.assert_array_equal(line, np.full(4, 2.5))
-
-
-def test_bootstrap_band_has_the_width_of_the_standard_error():
-    values = np.random.default_rng(1).normal(3.0, 2.0, (20, 400))
-    mean, low, high = bootstrap_band(values)
-    np.testing.assert_allclose(mean, values.mean(axis=1))
-    # The interval of a mean of many normal values is +- 1.96 standard errors.
-    np.testing.assert_allclose(high - low, 2 * 1.96 * values.std(axis=1) / math.sqrt(400), rtol=0.15)
-
-
-def test_bootstrap_band_leaves_out_seeds_without_a_value():
-    mean, low, high = bootstrap_band(np.array([[1.0, math.nan, 1.0]]))
-    assert (mean[0], low[0], high[0]) == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

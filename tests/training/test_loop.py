@@ -240,9 +240,29 @@ def test_seeds_train_side_by_side(tmp_path):
     assert all(len(set(loss)) == 3 for loss in losses)
 
 
+def test_several_seeds_are_the_runs_of_each_seed_alone(tmp_path):
+    easy, hard = "{name: easy, training: {total_steps: 128}}", "{name: hard, learner: {entropy_coefficient: 0.0}}"
+    short = ["training.total_steps=64", f"stages=[{easy}, {hard}]", "seed=4"]
+    run(compose(*short, "seeds=2"), tmp_path / "together")
+    together = last_state(tmp_path / "together", compose(*short, "seeds=2")).state
+    for index in range(2):
+        alone = compose(*short, f"seed={4 + index}")
+        run(alone, tmp_path / str(index))
+        single = last_state(tmp_path / str(index), alone).state
+        # The same keys and the same experience; sums of floats have another order under vmap.
+        assert bits(single.key) == bits(together.key[index])
+        for one, both in zip(jax.tree.leaves(single), jax.tree.leaves(together), strict=True):
+            if not jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
+                np.testing.assert_allclose(both[index], one, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (["seed=-1"], "`seed` must be a whole number from 0 to 4294967295, got -1"),
+        (["seed=1.5"], "`seed` must be a whole number from 0 to 4294967295, got 1.5"),
+        (["seed=4294967295", "seeds=2"], "`seed` must be a whole number from 0 to 4294967294, got 4294967295"),
+        (["evaluation.seed=-3"], "`evaluation.seed` must be a whole number from 0"),
         (["training.total_steps=10"], "must be at least the 32 steps of one update, got 10"),
         (["+training.total_step=5"], "`training` has no key 'total_step'; try total_steps"),
         (["collector.num_envs=5", "learner.num_minibatches=3"], "`num_minibatches` must divide .* got 3; try"),

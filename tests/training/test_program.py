@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import struct
 
-from jaxagents.training.program import REPLICATED, make_program, over_seeds, run_updates
+from jaxagents.training.program import REPLICATED, make_program, over_seeds, run_updates, stage_keys
 from jaxagents.types import Array, Collector, Learner, Mean
 
 KEY = jax.random.key(0)
@@ -143,6 +143,21 @@ def test_seeds_are_the_single_runs_of_their_folded_keys():
             alone.replace(key=()),
         )
     assert len(set(np.asarray(state.learner.params).tolist())) == 3
+
+
+def test_no_two_pairs_of_seed_and_stage_share_a_key():
+    keys = [stage_keys(seed, stage) for seed in range(5) for stage in range(4)]
+    # Neither do the keys that a stage splits for its learner, its collector and its updates.
+    keys = [key for one in keys for key in (one, *jax.random.split(one, 3))]
+    assert len({tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in keys}) == 5 * 4 * 4
+
+
+def test_several_seeds_have_the_keys_of_the_single_ones():
+    together = jax.random.key_data(stage_keys(3, 1, num_seeds=4))
+    chosen = jax.random.key_data(stage_keys(np.array([6, 3]), 1, num_seeds=2))
+    alone = [jax.random.key_data(stage_keys(seed, 1)) for seed in (3, 4, 5, 6)]
+    np.testing.assert_array_equal(together, alone)
+    np.testing.assert_array_equal(chosen, [alone[3], alone[0]])
 
 
 def test_seeds_start_from_parameters_of_their_own():

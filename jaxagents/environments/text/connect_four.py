@@ -71,6 +71,7 @@ def make_environment(*, depth: int = 3, **options: Any) -> Environment:
         words=(*MARKS, "to move", "/", "."),
         width=ROWS * COLUMNS + ROWS - 1 + 4,
         longest=ROWS * COLUMNS,
+        stake=1.0,
         deal=lambda key: jnp.zeros((), jnp.int32),
         start=lambda deal: start(),
         player=lambda state: state.count % 2,

@@ -55,6 +55,7 @@ def make_environment(**options: Any) -> Environment:
         words=("your card is", *CARDS, "moves", "."),
         width=8,
         longest=3,
+        stake=2.0,  # The ante and the bet.
         deal=lambda key: draw_distinct(key, jnp.ones(3, bool), 2),
         start=start,
         player=lambda state: state.count % 2,

@@ -65,6 +65,7 @@ def make_environment(**options: Any) -> Environment:
         words=("your card is", *CARDS, "table shows", "moves", "then", "."),
         width=17,
         longest=8,
+        stake=13.0,  # The ante, and two raises in each round.
         deal=lambda key: draw_distinct(key, jnp.ones(6, bool), 3) // 2,
         start=start,
         player=lambda state: state.count[jnp.minimum(state.round, 1)] % 2,

@@ -65,6 +65,7 @@ def make_environment(**options: Any) -> Environment:
         words=(*DIGITS, *GOODS, "you have", "worth", "they have", "offer", "moves left", "."),
         width=29,
         longest=TURNS,
+        stake=1.0,
         deal=deal,
         start=start,
         player=lambda state: state.count % 2,

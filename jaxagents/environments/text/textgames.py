@@ -1,6 +1,6 @@
 """Turn-based games of two players in words: rules in, a text world with two seats out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +19,6 @@ NAMES = (
     *("iris", "jona", "kira", "lars", "mina", "nora", "olaf", "petra"),
 )
 SEATS = ("player 0", "player 1")
-FORFEIT, CONSOLATION = -1.5, 0.5
-"""What an illegal move costs where it ends the game, and what the other player gets for it."""
 
 
 class Rules(NamedTuple):
@@ -34,6 +32,7 @@ class Rules(NamedTuple):
         words: all other words of `observe`.
         width: most words of `observe`.
         longest: moves of the longest game.
+        stake: the most that a player can lose in a game.
         deal: `(key) -> deal`, a pytree of integers.
         start: `(deal) -> state`.
         player: `(state) -> int32`, who moves next.
@@ -52,6 +51,7 @@ class Rules(NamedTuple):
     words: tuple[str, ...]
     width: int
     longest: int
+    stake: float
     deal: Callable[[Array], PyTree]
     start: Callable[[PyTree], PyTree]
     player: Callable[[PyTree], Array]
@@ -73,6 +73,7 @@ class TextGameState:
         identity: uint32, hash of the task.
         game: state of the rules.
         valid: bool, the last move was understood and legal.
+        offender: int32, who made the last move that was not; -1 for nobody.
         num_steps: int32, turns taken.
     """
 
@@ -80,13 +81,15 @@ class TextGameState:
     identity: Array
     game: Any
     valid: Array
+    offender: Array
     num_steps: Array
 
 
 def make_text_game(
     rules: Rules,
     *,
-    illegal: str = "no_op",
+    illegal: str = "forfeit",
+    forfeit_payoff: Sequence[float] | None = None,
     expert_strength: float = 1.0,
     max_steps: int | None = None,
     held_out_fraction: float = 0.25,
@@ -98,17 +101,22 @@ def make_text_game(
     "ada plays kuhn poker against hugo .". Rewards are payoffs at the end, `[2]` by player; `info["success"]` says that
     the game came to its end by the rules.
 
+    A game always ends with a payoff, and no answer is worth more than the worst that the rules allow: who forfeits
+    loses the most that the game can cost, and the other player wins as much.
+
     The task is `{"deal", "names": int32 [2], "level": int32}`. A game has no held-out positions, its players have:
     held-out tasks are pairs of names, in order, that never meet in training. Only a policy that reads the prompt sees
     the difference.
 
     Args:
         rules: of the game.
-        illegal: "no_op" leaves the game as it is, and the player is asked again; "forfeit" ends it with -1.5 for the
-            offender and 0.5 for the other one.
+        illegal: what an illegal move does. "forfeit" ends the game. "no_op" leaves it as it is, and the player is asked
+            again; after `max_steps` turns, whoever made the last illegal move forfeits.
+        forfeit_payoff: of who forfeits and of the other one; None for `(-stake, stake)` of the rules: (-2, 2) in Kuhn
+            poker, (-13, 13) in Leduc poker, (-1, 1) where games are won and lost.
         expert_strength: probability that the expert does not move at random.
-        max_steps: turns before the game is cut without payoff; None takes the longest game, and twice that where
-            illegal moves are no-ops.
+        max_steps: turns of the longest episode; None takes the longest game, and twice that where illegal moves are
+            no-ops.
         held_out_fraction: of the pairs of names.
 
     Returns:
@@ -122,7 +130,8 @@ def make_text_game(
         Liu et al. (2025), "SPIRAL: Self-Play on Zero-Sum Games Incentivizes Reasoning via Multi-Agent Multi-Turn
         Reinforcement Learning" (roles in the prompt, forfeits).
     """
-    _check(rules, illegal, expert_strength, max_steps)
+    _check(rules, illegal, forfeit_payoff, expert_strength, max_steps)
+    lost, won = (-rules.stake, rules.stake) if forfeit_payoff is None else forfeit_payoff
     limit = max_steps or rules.longest * (2 if illegal == "no_op" else 1)
     said = tuple(word for move in rules.moves for word in move)
     prompt_words = (*NAMES, "plays", "against", ".", rules.name)
@@ -138,7 +147,7 @@ def make_text_game(
             observation=observe(state),
             reward=jnp.where(over, payoff, 0.0).astype(jnp.float32),
             terminated=over,
-            truncated=~over & (state.num_steps >= limit),
+            truncated=jnp.zeros((), bool),
             action_mask=rules.legal(state.game),
             player=rules.player(state.game).astype(jnp.int32),
             info={"success": over & rules.over(state.game), "valid": state.valid},
@@ -151,6 +160,7 @@ def make_text_game(
             identity=hash_integers(*jax.tree.leaves({**task, "level": ()})),
             game=rules.start(task["deal"]),
             valid=jnp.ones((), bool),
+            offender=jnp.full((), -1, jnp.int32),
             num_steps=jnp.zeros((), jnp.int32),
         )
         first = timestep_of(state, jnp.zeros((), bool), jnp.zeros(2))
@@ -161,13 +171,15 @@ def make_text_game(
     def step(key: Array, state: TextGameState, action: Array) -> tuple[TextGameState, TimeStep]:
         del key
         move, known = find_row(action, actions)
-        offender = rules.player(state.game)
         valid = known & rules.legal(state.game)[move]
         game = jax.tree.map(lambda new, old: jnp.where(valid, new, old), rules.play(state.game, move), state.game)
-        state = state.replace(game=game, valid=valid, num_steps=state.num_steps + 1)
-        forfeit = ~valid & (illegal == "forfeit")
-        penalty = jnp.where(jnp.arange(2) == offender, FORFEIT, CONSOLATION)
-        return state, timestep_of(state, forfeit | rules.over(game), jnp.where(forfeit, penalty, rules.payoff(game)))
+        offender = jnp.where(valid, state.offender, rules.player(state.game)).astype(jnp.int32)
+        state = state.replace(game=game, valid=valid, offender=offender, num_steps=state.num_steps + 1)
+        done = rules.over(game)
+        # A game without illegal moves is over by the limit.
+        forfeit = ~done & ((~valid & (illegal == "forfeit")) | (state.num_steps >= limit))
+        penalty = jnp.where(jnp.arange(2) == offender, lost, won)
+        return state, timestep_of(state, forfeit | done, jnp.where(forfeit, penalty, rules.payoff(game)))
 
     def render(state: TextGameState) -> str:
         return sentence(words, observe(state)) if rules.render is None else rules.render(state.game)
@@ -195,9 +207,20 @@ def make_text_game(
     return absorbing_world(environment)
 
 
-def _check(rules: Rules, illegal: str, expert_strength: float, max_steps: int | None) -> None:
+def _check(
+    rules: Rules,
+    illegal: str,
+    forfeit_payoff: Sequence[float] | None,
+    expert_strength: float,
+    max_steps: int | None,
+) -> None:
     if illegal not in ("no_op", "forfeit"):
         raise ValueError(f'`illegal` must be "no_op" or "forfeit", got {illegal!r}.')
+    if forfeit_payoff is not None and (len(forfeit_payoff) != 2 or forfeit_payoff[0] > forfeit_payoff[1]):
+        raise ValueError(
+            "`forfeit_payoff` must be what the offender gets and then no less for the other one, got "
+            f"{forfeit_payoff}; try null."
+        )
     if not 0.0 <= expert_strength <= 1.0:
         raise ValueError(f"`expert_strength` must be in [0, 1], got {expert_strength}; try 1 for the best play.")
     if max_steps is not None and max_steps < rules.longest:

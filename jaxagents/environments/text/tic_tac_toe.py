@@ -48,6 +48,7 @@ def make_environment(**options: Any) -> Environment:
         words=(*MARKS, "to move", "/", "."),
         width=15,
         longest=9,
+        stake=1.0,
         deal=lambda key: jnp.zeros((), jnp.int32),
         start=lambda deal: TicTacToeState(board=jnp.zeros(9, jnp.int32), count=jnp.zeros((), jnp.int32)),
         player=lambda state: state.count % 2,

@@ -73,7 +73,7 @@ def returns_of_the_expert(name, num_games, **options):
             return (state, timestep), timestep.reward
 
         (state, timestep), rewards = jax.lax.scan(
-            step, start, jax.random.split(play_key, environment.max_steps // 4 + 1)
+            step, start, jax.random.split(play_key, environment.max_steps // 2 + 1)
         )
         return jnp.sum(rewards), timestep.terminated
 
@@ -149,7 +149,7 @@ def test_the_expert_wins_and_blocks():
     ],
 )
 def test_boards_are_seen_in_words(name, moves, text):
-    environment = world(name)
+    environment = world(name, illegal="no_op")
     words, step = environment.text.words, jax.jit(environment.step)
     state, timestep = environment.reset(KEY, task(name))
     for move in moves:
@@ -161,11 +161,11 @@ def test_boards_are_seen_in_words(name, moves, text):
 
 
 def test_a_taken_cell_is_not_legal():
-    environment = world("tic_tac_toe", illegal="forfeit")
+    environment = world("tic_tac_toe")
     state, _ = environment.reset(KEY, task("tic_tac_toe"))
     state, _ = environment.step(KEY, state, jnp.asarray([environment.text.words.index("a1")], jnp.int32))
     _, timestep = environment.step(KEY, state, jnp.asarray([environment.text.words.index("a1")], jnp.int32))
-    np.testing.assert_array_equal(timestep.reward, [0.5, -1.5])
+    np.testing.assert_array_equal(timestep.reward, [1.0, -1.0])
     assert bool(timestep.terminated) and not bool(timestep.info["valid"])
 
 

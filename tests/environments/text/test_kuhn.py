@@ -66,22 +66,45 @@ def test_payoffs_of_every_ending(cards, moves, reward):
     assert bool(timesteps[-1].info["success"])
 
 
-def test_what_is_not_understood_asks_again():
-    environment, timesteps, _ = play((0, 2), ["pass", "fish", "pass"])
+def test_what_is_not_understood_loses_the_most_that_the_game_can_cost():
+    # Player 1 holds the jack and faces a bet: to fold costs 1, to call 2. Nothing it can say is cheaper than that.
+    for moves in (["bet", "pass"], ["bet", "bet"], ["bet", "fish"]):
+        _, timesteps, _ = play((2, 0), moves)
+        reward = {"pass": [1, -1], "bet": [2, -2], "fish": [2, -2]}[moves[1]]
+        np.testing.assert_array_equal(timesteps[-1].reward, reward)
+        assert bool(timesteps[-1].terminated)
+        assert bool(timesteps[-1].info["success"]) == (moves[1] != "fish")
+
+
+@pytest.mark.parametrize(
+    ("moves", "reward"),
+    [
+        (["bet"] + ["fish"] * 5, [2, -2]),  # Player 1 stalls with the jack.
+        (["fish"] * 5 + ["bet"], [-2, 2]),  # Player 0 took the time, player 1 never had a turn.
+        (["fish", "fish", "pass", "fish", "fish", "bet"], [2, -2]),  # Player 1 was the last to say what is no move.
+    ],
+)
+def test_where_illegal_moves_are_asked_again_the_last_to_make_one_forfeits_at_the_limit(moves, reward):
+    _, timesteps, _ = play((2, 0), moves, illegal="no_op")
+    assert [bool(t.terminated) for t in timesteps] == [False] * 6 + [True]
+    assert not bool(timesteps[-1].truncated) and not bool(timesteps[-1].info["success"])
+    np.testing.assert_array_equal(timesteps[-1].reward, reward)
+    assert not any(np.any(t.reward) for t in timesteps[:-1])
+
+
+def test_what_is_not_understood_may_be_asked_again():
+    environment, timesteps, _ = play((0, 2), ["pass", "fish", "pass"], illegal="no_op")
     assert sentence(environment.text.words, timesteps[2].observation) == (
         "you are player 1 , your card is king , moves pass . nothing happens ."
     )
     assert [bool(t.info["valid"]) for t in timesteps] == [True, True, False, True]
     assert int(timesteps[2].player) == 1 and not bool(timesteps[2].terminated)
     np.testing.assert_array_equal(timesteps[3].reward, [-1, 1])
-    _, timesteps, _ = play((0, 2), ["fish"] * 6)
-    assert [bool(t.truncated) for t in timesteps] == [False] * 6 + [True]
-    assert not any(np.any(t.reward) for t in timesteps)
 
 
 @pytest.mark.parametrize(("moves", "reward"), [(["fish"], [-1.5, 0.5]), (["bet", "fish"], [0.5, -1.5])])
-def test_a_forfeit_ends_the_game(moves, reward):
-    _, timesteps, _ = play((2, 0), moves, illegal="forfeit")
+def test_what_a_forfeit_pays_can_be_told(moves, reward):
+    _, timesteps, _ = play((2, 0), moves, forfeit_payoff=(-1.5, 0.5))
     assert bool(timesteps[-1].terminated) and not bool(timesteps[-1].info["success"])
     np.testing.assert_allclose(timesteps[-1].reward, reward)
 
@@ -146,6 +169,7 @@ def test_a_weak_expert_moves_at_random():
     ("options", "message"),
     [
         ({"illegal": "ignore"}, '`illegal` must be "no_op" or "forfeit", got \'ignore\''),
+        ({"forfeit_payoff": (1.0, -1.0)}, "`forfeit_payoff` must be what the offender gets .* got \\(1.0, -1.0\\)"),
         ({"expert_strength": 1.5}, "`expert_strength` must be in \\[0, 1\\], got 1.5"),
         ({"max_steps": 2}, "`max_steps` must be at least the 3 moves of the longest game of kuhn poker, got 2"),
     ],

@@ -55,13 +55,13 @@ def test_the_second_seat_meets_a_move():
 
 
 def test_what_is_not_understood_is_the_agents_alone():
-    environment, state, timestep, say = begin(1, (1, 2))
+    environment, state, timestep, say = begin(1, (1, 2), illegal="no_op")
     state, timestep = say(state, "jack")
     assert not bool(timestep.info["valid"]) and not bool(timestep.terminated)
     assert sentence(environment.text.words, timestep.observation).endswith("moves pass . nothing happens .")
-    environment, state, timestep, say = begin(1, (1, 2), illegal="forfeit")
+    environment, state, timestep, say = begin(1, (1, 2))
     _, timestep = say(state, "jack")
-    assert bool(timestep.terminated) and float(timestep.reward) == -1.5 and not bool(timestep.info["valid"])
+    assert bool(timestep.terminated) and float(timestep.reward) == -2.0 and not bool(timestep.info["valid"])
 
 
 def test_seats_are_drawn_or_fixed():
