@@ -18,11 +18,11 @@ from jaxagents.reporting.loggers import METRICS_FILE, Logger, open_logger
 from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
+from jaxagents.training.chunks import Chunk, run_chunks
 from jaxagents.training.dialogues import show_transcripts
 from jaxagents.types import LanguagePolicy, Params, PyTree, State
 
 RETURN = "eval/episode_return"
-ROUNDS = "rollout/rounds"
 KINDS = ("last", "best")
 
 
@@ -168,71 +168,40 @@ def _train_stage(
         run.reached_target = restored.metadata["reached_target"]
         state = stage.runner.from_global(restored.state)
         run.progress.message(f"Resumed {stage.name} at update {update} of {stage.num_updates}.")
-    offset = _updates_before(run.experiment, index)
-    periods = chunk_periods(stage)
-    budget = run.steps_before + stage.num_updates * stage.steps_per_update
-    pending = None
-    clock = time.time()
-    while update < stage.num_updates and run.steps < budget and not run.reached_target:
-        upcoming = min([stage.num_updates, *((update // period + 1) * period for period in periods.values())])
-        state, metrics = stage.runner.run(state, upcoming - update)
+    offset, pending, clock = _updates_before(run.experiment, index), None, time.time()
+    chunks = run_chunks(stage, state, update=update, played=run.steps - run.steps_before)
+    for chunk in () if run.reached_target else chunks:
+        state = chunk.state
         if run.first_update_seconds is None:
-            jax.block_until_ready(metrics)
+            jax.block_until_ready(chunk.metrics)
             run.first_update_seconds = time.time() - run.started
             clock = time.time()
         # The device works on this chunk while the host logs the one before.
         if pending is not None:
-            clock = _log(run, stage, offset, *pending, clock)
-        update, pending = upcoming, (update, upcoming, metrics)
-        if ROUNDS in metrics:  # Only what was played says how much of the budget is left.
-            clock, pending = _log(run, stage, offset, *pending, clock), None
-        done = update == stage.num_updates or run.steps >= budget
-        evaluate = done or update % periods["evaluate"] == 0
-        save = done or update % periods["checkpoint"] == 0
-        if evaluate or save:
-            if pending is not None:
-                clock, pending = _log(run, stage, offset, *pending, clock), None
-            improved = evaluate and _evaluate(run, stage, offset + update, stage.runner.params(state))
-            save = save or run.reached_target
+            clock = _log(run, stage, offset, pending, clock)
+        pending = chunk
+        if {"evaluate", "checkpoint"} & chunk.due:
+            clock, pending = _log(run, stage, offset, chunk, clock), None
+            improved = "evaluate" in chunk.due and _evaluate(run, stage, offset + chunk.end, stage.runner.params(state))
+            save = "checkpoint" in chunk.due or run.reached_target
             if save or improved:
-                _save(run, stage, update, state, [last] * save + [best] * improved)
-    if pending is not None:
-        _log(run, stage, offset, *pending, clock)
+                _save(run, stage, chunk.end, state, [last] * save + [best] * improved)
+        if run.reached_target:
+            break
     return stage.runner.to_global(state).learner
 
 
-def chunk_periods(stage: Stage) -> dict[str, int]:
-    """Returns the periods of logging, evaluation and checkpoints in updates; chunks end where any of them does."""
-    wanted = {
-        "log": stage.training.log_every_steps,
-        "evaluate": stage.evaluation.every_steps,
-        "checkpoint": stage.training.checkpoint_every_steps,
-    }
-    return {name: max(1, round(steps / stage.steps_per_update)) for name, steps in wanted.items()}
-
-
-def played_steps(stage: Stage, num_updates: int, metrics: Mapping[str, np.ndarray]) -> int:
-    """Returns the steps that updates played, thrown away or not, see `Collector`; the mean of several seeds.
-
-    Args:
-        stage: that was run.
-        num_updates: of a chunk.
-        metrics: of the chunk.
-    """
-    rounds = float(np.mean(metrics[ROUNDS])) if ROUNDS in metrics else 1.0
-    return round(num_updates * stage.steps_per_update * rounds)
-
-
-def _log(run: _Run, stage: Stage, offset: int, begin: int, end: int, metrics: PyTree, clock: float) -> float:
-    values = {name: np.asarray(value) for name, value in metrics.items()}
-    now, steps = time.time(), played_steps(stage, end - begin, values)
-    run.steps += steps
-    values["time/steps_per_second"] = np.asarray(steps * max(run.experiment.num_seeds, 1) / max(now - clock, 1e-9))
-    run.logger.log(run.steps, offset + end, values)
+def _log(run: _Run, stage: Stage, offset: int, chunk: Chunk, clock: float) -> float:
+    values = {name: np.asarray(value) for name, value in chunk.metrics.items()}
+    now, end = time.time(), offset + chunk.end
+    run.steps += chunk.steps
+    speed = chunk.steps * max(run.experiment.num_seeds, 1) / max(now - clock, 1e-9)
+    values["time/steps_per_second"] = np.asarray(speed)
+    run.logger.log(run.steps, end, values)
     run.progress.update(run.steps, values)
     for name, value in values.items():
         if name.startswith("train/") and np.any(np.isinf(value) | np.isnan(value)) and not _uncounted(name, values):
-            _refuse(name, offset + end, run.steps)
+            _refuse(name, end, run.steps)
     return now
 
 
