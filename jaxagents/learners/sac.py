@@ -113,14 +113,7 @@ def make_sac(
             opt_states={name: init_optimizer(optimizer, trained[name]) for name, optimizer in optimizers.items()},
             hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
         )
-        if not isinstance(start, SACState):
-            return state
-        return state.replace(
-            critic=start.critic,
-            target_critic=start.target_critic,
-            log_temperature=start.log_temperature,
-            opt_states={name: carry_over(fresh, start.opt_states[name]) for name, fresh in state.opt_states.items()},
-        )
+        return _go_on(state, start) if isinstance(start, SACState) else state
 
     sample_actions = partial(_sample_actions, policy, axis_name)
 
@@ -217,6 +210,16 @@ def make_agent(
         updates_per_rollout=updates_per_rollout,
         normalize_observations=normalize_observations,
         axis_name=axis_name,
+    )
+
+
+def _go_on(state: SACState, earlier: SACState) -> SACState:
+    """Returns a new state with what an earlier one has learned."""
+    return state.replace(
+        critic=earlier.critic,
+        target_critic=earlier.target_critic,
+        log_temperature=earlier.log_temperature,
+        opt_states={name: carry_over(fresh, earlier.opt_states[name]) for name, fresh in state.opt_states.items()},
     )
 
 
