@@ -17,7 +17,7 @@ from jaxagents.training.build import Stage, build_stage, resolve, stage_configs
 from jaxagents.training.chunks import run_chunks
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import DevicesConfig, config_hash, make_section
-from jaxagents.types import LanguagePolicy, Params
+from jaxagents.types import LanguagePolicy, Params, PyTree
 
 Curves = dict[str, dict[str, list]]  # metric -> {"steps": [points], "values": [points]}
 
@@ -146,11 +146,12 @@ def train_seeds(
     """
     rows: list[tuple[int, dict[str, np.ndarray]]] = []
     grouped = len(seeds) > 1
-    if params is not None and grouped:
-        params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), params)
+    start: PyTree | None = params
+    if start is not None and grouped:
+        start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), start)
     steps = 0
     for index, stage in enumerate(stages, start=first_stage):
-        state = stage.runner.init(seeds if grouped else seeds[0], index, params)
+        state = stage.runner.init(seeds if grouped else seeds[0], index, start)
         for chunk in run_chunks(stage, state, events=("log", "evaluate")):
             state, row = chunk.state, {name: np.asarray(value) for name, value in chunk.metrics.items()}
             steps += chunk.steps
@@ -159,7 +160,7 @@ def train_seeds(
             rows.append((steps, row))
             if progress is not None:
                 progress.update(steps, row)
-        params = stage.runner.params(state)
+        params, start = stage.runner.params(state), stage.runner.to_global(state).learner
     return _curves(rows, len(seeds)), params
 
 

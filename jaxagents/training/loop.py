@@ -20,7 +20,7 @@ from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.chunks import Chunk, run_chunks
 from jaxagents.training.dialogues import show_transcripts
-from jaxagents.types import LanguagePolicy, Params, PyTree
+from jaxagents.types import LanguagePolicy, Params, PyTree, State
 
 RETURN = "eval/episode_return"
 KINDS = ("last", "best")
@@ -75,20 +75,20 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         progress = open_progress(total, experiment.name, experiment.logging.progress)
         stack.callback(progress.close)
         restored = _restore(experiment.stages[current], folders[current][0], progress)
-        params = None
+        start = None
         if restored is None and current > 0:
-            params = _final_params(experiment.stages[current - 1], folders[current - 1][0], progress)
+            start = _final_learner(experiment.stages[current - 1], folders[current - 1][0], progress)
         done = _updates_before(experiment, current) + (restored.metadata["update"] if restored else 0)
         is_new = done == 0 and not (run_dir / METRICS_FILE).exists()
         logger = open_logger(run_dir, experiment.logging.tensorboard, None if is_new else done)
         stack.callback(logger.close)
         run = _Run(experiment=experiment, logger=logger, progress=progress, started=started or time.time())
         for index in range(current, len(experiment.stages)):
-            params = _train_stage(run, index, folders[index], restored, params)
+            start = _train_stage(run, index, folders[index], restored, start)
             restored = None
         if jax.process_index() == 0:
             if experiment.logging.transcripts and jax.process_count() == 1:
-                show_transcripts(experiment, params, run_dir)
+                show_transcripts(experiment, start.params, run_dir)
             _close_log(run, run_dir)
         return _result(run)
 
@@ -144,21 +144,22 @@ def _restore(stage: Stage, checkpoints: Checkpoints, progress: Progress) -> Rest
     return checkpoints.restore(stage.runner.abstract, on_fallback=progress.message)
 
 
-def _final_params(stage: Stage, checkpoints: Checkpoints, progress: Progress) -> Params:
+def _final_learner(stage: Stage, checkpoints: Checkpoints, progress: Progress) -> State:
     restored = _restore(stage, checkpoints, progress)
     if restored is None:
         raise ValueError(f"`run_dir` must hold the checkpoints of the stage {stage.name!r}, which are missing.")
-    return restored.state.learner.params
+    return restored.state.learner
 
 
 def _train_stage(
-    run: _Run, index: int, folders: list[Checkpoints], restored: Restored | None, params: Params | None
-) -> Params:
+    run: _Run, index: int, folders: list[Checkpoints], restored: Restored | None, start: State | None
+) -> State:
+    """Runs a stage from the learner of the one before, and returns its own."""
     stage = run.experiment.stages[index]
     last, best = folders
     run.best, run.reached_target, update = None, False, 0
     if restored is None:
-        state = stage.runner.init(run.experiment.seed, index, params)
+        state = stage.runner.init(run.experiment.seed, index, start)
         run.steps_before = run.steps
     else:
         update = restored.metadata["update"]
@@ -187,7 +188,7 @@ def _train_stage(
                 _save(run, stage, chunk.end, state, [last] * save + [best] * improved)
         if run.reached_target:
             break
-    return stage.runner.params(state)
+    return stage.runner.to_global(state).learner
 
 
 def _log(run: _Run, stage: Stage, offset: int, chunk: Chunk, clock: float) -> float:
