@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig
 
 from jaxagents.papers.curves import write_paper_curves
@@ -11,11 +10,12 @@ from jaxagents.papers.execution import make_request, reproduce
 from jaxagents.papers.spec import load_paper
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.tables import print_paper
+from jaxagents.training.command import command
 
 ROOT = Path(__file__).parents[1]
 
 
-@hydra.main(version_base="1.3", config_path="../configs/paper", config_name="reproduce")
+@command("reproduce", folder="configs/paper")  # In configs, `paper=` would choose an option of the group.
 def main(config: DictConfig) -> None:
     """Runs what is missing, prints the verdict and, as the last line on stdout, one JSON object."""
     paper = load_paper(ROOT / "configs" / "paper", config.paper)
