@@ -23,7 +23,9 @@ _MISTAKES = (ValueError, FileNotFoundError, NotADirectoryError, HydraException, 
 _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
 
 
-def command(config_name: str, *, folder: str = "configs") -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
+def command(
+    config_name: str, *, folder: str = "configs"
+) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
     """Makes the main of a script in `experiments/` of a function of the composed config.
 
     What a user can mend is said in one line on stderr: exit code 2 for a mistake in the arguments, 1 for a run that

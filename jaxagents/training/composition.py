@@ -18,7 +18,9 @@ def run_name() -> str:
     return choices.experiment or pair
 
 
-OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+def register_resolvers() -> None:
+    """Makes `${run_name:}` of `configs/train.yaml` known; to be called before Hydra composes."""
+    OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
 def compose(config_folder: str | Path, *overrides: str) -> DictConfig:
@@ -31,6 +33,7 @@ def compose(config_folder: str | Path, *overrides: str) -> DictConfig:
     Returns:
         The config.
     """
+    register_resolvers()
     hydra.core.global_hydra.GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(Path(config_folder).resolve()), version_base="1.3"):
         config = hydra.compose("train", list(overrides), return_hydra_config=True)
