@@ -1,4 +1,4 @@
-"""Puts a paper's claim to the test: `python experiments/reproduce.py paper=gigpo`; settings: configs/paper/reproduce.yaml."""
+"""Tests a paper's claim: `python experiments/reproduce.py paper=gigpo`; settings: configs/paper/reproduce.yaml."""
 
 import json
 from pathlib import Path

@@ -18,6 +18,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from jaxagents.training.composition import register_resolvers
+
 _TRACEBACK = "HYDRA_FULL_ERROR"
 _MISTAKES = (ValueError, FileNotFoundError, NotADirectoryError, HydraException, OmegaConfBaseException)
 _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
@@ -53,6 +55,7 @@ def command(
             with _errors_in_one_line(show_traceback):
                 task(config)
 
+        register_resolvers()
         start = hydra.main(version_base="1.3", config_path=f"../{folder}", config_name=config_name)(run_job)
 
         @wraps(task)
