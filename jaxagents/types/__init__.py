@@ -32,6 +32,7 @@ from jaxagents.types.language import (
     TokenView,
 )
 from jaxagents.types.learning import (
+    REPLICATED,
     ActorCritic,
     Agent,
     Collector,
@@ -45,6 +46,7 @@ from jaxagents.types.learning import (
 )
 
 __all__ = [
+    "REPLICATED",
     "ActorCritic",
     "Agent",
     "Array",
