@@ -38,8 +38,10 @@ from jaxagents.types.learning import (
     Mean,
     Metrics,
     Policy,
+    PolicyInput,
     Remembering,
     Rollout,
+    Sample,
     Transition,
 )
 
@@ -64,9 +66,11 @@ __all__ = [
     "Metrics",
     "Params",
     "Policy",
+    "PolicyInput",
     "PyTree",
     "Remembering",
     "Rollout",
+    "Sample",
     "State",
     "Task",
     "TextFace",
