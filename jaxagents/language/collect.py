@@ -1,16 +1,30 @@
 """Where episodes of language policies come from in training, and how they are judged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
+from jaxagents.environments.text.splits import level_of
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
+from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.ops.episodes import acting_turns
 from jaxagents.ops.group_metrics import group_metrics
 from jaxagents.ops.rows import where_rows
-from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
+from jaxagents.types import (
+    Array,
+    ChosenTasks,
+    Collector,
+    Environment,
+    Episode,
+    LanguagePolicy,
+    Mean,
+    Metrics,
+    Params,
+    PyTree,
+    TaskSource,
+)
 
 
 def make_dialogue_collector(
@@ -23,10 +37,13 @@ def make_dialogue_collector(
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
-    level: int | None = None,
+    level: int | Sequence[int] | None = None,
+    task_source: Callable[..., TaskSource] | None = None,
+    max_turns: int | Sequence[int] | None = None,
     group_filter: Callable[[Episode], Array] | None = None,
     max_rounds: int = 1,
     partner: bool = False,
+    axis_name: str | None = None,
 ) -> Collector:
     """Makes a collector in which the policy plays groups of whole episodes.
 
@@ -40,16 +57,20 @@ def make_dialogue_collector(
         temperature: divides the logits; None is 1.
         top_k: samples among so many tokens; None among all.
         top_p: samples among the most probable tokens of this mass; None among all.
-        level: of the tasks.
+        level: of the tasks; a list is gone through in turn.
+        task_source: `(*, level, num_levels) -> TaskSource` of the tasks, see `language.tasks`; None for fresh ones.
+        max_turns: turns after which episodes are cut, at most those of the layout; a list is gone through in turn from
+            group to group; None for those of the layout.
         group_filter: `(episode) -> keep bool [B]`, the same within a group; groups that it drops are replaced by kept
             ones of further rounds of fresh tasks, while there are rounds left (dynamic sampling of DAPO).
         max_rounds: of episodes per batch, the first one included; 1 never resamples.
         partner: the policy with other parameters takes all seats but one, see `make_dialogue`; the parameters to act
             with are then a pair, as of `learners.partners`. Without it, the policy takes all seats.
+        axis_name: mapped device axis over which the task source counts.
 
     Returns:
         The collector; its batches are `Episode`s of `num_groups * group_size` rows. Metrics are those of the first
-        round, and `rounds`.
+        round, `task_level` where the source chooses levels, and `rounds` where there may be several.
 
     Raises:
         ValueError: a count is not positive, or see `make_dialogue`.
@@ -65,28 +86,41 @@ def make_dialogue_collector(
         policy,
         group_size=group_size,
         sampling=sampling,
-        level=level,
         partner=policy if partner else None,
         bootstrap=True,
     )
+    source = (task_source or make_uniform)(level=level, num_levels=environment.text.num_levels)
 
     def init(key: Array, params: Params) -> PyTree:
-        del key, params
-        return {"group": jnp.arange(num_groups, dtype=jnp.int32)}
+        del params
+        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         local_groups = state["group"].shape[0]
         local_rows = None if num_rows is None else max(1, num_rows * local_groups // num_groups)
-        episode = play(params, key, state["group"], local_rows)
+        task_key, play_key = jax.random.split(key)
+
+        def play_round(number: Array | int) -> tuple[Episode, ChosenTasks]:
+            group = state["group"] + number * num_groups
+            chosen = source.choose(state["source"], task_key, group)
+            task, start, _ = start_tasks(environment, chosen)
+            turns = None if max_turns is None else jnp.broadcast_to(level_of(max_turns, group), group.shape)
+            return play(params, play_key, group, local_rows, task=task, start=start, max_turns=turns), chosen
+
+        episode, chosen = play_round(0)
+        success = jnp.mean(episode.success.reshape(-1, group_size), axis=1, dtype=jnp.float32)
+        source_state = source.update(state["source"], chosen, success, axis_name=axis_name)
         metrics = dialogue_metrics(episode) | (group_metrics(episode) if group_size > 1 else {})
-        if max_rounds == 1:
-            return state, episode, metrics
-
-        def more(round_number: Array) -> Episode:
-            return play(params, key, state["group"] + round_number * num_groups, local_rows)
-
-        episode, rounds = _fill_groups(episode, more, group_filter, group_size, max_rounds)
-        return state, episode, metrics | {"rounds": rounds.astype(jnp.float32)}
+        if chosen.level is not None:
+            metrics["task_level"] = Mean(
+                total=jnp.sum(chosen.level, dtype=jnp.float32), count=jnp.float32(local_groups)
+            )
+        if max_rounds > 1:
+            episode, rounds = _fill_groups(
+                episode, lambda number: play_round(number)[0], group_filter, group_size, max_rounds
+            )
+            metrics["rounds"] = rounds.astype(jnp.float32)
+        return state | {"source": source_state}, episode, metrics
 
     return Collector(init=init, collect=collect, steps_per_collect=num_groups * group_size, divided_option="num_groups")
 
