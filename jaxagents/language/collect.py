@@ -9,8 +9,9 @@ from jaxagents.environments.text.splits import level_of
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.ops.checks import require_positive
 from jaxagents.ops.episodes import acting_turns
-from jaxagents.ops.group_metrics import group_metrics
+from jaxagents.ops.group_metrics import group_metrics, majority_success, pass_at_k
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import (
     Array,
@@ -186,35 +187,46 @@ def make_dialogue_evaluator(
     *,
     num_episodes: int,
     greedy: bool = True,
-    level: int | None = None,
+    level: int | Sequence[int] | None = None,
     held_out: bool = True,
     num_rows: int | None = None,
     turn_rewards: bool = False,
+    num_samples: int = 1,
+    pass_at: Sequence[int] = (),
 ) -> Callable[[Params, Array], dict[str, Array]]:
     """Makes the evaluation of a language policy on fixed tasks.
 
     Args:
         environment: a text world, single instance.
         policy: acts.
-        num_episodes: each on a task of its own.
+        num_episodes: tasks; each is played once, or `num_samples` times.
         greedy: takes the most probable token; False samples.
-        level: of the tasks.
+        level: of the tasks; a list is gone through in turn.
         held_out: takes tasks that training never sees.
         num_rows: episodes that are played at once; None plays all of them at once.
         turn_rewards: also compares the rewards of the first and the last turn, see `first_and_last`.
+        num_samples: n, episodes of every task.
+        pass_at: numbers k of samples, at most n, of which one has to succeed, see `ops.group_metrics.pass_at_k`.
 
     Returns:
-        `(params, key) -> results`, float32 `[num_episodes]` each: `episode_return`, `episode_length`, `success`,
-        `invalid_action_rate`.
+        `(params, key) -> results`, float32 `[num_episodes]` each, means over the samples of a task: `episode_return`,
+        `episode_length`, `success`, `invalid_action_rate`. With several samples also `pass_at_<k>`, and
+        `majority_success`, of the action that most samples ended with (where worlds ask a question).
 
     Raises:
-        ValueError: `num_episodes` is not positive, or see `make_dialogue`.
+        ValueError: a count is not positive, samples that are all the same, a k of `pass_at` out of range (when traced),
+            or see `make_dialogue`.
     """
-    if num_episodes < 1:
-        raise ValueError(f"`num_episodes` must be at least 1, got {num_episodes}.")
+    require_positive("num_episodes", num_episodes)
+    require_positive("num_samples", num_samples)
+    if num_samples > 1 and greedy:
+        raise ValueError(f"`greedy` must be false for {num_samples} different samples of a task; try num_samples=1.")
+    if any(k > num_samples for k in pass_at):
+        raise ValueError(f"`pass_at` must be at most `num_samples`, got {list(pass_at)} and {num_samples}.")
     play = make_dialogue(
         environment,
         policy,
+        group_size=num_samples,
         sampling=Sampling(greedy=greedy),
         sample_task=environment.text.sample_held_out_task if held_out and environment.text else None,
         level=level,
@@ -230,9 +242,26 @@ def make_dialogue_evaluator(
             "success": episode.success.astype(jnp.float32),
             "invalid_action_rate": jnp.sum(valid * ~episode.action_valid, axis=1) / jnp.maximum(length, 1.0),
         }
-        return results | first_and_last(episode) if turn_rewards else results
+        results |= first_and_last(episode) if turn_rewards else {}
+        results = {name: jnp.mean(value.reshape(-1, num_samples), axis=1) for name, value in results.items()}
+        return results | _of_samples(episode, num_samples, pass_at) if num_samples > 1 else results
 
     return evaluate
+
+
+def _of_samples(episode: Episode, num_samples: int, pass_at: Sequence[int]) -> dict[str, Array]:
+    """Computes what the samples of every task say together, float32 `[n]` each."""
+    success = episode.success.reshape(-1, num_samples)
+    row, last = jnp.arange(episode.success.shape[0]), jnp.maximum(jnp.sum(episode.valid, axis=1) - 1, 0)
+    spoken = episode.action_mask & ~episode.thought_mask
+    answer = jnp.where(spoken, episode.tokens, -1)[row, last, -episode.layout.action :]
+    votes = (episode.valid & episode.action_valid)[row, last]
+    num_correct = jnp.sum(success, axis=1)
+    results = {f"pass_at_{k}": pass_at_k(num_correct, num_samples=num_samples, k=k) for k in pass_at}
+    results["majority_success"] = majority_success(
+        answer.reshape(-1, num_samples, answer.shape[1]), votes.reshape(-1, num_samples), success
+    )
+    return results
 
 
 def first_and_last(episode: Episode) -> dict[str, Array]:
