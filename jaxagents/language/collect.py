@@ -253,8 +253,9 @@ def _of_samples(episode: Episode, num_samples: int, pass_at: Sequence[int]) -> d
     """Computes what the samples of every task say together, float32 `[n]` each."""
     success = episode.success.reshape(-1, num_samples)
     row, last = jnp.arange(episode.success.shape[0]), jnp.maximum(jnp.sum(episode.valid, axis=1) - 1, 0)
-    spoken = episode.action_mask & ~episode.thought_mask
-    answer = jnp.where(spoken, episode.tokens, -1)[row, last, -episode.layout.action :]
+    spoken, layout = episode.action_mask & ~episode.thought_mask, episode.layout
+    said = jnp.where(spoken, episode.tokens, -1).reshape(row.shape[0], -1)[:, -layout.num_turns * layout.slot :]
+    answer = said.reshape(row.shape[0], layout.num_turns, layout.slot)[row, last, -layout.action :]
     votes = (episode.valid & episode.action_valid)[row, last]
     num_correct = jnp.sum(success, axis=1)
     results = {f"pass_at_{k}": pass_at_k(num_correct, num_samples=num_samples, k=k) for k in pass_at}

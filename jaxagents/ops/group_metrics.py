@@ -1,5 +1,7 @@
 """What groups of episodes of one task say together."""
 
+import math
+
 import jax.numpy as jnp
 
 from jaxagents.ops.anchors import anchor_sizes
@@ -37,7 +39,7 @@ def group_metrics(episode: Episode) -> Metrics:
 def pass_at_k(num_correct: Array, *, num_samples: int, k: int) -> Array:
     """Computes the probability that one of k samples succeeds, without bias, from c successes of n samples.
 
-    `1 - C(n - c, k) / C(n, k) = 1 - prod_{i = n - c + 1}^{n} (1 - k / i)`.
+    `1 - C(n - c, k) / C(n, k)`.
 
     Args:
         num_correct: c, integers `[...]`.
@@ -55,9 +57,9 @@ def pass_at_k(num_correct: Array, *, num_samples: int, k: int) -> Array:
     """
     if not 1 <= k <= num_samples:
         raise ValueError(f"`k` must be from 1 to the {num_samples} samples of a task, got {k}.")
-    i = jnp.arange(1, num_samples + 1)
-    counted = i > num_samples - jnp.asarray(num_correct)[..., None]
-    return 1.0 - jnp.prod(jnp.where(counted, 1.0 - k / i, 1.0), axis=-1)
+    # Every number of successes there may be, once.
+    table = [1.0 - math.comb(num_samples - c, k) / math.comb(num_samples, k) for c in range(num_samples + 1)]
+    return jnp.asarray(table, jnp.float32)[num_correct]
 
 
 def majority_success(answer: Array, votes: Array, success: Array) -> Array:
