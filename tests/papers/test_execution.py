@@ -16,7 +16,7 @@ from jaxagents.papers.execution import reproduce
 from jaxagents.papers.pages import write_paper_report
 from jaxagents.papers.plan import Request
 from jaxagents.papers.seeds import train_seeds
-from jaxagents.papers.spec import load_paper, make_paper
+from jaxagents.papers.spec import load_paper, make_paper, paper_files
 from jaxagents.papers.starts import prepare_start, start_digest
 from jaxagents.papers.statistics import find_metric, measure, parse_metric
 from jaxagents.papers.store import read_results, write_results
@@ -25,7 +25,7 @@ from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.launch import run
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
-IDS = sorted(path.stem for path in (CONFIGS / "paper").glob("*.yaml"))
+IDS = list(paper_files(CONFIGS / "paper"))
 STUDY = """
 calls = []
 
