@@ -1,5 +1,6 @@
 """From a composed config to the functions that it names."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from jaxagents.training.config import (
     require_keywords,
 )
 from jaxagents.training.devices import Runner, axis_name_of, place, select_devices
+from jaxagents.training.fitting import require_fit, to_plain
 from jaxagents.training.program import make_program, over_seeds
 from jaxagents.types import Array, Environment, LanguagePolicy, Params, Policy
 
@@ -85,6 +87,9 @@ def resolve(config: DictConfig) -> dict[str, Any]:
     """Resolves a composed config to plain data.
 
     With `quick=true`, the `when_quick` section is merged over it.
+
+    Raises:
+        ValueError: something refers to an option that nothing has chosen.
     """
     config = config.copy()
     OmegaConf.set_struct(config, False)
@@ -92,7 +97,7 @@ def resolve(config: DictConfig) -> dict[str, Any]:
         config = OmegaConf.merge(config, config.when_quick)
     config.pop("when_quick")
     config.pop("hydra", None)
-    return OmegaConf.to_container(config, resolve=True)
+    return to_plain(config)
 
 
 def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Experiment:
@@ -190,12 +195,16 @@ def build_stage(
     evaluator = instantiate(OmegaConf.create(evaluation_config.pop("evaluator")))
     evaluation = make_section(EvaluationConfig, "evaluation", evaluation_config)
     environment = _instantiate("environment", config)
+    require_fit(config, environment)
     make_agent = _instantiate("learner", config)
     if tokenizer is not None:
         policy = partial(make_agent.keywords["policy"], tokenizer=lambda words: restore(tokenizer))
         make_agent = partial(make_agent, policy=policy)
-    agent = make_agent(environment, axis_name=axis_name_of(devices.mode))
-    collector = _instantiate("collector", config)(environment, agent.policy)
+    axis_name = axis_name_of(devices.mode)
+    agent = make_agent(environment, axis_name=axis_name)
+    make_collector = _instantiate("collector", config)
+    counts = "axis_name" in inspect.signature(make_collector).parameters
+    collector = make_collector(environment, agent.policy, **({"axis_name": axis_name} if counts else {}))
     num_updates = _count_updates(training, collector.steps_per_collect, config["quick"])
     program = make_program(collector, agent.make_learner(collector, num_updates))
     if config["seeds"] > 1:

@@ -19,12 +19,14 @@ from jaxagents.types.environments import (
     TimeStep,
 )
 from jaxagents.types.language import (
+    ChosenTasks,
     Demonstrated,
     Episode,
     EpisodeView,
     LanguageModel,
     LanguagePolicy,
     Layout,
+    TaskSource,
     Tokenizer,
     TokenStatistics,
     TokenView,
@@ -53,6 +55,7 @@ __all__ = [
     "Box",
     "Carry",
     "Collector",
+    "ChosenTasks",
     "Demonstrated",
     "Discrete",
     "Environment",
@@ -77,6 +80,7 @@ __all__ = [
     "TimeStep",
     "TokenStatistics",
     "TokenView",
+    "TaskSource",
     "Tokenizer",
     "Transition",
 ]

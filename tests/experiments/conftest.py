@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from hydra import compose, initialize_config_dir
 
+from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -22,7 +22,7 @@ TINY = (
 TINY_LANGUAGE = (
     *("experiment=lm_frozenlake", "quick=true", "policy.num_turns=3", "model.network.num_layers=1", "name=tiny"),
     *("model.network.features=16", "model.network.num_heads=2", "warm_start.learner.optimizer.learning_rate=0.01"),
-    *("when_quick.warm_start.training.total_steps=800", 'stages=["${warm_start}"]', "logging.progress=false"),
+    *("when_quick.warm_start.training.total_steps=1200", 'stages=["${warm_start}"]', "logging.progress=false"),
     *("devices.compilation_cache=null", "logging.tensorboard=false", "logging.curves=false", "logging.report=false"),
 )
 
@@ -58,6 +58,5 @@ def run_dir(call_main, tmp_path_factory):
 def language_run_dir(tmp_path_factory):
     """Directory of a finished run of a language policy."""
     path = tmp_path_factory.mktemp("runs") / "language"
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        run(compose("train", [*TINY_LANGUAGE]), path)
+    run(compose(ROOT / "configs", *TINY_LANGUAGE), path)
     return path
