@@ -72,8 +72,8 @@ def study(tmp_path, monkeypatch):
         target = {"_target_": "study_of_test.score"}
         arms = {"treatment": {**target, "offset": offset}, "baseline": {**target, "offset": 0.0, "fail": fail}}
         values = PAPER | {"arms": arms} | changes
-        (tmp_path / "configs" / "paper").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "configs" / "paper" / "p.yaml").write_text(yaml.safe_dump(values))
+        (tmp_path / "configs" / "paper" / "family").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "configs" / "paper" / "family" / "p.yaml").write_text(yaml.safe_dump(values))
         return make_paper(values)
 
     return make
