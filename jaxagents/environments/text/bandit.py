@@ -107,9 +107,7 @@ def make_environment(
     actions, prompt = ids(*NAMES)[:, None], one_of(ids, ("pull the arm that pays most", "."))
     observe = _make_observe(max(num_arms), ids)
     sample = _make_sample(num_arms, min_gaps, names_seed if informative_names else None)
-    sample_task, sample_held_out_task = split_tasks(
-        sample, identify, num_levels=len(num_arms), held_out_fraction=held_out_fraction
-    )
+    splits = split_tasks(sample, identify, num_levels=len(num_arms), held_out_fraction=held_out_fraction)
 
     def action_mask(state: BanditState) -> Array:
         return jnp.any(jnp.arange(len(NAMES))[:, None] == state.task["names"][None, :], axis=1)
@@ -157,14 +155,14 @@ def make_environment(
         actions=actions,
         expert=lambda key, state: (jnp.asarray(actions)[state.task["names"][jnp.argmax(state.task["ranks"])]], None),
         fingerprint=lambda state: hash_integers(state.identity, state.arm, state.points),
-        sample_held_out_task=sample_held_out_task,
+        sample_held_out_task=splits[1],
         num_levels=len(num_arms),
         prompt=lambda task: jnp.asarray(prompt[0]),
         patterns=Patterns(observation=_patterns(num_arms, ids), prompt=((prompt,),)),
     )
     environment = Environment(
         name="bandit",
-        sample_task=sample_task,
+        sample_task=splits[0],
         reset=reset,
         step=step,
         observation_space=Box((max(num_arms) + 7,), -1, len(words) - 1, np.int32),

@@ -12,7 +12,7 @@ from jaxagents.environments.text.sokoban_rooms import SokobanTask, make_samplers
 from jaxagents.environments.text.splits import hash_integers
 from jaxagents.environments.text.words import NOTHING_HAPPENS, find_row, make_words, one_of, pad_all
 from jaxagents.environments.timesteps import first_timestep
-from jaxagents.types import Array, Box, Environment, Pattern, Patterns, TextFace, TimeStep
+from jaxagents.types import Array, Box, Environment, Patterns, TextFace, TimeStep
 
 ACTIONS = ("up", "down", "left", "right")
 FLOOR, WALL, TARGET, BOX, BOX_ON_TARGET, PLAYER, PLAYER_ON_TARGET = CELLS = ("_", "#", "O", "X", "*", "P", "+")
@@ -151,10 +151,7 @@ def make_environment(
                 sample_held_out_task=sample_held_out_task,
                 num_levels=len(sizes),
                 prompt=lambda task: jnp.asarray(ids(*PROMPT)),
-                patterns=Patterns(
-                    observation=tuple(_pattern(size - 2 * (not show_border), ids) for size in sorted(set(sizes))),
-                    prompt=((one_of(ids, PROMPT),),),
-                ),
+                patterns=_patterns(sizes, show_border, ids),
             ),
         )
     )
@@ -195,10 +192,12 @@ def _places(sizes: tuple[int, ...], show_border: bool) -> np.ndarray:
     return np.where(padded < 0, nothing, padded)
 
 
-def _pattern(side: int, ids: Callable[..., np.ndarray]) -> Pattern:
-    """Returns what can be said of a room: rows of cells, and an answer."""
-    row = (*[one_of(ids, *CELLS)] * side, one_of(ids, ROW_END))
-    return *(row * side)[:-1], one_of(ids, None, NOTHING_HAPPENS)
+def _patterns(sizes: Sequence[int], show_border: bool, ids: Callable[..., np.ndarray]) -> Patterns:
+    """Returns what can be said of rooms: rows of cells, and an answer."""
+    sides = [size if show_border else size - 2 for size in sorted(set(sizes))]
+    rows = [(*[one_of(ids, *CELLS)] * side, one_of(ids, ROW_END)) * side for side in sides]
+    answer = one_of(ids, None, NOTHING_HAPPENS)
+    return Patterns(observation=tuple((*row[:-1], answer) for row in rows), prompt=((one_of(ids, PROMPT),),))
 
 
 def push(state: SokobanState, steps: np.ndarray) -> tuple[Array, Array]:

@@ -102,8 +102,7 @@ def make_text_game(
     "ada plays kuhn poker against hugo .". Rewards are payoffs at the end, `[2]` by player; `info["success"]` says that
     the game came to its end by the rules.
 
-    A game always ends with a payoff, and no answer is worth more than the worst that the rules allow: who forfeits
-    loses the most that the game can cost, and the other player wins as much.
+    A game always ends with a payoff: who forfeits loses the most that it can cost, and the other player wins as much.
 
     The task is `{"deal", "names": int32 [2], "level": int32}`. A game has no held-out positions, its players have:
     held-out tasks are pairs of names, in order, that never meet in training. Only a policy that reads the prompt sees
@@ -111,13 +110,12 @@ def make_text_game(
 
     Args:
         rules: of the game.
-        illegal: what an illegal move does. "forfeit" ends the game. "no_op" leaves it as it is, and the player is asked
-            again; after `max_steps` turns, whoever made the last illegal move forfeits.
+        illegal: "forfeit" ends the game. "no_op" leaves it as it is, and the player is asked again; after `max_steps`
+            turns, whoever made the last illegal move forfeits.
         forfeit_payoff: of who forfeits and of the other one; None for `(-stake, stake)` of the rules: (-2, 2) in Kuhn
             poker, (-13, 13) in Leduc poker, (-1, 1) where games are won and lost.
         expert_strength: probability that the expert does not move at random.
-        max_steps: turns of the longest episode; None takes the longest game, and twice that where illegal moves are
-            no-ops.
+        max_steps: turns of an episode; None takes the longest game, and twice that where illegal moves are no-ops.
         held_out_fraction: of the pairs of names.
 
     Returns:
