@@ -149,9 +149,10 @@ def train_seeds(
     grouped = len(seeds) > 1
     if params is not None and grouped:
         params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), params)
-    before = 0
+    before, ends = 0, {}
     for index, stage in enumerate(stages, start=first_stage):
-        state = stage.runner.init(seeds if grouped else seeds[0], index, params)
+        start = None if stage.start is None else ends.get(stage.start, params)
+        state = stage.runner.init(seeds if grouped else seeds[0], index, start)
         periods, update, steps = chunk_periods(stage), 0, before
         budget = before + stage.num_updates * stage.steps_per_update
         while steps < budget:
@@ -166,8 +167,8 @@ def train_seeds(
             if progress is not None:
                 progress.update(steps, row)
         before = steps
-        params = stage.runner.params(state)
-    return _curves(rows, len(seeds)), params
+        ends[stage.name] = stage.runner.params(state)
+    return _curves(rows, len(seeds)), ends[stages[-1].name]
 
 
 def _evaluate(stage: Stage, params: Params) -> dict[str, np.ndarray]:
