@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxagents.language.collect import dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.ops.episodes import difference_from_group, same_group
+from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
 
 UNKNOWN = -1.0
@@ -123,10 +124,7 @@ def mix_in(episode: Episode, control: Episode, limit: Array) -> tuple[Episode, A
     replaced = rank < jnp.minimum(limit, jnp.sum(useful))
     source = first_useful[jnp.minimum(rank, num_control - 1)]
 
-    def choose(old: Array, new: Array) -> Array:
-        return jnp.where(replaced.reshape(-1, *(1,) * (old.ndim - 1)), new[source], old)
-
-    mixed = jax.tree.map(choose, episode, control)
+    mixed = jax.tree.map(lambda old, new: where_rows(replaced, new[source], old), episode, control)
     return mixed.replace(control=replaced), replaced
 
 

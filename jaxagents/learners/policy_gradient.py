@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
+from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.slots import Numbers, Slot, bind, memory_of, numbers_of, remember
 from jaxagents.losses.policy_gradient import approximate_kl
 from jaxagents.losses.token_policy_gradient import truncated_importance_weight
@@ -79,6 +81,7 @@ def make_policy_gradient(
     importance_cap: float | None = None,
     microbatch_tokens: int = 4096,
     num_updates: int = 1,
+    trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes a policy-gradient learner over `Episode` batches.
@@ -106,6 +109,7 @@ def make_policy_gradient(
         importance_cap: multiplies losses by `min(exp(behavior_log_prob - sampling_log_prob), cap)`; None does not.
         microbatch_tokens: about how many tokens go through the model at once.
         num_updates: of the whole run, for slots that ask how far it is.
+        trainable: prefix pytree of bool of the parameters, see `descend`; None: everything learns.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -122,11 +126,12 @@ def make_policy_gradient(
     judge = partial(_judge, model, microbatches)
     average = partial(_average, axis_name)
 
-    def init(key: Array, params: Params | None = None) -> PolicyGradientState:
-        params = model.init(key) if params is None else params
+    def init(key: Array, start: PolicyGradientState | Params | None = None) -> PolicyGradientState:
+        params = model.init(key) if start is None else params_of(start)
+        opt_state = init_optimizer(optimizer, params, trainable)
         return PolicyGradientState(
             params=params,
-            opt_state=optimizer.init(params),
+            opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PolicyGradientState) else opt_state,
             reference=jax.tree.map(jnp.copy, params) if reference else None,
             numbers=numbers_of(slots) | {"learner": {"value_coefficient": jnp.float32(value_coefficient)}},
             memory=memory_of(slots, num_updates),
@@ -151,10 +156,11 @@ def make_policy_gradient(
             params, opt_state = carry
             taken = _take(layout, (batch, num_turns, episode.valid), index)
             grads, said = _gradient(microbatches, layout, loss_of, bound["aggregation"], axis_name, params, taken)
-            grads, metrics = average(grads), average(said[0])
-            updates, opt_state = optimizer.update(grads, opt_state, params)
-            metrics["gradient_norm"] = optax.global_norm(grads)
-            return (optax.apply_updates(params, updates), opt_state), (metrics, said[1])
+            metrics = average(said[0])
+            params, opt_state, metrics["gradient_norm"] = descend(
+                grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable
+            )
+            return (params, opt_state), (metrics, said[1])
 
         carry = (state.params, state.opt_state)
         if num_epochs * num_minibatches == 1:

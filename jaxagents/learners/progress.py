@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners.combinators import start_of_inner, wrap
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
+from jaxagents.learners.optimizers import carry_over, descend, init_optimizer
 from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
 from jaxagents.ops.episodes import episode_return, last_action_token_mask, sum_per_turn
 from jaxagents.policies.contexts import Rows, fold, judge_rows, to_rows, turns_of_rows
@@ -109,18 +111,18 @@ def make_progress_rewards(
         progress = contributions(model, microbatches, estimator, episode)
         error = jnp.sum(progress, axis=1) - episode_return(episode)
         grads = _gradient(model, microbatches, estimator, episode, 2.0 * error / error.shape[0])
-        if axis_name is not None:
-            grads = jax.lax.pmean(grads, axis_name)
-        updates, opt_state = optimizer.update(grads, opt_state, estimator)
-        return optax.apply_updates(estimator, updates), opt_state, progress
+        estimator, opt_state, _ = descend(grads, estimator, opt_state, optimizer, axis_name=axis_name)
+        return estimator, opt_state, progress
 
-    def init(key: Array, params: Params | None = None) -> ProgressState:
-        inner = learner.init(key, params)
-        estimator = jax.tree.map(jnp.copy, inner.params)
+    def init(key: Array, start: ProgressState | Params | None = None) -> ProgressState:
+        inner = learner.init(key, start_of_inner(start, ProgressState))
+        goes_on = isinstance(start, ProgressState)
+        estimator = start.estimator if goes_on else jax.tree.map(jnp.copy, inner.params)
+        opt_state = init_optimizer(optimizer, estimator)
         return ProgressState(
             inner=inner,
             estimator=estimator,
-            opt_state=optimizer.init(estimator),
+            opt_state=carry_over(opt_state, start.opt_state) if goes_on else opt_state,
             numbers={"contribution": jnp.float32(contribution), "grounding": jnp.float32(grounding)},
             num_updates=jnp.int32(0),
         )
@@ -150,7 +152,7 @@ def make_progress_rewards(
         )
         return state, dict(metrics) | own_metrics
 
-    return Learner(init=init, update=update)
+    return wrap(learner, init, update)
 
 
 def contributions(model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode) -> Array:

@@ -20,7 +20,8 @@ class Runner(NamedTuple):
     """A program placed on devices.
 
     Attributes:
-        init: `(seed, stage=0, params=None) -> state`, see `stage_keys`; `seed` is a number, or one for every run.
+        init: `(seed, stage=0, start=None) -> state`; `start` is that of `Learner.init`; `seed` is a number, or one for
+            every run, see `stage_keys`.
         run: `(state, num_updates) -> (state, metrics)`: a chunk of updates as one compiled program, whatever their
             number; donates the state and returns at once. A metric without a count in the chunk is NaN, and one that
             was not finite is infinite.
@@ -114,11 +115,11 @@ def place(program: Program, *, mode: Mode, devices: list[jax.Device]) -> Runner:
     )
 
     @partial(jax.jit, out_shardings=shardings)
-    def initialise(seed: Array, stage: Array, params: Params | None) -> TrainState:
-        return program.init(stage_keys(seed, stage, program.num_seeds), params)
+    def initialise(seed: Array, stage: Array, start: PyTree | None) -> TrainState:
+        return program.init(stage_keys(seed, stage, program.num_seeds), start)
 
-    def init(seed: int | np.ndarray, stage: int = 0, params: Params | None = None) -> TrainState:
-        return initialise(np.asarray(seed, np.uint32), np.uint32(stage), params)
+    def init(seed: int | np.ndarray, stage: int = 0, start: PyTree | None = None) -> TrainState:
+        return initialise(np.asarray(seed, np.uint32), np.uint32(stage), start)
 
     def chunk(state: TrainState, num_updates: Array) -> tuple[TrainState, dict[str, Array]]:
         state, means = run_updates(program, state, num_updates)
@@ -170,7 +171,7 @@ def _place_pmap(
         return state, jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], metrics)
 
     return Runner(
-        init=lambda seed, stage=0, params=None: split(init(seed, stage, params)),
+        init=lambda seed, stage=0, start=None: split(init(seed, stage, start)),
         run=run,
         params=lambda state: merge(state).learner.params,
         to_global=merge,

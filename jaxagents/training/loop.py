@@ -19,11 +19,11 @@ from jaxagents.reporting.loggers import METRICS_FILE, Logger, open_logger
 from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
+from jaxagents.training.chunks import Chunk, run_chunks
 from jaxagents.training.dialogues import show_transcripts
-from jaxagents.types import LanguagePolicy, Params, PyTree
+from jaxagents.types import LanguagePolicy, Params, PyTree, State
 
 RETURN = "eval/episode_return"
-ROUNDS = "rollout/rounds"
 KINDS = ("last", "best")
 _REMEMBERED = (
     *("best", "evaluation", "reached_target", "steps", "steps_before", "updates_before", "diverged"),
@@ -151,18 +151,17 @@ def _restore(stage: Stage, checkpoints: Checkpoints, progress: Progress) -> Rest
     return checkpoints.restore(stage.runner.abstract, on_fallback=progress.message)
 
 
-def _start_params(run: _Run, index: int, folders: list[list[Checkpoints]]) -> Params | None:
-    """Returns what a stage starts from, as the earlier stage saved it at its end; None: random parameters."""
+def _start_of(run: _Run, index: int, folders: list[list[Checkpoints]]) -> State | None:
+    """Returns the learner that a stage starts from, as the earlier stage saved it at its end; None: a new one."""
     names = [stage.name for stage in run.experiment.stages]
-    name = names[index]
-    start = run.experiment.stages[index].start
+    name, start = names[index], run.experiment.stages[index].start
     if start is None:
         return None
     source = names.index(start)
     restored = _restore(run.experiment.stages[source], folders[source][0], run.progress)
     if restored is None or not restored.metadata["finished"]:
         raise ValueError(f"`run_dir` must hold the end of the stage {start!r}, from which {name!r} starts.")
-    return restored.state.learner.params
+    return restored.state.learner
 
 
 def _resume(run: _Run, stage: Stage, metadata: Mapping[str, Any]) -> int:
@@ -176,7 +175,7 @@ def _resume(run: _Run, stage: Stage, metadata: Mapping[str, Any]) -> int:
     for name in _REMEMBERED:
         setattr(run, name, metadata[name])
     run.seconds_before = metadata["seconds"]
-    run.reached_target = bool(run.evaluation) and _reaches(target, run.evaluation[RETURN])
+    run.reached_target = run.best is not None and _reaches(target, run.evaluation[RETURN])
     run.progress.message(f"Resumed {stage.name} at update {update} of {stage.num_updates}.")
     if metadata["num_updates"] != stage.num_updates:
         planned = metadata["num_updates"]
@@ -189,78 +188,53 @@ def _reaches(target: float | None, returns: Any) -> bool:
 
 
 def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restored: Restored | None) -> Params:
+    """Runs a stage to its end, and returns the parameters of its policy."""
     stage, (last, best) = run.experiment.stages[index], folders[index]
     if restored is None:
         run.best, run.reached_target, run.steps_before, update = None, False, run.steps, 0
-        state = stage.runner.init(run.experiment.seed, index, _start_params(run, index, folders))
+        state = stage.runner.init(run.experiment.seed, index, _start_of(run, index, folders))
     else:
         update, state = _resume(run, stage, restored.metadata), stage.runner.from_global(restored.state)
-    held = best.latest_metadata()
-    periods = chunk_periods(stage)
-    budget = run.steps_before + stage.num_updates * stage.steps_per_update
-    pending = clock = None
-    while update < stage.num_updates and run.steps < budget and not run.reached_target:
-        upcoming = min([stage.num_updates, *((update // period + 1) * period for period in periods.values())])
-        state, metrics = stage.runner.run(state, upcoming - update)
+    held, pending, clock = best.latest_metadata(), None, None
+    chunks = run_chunks(stage, state, update=update, played=run.steps - run.steps_before)
+    for chunk in () if run.reached_target else chunks:
+        state, update = chunk.state, chunk.end
         if not run.trained:
-            jax.block_until_ready(metrics)
+            jax.block_until_ready(chunk.metrics)
             run.trained, run.first_update_seconds = True, run.first_update_seconds or time.time() - run.started
         # The device works on this chunk while the host logs the one before.
         if pending is not None:
-            clock = _log(run, stage, *pending, clock)
-        update, pending = upcoming, (update, upcoming, metrics)
-        if ROUNDS in metrics:  # Only what was played says how much of the budget is left.
-            clock, pending = _log(run, stage, *pending, clock), None
-        done = update == stage.num_updates or run.steps >= budget
-        evaluate = done or update % periods["evaluate"] == 0
-        save = done or update % periods["checkpoint"] == 0
-        if evaluate or save:
-            if pending is not None:
-                clock, pending = _log(run, stage, *pending, clock), None
-            improved = evaluate and _evaluate(run, stage, update, stage.runner.params(state))
+            clock = _log(run, stage, pending, clock)
+        pending = chunk
+        if {"evaluate", "checkpoint"} & chunk.due:
+            clock, pending = _log(run, stage, chunk, clock), None
+            improved = "evaluate" in chunk.due and _evaluate(run, stage, update, stage.runner.params(state))
             # A run that was killed after the best checkpoint and before the last one comes by here again.
             improved = improved and (held is None or (held["update"], held["best"]) != (update, run.best))
-            save = save or run.reached_target
+            finished = run.reached_target or _is_over(run, stage, update)
+            save = "checkpoint" in chunk.due or run.reached_target
             if save or improved:
-                finished = done or run.reached_target
                 _save(run, stage, update, state, finished, last if save else None, best if improved else None)
-    if pending is not None:
-        _log(run, stage, *pending, clock)
+        if run.reached_target:
+            break
     run.updates_before += update
     return stage.runner.params(state)
 
 
-def chunk_periods(stage: Stage) -> dict[str, int]:
-    """Returns the periods of logging, evaluation and checkpoints in updates; chunks end where any of them does."""
-    wanted = {
-        "log": stage.training.log_every_steps,
-        "evaluate": stage.evaluation.every_steps,
-        "checkpoint": stage.training.checkpoint_every_steps,
-    }
-    return {name: max(1, round(steps / stage.steps_per_update)) for name, steps in wanted.items()}
+def _is_over(run: _Run, stage: Stage, update: int) -> bool:
+    budget = stage.num_updates * stage.steps_per_update
+    return update == stage.num_updates or run.steps - run.steps_before >= budget
 
 
-def played_steps(stage: Stage, num_updates: int, metrics: Mapping[str, np.ndarray]) -> int:
-    """Returns the steps that updates played, thrown away or not, see `Collector`; the mean of several seeds.
-
-    Args:
-        stage: that was run.
-        num_updates: of a chunk.
-        metrics: of the chunk.
-    """
-    rounds = float(np.mean(metrics[ROUNDS])) if ROUNDS in metrics else 1.0
-    return round(num_updates * stage.steps_per_update * rounds)
-
-
-def _log(run: _Run, stage: Stage, begin: int, end: int, metrics: PyTree, clock: float | None) -> float:
+def _log(run: _Run, stage: Stage, chunk: Chunk, clock: float | None) -> float:
     """Logs a chunk that began at `clock`, None when it was compiled then, and returns when it was done."""
-    values = {name: np.asarray(value) for name, value in metrics.items()}
-    now, steps = time.time(), played_steps(stage, end - begin, values)
-    run.steps += steps
+    values = {name: np.asarray(value) for name, value in chunk.metrics.items()}
+    now = time.time()
+    run.steps += chunk.steps
     seconds = np.nan if clock is None else max(now - clock, 1e-9)
-    values["time/steps_per_second"] = np.asarray(steps * max(run.experiment.num_seeds, 1) / seconds)
-    _tell(run, end, values)
-    _find_divergence(run, stage, end, values)
+    values["time/steps_per_second"] = np.asarray(chunk.steps * max(run.experiment.num_seeds, 1) / seconds)
+    _tell(run, chunk.end, values)
+    _find_divergence(run, stage, chunk.end, values)
     return now
 
 

@@ -68,6 +68,10 @@ class Mean:
 Metrics = Mapping[str, Array | Mean]
 
 
+REPLICATED = -1
+"""In place of an axis: every device holds the whole."""
+
+
 class Policy(NamedTuple):
     """A policy over sequences; a feed-forward one has the empty carry `()`.
 
@@ -113,10 +117,13 @@ class Learner(NamedTuple):
     """What turns batches into better parameters.
 
     Attributes:
-        init: `(key, params=None) -> state`; `params` to start from, as of an earlier stage.
+        init: `(key, start=None) -> state`. `start` is the whole state of a learner of an earlier stage, or parameters.
+            From a state of the same kind, all that was learned survives: critics, targets and moments of optimisers,
+            but not replay buffers; from others the parameters do. Hyper-parameters, schedules, counts and frozen
+            references are those of the new stage.
         update: `(state, key, batch) -> (state, metrics)`. `state.params` is what is learned and evaluated.
-        partition: `(state) -> pytree` of bool, True for leaves whose first axis is split over devices (replay
-            buffers); None when every leaf is replicated.
+        partition: `(state) -> pytree` of int, the axis over which devices split a leaf (replay buffers), or
+            `REPLICATED`; None when every leaf is replicated.
         acting: `(state) -> params` that the collector acts with, as of an opponent; None when it is `state.params`.
     """
 

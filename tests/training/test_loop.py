@@ -121,10 +121,10 @@ def test_a_resumed_run_ends_in_the_same_bits(finished, tmp_path, monkeypatch):
     real = loop._log
     for update in (3, 7, 9):  # before the first checkpoint, between two, and after the last one
 
-        def log(run, stage, begin, end, metrics, clock, stop=update):
-            if end > stop:
+        def log(run, stage, chunk, clock, stop=update):
+            if chunk.end > stop:
                 raise Stop
-            return real(run, stage, begin, end, metrics, clock)
+            return real(run, stage, chunk, clock)
 
         monkeypatch.setattr(loop, "_log", log)
         with pytest.raises(Stop):
@@ -173,10 +173,10 @@ def test_a_nan_loss_stops_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch
 
     real = loop._log
 
-    def poison(run, stage, begin, end, metrics, clock):
-        if end >= 8:
-            metrics = metrics | {"train/loss": np.float32("inf")}
-        return real(run, stage, begin, end, metrics, clock)
+    def poison(run, stage, chunk, clock):
+        if chunk.end >= 8:
+            chunk = chunk._replace(metrics=chunk.metrics | {"train/loss": np.float32("inf")})
+        return real(run, stage, chunk, clock)
 
     monkeypatch.setattr(loop, "_log", poison)
     with pytest.raises(FloatingPointError, match=r"`train/loss` must be finite, got NaN or infinity by update 8 \(256"):
