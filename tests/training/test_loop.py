@@ -367,7 +367,7 @@ def test_a_learner_that_did_not_update_yet_has_not_diverged(tmp_path):
     small += ["learner.buffer.min_size=48", "training.total_steps=96", "training.log_every_steps=16"]
     small += ["evaluation.num_episodes=2", "devices.compilation_cache=null", *TINY[-4:]]
     assert run(compose_run(ROOT / "configs", *small), tmp_path)["status"] == "finished"
-    rows = [list(row[name] for name in row if name.startswith("train/")) for row in read_metrics(tmp_path)]
+    rows = [[row[name] for name in row if name.startswith("train/")] for row in read_metrics(tmp_path)]
     rows = [np.asarray(row) for row in rows if row]
     assert len(rows) == 6 and np.isnan(rows[0]).all() and np.isfinite(rows[-1]).all()
 
