@@ -287,10 +287,11 @@ def _loss(
             label = name.removeprefix("regularizer/")
             per_token[label], summary = slot(log_prob, batch.reference_log_prob, entropy, batch.mask, turn)
             summaries |= summary
+    total = jnp.sum(batch.weight * sum(per_token.values()))
     if batch.target is not None:
         error = squared_loss(turns(said.value), jax.lax.stop_gradient(batch.target))
-        per_token["value_loss"] = value_coefficient * jnp.where(batch.mask, error, 0.0)
-    total = jnp.sum(batch.weight * sum(per_token.values()))
+        per_token["value_loss"] = jnp.where(batch.mask, error, 0.0)
+        total += value_coefficient * jnp.sum(batch.weight * per_token["value_loss"])
     metrics = {name: jnp.sum(batch.weight * values) for name, values in per_token.items()}
     difference = jnp.where(batch.mask, approximate_kl(log_prob, batch.behavior_log_prob), 0.0)
     metrics["entropy"] = jnp.sum(batch.weight * jnp.where(batch.mask, entropy, 0.0))
