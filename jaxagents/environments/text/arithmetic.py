@@ -77,7 +77,7 @@ def make_environment(
     `1 2 + 3 4` is `4 2 , 4 6 ,`, since 12 + 30 = 42 and 42 + 4 = 46; `1 2 * 3` is `3 0 , 3 6 ,`, by the digits of the
     first factor.
 
-    Held-out tasks are combinations of numbers and operations that training never shows in any wording.
+    Held-out tasks are problems that training never shows in any wording or order: 3 + 4 and 4 + 3 are one.
 
     The task is `{"numbers": int32 [T], "operations": int32 [T - 1]` (both -1 where there are fewer)`, "people":
     int32 [2], "object", "level": int32, "story": bool}`.
@@ -175,7 +175,8 @@ def make_environment(
 def _fingerprint(state: ArithmeticState, *, feedback: bool) -> Array:
     """Computes a hash of the problem and of what was said about the last answer: uint32 `[]`."""
     task, told = state.task, state.wrong if feedback else state.num_steps
-    return hash_integers(identify(task), task["people"], task["object"], task["story"], told)
+    problem = task["numbers"], task["operations"]
+    return hash_integers(*problem, task["people"], task["object"], task["story"], told)
 
 
 def _check(
@@ -215,8 +216,17 @@ def max_answer_digits(num_digits: Sequence[int], num_terms: Sequence[int], opera
 
 
 def identify(task: Task) -> Array:
-    """Computes the hash of the numbers and operations, uint32 `[]`; level, wording and names do not count."""
-    return hash_integers(task["numbers"], task["operations"])
+    """Computes the hash of the problem, uint32 `[]`; level, wording, names and the order of what commutes do not count.
+
+    A problem is the product of two numbers, or none, and a set of numbers that are added or taken away.
+    """
+    numbers, operations = task["numbers"], task["operations"]
+    product, absent = operations[0] == OPERATIONS.index(TIMES), jnp.int32(1 << 30)
+    signs = jnp.where(operations == OPERATIONS.index(MINUS), -1, 1)
+    terms = jnp.append(numbers[:1], jnp.where(operations >= 0, signs * numbers[1:], absent))
+    factors = jnp.where(product, jnp.sort(numbers[:2]), absent)
+    terms = jnp.where(product & (jnp.arange(terms.shape[0]) < 2), absent, terms)
+    return hash_integers(factors, jnp.sort(terms))
 
 
 def digit_share(given: Array, right: Array) -> Array:

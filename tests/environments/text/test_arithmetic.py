@@ -93,6 +93,36 @@ def test_thoughts_are_the_running_results(numbers, operations, thought):
     assert sentence(environment.text.words, environment.text.expert(KEY, state)[1]) == thought
 
 
+@pytest.mark.parametrize(
+    ("operations", "same", "others"),
+    [
+        ("+", [(3, 4), (4, 3)], [(3, 5), (7, 0)]),
+        ("*", [(3, 4), (4, 3)], [(2, 6)]),
+        ("-", [(4, 3)], [(3, 4), (8, 7)]),
+        ("++", [(1, 2, 3), (3, 1, 2), (2, 1, 3)], [(1, 2, 4)]),
+        ("--", [(9, 2, 3), (9, 3, 2)], [(3, 2, 9), (9, 1, 4)]),
+        ("*+", [(2, 3, 5), (3, 2, 5)], [(2, 5, 3)]),
+    ],
+)
+def test_the_order_of_what_commutes_is_not_part_of_a_problem(operations, same, others):
+    hashes = {int(arithmetic.identify(make_task(numbers, operations))) for numbers in same}
+    assert len(hashes) == 1
+    assert hashes.isdisjoint(int(arithmetic.identify(make_task(numbers, operations))) for numbers in others)
+    assert int(arithmetic.identify(make_task((3, 4), "+"))) != int(arithmetic.identify(make_task((3, 4), "*")))
+
+
+def test_no_sum_is_held_out_whose_swapped_twin_is_trained_on():
+    environment = arithmetic.make_environment((1, 2), (2, 2), operations=("+", "*"))
+    keys = jax.random.split(KEY, 2000)
+
+    def problems(sample):
+        tasks = jax.device_get(jax.jit(jax.vmap(sample))(keys))
+        return {(*sorted(row.tolist()), int(op[0])) for row, op in zip(tasks["numbers"], tasks["operations"])}
+
+    ours, theirs = problems(environment.sample_task), problems(environment.text.sample_held_out_task)
+    assert len(theirs) > 100 and not ours & theirs
+
+
 def test_wrong_and_ill_formed_answers_use_up_attempts():
     state, timesteps, texts = answer(make_task((12, 34), "+"), ["4 5", "wrong", "4 6"], num_attempts=3)
     assert texts[1:3] == ["1 2 + 3 4 = ? wrong .", "1 2 + 3 4 = ? nothing happens ."]
