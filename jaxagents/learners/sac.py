@@ -13,6 +13,7 @@ from flax import struct
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import carry_over, descend, init_optimizer
 from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
+from jaxagents.learners.slots import Numbers, numbers_of, with_numbers
 from jaxagents.losses.q import sac_actor_loss, sac_critic_loss, sac_temperature_loss, soft_q_target
 from jaxagents.ops.returns import n_step_transition
 from jaxagents.policies.actor_critic import act
@@ -43,6 +44,7 @@ class SACState:
         log_temperature: float32 `[]`.
         opt_states: one for each of `policy`, `critic` and `temperature`.
         hyperparameters: float32 arrays.
+        slots: floats of the losses, by slot.
     """
 
     params: Params
@@ -51,6 +53,7 @@ class SACState:
     log_temperature: Array
     opt_states: dict[str, optax.OptState]
     hyperparameters: dict[str, Array]
+    slots: dict[str, Numbers]
 
 
 def make_sac(
@@ -65,6 +68,9 @@ def make_sac(
     target_update_rate: float = 0.005,
     target_entropy: float | None = None,
     initial_temperature: float = 1.0,
+    critic_loss: Callable[..., Array] = sac_critic_loss,
+    actor_loss: Callable[..., Array] = sac_actor_loss,
+    target: Callable[..., Array] = soft_q_target,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes soft actor-critic over `Sample` batches; the length of their sequences is the `n` of the n-step targets.
@@ -85,6 +91,9 @@ def make_sac(
         target_entropy: in nats, of the action in its own units; null takes `D (log((high - low) / 2) - 1)` for D
             action dimensions, which is the paper's `-D` for actions in `[-1, 1]`.
         initial_temperature: positive.
+        critic_loss: `(q [2, B], target [B]) -> [B]`.
+        actor_loss: `(q [2, B], log_prob [B], temperature) -> [B]`.
+        target: `(reward, discount, next_q [2, B], next_log_prob, temperature) -> [B]`.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -103,6 +112,7 @@ def make_sac(
     if target_entropy is None:
         action_dim = math.prod(action_space.shape)
         target_entropy = action_dim * (math.log(0.5 * (action_space.high - action_space.low)) - 1.0)
+    slots = {"critic_loss": critic_loss, "actor_loss": actor_loss, "target": target}
     optimizers = {"policy": policy_optimizer, "critic": q_optimizer, "temperature": temperature_optimizer}
     hyperparameters = {
         "discount": discount,
@@ -124,6 +134,7 @@ def make_sac(
             log_temperature=log_temperature,
             opt_states={name: init_optimizer(optimizer, trained[name]) for name, optimizer in optimizers.items()},
             hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
+            slots=numbers_of(slots),
         )
         return _go_on(state, start) if isinstance(start, SACState) else state
 
@@ -132,7 +143,8 @@ def make_sac(
     def update(state: SACState, key: Array, batch: Sample) -> tuple[SACState, Metrics]:
         next_key, key = jax.random.split(key)
         temperature = jnp.exp(state.log_temperature)
-        target = _target(sample_actions, twin_q, state, temperature, next_key, batch)
+        bound = with_numbers(slots, state.slots)
+        targets = _targets(sample_actions, twin_q, bound["target"], state, temperature, next_key, batch)
         opt_states = {}
 
         def step(name: str, params: Params, loss: Callable[[Params], tuple[Array, Any]]) -> tuple[Params, Any]:
@@ -143,12 +155,14 @@ def make_sac(
             return params, auxiliary
 
         critic, (critic_metrics, priority) = step(
-            "critic", state.critic, lambda critic: _critic_loss(twin_q, critic, batch, target)
+            "critic", state.critic, lambda critic: _critic_loss(twin_q, bound["critic_loss"], critic, batch, targets)
         )
         params, (policy_metrics, log_prob) = step(
             "policy",
             state.params,
-            lambda params: _policy_loss(sample_actions, twin_q, params, critic, temperature, key, batch),
+            lambda params: _policy_loss(
+                sample_actions, twin_q, bound["actor_loss"], params, critic, temperature, key, batch
+            ),
         )
         log_temperature, _ = step(
             "temperature",
@@ -251,16 +265,17 @@ def _check_arguments(
 
 
 def _critic_loss(
-    twin_q: QFunction, critic: Params, batch: Sample, target: Array
+    twin_q: QFunction, critic_loss: Callable[..., Array], critic: Params, batch: Sample, target: Array
 ) -> tuple[Array, tuple[dict[str, Array], Array]]:
     q = twin_q.apply(critic, first_step(batch.transition.observation), first_step(batch.transition.action))
-    loss = jnp.mean(batch.weight * sac_critic_loss(q, target))
+    loss = jnp.mean(batch.weight * critic_loss(q, target))
     return loss, ({"critic_loss": loss, "q": jnp.mean(q)}, jnp.mean(jnp.abs(q - target[None]), axis=0))
 
 
 def _policy_loss(
     sample_actions: Callable[..., tuple[Array, Array]],
     twin_q: QFunction,
+    actor_loss: Callable[..., Array],
     params: Params,
     critic: Params,
     temperature: Array,
@@ -269,7 +284,7 @@ def _policy_loss(
 ) -> tuple[Array, tuple[dict[str, Array], Array]]:
     observation = first_step(batch.transition.observation)
     action, log_prob = sample_actions(params, key, observation)
-    loss = jnp.mean(sac_actor_loss(twin_q.apply(critic, observation, action), log_prob, temperature))
+    loss = jnp.mean(actor_loss(twin_q.apply(critic, observation, action), log_prob, temperature))
     return loss, ({"policy_loss": loss, "entropy": -jnp.mean(log_prob)}, log_prob)
 
 
@@ -292,9 +307,10 @@ def _sample_actions(
     return action, distribution.log_prob(action)
 
 
-def _target(
+def _targets(
     sample_actions: Callable[..., tuple[Array, Array]],
     twin_q: QFunction,
+    target: Callable[..., Array],
     state: SACState,
     temperature: Array,
     key: Array,
@@ -308,4 +324,4 @@ def _target(
     next_observation = gather_step(transition.next_observation, index)
     next_action, next_log_prob = sample_actions(state.params, key, next_observation)
     next_q = twin_q.apply(state.target_critic, next_observation, next_action)
-    return soft_q_target(reward, discount, next_q, next_log_prob, temperature)
+    return target(reward, discount, next_q, next_log_prob, temperature)
