@@ -13,10 +13,10 @@ import jax.numpy as jnp
 
 from jaxagents.environments.squashing import squash_action
 from jaxagents.language.conversation import make_answer
+from jaxagents.language.player import make_player
 from jaxagents.policies.actor_critic import act
 from jaxagents.training.build import Experiment, Stage, build, load_config
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
-from jaxagents.training.dialogues import make_player
 from jaxagents.training.launch import CONFIG_FILE
 from jaxagents.training.loop import checkpoint_folder, tokenizer_of
 from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy, PolicyInput, PyTree

@@ -193,6 +193,21 @@ class Demonstrated:
 
 
 @struct.dataclass
+class Pairs:
+    """Episodes of which some are preferred to others.
+
+    Attributes:
+        episode: `Episode` of R rows.
+        pair: int32 `[R]`, of a row that is compared, the row that is preferred to it; -1 for all others.
+        desirable: bool `[R]`, the row is good by itself.
+    """
+
+    episode: Episode
+    pair: Array
+    desirable: Array
+
+
+@struct.dataclass
 class ChosenTasks:
     """Tasks of n groups of episodes.
 
