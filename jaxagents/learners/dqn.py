@@ -10,6 +10,7 @@ import optax
 from flax import struct
 
 from jaxagents.learners.agents import living_weights, mean_over_living, per_agent, require_agents
+from jaxagents.learners.checks import check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
@@ -100,26 +101,12 @@ def make_dqn(
 
     Deviation: multi-step targets have no off-policy correction, as in Hessel et al. (2018), equation 1.
     """
-    _check(
-        discount=discount, target_update_rate=target_update_rate, epsilon_start=epsilon_start, epsilon_end=epsilon_end
-    )
-    for name, value in (
-        ("huber_delta", huber_delta),
-        ("target_update_period", target_update_period),
-        ("target_update_rate", target_update_rate),
-        ("epsilon_decay_updates", epsilon_decay_updates),
-    ):
-        if value <= 0:
-            raise ValueError(f"`{name}` must be positive, got {value}.")
-    hyperparameters = {
-        "discount": discount,
-        "huber_delta": huber_delta,
-        "target_update_period": target_update_period,
-        "target_update_rate": target_update_rate,
-        "epsilon_start": epsilon_start,
-        "epsilon_end": epsilon_end,
-        "epsilon_decay_updates": epsilon_decay_updates,
-    }
+    fractions = {"discount": discount, "epsilon_start": epsilon_start, "epsilon_end": epsilon_end}
+    positive = {"huber_delta": huber_delta, "epsilon_decay_updates": epsilon_decay_updates}
+    positive |= {"target_update_period": target_update_period, "target_update_rate": target_update_rate}
+    check_fractions(**fractions, target_update_rate=target_update_rate)
+    check_positive(**positive)
+    hyperparameters = fractions | positive
     slots = {"loss": loss, "target": target or (double_q_target if double else q_target)}
 
     def evaluate(network: Params, state: DQNState, batch: Sample) -> tuple[Array, tuple[dict[str, Array], Array]]:
@@ -267,9 +254,3 @@ def _loss(
     metrics = {"loss": total, "absolute_error": jnp.mean(jnp.abs(error)), "q": jnp.mean(q)}
     priority = jnp.abs(error)
     return total, (metrics, priority if priority.ndim == 1 else mean_over_living(priority, agent_mask))
-
-
-def _check(**fractions: Any) -> None:
-    for name, value in fractions.items():
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1], got {value}.")

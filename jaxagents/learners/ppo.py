@@ -11,6 +11,7 @@ from flax import struct
 
 from jaxagents.learners import normalization as learner_normalization
 from jaxagents.learners.agents import living_weights, per_agent, require_agents
+from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.slots import Numbers, Slot, numbers_of, with_numbers
@@ -123,25 +124,16 @@ def make_ppo(
     Deviation: minibatches take an equal share of every environment (or of every few environments), drawn at random,
         instead of a global shuffle, so that one seed gives the same updates on any number of devices.
     """
-    _check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches, sequence_length=sequence_length)
-    _check_fractions(discount=discount, trace_decay=trace_decay)
-    _check_widths(clip_epsilon=clip_epsilon, value_clip_epsilon=value_clip_epsilon)
-    hyperparameters = {
-        "discount": discount,
-        "trace_decay": trace_decay,
-        "clip_epsilon": clip_epsilon,
-        "value_coefficient": value_coefficient,
-        "entropy_coefficient": entropy_coefficient,
-    }
-    if value_clip_epsilon is not None:
-        hyperparameters["value_clip_epsilon"] = value_clip_epsilon
-    if target_kl is not None:
-        hyperparameters["target_kl"] = target_kl
+    check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches, sequence_length=sequence_length)
+    check_fractions(discount=discount, trace_decay=trace_decay)
+    check_positive(clip_epsilon=clip_epsilon, value_clip_epsilon=value_clip_epsilon)
+    hyperparameters = {"discount": discount, "trace_decay": trace_decay, "clip_epsilon": clip_epsilon}
+    hyperparameters |= {"value_coefficient": value_coefficient, "entropy_coefficient": entropy_coefficient}
+    optional = {"value_clip_epsilon": value_clip_epsilon, "target_kl": target_kl}
+    hyperparameters |= {name: value for name, value in optional.items() if value is not None}
     mean = partial(_mean, axis_name=axis_name)
     slots = {"loss": loss, "value_loss": value_loss}
-    objective = partial(
-        _loss, actor_critic, normalize_advantages=normalize_advantages, slots=slots, axis_name=axis_name
-    )
+    objective = partial(_loss, actor_critic, slots=slots, normalize=normalize_advantages, axis_name=axis_name)
 
     def init(key: Array, start: PPOState | Params | None = None) -> PPOState:
         params = actor_critic.init(key) if start is None else params_of(start)
@@ -290,7 +282,7 @@ def _loss(
     batch: PPOBatch,
     state: PPOState,
     *,
-    normalize_advantages: bool,
+    normalize: bool,
     slots: Mapping[str, Slot | None],
     axis_name: str | None,
 ) -> tuple[Array, dict[str, Array]]:
@@ -300,7 +292,7 @@ def _loss(
     hyperparameters = state.hyperparameters
     clip_epsilon, agent_mask = hyperparameters["clip_epsilon"], transition.extras.get("agent_mask")
     advantage = batch.advantage
-    if normalize_advantages:
+    if normalize:
         advantage = normalize_advantage(advantage, agent_mask, axis_name=axis_name)
     terms = _default_losses(hyperparameters) | with_numbers(slots, state.slots)
     per_element = {
@@ -343,21 +335,3 @@ def _explained_variance(value: Array, target: Array, mean: Any) -> Array:
 
 def _mean(tree: PyTree, *, axis_name: str | None) -> PyTree:
     return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
-
-
-def _check_counts(**counts: int | None) -> None:
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {count}.")
-
-
-def _check_fractions(**fractions: float) -> None:
-    for name, fraction in fractions.items():
-        if not 0.0 <= fraction <= 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1], got {fraction}.")
-
-
-def _check_widths(**widths: float | None) -> None:
-    for name, width in widths.items():
-        if width is not None and width <= 0.0:
-            raise ValueError(f"`{name}` must be positive, got {width}; try 0.2.")

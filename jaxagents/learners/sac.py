@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners.checks import check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import carry_over, descend, init_optimizer
 from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
@@ -109,16 +110,10 @@ def make_sac(
         the entropy of the steps between.
     """
     _check_arguments(policy, action_space, discount, target_update_rate, initial_temperature)
-    if target_entropy is None:
-        action_dim = math.prod(action_space.shape)
-        target_entropy = action_dim * (math.log(0.5 * (action_space.high - action_space.low)) - 1.0)
+    target_entropy = _entropy_of_paper(action_space) if target_entropy is None else target_entropy
     slots = {"critic_loss": critic_loss, "actor_loss": actor_loss, "target": target}
     optimizers = {"policy": policy_optimizer, "critic": q_optimizer, "temperature": temperature_optimizer}
-    hyperparameters = {
-        "discount": discount,
-        "target_update_rate": target_update_rate,
-        "target_entropy": target_entropy,
-    }
+    hyperparameters = {"discount": discount, "target_update_rate": target_update_rate, "target_entropy": target_entropy}
 
     def init(key: Array, start: SACState | Params | None = None) -> SACState:
         policy_key, critic_key = jax.random.split(key)
@@ -160,14 +155,12 @@ def make_sac(
         params, (policy_metrics, log_prob) = step(
             "policy",
             state.params,
-            lambda params: _policy_loss(
-                sample_actions, twin_q, bound["actor_loss"], params, critic, temperature, key, batch
-            ),
+            partial(_policy_loss, sample_actions, twin_q, bound["actor_loss"], critic, temperature, key, batch),
         )
         log_temperature, _ = step(
             "temperature",
             state.log_temperature,
-            lambda log_temperature: _temperature_loss(log_temperature, log_prob, state.hyperparameters),
+            partial(_temperature_loss, log_prob, state.hyperparameters),
         )
         new_state = state.replace(
             params=params,
@@ -239,6 +232,10 @@ def make_agent(
     )
 
 
+def _entropy_of_paper(action_space: Box) -> float:
+    return math.prod(action_space.shape) * (math.log(0.5 * (action_space.high - action_space.low)) - 1.0)
+
+
 def _go_on(state: SACState, earlier: SACState) -> SACState:
     """Returns a new state with what an earlier one has learned."""
     return state.replace(
@@ -252,12 +249,8 @@ def _go_on(state: SACState, earlier: SACState) -> SACState:
 def _check_arguments(
     policy: Policy, action_space: Box, discount: float, target_update_rate: float, initial_temperature: float
 ) -> None:
-    for name, value in (("discount", discount), ("target_update_rate", target_update_rate)):
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1], got {value}.")
-    for name, value in (("initial_temperature", initial_temperature), ("target_update_rate", target_update_rate)):
-        if value <= 0.0:
-            raise ValueError(f"`{name}` must be positive, got {value}.")
+    check_fractions(discount=discount, target_update_rate=target_update_rate)
+    check_positive(initial_temperature=initial_temperature, target_update_rate=target_update_rate)
     if not isinstance(action_space, Box) or not math.isfinite(action_space.high - action_space.low):
         raise ValueError(f"`action_space` must be a bounded Box, got {action_space}; try `make_dqn`.")
     if jax.tree.leaves(policy.initial_carry((1,))):
@@ -276,11 +269,11 @@ def _policy_loss(
     sample_actions: Callable[..., tuple[Array, Array]],
     twin_q: QFunction,
     actor_loss: Callable[..., Array],
-    params: Params,
     critic: Params,
     temperature: Array,
     key: Array,
     batch: Sample,
+    params: Params,
 ) -> tuple[Array, tuple[dict[str, Array], Array]]:
     observation = first_step(batch.transition.observation)
     action, log_prob = sample_actions(params, key, observation)
@@ -289,7 +282,7 @@ def _policy_loss(
 
 
 def _temperature_loss(
-    log_temperature: Array, log_prob: Array, hyperparameters: dict[str, Array]
+    log_prob: Array, hyperparameters: dict[str, Array], log_temperature: Array
 ) -> tuple[Array, tuple[()]]:
     return jnp.mean(sac_temperature_loss(log_temperature, log_prob, hyperparameters["target_entropy"])), ()
 
