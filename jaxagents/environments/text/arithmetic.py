@@ -240,12 +240,7 @@ def running_results(task: Task, num_digits: int) -> Array:
 
     In a product, the digits are those of the first factor. Terms that are not there repeat the result.
 
-    Args:
-        task: numbers and operations, the latter as indices into `OPERATIONS`.
-        num_digits: D, most digits of a number.
-
-    Returns:
-        Int32 `[(T - 1) * D]`; the last one is the answer.
+    Returns int32 `[(T - 1) * D]` for numbers of at most D digits; the last one is the answer.
     """
     total, results = task["numbers"][0], []
     for term in range(1, task["numbers"].shape[0]):
@@ -393,14 +388,7 @@ def _patterns(
 
 
 def render(state: ArithmeticState) -> str:
-    """Writes the problem as a formula, and its answer.
-
-    Args:
-        state: of one instance, on the host.
-
-    Returns:
-        One line.
-    """
+    """Writes the problem as a formula, and its answer, on the host."""
     first, *others = np.asarray(state.task["numbers"]).tolist()
     operations = np.asarray(state.task["operations"]).tolist()
     rest = "".join(f" {OPERATIONS[operation]} {number}" for operation, number in zip(operations, others) if number >= 0)
