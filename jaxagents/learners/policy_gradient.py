@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
@@ -118,7 +119,7 @@ def make_policy_gradient(
     Raises:
         ValueError: a count is not positive, or episodes do not divide into minibatches (when the update is traced).
     """
-    _check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
+    check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
     slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter or keep_all}
     slots |= {f"reward/{name}": slot for name, slot in (rewards or {}).items()}
     slots |= {f"regularizer/{name}": slot for name, slot in (regularizers or {}).items()}
@@ -343,12 +344,6 @@ def _describe(batch: TokenBatch, episode: Episode) -> dict[str, Mean]:
         "advantage_magnitude": Mean(total=jnp.sum(jnp.abs(batch.advantage) * batch.mask), count=count),
         "kept_fraction": Mean(total=jnp.sum(keep, dtype=jnp.float32), count=jnp.float32(keep.shape[0])),
     }
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {count}.")
 
 
 def _average(axis_name: str | None, tree: PyTree) -> PyTree:
