@@ -10,8 +10,8 @@ import optax
 from flax import struct
 
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
+from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.learners.slots import Numbers, numbers_of
-from jaxagents.policies.contexts import Rows, fold, judge_rows, to_rows, turns_of_rows
 from jaxagents.types import (
     Agent,
     Array,
@@ -25,7 +25,6 @@ from jaxagents.types import (
     Learner,
     Metrics,
     Params,
-    PyTree,
 )
 
 
@@ -82,7 +81,7 @@ def make_preference(
     if reference_every is not None and reference_every < 1:
         raise ValueError(f"`reference_every` must be at least 1, got {reference_every}; try null for never.")
     microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
-    say = partial(_log_prob_of_episodes, model, microbatches)
+    log_prob_of = partial(_log_prob_of_episodes, model, microbatches)
     slots = {"loss": loss}
 
     def init(key: Array, params: Params | None = None) -> PreferenceState:
@@ -99,8 +98,8 @@ def make_preference(
         del key
         num_own, num_shown = batch.own.success.shape[0], batch.demonstration.success.shape[0]
         both = jax.tree.map(lambda shown, own: jnp.concatenate([shown, own]), batch.demonstration, batch.own)
-        log_prob = say(state.params, both)
-        ratio = log_prob - say(state.reference, both)
+        log_prob = log_prob_of(state.params, both)
+        ratio = log_prob - log_prob_of(state.reference, both)
         # The demonstration of each own episode.
         shown = jnp.repeat(jnp.arange(num_shown), num_own // num_shown)
         margin = ratio[shown] - ratio[num_shown:]
@@ -108,7 +107,8 @@ def make_preference(
         losses, pull_back = jax.vjp(loss_of, margin)
         slope = pull_back(jnp.full(margin.shape, 1.0 / num_own))[0]
         weight = jnp.concatenate([jnp.zeros(num_shown).at[shown].add(slope), -slope])
-        grads = _gradient_of_weighted_sum(model, microbatches, state.params, both, weight)
+        per_token = jnp.where(both.action_mask, weight[:, None, None], 0.0)
+        grads = weighted_gradient(model, microbatches, state.params, both, "log_prob", per_token)
         gap = log_prob[shown] - log_prob[num_shown:]
         metrics = {
             "loss": jnp.mean(losses),
@@ -169,26 +169,8 @@ def make_agent(
 
 def _log_prob_of_episodes(model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode) -> Array:
     """Computes the log-probability of all that was said in an episode, `[B]`."""
-
-    def judge(rows: Rows, layout: Layout) -> Array:
-        return judge_rows(model, params, rows, layout).log_prob
-
-    per_token = microbatches.each(judge, to_rows(episode), turns_of_rows(episode))
-    return jnp.sum(jnp.where(episode.action_mask, per_token.reshape(episode.tokens.shape), 0.0), axis=1)
-
-
-def _gradient_of_weighted_sum(
-    model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode, weight: Array
-) -> PyTree:
-    """Computes the gradient of `sum_b weight_b log p(episode_b)`, a microbatch at a time."""
-    per_token = jnp.where(episode.action_mask, weight[:, None], 0.0)
-
-    def gradient(inputs: tuple[Rows, Array], layout: Layout) -> PyTree:
-        rows, row_weight = inputs
-        return jax.grad(lambda params: jnp.sum(row_weight * judge_rows(model, params, rows, layout).log_prob))(params)
-
-    inputs = (to_rows(episode), fold(episode.layout, per_token))
-    return microbatches.total(gradient, inputs, turns_of_rows(episode))
+    per_token = score_episodes(model, microbatches, params, episode, fields=("log_prob",)).log_prob
+    return jnp.sum(jnp.where(episode.action_mask, per_token, 0.0), axis=(1, 2))
 
 
 def _renew(

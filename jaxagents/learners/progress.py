@@ -1,7 +1,6 @@
 """Rewards of turns from an estimator whose contributions add up to the outcome: SPA-RL."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -11,8 +10,8 @@ from flax import struct
 
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
-from jaxagents.ops.episodes import episode_return, last_action_token_mask, sum_per_turn
-from jaxagents.policies.contexts import Rows, fold, judge_rows, to_rows, turns_of_rows
+from jaxagents.learners.scoring import score_episodes, weighted_gradient
+from jaxagents.ops.episodes import episode_return, last_action_token_mask
 from jaxagents.types import (
     Agent,
     Array,
@@ -25,7 +24,6 @@ from jaxagents.types import (
     Learner,
     Metrics,
     Params,
-    PyTree,
 )
 
 
@@ -88,7 +86,8 @@ def make_progress_rewards(
         The learner. Metrics are those of `learner`, and `progress_loss` and `executable_fraction`.
 
     Raises:
-        ValueError: the model has no value head, `num_exploring` is negative, or `num_estimator_steps` not positive.
+        ValueError: the model has no value head, `num_exploring` is negative, `num_estimator_steps` not positive, or
+            (when the update is traced) it is a game of several seats, whose rewards have no sum.
 
     References:
         Wang et al. (2025), "SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution", eq. 4 to 7.
@@ -107,7 +106,8 @@ def make_progress_rewards(
     def fit(estimator: Params, opt_state: optax.OptState, episode: Episode) -> tuple[Params, optax.OptState, Array]:
         progress = contributions(model, microbatches, estimator, episode)
         error = jnp.sum(progress, axis=1) - episode_return(episode)
-        grads = _gradient(model, microbatches, estimator, episode, 2.0 * error / error.shape[0])
+        slope = jnp.where(last_action_token_mask(episode), (2.0 * error / error.shape[0])[:, None, None], 0.0)
+        grads = weighted_gradient(model, microbatches, estimator, episode, "value", slope)
         if axis_name is not None:
             grads = jax.lax.pmean(grads, axis_name)
         updates, opt_state = optimizer.update(grads, opt_state, estimator)
@@ -129,12 +129,12 @@ def make_progress_rewards(
         estimator, opt_state = jax.lax.fori_loop(
             1, num_estimator_steps, lambda _, fitted: fit(*fitted, episode)[:2], (estimator, opt_state)
         )
-        told = {
+        metrics_of_fit = {
             "progress_loss": jnp.mean(jnp.square(jnp.sum(progress, axis=1) - episode_return(episode))),
             "executable_fraction": jnp.sum(episode.valid & episode.action_valid) / jnp.sum(episode.valid),
         }
         if axis_name is not None:
-            told = jax.lax.pmean(told, axis_name)
+            metrics_of_fit = jax.lax.pmean(metrics_of_fit, axis_name)
         executed = (episode.valid & episode.action_valid).astype(jnp.float32)
         reward = state.numbers["contribution"] * progress + state.numbers["grounding"] * executed
         inner, metrics = learner.update(state.inner, key, episode.replace(reward=reward))
@@ -146,20 +146,15 @@ def make_progress_rewards(
             opt_state=opt_state,
             num_updates=state.num_updates + 1,
         )
-        return state, dict(metrics) | told
+        return state, dict(metrics) | metrics_of_fit
 
     return Learner(init=init, update=update)
 
 
 def contributions(model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode) -> Array:
     """Computes what every turn contributes to the outcome, `[B, T]`, zero where there was none."""
-
-    def judge(rows: Rows, layout: Layout) -> Array:
-        return judge_rows(model, params, rows, layout).value
-
-    value = microbatches.each(judge, to_rows(episode), turns_of_rows(episode)).reshape(episode.tokens.shape)
-    said = jnp.where(last_action_token_mask(episode), value, 0.0)
-    return sum_per_turn(said, episode.turn, num_turns=episode.layout.num_turns)
+    value = score_episodes(model, microbatches, params, episode, fields=("value",)).value
+    return jnp.sum(jnp.where(last_action_token_mask(episode), value, 0.0), axis=2)
 
 
 def make_agent(
@@ -218,20 +213,3 @@ def make_agent(
         )
 
     return Agent(policy=agent.policy, make_learner=make_learner)
-
-
-def _gradient(
-    model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode, slope: Array
-) -> PyTree:
-    """Computes the gradient of `sum_b slope_b sum_t c_bt`, a microbatch at a time."""
-    per_token = jnp.where(last_action_token_mask(episode), slope[:, None], 0.0)
-
-    def gradient(inputs: tuple[Rows, Array], layout: Layout) -> PyTree:
-        rows, weight = inputs
-        return jax.grad(partial(_weighted_value, model, rows=rows, weight=weight, layout=layout))(params)
-
-    return microbatches.total(gradient, (to_rows(episode), fold(episode.layout, per_token)), turns_of_rows(episode))
-
-
-def _weighted_value(model: LanguageModel, params: Params, *, rows: Rows, weight: Array, layout: Layout) -> Array:
-    return jnp.sum(weight * judge_rows(model, params, rows, layout).value)

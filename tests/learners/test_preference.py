@@ -13,7 +13,7 @@ from jaxagents.environments.text.arithmetic import make_environment
 from jaxagents.language.demonstrations import make_demonstrated_collector
 from jaxagents.learners.preference import make_agent, make_preference
 from jaxagents.losses.preference import dpo
-from jaxagents.policies.contexts import judge_rows, row_layout, to_rows
+from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.training.program import make_program
 from jaxagents.types import Collector, Learner
 
@@ -39,8 +39,8 @@ def played(sums, speak, params_of):
 
 
 def log_prob(policy, params, episode):
-    said = judge_rows(policy.model, params, to_rows(episode), row_layout(policy.layout)).log_prob
-    return jnp.sum(said.reshape(episode.tokens.shape) * episode.action_mask, axis=1)
+    said = score_tokens(policy.model, params, to_rows(episode), policy.layout).log_prob
+    return jnp.sum(said.reshape(episode.tokens.shape) * episode.action_mask, axis=(1, 2))
 
 
 @pytest.fixture(scope="module")
