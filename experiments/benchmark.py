@@ -3,14 +3,14 @@
 import json
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig
 
 from jaxagents.benchmarks import suites
 from jaxagents.reporting.tables import print_speeds
+from jaxagents.training.command import command
 
 
-@hydra.main(version_base="1.3", config_path="../configs", config_name="benchmark")
+@command("benchmark")
 def main(config: DictConfig) -> None:
     """Prints a table and, as the last line on stdout, one JSON object `{name: value}`."""
     rows, values = suites.run_suite(config, Path(__file__).parents[1] / "configs")

@@ -4,15 +4,15 @@ import json
 import sys
 from functools import partial
 
-import hydra
 from omegaconf import DictConfig
 
+from jaxagents.training.command import command
 from jaxagents.training.config import DevicesConfig, make_section
 from jaxagents.training.evaluate import evaluate_run, print_evaluation
 from jaxagents.training.launch import prepare_backend
 
 
-@hydra.main(version_base="1.3", config_path="../configs", config_name="evaluate")
+@command("evaluate")
 def main(config: DictConfig) -> None:
     """Prints a table; the last line on stdout is one JSON object."""
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))

@@ -4,13 +4,13 @@ import json
 import sys
 from functools import partial
 
-import hydra
 from omegaconf import DictConfig
 
 from jaxagents.play.interactive import play_text
 from jaxagents.play.person import at_terminal
 from jaxagents.reporting.frames import play, show_frames, write_gif
 from jaxagents.reporting.transcript_html import save_transcripts
+from jaxagents.training.command import command
 from jaxagents.training.config import DevicesConfig, make_section
 from jaxagents.training.launch import prepare_backend
 from jaxagents.training.load import LoadedPolicy, load_policy
@@ -58,7 +58,7 @@ def show_text(config: DictConfig, loaded: LoadedPolicy) -> dict:
     }
 
 
-@hydra.main(version_base="1.3", config_path="../configs", config_name="play")
+@command("play")
 def main(config: DictConfig) -> None:
     """Shows episodes; the last line on stdout is one JSON object."""
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))

@@ -3,15 +3,15 @@
 import json
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig
 
 from jaxagents.papers.pages import write_paper_report
+from jaxagents.training.command import command
 
 ROOT = Path(__file__).parents[1]
 
 
-@hydra.main(version_base="1.3", config_path="../configs", config_name="report")
+@command("report")
 def main(config: DictConfig) -> None:
     """Writes `README.md` into the folder of results; the last line on stdout is one JSON object."""
     quick = "runs/reproduce" if config.quick else None

@@ -1,22 +1,21 @@
 """Puts a paper's claim to the test: `python experiments/reproduce.py paper=gigpo`; settings: configs/reproduce.yaml."""
 
 import json
-import sys
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from jaxagents.papers.curves import write_paper_curves
 from jaxagents.papers.execution import make_request, reproduce
-from jaxagents.papers.spec import make_paper, require_known
+from jaxagents.papers.spec import make_paper
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.tables import print_paper
+from jaxagents.training.command import command
 
 ROOT = Path(__file__).parents[1]
 
 
-@hydra.main(version_base="1.3", config_path="../configs", config_name="reproduce")
+@command("reproduce")
 def main(config: DictConfig) -> None:
     """Runs what is missing, prints the verdict and, as the last line on stdout, one JSON object."""
     paper = make_paper(OmegaConf.to_container(config.paper, resolve=False))
@@ -31,5 +30,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    require_known(ROOT / "configs" / "paper", sys.argv[1:])
     main()

@@ -7,16 +7,17 @@ from pathlib import Path
 
 STARTED = time.time()
 
-import hydra  # noqa: E402
+from hydra.core.hydra_config import HydraConfig  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
+from jaxagents.training.command import command  # noqa: E402
 from jaxagents.training.launch import run  # noqa: E402
 
 
-@hydra.main(version_base="1.3", config_path="../configs", config_name="train")
+@command("train")
 def main(config: DictConfig) -> None:
     """Runs the composed experiment; the last line on stdout is one JSON object."""
-    result = run(config, Path(hydra.core.hydra_config.HydraConfig.get().runtime.output_dir), started=STARTED)
+    result = run(config, Path(HydraConfig.get().runtime.output_dir), started=STARTED)
     print(json.dumps(result))
     sys.stdout.flush()
 

@@ -1,6 +1,5 @@
-"""Multi-turn GRPO as one compiled program, on the game of `training.host_loop`."""
+"""Multi-turn GRPO as one compiled program, on the game of `peers.host_loop`."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -10,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.benchmarks.host_loop import LEARNING_RATE, Game, Loop
 from jaxagents.benchmarks.language import make_model
+from jaxagents.benchmarks.peers.host_loop import LEARNING_RATE, Game, Loop
+from jaxagents.benchmarks.timing import timed
 from jaxagents.environments.text.frozenlake import make_environment
 from jaxagents.language.collect import make_dialogue_collector
 from jaxagents.language.policy import make_language_policy
@@ -115,9 +115,7 @@ def make_compiled_loop(
     init_key, key = jax.random.split(jax.random.key(seed))
     learner_state = jax.jit(learner.init)(init_key)
     state = (collector.init(init_key, learner_state.params), learner_state, key)
-    begin = time.perf_counter()
-    compiled = jax.jit(step, donate_argnums=0).lower(state).compile()
-    compile_seconds = time.perf_counter() - begin
+    compiled, compile_seconds = timed(lambda: jax.jit(step, donate_argnums=0).lower(state).compile())
 
     def update() -> dict[str, float]:
         nonlocal state

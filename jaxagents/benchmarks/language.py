@@ -1,28 +1,20 @@
-"""Speed of the parts of language agents: decoding, supervised updates, worlds in words, the parts of an update."""
+"""Speed of language models: decoding and supervised updates."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hydra.utils import instantiate
-from omegaconf import DictConfig
 
 from jaxagents.benchmarks.timing import Subject, compiled_subject
-from jaxagents.environments.vectorized import vectorize
 from jaxagents.language.generate import generate
-from jaxagents.language.lexicon import make_lexicon
 from jaxagents.language.slots import assemble, empty_turns
-from jaxagents.language.tokenizers import word_level
 from jaxagents.learners.optimizers import make_adam
 from jaxagents.learners.supervised import make_supervised
 from jaxagents.networks.transformer import Transformer
 from jaxagents.policies.language_model import make_language_model
-from jaxagents.training.build import build, resolve
-from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Array, Environment, Episode, LanguageModel, Layout, Params, PyTree
+from jaxagents.types import Array, Episode, LanguageModel, Layout, Params, PyTree
 
 _PROMPT_TOKENS = 8
 
@@ -101,104 +93,3 @@ def training_flops(params: Params, *, num_layers: int, features: int, sequence_t
     """
     matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if np.ndim(leaf) == 2)
     return 6.0 * matrices + 12.0 * num_layers * features * sequence_tokens
-
-
-def world_subject(
-    environment: Environment, *, num_envs: int, num_steps: int, reset_pool: int, level: int | None = None
-) -> Subject:
-    """Times random admissible actions in a text world, every observation in tokens; unit: environment steps.
-
-    Episodes that end are followed by fresh ones, from a pool of sampled tasks that is drawn in the same program.
-    """
-    batch = vectorize(environment, reset_pool=reset_pool, level=level)
-    lexicon = make_lexicon(environment.text.words, word_level(environment.text.words))
-    length = lexicon.max_tokens(environment.observation_space.shape[0])
-    render = jax.vmap(lambda words: lexicon.render(words, length)[0])
-    actions = jnp.asarray(environment.text.actions, jnp.int32)
-
-    def act(draw: Array, mask: Array | None) -> Array:
-        if mask is None:
-            mask = jnp.ones((draw.shape[0], len(actions)), bool)
-        rank = jnp.cumsum(mask, axis=1)
-        row = jnp.sum(rank <= (draw * rank[:, -1])[:, None], axis=1)
-        return actions[row]
-
-    def rollout(key: Array) -> tuple[Array, Array]:
-        reset_key, draw_key, action_key = jax.random.split(key, 3)
-        index = jnp.arange(num_envs)
-        start = batch.reset(reset_key, index)
-        draws, shared = batch.draw(draw_key, index, num_steps)
-        uniforms = jax.random.uniform(action_key, (num_steps, num_envs))
-
-        def step(loop: tuple, inputs: tuple) -> tuple[tuple, tuple]:
-            state, timestep = loop
-            tokens = render(timestep.observation)
-            action = act(inputs[0], timestep.action_mask)
-            state, timestep = batch.step(state, action, inputs[1], shared)
-            return (state, timestep), (tokens, timestep.reward)
-
-        return jax.lax.scan(step, start, (uniforms, draws))[1]
-
-    return compiled_subject(f"rendered_steps/{environment.name}", rollout, jax.random.key(0), work=num_envs * num_steps)
-
-
-def agent_subjects(config: DictConfig, *, num_updates: int) -> list[Subject]:
-    """Times the last stage of an experiment of two stages, after the first; unit: episodes.
-
-    Args:
-        config: composed; the last stage changes nothing but its name.
-        num_updates: of the last stage in one program.
-
-    Returns:
-        `update`, whole updates; `collect`, the episodes alone; `world`, the same with a model that costs nothing and
-        speaks at random, which leaves the environment, rendering, parsing and sampling; and `learn`, the learner alone.
-    """
-    settings = resolve(config)
-    first = build(settings).stages[0]
-    state, _ = first.runner.run(first.runner.init(settings["seed"]), first.num_updates)
-    params = first.runner.params(state)
-    environment = instantiate(settings["environment"])
-    agent = instantiate(settings["learner"])(environment, axis_name=None)
-    collector = instantiate(settings["collector"])(environment, agent.policy)
-    mute = agent.policy._replace(model=_stand_in(agent.policy.model))
-    world = instantiate(settings["collector"])(environment, mute)
-    learner = agent.make_learner(collector, num_updates)
-    program = make_program(collector, learner)
-    state = jax.jit(program.init)(jax.random.key(settings["seed"]), params)
-    name, episodes = settings["name"], collector.steps_per_collect
-    collected = (state.collector, params, state.key)
-    subjects = [
-        compiled_subject(
-            f"{name}/update", lambda s: run_updates(program, s, num_updates), state, work=num_updates * episodes
-        ),
-        compiled_subject(f"{name}/collect", collector.collect, *collected, work=episodes),
-        compiled_subject(f"{name}/world", world.collect, *collected, work=episodes),
-    ]
-    episode = jax.jit(collector.collect)(*collected)[1]  # Compiled above.
-    learned = (state.learner, state.key, episode)
-    return [*subjects, compiled_subject(f"{name}/learn", learner.update, *learned, work=episodes)]
-
-
-def agent_shares(name: str, rows: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Computes the shares of the time of an update from the rows of `agent_subjects`; they add up to one."""
-    seconds = {part: 1.0 / rows[f"{name}/{part}"]["per_second"] for part in ("collect", "world", "learn")}
-    total = seconds["collect"] + seconds["learn"]
-    return {
-        f"{name}/share_of_model": (seconds["collect"] - seconds["world"]) / total,
-        f"{name}/share_of_world": seconds["world"] / total,
-        f"{name}/share_of_learner": seconds["learn"] / total,
-    }
-
-
-def _stand_in(model: LanguageModel) -> LanguageModel:
-    """Returns a model without parameters to whom all tokens are equally likely."""
-
-    def extend(params: Params, cache: PyTree, tokens: Array, **context: Array) -> tuple[PyTree, Array]:
-        del params, context
-        return cache, tokens[..., None].astype(jnp.float32)
-
-    return model._replace(
-        init_cache=lambda batch_size, length: jnp.zeros((batch_size, 1)),
-        extend=extend,
-        logits=lambda params, hidden: jnp.broadcast_to(hidden, (*hidden.shape[:-1], model.vocab_size)),
-    )

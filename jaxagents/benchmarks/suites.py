@@ -10,35 +10,17 @@ import jax
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from jaxagents.benchmarks.agents import agent_shares, agent_subjects
 from jaxagents.benchmarks.compiled_loop import make_compiled_loop, make_lakes, sample_tasks
-from jaxagents.benchmarks.games import (
-    METHODS,
-    cfr_subject,
-    exploitability_of,
-    exploitability_of_openspiel,
-    openspiel_subject,
-)
-from jaxagents.benchmarks.host_loop import Game, Loop, make_host_loop
-from jaxagents.benchmarks.language import (
-    agent_shares,
-    agent_subjects,
-    generation_subject,
-    make_model,
-    supervised_subject,
-    training_flops,
-    world_subject,
-)
-from jaxagents.benchmarks.teams import compare_returns, jaxmarl_subject, team_subject, train_and_evaluate
-from jaxagents.benchmarks.timing import (
-    Subject,
-    environment_subject,
-    matmul_peak,
-    matmul_subject,
-    measure,
-    purejaxrl_subject,
-    startup_seconds,
-    training_subject,
-)
+from jaxagents.benchmarks.environments import environment_subject
+from jaxagents.benchmarks.games import METHODS, cfr_subject, exploitability_of
+from jaxagents.benchmarks.language import generation_subject, make_model, supervised_subject, training_flops
+from jaxagents.benchmarks.peers.host_loop import Game, Loop, make_host_loop
+from jaxagents.benchmarks.peers.openspiel import exploitability_of_openspiel, openspiel_subject
+from jaxagents.benchmarks.peers.ppo import jaxmarl_subject, purejaxrl_subject
+from jaxagents.benchmarks.teams import compare_returns
+from jaxagents.benchmarks.timing import Subject, matmul_subject, measure
+from jaxagents.benchmarks.training import startup_seconds, train_and_evaluate, training_subject
 from jaxagents.games.extensive_form import compile_game
 from jaxagents.games.openspiel import from_openspiel
 from jaxagents.language.tokenizers import word_level
@@ -103,7 +85,7 @@ def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
         subject = environment_subject(environment, num_steps=10 if config.quick else 1000)
         rows |= measure([subject], config.repeats)
         values[f"{subject.name}/steps_per_second"] = rows[subject.name]["per_second"]
-    values["matmul_peak_gflops"] = matmul_peak()
+    values["matmul_peak_gflops"] = measure([matmul_subject()], config.repeats)["matmul_gflops"]["per_second"]
     if config.startup:
         for kind, seconds in startup_seconds(["experiment=ppo_cartpole"]).items():
             values[f"seconds_to_first_update/{kind}"] = seconds
@@ -115,15 +97,16 @@ def _marl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, floa
     prepare_backend(DevicesConfig(cpu_threads=settings.cpu_threads))
     spread = compose(config_folder, "experiment=ippo_spread", f"training.total_steps={settings.contest_steps}")
     final = {"num_final_updates": settings.num_final_updates}
-    contest = [team_subject(spread, "ippo_spread", **final)]
+    contest = [training_subject(spread, "ippo_spread", **final)]
     if config.reference is not None:
         contest.append(jaxmarl_subject(config.reference, spread, **final))
-    rows = measure([subject for subject, _ in contest], config.repeats)
-    values: dict[str, Any] = {"ippo_spread/final_return": float(np.mean(contest[0][1]))}
+    rows = measure(contest, config.repeats)
+    returns = [[facts["final_return"] for facts in subject.facts] for subject in contest]
+    values: dict[str, Any] = {"ippo_spread/final_return": float(np.mean(returns[0]))}
     if config.reference is not None:
-        ours, theirs = (rows[subject.name]["per_second"] for subject, _ in contest)
+        ours, theirs = (rows[subject.name]["per_second"] for subject in contest)
         values["ippo_spread/ratio_to_jaxmarl"] = ours / theirs
-        compared = compare_returns(*(returns for _, returns in contest))
+        compared = compare_returns(*returns)
         values |= {f"ippo_spread/{name}": value for name, value in compared.items()}
     for experiment in settings.experiments:
         facts = train_and_evaluate(compose(config_folder, f"experiment={experiment}", quick))
@@ -142,7 +125,7 @@ def _lm(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
     for world in settings.worlds:
         composed = compose(config_folder, f"experiment=grpo_{world}")
         environment = hydra.utils.instantiate(composed.environment)
-        subject = world_subject(environment, level=composed.collector.level, **settings.rollout)
+        subject = environment_subject(environment, level=composed.collector.level, **settings.rollout)
         rows |= measure([subject], config.repeats)
     quick = [f"quick={str(config.quick).lower()}"]
     for experiment in settings.experiments:
@@ -205,26 +188,27 @@ def _lm_vs_host(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str
 
 def _contest(name: str, loops: Mapping[str, Loop], num_episodes: int, repeats: int) -> tuple[Rows, dict[str, float]]:
     """Measures loops in turns, and what they played."""
-    timed = {side: _loop_subject(f"{name}/{side}", loop, num_episodes) for side, loop in loops.items()}
-    rows = measure([subject for subject, _ in timed.values()], repeats)
+    subjects = {side: _loop_subject(f"{name}/{side}", loop, num_episodes) for side, loop in loops.items()}
+    rows = measure([*subjects.values()], repeats)
     host, compiled = (rows[f"{name}/{side}"]["per_second"] for side in ("host", "compiled"))
     values = {f"{name}/ratio": compiled / host}
-    for side, (_, facts) in timed.items():
+    for side, subject in subjects.items():
         values[f"{name}/{side}/num_params"] = loops[side].num_params
-        values |= {f"{name}/{side}/{fact}": float(np.mean([f[fact] for f in facts])) for fact in facts[0]}
+        for fact in subject.facts[0]:
+            values[f"{name}/{side}/{fact}"] = float(np.mean([facts[fact] for facts in subject.facts]))
     return rows, values
 
 
-def _loop_subject(name: str, loop: Loop, num_episodes: int) -> tuple[Subject, list[dict[str, float]]]:
-    """Times updates of a loop; unit: episodes. What each update told is appended to the list."""
-    facts: list[dict[str, float]] = []
+def _loop_subject(name: str, loop: Loop, num_episodes: int) -> Subject:
+    """Times updates of a loop; unit: episodes."""
+    facts: list[Mapping[str, float]] = []
     loop.update()  # The first one is slower, on the host, too.
 
     def run() -> float:
         facts.append(loop.update())
         return num_episodes
 
-    return Subject(name=name, run=run, compile_seconds=loop.compile_seconds), facts
+    return Subject(name=name, run=run, compile_seconds=loop.compile_seconds, facts=facts)
 
 
 def _games(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:

@@ -60,7 +60,7 @@ def make_transcript_collector(
         row = jax.vmap(lambda i: jax.random.randint(jax.random.fold_in(key, i), (), 0, size))(state["index"])
         return state, packed_episodes(jax.tree.map(lambda leaf: leaf[row], packed)), {}
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_rows)
+    return Collector(init=init, collect=collect, steps_per_collect=num_rows, divided_option="num_rows")
 
 
 def packed_episodes(packed: PackedBatch) -> Episode:

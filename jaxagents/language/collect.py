@@ -9,6 +9,7 @@ from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.ops.episodes import acting_seats, seat_returns
 from jaxagents.ops.group_metrics import group_metrics
+from jaxagents.ops.rows import where_rows
 from jaxagents.types import (
     Array,
     Collector,
@@ -103,6 +104,7 @@ def make_dialogue_collector(
         init=init,
         collect=collect,
         steps_per_collect=num_groups * group_size,
+        divided_option="num_groups",
         tempering=_tempering(temperature, top_k, top_p),
     )
 
@@ -133,10 +135,7 @@ def _fill_groups(
         row = (source[:, None] * group_size + jnp.arange(group_size)[None]).reshape(-1)
         replaced = jnp.repeat(replaced, group_size)
 
-        def choose(old: Array, new: Array) -> Array:
-            return jnp.where(replaced.reshape(-1, *(1,) * (old.ndim - 1)), new[row], old)
-
-        return jax.tree.map(choose, episode, fresh), rounds + 1
+        return jax.tree.map(lambda old, new: where_rows(replaced, new[row], old), episode, fresh), rounds + 1
 
     episode, rounds = jax.lax.while_loop(unfilled, fill, (episode, jnp.int32(1)))
     return episode.replace(keep=dynamic_sampling(EpisodeView(episode=episode))), rounds

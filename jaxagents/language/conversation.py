@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.language.generate import Generation, Sampling, decode
-from jaxagents.language.slots import Part, Turn, join_parts, render_observations, render_prompt_words
+from jaxagents.language.slots import Part, Turn, join_parts, render_observations, render_prompt_words, script_parts
+from jaxagents.ops.rows import where_rows
 from jaxagents.policies.contexts import attention_mask
 from jaxagents.types import Array, LanguagePolicy, Layout, Params, PyTree
 
@@ -84,12 +85,9 @@ def read_prompts(
     nothing = talk.replace(present=jnp.zeros_like(present), position=jnp.zeros_like(fresh, jnp.int32))
     read, _ = _extend(policy, params, nothing, jnp.ones_like(present), tokens, mask, jnp.int32(0))
 
-    def choose(new: Array, old: Array) -> Array:
-        return jnp.where(fresh.reshape(-1, *(1,) * (old.ndim - 1)), new, old)
-
     return talk.replace(
-        cache=jax.tree.map(choose, read.cache, talk.cache),
-        present=choose(read.present, present),
+        cache=jax.tree.map(partial(where_rows, fresh), read.cache, talk.cache),
+        present=where_rows(fresh, read.present, present),
         position=jnp.where(fresh[:, None], read.position[:, None], talk.position),
     )
 
@@ -104,6 +102,7 @@ def answer(
     sampling: Sampling,
     player: Array | None = None,
     live: Array | None = None,
+    forced: Array | None = None,
 ) -> tuple[Conversation, Turn]:
     """Reads an observation in every row and says something, in one block of the ring.
 
@@ -116,6 +115,8 @@ def answer(
         sampling: how tokens are drawn.
         player: int32 `[B]`, the agent that reads and speaks; None for the first one.
         live: bool `[B]`, rows that take part; None for all.
+        forced: int32 `[B, M]` word ids that rows say without a thought, and which do not count as sampled; all -1
+            leaves a row free, None all of them.
 
     Returns:
         The conversations and the turn, leaves `[B, S]` and `[B]`; what a world says about it is missing.
@@ -132,24 +133,28 @@ def answer(
         policy, params, talk, player, parts[0], start, layout.slot, context_turns=layout.context_turns
     )
     first_position = work.position - jnp.sum(parts[0].mask, axis=1)
-    extend, say = partial(_extend, policy, params), partial(_decode, policy, params, sampling, live)
+    observed, free = work, live if forced is None else live & (forced[:, 0] < 0)
+    extend, say = partial(_extend, policy, params), partial(_decode, policy, params, sampling, free)
     index = start + layout.observation
     if layout.thought:
         work, said = say(work, own, hidden, index, keys[:, 0], stop="act", max_new_tokens=layout.thought)
         parts.append(_said(said, thought=True))
         # A thought that ran out of its budget is closed for it.
         act = jnp.full((num_rows, 1), marks["act"], jnp.int32)
-        parts.append(Part(tokens=act, mask=(live & ~said.stopped)[:, None]))
-        work, forced = extend(work, own, act, parts[-1].mask, index + layout.thought)
-        hidden = jnp.where(said.stopped[:, None], said.hidden, forced)
+        parts.append(Part(tokens=act, mask=(free & ~said.stopped)[:, None]))
+        work, closed = extend(work, own, act, parts[-1].mask, index + layout.thought)
+        hidden = jnp.where(said.stopped[:, None], said.hidden, closed)
         index = index + layout.thought + 1
     work, said = say(
         work, own, hidden, index, keys[:, 1], stop="end", max_new_tokens=layout.action, write_last=ring > 1 or spare > 0
     )
     parts.append(_said(said, thought=False))
+    turn = join_parts(parts, first_position)
+    if forced is not None:
+        work, turn = _force(policy, params, observed, own, work, turn, forced, live & ~free, start)
     speaks = player[:, None] == jnp.arange(talk.position.shape[1])[None]
     position = jnp.where(speaks, work.position[:, None], talk.position)
-    return work.replace(position=position, cursor=talk.cursor + 1), join_parts(parts, first_position)
+    return work.replace(position=position, cursor=talk.cursor + 1), turn
 
 
 def value_successors(policy: LanguagePolicy, params: Params, talk: Conversation, observation: Array) -> Array:
@@ -337,6 +342,35 @@ def _decode(
     )
     present = jax.lax.dynamic_update_slice(talk.present, said.mask, (0, index))
     return talk.replace(cache=cache, present=present, position=talk.position + jnp.sum(said.mask, axis=1)), said
+
+
+def _force(
+    policy: LanguagePolicy,
+    params: Params,
+    observed: Conversation,
+    own: Array,
+    work: Conversation,
+    turn: Turn,
+    action: Array,
+    rows: Array,
+    start: Array,
+) -> tuple[Conversation, Turn]:
+    """Puts given words in the place of what rows would say; all rows read again what was said in this turn."""
+    begin = policy.layout.observation
+    parts = script_parts(policy, action)
+    tokens, mask = (jnp.concatenate([getattr(part, name) for part in parts], axis=1) for name in ("tokens", "mask"))
+    tokens = jnp.concatenate([turn.tokens[:, :begin], where_rows(rows, tokens, turn.tokens[:, begin:])], axis=1)
+    mask = jnp.concatenate([turn.token_mask[:, :begin], where_rows(rows, mask, turn.token_mask[:, begin:])], axis=1)
+    turn = turn.replace(
+        tokens=tokens,
+        token_mask=mask,
+        position=turn.position[:, :1] + jnp.cumsum(mask, axis=1) - mask,
+    )
+
+    def read_again() -> Conversation:
+        return _extend(policy, params, observed, own, tokens[:, begin:], mask[:, begin:], start + begin)[0]
+
+    return jax.lax.cond(jnp.any(rows), read_again, lambda: work), turn
 
 
 def _said(said: Generation, *, thought: bool) -> Part:

@@ -113,7 +113,7 @@ def make_demonstration_collector(
         episode = demonstrate(*choose(state, key))
         return state, episode, dialogue_metrics(episode)
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_episodes)
+    return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
 
 
 def make_demonstrated_collector(
@@ -166,7 +166,7 @@ def make_demonstrated_collector(
         batch = Demonstrated(own=own, demonstration=demonstration.replace(group=state["index"]))
         return state, batch, dialogue_metrics(own)
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_groups * group_size)
+    return Collector(init=init, collect=collect, steps_per_collect=num_groups * group_size, divided_option="num_groups")
 
 
 def make_task_choice(

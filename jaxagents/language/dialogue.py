@@ -18,16 +18,40 @@ from jaxagents.language.conversation import (
     value_successors,
 )
 from jaxagents.language.generate import Sampling
-from jaxagents.language.slots import (
-    Turn,
-    assemble,
-    empty_turns,
-    render_prompts,
-)
-from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Params, PyTree, State
+from jaxagents.language.slots import Turn, assemble, empty_turns, render_prompts
+from jaxagents.language.stepping import player_of, step_worlds
+from jaxagents.ops.rows import where_rows
+from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Params, PyTree, State, TimeStep
 
 Speakers = tuple[tuple[LanguagePolicy, Params], ...]
 """The policy, and its partner where there is one, each with its parameters."""
+
+
+@struct.dataclass
+class _Plan:
+    """What is fixed before the first turn, of N episodes of n groups.
+
+    Attributes:
+        start: state and time step of the environments, leaves `[n, ...]`.
+        prompts: tokens and mask `[n, P]`.
+        index: int32 `[N]`, global index of an episode.
+        keys: typed keys `[N]`.
+        max_turns: int32 `[n]`.
+        script: int32 `[n, K, M]` word ids of the first actions; None when nothing is forced.
+    """
+
+    start: tuple[State, TimeStep]
+    prompts: tuple[Array, Array]
+    index: Array
+    keys: Array
+    max_turns: Array
+    script: Array | None
+
+    def of_group(self, episode: Array, per_group: PyTree) -> PyTree:
+        """Takes the entries of the groups of episodes `[B]`; of the last one where there is none."""
+        num_groups, num_episodes = self.max_turns.shape[0], self.index.shape[0]
+        group = jnp.minimum(episode, num_episodes - 1) // (num_episodes // num_groups)
+        return jax.tree.map(lambda leaf: leaf[group], per_group)
 
 
 @struct.dataclass
@@ -75,6 +99,18 @@ def make_dialogue(
     finished episode costs nothing; the loop ends when all episodes have. What an episode is depends on its own index
     only, not on the row or the device that plays it.
 
+    The function is `(params, key, group int32 [n], num_rows=None, *, temperature=None, task=None, start=None,
+    script=None, max_turns=None) -> Episode`, of the `N = n * G` episodes of the groups with these global indices. With
+    a partner, `params` are a pair. Further arguments:
+
+    - `num_rows`: episodes that are played at once; None plays all of them at once.
+    - `temperature`: float32 `[]`, takes the place of that of `sampling`.
+    - `task`: leaves `[n, ...]`, those to play; None samples them.
+    - `start`: state and time step of the environment, leaves `[n, ...]`, to go on from; None resets.
+    - `script`: int32 `[n, K, M]` word ids of the actions of the first turns, -1 where there is none. They are said
+      without a thought and do not count as sampled.
+    - `max_turns`: int32 `[n]`, turns after which an episode is cut; at most, and by default, `layout.num_turns`.
+
     Args:
         environment: a text world, single instance.
         policy: its layout says how many tokens and turns there are and how much of the past is seen. A context of fewer
@@ -86,16 +122,15 @@ def make_dialogue(
         partner: takes all other seats of a game; `policy` itself, or one with another model but the same tokenizer and
             slots. In episode i the policy has seat `i % num_players`. What a partner says does not count as sampled.
         bootstrap: where the model has a value head and the world one seat, `Episode.bootstrap_value` of those that
-            were cut, by the world or by `layout.num_turns`, is the value of the observation that followed, had they
-            gone on. Games do not show the observations of all seats at their end, and have none.
+            were cut, by the world or by their most turns, is the value of the observation that followed, had they gone
+            on. Games do not show the observations of all seats at their end, and have none.
 
     Returns:
-        `(params, key, group int32 [n], num_rows=None, *, temperature=None) -> Episode` of the `N = n * G` episodes of
-        the groups with these global indices, played in `num_rows` rows (all at once by default); `temperature`, float32
-        `[]`, takes the place of that of `sampling`. With a partner, `params` are a pair.
+        The function.
 
     Raises:
-        ValueError: the environment is no text world, `group_size` is not positive, or the partner does not fit.
+        ValueError: the environment is no text world, `group_size` is not positive, the partner does not fit, or the
+            model has no room for what is bootstrapped; when traced, a `start` without its `task`.
     """
     if environment.text is None:
         raise ValueError(f"`environment` must be a text world, got {environment.name!r}; try environment=frozenlake.")
@@ -111,31 +146,46 @@ def make_dialogue(
     sample_task = environment.sample_task if sample_task is None else sample_task
 
     def play(
-        params: Params, key: Array, group: Array, num_rows: int | None = None, *, temperature: Array | None = None
+        params: Params,
+        key: Array,
+        group: Array,
+        num_rows: int | None = None,
+        *,
+        temperature: Array | None = None,
+        task: PyTree | None = None,
+        start: tuple[State, TimeStep] | None = None,
+        script: Array | None = None,
+        max_turns: Array | None = None,
     ) -> Episode:
+        if start is not None and task is None:
+            raise ValueError("`task` must be given with `start`, got None; try the tasks that the states are of.")
         chosen = sampling if temperature is None else sampling.replace(temperature=temperature)
         everyone = tuple(zip(speakers, (params,) if partner is None else params, strict=True))
-        take_turn = partial(_take_turn, environment, everyone, chosen)
         task_key, reset_key, play_key = jax.random.split(key, 3)
-        task = jax.vmap(lambda g: sample_task(jax.random.fold_in(task_key, g), level_of(level, g)))(group)
-        start = jax.vmap(lambda g, t: environment.reset(jax.random.fold_in(reset_key, g), t))(group, task)
-        prompts = render_prompts(environment, policy, task)
-        num_episodes = group.shape[0] * group_size
+        fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+        if task is None:
+            task = jax.vmap(lambda key, g: sample_task(key, level_of(level, g)))(fold(task_key, group), group)
         index = (group[:, None] * group_size + jnp.arange(group_size)[None]).reshape(-1)
-        keys = jax.vmap(lambda i: jax.random.fold_in(play_key, i))(index)
-        row = min(num_rows or num_episodes, num_episodes)
-        loop = _begin(environment, everyone, start, prompts, row, num_episodes, group_size, bootstrap)
+        most = jnp.full(group.shape, policy.layout.num_turns)
+        plan = _Plan(
+            start=jax.vmap(environment.reset)(fold(reset_key, group), task) if start is None else start,
+            prompts=render_prompts(environment, policy, task),
+            index=index,
+            keys=fold(play_key, index),
+            max_turns=most if max_turns is None else jnp.minimum(max_turns, most),
+            script=script,
+        )
+        loop = _begin(environment, everyone, plan, min(num_rows or index.shape[0], index.shape[0]), bootstrap)
 
         def step(loop: _Loop) -> _Loop:
-            loop, over = take_turn(keys, index, loop)
-            return _refill(everyone, start, prompts, group_size, loop, over)
+            return _refill(everyone, plan, *_take_turn(environment, everyone, chosen, plan, loop))
 
-        loop = jax.lax.while_loop(lambda loop: jnp.any(loop.episode < num_episodes), step, loop)
+        loop = jax.lax.while_loop(lambda loop: jnp.any(loop.episode < index.shape[0]), step, loop)
         repeat = partial(jnp.repeat, repeats=group_size, axis=0)
         return assemble(
             policy.layout,
             loop.turns,
-            prompts=jax.tree.map(repeat, prompts),
+            prompts=jax.tree.map(repeat, plan.prompts),
             success=loop.success,
             group=repeat(group),
             task=jax.tree.map(repeat, task),
@@ -163,19 +213,9 @@ def _require_room(policy: LanguagePolicy) -> None:
         )
 
 
-def _begin(
-    environment: Environment,
-    everyone: Speakers,
-    start: tuple[State, Any],
-    prompts: tuple[Array, Array],
-    num_rows: int,
-    num_episodes: int,
-    group_size: int,
-    bootstrap: bool,
-) -> _Loop:
-    episode = jnp.arange(num_rows, dtype=jnp.int32)
-    state, timestep = jax.tree.map(lambda leaf: leaf[episode // group_size], start)
-    policy, prompt = everyone[0][0], jax.tree.map(lambda leaf: leaf[episode // group_size], prompts)
+def _begin(environment: Environment, everyone: Speakers, plan: _Plan, num_rows: int, bootstrap: bool) -> _Loop:
+    episode, num_episodes = jnp.arange(num_rows, dtype=jnp.int32), plan.index.shape[0]
+    (state, timestep), prompt = plan.of_group(episode, (plan.start, plan.prompts))
     fresh = jnp.ones(num_rows, bool)
 
     def talk(speaker: LanguagePolicy, params: Params) -> Conversation:
@@ -189,24 +229,23 @@ def _begin(
         episode=episode,
         turn=jnp.zeros(num_rows, jnp.int32),
         upcoming=jnp.int32(num_rows),
-        turns=empty_turns(policy.layout, num_episodes, environment.num_players),
+        turns=empty_turns(everyone[0][0].layout, num_episodes, environment.num_players),
         success=jnp.zeros(num_episodes, bool),
         bootstrap_value=jnp.zeros(num_episodes) if bootstrap else None,
     )
 
 
 def _take_turn(
-    environment: Environment, everyone: Speakers, sampling: Sampling, keys: Array, index: Array, loop: _Loop
+    environment: Environment, everyone: Speakers, sampling: Sampling, plan: _Plan, loop: _Loop
 ) -> tuple[_Loop, Array]:
     """Observes, speaks and steps in every row; returns the loop and where an episode is over."""
-    policy, num_episodes = everyone[0][0], keys.shape[0]
+    policy, num_episodes = everyone[0][0], plan.index.shape[0]
     live = loop.episode < num_episodes
     row = jnp.minimum(loop.episode, num_episodes - 1)
-    row_keys = keys[row]
-    row_keys = jax.vmap(lambda key, turn: jax.random.split(jax.random.fold_in(key, turn), 3))(row_keys, loop.turn)
-    player = jnp.zeros_like(loop.turn) if loop.timestep.player is None else loop.timestep.player
-    fingerprint = jax.vmap(environment.text.fingerprint)(loop.state)
-    own = jnp.ones(player.shape, bool) if len(everyone) == 1 else index[row] % environment.num_players == player
+    row_keys = jax.vmap(lambda key, turn: jax.random.split(jax.random.fold_in(key, turn), 3))(plan.keys[row], loop.turn)
+    player = player_of(loop.timestep, loop.turn)
+    own = jnp.ones(player.shape, bool) if len(everyone) == 1 else plan.index[row] % environment.num_players == player
+    forced = _forced(plan, loop)
     talk, turns = [], []
     for speaker, talk_before, speaks in zip(everyone, loop.talk, (own, ~own)):
         talk_after, turn = answer(
@@ -217,28 +256,26 @@ def _take_turn(
             sampling=sampling,
             player=player,
             live=live & speaks,
+            forced=forced,
         )
         talk.append(talk_after)
         turns.append(turn)
-    turn = turns[0] if len(turns) == 1 else jax.tree.map(partial(_choose_rows, own), *turns)
-    words, parsed = parse_action(policy, turn, environment.action_space.shape[0])
-    state, timestep = jax.vmap(environment.step)(row_keys[:, 2], loop.state, words)
-    cut = loop.turn + 1 >= policy.layout.num_turns
-    turn = turn.replace(
+    turn = turns[0] if len(turns) == 1 else jax.tree.map(partial(where_rows, own), *turns)
+    action, parsed = parse_action(policy, turn, environment.action_space.shape[0])
+    if forced is not None:
+        is_forced = forced[:, 0] >= 0
+        action, parsed = where_rows(is_forced, forced, action), parsed | is_forced
+    of_policy = turn.replace(
         action_mask=turn.action_mask & own[:, None],
         thought_mask=turn.thought_mask & own[:, None],
         behavior_log_prob=turn.behavior_log_prob * own[:, None],
         sampling_log_prob=turn.sampling_log_prob * own[:, None],
-        reward=timestep.reward,
-        valid=live,
-        action_valid=parsed & timestep.info["valid"],
-        terminated=timestep.terminated,
-        truncated=(timestep.truncated | cut) & ~timestep.terminated,
-        fingerprint=fingerprint,
-        agent=player,
+    )
+    cut = loop.turn + 1 >= plan.of_group(row, plan.max_turns)
+    state, timestep, turn = step_worlds(
+        environment, row_keys[:, 2], loop.state, loop.timestep, action, of_policy, live=live, parsed=parsed, cut=cut
     )
     over = live & (turn.terminated | turn.truncated)
-    put = partial(_put, loop.episode, loop.turn)
     ended = jnp.where(over, loop.episode, num_episodes)
     bootstrap_value = loop.bootstrap_value
     if bootstrap_value is not None:
@@ -249,11 +286,21 @@ def _take_turn(
         state=state,
         timestep=timestep,
         turn=loop.turn + 1,
-        turns=jax.tree.map(put, loop.turns, turn),
+        turns=jax.tree.map(partial(_put, loop.episode, loop.turn), loop.turns, turn),
         success=loop.success.at[ended].set(timestep.info["success"], mode="drop"),
         bootstrap_value=bootstrap_value,
     )
     return loop, over
+
+
+def _forced(plan: _Plan, loop: _Loop) -> Array | None:
+    """Returns the actions that rows have to say now, int32 `[B, M]`, all -1 where they are free; None without."""
+    if plan.script is None:
+        return None
+    script = plan.of_group(loop.episode, plan.script)
+    turn = jnp.minimum(loop.turn, script.shape[1] - 1)
+    action = jnp.take_along_axis(script, turn[:, None, None], axis=1)[:, 0]
+    return jnp.where((loop.turn < script.shape[1])[:, None], action, -1)
 
 
 def _value_cut(policy: LanguagePolicy, params: Params, talk: Conversation, observation: Array, cut: Array) -> Array:
@@ -265,21 +312,13 @@ def _value_cut(policy: LanguagePolicy, params: Params, talk: Conversation, obser
     return jax.lax.cond(jnp.any(cut), value, lambda: jnp.zeros(cut.shape))
 
 
-def _refill(
-    everyone: Speakers,
-    start: tuple[State, Any],
-    prompts: tuple[Array, Array],
-    group_size: int,
-    loop: _Loop,
-    over: Array,
-) -> _Loop:
+def _refill(everyone: Speakers, plan: _Plan, loop: _Loop, over: Array) -> _Loop:
     """Gives rows whose episode is over the next ones, in order, while there are any."""
-    num_episodes = loop.success.shape[0]
+    num_episodes = plan.index.shape[0]
     rank = jnp.cumsum(over) - over
     episode = jnp.where(over, jnp.minimum(loop.upcoming + rank, num_episodes), loop.episode).astype(jnp.int32)
-    group = jnp.minimum(episode, num_episodes - 1) // group_size
-    fresh = jax.tree.map(lambda leaf: leaf[group], start)
-    state, timestep = jax.tree.map(partial(_choose_rows, over), fresh, (loop.state, loop.timestep))
+    fresh, prompt = plan.of_group(episode, (plan.start, plan.prompts))
+    state, timestep = jax.tree.map(partial(where_rows, over), fresh, (loop.state, loop.timestep))
     loop = loop.replace(
         state=state,
         timestep=timestep,
@@ -287,7 +326,6 @@ def _refill(
         turn=jnp.where(over, 0, loop.turn),
         upcoming=loop.upcoming + jnp.sum(over).astype(jnp.int32),
     )
-    prompt = jax.tree.map(lambda leaf: leaf[group], prompts)
     some = jnp.any(over & (episode < num_episodes))
 
     def refill(policy: LanguagePolicy, params: Params, talk: Conversation) -> Conversation:
@@ -298,10 +336,6 @@ def _refill(
         )
 
     return loop.replace(talk=tuple(refill(*speaker, talk) for speaker, talk in zip(everyone, loop.talk)))
-
-
-def _choose_rows(condition: Array, when_true: Array, when_false: Array) -> Array:
-    return jnp.where(condition.reshape(-1, *(1,) * (when_false.ndim - 1)), when_true, when_false)
 
 
 def _put(episode: Array, turn: Array, buffer: Array, value: Array) -> Array:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxagents.language.collect import dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.ops.episodes import group_success
+from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
 
 UNKNOWN = -1.0
@@ -92,7 +93,7 @@ def make_entropy_control_collector(
         state = state | {"entropy": jnp.full(local, entropy.value)}
         return state, mixed, dialogue_metrics(episode) | metrics
 
-    return Collector(init=init, collect=collect, steps_per_collect=steps)
+    return Collector(init=init, collect=collect, steps_per_collect=steps, divided_option="num_groups")
 
 
 def _num_further(num_groups: int, control_share: float) -> int:
@@ -123,10 +124,7 @@ def mix_in(episode: Episode, control: Episode, limit: Array) -> tuple[Episode, A
     replaced = rank < jnp.minimum(limit, jnp.sum(useful))
     source = first_useful[jnp.minimum(rank, num_control - 1)]
 
-    def choose(old: Array, new: Array) -> Array:
-        return jnp.where(replaced.reshape(-1, *(1,) * (old.ndim - 1)), new[source], old)
-
-    mixed = jax.tree.map(choose, episode, control)
+    mixed = jax.tree.map(lambda old, new: where_rows(replaced, new[source], old), episode, control)
     return mixed.replace(control=replaced), replaced
 
 

@@ -6,7 +6,16 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxagents.language.slots import Part, Turn, assemble, join_parts, render_observations, render_prompts
+from jaxagents.language.slots import (
+    Part,
+    Turn,
+    assemble,
+    join_parts,
+    render_observations,
+    render_prompts,
+    script_parts,
+)
+from jaxagents.language.stepping import player_of, step_worlds
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, State, Task, TimeStep
 
 Choose = Callable[[Array, State, TimeStep, Array], tuple[Array, Array | bool]]
@@ -22,7 +31,9 @@ def play_script(
     task: Task,
     group: Array,
 ) -> Episode:
-    """Plays N episodes of given actions; what is thought is the expert's.
+    """Plays N episodes of given actions without a model; what is thought is the expert's.
+
+    `language.dialogue.make_dialogue` plays episodes whose first actions are given, and the others a model's.
 
     Args:
         environment: a text world, single instance.
@@ -51,56 +62,19 @@ def _take_turn(
     environment: Environment, policy: LanguagePolicy, choose: Choose, keys: Array, loop: tuple, number: Array
 ) -> tuple[tuple, tuple[Turn, Array]]:
     state, timestep, positions, live = loop
-    layout, text = policy.layout, environment.text
-    player = jnp.zeros(live.shape, jnp.int32) if timestep.player is None else timestep.player
+    player = player_of(timestep, live)
     turn_keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number), 3))(keys)
     action, speaks = choose(turn_keys[:, 1], state, timestep, number)
     live = live & speaks
-    parts = [Part(*_and_live(render_observations(policy, timestep.observation), live))]
-    if layout.thought:
-        parts += _thought_parts(policy, jax.vmap(text.thought)(turn_keys[:, 0], state), live)
-    tokens, mask = jax.vmap(partial(_say, policy, size=layout.action, close="end"))(action)
-    parts.append(_spoken(tokens, mask & live[:, None]))
-    after_state, after = jax.vmap(environment.step)(turn_keys[:, 2], state, action)
+    thought = jax.vmap(environment.text.thought)(turn_keys[:, 0], state) if policy.layout.thought else None
+    tokens, mask = render_observations(policy, timestep.observation)
+    parts = [Part(tokens=tokens, mask=mask), *script_parts(policy, action, thought)]
+    parts = [part.replace(mask=part.mask & live[:, None]) for part in parts]
     turn = join_parts(parts, jnp.take_along_axis(positions, player[:, None], axis=1)[:, 0])
-    turn = turn.replace(
-        reward=jnp.where(live.reshape(-1, *(1,) * (after.reward.ndim - 1)), after.reward, 0.0),
-        valid=live,
-        action_valid=after.info["valid"],
-        terminated=after.terminated,
-        truncated=(after.truncated | (number + 1 >= layout.num_turns)) & ~after.terminated,
-        fingerprint=jax.vmap(text.fingerprint)(state),
-        agent=player,
+    cut = jnp.broadcast_to(number + 1 >= policy.layout.num_turns, live.shape)
+    state, after, turn = step_worlds(
+        environment, turn_keys[:, 2], state, timestep, action, turn, live=live, parsed=live, cut=cut
     )
     own = player[:, None] == jnp.arange(positions.shape[1])[None]
     positions = positions + jnp.where(own, jnp.sum(turn.token_mask, axis=1)[:, None], 0)
-    return (after_state, after, positions, live & ~(turn.terminated | turn.truncated)), (turn, after.info["success"])
-
-
-def _and_live(rendered: tuple[Array, Array], live: Array) -> tuple[Array, Array]:
-    tokens, mask = rendered
-    return tokens, mask & live[:, None]
-
-
-def _say(policy: LanguagePolicy, words: Array, *, size: int, close: str) -> tuple[Array, Array]:
-    """Renders words and closes them with a mark, `[size]`."""
-    tokens, mask = policy.lexicon.render(words, size - 1)
-    length = jnp.sum(mask)
-    column = jnp.arange(size)
-    tokens = jnp.where(column == length, policy.tokenizer.marks[close], jnp.pad(tokens, (0, 1)))
-    return tokens, column <= length
-
-
-def _thought_parts(policy: LanguagePolicy, words: Array, live: Array) -> list[Part]:
-    layout = policy.layout
-    tokens, mask = jax.vmap(partial(_say, policy, size=layout.thought, close="act"))(words)
-    nothing = jnp.zeros((live.shape[0], 1), jnp.int32)
-    return [
-        _spoken(tokens, mask & live[:, None], thought=True),
-        Part(tokens=nothing, mask=nothing.astype(bool)),  # The act mark that is only needed when a thought is cut.
-    ]
-
-
-def _spoken(tokens: Array, mask: Array, *, thought: bool = False) -> Part:
-    nothing = jnp.zeros(mask.shape, jnp.float32)
-    return Part(tokens=tokens, mask=mask, log_prob=nothing, sampling_log_prob=nothing, thought=thought)
+    return (state, after, positions, live & ~(turn.terminated | turn.truncated)), (turn, after.info["success"])

@@ -195,3 +195,48 @@ def assemble(
         seat_return=seat_return,
         layout=layout,
     )
+
+
+def render_and_close(policy: LanguagePolicy, words: Array, *, size: int, mark: str) -> tuple[Array, Array]:
+    """Renders what is said in given words and closes it with a mark.
+
+    Args:
+        policy: gives words and marks.
+        words: int32 `[B, K]` word ids.
+        size: most tokens, the mark included.
+        mark: name of it.
+
+    Returns:
+        Tokens and mask `[B, size]`.
+    """
+    tokens, mask = jax.vmap(lambda row: policy.lexicon.render(row, size - 1))(words)
+    length, column = jnp.sum(mask, axis=1, keepdims=True), jnp.arange(size)[None]
+    tokens = jnp.where(column == length, policy.tokenizer.marks[mark], jnp.pad(tokens, ((0, 0), (0, 1))))
+    return tokens, column <= length
+
+
+def script_parts(policy: LanguagePolicy, action: Array, thought: Array | None = None) -> list[Part]:
+    """Renders what follows the observation of a turn, in given words, as if the policy had sampled them.
+
+    Args:
+        policy: gives words, marks and room.
+        action: int32 `[B, M]` word ids.
+        thought: int32 `[B, H]` word ids; None thinks nothing, and says so where the layout has room for thoughts.
+
+    Returns:
+        The parts, with log-probabilities of zero.
+    """
+    layout, num_rows = policy.layout, action.shape[0]
+
+    def part(tokens: Array, mask: Array, thought: bool) -> Part:
+        nothing = jnp.zeros(mask.shape, jnp.float32)
+        return Part(tokens=tokens, mask=mask, log_prob=nothing, sampling_log_prob=nothing, thought=thought)
+
+    said = part(*render_and_close(policy, action, size=layout.action, mark="end"), False)
+    if not layout.thought:
+        return [said]
+    words = jnp.full((num_rows, 1), -1, jnp.int32) if thought is None else thought
+    nothing = jnp.zeros((num_rows, 1), jnp.int32)
+    # The act mark after a thought is only needed when it is cut.
+    no_mark = Part(tokens=nothing, mask=nothing.astype(bool))
+    return [part(*render_and_close(policy, words, size=layout.thought, mark="act"), True), no_mark, said]

@@ -10,6 +10,8 @@ import optax
 from flax import struct
 
 from jaxagents.learners.agents import living_weights, mean_over_living, per_agent, require_agents
+from jaxagents.learners.combinators import params_of
+from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.replay import Sample, first_step, gather_step, make_replay_agent
 from jaxagents.losses.q import double_q_learning_error, q_learning_error
 from jaxagents.losses.value import huber_loss
@@ -51,6 +53,7 @@ def make_dqn(
     epsilon_end: float = 0.05,
     epsilon_decay_updates: int = 10_000,
     loss: Callable[..., tuple[Array, tuple[dict[str, Array], Array]]] | None = None,
+    trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes DQN over `Sample` batches; the length of their sequences is the `n` of the n-step targets.
@@ -72,6 +75,7 @@ def make_dqn(
         epsilon_decay_updates: updates over which the share falls linearly.
         loss: another objective of the same parameters, `(double, network, target_network, sample, hyperparameters) ->
             (loss, (metrics, priority [B]))`; null takes the one above.
+        trainable: prefix pytree of bool of the network's parameters, see `descend`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -110,13 +114,16 @@ def make_dqn(
     }
     objective = partial(partial(_loss, q_function, axis_name) if loss is None else loss, double)
 
-    def init(key: Array, params: Params | None = None) -> DQNState:
-        network = q_function.init(key) if params is None else params["network"]
+    def init(key: Array, start: DQNState | Params | None = None) -> DQNState:
+        network = q_function.init(key) if start is None else params_of(start)["network"]
+        # Copies, because a donated state must not hold one buffer twice.
+        target_network, opt_state = jax.tree.map(jnp.copy, network), init_optimizer(optimizer, network, trainable)
+        if isinstance(start, DQNState):
+            target_network, opt_state = start.target_network, carry_over(opt_state, start.opt_state)
         return DQNState(
             network=network,
-            # Copies, because a donated state must not hold one buffer twice.
-            target_network=jax.tree.map(jnp.copy, network),
-            opt_state=optimizer.init(network),
+            target_network=target_network,
+            opt_state=opt_state,
             num_updates=jnp.zeros((), jnp.int32),
             hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
         )
@@ -128,9 +135,10 @@ def make_dqn(
             state.network, state.target_network, batch, state.hyperparameters
         )
         if axis_name is not None:
-            grads, metrics = jax.lax.pmean((grads, metrics), axis_name)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.network)
-        network = optax.apply_updates(state.network, updates)
+            metrics = jax.lax.pmean(metrics, axis_name)
+        network, opt_state, gradient_norm = descend(
+            grads, state.network, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
+        )
         num_updates = state.num_updates + 1
         due = num_updates % state.hyperparameters["target_update_period"].astype(jnp.int32) == 0
         rate = jnp.where(due, state.hyperparameters["target_update_rate"], 0.0)
@@ -140,7 +148,7 @@ def make_dqn(
             opt_state=opt_state,
             num_updates=num_updates,
         )
-        metrics = metrics | {"gradient_norm": optax.global_norm(grads), "epsilon": state.params["epsilon"]}
+        metrics = metrics | {"gradient_norm": gradient_norm, "epsilon": state.params["epsilon"]}
         return new_state, metrics | {"priority": priority}
 
     return Learner(init=init, update=update)

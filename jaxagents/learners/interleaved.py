@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners.combinators import replace_innermost, start_of_inner, wrap
+from jaxagents.learners.optimizers import Trainable
 from jaxagents.learners.policy_gradient import PolicyGradientState
 from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
 from jaxagents.learners.supervised import SupervisedState, make_supervised
@@ -24,6 +26,7 @@ from jaxagents.types import (
     Mean,
     Metrics,
     Params,
+    State,
 )
 
 Choose = Callable[[Array, Array], Array]
@@ -34,12 +37,12 @@ class InterleavedState:
     """State of the reinforcement, and demonstrations that wait for their step, the newest ones first.
 
     Attributes:
-        inner: of the policy gradient.
+        inner: of the reinforcement.
         waiting: `Episode` of C rows.
         filled: bool `[C]`, rows that hold a demonstration.
     """
 
-    inner: PolicyGradientState
+    inner: State
     waiting: Episode
     filled: Array
 
@@ -66,13 +69,14 @@ def make_interleaved(
     them out and makes one supervised step on them, with the optimiser of the reinforcement.
 
     Args:
-        reinforcement: a policy-gradient learner of `Episode` batches.
-        supervised: a supervised learner of `Episode` batches with the same optimiser, made for one device.
+        reinforcement: a policy-gradient learner of `Episode` batches, or one around it.
+        supervised: a supervised learner of `Episode` batches with the same optimiser and `axis_name`.
         example: a batch as arrays or `ShapeDtypeStruct`s; gives the shapes.
         choose: `(success bool [n, G], key) -> bool [n]`, the tasks whose demonstrations are to wait.
         batch_size: demonstrations per supervised step.
         capacity: C, demonstrations that can wait; the oldest ones are forgotten.
-        axis_name: mapped device axis. Every device holds the demonstrations of all, and makes the same supervised step.
+        axis_name: mapped device axis. Every device holds the demonstrations of all, and takes its share of those of a
+            step, or all of them where they do not divide.
 
     Returns:
         The learner of `Demonstrated` batches. Metrics are those of the reinforcement, and `demonstrations` (used up in
@@ -94,16 +98,18 @@ def make_interleaved(
             f"try {4 * max(batch_size, 1)}."
         )
 
-    def init(key: Array, params: Params | None = None) -> InterleavedState:
+    def init(key: Array, start: InterleavedState | Params | None = None) -> InterleavedState:
         waiting = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape[1:]), leaf.dtype), example.demonstration)
-        return InterleavedState(
-            inner=reinforcement.init(key, params), waiting=waiting, filled=jnp.zeros(capacity, bool)
-        )
+        inner = reinforcement.init(key, start_of_inner(start, InterleavedState))
+        return InterleavedState(inner=inner, waiting=waiting, filled=jnp.zeros(capacity, bool))
 
-    def imitate(inner: PolicyGradientState, key: Array, demonstrations: Episode) -> PolicyGradientState:
-        shown = SupervisedState(params=inner.params, opt_state=inner.opt_state)
-        shown, _ = supervised.update(shown, key, demonstrations)
-        return inner.replace(params=shown.params, opt_state=shown.opt_state)
+    def imitate(inner: State, key: Array, demonstrations: Episode) -> State:
+        def step(state: PolicyGradientState) -> PolicyGradientState:
+            shown = SupervisedState(params=state.params, opt_state=state.opt_state)
+            shown, _ = supervised.update(shown, key, _share_of_device(demonstrations, axis_name))
+            return state.replace(params=shown.params, opt_state=shown.opt_state)
+
+        return replace_innermost(inner, step)
 
     def update(state: InterleavedState, key: Array, batch: Demonstrated) -> tuple[InterleavedState, Metrics]:
         choice_key, update_key, imitation_key = jax.random.split(key, 3)
@@ -126,7 +132,7 @@ def make_interleaved(
         }
         return InterleavedState(inner=inner, waiting=waiting, filled=filled), metrics
 
-    return Learner(init=init, update=update)
+    return wrap(reinforcement, init, update)
 
 
 def unsolved(success: Array, key: Array) -> Array:
@@ -198,6 +204,7 @@ def make_agent(
     num_epochs: int = 1,
     num_minibatches: int = 1,
     microbatch_tokens: int = 4096,
+    trainable: Trainable = None,
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
@@ -214,6 +221,7 @@ def make_agent(
         num_epochs: see `learners.policy_gradient.make_policy_gradient`.
         num_minibatches: see `learners.policy_gradient.make_policy_gradient`.
         microbatch_tokens: about how many tokens go through the model at once.
+        trainable: of both, see `descend`.
         axis_name: see `make_interleaved`.
         **options: further arguments of `learners.policy_gradient.make_agent`.
 
@@ -227,6 +235,7 @@ def make_agent(
         num_epochs=num_epochs,
         num_minibatches=num_minibatches,
         microbatch_tokens=microbatch_tokens,
+        trainable=trainable,
         axis_name=axis_name,
         **options,
     )
@@ -235,7 +244,13 @@ def make_agent(
         steps = optimizer(num_updates * num_epochs * num_minibatches)
         return make_interleaved(
             agent.make_learner(collector, num_updates),
-            make_supervised(agent.policy.model, steps, microbatch_tokens=microbatch_tokens),
+            make_supervised(
+                agent.policy.model,
+                steps,
+                microbatch_tokens=microbatch_tokens,
+                trainable=trainable,
+                axis_name=axis_name,
+            ),
             _example(agent.policy, collector),
             choose=choose,
             batch_size=batch_size,
@@ -260,6 +275,16 @@ def _example(policy: LanguagePolicy, collector: Collector) -> Demonstrated:
             "try collector=demonstrated."
         )
     return example
+
+
+def _share_of_device(demonstrations: Episode, axis_name: str | None) -> Episode:
+    """Returns the rows that this device learns from: its own part, or all where they do not divide."""
+    num_devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
+    size, rest = divmod(demonstrations.success.shape[0], num_devices)
+    if num_devices == 1 or rest:
+        return demonstrations
+    start = jax.lax.axis_index(axis_name) * size
+    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), demonstrations)
 
 
 def _put_in_front(waiting: Episode, filled: Array, fresh: Episode, chosen: Array) -> tuple[Episode, Array]:

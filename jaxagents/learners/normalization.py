@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import jax
 from flax import struct
 
+from jaxagents.learners.combinators import params_of, wrap
 from jaxagents.ops.statistics import RunningStatistics, init_statistics, normalize, update_statistics
-from jaxagents.types import Array, Learner, Metrics, Params, PyTree, State
+from jaxagents.types import Array, Learner, Metrics, Params, PyTree
 
 
 @struct.dataclass
@@ -49,10 +49,12 @@ def normalize_observations(
     if clip <= 0.0:
         raise ValueError(f"`clip` must be positive, got {clip}; try 10.")
 
-    def init(key: Array, params: Params | None = None) -> NormalizationState:
-        if params is None:
+    def init(key: Array, start: NormalizationState | Params | None = None) -> NormalizationState:
+        if start is None:
             return NormalizationState(inner=learner.init(key), statistics=init_statistics(observation_space))
-        return NormalizationState(inner=learner.init(key, params["params"]), statistics=params["statistics"])
+        params = params_of(start)
+        inner = start.inner if isinstance(start, NormalizationState) else params["params"]
+        return NormalizationState(inner=learner.init(key, inner), statistics=params["statistics"])
 
     def update(state: NormalizationState, key: Array, batch: PyTree) -> tuple[NormalizationState, Metrics]:
         raw = batch.transition
@@ -64,8 +66,4 @@ def normalize_observations(
         statistics = update_statistics(state.statistics, raw.observation, axis_name=axis_name)
         return NormalizationState(inner=inner, statistics=statistics), metrics
 
-    def partition(state: NormalizationState) -> State:
-        replicated = jax.tree.map(lambda leaf: False, state)
-        return replicated.replace(inner=learner.partition(state.inner))
-
-    return Learner(init=init, update=update, partition=None if learner.partition is None else partition)
+    return wrap(learner, init, update, acting=lambda state, own: {"params": own, "statistics": state.statistics})

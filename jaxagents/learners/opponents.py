@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxagents.learners.combinators import start_of_inner, wrap
+from jaxagents.learners.optimizers import same_shapes
 from jaxagents.ops import opponents
 from jaxagents.types import Agent, Array, Collector, Environment, Learner, Metrics, Params, PyTree, Rollout, State
 
@@ -60,21 +61,17 @@ def with_opponents(
     if not 0.0 <= decay <= 1.0:
         raise ValueError(f"`decay` must be in [0, 1], got {decay}; try 0.95.")
 
-    def init(key: Array, params: Params | None = None) -> OpponentsState:
-        inner = learner.init(key, params)
+    def init(key: Array, start: OpponentsState | Params | None = None) -> OpponentsState:
+        inner = learner.init(key, start_of_inner(start, OpponentsState))
         pool = opponents.init_pool(inner.params, capacity)
+        if isinstance(start, OpponentsState) and same_shapes(pool, start.pool):
+            pool = start.pool
         return OpponentsState(inner=inner, pool=pool, update=jnp.zeros((), jnp.int32))
-
-    def acting(state: OpponentsState) -> PyTree:
-        own = state.inner.params if learner.acting is None else learner.acting(state.inner)
-        return {"params": own, "pool": state.pool}
 
     def update(state: OpponentsState, key: Array, batch: Rollout) -> tuple[OpponentsState, Metrics]:
         transition = batch.transition
         if "opponent" not in transition.extras:
             raise ValueError("`batch` must say whom it was played against, got none; try collector=opponents.")
-        extras = {name: value for name, value in transition.extras.items() if name != "opponent"}
-        batch = batch.replace(transition=transition.replace(extras=extras))
         inner, metrics = learner.update(state.inner, key, batch)
         pool = opponents.record(
             state.pool,
@@ -94,11 +91,7 @@ def with_opponents(
         pool = opponents.add(pool, inner.params, when=done % add_every == 0)
         return OpponentsState(inner=inner, pool=pool, update=done), {**metrics, **told}
 
-    def partition(state: OpponentsState) -> State:
-        replicated = jax.tree.map(lambda leaf: False, state)
-        return replicated.replace(inner=learner.partition(state.inner))
-
-    return Learner(init=init, update=update, partition=None if learner.partition is None else partition, acting=acting)
+    return wrap(learner, init, update, acting=lambda state, own: {"params": own, "pool": state.pool})
 
 
 def make_agent(
@@ -114,7 +107,7 @@ def make_agent(
 
     Args:
         environment: a game of two players.
-        inner: `(environment, *, axis_name) -> Agent`, who learns.
+        inner: `(environment, *, axis_name) -> Agent`, who learns; it may have a replay buffer.
         capacity: see `with_opponents`.
         add_every: see `with_opponents`.
         decay: see `with_opponents`.
@@ -126,7 +119,11 @@ def make_agent(
     agent = inner(environment, axis_name=axis_name)
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
-        learner = agent.make_learner(collector, num_updates)
+        def collect(state: State, params: Params, key: Array) -> tuple[State, PyTree, Metrics]:
+            return collector.collect(state, {"params": params, "pool": opponents.init_pool(params, capacity)}, key)
+
+        # The inner learner asks for the shapes of batches, with parameters of its own.
+        learner = agent.make_learner(collector._replace(collect=collect), num_updates)
         return with_opponents(learner, capacity=capacity, add_every=add_every, decay=decay, axis_name=axis_name)
 
     return Agent(policy=agent.policy, make_learner=make_learner)

@@ -1,6 +1,122 @@
-"""Optimisers whose learning rate is an array in their state: another number is the same program."""
+"""Steps of optimisers, and optimisers whose numbers are arrays in their state: another number is the same program."""
 
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import optax
+
+from jaxagents.types import Array, Params, PyTree
+
+Trainable = PyTree | Callable[[Params], PyTree] | None
+"""A prefix pytree of bool, True = learns, or what makes one of the parameters; None where everything learns."""
+_INJECTED = (optax.InjectHyperparamsState, optax.InjectStatefulHyperparamsState)
+_OF_A_STAGE = (*_INJECTED, optax.ScaleByScheduleState)
+
+
+def init_optimizer(optimizer: optax.GradientTransformation, params: Params, trainable: Trainable = None) -> PyTree:
+    """Returns the first state of an optimiser; frozen parameters take no room in it.
+
+    Args:
+        optimizer: an optax transformation.
+        params: all of them.
+        trainable: see `descend`.
+    """
+    return optimizer.init(_without_frozen(params, _flags(params, trainable)))
+
+
+def descend(
+    grads: PyTree,
+    params: Params,
+    opt_state: optax.OptState,
+    optimizer: optax.GradientTransformation,
+    *,
+    axis_name: str | None = None,
+    trainable: Trainable = None,
+) -> tuple[Params, optax.OptState, Array]:
+    """Takes one step of an optimiser: `params + optimizer(mean over devices of grads)`.
+
+    Args:
+        grads: of the loss, like `params`, of this device.
+        params: all of them.
+        opt_state: of `init_optimizer` with the same `trainable`.
+        optimizer: an optax transformation, clipping and schedule included.
+        axis_name: mapped device axis to average gradients over.
+        trainable: prefix pytree of bool, or `(params) -> ` one, see `matching`: what is False stays as it is, weight
+            decay included, and does not count in the norm. None lets everything learn.
+
+    Returns:
+        `(params, opt_state, gradient_norm)`; the norm is that of the mean gradient before clipping.
+
+    Raises:
+        ValueError: `trainable` is no prefix of the parameters.
+    """
+    flags = _flags(params, trainable)
+    grads, learned = _without_frozen(grads, flags), _without_frozen(params, flags)
+    if axis_name is not None:
+        grads = jax.lax.pmean(grads, axis_name)
+    updates, opt_state = optimizer.update(grads, opt_state, learned)
+    learned = optax.apply_updates(learned, updates)
+    if flags is not None:
+        learned = jax.tree.map(lambda flag, old, new: new if flag else old, flags, params, learned)
+    return learned, opt_state, optax.global_norm(grads)
+
+
+def matching(params: Params, *, pattern: str) -> PyTree:
+    """Says which parameters have a path that a regular expression finds, as `actor/head/params/Dense_0/kernel`.
+
+    Args:
+        params: the parameters.
+        pattern: searched in every path; `^(?!critic)` finds all that do not begin with `critic`.
+
+    Returns:
+        bool, like `params`: for `trainable`, or as the mask of a weight decay.
+
+    Raises:
+        ValueError: no path is found.
+    """
+
+    def path_of(path: tuple[Any, ...]) -> str:
+        return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path)
+
+    paths = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    if not any(re.search(pattern, path) for path in paths):
+        raise ValueError(f"`pattern` must find a parameter, got {pattern!r}; there are {', '.join(paths)}.")
+    return jax.tree_util.tree_map_with_path(lambda path, _: re.search(pattern, path_of(path)) is not None, params)
+
+
+def carry_over(fresh: optax.OptState, earlier: optax.OptState) -> optax.OptState:
+    """Returns the state in which an optimiser goes on in another stage.
+
+    Args:
+        fresh: as it starts in this stage; gives hyper-parameters and the beginnings of schedules.
+        earlier: as it ended in the stage before; gives what was learned of the gradients, such as moments.
+
+    Returns:
+        The state; `fresh` as it is where the two are of different optimisers or parameters.
+    """
+    if not same_shapes(fresh, earlier):
+        return fresh
+
+    def choose(new: PyTree, old: PyTree) -> PyTree:
+        if isinstance(new, _INJECTED):
+            return new._replace(inner_state=carry_over(new.inner_state, old.inner_state))
+        return new if isinstance(new, optax.ScaleByScheduleState) else old
+
+    return jax.tree.map(choose, fresh, earlier, is_leaf=lambda node: isinstance(node, _OF_A_STAGE))
+
+
+def same_shapes(first: PyTree, second: PyTree) -> bool:
+    """Tells whether two pytrees have the same structure, shapes and types, so that one can stand for the other."""
+    if jax.tree.structure(first) != jax.tree.structure(second):
+        return False
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return all(jnp.shape(a) == jnp.shape(b) and jnp.result_type(a) == jnp.result_type(b) for a, b in pairs)
 
 
 def make_adam(
@@ -25,7 +141,7 @@ def make_adam(
         flatten: works on one vector of all parameters: fewer kernels, faster for small networks on one device.
 
     Returns:
-        The transformation.
+        The transformation. For other moments, schedules or masks, see `make_chain`.
 
     Raises:
         ValueError: `anneal` without `num_updates`.
@@ -45,3 +161,104 @@ def make_adam(
     steps.append(optax.inject_hyperparams(optax.scale_by_learning_rate)(learning_rate=learning_rate))
     optimizer = optax.chain(*steps)
     return optax.flatten(optimizer) if flatten else optimizer
+
+
+def make_chain(
+    num_updates: int | None = None,
+    *,
+    transforms: Mapping[str, Callable[..., optax.GradientTransformation]],
+    learning_rate: float,
+    schedule: Callable[[int | None], optax.Schedule] | None = None,
+    flatten: bool = False,
+) -> optax.GradientTransformation:
+    """Makes any chain of optax transformations, times a schedule, times `-learning_rate`.
+
+    Args:
+        num_updates: optimiser steps of the whole run.
+        transforms: by any names, in this order: optax transformations, or functions that make them, as `_partial_`
+            gives. The floats among the keywords of a partial become arrays of the state.
+        learning_rate: at the height of the schedule; an array of the state.
+        schedule: `(num_updates) -> (step -> factor)`, such as `warmup`; null keeps the factor at 1.
+        flatten: see `make_adam`; masks by path do not fit.
+
+    Returns:
+        The transformation.
+    """
+    steps = [_with_arrays(transform) for transform in transforms.values()]
+    if schedule is not None:
+        steps.append(optax.scale_by_schedule(schedule(num_updates)))
+    steps.append(optax.inject_hyperparams(optax.scale_by_learning_rate)(learning_rate=learning_rate))
+    optimizer = optax.chain(*steps)
+    return optax.flatten(optimizer) if flatten else optimizer
+
+
+def warmup(
+    num_updates: int | None, *, warmup_fraction: float = 0.0, final_factor: float = 0.0, cosine: bool = False
+) -> optax.Schedule:
+    """Makes a schedule that rises linearly from 0 to 1 and then falls.
+
+    Args:
+        num_updates: optimiser steps of the whole run.
+        warmup_fraction: share of them in which it rises, in [0, 1).
+        final_factor: what it falls to in the last step, in [0, 1]; 1 stays at the height.
+        cosine: falls along half a cosine; False falls linearly.
+
+    Returns:
+        `(step) -> factor`.
+
+    Raises:
+        ValueError: the length is not known or a share is out of its range.
+
+    References:
+        Loshchilov & Hutter (2017), "SGDR", equation 5.
+    """
+    if not num_updates:
+        raise ValueError(f"`num_updates` must be positive for a schedule, got {num_updates}.")
+    if not 0.0 <= warmup_fraction < 1.0 or not 0.0 <= final_factor <= 1.0:
+        raise ValueError(
+            "`warmup_fraction` must be in [0, 1) and `final_factor` in [0, 1], "
+            f"got {warmup_fraction} and {final_factor}; try 0.1 and 0."
+        )
+    rise = round(warmup_fraction * num_updates)
+
+    def factor(step: Array) -> Array:
+        done = jnp.clip((step - rise) / max(num_updates - rise, 1), 0.0, 1.0)
+        done = 0.5 * (1.0 - jnp.cos(math.pi * done)) if cosine else done
+        return jnp.where(step < rise, step / max(rise, 1), 1.0 - (1.0 - final_factor) * done)
+
+    return factor
+
+
+def _with_arrays(transform: Any) -> optax.GradientTransformation:
+    """Makes a transformation whose floats are arrays of its state, of a partial; others stay what they are."""
+    if isinstance(transform, optax.GradientTransformation):
+        return transform
+    if not isinstance(transform, partial):
+        return transform()
+    numbers = {name for name, value in transform.keywords.items() if isinstance(value, float)}
+    if not numbers:
+        return transform()
+    names = inspect.signature(transform.func).parameters
+    static = [name for name in names if name not in numbers]
+    return optax.inject_hyperparams(transform.func, static_args=static)(*transform.args, **transform.keywords)
+
+
+def _flags(params: Params, trainable: Trainable) -> PyTree | None:
+    if trainable is None:
+        return None
+    flags = trainable(params) if callable(trainable) else trainable
+    try:
+        jax.tree.map(lambda flag, _: bool(flag), flags, params)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"`trainable` must be a prefix pytree of bool of the parameters, got {flags}; their structure is "
+            f"{jax.tree.structure(params)}."
+        ) from error
+    return flags
+
+
+def _without_frozen(tree: PyTree, flags: PyTree | None) -> PyTree:
+    """Puts holes, which optimisers pass over, where the flags are False."""
+    if flags is None:
+        return tree
+    return jax.tree.map(lambda flag, subtree: subtree if flag else optax.MaskedNode(), flags, tree)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners import policy_gradient
+from jaxagents.learners.combinators import start_of_inner, wrap
 from jaxagents.types import Agent, Array, Collector, Environment, Learner, Metrics, Params, PyTree
 
 
@@ -49,8 +50,8 @@ def with_frozen_partner(learner: Learner, *, renew_every: int | None = None) -> 
     if renew_every is not None and renew_every < 1:
         raise ValueError(f"`renew_every` must be at least 1, got {renew_every}; try null for never.")
 
-    def init(key: Array, params: Params | None = None) -> PartneredState:
-        inner = learner.init(key, params)
+    def init(key: Array, start: PartneredState | Params | None = None) -> PartneredState:
+        inner = learner.init(key, start_of_inner(start, PartneredState))
         return PartneredState(inner=inner, partner=jax.tree.map(jnp.copy, inner.params), num_updates=jnp.int32(0))
 
     def update(state: PartneredState, key: Array, batch: PyTree) -> tuple[PartneredState, Metrics]:
@@ -61,7 +62,7 @@ def with_frozen_partner(learner: Learner, *, renew_every: int | None = None) -> 
             partner = jax.tree.map(lambda new, old: jnp.where(renewed, new, old), inner.params, partner)
         return PartneredState(inner=inner, partner=partner, num_updates=count), metrics
 
-    return Learner(init=init, update=update, acting=lambda state: (state.params, state.partner))
+    return wrap(learner, init, update, acting=lambda state, own: (own, state.partner))
 
 
 def make_agent(environment: Environment, *, renew_every: int | None = None, **options: Any) -> Agent:

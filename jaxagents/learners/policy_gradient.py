@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import make_microbatches
+from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.scoring import score_episodes
 from jaxagents.learners.slots import Numbers, Slot, assign_credit, bind, fields_read, memory_of, numbers_of, remember
 from jaxagents.learners.token_batches import TokenBatch, importance_of, make_token_view
@@ -71,6 +73,7 @@ def make_policy_gradient(
     importance_cap: float | None = None,
     microbatch_tokens: int = 4096,
     num_updates: int = 1,
+    trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes a policy-gradient learner over `Episode` batches.
@@ -102,6 +105,7 @@ def make_policy_gradient(
         importance_cap: multiplies losses by `min(exp(behavior_log_prob - sampling_log_prob), cap)`; None does not.
         microbatch_tokens: about how many tokens go through the model at once.
         num_updates: of the whole run, for slots that ask how far it is.
+        trainable: prefix pytree of bool of the parameters, see `descend`; None: everything learns.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -121,11 +125,12 @@ def make_policy_gradient(
     microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
     score = partial(score_episodes, model, microbatches, temperature=temperature)
 
-    def init(key: Array, params: Params | None = None) -> PolicyGradientState:
-        params = model.init(key) if params is None else params
+    def init(key: Array, start: PolicyGradientState | Params | None = None) -> PolicyGradientState:
+        params = model.init(key) if start is None else params_of(start)
+        opt_state = init_optimizer(optimizer, params, trainable)
         return PolicyGradientState(
             params=params,
-            opt_state=optimizer.init(params),
+            opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PolicyGradientState) else opt_state,
             reference=jax.tree.map(jnp.copy, params) if reference else None,
             numbers=numbers_of(slots) | {"learner": {"value_coefficient": jnp.float32(value_coefficient)}},
             memory=memory_of(slots, num_updates),
@@ -178,10 +183,11 @@ def make_policy_gradient(
             params, opt_state = carry
             taken = batch if index is None else jax.tree.map(lambda leaf: leaf[index], batch)
             grads, metrics, summaries = gradient(params, taken)
-            grads, metrics = _average(axis_name, grads), _average(axis_name, metrics)
-            updates, opt_state = optimizer.update(grads, opt_state, params)
-            metrics["gradient_norm"] = optax.global_norm(grads)
-            return (optax.apply_updates(params, updates), opt_state), (metrics, summaries)
+            metrics = metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
+            params, opt_state, metrics["gradient_norm"] = descend(
+                grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable
+            )
+            return (params, opt_state), (metrics, summaries)
 
         carry = (state.params, state.opt_state)
         if num_epochs * num_minibatches == 1:
@@ -297,7 +303,3 @@ def _check_units(regularizer_units: str, temperature: float | None, importance_c
 def _mean_over_devices(mean: Mean, axis_name: str | None) -> Array:
     total, count = (mean.total, mean.count) if axis_name is None else jax.lax.psum((mean.total, mean.count), axis_name)
     return jax.lax.stop_gradient(total / jnp.maximum(count, 1.0))
-
-
-def _average(axis_name: str | None, tree: PyTree) -> PyTree:
-    return tree if axis_name is None else jax.lax.pmean(tree, axis_name)

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxagents.learners.combinators import params_of, side_by_side, wrap
 from jaxagents.ops.selection import perturb, truncation_selection
-from jaxagents.types import Agent, Array, Collector, Environment, Learner, Mean, Metrics, Params, PyTree, Rollout
+from jaxagents.types import Agent, Array, Collector, Environment, Learner, Mean, Metrics, Params, PyTree, Rollout, State
 
 
 @struct.dataclass
@@ -16,13 +17,13 @@ class PopulationState:
     """States of P learners.
 
     Attributes:
-        members: leaves `[P, ...]`.
+        inner: states of the members, leaves `[P, ...]`.
         fitness: float32 `[P]`, running mean of the returns; NaN before the first episode has ended.
         params: of the fittest member.
         update: int32, updates done.
     """
 
-    members: Any
+    inner: Any
     fitness: Array
     params: Params
     update: Array
@@ -75,28 +76,29 @@ def population(
         if not 0.0 < low <= high:
             raise ValueError(f"`explore.{name}` must be a positive range, got ({low}, {high}).")
     truncation_selection(jax.random.key(0), jnp.zeros(num_members), fraction=fraction)
+    together = side_by_side(learner, num_members)
 
-    def init(key: Array, params: Params | None = None) -> PopulationState:
-        keys = jax.random.split(key, num_members + 1)
-        members = jax.vmap(lambda k: learner.init(k, params))(keys[1:])
+    def init(key: Array, start: PopulationState | Params | None = None) -> PopulationState:
+        draw_key, key = jax.random.split(key)
+        if isinstance(start, PopulationState) and start.fitness.shape == (num_members,):
+            start = start.inner
+        elif start is not None:
+            start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_members, *leaf.shape)), params_of(start))
+        members = together.init(key, start)
         _require_names(members, explore)
         members = _change(
-            members, explore, lambda i, name, leaf: _draw(jax.random.fold_in(keys[0], i), *explore[name], leaf)
+            members, explore, lambda i, name, leaf: _draw(jax.random.fold_in(draw_key, i), *explore[name], leaf)
         )
         return PopulationState(
-            members=members,
+            inner=members,
             fitness=jnp.full(num_members, jnp.nan, jnp.float32),
             params=jax.tree.map(lambda leaf: leaf[0], members.params),
             update=jnp.zeros((), jnp.int32),
         )
 
-    def acting(state: PopulationState) -> PyTree:
-        own = learner.acting or (lambda member: member.params)
-        return jax.vmap(own)(state.members)
-
     def update(state: PopulationState, key: Array, batch: Rollout) -> tuple[PopulationState, Metrics]:
         learn_key, select_key, change_key = jax.random.split(key, 3)
-        members, metrics = jax.vmap(learner.update)(state.members, jax.random.split(learn_key, num_members), batch)
+        members, metrics = together.update(state.inner, learn_key, batch)
         fitness = _mean_return(state.fitness, batch, memory, axis_name)
         now = (state.update + 1) % evolve_every == 0
         source, replaced = truncation_selection(select_key, fitness, fraction=fraction)
@@ -115,10 +117,10 @@ def population(
         }
         told |= {f"best_{name}": leaf[best] for name, leaf in _find(members, explore).items()}
         params = jax.tree.map(lambda leaf: leaf[best], members.params)
-        state = PopulationState(members=members, fitness=fitness, params=params, update=state.update + 1)
-        return state, {name: jnp.mean(value) for name, value in metrics.items()} | told
+        state = PopulationState(inner=members, fitness=fitness, params=params, update=state.update + 1)
+        return state, {name: _mean_of_members(value) for name, value in metrics.items()} | told
 
-    return Learner(init=init, update=update, acting=acting)
+    return wrap(together, init, update)
 
 
 def make_agent(
@@ -134,7 +136,7 @@ def make_agent(
 
     Args:
         environment: gives the spaces.
-        inner: `(environment, *, axis_name) -> Agent`, the kind; its learner has no replay buffer.
+        inner: `(environment, *, axis_name) -> Agent`, the kind; with a replay buffer, every member has its own.
         num_members: see `population`.
         explore: see `population`.
         axis_name: see `population`.
@@ -147,7 +149,13 @@ def make_agent(
     ranges = {name: tuple(map(float, bounds)) for name, bounds in explore.items()}
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
-        learner = agent.make_learner(collector, num_updates)
+        def collect(state: State, params: Params, key: Array) -> tuple[State, PyTree, Metrics]:
+            members = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_members, *leaf.shape)), params)
+            state, batch, metrics = collector.collect(state, members, key)
+            return state, jax.tree.map(lambda leaf: leaf[0], batch), metrics
+
+        # A member asks for the shapes of batches, which are those of one.
+        learner = agent.make_learner(collector._replace(collect=collect), num_updates)
         return population(learner, num_members, explore=ranges, axis_name=axis_name, **options)
 
     return Agent(policy=agent.policy, make_learner=make_learner)
@@ -164,6 +172,13 @@ def _mean_return(fitness: Array, batch: Rollout, memory: float, axis_name: str |
     mean = rewards / jnp.maximum(episodes, 1.0)
     moved = jnp.where(jnp.isnan(fitness), mean, memory * fitness + (1.0 - memory) * mean)
     return jnp.where(episodes > 0.0, moved, fitness)
+
+
+def _mean_of_members(value: Array | Mean) -> Array | Mean:
+    """Computes the mean over members, of each as often as it was counted."""
+    if isinstance(value, Mean):
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), value)
+    return jnp.mean(value, axis=0)
 
 
 def _draw(key: Array, low: float, high: float, leaf: Array) -> Array:

@@ -11,6 +11,8 @@ from flax import struct
 
 from jaxagents.learners import normalization as learner_normalization
 from jaxagents.learners.agents import living_weights, per_agent, require_agents
+from jaxagents.learners.combinators import params_of
+from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.losses.policy_gradient import approximate_kl, clip_fraction, clipped_surrogate
 from jaxagents.losses.value import clipped_value_loss, squared_loss
 from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
@@ -68,6 +70,7 @@ def make_ppo(
     entropy_coefficient: float = 0.01,
     normalize_advantages: bool = True,
     target_kl: float | None = None,
+    trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes PPO with generalised advantage estimation over `Rollout` batches, with or without an agent axis.
@@ -90,6 +93,7 @@ def make_ppo(
         entropy_coefficient: weight of the entropy bonus.
         normalize_advantages: standardises advantages in each minibatch.
         target_kl: stops updating on a rollout once the mean KL estimate of a minibatch exceeds this; null never does.
+        trainable: prefix pytree of bool of the parameters, see `descend`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -128,11 +132,12 @@ def make_ppo(
     mean = partial(_mean, axis_name=axis_name)
     loss = partial(_loss, actor_critic, normalize_advantages, axis_name)
 
-    def init(key: Array, params: Params | None = None) -> PPOState:
-        params = actor_critic.init(key) if params is None else params
+    def init(key: Array, start: PPOState | Params | None = None) -> PPOState:
+        params = actor_critic.init(key) if start is None else params_of(start)
+        opt_state = init_optimizer(optimizer, params, trainable)
         return PPOState(
             params=params,
-            opt_state=optimizer.init(params),
+            opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PPOState) else opt_state,
             hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
         )
 
@@ -154,13 +159,11 @@ def make_ppo(
             params, opt_state, stopped = carry
             minibatch = _take(sequences, index)
             grads, metrics = jax.grad(loss, has_aux=True)(params, minibatch, state.hyperparameters)
-            grads = mean(grads)
-            metrics = mean(metrics) | {"gradient_norm": optax.global_norm(grads)}
-            updates, new_opt_state = optimizer.update(grads, opt_state, params)
-            new = (optax.apply_updates(params, updates), new_opt_state)
+            *new, gradient_norm = descend(grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable)
+            metrics = mean(metrics) | {"gradient_norm": gradient_norm}
             if target_kl is not None:
                 stopped = stopped | (metrics["approximate_kl"] > state.hyperparameters["target_kl"])
-                new = jax.tree.map(lambda old, fresh: jnp.where(stopped, old, fresh), (params, opt_state), new)
+                new = jax.tree.map(lambda old, fresh: jnp.where(stopped, old, fresh), [params, opt_state], new)
                 metrics["stopped"] = stopped.astype(jnp.float32)
             return (*new, stopped), metrics
 

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
+from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.learners.slots import Numbers, numbers_of
 from jaxagents.types import (
@@ -47,6 +49,7 @@ def make_preference(
     loss: Callable[[Array], Array],
     reference_every: int | None = None,
     microbatch_tokens: int = 4096,
+    trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes a learner that prefers demonstrations to a policy's own episodes of the same tasks.
@@ -63,6 +66,7 @@ def make_preference(
         reference_every: updates of an iteration, after which the reference becomes what has been learned and the
             optimiser starts anew; None keeps the reference that the run starts from.
         microbatch_tokens: about how many tokens go through the model at once.
+        trainable: prefix pytree of bool of the parameters, see `descend`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -84,11 +88,12 @@ def make_preference(
     log_prob_of = partial(_log_prob_of_episodes, model, microbatches)
     slots = {"loss": loss}
 
-    def init(key: Array, params: Params | None = None) -> PreferenceState:
-        params = model.init(key) if params is None else params
+    def init(key: Array, start: PreferenceState | Params | None = None) -> PreferenceState:
+        params = model.init(key) if start is None else params_of(start)
+        opt_state = init_optimizer(optimizer, params, trainable)
         return PreferenceState(
             params=params,
-            opt_state=optimizer.init(params),
+            opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PreferenceState) else opt_state,
             reference=jax.tree.map(jnp.copy, params),
             numbers=numbers_of(slots),
             num_updates=jnp.int32(0),
@@ -118,13 +123,12 @@ def make_preference(
             "demonstration_log_prob": jnp.mean(log_prob[:num_shown]),
         }
         if axis_name is not None:
-            grads, metrics = jax.lax.pmean((grads, metrics), axis_name)
-        metrics["gradient_norm"] = optax.global_norm(grads)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        state = state.replace(
-            params=optax.apply_updates(state.params, updates), opt_state=opt_state, num_updates=state.num_updates + 1
+            metrics = jax.lax.pmean(metrics, axis_name)
+        params, opt_state, metrics["gradient_norm"] = descend(
+            grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        return _renew(optimizer, state, reference_every), metrics
+        state = state.replace(params=params, opt_state=opt_state, num_updates=state.num_updates + 1)
+        return _renew(lambda params: init_optimizer(optimizer, params, trainable), state, reference_every), metrics
 
     return Learner(init=init, update=update, acting=lambda state: state.reference)
 
@@ -174,12 +178,12 @@ def _log_prob_of_episodes(model: LanguageModel, microbatches: Microbatches, para
 
 
 def _renew(
-    optimizer: optax.GradientTransformation, state: PreferenceState, reference_every: int | None
+    init_optimizer: Callable[[Params], optax.OptState], state: PreferenceState, reference_every: int | None
 ) -> PreferenceState:
     """Begins another iteration where one is over."""
     if reference_every is None:
         return state
     over = state.num_updates % reference_every == 0
-    fresh = (state.params, optimizer.init(state.params))
+    fresh = (state.params, init_optimizer(state.params))
     chosen = jax.tree.map(lambda new, old: jnp.where(over, new, old), fresh, (state.reference, state.opt_state))
     return state.replace(reference=chosen[0], opt_state=chosen[1])

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners.combinators import start_of_inner, wrap
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
+from jaxagents.learners.optimizers import carry_over, descend, init_optimizer
 from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
 from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.ops.episodes import episode_return, last_action_token_mask
@@ -22,6 +24,7 @@ from jaxagents.types import (
     LanguagePolicy,
     Layout,
     Learner,
+    Mean,
     Metrics,
     Params,
 )
@@ -108,18 +111,18 @@ def make_progress_rewards(
         error = jnp.sum(progress, axis=1) - episode_return(episode)
         slope = jnp.where(last_action_token_mask(episode), (2.0 * error / error.shape[0])[:, None, None], 0.0)
         grads = weighted_gradient(model, microbatches, estimator, episode, "value", slope)
-        if axis_name is not None:
-            grads = jax.lax.pmean(grads, axis_name)
-        updates, opt_state = optimizer.update(grads, opt_state, estimator)
-        return optax.apply_updates(estimator, updates), opt_state, progress
+        estimator, opt_state, _ = descend(grads, estimator, opt_state, optimizer, axis_name=axis_name)
+        return estimator, opt_state, progress
 
-    def init(key: Array, params: Params | None = None) -> ProgressState:
-        inner = learner.init(key, params)
-        estimator = jax.tree.map(jnp.copy, inner.params)
+    def init(key: Array, start: ProgressState | Params | None = None) -> ProgressState:
+        inner = learner.init(key, start_of_inner(start, ProgressState))
+        goes_on = isinstance(start, ProgressState)
+        estimator = start.estimator if goes_on else jax.tree.map(jnp.copy, inner.params)
+        opt_state = init_optimizer(optimizer, estimator)
         return ProgressState(
             inner=inner,
             estimator=estimator,
-            opt_state=optimizer.init(estimator),
+            opt_state=carry_over(opt_state, start.opt_state) if goes_on else opt_state,
             numbers={"contribution": jnp.float32(contribution), "grounding": jnp.float32(grounding)},
             num_updates=jnp.int32(0),
         )
@@ -129,13 +132,14 @@ def make_progress_rewards(
         estimator, opt_state = jax.lax.fori_loop(
             1, num_estimator_steps, lambda _, fitted: fit(*fitted, episode)[:2], (estimator, opt_state)
         )
-        metrics_of_fit = {
-            "progress_loss": jnp.mean(jnp.square(jnp.sum(progress, axis=1) - episode_return(episode))),
-            "executable_fraction": jnp.sum(episode.valid & episode.action_valid) / jnp.sum(episode.valid),
-        }
-        if axis_name is not None:
-            metrics_of_fit = jax.lax.pmean(metrics_of_fit, axis_name)
         executed = (episode.valid & episode.action_valid).astype(jnp.float32)
+        loss = jnp.mean(jnp.square(jnp.sum(progress, axis=1) - episode_return(episode)))
+        own_metrics = {
+            "progress_loss": loss if axis_name is None else jax.lax.pmean(loss, axis_name),
+            "executable_fraction": Mean(
+                total=jnp.sum(executed), count=jnp.sum(episode.valid, dtype=jnp.float32)
+            ),  # Devices play different numbers of turns.
+        }
         reward = state.numbers["contribution"] * progress + state.numbers["grounding"] * executed
         inner, metrics = learner.update(state.inner, key, episode.replace(reward=reward))
         ready = state.num_updates >= num_exploring
@@ -146,9 +150,9 @@ def make_progress_rewards(
             opt_state=opt_state,
             num_updates=state.num_updates + 1,
         )
-        return state, dict(metrics) | metrics_of_fit
+        return state, dict(metrics) | own_metrics
 
-    return Learner(init=init, update=update)
+    return wrap(learner, init, update)
 
 
 def contributions(model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode) -> Array:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners import normalization as learner_normalization
+from jaxagents.learners.combinators import start_of_inner, wrap
 from jaxagents.policies import normalization as policy_normalization
 from jaxagents.types import (
     Agent,
@@ -66,7 +67,7 @@ def with_replay(
     the learner stays as it is.
 
     Args:
-        make_sample_learner: `(updates of the whole run) -> Learner` of batches of `Sample`s.
+        learner: of batches of `Sample`s.
         buffer: `data.buffers.Buffer`.
         batch: a rollout as arrays or `ShapeDtypeStruct`s, over all devices; gives the shapes. See `rollout_shapes`.
         updates_per_rollout: updates of the learner after each.
@@ -83,8 +84,9 @@ def with_replay(
     example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), batch.transition)
     num_envs = batch.transition.reward.shape[1]
 
-    def init(key: Array, params: Params | None = None) -> ReplayState:
-        return ReplayState(inner=learner.init(key, params), buffer=buffer.init(example, num_envs))
+    def init(key: Array, start: ReplayState | Params | None = None) -> ReplayState:
+        inner = learner.init(key, start_of_inner(start, ReplayState))
+        return ReplayState(inner=inner, buffer=buffer.init(example, num_envs))
 
     def update(state: ReplayState, key: Array, batch: Rollout) -> tuple[ReplayState, Metrics]:
         buffer_state = buffer.add(state.buffer, batch.transition)
@@ -110,14 +112,10 @@ def with_replay(
         state, metrics = jax.lax.scan(step, state.replace(buffer=buffer_state), keys)
         return state, _reduce(metrics, ready.astype(jnp.float32))
 
-    def partition(state: ReplayState) -> State:
-        replicated = jax.tree.map(lambda leaf: False, state.inner)
-        return ReplayState(
-            inner=replicated if learner.partition is None else learner.partition(state.inner),
-            buffer=jax.tree.map(lambda leaf: True, state.buffer),
-        )
+    def partition(state: ReplayState, of_inner: PyTree) -> ReplayState:
+        return ReplayState(inner=of_inner, buffer=jax.tree.map(lambda leaf: 0, state.buffer))
 
-    return Learner(init=init, update=update, partition=partition)
+    return wrap(learner, init, update, partition=partition)
 
 
 def make_replay_agent(

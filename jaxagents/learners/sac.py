@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners.combinators import params_of
+from jaxagents.learners.optimizers import carry_over, descend, init_optimizer
 from jaxagents.learners.replay import Sample, first_step, gather_step, make_replay_agent
 from jaxagents.losses.q import sac_actor_loss, sac_critic_loss, sac_temperature_loss, soft_q_target
 from jaxagents.ops.returns import n_step_transition
@@ -96,46 +98,50 @@ def make_sac(
         "target_entropy": target_entropy,
     }
 
-    def init(key: Array, params: Params | None = None) -> SACState:
+    def init(key: Array, start: SACState | Params | None = None) -> SACState:
         policy_key, critic_key = jax.random.split(key)
-        params = policy.init(policy_key) if params is None else params
+        params = policy.init(policy_key) if start is None else params_of(start)
         critic = twin_q.init(critic_key)
         log_temperature = jnp.log(jnp.float32(initial_temperature))
         trained = {"policy": params, "critic": critic, "temperature": log_temperature}
-        return SACState(
+        state = SACState(
             params=params,
             critic=critic,
             # Copies, because a donated state must not hold one buffer twice.
             target_critic=jax.tree.map(jnp.copy, critic),
             log_temperature=log_temperature,
-            opt_states={name: optimizer.init(trained[name]) for name, optimizer in optimizers.items()},
+            opt_states={name: init_optimizer(optimizer, trained[name]) for name, optimizer in optimizers.items()},
             hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
         )
+        return _go_on(state, start) if isinstance(start, SACState) else state
 
     sample_actions = partial(_sample_actions, policy, axis_name)
-    descend = partial(_descend, axis_name)
 
     def update(state: SACState, key: Array, batch: Sample) -> tuple[SACState, Metrics]:
         next_key, key = jax.random.split(key)
         temperature = jnp.exp(state.log_temperature)
         target = _target(sample_actions, twin_q, state, temperature, next_key, batch)
-        critic, critic_opt_state, (critic_metrics, priority) = descend(
-            q_optimizer,
-            lambda critic: _critic_loss(twin_q, critic, batch, target),
-            state.critic,
-            state.opt_states["critic"],
+        opt_states = {}
+
+        def step(name: str, params: Params, loss: Callable[[Params], tuple[Array, Any]]) -> tuple[Params, Any]:
+            grads, auxiliary = jax.grad(loss, has_aux=True)(params)
+            params, opt_states[name], _ = descend(
+                grads, params, state.opt_states[name], optimizers[name], axis_name=axis_name
+            )
+            return params, auxiliary
+
+        critic, (critic_metrics, priority) = step(
+            "critic", state.critic, lambda critic: _critic_loss(twin_q, critic, batch, target)
         )
-        params, policy_opt_state, (policy_metrics, log_prob) = descend(
-            policy_optimizer,
-            lambda params: _policy_loss(sample_actions, twin_q, params, critic, temperature, key, batch),
+        params, (policy_metrics, log_prob) = step(
+            "policy",
             state.params,
-            state.opt_states["policy"],
+            lambda params: _policy_loss(sample_actions, twin_q, params, critic, temperature, key, batch),
         )
-        log_temperature, temperature_opt_state, _ = descend(
-            temperature_optimizer,
-            lambda log_temperature: _temperature_loss(log_temperature, log_prob, state.hyperparameters),
+        log_temperature, _ = step(
+            "temperature",
             state.log_temperature,
-            state.opt_states["temperature"],
+            lambda log_temperature: _temperature_loss(log_temperature, log_prob, state.hyperparameters),
         )
         new_state = state.replace(
             params=params,
@@ -144,11 +150,7 @@ def make_sac(
                 critic, state.target_critic, state.hyperparameters["target_update_rate"]
             ),
             log_temperature=log_temperature,
-            opt_states={
-                "policy": policy_opt_state,
-                "critic": critic_opt_state,
-                "temperature": temperature_opt_state,
-            },
+            opt_states=opt_states,
         )
         metrics = critic_metrics | policy_metrics
         if axis_name is not None:
@@ -211,6 +213,16 @@ def make_agent(
     )
 
 
+def _go_on(state: SACState, earlier: SACState) -> SACState:
+    """Returns a new state with what an earlier one has learned."""
+    return state.replace(
+        critic=earlier.critic,
+        target_critic=earlier.target_critic,
+        log_temperature=earlier.log_temperature,
+        opt_states={name: carry_over(fresh, earlier.opt_states[name]) for name, fresh in state.opt_states.items()},
+    )
+
+
 def _check_arguments(
     policy: Policy, action_space: Box, discount: float, target_update_rate: float, initial_temperature: float
 ) -> None:
@@ -224,21 +236,6 @@ def _check_arguments(
         raise ValueError(f"`action_space` must be a bounded Box, got {action_space}; try `make_dqn`.")
     if jax.tree.leaves(policy.initial_carry((1,))):
         raise ValueError("`policy` must be feed-forward, got one with a carry; leave out its `memory`.")
-
-
-def _descend(
-    axis_name: str | None,
-    optimizer: optax.GradientTransformation,
-    loss: Callable[[Params], tuple[Array, Any]],
-    params: Params,
-    opt_state: optax.OptState,
-) -> tuple[Params, optax.OptState, Any]:
-    """Takes one step of the optimiser; returns what the loss returns besides."""
-    grads, auxiliary = jax.grad(loss, has_aux=True)(params)
-    if axis_name is not None:
-        grads = jax.lax.pmean(grads, axis_name)
-    updates, opt_state = optimizer.update(grads, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state, auxiliary
 
 
 def _critic_loss(

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import make_microbatches
+from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.token_batches import make_token_view
 from jaxagents.losses.aggregation import token_mean
 from jaxagents.policies.contexts import Rows, fold, score_tokens, to_rows
@@ -46,6 +48,7 @@ def make_supervised(
     action_weight: float = 1.0,
     only_success: bool = False,
     microbatch_tokens: int = 4096,
+    trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes a learner that raises the likelihood of what was said in `Episode` batches.
@@ -61,6 +64,7 @@ def make_supervised(
         action_weight: multiplies the weight of tokens of actions.
         only_success: learns from successful episodes only (rejection sampling).
         microbatch_tokens: about how many tokens go through the model at once.
+        trainable: prefix pytree of bool of the parameters, see `descend`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -74,9 +78,12 @@ def make_supervised(
         if weight < 0.0:
             raise ValueError(f"`{name}` must not be negative, got {weight}; try 1.")
 
-    def init(key: Array, params: Params | None = None) -> SupervisedState:
-        params = model.init(key) if params is None else params
-        return SupervisedState(params=params, opt_state=optimizer.init(params))
+    def init(key: Array, start: SupervisedState | Params | None = None) -> SupervisedState:
+        params = model.init(key) if start is None else params_of(start)
+        opt_state = init_optimizer(optimizer, params, trainable)
+        if isinstance(start, SupervisedState):
+            opt_state = carry_over(opt_state, start.opt_state)
+        return SupervisedState(params=params, opt_state=opt_state)
 
     def loss(
         params: Params, rows: Rows, mask: Array, weight: Array, layout: Layout
@@ -113,10 +120,11 @@ def make_supervised(
             jnp.sum(fold(layout, valid), axis=1, dtype=jnp.int32),
         )
         if axis_name is not None:
-            grads, metrics = jax.lax.pmean((grads, metrics), axis_name)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        metrics["gradient_norm"] = optax.global_norm(grads)
-        return SupervisedState(params=optax.apply_updates(state.params, updates), opt_state=opt_state), metrics
+            metrics = jax.lax.pmean(metrics, axis_name)
+        params, opt_state, metrics["gradient_norm"] = descend(
+            grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
+        )
+        return SupervisedState(params=params, opt_state=opt_state), metrics
 
     return Learner(init=init, update=update)
 

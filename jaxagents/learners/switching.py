@@ -11,6 +11,7 @@ import optax
 from flax import struct
 
 from jaxagents.learners.agents import mean_over_living, require_agents, team_state
+from jaxagents.learners.combinators import params_of
 from jaxagents.learners.dqn import make_dqn
 from jaxagents.learners.replay import Sample, make_replay_agent
 from jaxagents.learners.value_decomposition import make_team, make_value_decomposition
@@ -85,11 +86,12 @@ def make_switching(
         raise ValueError(f"`switching_cost` must not be negative, got {switching_cost}; try 0 for calls that are free.")
     learners = {"independent": independent, "team": team, "switch": switch}
 
-    def init(key: Array, params: Params | None = None) -> SwitchingState:
+    def init(key: Array, start: SwitchingState | Params | None = None) -> SwitchingState:
         keys = dict(zip(learners, jax.random.split(key, len(learners)), strict=True))
+        starts = start.learners if isinstance(start, SwitchingState) else params_of(start)
         return SwitchingState(
             learners={
-                name: learner.init(keys[name], None if params is None else params[name])
+                name: learner.init(keys[name], None if starts is None else starts[name])
                 for name, learner in learners.items()
             },
             switching_cost=jnp.float32(switching_cost),

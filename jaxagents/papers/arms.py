@@ -14,14 +14,13 @@ from hydra.utils import instantiate
 from jaxagents.papers.spec import Arm, Paper
 from jaxagents.reporting.progress import Progress
 from jaxagents.training.build import Stage, build_stage, resolve, stage_configs
+from jaxagents.training.chunks import run_chunks
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import DevicesConfig, config_hash, make_section
-from jaxagents.training.loop import chunk_periods, played_steps
-from jaxagents.types import LanguagePolicy, Params
+from jaxagents.types import LanguagePolicy, Params, PyTree
 
 Curves = dict[str, dict[str, list]]  # metric -> {"steps": [points], "values": [points]}
 
-_CHUNKS = ("log", "evaluate")  # Periods that end a chunk.
 _REDUCTIONS: dict[str, Callable[[np.ndarray], float]] = {
     "last": lambda values: values[-1],
     "first": lambda values: values[0],
@@ -147,26 +146,21 @@ def train_seeds(
     """
     rows: list[tuple[int, dict[str, np.ndarray]]] = []
     grouped = len(seeds) > 1
-    if params is not None and grouped:
-        params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), params)
-    before = 0
+    start: PyTree | None = params
+    if start is not None and grouped:
+        start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), start)
+    steps = 0
     for index, stage in enumerate(stages, start=first_stage):
-        state = stage.runner.init(seeds if grouped else seeds[0], index, params)
-        periods, update, steps = chunk_periods(stage), 0, before
-        budget = before + stage.num_updates * stage.steps_per_update
-        while steps < budget:
-            end = min(stage.num_updates, *((update // periods[name] + 1) * periods[name] for name in _CHUNKS))
-            state, metrics = stage.runner.run(state, end - update)
-            row = {name: np.asarray(value) for name, value in metrics.items()}
-            steps += played_steps(stage, end - update, row)
-            update = end
-            if steps >= budget or update % periods["evaluate"] == 0:
+        state = stage.runner.init(seeds if grouped else seeds[0], index, start)
+        for chunk in run_chunks(stage, state, events=("log", "evaluate")):
+            state, row = chunk.state, {name: np.asarray(value) for name, value in chunk.metrics.items()}
+            steps += chunk.steps
+            if "evaluate" in chunk.due:
                 row |= _evaluate(stage, stage.runner.params(state))
             rows.append((steps, row))
             if progress is not None:
                 progress.update(steps, row)
-        before = steps
-        params = stage.runner.params(state)
+        params, start = stage.runner.params(state), stage.runner.to_global(state).learner
     return _curves(rows, len(seeds)), params
 
 

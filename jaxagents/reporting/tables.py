@@ -10,7 +10,7 @@ from jaxagents.reporting.statistics import Interval
 
 
 def print_speeds(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
-    """Prints what `benchmarks.measure` returned."""
+    """Prints what `benchmarks.timing.measure` returned."""
     table = Table(title=title)
     for column in ("what", "per second", "spread", "compile s"):
         table.add_column(column, justify="left" if column == "what" else "right")

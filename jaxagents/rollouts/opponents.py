@@ -114,4 +114,4 @@ def make_opponents_collector(
         return state, rollout, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), metrics)
 
     own = collector_against(None)[1]
-    return Collector(init=own.init, collect=collect, steps_per_collect=own.steps_per_collect)
+    return own._replace(collect=collect)

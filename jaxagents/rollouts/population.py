@@ -39,4 +39,5 @@ def make_population_collector(
         state, batch, metrics = jax.vmap(collector.collect, in_axes=(1, 0, 0), out_axes=(1, 0, 0))(state, params, keys)
         return state, batch, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), metrics)
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_members * collector.steps_per_collect)
+    steps = num_members * collector.steps_per_collect
+    return collector._replace(init=init, collect=collect, steps_per_collect=steps)

@@ -1,4 +1,4 @@
-"""One program on one device, under pmap, or as a sharded jit over a mesh."""
+"""One program on one device, under pmap, or mapped over the shards of a mesh."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,8 @@ class Runner(NamedTuple):
     """A program placed on devices.
 
     Attributes:
-        init: `(seed, stage=0, params=None) -> state`, see `stage_keys`; `seed` is a number, or one for every run.
+        init: `(seed, stage=0, start=None) -> state`; `start` is that of `Learner.init`; `seed` is a number, or one for
+            every run, see `stage_keys`.
         run: `(state, num_updates) -> (state, metrics)`: a chunk of updates as one compiled program, whatever their
             number; donates the state and returns at once. A metric without a count in the chunk is NaN.
         params: `(state) -> params` that policies act with, on every device.
@@ -57,8 +58,8 @@ def initialize_distributed(
 
 
 def axis_name_of(mode: Mode) -> str | None:
-    """Returns the axis that a learner has to reduce over itself: only pmap needs one."""
-    return AXIS_NAME if mode == "pmap" else None
+    """Returns the axis that a learner has to reduce over itself; None on one device."""
+    return None if mode == "jit" else AXIS_NAME
 
 
 def select_devices(mode: Mode, num_devices: int | None) -> list[jax.Device]:
@@ -92,8 +93,8 @@ def place(program: Program, *, mode: Mode, devices: list[jax.Device]) -> Runner:
 
     Args:
         program: its learner was made with `axis_name_of(mode)`.
-        mode: "jit" one device; "pmap" one copy of the parameters per device, gradients averaged explicitly; "sharded"
-            one program over a mesh, partitioned by the compiler.
+        mode: "jit" one device; "pmap" one copy of the state per device, stacked on a leading axis; "sharded" one global
+            state over a mesh, of which every device holds and works on its own shard.
         devices: see `select_devices`.
 
     Returns:
@@ -104,7 +105,7 @@ def place(program: Program, *, mode: Mode, devices: list[jax.Device]) -> Runner:
     """
     abstract = jax.eval_shape(program.init, jax.random.key(0))
     axes = program.partition(abstract)
-    _require_divisible(abstract, axes, len(devices))
+    _require_divisible(abstract, axes, len(devices), program.divided_option)
     mesh = Mesh(np.asarray(devices), (AXIS_NAME,), axis_types=(AxisType.Auto,))
     shardings = jax.tree.map(lambda axis: NamedSharding(mesh, _spec(axis)), axes)
     replicated = NamedSharding(mesh, PartitionSpec())
@@ -113,11 +114,11 @@ def place(program: Program, *, mode: Mode, devices: list[jax.Device]) -> Runner:
     )
 
     @partial(jax.jit, out_shardings=shardings)
-    def initialise(seed: Array, stage: Array, params: Params | None) -> TrainState:
-        return program.init(stage_keys(seed, stage, program.num_seeds), params)
+    def initialise(seed: Array, stage: Array, start: PyTree | None) -> TrainState:
+        return program.init(stage_keys(seed, stage, program.num_seeds), start)
 
-    def init(seed: int | np.ndarray, stage: int = 0, params: Params | None = None) -> TrainState:
-        return initialise(np.asarray(seed, np.uint32), np.uint32(stage), params)
+    def init(seed: int | np.ndarray, stage: int = 0, start: PyTree | None = None) -> TrainState:
+        return initialise(np.asarray(seed, np.uint32), np.uint32(stage), start)
 
     def chunk(state: TrainState, num_updates: Array) -> tuple[TrainState, dict[str, Array]]:
         state, means = run_updates(program, state, num_updates)
@@ -127,6 +128,12 @@ def place(program: Program, *, mode: Mode, devices: list[jax.Device]) -> Runner:
 
     if mode == "pmap":
         return _place_pmap(chunk, init, abstract, axes, mesh)
+    if mode == "sharded":
+        # Left to itself, the partitioner gathers sorted or shuffled rows, and every device then works on all of them.
+        specs = jax.tree.map(_spec, axes)
+        chunk = jax.shard_map(
+            chunk, mesh=mesh, in_specs=(specs, PartitionSpec()), out_specs=(specs, PartitionSpec()), check_vma=False
+        )
     compiled = jax.jit(
         chunk, in_shardings=(shardings, replicated), out_shardings=(shardings, replicated), donate_argnums=0
     )
@@ -163,7 +170,7 @@ def _place_pmap(
         return state, jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], metrics)
 
     return Runner(
-        init=lambda seed, stage=0, params=None: split(init(seed, stage, params)),
+        init=lambda seed, stage=0, start=None: split(init(seed, stage, start)),
         run=run,
         params=lambda state: merge(state).learner.params,
         to_global=merge,
@@ -192,12 +199,12 @@ def _merge(leaf: Array, axis: int) -> Array:
     return leaf.reshape(leaf.shape[:axis] + (-1,) + leaf.shape[axis + 2 :])
 
 
-def _require_divisible(abstract: TrainState, axes: PyTree, count: int) -> None:
+def _require_divisible(abstract: TrainState, axes: PyTree, count: int, divided_option: str) -> None:
     sizes = dict(jax.tree_util.tree_leaves_with_path(abstract))
     for path, axis in jax.tree_util.tree_leaves_with_path(axes):
         if axis == REPLICATED:
             continue
-        name = "collector.num_envs" if path[0].name == "collector" else "learner.buffer.num_shards"
+        name = f"collector.{divided_option}" if path[0].name == "collector" else "learner.buffer.num_shards"
         size = sizes[path].shape[axis]
         if size % count:
             lower, upper = size // count * count, -(-size // count) * count

@@ -18,11 +18,11 @@ from jaxagents.reporting.loggers import METRICS_FILE, Logger, open_logger
 from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
+from jaxagents.training.chunks import Chunk, run_chunks
 from jaxagents.training.dialogues import show_transcripts
-from jaxagents.types import LanguagePolicy, Params, PyTree
+from jaxagents.types import LanguagePolicy, Params, PyTree, State
 
 RETURN = "eval/episode_return"
-ROUNDS = "rollout/rounds"
 KINDS = ("last", "best")
 
 
@@ -75,20 +75,20 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         progress = open_progress(total, experiment.name, experiment.logging.progress)
         stack.callback(progress.close)
         restored = _restore(experiment.stages[current], folders[current][0], progress)
-        params = None
+        start = None
         if restored is None and current > 0:
-            params = _final_params(experiment.stages[current - 1], folders[current - 1][0], progress)
+            start = _final_learner(experiment.stages[current - 1], folders[current - 1][0], progress)
         done = _updates_before(experiment, current) + (restored.metadata["update"] if restored else 0)
         is_new = done == 0 and not (run_dir / METRICS_FILE).exists()
         logger = open_logger(run_dir, experiment.logging.tensorboard, None if is_new else done)
         stack.callback(logger.close)
         run = _Run(experiment=experiment, logger=logger, progress=progress, started=started or time.time())
         for index in range(current, len(experiment.stages)):
-            params = _train_stage(run, index, folders[index], restored, params)
+            start = _train_stage(run, index, folders[index], restored, start)
             restored = None
         if jax.process_index() == 0:
             if experiment.logging.transcripts and jax.process_count() == 1:
-                show_transcripts(experiment, params, run_dir)
+                show_transcripts(experiment, start.params, run_dir)
             _close_log(run, run_dir)
         return _result(run)
 
@@ -144,21 +144,22 @@ def _restore(stage: Stage, checkpoints: Checkpoints, progress: Progress) -> Rest
     return checkpoints.restore(stage.runner.abstract, on_fallback=progress.message)
 
 
-def _final_params(stage: Stage, checkpoints: Checkpoints, progress: Progress) -> Params:
+def _final_learner(stage: Stage, checkpoints: Checkpoints, progress: Progress) -> State:
     restored = _restore(stage, checkpoints, progress)
     if restored is None:
         raise ValueError(f"`run_dir` must hold the checkpoints of the stage {stage.name!r}, which are missing.")
-    return restored.state.learner.params
+    return restored.state.learner
 
 
 def _train_stage(
-    run: _Run, index: int, folders: list[Checkpoints], restored: Restored | None, params: Params | None
-) -> Params:
+    run: _Run, index: int, folders: list[Checkpoints], restored: Restored | None, start: State | None
+) -> State:
+    """Runs a stage from the learner of the one before, and returns its own."""
     stage = run.experiment.stages[index]
     last, best = folders
     run.best, run.reached_target, update = None, False, 0
     if restored is None:
-        state = stage.runner.init(run.experiment.seed, index, params)
+        state = stage.runner.init(run.experiment.seed, index, start)
         run.steps_before = run.steps
     else:
         update = restored.metadata["update"]
@@ -167,71 +168,40 @@ def _train_stage(
         run.reached_target = restored.metadata["reached_target"]
         state = stage.runner.from_global(restored.state)
         run.progress.message(f"Resumed {stage.name} at update {update} of {stage.num_updates}.")
-    offset = _updates_before(run.experiment, index)
-    periods = chunk_periods(stage)
-    budget = run.steps_before + stage.num_updates * stage.steps_per_update
-    pending = None
-    clock = time.time()
-    while update < stage.num_updates and run.steps < budget and not run.reached_target:
-        upcoming = min([stage.num_updates, *((update // period + 1) * period for period in periods.values())])
-        state, metrics = stage.runner.run(state, upcoming - update)
+    offset, pending, clock = _updates_before(run.experiment, index), None, time.time()
+    chunks = run_chunks(stage, state, update=update, played=run.steps - run.steps_before)
+    for chunk in () if run.reached_target else chunks:
+        state = chunk.state
         if run.first_update_seconds is None:
-            jax.block_until_ready(metrics)
+            jax.block_until_ready(chunk.metrics)
             run.first_update_seconds = time.time() - run.started
             clock = time.time()
         # The device works on this chunk while the host logs the one before.
         if pending is not None:
-            clock = _log(run, stage, offset, *pending, clock)
-        update, pending = upcoming, (update, upcoming, metrics)
-        if ROUNDS in metrics:  # Only what was played says how much of the budget is left.
-            clock, pending = _log(run, stage, offset, *pending, clock), None
-        done = update == stage.num_updates or run.steps >= budget
-        evaluate = done or update % periods["evaluate"] == 0
-        save = done or update % periods["checkpoint"] == 0
-        if evaluate or save:
-            if pending is not None:
-                clock, pending = _log(run, stage, offset, *pending, clock), None
-            improved = evaluate and _evaluate(run, stage, offset + update, stage.runner.params(state))
-            save = save or run.reached_target
+            clock = _log(run, stage, offset, pending, clock)
+        pending = chunk
+        if {"evaluate", "checkpoint"} & chunk.due:
+            clock, pending = _log(run, stage, offset, chunk, clock), None
+            improved = "evaluate" in chunk.due and _evaluate(run, stage, offset + chunk.end, stage.runner.params(state))
+            save = "checkpoint" in chunk.due or run.reached_target
             if save or improved:
-                _save(run, stage, update, state, [last] * save + [best] * improved)
-    if pending is not None:
-        _log(run, stage, offset, *pending, clock)
-    return stage.runner.params(state)
+                _save(run, stage, chunk.end, state, [last] * save + [best] * improved)
+        if run.reached_target:
+            break
+    return stage.runner.to_global(state).learner
 
 
-def chunk_periods(stage: Stage) -> dict[str, int]:
-    """Returns the periods of logging, evaluation and checkpoints in updates; chunks end where any of them does."""
-    wanted = {
-        "log": stage.training.log_every_steps,
-        "evaluate": stage.evaluation.every_steps,
-        "checkpoint": stage.training.checkpoint_every_steps,
-    }
-    return {name: max(1, round(steps / stage.steps_per_update)) for name, steps in wanted.items()}
-
-
-def played_steps(stage: Stage, num_updates: int, metrics: Mapping[str, np.ndarray]) -> int:
-    """Returns the steps that updates played, thrown away or not, see `Collector`; the mean of several seeds.
-
-    Args:
-        stage: that was run.
-        num_updates: of a chunk.
-        metrics: of the chunk.
-    """
-    rounds = float(np.mean(metrics[ROUNDS])) if ROUNDS in metrics else 1.0
-    return round(num_updates * stage.steps_per_update * rounds)
-
-
-def _log(run: _Run, stage: Stage, offset: int, begin: int, end: int, metrics: PyTree, clock: float) -> float:
-    values = {name: np.asarray(value) for name, value in metrics.items()}
-    now, steps = time.time(), played_steps(stage, end - begin, values)
-    run.steps += steps
-    values["time/steps_per_second"] = np.asarray(steps * max(run.experiment.num_seeds, 1) / max(now - clock, 1e-9))
-    run.logger.log(run.steps, offset + end, values)
+def _log(run: _Run, stage: Stage, offset: int, chunk: Chunk, clock: float) -> float:
+    values = {name: np.asarray(value) for name, value in chunk.metrics.items()}
+    now, end = time.time(), offset + chunk.end
+    run.steps += chunk.steps
+    speed = chunk.steps * max(run.experiment.num_seeds, 1) / max(now - clock, 1e-9)
+    values["time/steps_per_second"] = np.asarray(speed)
+    run.logger.log(run.steps, end, values)
     run.progress.update(run.steps, values)
     for name, value in values.items():
         if name.startswith("train/") and np.any(np.isinf(value) | np.isnan(value)) and not _uncounted(name, values):
-            _refuse(name, offset + end, run.steps)
+            _refuse(name, end, run.steps)
     return now
 
 

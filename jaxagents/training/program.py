@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.types import Array, Collector, Learner, Mean, Metrics, Params, PyTree, State
-
-REPLICATED = -1
+from jaxagents.learners.combinators import params_to_act, partition_of
+from jaxagents.types import REPLICATED, Array, Collector, Learner, Mean, Metrics, PyTree, State
 
 
 @struct.dataclass
@@ -33,10 +32,11 @@ class Program(NamedTuple):
     """One compiled step of training.
 
     Attributes:
-        init: `(key, params=None) -> TrainState`.
+        init: `(key, start=None) -> TrainState`; see `Learner.init`.
         update: `(TrainState) -> (TrainState, metrics)`; collects one batch and learns from it.
         partition: `(TrainState) -> pytree` of int: the axis over which devices split a leaf, or `REPLICATED`.
         steps_per_update: environment steps of one update, over all devices, of one seed.
+        divided_option: see `Collector`.
         num_seeds: independent copies that run side by side; metrics have a leading axis of this size unless 0.
     """
 
@@ -44,6 +44,7 @@ class Program(NamedTuple):
     update: Callable[[TrainState], tuple[TrainState, Metrics]]
     partition: Callable[[TrainState], PyTree]
     steps_per_update: int
+    divided_option: str
     num_seeds: int = 0
 
 
@@ -58,9 +59,9 @@ def make_program(collector: Collector, learner: Learner) -> Program:
         The program. Metrics of the collector are prefixed `rollout/`, those of the learner `train/`.
     """
 
-    def init(key: Array, params: Params | None = None) -> TrainState:
+    def init(key: Array, start: PyTree | None = None) -> TrainState:
         learner_key, collector_key, run_key = jax.random.split(key, 3)
-        learner_state = learner.init(learner_key, params)
+        learner_state = learner.init(learner_key, start)
         return TrainState(
             learner=learner_state,
             collector=collector.init(collector_key, learner_state.params),
@@ -68,12 +69,9 @@ def make_program(collector: Collector, learner: Learner) -> Program:
             update=jnp.zeros((), jnp.int32),
         )
 
-    def acting(learner_state: State) -> Params:
-        return learner_state.params if learner.acting is None else learner.acting(learner_state)
-
     def update(state: TrainState) -> tuple[TrainState, Metrics]:
         collect_key, learn_key = jax.random.split(jax.random.fold_in(state.key, state.update))
-        params = acting(state.learner)
+        params = params_to_act(learner, state.learner)
         collector_state, batch, rollout_metrics = collector.collect(state.collector, params, collect_key)
         learner_state, train_metrics = learner.update(state.learner, learn_key, batch)
         metrics = {f"rollout/{name}": value for name, value in rollout_metrics.items()}
@@ -83,14 +81,17 @@ def make_program(collector: Collector, learner: Learner) -> Program:
 
     def partition(state: TrainState) -> TrainState:
         replicated = jax.tree.map(lambda leaf: REPLICATED, state)
-        axes = replicated.replace(collector=jax.tree.map(lambda leaf: 0, state.collector))
-        if learner.partition is None:
-            return axes
-        return axes.replace(
-            learner=jax.tree.map(lambda split: 0 if split else REPLICATED, learner.partition(state.learner))
+        return replicated.replace(
+            collector=jax.tree.map(lambda leaf: 0, state.collector), learner=partition_of(learner, state.learner)
         )
 
-    return Program(init=init, update=update, partition=partition, steps_per_update=collector.steps_per_collect)
+    return Program(
+        init=init,
+        update=update,
+        partition=partition,
+        steps_per_update=collector.steps_per_collect,
+        divided_option=collector.divided_option,
+    )
 
 
 def over_seeds(program: Program, num_seeds: int) -> Program:
@@ -110,9 +111,9 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
     if num_seeds < 1:
         raise ValueError(f"`num_seeds` must be at least 1, got {num_seeds}.")
 
-    def init(key: Array, params: Params | None = None) -> TrainState:
+    def init(key: Array, start: PyTree | None = None) -> TrainState:
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(num_seeds)) if key.ndim == 0 else key
-        return jax.vmap(program.init, in_axes=(0, None if params is None else 0))(keys, params)
+        return jax.vmap(program.init, in_axes=(0, None if start is None else 0))(keys, start)
 
     def partition(state: TrainState) -> TrainState:
         return jax.tree.map(lambda axis: axis if axis == REPLICATED else axis + 1, program.partition(state))
@@ -122,6 +123,7 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
         update=jax.vmap(program.update),
         partition=partition,
         steps_per_update=program.steps_per_update,
+        divided_option=program.divided_option,
         num_seeds=num_seeds,
     )
 

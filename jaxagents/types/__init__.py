@@ -30,6 +30,7 @@ from jaxagents.types.language import (
     TokenView,
 )
 from jaxagents.types.learning import (
+    REPLICATED,
     ActorCritic,
     Agent,
     Collector,
@@ -43,6 +44,7 @@ from jaxagents.types.learning import (
 )
 
 __all__ = [
+    "REPLICATED",
     "ActorCritic",
     "Agent",
     "Array",

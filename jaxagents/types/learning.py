@@ -69,6 +69,10 @@ class Mean:
 Metrics = Mapping[str, Array | Mean]
 
 
+REPLICATED = -1
+"""In place of an axis: every device holds the whole."""
+
+
 class Policy(NamedTuple):
     """A policy over sequences; a feed-forward one has the empty carry `()`.
 
@@ -101,12 +105,14 @@ class Collector(NamedTuple):
             metric `rounds`: how many times as many it played, thrown away or not. They all count in the budget.
         steps_per_collect: what one call counts for: environment steps of rollouts, episodes of dialogues, sequences of
             data sets.
+        divided_option: name of the option of which devices divide what it counts, for messages.
         tempering: settings by which actions are not drawn from the policy itself, as `{"temperature": 0.7}`.
     """
 
     init: Callable[[Array, Params], State]
     collect: Callable[[State, Params, Array], tuple[State, PyTree, Metrics]]
     steps_per_collect: int
+    divided_option: str = "num_envs"
     tempering: Mapping[str, float] = MappingProxyType({})
 
 
@@ -114,10 +120,13 @@ class Learner(NamedTuple):
     """What turns batches into better parameters.
 
     Attributes:
-        init: `(key, params=None) -> state`; `params` to start from, as of an earlier stage.
+        init: `(key, start=None) -> state`. `start` is the whole state of a learner of an earlier stage, or parameters.
+            From a state of the same kind, all that was learned survives: critics, targets and moments of optimisers,
+            but not replay buffers; from others the parameters do. Hyper-parameters, schedules, counts and frozen
+            references are those of the new stage.
         update: `(state, key, batch) -> (state, metrics)`. `state.params` is what is learned and evaluated.
-        partition: `(state) -> pytree` of bool, True for leaves whose first axis is split over devices (replay
-            buffers); None when every leaf is replicated.
+        partition: `(state) -> pytree` of int, the axis over which devices split a leaf (replay buffers), or
+            `REPLICATED`; None when every leaf is replicated.
         acting: `(state) -> params` that the collector acts with, as of an opponent; None when it is `state.params`.
     """
 

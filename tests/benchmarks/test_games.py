@@ -6,7 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from jaxagents.benchmarks import suites
-from jaxagents.benchmarks.games import METHODS, cfr_subject, exploitability_of, openspiel_subject
+from jaxagents.benchmarks.games import METHODS, cfr_subject, exploitability_of
+from jaxagents.benchmarks.peers.openspiel import openspiel_subject
 from jaxagents.games.definitions.kuhn import kuhn
 from jaxagents.games.extensive_form import compile_game
 

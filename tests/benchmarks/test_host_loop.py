@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxagents.benchmarks.compiled_loop import make_compiled_loop, make_lakes, sample_tasks
-from jaxagents.benchmarks.host_loop import Game, act, make_host_loop, make_lake, observe
+from jaxagents.benchmarks.peers.host_loop import Game, act, make_host_loop, make_lake, observe
 from jaxagents.environments.text.frozenlake import ACTIONS
 from jaxagents.language.tokenizers import word_level
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from jaxagents.benchmarks.agents import agent_shares
+from jaxagents.benchmarks.environments import environment_subject
 from jaxagents.benchmarks.language import (
-    agent_shares,
     generation_subject,
     make_model,
     make_sequences,
     supervised_subject,
     training_flops,
-    world_subject,
 )
 from jaxagents.benchmarks.suites import run_suite
 from jaxagents.benchmarks.timing import Subject, compiled_subject, matmul_subject, measure
@@ -55,7 +55,7 @@ def _broken(x):
 def test_subjects_count_their_units(model):
     generated = generation_subject("generate", model, batch_size=2, num_tokens=3)
     trained = supervised_subject("train", model, batch_size=2, sequence_tokens=4, num_updates=3)
-    world = world_subject(make_environment((2,), (0.3,)), num_envs=3, num_steps=5, reset_pool=2)
+    world = environment_subject(make_environment((2,), (0.3,)), num_envs=3, num_steps=5, reset_pool=2)
     products = matmul_subject(size=8, repeats=2)
     assert [subject.run() for subject in (generated, trained, world)] == [6, 24, 15]
     assert math.isclose(products.run(), 2 * 2 * 8**3 / 1e9)

@@ -7,8 +7,10 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
+from jaxagents.benchmarks.peers.ppo import jaxmarl_subject
 from jaxagents.benchmarks.suites import run_suite
-from jaxagents.benchmarks.teams import compare_returns, jaxmarl_subject, train_and_evaluate
+from jaxagents.benchmarks.teams import compare_returns
+from jaxagents.benchmarks.training import train_and_evaluate
 from jaxagents.training.composition import compose
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
@@ -38,9 +40,9 @@ def make_train(config):
 
 def test_the_baseline_runs_unchanged_and_counts_whole_updates(tmp_path):
     (tmp_path / "ippo_ff_mpe.py").write_text(BASELINE)
-    subject, returns = jaxmarl_subject(tmp_path, SPREAD, num_final_updates=2)
+    subject = jaxmarl_subject(tmp_path, SPREAD, num_final_updates=2)
     assert [subject.run(), subject.run()] == [96, 96]
-    assert returns == [1.5, 11.5]
+    assert subject.facts == [{"final_return": 1.5}, {"final_return": 11.5}]
 
 
 def test_a_folder_without_the_baseline_is_refused(tmp_path):

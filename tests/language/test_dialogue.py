@@ -141,6 +141,47 @@ def test_one_device_and_eight_write_the_same_transcripts(lake, speak, params_of)
         np.testing.assert_array_equal(both[0], np.asarray(both[1]).reshape(both[0].shape), err_msg=field)
 
 
+@pytest.mark.parametrize("context", ["window", "thoughts"])
+def test_forced_turns_are_said_and_seen_but_not_sampled(context, lake, speak, params_of):
+    policy = speak(lake, **CONTEXTS[context])
+    params, moves = params_of(policy), jnp.asarray(lake.text.actions)
+    # The first two turns of the first group, the first one of the second, none of the third.
+    script = jnp.stack([moves[:2], jnp.stack([moves[2], -jnp.ones_like(moves[0])]), jnp.full((2, *moves[0].shape), -1)])
+    dialogue = make_dialogue(lake, policy, group_size=2)
+    episode = jax.jit(dialogue)(params, KEY, GROUPS, script=script)
+    require_parity(policy, params, episode)
+    layout = policy.layout
+    slots = np.asarray(episode.tokens).reshape(6, -1)[:, -layout.num_turns * layout.slot :].reshape(6, -1, layout.slot)
+    sampled = np.asarray(episode.action_mask).reshape(6, -1)[:, -layout.num_turns * layout.slot :].reshape(slots.shape)
+    for row, turn, move in [(0, 0, 0), (1, 0, 0), (0, 1, 1), (2, 0, 2), (3, 0, 2)]:
+        if episode.valid[row, turn]:
+            text = policy.tokenizer.decode(slots[row, turn, -layout.action :].tolist())
+            assert text.strip().startswith(" ".join(lake.text.words[word] for word in moves[move] if word >= 0))
+            assert not sampled[row, turn].any() and episode.action_valid[row, turn]
+    assert sampled[4:, 0].any(axis=1).all() and sampled[2:4, 1][np.asarray(episode.valid)[2:4, 1]].any()
+
+
+def test_given_tasks_states_and_most_turns(lake, speak, params_of):
+    policy = speak(lake, context_turns=1, prompt=False)
+    params = params_of(policy)
+    dialogue = jax.jit(make_dialogue(lake, policy, group_size=2))
+    task = jax.vmap(lake.sample_task)(jax.random.split(jax.random.key(3), 3))
+    first = jax.vmap(lake.reset)(jax.random.split(KEY, 3), task)
+    given = dialogue(params, KEY, GROUPS, task=task, max_turns=jnp.array([1, 2, 99]))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[::2], b), given.task, task)
+    length = np.asarray(given.valid).sum(axis=1)
+    assert (length <= np.repeat([1, 2, 6], 2)).all() and (length[:2] == 1).all()
+    ends = np.asarray(given.terminated | given.truncated)[np.arange(6), length - 1]
+    assert ends.all()
+    # Going on from the state after a move: its fingerprint is that of the first turn.
+    move = jnp.broadcast_to(jnp.asarray(lake.text.actions)[1], (3, lake.text.actions.shape[1]))
+    start = jax.vmap(lake.step)(jax.random.split(KEY, 3), first[0], move)
+    went_on = dialogue(params, KEY, GROUPS, task=task, start=start)
+    np.testing.assert_array_equal(went_on.fingerprint[::2, 0], jax.vmap(lake.text.fingerprint)(start[0]))
+    with pytest.raises(ValueError, match="`task` must be given with `start`, got None"):
+        dialogue(params, KEY, GROUPS, start=start)
+
+
 def test_one_turn_worlds_are_dialogues_too(speak, params_of):
     world = arithmetic.make_environment()
     policy = speak(world, prompt=False)

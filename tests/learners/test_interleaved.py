@@ -54,8 +54,11 @@ def make_batch(marks, success):
     )
 
 
-def note_shown(state, key, demonstrations):
-    return state.replace(params={**state.params, "shown": demonstrations.tokens[:, 0, 0]}), {}
+def note_shown(state, key, demonstrations, axis_name=None):
+    shown = demonstrations.tokens[:, 0, 0]
+    if axis_name is not None:
+        shown = jax.lax.all_gather(shown, axis_name, tiled=True)
+    return state.replace(params={**state.params, "shown": shown}), {}
 
 
 def count_own(state, key, own):
@@ -67,8 +70,9 @@ def make_counting(batch, **options):
         return Counts(params={"own": jnp.int32(0), "shown": jnp.full(2, -1)}, opt_state=jnp.int32(0))
 
     defaults = {"choose": interleaved.unsolved, "batch_size": 2, "capacity": 4}
+    note = partial(note_shown, axis_name=options.get("axis_name"))
     return interleaved.make_interleaved(
-        Learner(init=init, update=count_own), Learner(init=init, update=note_shown), batch, **defaults | options
+        Learner(init=init, update=count_own), Learner(init=init, update=note), batch, **defaults | options
     )
 
 
@@ -101,7 +105,7 @@ def test_the_oldest_are_forgotten_when_the_queue_is_full():
     assert float(metrics["waiting"]) == 1.0
 
 
-def test_two_devices_show_what_one_shows():
+def test_two_devices_share_what_one_shows():
     batch = make_batch([0, 1, 2, 3], [[False], [True], [False], [False]])
     one = make_counting(batch)
     alone, metrics = one.update(one.init(KEY), KEY, batch)

@@ -1,13 +1,24 @@
 """A learner with a pool: what is added when, counted how, and acted with."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
 
-from jaxagents.learners.opponents import with_opponents
+from jaxagents.data.buffers import make_uniform_buffer
+from jaxagents.environments.adapters.pgx import make_environment
+from jaxagents.environments.wrappers import flatten_observation
+from jaxagents.learners import dqn
+from jaxagents.learners.opponents import make_agent, with_opponents
+from jaxagents.learners.optimizers import make_adam
+from jaxagents.networks.torsos import MLP
+from jaxagents.rollouts.opponents import make_opponents_collector
+from jaxagents.training.program import make_program
 from jaxagents.types import Array, Learner, Rollout, Transition
+from jaxagents.values.q_function import make_q_function
 
 
 @struct.dataclass
@@ -16,7 +27,6 @@ class Counting:
 
 
 def update(state, key, batch):
-    assert "opponent" not in batch.transition.extras
     return state.replace(params=state.params + 1.0), {"loss": jnp.zeros(())}
 
 
@@ -66,6 +76,23 @@ def test_former_parameters_are_added_and_games_counted():
 def test_a_stage_goes_on_from_parameters():
     state = with_opponents(COUNTING, capacity=2).init(jax.random.key(0), jnp.full(2, 7.0))
     np.testing.assert_array_equal(state.pool.params[0], [7.0, 7.0])
+
+
+def test_q_learning_plays_against_its_former_selves():
+    """A replay buffer takes the shapes of rollouts that only the pool can play."""
+    game = flatten_observation(make_environment("tic_tac_toe"))
+    inner = partial(
+        dqn.make_agent,
+        value=partial(make_q_function, encoder=MLP(hidden_sizes=(4,))),
+        optimizer=make_adam,
+        buffer=make_uniform_buffer(capacity=64, batch_size=4),
+    )
+    agent = make_agent(game, inner=inner, capacity=2, add_every=1)
+    collector = make_opponents_collector(game, agent.policy, num_envs=4, num_steps=4, num_opponents=2)
+    program = make_program(collector, agent.make_learner(collector, 2))
+    state, metrics = jax.jit(program.update)(program.init(jax.random.key(0)))
+    assert float(metrics["train/pool_size"]) == 1.0 and np.isfinite(metrics["train/loss"].value)
+    assert int(state.learner.pool.num_added) == 2 and int(state.learner.inner.buffer.num_steps[0]) == 4
 
 
 def test_refused():

@@ -1,4 +1,6 @@
-"""Adam against its definition and against optax's own optimisers."""
+"""Steps of optimisers: what learns and what stays; Adam and chains against optax's own optimisers."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +8,15 @@ import numpy as np
 import optax
 import pytest
 
-from jaxagents.learners.optimizers import make_adam
+from jaxagents.learners.optimizers import (
+    carry_over,
+    descend,
+    init_optimizer,
+    make_adam,
+    make_chain,
+    matching,
+    warmup,
+)
 
 PARAMS = {"a": jnp.array([1.0, -2.0]), "b": jnp.array([[3.0]])}
 GRADIENTS = {"a": jnp.array([3.0, 0.0]), "b": jnp.array([[-4.0]])}  # Of global norm 5.
@@ -82,3 +92,90 @@ def test_learning_rate_is_an_array_of_the_state():
 def test_annealing_needs_the_length_of_the_run(num_updates):
     with pytest.raises(ValueError, match=f"`num_updates` must be positive when `anneal` is true, got {num_updates}"):
         make_adam(num_updates, anneal=True)
+
+
+def test_a_step_goes_down_the_mean_gradient_of_all_devices():
+    optimizer = optax.sgd(0.5)
+    step = partial(descend, optimizer=optimizer, axis_name="devices")
+    gradients = jax.tree.map(lambda leaf: jnp.stack([leaf, 3.0 * leaf]), GRADIENTS)  # Of mean 2 g, of norm 10.
+    params, _, norm = jax.vmap(step, in_axes=(0, None, None), axis_name="devices")(
+        gradients, PARAMS, optimizer.init(PARAMS)
+    )
+    np.testing.assert_allclose(params["a"], [[-2.0, -2.0]] * 2)
+    np.testing.assert_allclose(norm, [10.0, 10.0])
+
+
+@pytest.mark.parametrize("trainable", [{"a": True, "b": False}, partial(matching, pattern="^a")], ids=["tree", "path"])
+def test_what_is_frozen_stays_and_takes_no_part(trainable):
+    """Not even weight decay moves it, its gradient is not clipped with the others, and it has no moments."""
+    optimizer = make_adam(learning_rate=0.1, weight_decay=0.3, max_gradient_norm=1.0)
+    opt_state = init_optimizer(optimizer, PARAMS, trainable)
+    assert sum(leaf.size for leaf in jax.tree.leaves(opt_state)) == 1 + 2 * PARAMS["a"].size + 2
+    params, _, norm = descend(GRADIENTS, PARAMS, opt_state, optimizer, trainable=trainable)
+    alone = make_adam(learning_rate=0.1, weight_decay=0.3, max_gradient_norm=1.0)
+    expected, _ = alone.update({"a": GRADIENTS["a"]}, alone.init({"a": PARAMS["a"]}), {"a": PARAMS["a"]})
+    assert_close(params, {"a": PARAMS["a"] + expected["a"], "b": PARAMS["b"]})
+    assert float(norm) == 3.0
+
+
+def test_refuses_flags_that_do_not_fit():
+    with pytest.raises(ValueError, match="`trainable` must be a prefix pytree of bool of the parameters, got {'c'"):
+        init_optimizer(optax.sgd(0.1), PARAMS, {"c": True})
+    with pytest.raises(ValueError, match="`pattern` must find a parameter, got 'c'; there are a, b."):
+        matching(PARAMS, pattern="c")
+
+
+def test_moments_go_on_in_another_stage_while_rate_and_schedule_are_its_own():
+    earlier, later = (make_adam(4, learning_rate=rate, anneal=True) for rate in (0.1, 0.7))
+    _, state, _ = descend(GRADIENTS, PARAMS, earlier.init(PARAMS), earlier)
+    state = carry_over(later.init(PARAMS), state)
+    assert float(optax.tree_utils.tree_get(state, "learning_rate")) == pytest.approx(0.7)
+    assert [int(count) for _, count in optax.tree_utils.tree_get_all_with_path(state, "count")][:2] == [1, 0]
+    np.testing.assert_allclose(optax.tree_utils.tree_get(state, "mu")["a"], 0.1 * GRADIENTS["a"], rtol=1e-6)
+    # Another optimiser begins anew.
+    other = optax.sgd(0.1, momentum=0.9)
+    assert_close(carry_over(other.init(PARAMS), state), other.init(PARAMS))
+
+
+CHAIN = {
+    "clip": partial(optax.clip_by_global_norm, max_norm=1.0),
+    "adam": partial(optax.scale_by_adam, b1=0.8, b2=0.95),
+    "decay": partial(optax.add_decayed_weights, weight_decay=0.3, mask=partial(matching, pattern="^a")),
+}
+
+
+def test_chains_agree_with_optax():
+    made = make_chain(3, transforms=CHAIN, learning_rate=0.1, schedule=partial(warmup, warmup_fraction=0.34))
+    oracle = optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.adamw(1.0, b1=0.8, b2=0.95, weight_decay=0.3, mask={"a": True, "b": False}),
+        optax.scale_by_schedule(lambda step: jnp.array([0.0, 0.1, 0.05])[step]),
+    )
+    assert_close(run(made), run(oracle))
+
+
+def test_numbers_of_chains_are_arrays():
+    programs = []
+    for max_norm, b1, rate in ((1.0, 0.8, 0.1), (2.0, 0.9, 0.3)):
+        transforms = {
+            "clip": partial(optax.clip_by_global_norm, max_norm=max_norm),
+            "adam": partial(optax.scale_by_adam, b1=b1),
+        }
+        made = make_chain(transforms=transforms, learning_rate=rate)
+        programs.append(str(jax.make_jaxpr(made.update)(GRADIENTS, made.init(PARAMS), PARAMS)))
+    assert programs[0] == programs[1]
+
+
+@pytest.mark.parametrize("cosine", [False, True])
+def test_warm_up_rises_and_falls(cosine):
+    schedule = warmup(10, warmup_fraction=0.2, final_factor=0.5, cosine=cosine)
+    values = [float(schedule(step)) for step in (0, 1, 2, 4, 6, 10, 20)]
+    quarter = 0.5 + 0.5 * (0.5 + 0.5 * 2**-0.5) if cosine else 0.875
+    np.testing.assert_allclose(values, [0.0, 0.5, 1.0, quarter, 0.75, 0.5, 0.5], rtol=1e-6)
+
+
+def test_warm_up_refuses_what_it_cannot_do():
+    with pytest.raises(ValueError, match="`num_updates` must be positive for a schedule, got None."):
+        warmup(None)
+    with pytest.raises(ValueError, match=r"`warmup_fraction` must be in \[0, 1\).*, got 1 and 0.0; try 0.1 and 0."):
+        warmup(10, warmup_fraction=1)

@@ -27,7 +27,7 @@ CLIMBING = Learner(
     ),
     update=lambda state, key, batch: (
         state.replace(params=state.params + state.hyperparameters["step_size"]),
-        {"loss": -state.params},
+        {"loss": -state.params, "kept": Mean(total=2.0 * state.params, count=state.params)},
     ),
 )
 
@@ -57,24 +57,27 @@ def make(**changes):
 def test_the_fittest_is_copied_and_shown():
     learner = make()
     state = learner.init(jax.random.key(0))
-    first = np.asarray(state.members.hyperparameters["step_size"])
+    first = np.asarray(state.inner.hyperparameters["step_size"])
     assert len(set(first.tolist())) == NUM_MEMBERS and first.min() >= 0.5 and first.max() <= 2.0
     update = jax.jit(learner.update)
     state, metrics = update(state, jax.random.key(1), batch([1.0, 4.0, 2.0, 3.0]))
     np.testing.assert_allclose(state.fitness, [1, 4, 2, 3])
-    np.testing.assert_allclose(state.members.params, first, rtol=1e-6)
+    np.testing.assert_allclose(state.inner.params, first, rtol=1e-6)
     np.testing.assert_allclose(state.params, first[1], rtol=1e-6)
     assert float(metrics["best_fitness"].value) == 4.0 and float(metrics["fitness"].value) == 2.5
+    assert np.isnan(metrics["kept"].value)  # Nothing was counted: all began at zero.
     state, metrics = update(state, jax.random.key(2), batch([1.0, 8.0, 2.0, 3.0]))
     # The first member goes on from the second one, with a step times 0.8 or 1.2; the others keep theirs.
     np.testing.assert_allclose(state.fitness, [6, 6, 2, 3])
-    second = np.asarray(state.members.hyperparameters["step_size"])
+    second = np.asarray(state.inner.hyperparameters["step_size"])
     np.testing.assert_allclose(second[1:], first[1:], rtol=1e-6)
     assert round(float(second[0] / first[1]), 4) in (0.8, 1.2)
-    np.testing.assert_allclose(
-        state.members.params, [2 * first[1], 2 * first[1], 2 * first[2], 2 * first[3]], rtol=1e-6
-    )
-    np.testing.assert_array_equal(learner.acting(state), state.members.params)
+    np.testing.assert_allclose(state.inner.params, [2 * first[1], 2 * first[1], 2 * first[2], 2 * first[3]], rtol=1e-6)
+    # Means of members count as often as their members did: sum of 2 p over sum of p.
+    np.testing.assert_allclose(metrics["kept"].total, 2.0 * first.sum(), rtol=1e-6)
+    np.testing.assert_allclose(metrics["kept"].value, 2.0, rtol=1e-6)
+    np.testing.assert_allclose(metrics["loss"], -first.mean(), rtol=1e-6)
+    np.testing.assert_array_equal(learner.acting(state), state.inner.params)
     assert update._cache_size() == 1
 
 

@@ -84,7 +84,7 @@ def test_the_learner_sees_progress_and_executed_actions_once_the_estimator_has_e
     _, after, metrics, update = learned
     assert float(metrics["loss"]) == 2.0 and not np.asarray(after.inner.seen).any()
     executed = np.asarray(episode.valid & episode.action_valid)
-    np.testing.assert_allclose(metrics["executable_fraction"], executed.sum() / np.asarray(episode.valid).sum())
+    np.testing.assert_allclose(metrics["executable_fraction"].value, executed.sum() / np.asarray(episode.valid).sum())
     second, _ = update(after, KEY, episode)
     expected = 2.0 * np.asarray(by_hand(policy, after.estimator, episode)) + 0.5 * executed
     np.testing.assert_allclose(second.inner.seen, expected, rtol=1e-4, atol=1e-4)
@@ -105,7 +105,9 @@ def test_several_steps_on_a_batch_are_as_many_updates_of_the_estimator(shown):
     )
 
     def estimators(num_updates, **options):
-        learner = make_progress_rewards(idle, policy.model, policy.layout, optax.adam(RATE), **options)
+        # Adam would make rounding errors of tiny gradients as large as steps.
+        optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.01))
+        learner = make_progress_rewards(idle, policy.model, policy.layout, optimizer, **options)
         state, update = learner.init(KEY, params), jax.jit(learner.update)
         for _ in range(num_updates):
             state, _ = update(state, KEY, episode)

@@ -110,7 +110,7 @@ def test_a_study_is_run_judged_drawn_and_told(study, tmp_path, capsys):
     capsys.readouterr()
     print_paper(results)
     told = capsys.readouterr().out
-    for part in ("A claim.", "treatment", "1.1", "1 to 1.2", "Verdict: reproduced", "of 1 minutes", "measured 1 "):
+    for part in ("A claim.", "treatment", "1.1", "0.852 to 1.35", "Verdict: reproduced", "of 1 minutes", "measured 1 "):
         assert part in told
     page = write_paper_report(tmp_path / "results", tmp_path / "configs").read_text()
     for part in ("| [p](#p) | reproduced | score |", "A claim.", "**Reproduced.**", "![p](p.png)", "| treatment | 3 |"):
@@ -144,8 +144,8 @@ def test_results_of_earlier_settings_are_shown_as_stale_and_kept(study, tmp_path
     study(offset=2.0)
     page = write_paper_report(path.parent, tmp_path / "configs").read_text()
     row = next(line for line in page.splitlines() if line.startswith("| [p](#p)"))
-    assert "| stale: of earlier settings |" in row and "treatment (stale) 1.1 (1 to 1.2)" in row
-    assert "baseline 0.1 (0 to 0.2)" in row and "reproduced" not in row
+    assert "| stale: of earlier settings |" in row and "treatment (stale) 1.1 (0.852 to 1.35)" in row
+    assert "baseline 0.1 (-0.148 to 0.348)" in row and "reproduced" not in row
     assert "got earlier ones of treatment; run reproduce.py" in page
     # Run again: new numbers get a verdict of their own, the earlier ones stay beside them.
     results = reproduce(study(offset=2.0), request(tmp_path))

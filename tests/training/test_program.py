@@ -170,7 +170,7 @@ def test_devices_split_the_collector_and_what_the_learner_says(start):
     axes = PROGRAM.partition(start)
     assert set(jax.tree.leaves(axes.collector)) == {0}
     assert set(jax.tree.leaves((axes.learner, axes.key, axes.update))) == {REPLICATED}
-    split = make_program(COLLECTOR, LEARNER._replace(partition=lambda state: Adder(params=False, memory=True)))
+    split = make_program(COLLECTOR, LEARNER._replace(partition=lambda state: Adder(params=REPLICATED, memory=0)))
     assert split.partition(start).learner == Adder(params=REPLICATED, memory=0)
     # Behind the axis of seeds.
     program = over_seeds(split, 2)

@@ -1,8 +1,8 @@
 """Multi-turn GRPO the way it is usually written: Python between `transformers`, a Python world and PyTorch.
 
-The rival of `training.compiled_loop` in `suite=lm_vs_host`. Every turn, `generate` reads the whole history of the live
-episodes, left-padded, and keeps keys and values within the turn only, as most loops over `transformers` do. An update
-is a forward and backward pass over all episodes, in microbatches, and one step of AdamW.
+The rival of `benchmarks.compiled_loop` in `suite=lm_vs_host`. Every turn, `generate` reads the whole history of the
+live episodes, left-padded, and keeps keys and values within the turn only, as most loops over `transformers` do. An
+update is a forward and backward pass over all episodes, in microbatches, and one step of AdamW.
 """
 
 import itertools

@@ -1,0 +1,92 @@
+"""Speed of training: whole runs without evaluation and logs, and the time to the first update."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from omegaconf import DictConfig
+
+from jaxagents.benchmarks.timing import Subject, timed
+from jaxagents.training.build import Stage, build, resolve
+
+ROOT = Path(__file__).parents[2]
+
+
+def training_subject(config: DictConfig, name: str, *, num_final_updates: int = 0) -> Subject:
+    """Times training of an experiment from a fresh state, another seed every time; unit: environment steps.
+
+    Args:
+        config: composed.
+        name: row of the table.
+        num_final_updates: over whose episodes the final return is taken; 0 asks for none.
+
+    Returns:
+        The subject; its facts are `final_return`, summed over the agents.
+    """
+    stage = build(resolve(config)).stages[0]
+    facts: list[dict[str, float]] = []
+    last = min(num_final_updates, stage.num_updates)
+
+    def run() -> float:
+        state, metrics = stage.runner.run(stage.runner.init(config.seed + len(facts)), stage.num_updates - last)
+        if last:
+            state, metrics = stage.runner.run(state, last)
+            agents = max(stage.environment.num_agents, 1)
+            facts.append({"final_return": float(np.mean(metrics["rollout/episode_return"])) * agents})
+        jax.block_until_ready((state, metrics))
+        return stage.num_updates * stage.steps_per_update * max(config.seeds, 1)
+
+    return Subject(name=name, run=run, compile_seconds=_first_update(stage, config.seed), facts=facts)
+
+
+def train_and_evaluate(config: DictConfig) -> dict[str, float]:
+    """Trains an experiment to its end and evaluates it.
+
+    Args:
+        config: composed, of one seed.
+
+    Returns:
+        `per_second` (environment steps), `compile_seconds` and `seconds` of training, and the means over the evaluated
+        episodes.
+    """
+    stage = build(resolve(config)).stages[0]
+    compile_seconds = _first_update(stage, config.seed)
+    (state, _), seconds = timed(lambda: stage.runner.run(stage.runner.init(config.seed), stage.num_updates))
+    results = stage.evaluate(stage.runner.params(state))
+    facts: dict[str, Any] = {name: float(np.mean(values)) for name, values in results.items()}
+    facts |= {"compile_seconds": compile_seconds, "seconds": seconds}
+    return facts | {"per_second": stage.num_updates * stage.steps_per_update / seconds, "spread": 0.0}
+
+
+def _first_update(stage: Stage, seed: int) -> float:
+    """Returns the seconds of the first update, compilation included."""
+    return timed(lambda: stage.runner.run(stage.runner.init(seed), 1))[1]
+
+
+def startup_seconds(overrides: list[str]) -> Mapping[str, float]:
+    """Measures the time from the command to the first update, with an empty and with a filled compilation cache."""
+    seconds = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("cold", "warm"):
+            command = [sys.executable, "experiments/train.py", "quick=true", *overrides, f"run_dir={folder}/{name}"]
+            result = subprocess.run(
+                command,
+                cwd=ROOT,
+                env={**os.environ, "JAXAGENTS_CACHE": f"{folder}/cache"},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            seconds[name] = _last_json(result.stdout)["seconds_to_first_update"]
+    return seconds
+
+
+def _last_json(text: str) -> dict[str, Any]:
+    return json.loads(text.strip().splitlines()[-1])

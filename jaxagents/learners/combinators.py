@@ -1,0 +1,104 @@
+"""Learners around other learners, and what a learner starts from."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jaxagents.types import REPLICATED, Array, Learner, Metrics, Params, PyTree, State
+
+
+def wrap(
+    inner: Learner,
+    init: Callable[..., State],
+    update: Callable[[State, Array, PyTree], tuple[State, Metrics]],
+    *,
+    acting: Callable[[State, Params], Params] | None = None,
+    partition: Callable[[State, PyTree], PyTree] | None = None,
+) -> Learner:
+    """Makes a learner around another one, whose state is the field `inner` of its own.
+
+    Who acts and what devices split is what the inner learner says, however many learners are around it.
+
+    Args:
+        inner: the learner inside.
+        init: see `Learner`.
+        update: see `Learner`.
+        acting: `(state, params that the inner learner acts with) -> params`; None acts with the latter.
+        partition: `(state, partition of the inner state) -> pytree` of int like the state; None splits nothing but what
+            the inner learner splits.
+
+    Returns:
+        The learner.
+    """
+
+    def acting_params(state: State) -> Params:
+        own = params_to_act(inner, state.inner)
+        return own if acting is None else acting(state, own)
+
+    def axes(state: State) -> PyTree:
+        of_inner = partition_of(inner, state.inner)
+        if partition is not None:
+            return partition(state, of_inner)
+        return jax.tree.map(lambda leaf: REPLICATED, state).replace(inner=of_inner)
+
+    return Learner(init=init, update=update, acting=acting_params, partition=axes)
+
+
+def params_to_act(learner: Learner, state: State) -> Params:
+    """Returns the parameters that the collector acts with."""
+    return state.params if learner.acting is None else learner.acting(state)
+
+
+def partition_of(learner: Learner, state: State) -> PyTree:
+    """Returns the axis over which devices split each leaf of a learner's state, `REPLICATED` where they do not."""
+    if learner.partition is None:
+        return jax.tree.map(lambda leaf: REPLICATED, state)
+    return learner.partition(state)
+
+
+def params_of(start: Any) -> Params | None:
+    """Returns the parameters of what a learner starts from: a state of any learner, or parameters themselves."""
+    return getattr(start, "params", start)
+
+
+def start_of_inner(start: Any, kind: type) -> Any:
+    """Returns what the learner inside starts from: the inner state of a state of this kind, else the same."""
+    return start.inner if isinstance(start, kind) else start
+
+
+def replace_innermost(state: State, change: Callable[[State], State]) -> State:
+    """Changes the state of the learner that no other one is inside of."""
+    if not hasattr(state, "inner"):
+        return change(state)
+    return state.replace(inner=replace_innermost(state.inner, change))
+
+
+def side_by_side(learner: Learner, num_members: int) -> Learner:
+    """Makes `num_members` copies of a learner, each with a state and batches of its own.
+
+    Args:
+        learner: of one member.
+        num_members: P.
+
+    Returns:
+        The learner; leaves of its state, batches and metrics are `[P, ...]`, and so is what it starts from: parameters
+        or states of all members.
+    """
+
+    def init(key: Array, start: State | Params | None = None) -> State:
+        keys = jax.random.split(key, num_members)
+        return jax.vmap(learner.init, in_axes=(0, None if start is None else 0))(keys, start)
+
+    def update(state: State, key: Array, batch: PyTree) -> tuple[State, Metrics]:
+        return jax.vmap(learner.update)(state, jax.random.split(key, num_members), batch)
+
+    def partition(state: State) -> PyTree:
+        return jax.tree.map(lambda axis: axis if axis == REPLICATED else axis + 1, partition_of(learner, state))
+
+    return Learner(
+        init=init,
+        update=update,
+        partition=partition,
+        acting=jax.vmap(lambda state: params_to_act(learner, state)),
+    )

@@ -1,0 +1,152 @@
+"""The mains of `experiments/`: mistakes in one line, and sweeps in which every job is a process of its own."""
+
+import difflib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+_TRACEBACK = "HYDRA_FULL_ERROR"
+_MISTAKES = (ValueError, FileNotFoundError, NotADirectoryError, HydraException, OmegaConfBaseException)
+_FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
+
+
+def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
+    """Makes the main of a script in `experiments/` of a function of the composed config.
+
+    What a user can mend is said in one line on stderr: exit code 2 for a mistake in the arguments, 1 for a run that
+    failed, 130 after Ctrl-C. `HYDRA_FULL_ERROR=1` shows the traceback instead. With `-m`, every combination is a
+    process of its own: no setting of one leaks into the next, one that fails does not stop the others, and the exit
+    code is 1 when any did.
+
+    Args:
+        config_name: of the file in `configs/`.
+
+    Returns:
+        The decorator.
+    """
+
+    def decorate(task: Callable[[DictConfig], None]) -> Callable[[], None]:
+        jobs: list[dict[str, Any]] = []
+        show_traceback = os.environ.get(_TRACEBACK) == "1"
+
+        @wraps(task)
+        def run_job(config: DictConfig) -> None:
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
+                jobs.append(_run_process(Path(task.__code__.co_filename), show_traceback))
+                return
+            with _errors_in_one_line(show_traceback):
+                task(config)
+
+        start = hydra.main(version_base="1.3", config_path="../configs", config_name=config_name)(run_job)
+
+        @wraps(task)
+        def main() -> None:
+            if not show_traceback:
+                os.environ[_TRACEBACK] = "1"  # Hydra raises what it would print.
+            try:
+                with _errors_in_one_line(show_traceback):
+                    start()
+            finally:
+                if not show_traceback:
+                    del os.environ[_TRACEBACK]
+            if jobs:
+                _close_sweep(jobs)
+
+        return main
+
+    return decorate
+
+
+@contextmanager
+def _errors_in_one_line(show_traceback: bool) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        if show_traceback:
+            raise
+        _stop("Interrupted.", 130)
+    except (*_MISTAKES, *_FAILURES) as error:
+        if show_traceback:
+            raise
+        _stop(f"Error: {describe_error(error)}", 2 if isinstance(error, _MISTAKES) else 1)
+
+
+def _stop(message: str, code: int) -> None:
+    print(message, file=sys.stderr, flush=True)
+    raise SystemExit(code)
+
+
+def describe_error(error: BaseException) -> str:
+    """Returns what an error says in one line, with the nearest names where one is unknown."""
+    cause = error.__cause__
+    if isinstance(error, InstantiationException) and cause is not None:
+        said = describe_error(cause)
+        return said if isinstance(cause, _MISTAKES) else f"{_first_line(str(error))} {type(cause).__name__}: {said}"
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        return f"`{group}` must be a file of configs/{group}, got {name!r}; try {nearest_names(name, error.options)}."
+    parent = getattr(cause, "parent_node", None)
+    if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException) and parent is not None:
+        section = f"`{parent._get_full_key(None)}`" if parent._get_full_key(None) else "The config"
+        known = [str(key) for key in parent] if isinstance(parent, Mapping | DictConfig) else []
+        hint = f"; try {nearest_names(str(cause.key), known)}" if known else ""
+        return f"{section} has no key {cause.key!r}{hint}."
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def nearest_names(name: str, known: Sequence[str]) -> str:
+    """Returns the names that are most alike, as "this or that"; all of them where none is."""
+    return " or ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known))
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _run_process(script: Path, show_traceback: bool) -> dict[str, Any]:
+    """Runs a job of a sweep as it would be run alone, and returns how it ended."""
+    job = HydraConfig.get()
+    folder = job.runtime.output_dir
+    quoted = folder.replace("\\", "\\\\").replace("'", "\\'")
+    arguments = [*job.overrides.task, f"hydra.run.dir='{quoted}'", f"--config-name={job.job.config_name}"]
+    arguments += [f"--config-dir={s.path}" for s in job.runtime.config_sources if s.provider == "command-line"]
+    environment = {**os.environ, _TRACEBACK: str(int(show_traceback))}
+    last = ""
+    with subprocess.Popen(
+        [sys.executable, str(script), *arguments], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last = line
+    failed = process.returncode != 0
+    return {
+        "overrides": list(job.overrides.task),
+        "folder": folder,
+        "exit_code": process.returncode,
+        "result": None if failed or not last.startswith("{") else json.loads(last),
+    }
+
+
+def _close_sweep(jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Says which jobs failed; the last line on stdout is one JSON object."""
+    failed = [job for job in jobs if job["exit_code"]]
+    for job in failed:
+        print(f"Failed with exit code {job['exit_code']}: {' '.join(job['overrides'])}", file=sys.stderr)
+    print(f"{len(jobs) - len(failed)} of {len(jobs)} jobs of the sweep are done.", file=sys.stderr, flush=True)
+    print(json.dumps({"sweep": jobs}))
+    sys.stdout.flush()
+    if failed:
+        raise SystemExit(1)

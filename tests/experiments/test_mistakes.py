@@ -1,0 +1,87 @@
+"""Mistakes of a user, as the mains say them, and sweeps in which some jobs fail."""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TINY = (
+    *("experiment=ppo_cartpole", "environment=tmaze", "environment.corridor_length=2", "collector.num_steps=8"),
+    *("policy.encoder.hidden_sizes=[8]", "quick=true", "devices.compilation_cache=null", "logging.tensorboard=false"),
+    *("logging.curves=false", "logging.report=false", "logging.progress=false"),
+)
+
+
+@pytest.fixture
+def said(monkeypatch, capsys, tmp_path):
+    """Returns `(script, arguments) -> line`: runs a main, which must end with exit code 2 and one line on stderr."""
+
+    def run(script, arguments):
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(ROOT / "experiments" / script), *arguments])
+        with pytest.raises(SystemExit) as stop:
+            runpy.run_path(str(ROOT / "experiments" / script), run_name="__main__")
+        errors = capsys.readouterr().err
+        assert stop.value.code == 2, errors
+        assert len(errors.splitlines()) == 1, errors
+        assert "HYDRA_FULL_ERROR" not in os.environ
+        return errors
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "line"),
+    [
+        (
+            "train.py",
+            ["experiment=ppo_cartpol"],
+            "Error: `experiment` must be a file of configs/experiment, got 'ppo_c",
+        ),
+        ("train.py", ["experiment=ppo_cartpol"], "'ppo_cartpol'; try ppo_cartpole or "),
+        (
+            "train.py",
+            ["experiment=ppo_cartpole", "learner.discuont=0.9"],
+            "`learner` has no key 'discuont'; try discount",
+        ),
+        ("train.py", ["sed=3"], "The config has no key 'sed'; try seed"),
+        ("train.py", ["seed=-1"], "`seed` must be a whole number from 0 to 4294967295, got -1."),
+        ("train.py", ["seed=[1"], "Error: "),
+        ("train.py", ["seeds=0", "experiment=ppo_cartpole"], "`seeds` must be a positive number, got 0."),
+        ("evaluate.py", ["path=nowhere"], "`path` must be a run directory, with a config.yaml in it, got nowhere"),
+        ("play.py", ["path=nowhere"], "`path` must be a run directory, with a config.yaml in it, got nowhere"),
+        ("reproduce.py", ["paper=gigppo"], "`paper` must be a file of configs/paper, got 'gigppo'; try gigpo"),
+        ("benchmark.py", ["suite=nothing"], "`suite` must be"),
+        ("report.py", ["results_folder=nowhere"], "nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line(said, script, arguments, line):
+    assert line in said(script, arguments)
+
+
+def test_the_traceback_is_there_when_asked_for(tmp_path):
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "experiments/train.py"), "seed=-1"],
+        cwd=tmp_path,
+        env={**os.environ, "HYDRA_FULL_ERROR": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1 and "Traceback (most recent call last)" in result.stderr
+
+
+def test_a_job_that_fails_does_not_stop_the_sweep(call_main, tmp_path):
+    result = call_main("train.py", "-m", *TINY, "seed=0,-1,1", f"hydra.sweep.dir={tmp_path}/a sweep")
+    assert result.returncode == 1, result.stderr
+    assert "`seed` must be a whole number from 0 to 4294967295, got -1." in result.stderr
+    assert "2 of 3 jobs of the sweep are done." in result.stderr and "Traceback" not in result.stderr
+    jobs = json.loads(result.stdout.splitlines()[-1])["sweep"]
+    assert [job["exit_code"] for job in jobs] == [0, 2, 0]
+    assert [job["result"]["seed"] for job in jobs if job["result"]] == [0, 1]
+    assert all(job["result"]["run_dir"] == job["folder"] for job in jobs if job["result"])

@@ -1,0 +1,117 @@
+"""Learners around learners: any two compose, and say whom the inner one acts with and what devices split."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from jaxagents.data.buffers import make_uniform_buffer
+from jaxagents.learners.combinators import params_to_act, replace_innermost
+from jaxagents.learners.normalization import normalize_observations
+from jaxagents.learners.opponents import with_opponents
+from jaxagents.learners.partners import with_frozen_partner
+from jaxagents.learners.population import population
+from jaxagents.learners.replay import with_replay
+from jaxagents.training.program import make_program, over_seeds
+from jaxagents.types import REPLICATED, Array, Box, Collector, Learner, Mean, Rollout, Transition
+
+KEY = jax.random.key(0)
+NUM_STEPS, NUM_ENVS, NUM_MEMBERS = 2, 4, 2
+
+
+@struct.dataclass
+class Counting:
+    """Counts its updates; `split` is a leaf that devices split."""
+
+    params: Array
+    split: Array
+    step_size: Array
+
+
+COUNTING = Learner(
+    init=lambda key, start=None: Counting(
+        params=jnp.zeros(()) if start is None else getattr(start, "params", start),
+        split=jnp.zeros(2),
+        step_size=jnp.ones(()),
+    ),
+    update=lambda state, key, batch: (
+        state.replace(params=state.params + 1.0),
+        {
+            "loss": jnp.mean(batch.transition.observation),
+            "kept": Mean(total=jnp.float32(3.0), count=jnp.float32(2.0)),
+        },
+    ),
+    partition=lambda state: Counting(params=REPLICATED, split=0, step_size=REPLICATED),
+    acting=lambda state: state.params + 100.0,
+)
+
+
+def rollout(*leading):
+    shape = (*leading, NUM_STEPS, NUM_ENVS)
+    zeros, never = jnp.zeros(shape), jnp.zeros(shape, bool)
+    transition = Transition(
+        observation=jnp.ones((*shape, 3)),
+        action=zeros,
+        behavior_log_prob=zeros,
+        reward=jnp.ones(shape),
+        terminated=~never,
+        truncated=never,
+        next_observation=jnp.ones((*shape, 3)),
+        first=never,
+        extras={"opponent": jnp.zeros(shape, jnp.int32)},
+    )
+    return Rollout(transition=transition, carry=())
+
+
+# Of every combinator: how it is put around a learner, and where in what it acts with the inner one's is.
+AROUND = {
+    "normalize": (lambda learner: normalize_observations(learner, Box((3,))), lambda acting: acting["params"]),
+    "replay": (
+        lambda learner: with_replay(learner, make_uniform_buffer(capacity=16, batch_size=4), rollout()),
+        lambda acting: acting,
+    ),
+    "opponents": (lambda learner: with_opponents(learner, capacity=2), lambda acting: acting["params"]),
+    "partner": (with_frozen_partner, lambda acting: acting[0]),
+    "population": (
+        lambda learner: population(learner, NUM_MEMBERS, explore={"step_size": (0.5, 2.0)}),
+        lambda acting: acting,
+    ),
+}
+# Members have batches of their own, so a population is around the others.
+PAIRS = [(outer, inner) for outer, inner in itertools.permutations(AROUND, 2) if inner != "population"]
+
+
+def leaf_named(tree, name):
+    (leaf,) = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree) if f".{name}" in map(str, path)]
+    return leaf
+
+
+@pytest.mark.parametrize(("outer", "inner"), PAIRS, ids=map("-".join, PAIRS))
+def test_any_two_compose(outer, inner):
+    """One update in one program over two seeds: the innermost learner learns, acts and is split as if alone."""
+    batch = rollout(NUM_MEMBERS) if outer == "population" else rollout()
+    learner = AROUND[outer][0](AROUND[inner][0](COUNTING))
+    collector = Collector(
+        init=lambda key, params: jnp.zeros(NUM_ENVS),
+        collect=lambda state, params, key: (state, batch, {}),
+        steps_per_collect=NUM_STEPS * NUM_ENVS,
+    )
+    program = over_seeds(make_program(collector, learner), 3)
+    state, metrics = jax.jit(program.update)(program.init(KEY))
+    members = outer == "population"
+    np.testing.assert_array_equal(leaf_named(program.partition(state).learner, "split"), 2 if members else 1)
+    acting = jax.vmap(lambda state: params_to_act(learner, state))(state.learner)
+    np.testing.assert_array_equal(AROUND[inner][1](AROUND[outer][1](acting)), np.full((3, 2) if members else 3, 101.0))
+    np.testing.assert_allclose(metrics["train/kept"].value, [1.5] * 3)
+    # A stage starts from what the one before has learned.
+    following = jax.vmap(learner.init)(jax.random.split(KEY, 3), state.learner)
+    np.testing.assert_array_equal(following.inner.params, state.learner.inner.params)
+
+
+def test_the_innermost_state_is_changed_through_all_others():
+    learner = AROUND["partner"][0](AROUND["normalize"][0](COUNTING))
+    state = replace_innermost(learner.init(KEY), lambda inner: inner.replace(params=jnp.float32(7.0)))
+    np.testing.assert_array_equal(learner.acting(state)[0]["params"], 107.0)
