@@ -166,7 +166,14 @@ def make_demonstrated_collector(
         batch = Demonstrated(own=own, demonstration=demonstration.replace(group=state["index"]))
         return state, batch, dialogue_metrics(own)
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_groups * group_size, divided_option="num_groups")
+    tempering = {} if temperature in (None, 1.0) else {"temperature": temperature}
+    return Collector(
+        init=init,
+        collect=collect,
+        steps_per_collect=num_groups * group_size,
+        divided_option="num_groups",
+        tempering=tempering,
+    )
 
 
 def make_task_choice(

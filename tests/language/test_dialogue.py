@@ -150,12 +150,10 @@ def test_forced_turns_are_said_and_seen_but_not_sampled(context, lake, speak, pa
     dialogue = make_dialogue(lake, policy, group_size=2)
     episode = jax.jit(dialogue)(params, KEY, GROUPS, script=script)
     require_parity(policy, params, episode)
-    layout = policy.layout
-    slots = np.asarray(episode.tokens).reshape(6, -1)[:, -layout.num_turns * layout.slot :].reshape(6, -1, layout.slot)
-    sampled = np.asarray(episode.action_mask).reshape(6, -1)[:, -layout.num_turns * layout.slot :].reshape(slots.shape)
+    tokens, sampled = np.asarray(episode.tokens), np.asarray(episode.action_mask)
     for row, turn, move in [(0, 0, 0), (1, 0, 0), (0, 1, 1), (2, 0, 2), (3, 0, 2)]:
         if episode.valid[row, turn]:
-            text = policy.tokenizer.decode(slots[row, turn, -layout.action :].tolist())
+            text = policy.tokenizer.decode(tokens[row, turn, -policy.layout.action :].tolist())
             assert text.strip().startswith(" ".join(lake.text.words[word] for word in moves[move] if word >= 0))
             assert not sampled[row, turn].any() and episode.action_valid[row, turn]
     assert sampled[4:, 0].any(axis=1).all() and sampled[2:4, 1][np.asarray(episode.valid)[2:4, 1]].any()
