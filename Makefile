@@ -16,8 +16,8 @@ FULL := $(VENV)/.full
 help:  ## List the targets.
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-train: $(LIGHT)  ## Train an agent; ARGS="experiment=... quick=true" goes to experiments/train.py.
-	$(RUN) experiments/train.py $(ARGS)
+train: $(LIGHT)  ## Train an agent; ARGS="world=... algorithm=..." goes to experiments/train.py.
+	$(RUN) experiments/train.py $(if $(filter experiment=% world=%,$(ARGS)),,experiment=lm_frozenlake) $(ARGS)
 
 test: $(FULL)  ## Run the tests; PYTEST_ARGS="tests/ops -m slow" goes to pytest.
 	@$(RUN) -m pytest $(PYTEST_ARGS)

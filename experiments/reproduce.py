@@ -1,13 +1,13 @@
-"""Puts a paper's claim to the test: `python experiments/reproduce.py paper=gigpo`; settings: configs/reproduce.yaml."""
+"""Tests a paper's claim: `python experiments/reproduce.py paper=gigpo`; settings: configs/paper/reproduce.yaml."""
 
 import json
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from jaxagents.papers.curves import write_paper_curves
 from jaxagents.papers.execution import make_request, reproduce
-from jaxagents.papers.spec import make_paper
+from jaxagents.papers.spec import load_paper
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.tables import print_paper
 from jaxagents.training.command import command
@@ -15,10 +15,10 @@ from jaxagents.training.command import command
 ROOT = Path(__file__).parents[1]
 
 
-@command("reproduce")
+@command("reproduce", folder="configs/paper")  # In configs, `paper=` would choose an option of the group.
 def main(config: DictConfig) -> None:
     """Runs what is missing, prints the verdict and, as the last line on stdout, one JSON object."""
-    paper = make_paper(OmegaConf.to_container(config.paper, resolve=False))
+    paper = load_paper(ROOT / "configs" / "paper", config.paper)
     request = make_request(config, paper, ROOT)
     results = reproduce(paper, request)
     print_paper(results)

@@ -122,16 +122,61 @@ def _own_lines(function):
     return _lines(function) - sum(_lines(node) for node in [*nested, *docstring])
 
 
-def uncommented_lines(text):
-    """Returns the numbers of the lines of a YAML file that have no comment on them or on the line above."""
-    missing, above = [], False
+def commented_keys(text):
+    """Returns `(number, key, value, comment)` of the lines of a YAML file that have a key.
+
+    The comment is the one on the line or on the line above, "" without. Keys of Hydra's own and of `defaults` do not
+    count, nor do those that only say how something is built (`_target_` and its like).
+    """
+    found, above, section = [], "", None
     for number, line in enumerate(text.splitlines(), start=1):
-        alone = re.match(r"\s*#\s*(?!@package)\S", line) is not None
-        content = line.strip() and not line.lstrip().startswith("#")
-        if content and not above and not re.search(r"\s#\s*\S", line):
-            missing.append(number)
-        above = alone
-    return missing
+        alone = re.fullmatch(r"\s*#\s*(\S.*)", line)
+        keyed = re.fullmatch(r"(\s*)([A-Za-z]\w*):(.*)", line)
+        if keyed:
+            indent, key, rest = keyed.groups()
+            value, _, comment = rest.partition(" #")
+            section = section if indent else key
+            if section not in ("hydra", "defaults"):
+                found.append((number, key, value.strip(), comment.strip() or above))
+        above = alone.group(1) if alone else ""
+    return found
+
+
+def undocumented(texts):
+    """Returns the keys with a value of the files of one group of options that no file of the group documents."""
+    lines = [line for text in texts for line in commented_keys(re.sub(r"(?ms)^when_quick:.*?(?=^\S|\Z)", "", text))]
+    return sorted({key for _, key, value, _ in lines if value} - {key for _, key, _, comment in lines if comment})
+
+
+def needless_comments(text):
+    """Returns the numbers of the lines of a YAML file whose comment says no more than their key and value."""
+    return [
+        number
+        for number, key, value, comment in commented_keys(text)
+        if comment and not _words(comment) - _words(f"{key} {value}") - _FILLERS or comment.lower() in _NOISE
+    ]
+
+
+_FILLERS = {
+    *("a", "an", "and", "are", "as", "for", "in", "is", "it", "of", "on", "one", "or", "that", "the", "to", "what")
+}
+_NOISE = ("names the run directory", "file name", "what differs from train.yaml", "see above", "as above")
+
+
+def _words(text):
+    return {word.removesuffix("s") for word in re.findall(r"[a-z]+|[0-9.]+", text.lower())}
+
+
+def missing_of_header(name, text):
+    """Returns what the header of an experiment lacks of what it shows, its command, the expected result, the time."""
+    header = re.match(r"# @package _global_\n((?:#.*\n)*)", text).group(1)
+    wanted = {
+        "what it shows": r"\A# (?!Run:)\S",
+        "the command": rf"^# Run: python experiments/train.py experiment={name}(\s|$)",
+        "the expected result": r"^# Expect: \S",
+        "the time": r"\b(seconds?|minutes?|hours?)\b",
+    }
+    return [what for what, pattern in wanted.items() if not re.search(pattern, header, re.MULTILINE)]
 
 
 def _relative(path):
@@ -199,17 +244,60 @@ def test_long_functions_are_found():
     assert long_functions("def f():\n" + nested + line * 56) == ["f: 57 of 121"]
 
 
-def test_configs_are_short_and_every_line_has_a_comment():
-    files = sorted((ROOT / "configs").rglob("*.yaml"))
-    assert files
-    texts = {_relative(path): path.read_text() for path in files}
-    assert {path: long for path, text in texts.items() if (long := len(text.splitlines())) > MAX_YAML} == {}
-    assert {path: lines for path, text in texts.items() if (lines := uncommented_lines(text))} == {}
+CONFIG_TEXTS = {path: path.read_text() for path in sorted((ROOT / "configs").rglob("*.yaml"))}
+# Files that choose and set what others offer; all other files offer options.
+CHOOSE = ("experiment", "world", "algorithm", "base", "tuned", "paper")
 
 
-def test_uncommented_lines_are_found():
-    text = "# @package _global_\na: 1\n# Two.\nb: 2\nc: 3\nd: 4  # Four.\n\n#\ne: '#5'\nf:  #\n"
-    assert uncommented_lines(text) == [2, 5, 9, 10]
+def test_configs_are_short():
+    assert CONFIG_TEXTS
+    long = {_relative(path): len(text.splitlines()) for path, text in CONFIG_TEXTS.items()}
+    assert {path: length for path, length in long.items() if length > MAX_YAML} == {}
+
+
+def test_every_option_is_documented_in_its_group():
+    groups = {}
+    for path, text in CONFIG_TEXTS.items():
+        folder = path.relative_to(ROOT / "configs").parts[0]
+        if folder not in CHOOSE:
+            groups.setdefault(folder, []).append(text)
+    assert {group: keys for group, texts in groups.items() if (keys := undocumented(texts))} == {}
+
+
+def test_no_comment_repeats_its_line():
+    assert {_relative(p): lines for p, text in CONFIG_TEXTS.items() if (lines := needless_comments(text))} == {}
+
+
+def test_every_experiment_says_what_it_shows_and_what_to_expect():
+    experiments = {path.stem: text for path, text in CONFIG_TEXTS.items() if path.parent.name == "experiment"}
+    assert experiments
+    assert {name: lacks for name, text in experiments.items() if (lacks := missing_of_header(name, text))} == {}
+
+
+def test_options_without_a_comment_are_found():
+    first = "# About all.\n_target_: a.b\nrate: 1 # per second\nsize: 2\n# In metres.\nlength: 3\nnested:\n  deep: 1\n"
+    assert undocumented([first]) == ["deep", "size"]
+    assert undocumented([first, "size: 5 # of a side\nnested: # both\n  deep: 2 # in a row\n"]) == []
+    assert undocumented(["hydra:\n  run:\n    dir: .\nwhen_quick: # seconds\n  rate: 1\nseed: 0\n"]) == ["seed"]
+
+
+def test_comments_that_say_nothing_are_found():
+    text = "seeds: 5 # the seeds\nname: x # names the run directory\nnum_envs: 4 # side by side\nsize: 3 # size 3\n"
+    assert needless_comments(text) == [1, 2, 4]
+
+
+def test_headers_that_lack_something_are_found():
+    header = (
+        "# @package _global_\n# Shows x.\n# Run: python experiments/train.py experiment=x\n# Expect: 5, in a minute.\n"
+    )
+    assert missing_of_header("x", header + "defaults:\n") == []
+    assert missing_of_header("y", header) == ["the command"]
+    assert missing_of_header("x", header.replace("minute", "moment").replace("Expect", "Hope")) == [
+        "the expected result",
+        "the time",
+    ]
+    nothing = missing_of_header("x", "# @package _global_\na: 1 # 2 minutes\n")
+    assert nothing == ["what it shows", "the command", "the expected result", "the time"]
 
 
 def test_nothing_is_called_utils():

@@ -108,10 +108,11 @@ def _marl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, floa
         values["ippo_spread/ratio_to_jaxmarl"] = ours / theirs
         compared = compare_returns(*returns)
         values |= {f"ippo_spread/{name}": value for name, value in compared.items()}
-    for experiment in settings.experiments:
-        facts = train_and_evaluate(compose(config_folder, f"experiment={experiment}", quick))
-        rows[experiment] = {name: facts[name] for name in ("per_second", "spread", "compile_seconds")}
-        values |= {f"{experiment}/{name}": value for name, value in facts.items() if name not in rows[experiment]}
+    for choices in settings.compositions:
+        composed = compose(config_folder, *choices.split(), quick)
+        facts = train_and_evaluate(composed)
+        rows[composed.name] = {name: facts[name] for name in ("per_second", "spread", "compile_seconds")}
+        values |= {f"{composed.name}/{name}": value for name, value in facts.items() if name not in rows[composed.name]}
     return rows, _flat(rows, "steps_per_second") | values
 
 
@@ -123,7 +124,7 @@ def _lm(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
         more_rows, more_values = _tokens(size, settings, config.repeats)
         rows, values = rows | more_rows, values | more_values
     for world in settings.worlds:
-        composed = compose(config_folder, f"experiment=grpo_{world}")
+        composed = compose(config_folder, f"world={world}", "algorithm=grpo")
         environment = hydra.utils.instantiate(composed.environment)
         subject = environment_subject(environment, level=composed.collector.level, **settings.rollout)
         rows |= measure([subject], config.repeats)

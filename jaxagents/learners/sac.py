@@ -67,7 +67,7 @@ def make_sac(
         policy_optimizer: an optax transformation.
         q_optimizer: an optax transformation, of the critics.
         temperature_optimizer: an optax transformation, of the logarithm of the temperature.
-        action_space: a bounded box.
+        action_space: a bounded box; actions of samples are those before their squashing.
         discount: gamma in [0, 1], per step.
         target_update_rate: share by which the target critics move per update, in (0, 1].
         target_entropy: in nats, of the action in its own units; null takes `D (log((high - low) / 2) - 1)` for D
@@ -270,13 +270,14 @@ def _temperature_loss(
 def _sample_actions(
     policy: Policy, axis_name: str | None, params: Params, key: Array, observation: PyTree
 ) -> tuple[Array, Array]:
-    """Draws actions `[B, A]` with log-probabilities `[B]`, one stream per global index of the sample."""
+    """Draws unsquashed actions `[B, A]` with log-probabilities `[B]`, one stream per global index of the sample."""
     batch_size = jax.tree.leaves(observation)[0].shape[0]
     carry, first = policy.initial_carry((batch_size,)), jnp.ones(batch_size, bool)
     _, distribution = act(policy, params, carry, observation, first=first)
     start = 0 if axis_name is None else jax.lax.axis_index(axis_name) * batch_size
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, start + jnp.arange(batch_size))
-    return jax.vmap(lambda distribution, key: distribution.sample_and_log_prob(key))(distribution, keys)
+    action = jax.vmap(lambda distribution, key: distribution.sample(key))(distribution, keys)
+    return action, distribution.log_prob(action)
 
 
 def _target(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxagents.types import Array
+from jaxagents.types import Array, Box, Discrete
 
 _MASKED_LOGIT = -1e9  # Finite, so that 0 * log(0) terms of entropies stay zero and gradients stay finite.
 _HERMITE_NODES, _HERMITE_WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
@@ -70,9 +70,22 @@ class Categorical:
         return jnp.sum(jnp.exp(log_probs) * (log_probs - other.log_probs()), axis=-1)
 
 
+def is_bounded(space: Discrete | Box) -> bool:
+    """Tells whether a space is a `Box` with finite bounds, whose actions policies squash."""
+    return isinstance(space, Box) and bool(np.isfinite(space.low) and np.isfinite(space.high))
+
+
+def squash(unsquashed: Array, *, low: float, high: float) -> Array:
+    """Computes `middle + half_range * tanh(unsquashed)` of the interval `[low, high]`, elementwise."""
+    return 0.5 * (high + low) + 0.5 * (high - low) * jnp.tanh(unsquashed)
+
+
 @struct.dataclass
 class TanhNormal:
     """A diagonal Gaussian squashed into a box: `a = middle + half_range * tanh(x)`, `x ~ N(loc, scale^2)`.
+
+    Actions are the `x`, from before the squashing, which `environments.squashing` does at the border of the
+    environment; probabilities are those of `a`. A float32 tanh is 1 above 9, so that `x` is not to be had from `a`.
 
     Attributes:
         loc: float32 `[..., D]`.
@@ -104,22 +117,18 @@ class TanhNormal:
         return jax.random.normal(key, self.loc.shape, self.loc.dtype)
 
     def transform(self, noise: Array) -> Array:
-        """Returns the action `[..., D]` that standard normal `noise` stands for (differentiable)."""
-        return self._squash(self.loc + self.scale * noise)
+        """Returns the unsquashed action `[..., D]` that standard normal `noise` stands for (differentiable)."""
+        return self.loc + self.scale * noise
 
     def sample(self, key: Array) -> Array:
-        """Draws actions `[..., D]`."""
+        """Draws unsquashed actions `[..., D]`."""
         return self.transform(self.noise(key))
 
-    def sample_and_log_prob(self, key: Array) -> tuple[Array, Array]:
-        """Draws actions `[..., D]` with log-probabilities `[...]`, exact also where tanh saturates."""
-        unsquashed = self.loc + self.scale * self.noise(key)
-        return self._squash(unsquashed), self._log_prob_of_unsquashed(unsquashed)
-
     def log_prob(self, action: Array) -> Array:
-        """Returns the log-density of `action` (`[..., D]`, inside the box), summed over D, `[...]`."""
-        unit = (action - 0.5 * (self.high + self.low)) / (0.5 * (self.high - self.low))
-        return self._log_prob_of_unsquashed(jnp.arctanh(jnp.clip(unit, -1 + 1e-6, 1 - 1e-6)))
+        """Returns the log-density of the squashed `action` (`[..., D]`, unsquashed), summed over D, `[...]`."""
+        standardised = (action - self.loc) / self.scale
+        log_density = -0.5 * standardised**2 - jnp.log(self.scale) - 0.5 * _LOG_2PI
+        return jnp.sum(log_density - self._log_slope(action), axis=-1)
 
     def entropy(self) -> Array:
         """Returns the differential entropy in nats, `[...]`: `H(x) + E[log |da/dx|]`, by 16-point quadrature.
@@ -135,8 +144,8 @@ class TanhNormal:
         return jnp.sum(0.5 + 0.5 * _LOG_2PI + jnp.log(self.scale) + log_slope, axis=-1)
 
     def mode(self) -> Array:
-        """Returns the action at the Gaussian's mean, `[..., D]`."""
-        return self._squash(self.loc)
+        """Returns the unsquashed action at the Gaussian's mean, `[..., D]`."""
+        return self.loc
 
     def kl_divergence(self, other: "TanhNormal") -> Array:
         """Returns `KL(self || other)`, `[...]`; the squashing is a bijection, so the Gaussians' divergence is exact."""
@@ -144,15 +153,7 @@ class TanhNormal:
         distance = (self.loc - other.loc) / other.scale
         return jnp.sum(0.5 * (ratio**2 + distance**2 - 1.0) - jnp.log(ratio), axis=-1)
 
-    def _squash(self, unsquashed: Array) -> Array:
-        return 0.5 * (self.high + self.low) + 0.5 * (self.high - self.low) * jnp.tanh(unsquashed)
-
     def _log_slope(self, unsquashed: Array) -> Array:
         # log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2 x)), stable for large |x|.
         log_tanh_slope = 2.0 * (float(np.log(2.0)) - unsquashed - jax.nn.softplus(-2.0 * unsquashed))
         return log_tanh_slope + float(np.log(0.5 * (self.high - self.low)))
-
-    def _log_prob_of_unsquashed(self, unsquashed: Array) -> Array:
-        standardised = (unsquashed - self.loc) / self.scale
-        log_density = -0.5 * standardised**2 - jnp.log(self.scale) - 0.5 * _LOG_2PI
-        return jnp.sum(log_density - self._log_slope(unsquashed), axis=-1)

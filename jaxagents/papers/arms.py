@@ -74,8 +74,8 @@ def compose_arm(
     if arm.target is not None:
         node = {**(paper.arguments or {}), **arm.target, **(arguments or {})}
         return Composed(name=arm.name, config=node, digest=config_hash(node))
-    wanted = [f"experiment={arm.experiment}", f"quick={str(quick).lower()}"]
-    config = resolve(compose(config_folder, *merge_overrides(wanted, list(arm.overrides), list(overrides))))
+    wanted = [*arm.overrides, f"quick={str(quick).lower()}"]
+    config = resolve(compose(config_folder, *merge_overrides(wanted, list(overrides))))
     first = next(iter(stage_configs(config)))
     if paper.start is not None and first != paper.start:
         raise ValueError(

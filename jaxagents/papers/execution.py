@@ -67,7 +67,7 @@ class Request:
 
 
 def make_request(config: Mapping[str, Any], paper: Paper, root: Path) -> Request:
-    """Makes a request of `configs/reproduce.yaml`.
+    """Makes a request of `configs/paper/reproduce.yaml`.
 
     Args:
         config: composed.

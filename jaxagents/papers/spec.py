@@ -1,4 +1,4 @@
-"""What `configs/paper/<id>.yaml` says: claim, arms, metric, expectations."""
+"""What `configs/paper/<family>/<id>.yaml` says: claim, arms, metric, expectations."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,11 @@ class Arm(NamedTuple):
 
     Attributes:
         name: of the arm.
-        experiment: option of `configs/experiment`; None for an arm with a `target`.
-        overrides: of the experiment.
+        overrides: of `configs/train.yaml`, such as "world=bandit"; none for an arm with a `target`.
         target: node with a `_target_`: `(seed) -> {metric: number, or list of numbers over training}`.
     """
 
     name: str
-    experiment: str | None
     overrides: tuple[str, ...] = ()
     target: dict[str, Any] | None = None
 
@@ -81,7 +79,7 @@ class Paper:
         metric: that of the verdict, see `arms.measure`.
         expect: committed before the results.
         minutes: on two cores, all arms and seeds.
-        experiment: of all arms, option of `configs/experiment`.
+        experiment: of all arms, option of `configs/experiment`; None where `overrides` name a world and an algorithm.
         overrides: of all arms.
         arguments: of all arms with a target; an arm's own come first, and those of a variant before them.
         higher_is_better: of `metric`.
@@ -127,12 +125,17 @@ class Paper:
             raise ValueError(f"`paper.budget` must be one of {', '.join(BUDGETS)}, got {self.budget!r}.")
 
 
+def paper_files(folder: str | Path) -> dict[str, Path]:
+    """Returns the file of every paper by its id, in order: `<folder>/<family>/<id>.yaml`."""
+    return {path.stem: path for path in sorted(Path(folder).glob("*/*.yaml"), key=lambda path: path.stem)}
+
+
 def load_paper(folder: str | Path, paper_id: str) -> Paper:
     """Reads a paper.
 
     Args:
         folder: `configs/paper`.
-        paper_id: name of the file without `.yaml`.
+        paper_id: name of the file without family and `.yaml`.
 
     Returns:
         The paper.
@@ -140,29 +143,14 @@ def load_paper(folder: str | Path, paper_id: str) -> Paper:
     Raises:
         ValueError: there is no such paper (the nearest ones are offered), or its file does not hold.
     """
-    require_known(folder, [f"paper={paper_id}"])
-    path = Path(folder) / f"{paper_id}.yaml"
+    files = paper_files(folder)
+    if paper_id not in files:
+        near = difflib.get_close_matches(paper_id, files, n=3, cutoff=0.4) or list(files)
+        raise ValueError(f"`paper` must be a file of configs/paper, got {paper_id!r}; try {' or '.join(near)}.")
     try:
-        paper = make_paper(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return make_paper({**yaml.safe_load(files[paper_id].read_text(encoding="utf-8")), "id": paper_id})
     except (ValueError, TypeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path.name}: {error}") from error
-    if paper.id != paper_id:
-        raise ValueError(f"{path.name}: `id` must be the name of the file, got {paper.id!r}.")
-    return paper
-
-
-def require_known(folder: str | Path, arguments: Sequence[str]) -> None:
-    """Refuses `paper=<id>` of an unknown paper among command-line arguments, before Hydra lists all options.
-
-    Raises:
-        ValueError: there is no such file in `folder`; the nearest ones are offered.
-    """
-    known = sorted(path.stem for path in Path(folder).glob("*.yaml"))
-    ids = [text for argument in arguments if argument.startswith("paper=") for text in argument[6:].split(",")]
-    for paper_id in ids:
-        if paper_id not in known:
-            near = difflib.get_close_matches(paper_id, known, n=3, cutoff=0.4) or known
-            raise ValueError(f"`paper` must be a file of configs/paper, got {paper_id!r}; try {' or '.join(near)}.")
+        raise ValueError(f"{files[paper_id].name}: {error}") from error
 
 
 def make_paper(values: Mapping[str, Any]) -> Paper:
@@ -208,16 +196,19 @@ def choose_arms(paper: Paper, names: Sequence[str] | None) -> list[Arm]:
 
 def _make_arm(name: str, node: Any, experiment: str | None, overrides: Sequence[str]) -> Arm:
     if isinstance(node, Mapping) and "_target_" in node:
-        return Arm(name=name, experiment=None, target=dict(node))
+        return Arm(name=name, target=dict(node))
     if isinstance(node, Mapping):
         unknown = set(node) - {"experiment", "overrides"}
         if unknown:
             raise ValueError(f"`arms.{name}` has no key {sorted(unknown)[0]!r}; try experiment or overrides.")
         experiment, node = node.get("experiment", experiment), node.get("overrides") or ()
-    if experiment is None:
-        raise ValueError(f"`arms.{name}` must have an experiment, of its own or of the paper, got none.")
-    own = _texts(f"arms.{name}", node or ())
-    return Arm(name=name, experiment=experiment, overrides=(*_texts("overrides", overrides or ()), *own))
+    own = (*_texts("overrides", overrides or ()), *_texts(f"arms.{name}", node or ()))
+    if experiment is None and not any(text.startswith("world=") for text in own):
+        raise ValueError(
+            f"`arms.{name}` must have an experiment, of its own or of the paper, got none; try one of "
+            "configs/experiment, or overrides with world=... and algorithm=..."
+        )
+    return Arm(name=name, overrides=own if experiment is None else (f"experiment={experiment}", *own))
 
 
 def _texts(name: str, values: Any) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxagents.environments.squashing import squash_actions
 from jaxagents.environments.vectorized import select_rows
 from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.policies.actor_critic import act
@@ -46,7 +47,7 @@ def make_evaluator(
             f"{environment.name!r}; wrap it in `against`."
         )
     bound = environment.max_steps if max_steps is None else max_steps
-    tracked = episode_statistics(environment)
+    tracked = episode_statistics(squash_actions(environment))
     agents = (environment.num_agents,) if environment.num_agents else ()
 
     def evaluate(params: Params, key: Array) -> dict[str, Array]:
@@ -107,6 +108,7 @@ def play_episode(
     Returns:
         States and time steps from the reset to the end.
     """
+    environment = squash_actions(environment)
     task_key, reset_key, run_key = jax.random.split(key, 3)
     agents = (environment.num_agents,) if environment.num_agents else ()
 

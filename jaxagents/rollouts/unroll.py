@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxagents.environments.squashing import squash_actions
 from jaxagents.environments.teams import require_agents
 from jaxagents.environments.vectorized import vectorize
 from jaxagents.environments.wrappers import episode_statistics
@@ -82,7 +83,7 @@ def make_rollout_collector(
             f"{environment.name!r}; wrap it in `alternating` or `against`."
         )
     require_agents(environment)
-    batch = vectorize(episode_statistics(environment), reset_pool=reset_pool, level=level)
+    batch = vectorize(episode_statistics(squash_actions(environment)), reset_pool=reset_pool, level=level)
     agents = (environment.num_agents,) if environment.num_agents else ()
 
     def init(key: Array, params: Params) -> RolloutState:

@@ -22,6 +22,7 @@ from jaxagents.training.config import (
     require_keywords,
 )
 from jaxagents.training.devices import Runner, axis_name_of, place, select_devices
+from jaxagents.training.fitting import require_fit, to_plain
 from jaxagents.training.program import make_program, over_seeds
 from jaxagents.types import Array, Environment, LanguagePolicy, Params, Policy
 
@@ -85,6 +86,9 @@ def resolve(config: DictConfig) -> dict[str, Any]:
     """Resolves a composed config to plain data.
 
     With `quick=true`, the `when_quick` section is merged over it.
+
+    Raises:
+        ValueError: something refers to an option that nothing has chosen.
     """
     config = config.copy()
     OmegaConf.set_struct(config, False)
@@ -92,7 +96,7 @@ def resolve(config: DictConfig) -> dict[str, Any]:
         config = OmegaConf.merge(config, config.when_quick)
     config.pop("when_quick")
     config.pop("hydra", None)
-    return OmegaConf.to_container(config, resolve=True)
+    return to_plain(config)
 
 
 def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Experiment:
@@ -190,6 +194,7 @@ def build_stage(
     evaluator = instantiate(OmegaConf.create(evaluation_config.pop("evaluator")))
     evaluation = make_section(EvaluationConfig, "evaluation", evaluation_config)
     environment = _instantiate("environment", config)
+    require_fit(config, environment)
     make_agent = _instantiate("learner", config)
     if tokenizer is not None:
         policy = partial(make_agent.keywords["policy"], tokenizer=lambda words: restore(tokenizer))

@@ -18,12 +18,16 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from jaxagents.training.composition import register_resolvers
+
 _TRACEBACK = "HYDRA_FULL_ERROR"
 _MISTAKES = (ValueError, FileNotFoundError, NotADirectoryError, HydraException, OmegaConfBaseException)
 _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
 
 
-def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
+def command(
+    config_name: str, *, folder: str = "configs"
+) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
     """Makes the main of a script in `experiments/` of a function of the composed config.
 
     What a user can mend is said in one line on stderr: exit code 2 for a mistake in the arguments, 1 for a run that
@@ -32,7 +36,8 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callab
     code is 1 when any did.
 
     Args:
-        config_name: of the file in `configs/`.
+        config_name: of the file.
+        folder: that holds it, from the root of the repository.
 
     Returns:
         The decorator.
@@ -50,7 +55,8 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callab
             with _errors_in_one_line(show_traceback):
                 task(config)
 
-        start = hydra.main(version_base="1.3", config_path="../configs", config_name=config_name)(run_job)
+        register_resolvers()
+        start = hydra.main(version_base="1.3", config_path=f"../{folder}", config_name=config_name)(run_job)
 
         @wraps(task)
         def main() -> None:

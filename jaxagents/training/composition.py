@@ -1,9 +1,26 @@
-"""Composing experiments outside of their script."""
+"""Composing runs outside of their script, and what they are called."""
 
 from pathlib import Path
 
 import hydra
-from omegaconf import DictConfig
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+
+def run_name() -> str:
+    """Returns what a run is called by the options that were chosen: `ppo_tmaze`, of the experiment if there is one.
+
+    Returns:
+        The experiment, or else `<algorithm>_<world>`, where a learner and an environment stand for those not chosen.
+    """
+    choices = HydraConfig.get().runtime.choices
+    pair = f"{choices.algorithm or choices.learner}_{choices.world or choices.environment}"
+    return choices.experiment or pair
+
+
+def register_resolvers() -> None:
+    """Makes `${run_name:}` of `configs/train.yaml` known; to be called before Hydra composes."""
+    OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
 def compose(config_folder: str | Path, *overrides: str) -> DictConfig:
@@ -11,14 +28,21 @@ def compose(config_folder: str | Path, *overrides: str) -> DictConfig:
 
     Args:
         config_folder: holds `train.yaml`.
-        *overrides: such as "experiment=grpo_bandit".
+        *overrides: such as "world=frozenlake", "algorithm=dapo".
 
     Returns:
         The config.
     """
+    register_resolvers()
     hydra.core.global_hydra.GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(Path(config_folder).resolve()), version_base="1.3"):
-        return hydra.compose("train", list(overrides))
+        config = hydra.compose("train", list(overrides), return_hydra_config=True)
+    HydraConfig.instance().set_config(config)
+    OmegaConf.set_struct(config, False)
+    config.name = config.name  # Named by the choices of now.
+    config.pop("hydra")
+    OmegaConf.set_struct(config, True)
+    return config
 
 
 def merge_overrides(*lists: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxagents.environments.squashing import squash_action
 from jaxagents.language.conversation import make_answer
 from jaxagents.policies.actor_critic import act
 from jaxagents.training.build import Experiment, Stage, build, load_config
@@ -208,6 +209,7 @@ def make_act(policy: Policy, environment: Environment) -> Callable[..., tuple[Ar
             policy, params, carry, add_batch(observation), first=first, action_mask=add_batch(action_mask)
         )
         action = distribution.mode() if key is None else distribution.sample(key)
+        action = squash_action(action, environment.action_space)
         return (action, carry) if batch else jax.tree.map(lambda leaf: leaf[0], (action, carry))
 
     def act_once(

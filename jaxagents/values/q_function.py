@@ -1,6 +1,5 @@
 """Action values: of all actions of a discrete space, or twice of one continuous action."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxagents.networks.heads import DuelingHead, ValueHead
+from jaxagents.ops.distributions import is_bounded
 from jaxagents.types import Array, Box, Discrete, Params, PyTree
 
 
@@ -18,7 +18,8 @@ class QFunction(NamedTuple):
     Attributes:
         init: `(key) -> params`.
         apply: discrete actions: `(params, observation [..., *shape]) -> [..., A]`;
-            continuous actions: `(params, observation [..., D], action [..., A]) -> [2, ...]`, two independent values.
+            continuous actions: `(params, observation [..., D], action [..., A]) -> [2, ...]`, two independent values;
+            actions are those of policies, before their squashing.
     """
 
     init: Callable[[Array], Params]
@@ -62,7 +63,7 @@ def make_q_function(
 def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module) -> QFunction:
     """Makes two values of one continuous action, which differ in their initial parameters only.
 
-    The encoder sees the observation and the action, scaled to `[-1, 1]`, in one vector.
+    The encoder sees the observation and the squashed action, `tanh(action)`, in one vector.
 
     Args:
         observation_space: a vector.
@@ -81,14 +82,12 @@ def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if not isinstance(space, Box) or len(space.shape) != 1:
             raise ValueError(f"`{name}` must be a Box of rank 1, got {space}; flatten it or try `make_q_function`.")
-    if not (math.isfinite(action_space.low) and math.isfinite(action_space.high)):
+    if not is_bounded(action_space):
         raise ValueError(f"`action_space` must be bounded, got {action_space}; clip the actions.")
-    middle = 0.5 * (action_space.high + action_space.low)
-    half_range = 0.5 * (action_space.high - action_space.low)
     head = ValueHead()
 
     def join(observation: Array, action: Array) -> Array:
-        return jnp.concatenate([observation.astype(jnp.float32), (action - middle) / half_range], axis=-1)
+        return jnp.concatenate([observation.astype(jnp.float32), jnp.tanh(action)], axis=-1)
 
     def init_one(key: Array) -> Params:
         encoder_key, head_key = jax.random.split(key)

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from hydra import compose, initialize_config_dir
 
+from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -58,6 +58,5 @@ def run_dir(call_main, tmp_path_factory):
 def language_run_dir(tmp_path_factory):
     """Directory of a finished run of a language policy."""
     path = tmp_path_factory.mktemp("runs") / "language"
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        run(compose("train", [*TINY_LANGUAGE]), path)
+    run(compose(ROOT / "configs", *TINY_LANGUAGE), path)
     return path

@@ -1,4 +1,4 @@
-"""Every experiment runs from its config to its report, in quick mode."""
+"""Every experiment, and every world with every algorithm that fits it, runs from its config to its report."""
 
 import json
 import math
@@ -6,13 +6,28 @@ import pathlib
 
 import jax
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException
 
 from jaxagents.reporting.loggers import read_metrics
+from jaxagents.training.build import build, resolve, stage_configs
+from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
-EXPERIMENTS = sorted(path.stem for path in (CONFIGS / "experiment").glob("*.yaml"))
+LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
+TEAMS = ("dqn", "ppo", "qmix", "vdn")
+# World -> the algorithms that fit it.
+PAIRS = {
+    **dict.fromkeys(("arithmetic", "bandit", "frozenlake", "household", "sokoban"), LANGUAGE),
+    **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), ("ppo", "reinforce", "sft")),  # One game of every deal.
+    **dict.fromkeys(("breakout", "cartpole"), ("dqn", "ppo")),
+    **dict.fromkeys(("pendulum", "reacher"), ("ppo", "sac")),
+    **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
+    **dict.fromkeys(("smax_3m", "tmaze"), ("ppo",)),  # Policies with memory.
+}
+EXPERIMENTS = {path.stem: [f"experiment={path.stem}"] for path in sorted((CONFIGS / "experiment").glob("*.yaml"))}
+COMPOSED = {f"{a}_{world}": [f"world={world}", f"algorithm={a}"] for world, names in PAIRS.items() for a in names}
+EVERYTHING = COMPOSED | EXPERIMENTS
 
 
 @pytest.fixture(autouse=True)
@@ -22,11 +37,65 @@ def _forget_programs():
     jax.clear_caches()
 
 
+def test_every_world_and_algorithm_is_in_the_table():
+    assert {path.stem for path in (CONFIGS / "world").glob("*.yaml")} == set(PAIRS)
+    algorithms = {path.stem for path in (CONFIGS / "algorithm").glob("*.yaml")}
+    assert algorithms == {name for names in PAIRS.values() for name in names} | {"mansa"}  # In worlds of calls.
+    for path in (CONFIGS / "tuned" / "pair").glob("*.yaml"):
+        assert any(path.stem == f"{world}_{name}" for world in PAIRS for name in algorithms), path.stem
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_it_composes_under_its_name(name):
+    config = resolve(compose(CONFIGS, *EVERYTHING[name], "quick=true"))
+    assert config["name"] == name and config["run_dir"].startswith(f"runs/{name}/")
+    for stage in stage_configs(config).values():
+        assert stage["training"]["total_steps"] <= 2048 and stage["environment"]["_target_"]
+
+
+def test_what_is_tuned_for_a_pair_is_there_in_this_pair_alone():
+    tuned, other = (resolve(compose(CONFIGS, "world=cartpole", f"algorithm={name}")) for name in ("dqn", "ppo"))
+    assert (tuned["training"]["total_steps"], tuned["collector"]["num_envs"]) == (60_000, 8)
+    assert (other["training"]["total_steps"], other["collector"]["num_envs"]) == (500_000, 4)
+
+
+@pytest.mark.parametrize("environment", ["cartpole", "tmaze", "gridworld", "mpe_spread"])
+def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
+    config = resolve(compose(CONFIGS, f"environment={environment}", "quick=true"))
+    assert config["name"] == f"ppo_{environment}"
+    assert build(config).stages[0].environment.text is None
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        (["world=frozenlake", "algorithm=dqn"], "`environment` must be of arrays .*, got frozenlake, .* in words; try"),
+        (["world=frozenlake", "algorithm=sac"], "`environment` must be of arrays .*, got frozenlake, .* in words; try"),
+        (["environment=frozenlake"], "`environment` must be of arrays .*, got frozenlake, .* in words; try"),
+        (["world=frozenlake"], "`advantage` must be chosen for `learner.advantage`, got nothing; .* algorithm=grpo"),
+        (["world=cartpole", "algorithm=grpo"], "`environment` must be in words .*, got CartPole-v1; try"),
+        (["world=cartpole", "algorithm=sft"], "`warm_start` must be chosen for .*, got nothing"),
+        (["world=cartpole", "algorithm=sac"], "`action_space` must be a Box of rank 1, got Discrete"),
+        (["world=pendulum", "algorithm=dqn"], "`action_space` must be Discrete, got Box"),
+        (["world=cartpole", "algorithm=qmix"], "`num_agents` must be at least 1, got 0; try `learner=dqn`"),
+        (["world=spread", "algorithm=mansa"], "`environment` must have actions that call the central learner"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_one_line(choices, message):
+    with pytest.raises(ValueError, match=message) as told:
+        build(resolve(compose(CONFIGS, *choices, "quick=true")))
+    assert "\n" not in str(told.value)
+
+
+def test_a_policy_with_memory_has_no_q_function():
+    with pytest.raises(ConfigCompositionException, match="Could not find 'value/q_lru'"):
+        compose(CONFIGS, "world=tmaze", "algorithm=dqn")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", EVERYTHING)
 def test_it_trains_evaluates_and_reports(name, tmp_path):
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("train", [f"experiment={name}", "quick=true", "devices.compilation_cache=null"])
+    config = compose(CONFIGS, *EVERYTHING[name], "quick=true", "devices.compilation_cache=null")
     result = run(config, tmp_path)
     assert (result["experiment"], result["run_dir"]) == (name, str(tmp_path))
     assert json.loads((tmp_path / "result.json").read_text())["evaluation"] == result["evaluation"]

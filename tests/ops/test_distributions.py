@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from jaxagents.ops.distributions import Categorical, TanhNormal
+from jaxagents.ops.distributions import Categorical, TanhNormal, squash
 
 KEY = jax.random.key(0)
 LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.25])) + 3.0
@@ -97,7 +97,7 @@ def test_samples_are_the_transform_of_noise_that_depends_on_shapes_only():
     noise = TanhNormal(loc=jnp.zeros(2), scale=jnp.ones(2)).noise(KEY)
     np.testing.assert_array_equal(normal.sample(KEY), normal.transform(noise))
     np.testing.assert_array_equal(normal.transform(jnp.zeros(2)), normal.mode())
-    np.testing.assert_allclose(normal.transform(jnp.array([1.0, -0.5])), np.tanh([0.8, -2.0]), rtol=1e-6)
+    np.testing.assert_allclose(normal.transform(jnp.array([1.0, -0.5])), [0.8, -2.0], rtol=1e-6)
 
 
 LOW, HIGH = -1.0, 3.0
@@ -111,8 +111,21 @@ def test_tanh_normal_log_prob_is_the_change_of_variables():
     loc, scale, action = np.array([0.2, -0.5]), np.array([0.7, 1.3]), np.array([1.9, -0.4])
     unit = (action - 1.0) / 2.0
     expected = stats.norm.logpdf(np.arctanh(unit), loc, scale) - np.log(2.0 * (1.0 - unit**2))
-    actual = tanh_normal(loc, scale).log_prob(jnp.asarray(action, jnp.float32))
-    np.testing.assert_allclose(actual, expected.sum(), rtol=1e-5)
+    unsquashed = jnp.asarray(np.arctanh(unit), jnp.float32)
+    np.testing.assert_allclose(tanh_normal(loc, scale).log_prob(unsquashed), expected.sum(), rtol=1e-5)
+    np.testing.assert_allclose(squash(unsquashed, low=LOW, high=HIGH), action, rtol=1e-5)
+
+
+@pytest.mark.parametrize("loc", [10.0, -10.0, 7.3, 40.0])
+def test_log_probs_are_exact_where_tanh_is_one(loc):
+    """At the mean of N(10, 0.1^2) in a box from -1 to 1: 1.384 of the Gaussian minus log(1 - tanh(10)^2) = -18.61."""
+    distribution = TanhNormal(loc=jnp.array([loc]), scale=jnp.array([0.1]))
+    expected = -0.5 * np.log(2 * np.pi) - np.log(0.1) + 2.0 * (abs(loc) - np.log(2.0))
+    np.testing.assert_allclose(distribution.log_prob(distribution.mode()), expected, rtol=1e-5)
+    # The gradient moves the location towards an action beyond it, on either side.
+    for beyond in (-0.05, 0.05):
+        log_prob = lambda moved, beyond=beyond: distribution.replace(loc=moved).log_prob(distribution.loc + beyond)  # noqa: E731
+        np.testing.assert_allclose(jax.grad(log_prob)(distribution.loc), [beyond / 0.1**2], rtol=1e-4)
 
 
 @pytest.mark.parametrize(("loc", "scale"), [(0.0, 0.5), (0.8, 1.0), (-1.0, 0.3)])
@@ -121,11 +134,12 @@ def test_tanh_normal_density_integrates_to_one_and_to_its_moments(loc, scale):
     distribution = tanh_normal(np.full((cells, 1), loc), np.full((cells, 1), scale))
     # The midpoints of equal cells of the box; the density vanishes at both ends.
     action = LOW + (HIGH - LOW) * (np.arange(cells) + 0.5) / cells
-    log_prob = distribution.log_prob(jnp.asarray(action, jnp.float32)[:, None])
+    unsquashed = np.arctanh((action - 1.0) / 2.0)
+    log_prob = distribution.log_prob(jnp.asarray(unsquashed, jnp.float32)[:, None])
     mass = np.exp(np.asarray(log_prob, np.float64)) * (HIGH - LOW) / cells
     np.testing.assert_allclose(mass.sum(), 1.0, atol=1e-4)
     np.testing.assert_allclose(-(mass * np.asarray(log_prob)).sum(), distribution.entropy()[0], atol=1e-3)
-    samples = np.asarray(distribution.sample(KEY))
+    samples = np.asarray(squash(distribution.sample(KEY), low=LOW, high=HIGH))
     deviation = np.sqrt((mass * action**2).sum() - (mass * action).sum() ** 2)
     np.testing.assert_allclose(samples.mean(), (mass * action).sum(), atol=4 * deviation / np.sqrt(cells))
     assert samples.min() >= LOW and samples.max() <= HIGH
@@ -167,24 +181,13 @@ def test_tanh_normal_divergence_is_that_of_the_gaussians():
     assert float(first.kl_divergence(first)) == 0.0
 
 
-def test_sample_and_log_prob_agree_also_where_tanh_saturates():
-    distribution = repeated(tanh_normal([0.1, -0.4], [0.5, 1.0]), 50)
-    action, log_prob = distribution.sample_and_log_prob(KEY)
-    np.testing.assert_array_equal(action, distribution.sample(KEY))
-    np.testing.assert_allclose(log_prob, distribution.log_prob(action), rtol=1e-3, atol=1e-3)
-
-    def saturated(loc):
-        action, log_prob = tanh_normal(loc, jnp.array([0.5])).sample_and_log_prob(KEY)
-        return log_prob + tanh_normal(loc, jnp.array([0.5])).log_prob(jnp.array([HIGH])), action
-
-    (log_prob, action), gradient = jax.jit(jax.value_and_grad(saturated, has_aux=True))(jnp.array([30.0]))
-    assert float(action[0]) == HIGH and np.isfinite(log_prob) and np.all(np.isfinite(gradient))
-
-
 def test_gradient_of_a_sample_flows_to_loc_and_scale():
     noise = jnp.array([0.5])
-    squash = lambda loc, scale: tanh_normal(loc, scale).transform(noise)[0]  # noqa: E731
-    to_loc, to_scale = jax.grad(squash, (0, 1))(jnp.array([0.2]), jnp.array([0.6]))
+
+    def act(loc, scale):
+        return squash(tanh_normal(loc, scale).transform(noise)[0], low=LOW, high=HIGH)
+
+    to_loc, to_scale = jax.grad(act, (0, 1))(jnp.array([0.2]), jnp.array([0.6]))
     np.testing.assert_allclose(to_loc, [2.0 * (1.0 - np.tanh(0.5) ** 2)], rtol=1e-5)
     np.testing.assert_allclose(to_scale, 0.5 * to_loc, rtol=1e-6)
 

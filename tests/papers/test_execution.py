@@ -22,7 +22,7 @@ from jaxagents.papers.arms import (
 from jaxagents.papers.curves import gather_arms, write_paper_curves
 from jaxagents.papers.execution import Request, reproduce
 from jaxagents.papers.pages import write_paper_report
-from jaxagents.papers.spec import load_paper, make_paper
+from jaxagents.papers.spec import load_paper, make_paper, paper_files
 from jaxagents.papers.starts import prepare_start, start_digest
 from jaxagents.papers.store import read_results, write_results
 from jaxagents.reporting.tables import print_paper
@@ -30,7 +30,7 @@ from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.launch import run
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
-IDS = sorted(path.stem for path in (CONFIGS / "paper").glob("*.yaml"))
+IDS = list(paper_files(CONFIGS / "paper"))
 STUDY = """
 calls = []
 

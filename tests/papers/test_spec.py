@@ -6,19 +6,19 @@ import pytest
 import yaml
 
 from jaxagents.papers.arms import compose_arm
-from jaxagents.papers.spec import Expectation, choose_arms, load_paper, make_paper, require_known
+from jaxagents.papers.spec import Expectation, choose_arms, load_paper, make_paper, paper_files
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
-IDS = sorted(path.stem for path in (CONFIGS / "paper").glob("*.yaml"))
+IDS = list(paper_files(CONFIGS / "paper"))
 PAPER = """
 id: p
 title: t
 claim: c
-experiment: grpo_bandit
+experiment: lm_frozenlake
 overrides: ["training.total_steps=64"]
 arms:
   treatment: ["loss=plain"]
-  other: {experiment: rloo_bandit, overrides: ["loss=cispo"]}
+  other: {experiment: spa_frozenlake, overrides: ["loss=cispo"]}
   study: {_target_: math.prod, number: 3}
   baseline: []
 metric: success
@@ -42,9 +42,9 @@ def changed(**changes):
 def test_a_paper_is_read():
     paper = make_paper(yaml.safe_load(PAPER))
     treatment, other, study, baseline = paper.arms
-    assert treatment[:3] == ("treatment", "grpo_bandit", ("training.total_steps=64", "loss=plain"))
-    assert other[:3] == ("other", "rloo_bandit", ("training.total_steps=64", "loss=cispo"))
-    assert study.target == {"_target_": "math.prod", "number": 3} and baseline.overrides == paper.overrides
+    assert treatment[:2] == ("treatment", ("experiment=lm_frozenlake", "training.total_steps=64", "loss=plain"))
+    assert other[:2] == ("other", ("experiment=spa_frozenlake", "training.total_steps=64", "loss=cispo"))
+    assert study.target == {"_target_": "math.prod", "number": 3} and baseline.overrides[1:] == paper.overrides
     assert paper.expect == (
         Expectation("success", "lower", ("treatment", "baseline"), 0.05, 0.9),
         Expectation("std(train/entropy)", "higher", ("other", "start"), 0.0, 0.95),
@@ -82,20 +82,22 @@ def test_refused(changes, message):
 
 
 def test_a_wrong_file_is_named(tmp_path):
-    (tmp_path / "q.yaml").write_text(PAPER)
-    with pytest.raises(ValueError, match=r"q.yaml: `id` must be the name of the file, got 'p'"):
+    (tmp_path / "family").mkdir()
+    (tmp_path / "family" / "q.yaml").write_text(PAPER + "budgets: 1")
+    with pytest.raises(ValueError, match="q.yaml: `paper` has no key 'budgets'"):
         load_paper(tmp_path, "q")
-    (tmp_path / "q.yaml").write_text("id: [")
+    (tmp_path / "family" / "q.yaml").write_text("title: [")
     with pytest.raises(ValueError, match="q.yaml: while parsing"):
         load_paper(tmp_path, "q")
 
 
 def test_the_nearest_papers_are_offered(tmp_path):
     for name in ("gigpo", "nft", "spin"):
-        (tmp_path / f"{name}.yaml").touch()
-    require_known(tmp_path, ["quick=true", "paper=gigpo,spin"])
+        (tmp_path / name[0]).mkdir()
+        (tmp_path / name[0] / f"{name}.yaml").write_text(PAPER)
+    assert load_paper(tmp_path, "spin").id == "spin"
     with pytest.raises(ValueError, match="`paper` must be a file of configs/paper, got 'gipo'; try gigpo.$"):
-        require_known(tmp_path, ["paper=nft,gipo"])
+        load_paper(tmp_path, "gipo")
     with pytest.raises(ValueError, match="try gigpo or nft or spin"):
         load_paper(tmp_path, "zzz")
 
@@ -117,3 +119,7 @@ def test_every_arm_of_every_paper_composes(paper_id):
         assert len({arm.digest for arm in arms}) == len(arms), "Two arms are the same."
     assert paper.seeds >= 3 or paper.deterministic
     assert paper.minutes > 0
+
+
+def test_ids_are_unique_over_families():
+    assert len(IDS) == len(list((CONFIGS / "paper").glob("*/*.yaml"))) > 0

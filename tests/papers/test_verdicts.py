@@ -22,7 +22,7 @@ PAPER = {
     "title": "t",
     "claim": "c",
     "minutes": 1,
-    "experiment": "grpo_bandit",
+    "experiment": "lm_frozenlake",
     "arms": {"a": [], "b": []},
     "metric": "success",
     "expect": [{"better": "a", "worse": "b", "margin": 0.1}],

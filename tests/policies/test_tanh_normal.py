@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.environments.squashing import squash_action
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import act
 from jaxagents.policies.tanh_normal import make_tanh_normal_policy
@@ -19,9 +20,9 @@ def test_location_and_scale_depend_on_the_state_and_actions_stay_in_the_box():
     assert distribution.loc.shape == distribution.scale.shape == (64, 2)
     assert np.all(np.std(distribution.loc, axis=0) > 0.0) and np.all(np.std(distribution.scale, axis=0) > 0.0)
     np.testing.assert_allclose(distribution.scale, 0.5, atol=0.05)
-    action = distribution.sample(jax.random.key(2))
+    action = squash_action(distribution.sample(jax.random.key(2)), Box((2,), 1.0, 5.0))
     assert np.all((action > 1.0) & (action < 5.0))
-    np.testing.assert_allclose(distribution.mode(), 3.0, atol=0.2)
+    np.testing.assert_allclose(squash_action(distribution.mode(), Box((2,), 1.0, 5.0)), 3.0, atol=0.2)
 
 
 @pytest.mark.parametrize("space", [Discrete(2), Box((2, 2), -1.0, 1.0)])

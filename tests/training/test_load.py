@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
 
 from jaxagents.environments import tmaze
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_policy
 from jaxagents.training.checkpoints.manager import open_checkpoints
+from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy, load_stage, make_act
 
@@ -29,8 +29,7 @@ TINY = (
 
 
 def train(path, *overrides):
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        run(compose("train", [*TINY, *overrides]), path)
+    run(compose(CONFIGS, *TINY, *overrides), path)
     return path
 
 

@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import hydra
 import jax
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from jaxagents.reporting.loggers import read_metrics
 from jaxagents.training import loop
 from jaxagents.training.build import build, resolve
 from jaxagents.training.checkpoints.manager import open_checkpoints
+from jaxagents.training.composition import compose as compose_run
 from jaxagents.training.launch import run
 
 ROOT = Path(__file__).parents[2]
@@ -44,8 +44,7 @@ TINY = (
 
 
 def compose(*overrides):
-    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return hydra.compose("train", [*TINY, "devices.compilation_cache=null", *overrides])
+    return compose_run(ROOT / "configs", *TINY, "devices.compilation_cache=null", *overrides)
 
 
 def rows_without_time(run_dir):
@@ -198,9 +197,8 @@ def test_every_episode_that_is_played_counts_in_the_budget(tmp_path):
         "collector.max_rounds=3",
         "when_quick.training.total_steps=96",
     ]
-    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        dapo = ["experiment=dapo_bandit", "quick=true", "stages=[]", "devices.compilation_cache=null"]
-        config = hydra.compose("train", [*quiet, *dapo, "logging.transcripts=false", *settings])
+    dapo = ["world=bandit", "algorithm=dapo", "quick=true", "stages=[]", "devices.compilation_cache=null"]
+    config = compose_run(ROOT / "configs", *quiet, *dapo, "logging.transcripts=false", *settings)
     result = run(config, tmp_path)
     trained = [(row["update"], row["step"]) for row in rows_without_time(tmp_path) if "rollout/rounds" in row]
     assert trained == [(1, 48), (2, 96)] and result["steps"] == 96
@@ -289,8 +287,7 @@ def test_a_group_without_an_option_is_refused(tmp_path):
 
 
 def test_what_an_experiment_sets_for_another_world_is_refused(tmp_path):
-    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        config = hydra.compose("train", ["environment=bandit", "devices.compilation_cache=null"])
+    config = compose_run(ROOT / "configs", "experiment=lm_frozenlake", "environment=bandit")
     with pytest.raises(ValueError, match=r"bandit.make_environment takes, got sizes, .* out: ~environment.sizes ~env"):
         run(config, tmp_path)
 
@@ -337,7 +334,6 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path):
         process.wait()
     subprocess.run(command(tmp_path / "killed"), cwd=ROOT, check=True, capture_output=True)
     assert rows_without_time(tmp_path / "killed") == rows_without_time(tmp_path / "straight")
-    with hydra.initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        config = hydra.compose("train", overrides)
+    config = compose_run(ROOT / "configs", *overrides)
     wanted, actual = last_state(tmp_path / "straight", config), last_state(tmp_path / "killed", config)
     assert (wanted.step, bits(wanted.state)) == (actual.step, bits(actual.state))

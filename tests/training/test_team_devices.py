@@ -17,18 +17,18 @@ pytestmark = pytest.mark.slow
 # Few updates: rounding that flips an action in a battle makes another battle of it.
 @pytest.mark.parametrize("mode", ["pmap", "sharded"])
 @pytest.mark.parametrize(
-    ("experiment", "num_updates", "overrides"),
+    ("choices", "num_updates", "overrides"),
     [
-        ("ippo_spread", 2, ()),
-        ("mappo_smax_3m", 2, ()),
-        ("qmix_two_step_game", 128, (SHARDS,)),
-        ("mansa_two_step_game", 40, (SHARDS, "learner.buffer.min_size=512")),
+        (("experiment=ippo_spread",), 2, ()),
+        (("experiment=mappo_smax_3m",), 2, ()),
+        (("world=two_step_game", "algorithm=qmix"), 128, (SHARDS,)),
+        (("experiment=mansa_two_step_game",), 40, (SHARDS, "learner.buffer.min_size=512")),
     ],
 )
-def test_the_run_of_a_team_does_not_depend_on_devices(experiment, num_updates, overrides, mode):
+def test_the_run_of_a_team_does_not_depend_on_devices(choices, num_updates, overrides, mode):
     told = []
     for choice in (["devices=jit"], [f"devices={mode}", "devices.num_devices=2"]):
-        config = compose(CONFIGS, f"experiment={experiment}", *QUICK, *overrides, *choice)
+        config = compose(CONFIGS, *choices, *QUICK, *overrides, *choice)
         runner = build(resolve(config)).stages[0].runner
         _, metrics = runner.run(runner.init(3), num_updates)
         told.append({name: np.asarray(value) for name, value in metrics.items()})

@@ -46,14 +46,16 @@ def test_each_twin_learns_from_its_own_value():
     assert any(np.any(leaf[0] != 0.0) for leaf in jax.tree.leaves(gradient))
 
 
-def test_actions_are_scaled_to_the_unit_box():
+def test_actions_are_seen_squashed():
+    """What the environment does not tell apart, the values do not: all actions far out are its bound."""
     observation = jnp.array([[0.3, -0.2]])
     unit = make_twin_q(Box((2,)), Box((1,), -1.0, 1.0), encoder=MLP((4,)))
     wide = make_twin_q(Box((2,)), Box((1,), 10.0, 30.0), encoder=MLP((4,)))
     params = unit.init(jax.random.key(0))
-    np.testing.assert_allclose(
-        wide.apply(params, observation, jnp.array([[25.0]])), unit.apply(params, observation, jnp.array([[0.5]]))
-    )
+    far, further = (unit.apply(params, observation, jnp.array([[action]])) for action in (20.0, 1000.0))
+    np.testing.assert_array_equal(far, further)
+    np.testing.assert_array_equal(wide.apply(params, observation, jnp.array([[20.0]])), far)
+    assert np.all(np.abs(far - unit.apply(params, observation, jnp.array([[-20.0]]))) > 1e-4)
 
 
 @pytest.mark.parametrize(
