@@ -16,7 +16,7 @@ from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_o
 from jaxagents.learners.scoring import score_episodes
 from jaxagents.learners.slots import Numbers, Slot, assign_credit, bind, fields_read, memory_of, numbers_of, remember
 from jaxagents.learners.token_batches import TokenBatch, importance_of, make_token_view
-from jaxagents.learners.token_losses import fields_of_losses, token_loss
+from jaxagents.learners.token_losses import fields_of_losses, token_loss, zero_where_uncounted
 from jaxagents.ops.checks import require_positive
 from jaxagents.ops.group_filters import keep_all
 from jaxagents.ops.minibatches import block_size, shuffled_minibatches
@@ -198,7 +198,9 @@ def make_policy_gradient(
             metrics = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics)
             summaries = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), summaries)
         memory = remember(slots, state.memory, noted | summaries, axis_name=axis_name)
-        return state.replace(params=carry[0], opt_state=carry[1], memory=memory), metrics | described
+        return state.replace(params=carry[0], opt_state=carry[1], memory=memory), zero_where_uncounted(
+            metrics | described
+        )
 
     return Learner(init=init, update=update)
 

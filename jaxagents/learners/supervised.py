@@ -13,6 +13,7 @@ from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.token_batches import make_token_view
+from jaxagents.learners.token_losses import zero_where_uncounted
 from jaxagents.losses.aggregation import token_mean
 from jaxagents.policies.contexts import Rows, fold, score_tokens, to_rows
 from jaxagents.types import (
@@ -124,7 +125,7 @@ def make_supervised(
         params, opt_state, metrics["gradient_norm"] = descend(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        return SupervisedState(params=params, opt_state=opt_state), metrics
+        return SupervisedState(params=params, opt_state=opt_state), zero_where_uncounted(metrics)
 
     return Learner(init=init, update=update)
 

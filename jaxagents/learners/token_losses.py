@@ -11,7 +11,7 @@ from jaxagents.losses.policy_gradient import approximate_kl
 from jaxagents.losses.value import squared_loss
 from jaxagents.ops.sequences import mean_log_ratio
 from jaxagents.policies.contexts import EVERYTHING, score_tokens
-from jaxagents.types import Array, LanguageModel, Layout, Mean, Params, PyTree, TokenView
+from jaxagents.types import Array, LanguageModel, Layout, Mean, Metrics, Params, PyTree, TokenView
 
 
 def token_loss(
@@ -62,3 +62,11 @@ def fields_of_losses(bound: Mapping[str, Slot], view: TokenView) -> frozenset[st
     shapes = shapes.replace(log_prob=floats, entropy=floats, sequence_log_ratio=floats)
     names = ["loss", *named(bound, "regularizer/")]
     return fields_read(lambda view: [bound[name](view) for name in names], shapes)[0]
+
+
+def zero_where_uncounted(metrics: Metrics) -> Metrics:
+    """Makes means over nothing zero: a batch of which nothing counts must not look like a run that diverged."""
+    return {
+        name: x.replace(count=jnp.where(x.count > 0.0, x.count, 1.0)) if isinstance(x, Mean) else x
+        for name, x in metrics.items()
+    }

@@ -148,6 +148,7 @@ def test_groups_that_fared_alike_are_left_out(markov):
         learner_of(policy, group_filter=informative_groups), params, alike.replace(reward=alike.reward * 0)
     )
     assert largest(difference(params, nothing.params)) == 0.0 and float(metrics["loss"]) == 0.0
+    assert all(np.isfinite(getattr(metric, "value", metric)) for metric in metrics.values())
 
 
 def test_rewards_are_shaped_before_they_are_credited(markov):
