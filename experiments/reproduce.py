@@ -6,7 +6,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from jaxagents.papers.curves import write_paper_curves
-from jaxagents.papers.execution import make_request, reproduce
+from jaxagents.papers.execution import reproduce
+from jaxagents.papers.plan import make_request
 from jaxagents.papers.spec import load_paper
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.tables import print_paper

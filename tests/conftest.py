@@ -17,12 +17,21 @@ os.environ["PJRT_NPROC"] = "32"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # Tests compile many small things.
 
+import gc  # noqa: E402
 from functools import partial  # noqa: E402
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs():
+    """Frees the compiled programs of a file after its tests: all of them together take more than 4 GiB."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from jaxagents.environments.timesteps import restart, with_successor
+from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, Environment, PyTree, State, TimeStep
 
 
@@ -74,18 +74,7 @@ def vectorize(
         fresh_state, fresh_timestep = fresh
         state, timestep = jax.vmap(environment.step)(keys, state, action)
         ended = timestep.terminated | timestep.truncated
-        state, following = select_rows(ended, (fresh_state, restart(timestep, fresh_timestep)), (state, timestep))
+        state, following = where_rows(ended, (fresh_state, restart(timestep, fresh_timestep)), (state, timestep))
         return state, with_successor(following, timestep)
 
     return VectorEnvironment(reset=reset, draw=draw, step=step)
-
-
-def select_rows(condition: Array, on_true: PyTree, on_false: PyTree) -> PyTree:
-    """Chooses between two pytrees row by row: `condition` is bool `[B]`, leaves are `[B, ...]`."""
-
-    def select(true_leaf: Array, false_leaf: Array) -> Array:
-        if true_leaf is false_leaf:
-            return true_leaf
-        return jnp.where(condition.reshape(condition.shape + (1,) * (true_leaf.ndim - 1)), true_leaf, false_leaf)
-
-    return jax.tree.map(select, on_true, on_false)

@@ -1,17 +1,21 @@
 """Where episodes of language policies come from in training, and how they are judged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
+from jaxagents.environments.text.splits import level_of
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
+from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.ops.checks import require_positive
 from jaxagents.ops.episodes import acting_seats, seat_returns
-from jaxagents.ops.group_metrics import group_metrics
+from jaxagents.ops.group_metrics import group_metrics, majority_success, pass_at_k
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import (
     Array,
+    ChosenTasks,
     Collector,
     Environment,
     Episode,
@@ -21,6 +25,7 @@ from jaxagents.types import (
     Metrics,
     Params,
     PyTree,
+    TaskSource,
 )
 
 
@@ -34,10 +39,13 @@ def make_dialogue_collector(
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
-    level: int | None = None,
+    level: int | Sequence[int] | None = None,
+    task_source: Callable[..., TaskSource] | None = None,
+    max_turns: int | Sequence[int] | None = None,
     dynamic_sampling: Callable[[EpisodeView], Array] | None = None,
     max_rounds: int = 1,
     partner: bool = False,
+    axis_name: str | None = None,
 ) -> Collector:
     """Makes a collector in which the policy plays groups of whole episodes.
 
@@ -51,17 +59,21 @@ def make_dialogue_collector(
         temperature: divides the logits; None is 1.
         top_k: samples among so many tokens; None among all.
         top_p: samples among the most probable tokens of this mass; None among all.
-        level: of the tasks.
+        level: of the tasks; a list is gone through in turn.
+        task_source: `(*, level, num_levels) -> TaskSource` of the tasks, see `language.tasks`; None for fresh ones.
+        max_turns: turns after which episodes are cut, at most those of the layout; a list is gone through in turn from
+            group to group; None for those of the layout.
         dynamic_sampling: `(view) -> keep bool [B]`, the same within a group, as of `ops.group_filters`, by the rewards
             of the world. Groups that it drops are replaced by kept ones of further rounds of fresh tasks, while there
             are rounds left; those that are left over then count nowhere (`Episode.keep`).
         max_rounds: of episodes per batch, the first one included; 1 never resamples.
         partner: the policy with other parameters takes all seats but one, see `make_dialogue`; the parameters to act
             with are then a pair, as of `learners.partners`. Without it, the policy takes all seats.
+        axis_name: mapped device axis over which the task source counts.
 
     Returns:
         The collector; its batches are `Episode`s of `num_groups * group_size` rows. Metrics are those of the first
-        round, and `rounds`.
+        round, `task_level` where the source chooses levels, and `rounds` where there may be several.
 
     Raises:
         ValueError: a count is not positive, or see `make_dialogue`.
@@ -77,28 +89,41 @@ def make_dialogue_collector(
         policy,
         group_size=group_size,
         sampling=sampling,
-        level=level,
         partner=policy if partner else None,
         bootstrap=True,
     )
+    source = (task_source or make_uniform)(level=level, num_levels=environment.text.num_levels)
 
     def init(key: Array, params: Params) -> PyTree:
-        del key, params
-        return {"group": jnp.arange(num_groups, dtype=jnp.int32)}
+        del params
+        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         local_groups = state["group"].shape[0]
         local_rows = None if num_rows is None else max(1, num_rows * local_groups // num_groups)
-        episode = play(params, key, state["group"], local_rows)
+        task_key, play_key = jax.random.split(key)
+
+        def play_round(number: Array | int) -> tuple[Episode, ChosenTasks]:
+            group = state["group"] + number * num_groups
+            chosen = source.choose(state["source"], task_key, group)
+            task, start, _ = start_tasks(environment, chosen)
+            turns = None if max_turns is None else jnp.broadcast_to(level_of(max_turns, group), group.shape)
+            return play(params, play_key, group, local_rows, task=task, start=start, max_turns=turns), chosen
+
+        episode, chosen = play_round(0)
+        success = jnp.mean(episode.success.reshape(-1, group_size), axis=1, dtype=jnp.float32)
+        source_state = source.update(state["source"], chosen, success, axis_name=axis_name)
         metrics = dialogue_metrics(episode) | (group_metrics(episode) if group_size > 1 else {})
-        if max_rounds == 1:
-            return state, episode, metrics
-
-        def more(round_number: Array) -> Episode:
-            return play(params, key, state["group"] + round_number * num_groups, local_rows)
-
-        episode, rounds = _fill_groups(episode, more, dynamic_sampling, group_size, max_rounds)
-        return state, episode, metrics | {"rounds": rounds.astype(jnp.float32)}
+        if chosen.level is not None:
+            metrics["task_level"] = Mean(
+                total=jnp.sum(chosen.level, dtype=jnp.float32), count=jnp.float32(local_groups)
+            )
+        if max_rounds > 1:
+            episode, rounds = _fill_groups(
+                episode, lambda number: play_round(number)[0], dynamic_sampling, group_size, max_rounds
+            )
+            metrics["rounds"] = rounds.astype(jnp.float32)
+        return state | {"source": source_state}, episode, metrics
 
     return Collector(
         init=init,
@@ -185,35 +210,46 @@ def make_dialogue_evaluator(
     *,
     num_episodes: int,
     greedy: bool = True,
-    level: int | None = None,
+    level: int | Sequence[int] | None = None,
     held_out: bool = True,
     num_rows: int | None = None,
     turn_rewards: bool = False,
+    num_samples: int = 1,
+    pass_at: Sequence[int] = (),
 ) -> Callable[[Params, Array], dict[str, Array]]:
     """Makes the evaluation of a language policy on fixed tasks.
 
     Args:
         environment: a text world, single instance.
         policy: acts.
-        num_episodes: each on a task of its own.
+        num_episodes: tasks; each is played once, or `num_samples` times.
         greedy: takes the most probable token; False samples.
-        level: of the tasks.
+        level: of the tasks; a list is gone through in turn.
         held_out: takes tasks that training never sees.
         num_rows: episodes that are played at once; None plays all of them at once.
         turn_rewards: also compares the rewards of the first and the last turn, see `first_and_last`.
+        num_samples: n, episodes of every task.
+        pass_at: numbers k of samples, at most n, of which one has to succeed, see `ops.group_metrics.pass_at_k`.
 
     Returns:
-        `(params, key) -> results`, float32 `[num_episodes]` each: `episode_return`, `episode_length`, `success`,
-        `invalid_action_rate`.
+        `(params, key) -> results`, float32 `[num_episodes]` each, means over the samples of a task: `episode_return`,
+        `episode_length`, `success`, `invalid_action_rate`. With several samples also `pass_at_<k>`, and
+        `majority_success`, of the action that most samples ended with (where worlds ask a question).
 
     Raises:
-        ValueError: `num_episodes` is not positive, or see `make_dialogue`.
+        ValueError: a count is not positive, samples that are all the same, a k of `pass_at` out of range (when traced),
+            or see `make_dialogue`.
     """
-    if num_episodes < 1:
-        raise ValueError(f"`num_episodes` must be at least 1, got {num_episodes}.")
+    require_positive("num_episodes", num_episodes)
+    require_positive("num_samples", num_samples)
+    if num_samples > 1 and greedy:
+        raise ValueError(f"`greedy` must be false for {num_samples} different samples of a task; try num_samples=1.")
+    if any(k > num_samples for k in pass_at):
+        raise ValueError(f"`pass_at` must be at most `num_samples`, got {list(pass_at)} and {num_samples}.")
     play = make_dialogue(
         environment,
         policy,
+        group_size=num_samples,
         sampling=Sampling(greedy=greedy),
         sample_task=environment.text.sample_held_out_task if held_out and environment.text else None,
         level=level,
@@ -229,9 +265,26 @@ def make_dialogue_evaluator(
             "success": episode.success.astype(jnp.float32),
             "invalid_action_rate": jnp.sum(valid * ~episode.action_valid, axis=1) / jnp.maximum(length, 1.0),
         }
-        return results | first_and_last(episode) if turn_rewards else results
+        results |= first_and_last(episode) if turn_rewards else {}
+        results = {name: jnp.mean(value.reshape(-1, num_samples), axis=1) for name, value in results.items()}
+        return results | _of_samples(episode, num_samples, pass_at) if num_samples > 1 else results
 
     return evaluate
+
+
+def _of_samples(episode: Episode, num_samples: int, pass_at: Sequence[int]) -> dict[str, Array]:
+    """Computes what the samples of every task say together, float32 `[n]` each."""
+    success = episode.success.reshape(-1, num_samples)
+    row, last = jnp.arange(episode.success.shape[0]), jnp.maximum(jnp.sum(episode.valid, axis=1) - 1, 0)
+    spoken = episode.action_mask & ~episode.thought_mask
+    answer = jnp.where(spoken, episode.tokens, -1)[row, last, -episode.layout.action :]
+    votes = (episode.valid & episode.action_valid)[row, last]
+    num_correct = jnp.sum(success, axis=1)
+    results = {f"pass_at_{k}": pass_at_k(num_correct, num_samples=num_samples, k=k) for k in pass_at}
+    results["majority_success"] = majority_success(
+        answer.reshape(-1, num_samples, answer.shape[1]), votes.reshape(-1, num_samples), success
+    )
+    return results
 
 
 def first_and_last(episode: Episode) -> dict[str, Array]:

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxagents.environments.text.splits import level_of
 from jaxagents.language.collect import dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.scripts import play_script
+from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.types import (
     Array,
+    ChosenTasks,
     Collector,
     Demonstrated,
     Environment,
@@ -37,8 +38,8 @@ def make_demonstrations(
         level: of the tasks; a list is gone through in turn.
 
     Returns:
-        `(key, index int32 [N]) -> Episode` of the episodes with these global indices; what the expert thinks and does
-        counts as sampled, with a behaviour log-probability of zero.
+        `(key, index int32 [N], chosen=None) -> Episode` of the episodes with these global indices, on `ChosenTasks`, by
+        default fresh ones; what the expert thinks and does counts as sampled, with a behaviour log-probability of zero.
 
     Raises:
         ValueError: the environment is no text world, or `noise` is not a probability.
@@ -65,12 +66,10 @@ def make_demonstrations(
         del number
         return jax.vmap(choose_one)(keys, state, timestep.action_mask), True
 
-    def demonstrate(key: Array, index: Array) -> Episode:
-        task_key, reset_key, play_key = jax.random.split(key, 3)
-        fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-        task = jax.vmap(lambda k, i: environment.sample_task(k, level_of(level, i)))(fold(task_key, index), index)
-        keys = fold(reset_key, index), fold(play_key, index)
-        return play_script(environment, policy, choose, keys=keys, task=task, group=index)
+    def demonstrate(key: Array, index: Array, chosen: ChosenTasks | None = None) -> Episode:
+        chosen = make_uniform(level=level).choose(None, key, index) if chosen is None else chosen
+        task, start, keys = start_tasks(environment, chosen)
+        return play_script(environment, policy, choose, keys=keys, task=task, start=start, group=index)
 
     return demonstrate
 
@@ -105,12 +104,17 @@ def make_demonstration_collector(
     for name, count in (("num_episodes", num_episodes), ("num_transcripts", num_transcripts)):
         if count is not None and count < 1:
             raise ValueError(f"`{name}` must be at least 1, got {count}.")
-    demonstrate = make_demonstrations(environment, policy, noise=noise, level=level)
-    init, choose = make_task_choice(num_episodes, num_transcripts, transcripts_seed)
+    demonstrate = make_demonstrations(environment, policy, noise=noise)
+    source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del params
+        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         del params
-        episode = demonstrate(*choose(state, key))
+        chosen = source.choose(state["source"], key, state["index"])
+        episode = demonstrate(key, state["index"], chosen)
         return state, episode, dialogue_metrics(episode)
 
     return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
@@ -136,9 +140,7 @@ def make_demonstrated_collector(
         group_size: episodes of the policy per task.
         temperature: divides the logits; None is 1.
         level: of the tasks; a list is gone through in turn.
-        num_tasks: how many different ones there are in all; None draws new ones for every batch. What the policy says
-            on a task of a fixed set depends on the task and its parameters only: one sample per task for as long as
-            they stay the same.
+        num_tasks: how many different ones there are in all; None draws new ones for every batch.
         tasks_seed: of the fixed set, the same in every run and stage; None gives every run its own. Seed and number are
             those of the transcripts of `make_demonstration_collector`.
 
@@ -152,56 +154,28 @@ def make_demonstrated_collector(
     for name, count in (("num_groups", num_groups), ("num_tasks", num_tasks)):
         if count is not None and count < 1:
             raise ValueError(f"`{name}` must be at least 1, got {count}.")
-    demonstrate = make_demonstrations(environment, policy, level=level)
-    sampling = Sampling(temperature=temperature)
-    play = make_dialogue(environment, policy, group_size=group_size, sampling=sampling, level=level, bootstrap=True)
-    init, choose = make_task_choice(num_groups, num_tasks, tasks_seed)
+    demonstrate = make_demonstrations(environment, policy)
+    play = make_dialogue(
+        environment, policy, group_size=group_size, sampling=Sampling(temperature=temperature), bootstrap=True
+    )
+    source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del params
+        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Demonstrated, Metrics]:
-        # The same key and index are the same task in both.
-        tasks_key, index = choose(state, key)
-        own, demonstration = play(params, tasks_key, index), demonstrate(tasks_key, index)
-        # A task of a fixed set may come twice in a batch; groups are those of one draw.
-        own = own.replace(group=jnp.repeat(state["index"], group_size))
-        batch = Demonstrated(own=own, demonstration=demonstration.replace(group=state["index"]))
+        task_key, play_key = jax.random.split(key)
+        chosen = source.choose(state["source"], task_key, state["group"])
+        task, start, _ = start_tasks(environment, chosen)
+        own = play(params, play_key, state["group"], task=task, start=start)
+        batch = Demonstrated(own=own, demonstration=demonstrate(task_key, state["group"], chosen))
         return state, batch, dialogue_metrics(own)
 
-    tempering = {} if temperature in (None, 1.0) else {"temperature": temperature}
     return Collector(
         init=init,
         collect=collect,
         steps_per_collect=num_groups * group_size,
         divided_option="num_groups",
-        tempering=tempering,
+        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
     )
-
-
-def make_task_choice(
-    batch_size: int, num_tasks: int | None, seed: int | None
-) -> tuple[Callable[[Array, Params], PyTree], Callable[[PyTree, Array], tuple[Array, Array]]]:
-    """Makes the choice of the tasks of a batch: fresh ones, or some of a fixed set.
-
-    Args:
-        batch_size: tasks per batch, over all devices.
-        num_tasks: size of the fixed set; None for fresh ones.
-        seed: of the fixed set; None takes it from the key of the collector.
-
-    Returns:
-        `init(key, params) -> state` and `choose(state, key) -> (key, index)`: equal keys and indices are equal tasks.
-    """
-
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        key = key if seed is None else jax.random.key(seed)
-        return {
-            "index": jnp.arange(batch_size, dtype=jnp.int32),
-            "key": jax.random.key_data(jnp.broadcast_to(key, (batch_size,))),
-        }
-
-    def choose(state: PyTree, key: Array) -> tuple[Array, Array]:
-        if num_tasks is None:
-            return key, state["index"]
-        pick = jax.vmap(lambda i: jax.random.randint(jax.random.fold_in(key, i), (), 0, num_tasks))
-        return jax.random.wrap_key_data(state["key"][0]), pick(state["index"])
-
-    return init, choose

@@ -78,7 +78,8 @@ def make_entropy_control_collector(
         episode = play(params, key, group, rows)
         below = last < target_entropy
         temperature = jnp.where(below, high_temperature, low_temperature).astype(jnp.float32)
-        further = group[: _num_further(local, control_share)] + num_groups
+        num_further = _num_further(local, control_share)
+        further = group[:num_further] + num_groups
         control = play(params, key, further, rows, temperature=temperature)
         most = max_control * local // num_groups
         limit = jnp.where(last == UNKNOWN, 0, jnp.where(below, most, most // 2))
@@ -90,6 +91,9 @@ def make_entropy_control_collector(
             "temperature": temperature,
             "control_fraction": jnp.mean(replaced),
         }
+        rounds = (local + num_further) * num_groups * group_size / (local * steps)
+        if rounds != 1.0:  # Devices round the share of their own groups.
+            metrics["rounds"] = jnp.float32(rounds)
         state = state | {"entropy": jnp.full(local, entropy.value)}
         return state, mixed, dialogue_metrics(episode) | metrics
 

@@ -27,8 +27,9 @@ def play_script(
     policy: LanguagePolicy,
     choose: Choose,
     *,
-    keys: tuple[Array, Array],
+    keys: Array,
     task: Task,
+    start: tuple[State, TimeStep],
     group: Array,
 ) -> Episode:
     """Plays N episodes of given actions without a model; what is thought is the expert's.
@@ -39,19 +40,19 @@ def play_script(
         environment: a text world, single instance.
         policy: whose tokens and layout are used.
         choose: gives the actions.
-        keys: `[N]` each, of the resets and of all that follows.
+        keys: `[N]`.
         task: leaves `[N, ...]`.
+        start: state and time step of the environment, leaves `[N, ...]`.
         group: int32 `[N]`.
 
     Returns:
         The episodes. What is thought and done counts as sampled, with a behaviour log-probability of zero.
     """
     layout = policy.layout
-    state, timestep = jax.vmap(environment.reset)(keys[0], task)
     prompts = render_prompts(environment, policy, task)
     positions = jnp.repeat(jnp.sum(prompts[1], axis=1)[:, None], environment.num_players, axis=1)
-    loop = (state, timestep, positions, jnp.ones(group.shape, bool))
-    take_turn = partial(_take_turn, environment, policy, choose, keys[1])
+    loop = (*start, positions, jnp.ones(group.shape, bool))
+    take_turn = partial(_take_turn, environment, policy, choose, keys)
     _, (turns, success) = jax.lax.scan(take_turn, loop, jnp.arange(layout.num_turns))
     turns = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), turns)
     success = jnp.any(success.T & turns.valid, axis=1)

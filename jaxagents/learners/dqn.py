@@ -12,12 +12,12 @@ from flax import struct
 from jaxagents.learners.agents import living_weights, mean_over_living, per_agent, require_agents
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
-from jaxagents.learners.replay import Sample, first_step, gather_step, make_replay_agent
+from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
 from jaxagents.losses.q import double_q_learning_error, q_learning_error
 from jaxagents.losses.value import huber_loss
 from jaxagents.ops.returns import n_step_transition
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
-from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, Transition
+from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, Sample, Transition
 from jaxagents.values.q_function import QFunction
 from jaxagents.values.teams import separate_parameters
 

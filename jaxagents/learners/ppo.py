@@ -19,6 +19,7 @@ from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
 from jaxagents.ops.minibatches import block_size, shuffled_minibatches
 from jaxagents.policies import normalization as policy_normalization
 from jaxagents.policies.actor_critic import as_policy
+from jaxagents.policies.inputs import input_of, input_of_successor
 from jaxagents.policies.teams import separate_parameters
 from jaxagents.types import (
     ActorCritic,
@@ -232,19 +233,14 @@ def _evaluate(actor_critic: ActorCritic, state: PPOState, rollout: Rollout) -> P
     """Computes values, advantages and lambda-returns of a rollout; leaves of the result are `[T, B, ...]`."""
     transition = rollout.transition
     carry = jax.tree.map(lambda leaf: leaf[:-1], rollout.carry)
-    _, _, value = actor_critic.apply(
-        state.params, jax.tree.map(lambda leaf: leaf[0], rollout.carry), transition.observation, first=transition.first
-    )
+    first_carry = jax.tree.map(lambda leaf: leaf[0], rollout.carry)
+    _, _, value = actor_critic.apply(state.params, first_carry, input_of(transition))
     # The true successors, all as one batch of single steps from the carries that the policy had there.
     shape = transition.terminated.shape
     num_steps = shape[0] * shape[1]
-    next_observation = jax.tree.map(
-        lambda leaf: leaf.reshape(1, num_steps, *leaf.shape[2:]), transition.next_observation
-    )
+    successor = jax.tree.map(lambda leaf: leaf.reshape(1, num_steps, *leaf.shape[2:]), input_of_successor(transition))
     next_carry = jax.tree.map(lambda leaf: leaf[1:].reshape(num_steps, *leaf.shape[2:]), rollout.carry)
-    _, _, next_value = actor_critic.apply(
-        state.params, next_carry, next_observation, first=jnp.zeros((1, num_steps), bool)
-    )
+    _, _, next_value = actor_critic.apply(state.params, next_carry, successor)
     perspective = transition.extras.get("perspective")
     discount = state.hyperparameters["discount"]
     advantage = generalized_advantage(
@@ -286,9 +282,7 @@ def _loss(
     hyperparameters: dict[str, Array],
 ) -> tuple[Array, dict[str, Array]]:
     transition = batch.transition
-    _, distribution, value = actor_critic.apply(
-        params, batch.carry, transition.observation, first=transition.first, action_mask=transition.action_mask
-    )
+    _, distribution, value = actor_critic.apply(params, batch.carry, input_of(transition))
     log_prob = distribution.log_prob(transition.action)
     clip_epsilon, agent_mask = hyperparameters["clip_epsilon"], transition.extras.get("agent_mask")
     advantage = batch.advantage

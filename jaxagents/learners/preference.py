@@ -1,6 +1,6 @@
-"""Preference learning of language models against a reference that may be renewed: DPO, IPO, and SPIN's self-play."""
+"""Preference learning of language models: pairs from any source, any loss, and a reference that may be renewed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,29 +14,33 @@ from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.learners.slots import Numbers, numbers_of
+from jaxagents.losses.preference import RowLoss, margin_of_rows
+from jaxagents.ops.pairs import expert_against_own
 from jaxagents.types import (
     Agent,
     Array,
     Collector,
-    Demonstrated,
     Environment,
     Episode,
     LanguageModel,
     LanguagePolicy,
     Layout,
     Learner,
+    Mean,
     Metrics,
+    Pairs,
     Params,
+    PyTree,
 )
 
 
 @struct.dataclass
 class PreferenceState:
-    """Parameters, optimiser state, reference parameters, numbers of the loss, and updates so far."""
+    """Parameters, optimiser state, reference (None without), numbers of the slots, and updates so far."""
 
     params: Params
     opt_state: optax.OptState
-    reference: Params
+    reference: Params | None
     numbers: dict[str, Numbers]
     num_updates: Array
 
@@ -46,47 +50,56 @@ def make_preference(
     layout: Layout,
     optimizer: optax.GradientTransformation,
     *,
-    loss: Callable[[Array], Array],
+    loss: Callable[..., RowLoss],
+    pairs: Callable[[PyTree], Pairs] = expert_against_own,
+    reference: bool = True,
+    reference_acts: bool = False,
     reference_every: int | None = None,
     microbatch_tokens: int = 4096,
     trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner that prefers demonstrations to a policy's own episodes of the same tasks.
+    """Makes a learner from preferences between episodes of the same task.
 
-    Minimises the mean of `loss(margin)` over the own episodes, `margin = log(policy / reference)(demonstration) -
-    log(policy / reference)(own)`, sums over the sampled tokens. The reference is also who acts: own episodes are those
-    of the opponent, not of the parameters that are learned.
+    Minimises the mean of `loss` over the rows that it counts. The log-probability of a row is the sum over its sampled
+    tokens; its length is their number.
 
     Args:
         model: learns.
         layout: of the episodes.
         optimizer: an optax transformation, clipping and schedule included.
-        loss: `(margin [B]) -> [B]`, see `losses.preference`.
+        loss: see `losses.preference`.
+        pairs: `(batch) -> Pairs`, see `ops.pairs`; what batches are is up to it and the collector.
+        reference: keeps the parameters that the run starts from, for losses that ask for them.
+        reference_acts: own episodes are those of the reference, the opponent of self-play, and not of the parameters
+            that are learned.
         reference_every: updates of an iteration, after which the reference becomes what has been learned and the
             optimiser starts anew; None keeps the reference that the run starts from.
         microbatch_tokens: about how many tokens go through the model at once.
-        trainable: prefix pytree of bool of the parameters, see `descend`; null: everything learns.
+        trainable: prefix pytree of bool of the parameters, see `descend`; None lets everything learn.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The learner of `Demonstrated` batches. Metrics: `loss`, `margin`, `accuracy` (share of positive margins),
-        `log_prob_gap` (of the policy, demonstration minus own), `demonstration_log_prob`, `gradient_norm`.
+        The learner. Metrics: `loss`; of the compared rows `margin` (of log-ratios; of log-probabilities without a
+        reference), `accuracy` (share of positive margins), `log_prob_gap` (of the policy, preferred minus other) and
+        `preferred_log_prob`; `compared_fraction` of all rows; `gradient_norm`.
 
     Raises:
-        ValueError: `reference_every` is not positive.
+        ValueError: `reference_every` is not positive, or there is no reference to renew or to act.
 
     References:
-        Chen et al. (2024), "Self-Play Fine-Tuning Converts Weak Language Models to Strong Language Models",
-        algorithm 1; without renewal and with fixed pairs, Rafailov et al. (2023), "Direct Preference Optimization".
+        Rafailov et al. (2023), "Direct Preference Optimization"; Chen et al. (2024), "Self-Play Fine-Tuning Converts
+        Weak Language Models to Strong Language Models", algorithm 1 (SPIN: `reference_acts` and renewed).
 
-    Deviation: own episodes are those of the latest reference only; the paper mixes in those of the one before.
+    Deviation: own episodes of SPIN are those of the latest reference only; the paper mixes in those of the one before.
     """
     if reference_every is not None and reference_every < 1:
         raise ValueError(f"`reference_every` must be at least 1, got {reference_every}; try null for never.")
+    if not reference and (reference_acts or reference_every is not None):
+        raise ValueError("`reference` must be true where it acts or is renewed, got false; try learner.reference=true.")
     microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
-    log_prob_of = partial(_log_prob_of_episodes, model, microbatches)
-    slots = {"loss": loss}
+    score = partial(_log_prob_of_episodes, model, microbatches)
+    slots = {"loss": loss, "pairs": pairs}
 
     def init(key: Array, start: PreferenceState | Params | None = None) -> PreferenceState:
         params = model.init(key) if start is None else params_of(start)
@@ -94,43 +107,33 @@ def make_preference(
         return PreferenceState(
             params=params,
             opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PreferenceState) else opt_state,
-            reference=jax.tree.map(jnp.copy, params),
+            reference=jax.tree.map(jnp.copy, params) if reference else None,
             numbers=numbers_of(slots),
             num_updates=jnp.int32(0),
         )
 
-    def update(state: PreferenceState, key: Array, batch: Demonstrated) -> tuple[PreferenceState, Metrics]:
+    def update(state: PreferenceState, key: Array, batch: PyTree) -> tuple[PreferenceState, Metrics]:
         del key
-        num_own, num_shown = batch.own.success.shape[0], batch.demonstration.success.shape[0]
-        both = jax.tree.map(lambda shown, own: jnp.concatenate([shown, own]), batch.demonstration, batch.own)
-        log_prob = log_prob_of(state.params, both)
-        ratio = log_prob - log_prob_of(state.reference, both)
-        # The demonstration of each own episode.
-        shown = jnp.repeat(jnp.arange(num_shown), num_own // num_shown)
-        margin = ratio[shown] - ratio[num_shown:]
-        loss_of = partial(loss, **state.numbers.get("loss", {}))
-        losses, pull_back = jax.vjp(loss_of, margin)
-        slope = pull_back(jnp.full(margin.shape, 1.0 / num_own))[0]
-        weight = jnp.concatenate([jnp.zeros(num_shown).at[shown].add(slope), -slope])
-        per_token = jnp.where(both.action_mask, weight[:, None, None], 0.0)
-        grads = weighted_gradient(model, microbatches, state.params, both, "log_prob", per_token)
-        gap = log_prob[shown] - log_prob[num_shown:]
-        metrics = {
-            "loss": jnp.mean(losses),
-            "margin": jnp.mean(margin),
-            "accuracy": jnp.mean(margin > 0.0, dtype=jnp.float32),
-            "log_prob_gap": jnp.mean(gap),
-            "demonstration_log_prob": jnp.mean(log_prob[:num_shown]),
+        chosen = pairs(batch, **state.numbers.get("pairs", {}))
+        episode = chosen.episode
+        reference_log_prob = None if state.reference is None else score(state.reference, episode)
+        rows = {
+            "log_prob": score(state.params, episode),
+            "reference_log_prob": reference_log_prob,
+            "length": jnp.sum(episode.action_mask, axis=(1, 2)),
+            "pair": chosen.pair,
+            "desirable": chosen.desirable,
         }
-        if axis_name is not None:
-            metrics = jax.lax.pmean(metrics, axis_name)
+        weight, metrics = _slope(partial(loss, **state.numbers.get("loss", {})), rows, axis_name)
+        per_token = jnp.where(episode.action_mask, weight[:, None, None], 0.0)
+        grads = weighted_gradient(model, microbatches, state.params, episode, "log_prob", per_token)
         params, opt_state, metrics["gradient_norm"] = descend(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
         state = state.replace(params=params, opt_state=opt_state, num_updates=state.num_updates + 1)
         return _renew(lambda params: init_optimizer(optimizer, params, trainable), state, reference_every), metrics
 
-    return Learner(init=init, update=update, acting=lambda state: state.reference)
+    return Learner(init=init, update=update, acting=(lambda state: state.reference) if reference_acts else None)
 
 
 def make_agent(
@@ -171,8 +174,49 @@ def make_agent(
     return Agent(policy=speaker, make_learner=make_learner)
 
 
+def _slope(
+    loss: Callable[..., RowLoss], rows: Mapping[str, Array | None], axis_name: str | None
+) -> tuple[Array, dict[str, Mean]]:
+    """Computes the derivative of the mean loss by the log-probability of every row of this device, and metrics.
+
+    The loss sees the rows of all devices: what it takes of the whole batch is the same on any number of them.
+    """
+    size = rows["log_prob"].shape[0]
+    if axis_name is None:
+        everyone, first, num_devices = dict(rows), 0, 1
+    else:
+        first, num_devices = jax.lax.axis_index(axis_name) * size, jax.lax.axis_size(axis_name)
+        pair = jnp.where(rows["pair"] >= 0, rows["pair"] + first, -1)
+        everyone = jax.tree.map(partial(jax.lax.all_gather, axis_name=axis_name, tiled=True), {**rows, "pair": pair})
+    log_prob = everyone.pop("log_prob")
+
+    def mean_loss(log_prob: Array) -> tuple[Array, Mean]:
+        per_row, counted = loss(log_prob, **everyone)
+        told = Mean(total=jnp.sum(per_row), count=jnp.sum(counted, dtype=jnp.float32))
+        return told.total / jnp.maximum(told.count, 1.0), told
+
+    slope, mean = jax.grad(mean_loss, has_aux=True)(log_prob)
+    # Gradients are averaged over devices, of which each has its own rows.
+    own = num_devices * jax.lax.dynamic_slice(slope, (first,), (size,))
+    return own, {"loss": mean} | _describe(log_prob, everyone["reference_log_prob"], everyone["pair"])
+
+
+def _describe(log_prob: Array, reference_log_prob: Array | None, pair: Array) -> dict[str, Mean]:
+    compared = pair >= 0
+    margin = margin_of_rows(log_prob if reference_log_prob is None else log_prob - reference_log_prob, pair)
+    values = {
+        "margin": margin,
+        "accuracy": margin > 0.0,
+        "log_prob_gap": margin_of_rows(log_prob, pair),
+        "preferred_log_prob": log_prob[jnp.maximum(pair, 0)],
+    }
+    count = jnp.sum(compared, dtype=jnp.float32)
+    metrics = {name: Mean(total=jnp.sum(jnp.where(compared, x, 0.0)), count=count) for name, x in values.items()}
+    return metrics | {"compared_fraction": Mean(total=count, count=jnp.float32(compared.shape[0]))}
+
+
 def _log_prob_of_episodes(model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode) -> Array:
-    """Computes the log-probability of all that was said in an episode, `[B]`."""
+    """Computes the log-probability of all sampled tokens of an episode, `[R]`."""
     per_token = score_episodes(model, microbatches, params, episode, fields=("log_prob",)).log_prob
     return jnp.sum(jnp.where(episode.action_mask, per_token, 0.0), axis=(1, 2))
 

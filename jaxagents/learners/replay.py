@@ -21,22 +21,12 @@ from jaxagents.types import (
     Policy,
     PyTree,
     Rollout,
+    Sample,
     State,
     Transition,
 )
 
-
-@struct.dataclass
-class Sample:
-    """Sequences of `n` steps from a buffer.
-
-    Attributes:
-        transition: leaves `[n, B, ...]`; a sequence may run over the end of an episode.
-        weight: float32 `[B]`, weights of the losses.
-    """
-
-    transition: Transition
-    weight: Array
+_CARRY = "carry"
 
 
 @struct.dataclass
@@ -74,14 +64,16 @@ def with_replay(
         axis_name: mapped axis over whose members rollouts and buffer are split.
 
     Returns:
-        The learner. Metrics are means over the updates that took place.
+        The learner. Metrics are means over the updates that took place. Of a policy with memory, the carries that it
+        had when it acted are kept, and samples begin with theirs (Kapturowski et al., 2019: stored state).
 
     Raises:
         ValueError: if `updates_per_rollout` is less than 1.
     """
     if updates_per_rollout < 1:
         raise ValueError(f"`updates_per_rollout` must be at least 1, got {updates_per_rollout}.")
-    example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), batch.transition)
+    kept = jax.eval_shape(_to_store, batch)
+    example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), kept)
     num_envs = batch.transition.reward.shape[1]
 
     def init(key: Array, start: ReplayState | Params | None = None) -> ReplayState:
@@ -89,7 +81,7 @@ def with_replay(
         return ReplayState(inner=inner, buffer=buffer.init(example, num_envs))
 
     def update(state: ReplayState, key: Array, batch: Rollout) -> tuple[ReplayState, Metrics]:
-        buffer_state = buffer.add(state.buffer, batch.transition)
+        buffer_state = buffer.add(state.buffer, _to_store(batch))
         ready = buffer.can_sample(buffer_state)
         if axis_name is not None:
             # The same on all devices already; this tells the compiler so.
@@ -98,7 +90,7 @@ def with_replay(
         def step(state: ReplayState, key: Array) -> tuple[ReplayState, Metrics]:
             sample_key, update_key = jax.random.split(key)
             transition, weight, indices = buffer.sample(state.buffer, sample_key)
-            sample = Sample(transition=transition, weight=weight)
+            sample = _to_sample(transition, weight)
             # The buffer stays outside of the `cond`, which may copy what it returns.
             inner, metrics = _update_if(ready, learner, state.inner, update_key, sample)
             metrics = dict(metrics)
@@ -116,6 +108,21 @@ def with_replay(
         return ReplayState(inner=of_inner, buffer=jax.tree.map(lambda leaf: 0, state.buffer))
 
     return wrap(learner, init, update, partition=partition)
+
+
+def _to_store(batch: Rollout) -> Transition:
+    """Returns what is kept of a rollout: with memory, also the carry before every step, and what came before it."""
+    transition = batch.transition
+    if not jax.tree.leaves(batch.carry):
+        return transition.replace(previous_action=None, previous_reward=None)
+    before = jax.tree.map(lambda leaf: leaf[:-1], batch.carry)
+    return transition.replace(extras={**transition.extras, _CARRY: before})
+
+
+def _to_sample(transition: Transition, weight: Array) -> Sample:
+    extras = dict(transition.extras)
+    carry = first_step(extras.pop(_CARRY, ()))
+    return Sample(transition=transition.replace(extras=extras), weight=weight, carry=carry)
 
 
 def make_replay_agent(

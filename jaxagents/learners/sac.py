@@ -12,11 +12,23 @@ from flax import struct
 
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import carry_over, descend, init_optimizer
-from jaxagents.learners.replay import Sample, first_step, gather_step, make_replay_agent
+from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
 from jaxagents.losses.q import sac_actor_loss, sac_critic_loss, sac_temperature_loss, soft_q_target
 from jaxagents.ops.returns import n_step_transition
 from jaxagents.policies.actor_critic import act
-from jaxagents.types import Agent, Array, Box, Environment, Learner, Metrics, Params, Policy, PyTree
+from jaxagents.types import (
+    Agent,
+    Array,
+    Box,
+    Environment,
+    Learner,
+    Metrics,
+    Params,
+    Policy,
+    PolicyInput,
+    PyTree,
+    Sample,
+)
 from jaxagents.values.q_function import QFunction
 
 
@@ -273,7 +285,7 @@ def _sample_actions(
     """Draws unsquashed actions `[B, A]` with log-probabilities `[B]`, one stream per global index of the sample."""
     batch_size = jax.tree.leaves(observation)[0].shape[0]
     carry, first = policy.initial_carry((batch_size,)), jnp.ones(batch_size, bool)
-    _, distribution = act(policy, params, carry, observation, first=first)
+    _, distribution = act(policy, params, carry, PolicyInput(observation=observation, first=first))
     start = 0 if axis_name is None else jax.lax.axis_index(axis_name) * batch_size
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, start + jnp.arange(batch_size))
     action = jax.vmap(lambda distribution, key: distribution.sample(key))(distribution, keys)

@@ -13,11 +13,11 @@ from flax import struct
 from jaxagents.learners.agents import mean_over_living, require_agents, team_state
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.dqn import make_dqn
-from jaxagents.learners.replay import Sample, make_replay_agent
+from jaxagents.learners.replay import make_replay_agent
 from jaxagents.learners.value_decomposition import make_team, make_value_decomposition
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
 from jaxagents.policies.switching import make_switched, split_mask
-from jaxagents.types import Agent, Array, Box, Discrete, Environment, Learner, Metrics, Params, PyTree
+from jaxagents.types import Agent, Array, Box, Discrete, Environment, Learner, Metrics, Params, PyTree, Sample
 from jaxagents.values.q_function import QFunction
 from jaxagents.values.teams import separate_parameters
 

@@ -11,12 +11,12 @@ import optax
 
 from jaxagents.learners.agents import mean_over_living, team_state
 from jaxagents.learners.dqn import discount_per_step, make_dqn
-from jaxagents.learners.replay import Sample, first_step, gather_step, make_replay_agent
+from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
 from jaxagents.losses.q import mask_q, select_action
 from jaxagents.losses.value import huber_loss
 from jaxagents.ops.returns import n_step_transition
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
-from jaxagents.types import Agent, Array, Environment, Learner, Params, PyTree
+from jaxagents.types import Agent, Array, Environment, Learner, Params, PyTree, Sample
 from jaxagents.values.q_function import QFunction
 from jaxagents.values.teams import separate_parameters
 

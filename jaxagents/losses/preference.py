@@ -1,42 +1,272 @@
-"""Losses of pairs of which one is preferred: `(margin, *, ...) -> loss per pair`, to be minimised.
+"""Preference losses of rows of text, `(log_prob, reference_log_prob, length, pair, desirable, *, ...)`.
 
-`margin = log(policy / reference)(winner) - log(policy / reference)(loser)`, sums over the tokens of each.
+Every loss takes arrays over R rows, one row per answer or episode:
+
+- `log_prob` `[R]`: sum of the log-probabilities of the sampled tokens of a row, in nats; what learns.
+- `reference_log_prob` `[R]`: the same under the reference, a constant; None for losses that need none.
+- `length` `[R]`: sampled tokens of a row; 0 where the row is padding.
+- `pair` int32 `[R]`: of a row that is compared, the row that is preferred to it; -1 for all others. One row may be
+  preferred to several.
+- `desirable` bool `[R]`: the row is good by itself.
+
+It returns `(loss [R], counted bool [R])`: the objective is the mean of `loss` over the rows that are counted, which are
+the compared ones for losses of pairs; the loss is zero elsewhere. The margin of a compared row is `x(preferred) -
+x(row)`, where x is the log-probability relative to the reference or another score of a row.
+
+SPIN (Chen et al., 2024) is `dpo` of demonstrations against own answers.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from jaxagents.types import Array
 
+RowLoss = tuple[Array, Array]
 
-def dpo(margin: Array, *, coefficient: Array | float = 0.1) -> Array:
-    """Computes `log(1 + exp(-coefficient margin))`, the logistic loss of DPO and of SPIN.
+
+def logistic(margin: Array, *, coefficient: Array | float = 0.1) -> Array:
+    """Computes `log(1 + exp(-coefficient margin))`, any shape."""
+    return jax.nn.softplus(-coefficient * margin)
+
+
+def squared_margin(margin: Array, *, coefficient: Array | float = 0.1) -> Array:
+    """Computes `(margin - 1 / (2 coefficient))^2`, any shape: the margin is pulled to a finite value."""
+    return jnp.square(margin - 0.5 / coefficient)
+
+
+def margin_of_rows(score: Array, pair: Array) -> Array:
+    """Computes `score[pair] - score`, `[R]`, zero for rows that are not compared."""
+    return jnp.where(pair >= 0, score[jnp.maximum(pair, 0)] - score, 0.0)
+
+
+def dpo(
+    log_prob: Array,
+    reference_log_prob: Array | None,
+    length: Array,
+    pair: Array,
+    desirable: Array,
+    *,
+    coefficient: Array | float = 0.1,
+) -> RowLoss:
+    """Computes DPO's `log(1 + exp(-coefficient margin))`, the margin of log-ratios to the reference.
 
     Args:
-        margin: any shape.
-        coefficient: of the KL divergence from the reference that the preference trades reward against; SPIN's lambda.
+        log_prob: see the module, as for all following arguments.
+        reference_log_prob: needed.
+        length: not used.
+        pair: rows to prefer.
+        desirable: not used.
+        coefficient: beta, of the KL divergence from the reference that preferences trade against; SPIN's lambda.
 
     Returns:
-        The loss, of the shape of `margin`.
+        `(loss, counted)`.
+
+    Raises:
+        ValueError: there is no reference.
 
     References:
         Rafailov et al. (2023), "Direct Preference Optimization", eq. 7. Chen et al. (2024), "Self-Play Fine-Tuning
         Converts Weak Language Models to Strong Language Models", eq. 4.7.
     """
-    return jax.nn.softplus(-coefficient * margin)
+    del length, desirable
+    ratio = _log_ratio(log_prob, reference_log_prob)
+    return _compared(lambda margin: logistic(margin, coefficient=coefficient), ratio, pair)
 
 
-def ipo(margin: Array, *, coefficient: Array | float = 0.1) -> Array:
-    """Computes `(margin - 1 / (2 coefficient))^2`: the margin is pulled to a finite value, however sure the pair is.
+def ipo(
+    log_prob: Array,
+    reference_log_prob: Array | None,
+    length: Array,
+    pair: Array,
+    desirable: Array,
+    *,
+    coefficient: Array | float = 0.1,
+) -> RowLoss:
+    """Computes IPO's `(margin - 1 / (2 coefficient))^2`: no pair is pulled apart without end, however sure it is.
 
     Args:
-        margin: any shape.
-        coefficient: of the KL divergence from the reference, positive.
+        log_prob: see the module, as for all following arguments.
+        reference_log_prob: needed.
+        length: not used.
+        pair: rows to prefer.
+        desirable: not used.
+        coefficient: tau, of the KL divergence from the reference, positive.
 
     Returns:
-        The loss, of the shape of `margin`.
+        `(loss, counted)`.
+
+    Raises:
+        ValueError: there is no reference.
 
     References:
         Azar et al. (2024), "A General Theoretical Paradigm to Understand Learning from Human Preferences", eq. 17.
     """
-    return jnp.square(margin - 0.5 / coefficient)
+    del length, desirable
+    ratio = _log_ratio(log_prob, reference_log_prob)
+    return _compared(lambda margin: squared_margin(margin, coefficient=coefficient), ratio, pair)
+
+
+def rpo(
+    log_prob: Array,
+    reference_log_prob: Array | None,
+    length: Array,
+    pair: Array,
+    desirable: Array,
+    *,
+    coefficient: Array | float = 0.1,
+    imitation: Array | float = 1.0,
+) -> RowLoss:
+    """Computes `dpo + imitation NLL(preferred) / length(preferred)`: the likelihood of what is preferred cannot fall.
+
+    Args:
+        log_prob: see the module, as for all following arguments.
+        reference_log_prob: needed.
+        length: of the preferred row normalises its likelihood.
+        pair: rows to prefer.
+        desirable: not used.
+        coefficient: as of `dpo`.
+        imitation: weight of the likelihood.
+
+    Returns:
+        `(loss, counted)`.
+
+    Raises:
+        ValueError: there is no reference.
+
+    References:
+        Pang et al. (2024), "Iterative Reasoning Preference Optimization", eq. 1, with the weight on the other term.
+    """
+    loss, counted = dpo(log_prob, reference_log_prob, length, pair, desirable, coefficient=coefficient)
+    likelihood = _per_token(log_prob, length)[jnp.maximum(pair, 0)]
+    return loss - jnp.where(counted, imitation * likelihood, 0.0), counted
+
+
+def simpo(
+    log_prob: Array,
+    reference_log_prob: Array | None,
+    length: Array,
+    pair: Array,
+    desirable: Array,
+    *,
+    coefficient: Array | float = 2.0,
+    target_margin: Array | float = 1.0,
+) -> RowLoss:
+    """Computes SimPO's `log(1 + exp(target_margin - coefficient margin))` of log-probabilities per token.
+
+    Args:
+        log_prob: see the module, as for all following arguments.
+        reference_log_prob: not used.
+        length: divides the log-probability of a row.
+        pair: rows to prefer.
+        desirable: not used.
+        coefficient: beta, scale of the reward (2.0 to 2.5 in the paper).
+        target_margin: gamma, by which the preferred reward shall be ahead (0.3 to 1.6 in the paper).
+
+    Returns:
+        `(loss, counted)`.
+
+    References:
+        Meng, Xia and Chen (2024), "SimPO: Simple Preference Optimization with a Reference-Free Reward", eq. 6.
+    """
+    del reference_log_prob, desirable
+    return _compared(
+        lambda margin: jax.nn.softplus(target_margin - coefficient * margin), _per_token(log_prob, length), pair
+    )
+
+
+def orpo(
+    log_prob: Array,
+    reference_log_prob: Array | None,
+    length: Array,
+    pair: Array,
+    desirable: Array,
+    *,
+    coefficient: Array | float = 0.1,
+) -> RowLoss:
+    """Computes ORPO's `-log p(preferred) + coefficient log(1 + exp(-margin))`, the margin of log-odds.
+
+    `p` is the geometric mean of the probabilities of the tokens of a row, `odds = p / (1 - p)`.
+
+    Args:
+        log_prob: see the module, as for all following arguments.
+        reference_log_prob: not used.
+        length: of the mean.
+        pair: rows to prefer.
+        desirable: not used.
+        coefficient: lambda, weight of the odds.
+
+    Returns:
+        `(loss, counted)`.
+
+    References:
+        Hong, Lee and Thorne (2024), "ORPO: Monolithic Preference Optimization without Reference Model", eq. 6 and 7.
+    """
+    del reference_log_prob, desirable
+    per_token = _per_token(log_prob, length)
+    # A certain row has infinite odds: 1e-6 bounds them and their gradient.
+    log_odds = per_token - jnp.log(-jnp.expm1(jnp.minimum(per_token, -1e-6)))
+    loss, counted = _compared(lambda margin: coefficient * jax.nn.softplus(-margin), log_odds, pair)
+    return loss - jnp.where(counted, per_token[jnp.maximum(pair, 0)], 0.0), counted
+
+
+def kto(
+    log_prob: Array,
+    reference_log_prob: Array | None,
+    length: Array,
+    pair: Array,
+    desirable: Array,
+    *,
+    coefficient: Array | float = 0.1,
+    desirable_weight: Array | float = 1.0,
+    undesirable_weight: Array | float = 1.0,
+) -> RowLoss:
+    """Computes KTO's `weight (1 - sigmoid(+-coefficient (r - z)))`, r the log-ratio of a row; pairs are not needed.
+
+    The sign is + for desirable rows; `z = max(0, mean r)` over the batch, without gradient, is what gains and losses
+    are measured from.
+
+    Args:
+        log_prob: see the module, as for all following arguments.
+        reference_log_prob: needed.
+        length: rows of no tokens do not count.
+        pair: not used.
+        desirable: which rows shall become likelier.
+        coefficient: beta, sharpness.
+        desirable_weight: lambda_D.
+        undesirable_weight: lambda_U.
+
+    Returns:
+        `(loss, counted)`.
+
+    Raises:
+        ValueError: there is no reference.
+
+    References:
+        Ethayarajh et al. (2024), "KTO: Model Alignment as Prospect Theoretic Optimization", eq. 8.
+
+    Deviation: the KL divergence z is estimated from the rows themselves; the paper takes answers of other prompts.
+    """
+    del pair
+    counted = length > 0
+    ratio = jnp.where(counted, _log_ratio(log_prob, reference_log_prob), 0.0)
+    reference_point = jnp.sum(ratio) / jnp.maximum(jnp.sum(counted), 1)
+    gain = ratio - jax.lax.stop_gradient(jnp.maximum(reference_point, 0.0))
+    sign, weight = jnp.where(desirable, 1.0, -1.0), jnp.where(desirable, desirable_weight, undesirable_weight)
+    return jnp.where(counted, weight * jax.nn.sigmoid(-sign * coefficient * gain), 0.0), counted
+
+
+def _compared(loss_of_margin: Callable[[Array], Array], score: Array, pair: Array) -> RowLoss:
+    counted = pair >= 0
+    return jnp.where(counted, loss_of_margin(margin_of_rows(score, pair)), 0.0), counted
+
+
+def _log_ratio(log_prob: Array, reference_log_prob: Array | None) -> Array:
+    if reference_log_prob is None:
+        raise ValueError("`loss` must have a reference, got None; try learner.reference=true.")
+    return log_prob - jax.lax.stop_gradient(reference_log_prob)
+
+
+def _per_token(log_prob: Array, length: Array) -> Array:
+    return log_prob / jnp.maximum(length, 1)

@@ -1,4 +1,6 @@
-"""What tells whether groups of episodes have anything to compare."""
+"""What groups of episodes of one task say together."""
+
+import math
 
 import jax.numpy as jnp
 
@@ -11,7 +13,7 @@ from jaxagents.ops.episodes import (
     same_group,
     seat_returns,
 )
-from jaxagents.types import Episode, Mean, Metrics
+from jaxagents.types import Array, Episode, Mean, Metrics
 
 
 def group_metrics(episode: Episode) -> Metrics:
@@ -40,3 +42,49 @@ def group_metrics(episode: Episode) -> Metrics:
             total=jnp.sum(size > 1, dtype=jnp.float32), count=jnp.sum(size > 0, dtype=jnp.float32)
         ),
     }
+
+
+def pass_at_k(num_correct: Array, *, num_samples: int, k: int) -> Array:
+    """Computes the probability that one of k samples succeeds, without bias, from c successes of n samples.
+
+    `1 - C(n - c, k) / C(n, k)`.
+
+    Args:
+        num_correct: c, integers `[...]`.
+        num_samples: n.
+        k: from 1 to n.
+
+    Returns:
+        float32 `[...]`.
+
+    Raises:
+        ValueError: k is out of range.
+
+    References:
+        Chen et al. (2021), "Evaluating Large Language Models Trained on Code", eq. 1.
+    """
+    if not 1 <= k <= num_samples:
+        raise ValueError(f"`k` must be from 1 to the {num_samples} samples of a task, got {k}.")
+    # Every number of successes there may be, once.
+    table = [1.0 - math.comb(num_samples - c, k) / math.comb(num_samples, k) for c in range(num_samples + 1)]
+    return jnp.asarray(table, jnp.float32)[num_correct]
+
+
+def majority_success(answer: Array, votes: Array, success: Array) -> Array:
+    """Computes whether the most frequent answer of each group is right; of several, the mean over them.
+
+    Args:
+        answer: integers `[n, G, A]`, G answers to each of n tasks, the same where all A are.
+        votes: bool `[n, G]`, there is an answer.
+        success: bool or float32 `[n, G]`, it is right.
+
+    Returns:
+        float32 `[n]`, zero where nobody votes.
+
+    References:
+        Wang et al. (2023), "Self-Consistency Improves Chain of Thought Reasoning in Language Models".
+    """
+    same = jnp.all(answer[:, :, None] == answer[:, None, :], axis=-1) & votes[:, None, :]
+    count = jnp.where(votes, jnp.sum(same, axis=2), 0)
+    wins = votes & (count == jnp.max(count, axis=1, keepdims=True))
+    return jnp.sum(wins * success, axis=1) / jnp.maximum(jnp.sum(wins, axis=1), 1)

@@ -56,7 +56,7 @@ def fit_ratings(score: Array, games: Array, *, prior_games: float = 0.1, num_ite
 
     Args:
         score: float `[P, P]`, sum of the scores of row against column; the diagonal does not count.
-        games: float `[P, P]`, games of row and column.
+        games: float `[P, P]`, games of row and column. Both halves count: a match is in one of them.
         prior_games: drawn games of every pair beside those, more than 0.
         num_iterations: Newton steps.
 
@@ -74,9 +74,9 @@ def fit_ratings(score: Array, games: Array, *, prior_games: float = 0.1, num_ite
     if prior_games <= 0.0:
         raise ValueError(f"`prior_games` must be positive, got {prior_games}; try 0.1.")
     others = 1.0 - jnp.eye(score.shape[0])
-    score, games = (score + 0.5 * prior_games) * others, (games + prior_games) * others
-    # Either half of the table may hold a match.
+    # A match is in either half of the table; the prior is of the pair, whichever half says what it played.
     score, games = score + (games - score).T, games + games.T
+    score, games = (score + 0.5 * prior_games) * others, (games + prior_games) * others
 
     def newton(strength: Array, _: None) -> tuple[Array, None]:
         p = jax.nn.sigmoid(strength[:, None] - strength[None, :])

@@ -1,19 +1,27 @@
-"""Choices between rows of arrays of any rank."""
+"""Choices row by row."""
 
+import jax
 import jax.numpy as jnp
 
-from jaxagents.types import Array
+from jaxagents.types import Array, PyTree
 
 
-def where_rows(condition: Array, when_true: Array, when_false: Array) -> Array:
-    """Takes whole rows of one array or the other: `out[b] = when_true[b] if condition[b] else when_false[b]`.
+def where_rows(condition: Array, on_true: PyTree, on_false: PyTree) -> PyTree:
+    """Chooses between two pytrees row by row.
 
     Args:
-        condition: bool `[B]`.
-        when_true: `[B, ...]`.
-        when_false: `[B, ...]`.
+        condition: bool `[*rows]`.
+        on_true: leaves `[*rows, ...]`.
+        on_false: the same structure and shapes.
 
     Returns:
-        `[B, ...]`.
+        The rows of `on_true` where the condition holds, else those of `on_false`.
     """
-    return jnp.where(condition.reshape(-1, *(1,) * (when_false.ndim - 1)), when_true, when_false)
+
+    def choose(true_leaf: Array, false_leaf: Array) -> Array:
+        if true_leaf is false_leaf:
+            return true_leaf
+        trailing = (1,) * (jnp.ndim(true_leaf) - condition.ndim)
+        return jnp.where(condition.reshape(condition.shape + trailing), true_leaf, false_leaf)
+
+    return jax.tree.map(choose, on_true, on_false)

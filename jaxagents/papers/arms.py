@@ -1,34 +1,17 @@
 """One arm of a paper: composed, and trained from the shared start."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from hydra.utils import instantiate
 
-from jaxagents.papers.spec import Arm, Paper
-from jaxagents.reporting.progress import Progress
+from jaxagents.papers.spec import Arm, Paper, Variant
 from jaxagents.training.build import Stage, build_stage, resolve, stage_configs
-from jaxagents.training.chunks import run_chunks
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import DevicesConfig, config_hash, make_section
-from jaxagents.types import LanguagePolicy, Params, PyTree
-
-Curves = dict[str, dict[str, list]]  # metric -> {"steps": [points], "values": [points]}
-
-_REDUCTIONS: dict[str, Callable[[np.ndarray], float]] = {
-    "last": lambda values: values[-1],
-    "first": lambda values: values[0],
-    "mean": np.mean,
-    "std": np.std,
-    "min": np.min,
-    "max": np.max,
-}
+from jaxagents.types import LanguagePolicy
 
 
 @dataclass(frozen=True)
@@ -86,6 +69,31 @@ def compose_arm(
     return Composed(name=arm.name, config=config, digest=config_hash({**counted, "start": paper.start}))
 
 
+def compose_arms(
+    paper: Paper, config_folder: Path, *, quick: bool = False, full: bool = False, overrides: Sequence[str] = ()
+) -> dict[str, Composed]:
+    """Composes every arm of a paper as it is now.
+
+    Args:
+        paper: see `papers.load_paper`.
+        config_folder: of the experiments.
+        quick: the paper's small variant.
+        full: its large one.
+        overrides: further ones of all arms.
+
+    Returns:
+        The arms by name.
+    """
+    variant = variant_of(paper, quick=quick, full=full)
+    options = {"overrides": (*variant.overrides, *overrides), "arguments": variant.arguments, "quick": quick}
+    return {arm.name: compose_arm(paper, arm, config_folder, **options) for arm in paper.arms}
+
+
+def variant_of(paper: Paper, *, quick: bool, full: bool) -> Variant:
+    """Returns what `quick=true` or `full=true` changes."""
+    return paper.when_full if full else paper.when_quick if quick else Variant()
+
+
 def build_stages(composed: Composed, num_seeds: int, *, start: str | None) -> list[Stage]:
     """Builds what an arm trains for every seed: all stages but the shared one.
 
@@ -117,116 +125,3 @@ def logged_names(stages: Sequence[Stage]) -> list[str]:
         names |= {f"eval/{name}" for name in evaluated}
         names |= set(jax.eval_shape(lambda state, stage=stage: stage.runner.run(state, 1)[1], abstract))
     return sorted(names)
-
-
-def train_seeds(
-    stages: Sequence[Stage],
-    seeds: Sequence[int],
-    params: Params | None,
-    *,
-    first_stage: int = 0,
-    progress: Progress | None = None,
-) -> tuple[list[Curves], Params]:
-    """Trains seeds side by side through all stages, and evaluates as the stages' configs say.
-
-    Every seed starts every stage from the key of this pair, as the run of the experiment with this seed does, whatever
-    other seeds there are: every grouping gives the same results, up to the order of floating point sums. All arms meet
-    the same keys.
-
-    Args:
-        stages: built for `len(seeds)` seeds.
-        seeds: of the runs.
-        params: that every seed starts from; None: random ones.
-        first_stage: number of the first of `stages` within the experiment.
-        progress: hears of every chunk.
-
-    Returns:
-        `(curves of every seed, final parameters)`; steps are those of one seed, over all stages. Every run has the
-        evaluation of what came out as its last point.
-    """
-    rows: list[tuple[int, dict[str, np.ndarray]]] = []
-    grouped = len(seeds) > 1
-    start: PyTree | None = params
-    if start is not None and grouped:
-        start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), start)
-    steps = 0
-    for index, stage in enumerate(stages, start=first_stage):
-        state = stage.runner.init(seeds if grouped else seeds[0], index, start)
-        for chunk in run_chunks(stage, state, events=("log", "evaluate")):
-            state, row = chunk.state, {name: np.asarray(value) for name, value in chunk.metrics.items()}
-            steps += chunk.steps
-            if "evaluate" in chunk.due:
-                row |= _evaluate(stage, stage.runner.params(state))
-            rows.append((steps, row))
-            if progress is not None:
-                progress.update(steps, row)
-        params, start = stage.runner.params(state), stage.runner.to_global(state).learner
-    return _curves(rows, len(seeds)), params
-
-
-def _evaluate(stage: Stage, params: Params) -> dict[str, np.ndarray]:
-    return {f"eval/{name}": np.asarray(value).mean(axis=-1) for name, value in stage.evaluate(params).items()}
-
-
-def _curves(rows: Sequence[tuple[int, Mapping[str, np.ndarray]]], num_seeds: int) -> list[Curves]:
-    curves: list[Curves] = [{} for _ in range(num_seeds)]
-    for steps, row in rows:
-        for name, value in row.items():
-            for seed, number in enumerate(np.broadcast_to(np.atleast_1d(value), (num_seeds,))):
-                curve = curves[seed].setdefault(name, {"steps": [], "values": []})
-                curve["steps"].append(int(steps))
-                curve["values"].append(float(number))
-    return curves
-
-
-def call_target(composed: Composed, seed: int) -> Curves:
-    """Calls the function of an arm that is no experiment; a number is a curve of one point."""
-    metrics = instantiate(composed.config, seed=seed)
-    if callable(metrics):  # A node with `_partial_: true`.
-        metrics = metrics(seed=seed)
-    curves = {}
-    for name, value in metrics.items():
-        values = np.asarray(value, np.float64).reshape(-1).tolist()
-        curves[name] = {"steps": list(range(len(values))), "values": values}
-    return curves
-
-
-def parse_metric(metric: str) -> tuple[str, str]:
-    """Splits "std(train/entropy)" into `("std", "train/entropy")`; "success" means `("last", "success")`.
-
-    Raises:
-        ValueError: an unknown reduction.
-    """
-    match = re.fullmatch(r"(?:(\w+)\()?([^()]+?)\)?", metric)
-    reduction = (match.group(1) or "last") if match else None
-    if reduction not in _REDUCTIONS or metric.endswith(")") != ("(" in metric):
-        raise ValueError(f"`metric` must be a name, or one in {', '.join(_REDUCTIONS)}, got {metric!r}; try mean(x).")
-    return reduction, match.group(2)
-
-
-def find_metric(metric: str, names: Sequence[str]) -> str:
-    """Returns the logged name that a metric means: itself, or under `eval/`.
-
-    Raises:
-        ValueError: nothing of this name is logged; the names are offered.
-    """
-    _, name = parse_metric(metric)
-    for candidate in (name, f"eval/{name}"):
-        if candidate in names:
-            return candidate
-    raise ValueError(f"`metric` must be logged by the experiment, got {metric!r}; it logs {', '.join(sorted(names))}.")
-
-
-def measure(metric: str, curves: Curves) -> float:
-    """Reduces a curve to the number that a metric means: "success" is the last value of `eval/success`.
-
-    Args:
-        metric: `<name>` or `<reduction>(<name>)`; reductions over training are last, first, mean, std, min and max.
-        curves: of one seed.
-
-    Returns:
-        The number; values that are not finite (nothing was counted) do not count, NaN where there are no others.
-    """
-    values = np.asarray(curves[find_metric(metric, list(curves))]["values"], np.float64)
-    values = values[np.isfinite(values)]
-    return float(_REDUCTIONS[parse_metric(metric)[0]](values)) if values.size else float("nan")

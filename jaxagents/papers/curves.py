@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxagents.papers.arms import find_metric
+from jaxagents.papers.statistics import find_metric
 from jaxagents.reporting.curves import Curve, style_axis
 from jaxagents.reporting.statistics import t_interval
 
@@ -21,7 +21,7 @@ def write_paper_curves(path: str | Path, results: Mapping[str, Any]) -> Path:
 
     Args:
         path: of the picture.
-        results: see `reproduction.conclude`.
+        results: see `verdicts.conclude`.
 
     Returns:
         The path.

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxagents.papers.execution import read_conclusion
-from jaxagents.papers.store import stale_arms
+from jaxagents.papers.arms import compose_arms
+from jaxagents.papers.spec import load_paper
+from jaxagents.papers.store import read_results, select_arms, stale_arms
+from jaxagents.papers.verdicts import conclude
 from jaxagents.reporting.loggers import write_atomically
 from jaxagents.reporting.tables import describe_finding, describe_interval
 
@@ -44,6 +46,27 @@ def write_paper_report(folder: str | Path, config_folder: str | Path) -> Path:
     path = folder / REPORT_FILE
     write_atomically(path, _HEAD + "".join(lines) + "".join(sections))
     return path
+
+
+def read_conclusion(path: str | Path, config_folder: str | Path) -> dict[str, Any]:
+    """Reads results and concludes from those of today's settings; stale ones are told apart and get no verdict.
+
+    Args:
+        path: file of `experiments/reproduce.py`.
+        config_folder: holds the paper as it is now.
+
+    Returns:
+        See `conclude`.
+
+    Raises:
+        ValueError: the file is damaged, or was cut off before its verdict.
+    """
+    results = read_results(path)
+    if "verdict" not in results:
+        raise ValueError(f"`{path}` must be finished, got no verdict; run reproduce.py again.")
+    paper = load_paper(Path(config_folder) / "paper", results["paper"])
+    composed = compose_arms(paper, Path(config_folder), **results.get("settings", {}))
+    return conclude(paper, select_arms(results, {name: arm.digest for name, arm in composed.items()}))
 
 
 def _line(name: str, results: Mapping[str, Any]) -> str:

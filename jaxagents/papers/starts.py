@@ -8,7 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxagents.papers.arms import Composed, train_seeds
+from jaxagents.papers.arms import Composed
+from jaxagents.papers.seeds import train_seeds
 from jaxagents.reporting.progress import open_progress
 from jaxagents.training.build import Stage, build_stage, stage_configs
 from jaxagents.training.checkpoints.manager import open_checkpoints

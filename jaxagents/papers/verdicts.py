@@ -1,20 +1,14 @@
 """From what was measured to what it says about a paper's claim."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxagents.papers.arms import measure, parse_metric
 from jaxagents.papers.spec import START, Expectation, Paper
-from jaxagents.reporting.statistics import (
-    Interval,
-    describe,
-    interquartile_mean,
-    probability_of_improvement,
-    t_interval,
-)
+from jaxagents.papers.statistics import start_values, summarize_arms, values_of
+from jaxagents.papers.store import stale_arms
+from jaxagents.reporting.statistics import Interval, probability_of_improvement, t_interval
 
 REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE, REFUSED = "reproduced", "not reproduced", "inconclusive", "refused"
 STALE = "stale: of earlier settings"
@@ -84,7 +78,7 @@ def judge(paper: Paper, results: Mapping[str, Any]) -> tuple[list[Finding], str]
 
     Args:
         paper: its expectations.
-        results: see `paper_results.read_results`.
+        results: see `store.read_results`.
 
     Returns:
         `(findings, verdict of the paper)`: stale if any expectation is (an arm of it has results of earlier settings
@@ -97,45 +91,39 @@ def judge(paper: Paper, results: Mapping[str, Any]) -> tuple[list[Finding], str]
     return findings, worst
 
 
-def values_of(results: Mapping[str, Any], arm: str, metric: str) -> dict[int, float]:
-    """Returns a metric of an arm by seed; seeds without a finite value, or without the metric, are left out."""
-    values = {}
-    for seed, run in results["arms"].get(arm, {"runs": {}})["runs"].items():
-        try:
-            value = measure(metric, run["curves"])
-        except ValueError:
-            continue
-        if math.isfinite(value):
-            values[int(seed)] = value
-    return dict(sorted(values.items()))
-
-
-def start_values(results: Mapping[str, Any], metric: str) -> dict[str, float]:
-    """Returns a metric of what the arms start from, by digest."""
-    name = parse_metric(metric)[1].removeprefix("eval/")
-    values = {digest: start["evaluation"].get(f"eval/{name}") for digest, start in results["starts"].items()}
-    return {digest: value for digest, value in values.items() if value is not None}
-
-
-def summarize_arms(metrics: Sequence[str], results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Computes mean, 95 % Student interval and interquartile mean over seeds.
+def conclude(paper: Paper, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds to results what they say: the claim, means and intervals, findings and verdict.
 
     Args:
-        metrics: to summarise.
-        results: see `paper_results.read_results`.
+        paper: its claim and expectations.
+        results: see `store.read_results`.
 
     Returns:
-        `{arm: {metric: {"mean", "low", "high", "interquartile_mean", "num_seeds"}}}`; what was not measured is missing.
+        The results with these entries, as plain data.
     """
-    summary: dict[str, dict[str, Any]] = {}
-    for arm in results["arms"]:
-        summary[arm] = {}
-        for metric in metrics:
-            values = np.asarray(list(values_of(results, arm, metric).values()))
-            if values.size:
-                middle = interquartile_mean(values)
-                summary[arm][metric] = {**describe(values), "interquartile_mean": middle, "num_seeds": values.size}
-    return summary
+    metrics = reported_metrics(paper)
+    findings, verdict = judge(paper, results)
+    runs = [run for arm in results["arms"].values() for run in arm["runs"].values()]
+    told = {name: getattr(paper, name) for name in ("title", "claim", "notes")}
+    return {
+        **results,
+        **told,
+        "metrics": metrics,
+        "summary": summarize_arms(metrics, results),
+        "stale": summarize_arms(metrics, {"arms": stale_arms(results)}),
+        "start": {metric: start_values(results, metric) for metric in metrics},
+        "findings": [
+            {**finding._asdict(), "measured": finding.measured and finding.measured._asdict()} for finding in findings
+        ],
+        "verdict": verdict,
+        "minutes": sum(run["minutes"] for run in runs),
+        "minutes_planned": paper.minutes,
+    }
+
+
+def reported_metrics(paper: Paper) -> list[str]:
+    """Returns the metrics of the verdict first, each once."""
+    return list(dict.fromkeys([paper.metric, *(expected.metric for expected in paper.expect), *paper.metrics]))
 
 
 def _find(paper: Paper, expected: Expectation, results: Mapping[str, Any]) -> Finding:

@@ -13,8 +13,7 @@ from jaxagents.environments.text.words import sentence
 from jaxagents.language import conversation, slots
 from jaxagents.language.generate import Sampling
 from jaxagents.play.person import Person, admissible_actions, ask_action, ask_words
-from jaxagents.reporting.transcripts import answer_lines, lay_out, print_transcripts
-from jaxagents.training.dialogues import agent_names, to_trajectories
+from jaxagents.reporting.transcripts import agent_names, answer_lines, lay_out, print_transcripts, to_trajectories
 from jaxagents.training.load import LoadedPolicy
 from jaxagents.types import Array, Environment, LanguagePolicy, Params, PyTree, State, Task, TimeStep
 

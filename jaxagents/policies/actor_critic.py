@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxagents.networks.heads import CategoricalHead, TanhNormalHead, ValueHead
 from jaxagents.ops.distributions import Categorical, TanhNormal
-from jaxagents.types import ActorCritic, Array, Box, Carry, Discrete, Params, Policy, PyTree
+from jaxagents.types import ActorCritic, Array, Box, Carry, Discrete, Params, Policy, PolicyInput, PyTree
 
 
 class _Torso(NamedTuple):
@@ -52,9 +52,9 @@ def make_policy(
         torso_params, features = torso.init(torso_key)
         return {"torso": torso_params, "head": head_module.init(head_key, features)}
 
-    def apply(params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None):
-        carry, features = torso.apply(params["torso"], carry, observation, first)
-        return carry, to_distribution(head_module.apply(params["head"], features)).mask(action_mask)
+    def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Any]:
+        carry, features = torso.apply(params["torso"], carry, inputs.observation, inputs.first)
+        return carry, to_distribution(head_module.apply(params["head"], features)).mask(inputs.action_mask)
 
     return Policy(init=init, initial_carry=torso.initial_carry, apply=apply)
 
@@ -105,11 +105,12 @@ def make_actor_critic(
     def initial_carry(batch_shape: tuple[int, ...]) -> Carry:
         return torso.initial_carry(batch_shape), () if shared else critic_torso.initial_carry(batch_shape)
 
-    def apply(params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None):
+    def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Any, Array]:
+        observation, first = inputs.observation, inputs.first
         actor, critic = params["actor"], params["critic"]
         actor_carry, critic_carry = carry
         actor_carry, actor_features = torso.apply(actor["torso"], actor_carry, observation, first)
-        distribution = to_distribution(head_module.apply(actor["head"], actor_features)).mask(action_mask)
+        distribution = to_distribution(head_module.apply(actor["head"], actor_features)).mask(inputs.action_mask)
         if shared:
             critic_features = actor_features
         else:
@@ -122,24 +123,17 @@ def make_actor_critic(
 def as_policy(actor_critic: ActorCritic) -> Policy:
     """Drops the value; what only the value needs is not computed once compiled."""
 
-    def apply(params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None):
-        carry, distribution, _ = actor_critic.apply(params, carry, observation, first=first, action_mask=action_mask)
+    def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Any]:
+        carry, distribution, _ = actor_critic.apply(params, carry, inputs)
         return carry, distribution
 
-    return Policy(init=actor_critic.init, initial_carry=actor_critic.initial_carry, apply=apply)
+    return Policy(actor_critic.init, actor_critic.initial_carry, apply, actor_critic.draw_noise)
 
 
-def act(
-    policy: Policy, params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None
-) -> tuple[Carry, Any]:
+def act(policy: Policy, params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Any]:
     """Applies a policy to one time step: leaves `[B, ...]` in, `(carry, distribution [B])` out."""
-
-    def add_time(tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
-
-    carry, distribution = policy.apply(
-        params, carry, add_time(observation), first=jnp.asarray(first)[None], action_mask=add_time(action_mask)
-    )
+    inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], inputs)
+    carry, distribution = policy.apply(params, carry, inputs)
     return carry, jax.tree.map(lambda leaf: leaf[0], distribution)
 
 

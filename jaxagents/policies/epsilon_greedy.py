@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.ops.distributions import Categorical
-from jaxagents.types import Array, Carry, Params, Policy, PyTree
+from jaxagents.types import Array, Carry, Params, Policy, PolicyInput
 
 
 @struct.dataclass
@@ -90,13 +90,10 @@ def make_epsilon_greedy(q_function: tuple[Callable, Callable], *, initial_epsilo
         del batch_shape
         return ()
 
-    def apply(
-        params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None
-    ) -> tuple[Carry, EpsilonGreedy]:
-        del first
-        q = apply_network(params["network"], observation)
+    def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, EpsilonGreedy]:
+        q = apply_network(params["network"], inputs.observation)
         # Every leaf of a distribution has the leading axes of the batch.
         epsilon = jnp.broadcast_to(params["epsilon"], q.shape[:-1])
-        return carry, EpsilonGreedy(q=q, epsilon=epsilon, action_mask=jnp.ones(q.shape, bool)).mask(action_mask)
+        return carry, EpsilonGreedy(q=q, epsilon=epsilon, action_mask=jnp.ones(q.shape, bool)).mask(inputs.action_mask)
 
     return Policy(init=init, initial_carry=initial_carry, apply=apply)

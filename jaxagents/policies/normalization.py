@@ -3,7 +3,7 @@
 from typing import TypeVar
 
 from jaxagents.ops.statistics import init_statistics, normalize
-from jaxagents.types import ActorCritic, Array, Carry, Params, Policy, PyTree
+from jaxagents.types import ActorCritic, Array, Carry, Params, Policy, PolicyInput, PyTree
 
 _Actor = TypeVar("_Actor", Policy, ActorCritic)
 
@@ -31,8 +31,8 @@ def normalize_observations(policy: _Actor, observation_space: PyTree, *, clip: f
     def init(key: Array) -> Params:
         return {"params": policy.init(key), "statistics": init_statistics(observation_space)}
 
-    def apply(params: Params, carry: Carry, observation: PyTree, **kwargs):
-        observation = normalize(params["statistics"], observation, clip=clip)
-        return policy.apply(params["params"], carry, observation, **kwargs)
+    def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple:
+        observation = normalize(params["statistics"], inputs.observation, clip=clip)
+        return policy.apply(params["params"], carry, inputs.replace(observation=observation))
 
     return policy._replace(init=init, apply=apply)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.types import Array, Carry, Params, Policy, PyTree
+from jaxagents.types import Array, Carry, Params, Policy, PolicyInput
 
 
 @struct.dataclass
@@ -116,13 +116,10 @@ def make_switched(independent: Policy, team: Policy, switch: Policy) -> Policy:
             for name, part in parts.items()
         }
 
-    def apply(
-        params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None
-    ) -> tuple[Carry, Switched]:
-        applied = {
-            name: part.apply(params[name], carry[name], observation, first=first) for name, part in parts.items()
-        }
+    def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Switched]:
+        unmasked = inputs.replace(action_mask=None)
+        applied = {name: part.apply(params[name], carry[name], unmasked) for name, part in parts.items()}
         distribution = Switched(**{name: distribution for name, (_, distribution) in applied.items()})
-        return {name: carry for name, (carry, _) in applied.items()}, distribution.mask(action_mask)
+        return {name: carry for name, (carry, _) in applied.items()}, distribution.mask(inputs.action_mask)
 
     return Policy(init=init, initial_carry=initial_carry, apply=apply)

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 import jax
 
-from jaxagents.types import ActorCritic, Array, Carry, Params, Policy, PyTree
+from jaxagents.types import ActorCritic, Array, Carry, Params, Policy, PolicyInput
 
 _Actor = TypeVar("_Actor", Policy, ActorCritic)
 
@@ -31,22 +31,16 @@ def separate_parameters(policy: _Actor, num_agents: int) -> _Actor:
     def init(key: Array) -> Params:
         return jax.vmap(policy.init)(jax.random.split(key, num_agents))
 
-    def apply(
-        params: Params, carry: Carry, observation: PyTree, *, first: Array, action_mask: Array | None = None
-    ) -> tuple:
-        found = jax.tree.leaves(observation)[0].shape[2]
+    def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple:
+        found = jax.tree.leaves(inputs.observation)[0].shape[2]
         if found != num_agents:
             raise ValueError(
                 f"`observation` must be [T, B, {num_agents}, ...] for as many parameters, got {found} agents."
             )
 
-        def apply_one(params: Params, carry: Carry, observation: PyTree, action_mask: Array | None) -> tuple:
-            return policy.apply(params, carry, observation, first=first, action_mask=action_mask)
-
-        # The carry has no time axis.
-        return jax.vmap(apply_one, in_axes=(0, 1, 2, 2), out_axes=_out_axes(policy))(
-            params, carry, observation, action_mask
-        )
+        # The carry has no time axis, and agents share the beginnings of their episodes.
+        of_agents = PolicyInput(observation=2, first=None, action_mask=2, previous_action=2, previous_reward=2, noise=2)
+        return jax.vmap(policy.apply, in_axes=(0, 1, of_agents), out_axes=_out_axes(policy))(params, carry, inputs)
 
     return policy._replace(init=init, apply=apply)
 

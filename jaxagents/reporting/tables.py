@@ -22,7 +22,7 @@ def print_speeds(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def print_paper(results: Mapping[str, Any], stream: TextIO | None = None) -> None:
-    """Prints what `reproduction.conclude` returned, to stdout unless there is another `stream`."""
+    """Prints what `papers.verdicts.conclude` returned, to stdout unless there is another `stream`."""
     console = Console(file=stream)
     console.print(f"{results['title']}\nThe paper: {results['claim']}", markup=False, highlight=False)
     table = Table(title=f"{results['paper']}: means over seeds with 95 % intervals")

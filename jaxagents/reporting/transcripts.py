@@ -1,12 +1,15 @@
 """Episodes of text to read in a terminal."""
 
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
+import jax
 from rich.console import Console
 from rich.text import Text
 
 from jaxagents.data.schema import Trajectory, Turn
+from jaxagents.data.trajectories import from_episodes
+from jaxagents.types import Environment, Episode, LanguagePolicy
 
 _STYLES = {
     "prompt": "magenta",
@@ -99,3 +102,18 @@ def answer_lines(turn: Turn) -> list[Text]:
 def _line(role: str, content: str, style: str | None = None) -> Text:
     indented = content.replace("\n", "\n" + " " * (_INDENT + 2))
     return Text.assemble((f"  {role:<{_INDENT}}", "dim"), (indented, _STYLES[style or role]))
+
+
+def to_trajectories(
+    environment: Environment, policy: LanguagePolicy, episode: Episode, **fields: Any
+) -> list[Trajectory]:
+    """Turns episodes of a policy into trajectories; `fields` as in `data.trajectories.from_episodes`."""
+    return from_episodes(
+        jax.device_get(episode), policy.tokenizer, world=environment.name, agents=agent_names(environment), **fields
+    )
+
+
+def agent_names(environment: Environment) -> tuple[str, ...]:
+    """Returns the roles of the players of a world."""
+    seats = environment.num_players
+    return ("agent",) if seats == 1 else tuple(f"player {seat}" for seat in range(seats))

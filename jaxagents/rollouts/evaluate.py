@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.environments.squashing import squash_actions
-from jaxagents.environments.vectorized import select_rows
 from jaxagents.environments.wrappers import episode_statistics
+from jaxagents.ops.rows import where_rows
 from jaxagents.policies.actor_critic import act
-from jaxagents.types import Array, Environment, Params, Policy, PyTree, State, TimeStep
+from jaxagents.policies.inputs import clear_first
+from jaxagents.types import Array, Carry, Environment, Params, Policy, PolicyInput, PyTree, State, TimeStep
 
 
 def make_evaluator(
@@ -56,26 +57,31 @@ def make_evaluator(
         state, timestep = jax.vmap(tracked.reset)(jax.random.split(reset_key, num_episodes), tasks)
 
         def unfinished(loop) -> Array:
-            step, _, timestep, _ = loop
+            step, timestep = loop[0], loop[2]
             return (step < bound) & ~jnp.all(timestep.terminated | timestep.truncated)
 
         def step_all(loop):
-            step, state, timestep, carry = loop
+            step, state, timestep, carry, previous = loop
             keys = jax.random.split(jax.random.fold_in(run_key, step), 2 * num_episodes)
             first = jnp.broadcast_to(step == 0, (num_episodes,))
-            carry, distribution = act(
-                policy, params, carry, timestep.observation, first=first, action_mask=timestep.action_mask
-            )
+            told = _policy_input(timestep, first, previous)
+            if not greedy and policy.draw_noise is not None:
+                noise = jax.vmap(lambda key: policy.draw_noise(jax.random.fold_in(key, 1), 1), out_axes=1)
+                told = told.replace(noise=jax.tree.map(lambda leaf: leaf[0], noise(keys[num_episodes:])))
+            carry, distribution = act(policy, params, carry, told)
             action = (
                 distribution.mode() if greedy else jax.vmap(lambda d, k: d.sample(k))(distribution, keys[num_episodes:])
             )
             following = jax.vmap(tracked.step)(keys[:num_episodes], state, action)
             over = timestep.terminated | timestep.truncated
-            state, timestep = select_rows(over, (state, timestep), following)
-            return step + 1, state, timestep, carry
+            state, timestep = where_rows(over, (state, timestep), following)
+            return step + 1, state, timestep, carry, action
 
         carry = policy.initial_carry((num_episodes, *agents))
-        _, _, timestep, _ = jax.lax.while_loop(unfinished, step_all, (jnp.int32(0), state, timestep, carry))
+        space = environment.action_space
+        previous = jnp.zeros((num_episodes, *agents, *space.shape), space.dtype)
+        loop = (jnp.int32(0), state, timestep, carry, previous)
+        timestep = jax.lax.while_loop(unfinished, step_all, loop)[2]
         names = [name for name in ("episode_return", "episode_length", "success") if name in timestep.info]
         told = {name: timestep.info[name] for name in names} | dict(timestep.info.get("metrics", {}))
         results = {name: value.astype(jnp.float32) for name, value in told.items()}
@@ -113,29 +119,37 @@ def play_episode(
     agents = (environment.num_agents,) if environment.num_agents else ()
 
     @jax.jit
-    def step_once(step: Array, state: State, timestep: TimeStep, carry):
+    def step_once(step: Array, state: State, timestep: TimeStep, carry: Carry, previous: Array):
         sample_key, step_key = jax.random.split(jax.random.fold_in(run_key, step))
 
         def add_batch(tree: PyTree) -> PyTree:
             return jax.tree.map(lambda leaf: leaf[None], tree)
 
-        carry, distribution = act(
-            policy,
-            params,
-            carry,
-            add_batch(timestep.observation),
-            first=(step == 0)[None],
-            action_mask=add_batch(timestep.action_mask),
-        )
+        told = add_batch(_policy_input(timestep, step == 0, previous))
+        if not greedy and policy.draw_noise is not None:
+            told = told.replace(noise=policy.draw_noise(jax.random.fold_in(sample_key, 1), 1))
+        carry, distribution = act(policy, params, carry, told)
         action = (distribution.mode() if greedy else distribution.sample(sample_key))[0]
-        return *environment.step(step_key, state, action), carry
+        return *environment.step(step_key, state, action), carry, action
 
     frames = [jax.jit(environment.reset)(reset_key, environment.sample_task(task_key, level))]
-    carry = policy.initial_carry((1, *agents))
+    carry, space = policy.initial_carry((1, *agents)), environment.action_space
+    action = jnp.zeros((*agents, *space.shape), space.dtype)
     for step in range(environment.max_steps if max_steps is None else max_steps):
         state, timestep = frames[-1]
         if timestep.terminated | timestep.truncated:
             break
-        state, timestep, carry = step_once(jnp.int32(step), state, timestep, carry)
+        state, timestep, carry, action = step_once(jnp.int32(step), state, timestep, carry, action)
         frames.append((state, timestep))
     return frames
+
+
+def _policy_input(timestep: TimeStep, first: Array, previous_action: Array) -> PolicyInput:
+    previous = clear_first(first, (previous_action, timestep.reward))
+    return PolicyInput(
+        observation=timestep.observation,
+        first=first,
+        action_mask=timestep.action_mask,
+        previous_action=previous[0],
+        previous_reward=previous[1],
+    )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxagents.environments.timesteps import ended
 from jaxagents.policies.actor_critic import act
-from jaxagents.types import Array, Environment, Params, Policy
+from jaxagents.types import Array, Environment, Params, Policy, PolicyInput
 
 
 def make_matches(
@@ -45,8 +45,8 @@ def make_matches(
 
             def choose(params: Params, key: Array) -> Array:
                 carry = policy.initial_carry((num_games,))
-                mask = timestep.action_mask
-                _, distribution = act(policy, params, carry, timestep.observation, first=first, action_mask=mask)
+                inputs = PolicyInput(observation=timestep.observation, first=first, action_mask=timestep.action_mask)
+                _, distribution = act(policy, params, carry, inputs)
                 return distribution.mode() if greedy else distribution.sample(key)
 
             own_key, other_key, game_key = jax.random.split(step_key, 3)

@@ -10,7 +10,7 @@ from jaxagents.environments.wrappers import Opponent, against, episode_statistic
 from jaxagents.ops import opponents
 from jaxagents.policies.actor_critic import act
 from jaxagents.rollouts.unroll import RolloutState, make_rollout_collector
-from jaxagents.types import Array, Collector, Environment, Metrics, Params, Policy, PyTree, Rollout
+from jaxagents.types import Array, Collector, Environment, Metrics, Params, Policy, PolicyInput, PyTree, Rollout
 
 
 def make_opponent(policy: Policy, params: Params) -> Opponent:
@@ -30,10 +30,9 @@ def make_opponent(policy: Policy, params: Params) -> Opponent:
         raise ValueError("`policy` of an opponent must have no memory, got a recurrent one; try policy=mlp.")
 
     def answer(key: Array, observation: PyTree, action_mask: Array | None) -> Array:
-        batch = jax.tree.map(lambda leaf: leaf[None], (observation, action_mask))
-        _, distribution = act(
-            policy, params, policy.initial_carry((1,)), batch[0], first=jnp.ones(1, bool), action_mask=batch[1]
-        )
+        inputs = PolicyInput(observation=observation, first=jnp.ones((), bool), action_mask=action_mask)
+        inputs = jax.tree.map(lambda leaf: leaf[None], inputs)
+        _, distribution = act(policy, params, policy.initial_carry((1,)), inputs)
         return distribution.sample(key)[0]
 
     return answer

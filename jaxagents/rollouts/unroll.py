@@ -11,6 +11,7 @@ from jaxagents.environments.teams import require_agents
 from jaxagents.environments.vectorized import vectorize
 from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.policies.actor_critic import act
+from jaxagents.policies.inputs import clear_first
 from jaxagents.types import (
     Array,
     Carry,
@@ -20,6 +21,7 @@ from jaxagents.types import (
     Metrics,
     Params,
     Policy,
+    PolicyInput,
     PyTree,
     Rollout,
     State,
@@ -37,6 +39,7 @@ class RolloutState:
         timestep: their last time steps; its observation is the one to act on.
         carry: recurrent carry of the policy.
         first: bool `[B]`, the observation is the first of an episode.
+        previous_action: of the step before, whatever the episode.
         index: int32 `[B]`, global index of each environment; random streams are folded in by it.
     """
 
@@ -44,6 +47,7 @@ class RolloutState:
     timestep: TimeStep
     carry: Carry
     first: Array
+    previous_action: Array
     index: Array
 
 
@@ -85,6 +89,7 @@ def make_rollout_collector(
     require_agents(environment)
     batch = vectorize(episode_statistics(squash_actions(environment)), reset_pool=reset_pool, level=level)
     agents = (environment.num_agents,) if environment.num_agents else ()
+    space = environment.action_space
 
     def init(key: Array, params: Params) -> RolloutState:
         del params
@@ -95,6 +100,7 @@ def make_rollout_collector(
             timestep=timestep,
             carry=policy.initial_carry((num_envs, *agents)),
             first=jnp.ones(num_envs, bool),
+            previous_action=jnp.zeros((num_envs, *agents, *space.shape), space.dtype),
             index=index,
         )
 
@@ -102,23 +108,26 @@ def make_rollout_collector(
         draw_key, noise_key = jax.random.split(key)
         draws, shared = batch.draw(draw_key, state.index, num_steps)
         noise = draw_action_noise(policy, params, state, noise_key, num_steps)
+        policy_noise = draw_policy_noise(policy, state, noise_key, num_steps)
 
-        def step(state: RolloutState, inputs: tuple[PyTree, PyTree]):
-            draws_t, noise_t = inputs
+        def step(state: RolloutState, inputs: tuple[PyTree, PyTree, PyTree]):
+            draws_t, noise_t, policy_noise_t = inputs
             before = state.timestep
-            carry, distribution = act(
-                policy, params, state.carry, before.observation, first=state.first, action_mask=before.action_mask
-            )
+            told = _policy_input(state, policy_noise_t)
+            carry, distribution = act(policy, params, state.carry, told)
             action = distribution.transform(noise_t)
             environments, after = batch.step(state.environment, action, draws_t, shared)
             following = state.replace(
-                environment=environments, timestep=after, carry=carry, first=after.terminated | after.truncated
+                environment=environments,
+                timestep=after,
+                carry=carry,
+                first=after.terminated | after.truncated,
+                previous_action=action,
             )
-            agent_mask = before.info.get("agent_mask")
-            acted = (before.observation, before.action_mask, agent_mask, state.first, distribution, action)
+            acted = (told, before.info.get("agent_mask"), distribution, action)
             return following, (acted, state.carry, after)
 
-        final, (acted, carry, after) = jax.lax.scan(step, state, (draws, noise))
+        final, (acted, carry, after) = jax.lax.scan(step, state, (draws, noise, policy_noise))
         transition = _make_transition(*acted, after)
         carry = jax.tree.map(lambda steps, last: jnp.concatenate([steps, last[None]]), carry, final.carry)
         return final, Rollout(transition=transition, carry=carry), episode_metrics(after)
@@ -127,45 +136,57 @@ def make_rollout_collector(
 
 
 def _make_transition(
-    observation: PyTree,
-    action_mask: Array | None,
-    agent_mask: Array | None,
-    first: Array,
-    distribution: Any,
-    action: Array,
-    after: TimeStep,
+    told: PolicyInput, agent_mask: Array | None, distribution: Any, action: Array, after: TimeStep
 ) -> Transition:
     names = ("perspective", "next_action_mask", "next_agent_mask")
     extras = {name: after.info[name] for name in names if name in after.info}
     if agent_mask is not None:
         extras["agent_mask"] = agent_mask
     return Transition(
-        observation=observation,
+        observation=told.observation,
         action=action,
         behavior_log_prob=distribution.log_prob(action),
         reward=after.reward,
         terminated=after.terminated,
         truncated=after.truncated,
         next_observation=after.info["next_observation"],
-        first=first,
-        action_mask=action_mask,
+        first=told.first,
+        action_mask=told.action_mask,
+        previous_action=told.previous_action,
+        previous_reward=told.previous_reward,
+        noise=told.noise,
         extras=extras,
     )
 
 
+def _policy_input(state: RolloutState, noise: PyTree) -> PolicyInput:
+    """Returns what the policy is told of the step that the environments stand before, leaves `[B, ...]`."""
+    timestep = state.timestep
+    previous = clear_first(state.first, (state.previous_action, timestep.reward))
+    return PolicyInput(
+        observation=timestep.observation,
+        first=state.first,
+        action_mask=timestep.action_mask,
+        previous_action=previous[0],
+        previous_reward=previous[1],
+        noise=noise,
+    )
+
+
+def draw_policy_noise(policy: Policy, state: RolloutState, key: Array, num_steps: int) -> PyTree:
+    """Draws what the policy reads besides, `[T, B, ...]`, one stream per environment; None for most."""
+    if policy.draw_noise is None:
+        return None
+    keys = jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(key, index), 1))(state.index)
+    return jax.vmap(lambda key: policy.draw_noise(key, num_steps), out_axes=1)(keys)
+
+
 def draw_action_noise(policy: Policy, params: Params, state: RolloutState, key: Array, num_steps: int) -> PyTree:
     """Draws the noise of all actions of a rollout, `[T, B, ...]`, one stream per environment."""
+    noise = draw_policy_noise(policy, state, key, 1)
+    noise = jax.tree.map(lambda leaf: leaf[0], noise)
     _, distribution = jax.eval_shape(
-        lambda params, state: act(
-            policy,
-            params,
-            state.carry,
-            state.timestep.observation,
-            first=state.first,
-            action_mask=state.timestep.action_mask,
-        ),
-        params,
-        state,
+        lambda params, state: act(policy, params, state.carry, _policy_input(state, noise)), params, state
     )
     template: Any = jax.tree.map(lambda leaf: jnp.zeros((num_steps, *leaf.shape[1:]), leaf.dtype), distribution)
     return jax.vmap(lambda index: template.noise(jax.random.fold_in(key, index)), out_axes=1)(state.index)

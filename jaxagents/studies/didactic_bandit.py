@@ -16,7 +16,7 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from jaxagents.losses.preference import dpo, ipo
+from jaxagents.losses.preference import logistic, squared_margin
 from jaxagents.types import Array, Params
 
 NUM_ACTIONS, STATE_SIZE, NUM_TEST_STATES = 100, 100, 100
@@ -88,13 +88,13 @@ def ppo(log_prob: Array, samples: Samples, *, clip_epsilon: Array | float = 0.2)
 
 
 def dpo_of_pairs(log_prob: Array, samples: Samples, *, coefficient: Array | float = 0.05) -> Array:
-    """Computes the mean of `losses.preference.dpo` over all pairs of every group, `[S, M]`."""
-    return _mean_over_pairs(partial(dpo, coefficient=coefficient), log_prob, samples)
+    """Computes the mean of `losses.preference.logistic` over all pairs of every group, `[S, M]`."""
+    return _mean_over_pairs(partial(logistic, coefficient=coefficient), log_prob, samples)
 
 
 def ipo_of_pairs(log_prob: Array, samples: Samples, *, coefficient: Array | float = 0.05) -> Array:
-    """Computes the mean of `losses.preference.ipo` over all pairs of every group, `[S, M]`."""
-    return _mean_over_pairs(partial(ipo, coefficient=coefficient), log_prob, samples)
+    """Computes the mean of `losses.preference.squared_margin` over all pairs of every group, `[S, M]`."""
+    return _mean_over_pairs(partial(squared_margin, coefficient=coefficient), log_prob, samples)
 
 
 def run(

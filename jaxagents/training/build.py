@@ -1,5 +1,6 @@
 """From a composed config to the functions that it names."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -199,8 +200,11 @@ def build_stage(
     if tokenizer is not None:
         policy = partial(make_agent.keywords["policy"], tokenizer=lambda words: restore(tokenizer))
         make_agent = partial(make_agent, policy=policy)
-    agent = make_agent(environment, axis_name=axis_name_of(devices.mode))
-    collector = _instantiate("collector", config)(environment, agent.policy)
+    axis_name = axis_name_of(devices.mode)
+    agent = make_agent(environment, axis_name=axis_name)
+    make_collector = _instantiate("collector", config)
+    counts = "axis_name" in inspect.signature(make_collector).parameters
+    collector = make_collector(environment, agent.policy, **({"axis_name": axis_name} if counts else {}))
     num_updates = _count_updates(training, collector.steps_per_collect, config["quick"])
     program = make_program(collector, agent.make_learner(collector, num_updates))
     if config["seeds"] > 1:

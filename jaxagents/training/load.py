@@ -13,13 +13,13 @@ import jax.numpy as jnp
 
 from jaxagents.environments.squashing import squash_action
 from jaxagents.language.conversation import make_answer
+from jaxagents.language.player import make_player
 from jaxagents.policies.actor_critic import act
 from jaxagents.training.build import Experiment, Stage, build, load_config
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
-from jaxagents.training.dialogues import make_player
 from jaxagents.training.launch import CONFIG_FILE
 from jaxagents.training.loop import checkpoint_folder, tokenizer_of
-from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy, PyTree
+from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy, PolicyInput, PyTree
 
 _ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # whatever the run was trained on
 _KINDS = ("best", "last")
@@ -205,9 +205,8 @@ def make_act(policy: Policy, environment: Environment) -> Callable[..., tuple[Ar
             return tree if batch else jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
 
         carry = policy.initial_carry((*(batch or (1,)), *agents)) if carry is None else add_batch(carry)
-        carry, distribution = act(
-            policy, params, carry, add_batch(observation), first=first, action_mask=add_batch(action_mask)
-        )
+        inputs = PolicyInput(observation=add_batch(observation), first=first, action_mask=add_batch(action_mask))
+        carry, distribution = act(policy, params, carry, inputs)
         action = distribution.mode() if key is None else distribution.sample(key)
         action = squash_action(action, environment.action_space)
         return (action, carry) if batch else jax.tree.map(lambda leaf: leaf[0], (action, carry))

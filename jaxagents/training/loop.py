@@ -19,7 +19,7 @@ from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.chunks import Chunk, run_chunks
-from jaxagents.training.dialogues import show_transcripts
+from jaxagents.training.transcripts import show_transcripts
 from jaxagents.types import LanguagePolicy, Params, PyTree, State
 
 RETURN = "eval/episode_return"

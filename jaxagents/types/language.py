@@ -195,6 +195,52 @@ class Demonstrated:
     demonstration: Episode
 
 
+@struct.dataclass
+class Pairs:
+    """Episodes of which some are preferred to others.
+
+    Attributes:
+        episode: `Episode` of R rows.
+        pair: int32 `[R]`, of a row that is compared, the row that is preferred to it; -1 for all others.
+        desirable: bool `[R]`, the row is good by itself.
+    """
+
+    episode: Episode
+    pair: Array
+    desirable: Array
+
+
+@struct.dataclass
+class ChosenTasks:
+    """Tasks of n groups of episodes.
+
+    Attributes:
+        key: typed keys `[n]`; equal keys and levels are equal tasks that start in the same state.
+        level: int32 `[n]`, of difficulty; None where every task draws its own.
+        item: int32 `[n]`, what the source counts them under.
+    """
+
+    key: Array
+    level: Array | None
+    item: Array
+
+
+class TaskSource(NamedTuple):
+    """Where the tasks of dialogues come from; it may remember what came out of them.
+
+    Attributes:
+        init: `(key, num_groups) -> state`, leaves `[num_groups, ...]`: devices split the state of a collector.
+        choose: `(state, key, index int32 [n]) -> ChosenTasks` of the groups with these global indices; those of further
+            rounds of a batch are beyond `num_groups`.
+        update: `(state, chosen, success float32 [n], axis_name=None) -> state`; the share of the episodes of each group
+            that succeeded.
+    """
+
+    init: Callable[[Array, int], PyTree]
+    choose: Callable[[PyTree, Array, Array], ChosenTasks]
+    update: Callable[..., PyTree]
+
+
 class Tokenizer(NamedTuple):
     """Text to token ids and back.
 

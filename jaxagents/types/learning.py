@@ -24,6 +24,9 @@ class Transition:
         next_observation: the true successor, also where the environment was reset afterwards.
         first: bool, `observation` is the first of an episode.
         action_mask: bool `[..., A]` allowed actions at `observation`, or None.
+        previous_action: what was done before, zero where `first`; None where it was not kept.
+        previous_reward: float32, the reward of that, zero where `first`; None where it was not kept.
+        noise: what the policy drew for the step besides its action, see `Policy.draw_noise`; None without.
         extras: dict of further arrays with the same leading axes.
     """
 
@@ -36,7 +39,25 @@ class Transition:
     next_observation: PyTree
     first: Array
     action_mask: Array | None = None
+    previous_action: Array | None = None
+    previous_reward: Array | None = None
+    noise: PyTree | None = None
     extras: Mapping[str, PyTree] = struct.field(default_factory=dict)
+
+
+@struct.dataclass
+class Sample:
+    """Sequences of `n` steps from a buffer.
+
+    Attributes:
+        transition: leaves `[n, B, ...]`; a sequence may run over the end of an episode.
+        weight: float32 `[B]`, weights of the losses.
+        carry: recurrent carry that the policy had before the first step, leaves `[B, ...]`; empty without memory.
+    """
+
+    transition: Transition
+    weight: Array
+    carry: Carry = ()
 
 
 @struct.dataclass
@@ -73,19 +94,45 @@ REPLICATED = -1
 """In place of an axis: every device holds the whole."""
 
 
+@struct.dataclass
+class PolicyInput:
+    """What a policy is told of every step, leaves `[T, B, ...]`, with agents `[T, B, N, ...]` but for `first`.
+
+    Attributes:
+        observation: of the step.
+        first: bool `[T, B]`, the step is the first of an episode: memory begins anew before it.
+        action_mask: bool `[..., A]`, True = allowed; None when every action is.
+        previous_action: of the step before, zero where `first`; None where nobody kept it. What adapts within a
+            lifetime (RL^2), world models and decision transformers read it.
+        previous_reward: float32, of the step before, zero where `first`; None where nobody kept it.
+        noise: what `Policy.draw_noise` drew, so that an update sees the policy that acted; None without randomness
+            besides that of the action, as when it acts greedily.
+    """
+
+    observation: PyTree
+    first: Array
+    action_mask: Array | None = None
+    previous_action: Array | None = None
+    previous_reward: Array | None = None
+    noise: PyTree | None = None
+
+
 class Policy(NamedTuple):
     """A policy over sequences; a feed-forward one has the empty carry `()`.
 
     Attributes:
         init: `(key) -> params`.
         initial_carry: `(batch_shape) -> carry`, leaves `[*batch_shape, ...]`.
-        apply: `(params, carry, observation [T, B, ...], *, first [T, B], action_mask=None) ->
-            (carry, distribution [T, B])`; the carry is reset before every step where `first`.
+        apply: `(params, carry, PolicyInput) -> (carry, distribution [T, B])`; the carry is reset before every step
+            where `first`.
+        draw_noise: `(key, num_steps) -> pytree` of one environment, leaves `[T, ...]`, of a policy that is random
+            besides its action (noisy nets, dropout, a goal per step); None for others.
     """
 
     init: Callable[[Array], Params]
     initial_carry: Callable[[tuple[int, ...]], Carry]
-    apply: Callable[..., tuple[Carry, Any]]
+    apply: Callable[[Params, Carry, PolicyInput], tuple[Carry, Any]]
+    draw_noise: Callable[[Array, int], PyTree] | None = None
 
 
 class ActorCritic(NamedTuple):
@@ -93,7 +140,8 @@ class ActorCritic(NamedTuple):
 
     init: Callable[[Array], Params]
     initial_carry: Callable[[tuple[int, ...]], Carry]
-    apply: Callable[..., tuple[Carry, Any, Array]]
+    apply: Callable[[Params, Carry, PolicyInput], tuple[Carry, Any, Array]]
+    draw_noise: Callable[[Array, int], PyTree] | None = None
 
 
 class Collector(NamedTuple):

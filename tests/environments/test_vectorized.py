@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxagents.environments.timesteps import first_timestep, with_successor
-from jaxagents.environments.vectorized import select_rows, vectorize
+from jaxagents.environments.vectorized import vectorize
 from jaxagents.types import Box, Discrete, Environment, TimeStep
 
 KEY = jax.random.key(0)
@@ -187,19 +187,6 @@ def test_with_successor_adds_observation_and_mask():
     np.testing.assert_array_equal(both.info["next_observation"], 1.0)
     np.testing.assert_array_equal(both.info["next_action_mask"], [False, True])
     assert set(both.info) == {"success", "next_observation", "next_action_mask"}
-
-
-def test_select_rows_takes_leaves_of_any_rank():
-    condition = jnp.array([True, False])
-    ones, zeros = (
-        {"a": jnp.full((2,), v), "b": jnp.full((2, 3, 1), v), "key": jax.random.split(jax.random.key(v), 2)}
-        for v in (1, 0)
-    )
-    chosen = jax.jit(select_rows)(condition, ones, zeros)
-    np.testing.assert_array_equal(chosen["a"], [1, 0])
-    np.testing.assert_array_equal(chosen["b"][:, :, 0], [[1, 1, 1], [0, 0, 0]])
-    expected = jnp.stack([jax.random.key_data(ones["key"])[0], jax.random.key_data(zeros["key"])[1]])
-    np.testing.assert_array_equal(jax.random.key_data(chosen["key"]), expected)
 
 
 @pytest.mark.parametrize("reset_pool", [0, -1])

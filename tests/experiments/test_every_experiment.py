@@ -15,10 +15,13 @@ from jaxagents.training.launch import run
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
+PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
 # World -> the algorithms that fit it.
 PAIRS = {
-    **dict.fromkeys(("arithmetic", "bandit", "frozenlake", "household", "sokoban"), LANGUAGE),
+    **dict.fromkeys(("arithmetic", "frozenlake", "household"), LANGUAGE),
+    "bandit": (*LANGUAGE, *PREFERENCES),
+    "sokoban": (*LANGUAGE, "dpo", "kto"),  # The other worlds have numbers that only policy gradients know.
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), ("ppo", "reinforce", "sft")),  # One game of every deal.
     **dict.fromkeys(("breakout", "cartpole"), ("dqn", "ppo")),
     **dict.fromkeys(("pendulum", "reacher"), ("ppo", "sac")),

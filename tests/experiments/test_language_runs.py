@@ -12,11 +12,12 @@ from jaxagents.data.trajectories import read_trajectories
 from jaxagents.language import tokenizers
 from jaxagents.play.interactive import play_text
 from jaxagents.reporting.reports import write_report
+from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
 from jaxagents.training.build import build, load_config
-from jaxagents.training.dialogues import TRANSCRIPTS_FILE, show_transcripts
 from jaxagents.training.evaluate import evaluate_run
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy, load_stage
+from jaxagents.training.transcripts import show_transcripts
 
 KEY = jax.random.key(7)
 OFF = "devices.compilation_cache=null"

@@ -1,11 +1,17 @@
-"""What evaluations say about attempts at the same problem."""
+"""What evaluations say about attempts at the same problem, in one episode or in several."""
 
 import dataclasses
+from collections import Counter
+from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 
-from jaxagents.language.collect import first_and_last
+from jaxagents.environments.text.arithmetic import make_environment
+from jaxagents.language.collect import first_and_last, make_dialogue_evaluator
+from jaxagents.language.dialogue import make_dialogue
 from jaxagents.types import Episode
 
 
@@ -22,3 +28,31 @@ def test_first_and_last_turns_by_hand():
         "improved": [1.0, 0.0, 0.0, 0.0],
         "worsened": [0.0, 1.0, 0.0, 0.0],
     }
+
+
+def test_several_samples_of_every_task_are_judged_alone_and_together(speak):
+    world = make_environment(num_digits=(1,), num_terms=(2,), operations=("+",))
+    policy = speak(world, context_turns=1, prompt=False)
+    params = jax.tree.map(lambda leaf: leaf * 3.0, policy.init(jax.random.key(7)))
+    make = partial(make_dialogue_evaluator, world, policy, num_episodes=6, greedy=False, held_out=False)
+    results = jax.jit(make(num_samples=8, pass_at=[1, 4, 8]))(params, jax.random.key(0))
+    assert all(value.shape == (6,) for value in results.values())
+    np.testing.assert_allclose(results["pass_at_1"], results["success"], atol=1e-6)
+    np.testing.assert_array_equal(results["pass_at_8"], results["success"] > 0)
+    episode = make_dialogue(world, policy, group_size=8)(params, jax.random.key(0), jnp.arange(6))
+    np.testing.assert_allclose(results["success"], np.asarray(episode.success).reshape(6, 8).mean(axis=1))
+    # The answer of most samples, word for word.
+    said = [
+        policy.tokenizer.decode(row)
+        for row in np.where(episode.action_mask, episode.tokens, 0).reshape(48, -1).tolist()
+    ]
+    for task in range(6):
+        rows = [row for row in range(8 * task, 8 * task + 8) if episode.action_valid[row, 0]]
+        counts = Counter(said[row] for row in rows)
+        most = max(counts.values(), default=0)
+        wins = [bool(episode.success[row]) for row in rows if counts[said[row]] == most]
+        np.testing.assert_allclose(results["majority_success"][task], np.mean(wins) if wins else 0.0, rtol=1e-6)
+    with pytest.raises(ValueError, match="`greedy` must be false for 2 different samples of a task"):
+        make(num_samples=2, greedy=True)
+    with pytest.raises(ValueError, match=r"`pass_at` must be at most `num_samples`, got \[1, 9\] and 8"):
+        make(num_samples=8, pass_at=[1, 9])

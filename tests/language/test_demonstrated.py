@@ -51,13 +51,9 @@ def test_both_play_the_same_tasks_and_the_expert_solves_them(batches):
     np.testing.assert_allclose(float(metrics["success_rate"].value), np.asarray(own.success).mean())
 
 
-def test_a_fixed_set_has_so_many_tasks_and_one_answer_to_each(batches):
+def test_a_fixed_set_has_so_many_tasks(batches):
     _, (_, first, _), (_, second, _) = batches
-    rows = [
-        np.concatenate([prompts(batch.own)[::2], np.asarray(batch.own.tokens * batch.own.token_mask)[::2, 0]], axis=1)
-        for batch in (first, second)
-    ]
-    kinds = {tuple(row) for row in np.concatenate(rows).tolist()}
+    kinds = {tuple(row) for row in np.concatenate([prompts(batch.own) for batch in (first, second)]).tolist()}
     assert 2 < len(kinds) <= 4
     # Task number i of the set is of level [0, 0, 1][i % 3].
     levels = np.asarray(first.demonstration.task["level"])

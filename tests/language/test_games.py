@@ -11,7 +11,7 @@ from jaxagents.language.collect import dialogue_metrics
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.policies.contexts import score_tokens, to_rows
-from jaxagents.training.dialogues import to_trajectories
+from jaxagents.reporting.transcripts import to_trajectories
 
 KEY = jax.random.key(3)
 

@@ -10,6 +10,8 @@ from flax import struct
 
 from jaxagents.data.buffers import make_uniform_buffer
 from jaxagents.learners.combinators import params_to_act, replace_innermost
+from jaxagents.learners.estimators import Estimator, with_estimator
+from jaxagents.learners.lagged import with_lagged_actor
 from jaxagents.learners.normalization import normalize_observations
 from jaxagents.learners.opponents import with_opponents
 from jaxagents.learners.partners import with_frozen_partner
@@ -66,6 +68,12 @@ def rollout(*leading):
     return Rollout(transition=transition, carry=())
 
 
+# Judges observations to be half of what they are, and counts what it was fitted to.
+HALVING = Estimator(
+    init=lambda key, params, start=None: jnp.zeros(()),
+    judge=lambda state, batch: jax.tree.map(lambda leaf: leaf / 2 if leaf.dtype == jnp.float32 else leaf, batch),
+    fit=lambda state, key, batch: (state + 1.0, {"fitted": state + 1.0}),
+)
 # Of every combinator: how it is put around a learner, and where in what it acts with the inner one's is.
 AROUND = {
     "normalize": (lambda learner: normalize_observations(learner, Box((3,))), lambda acting: acting["params"]),
@@ -75,6 +83,8 @@ AROUND = {
     ),
     "opponents": (lambda learner: with_opponents(learner, capacity=2), lambda acting: acting["params"]),
     "partner": (with_frozen_partner, lambda acting: acting[0]),
+    "estimator": (lambda learner: with_estimator(learner, HALVING), lambda acting: acting),
+    "lagged": (lambda learner: with_lagged_actor(learner, every=1), lambda acting: acting),
     "population": (
         lambda learner: population(learner, NUM_MEMBERS, explore={"step_size": (0.5, 2.0)}),
         lambda acting: acting,
@@ -115,3 +125,14 @@ def test_the_innermost_state_is_changed_through_all_others():
     learner = AROUND["partner"][0](AROUND["normalize"][0](COUNTING))
     state = replace_innermost(learner.init(KEY), lambda inner: inner.replace(params=jnp.float32(7.0)))
     np.testing.assert_array_equal(learner.acting(state)[0]["params"], 107.0)
+
+
+def test_an_estimator_judges_before_it_is_fitted_and_alone_while_it_explores():
+    learner = with_estimator(COUNTING, HALVING, num_exploring=1)
+    state, metrics = learner.update(learner.init(KEY), KEY, rollout())
+    assert float(metrics["loss"]) == 0.5 and float(metrics["fitted"]) == 1.0
+    assert float(state.params) == 0.0 and float(state.estimator) == 1.0
+    state, _ = learner.update(state, KEY, rollout())
+    assert float(state.params) == 1.0 and float(state.estimator) == 2.0
+    with pytest.raises(ValueError, match="`num_exploring` must not be negative, got -1"):
+        with_estimator(COUNTING, HALVING, num_exploring=-1)

@@ -8,10 +8,10 @@ import pytest
 
 from jaxagents.data.buffers import make_prioritized_buffer, make_uniform_buffer
 from jaxagents.learners.dqn import make_agent, make_dqn
-from jaxagents.learners.replay import Sample, with_replay
+from jaxagents.learners.replay import with_replay
 from jaxagents.policies.actor_critic import act
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
-from jaxagents.types import Box, Collector, Discrete, Rollout, Transition
+from jaxagents.types import Box, Collector, Discrete, PolicyInput, Rollout, Sample, Transition
 from jaxagents.values.q_function import QFunction
 
 KEY = jax.random.key(0)
@@ -58,7 +58,9 @@ def test_learns_the_values_of_the_corridor_in_one_program(make_buffer):
     np.testing.assert_allclose(state.params["network"], EXPECTED, atol=0.03)
     assert float(metrics["loss"].value) < 1e-3
     policy = make_epsilon_greedy(TABLE)
-    _, distribution = act(policy, state.params, (), jnp.eye(NUM_STATES), first=jnp.ones(NUM_STATES, bool))
+    _, distribution = act(
+        policy, state.params, (), PolicyInput(observation=jnp.eye(NUM_STATES), first=jnp.ones(NUM_STATES, bool))
+    )
     np.testing.assert_array_equal(distribution.mode(), 1)
     np.testing.assert_allclose(jnp.exp(distribution.log_prob(jnp.ones(NUM_STATES, int))), 0.975, rtol=1e-5)
 
@@ -148,7 +150,9 @@ def test_agent_acts_with_what_its_learner_learns(normalize_observations, spaces_
     assert steps == [50]
     state, _ = jax.jit(learner.update)(learner.init(KEY), KEY, rollout)
     assert jax.tree.structure(agent.policy.init(KEY)) == jax.tree.structure(state.params)
-    _, distribution = act(agent.policy, state.params, (), jnp.eye(NUM_STATES), first=jnp.ones(NUM_STATES, bool))
+    _, distribution = act(
+        agent.policy, state.params, (), PolicyInput(observation=jnp.eye(NUM_STATES), first=jnp.ones(NUM_STATES, bool))
+    )
     assert int(distribution.mode()[-1]) == 1
 
 

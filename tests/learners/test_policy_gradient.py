@@ -126,6 +126,10 @@ def test_values_are_learned_from_the_targets_of_the_advantage(played):
     _, first = step(learner, params, episode)
     _, last = step(learner, params, episode, times=30)
     assert float(last["value_loss"]) < 0.5 * float(first["value_loss"])
+    # The metric is without the coefficient, as in PPO of arrays; the loss is with it.
+    _, half = step(learner_of(policy, optax.adam(3e-3), **options | {"value_coefficient": 0.5}), params, episode)
+    np.testing.assert_allclose(half["value_loss"], first["value_loss"], rtol=1e-5)
+    np.testing.assert_allclose(first["loss"] - half["loss"], 0.5 * first["value_loss"], rtol=1e-4)
 
 
 def test_values_without_a_head_are_refused(markov):

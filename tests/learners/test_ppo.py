@@ -11,15 +11,15 @@ import pytest
 
 from jaxagents.learners.ppo import make_agent, make_ppo
 from jaxagents.ops.distributions import Categorical
-from jaxagents.types import ActorCritic, Box, Discrete, Rollout, Transition
+from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput, Rollout, Transition
 
 KEY = jax.random.key(0)
 NUM_STATES = 5
 
 
-def apply_table(params, carry, observation, *, first, action_mask=None):
-    del first
-    return carry, Categorical(logits=observation @ params["actor"]).mask(action_mask), observation @ params["critic"]
+def apply_table(params, carry, inputs):
+    logits, value = inputs.observation @ params["actor"], inputs.observation @ params["critic"]
+    return carry, Categorical(logits=logits).mask(inputs.action_mask), value
 
 
 def init_table(key):
@@ -333,7 +333,9 @@ def test_agents_normalise_for_the_learner_as_for_the_policy(spaces_only):
     behaviors = []
     for _ in range(2):
         transition = rollout.transition
-        _, distribution = agent.policy.apply(state.params, (), transition.observation, first=transition.first)
+        _, distribution = agent.policy.apply(
+            state.params, (), PolicyInput(observation=transition.observation, first=transition.first)
+        )
         behaviors.append(distribution.log_prob(transition.action))
         transition = transition.replace(behavior_log_prob=behaviors[-1])
         state, metrics = update(state, KEY, rollout.replace(transition=transition))
@@ -355,7 +357,9 @@ def test_agents_tell_the_optimiser_the_length_of_the_run(spaces_only):
     assert told == [7 * 3 * 2]
     state = learner.init(KEY, {"actor": jnp.ones((NUM_STATES, 2)), "critic": VALUES})
     np.testing.assert_array_equal(state.params["actor"], 1.0)
-    assert agent.policy.apply(state.params, (), jnp.zeros((1, 1, NUM_STATES)), first=None)[1].logits.shape == (1, 1, 2)
+    assert agent.policy.apply(state.params, (), PolicyInput(observation=jnp.zeros((1, 1, NUM_STATES)), first=None))[
+        1
+    ].logits.shape == (1, 1, 2)
     with pytest.raises(TypeError, match="clip_epsilo"):
         make_agent(world, policy=lambda *given: TABLE, optimizer=optimizer, clip_epsilo=0.1)
 

@@ -15,7 +15,7 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Discrete, Environment, TimeStep
+from jaxagents.types import Box, Discrete, Environment, PolicyInput, TimeStep
 
 KEY = jax.random.key(0)
 
@@ -60,7 +60,9 @@ def test_learns_a_bandit():
     state, metrics = run(init(KEY), 40)
     steps = jnp.ones((1, 1, 1)), jnp.ones((1, 1), bool)
     made = policy(Box((1,)), Discrete(2))
-    _, distribution, value = made.apply(state.learner.params, made.initial_carry((1,)), steps[0], first=steps[1])
+    _, distribution, value = made.apply(
+        state.learner.params, made.initial_carry((1,)), PolicyInput(observation=steps[0], first=steps[1])
+    )
     assert float(jax.nn.softmax(distribution.logits)[0, 0, 1]) > 0.9
     np.testing.assert_allclose(value, [[1.0]], atol=0.15)
     assert float(metrics["rollout/episode_return"].value) > 0.8

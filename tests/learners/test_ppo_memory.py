@@ -11,7 +11,7 @@ from jaxagents.networks.recurrent import GRU, LRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import Categorical
 from jaxagents.policies.actor_critic import act, as_policy, make_actor_critic
-from jaxagents.types import ActorCritic, Box, Discrete, Rollout, Transition
+from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput, Rollout, Transition
 
 KEY = jax.random.key(0)
 
@@ -25,7 +25,9 @@ def episodes(policy, params, num_steps=8, num_envs=4):
     observation = jnp.asarray(generator.normal(size=(*shape, 3)), jnp.float32)
     action = jnp.asarray(generator.integers(0, 2, shape), jnp.int32)
     first = jnp.asarray(generator.random(shape) < 0.25)
-    step = jax.jit(lambda carry, *inputs: act(policy, params, carry, inputs[0], first=inputs[1]))
+    step = jax.jit(
+        lambda carry, *inputs: act(policy, params, carry, PolicyInput(observation=inputs[0], first=inputs[1]))
+    )
     carries, log_probs = [jax.tree.map(lambda leaf: leaf + 0.5, policy.initial_carry((num_envs,)))], []
     for t in range(num_steps):
         carry, distribution = step(carries[-1], observation[t], first[t])
@@ -73,15 +75,15 @@ def test_sequences_stay_whole_and_start_from_their_carries(memory, lengths):
     assert len(norms) == len(lengths)
 
 
-def apply_sum(params, carry, observation, *, first, action_mask=None):
+def apply_sum(params, carry, inputs):
     """The value is `params` times the sum of the observations of the episode."""
 
-    def step(total, inputs):
-        observation, first = inputs
+    def step(total, step_inputs):
+        observation, first = step_inputs
         total = jnp.where(first, 0.0, total) + observation
         return total, total
 
-    carry, total = jax.lax.scan(step, carry, (observation, first))
+    carry, total = jax.lax.scan(step, carry, (inputs.observation, inputs.first))
     return carry, Categorical(logits=jnp.zeros((*total.shape, 2))), params * total
 
 

@@ -18,16 +18,16 @@ from jaxagents.ops.distributions import Categorical
 from jaxagents.policies.actor_critic import act, as_policy, make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, over_seeds, run_updates
-from jaxagents.types import ActorCritic, Box, Discrete, Environment, Rollout, TimeStep, Transition
+from jaxagents.types import ActorCritic, Box, Discrete, Environment, PolicyInput, Rollout, TimeStep, Transition
 
 KEY = jax.random.key(0)
 NUM_STATES = 5
 VALUES = jnp.array([0.5, 1.0, 1.5, 2.0, 7.0])
 
 
-def apply_table(params, carry, observation, *, first, action_mask=None):
-    del first
-    return carry, Categorical(logits=observation @ params["actor"]).mask(action_mask), observation @ params["critic"]
+def apply_table(params, carry, inputs):
+    logits, value = inputs.observation @ params["actor"], inputs.observation @ params["critic"]
+    return carry, Categorical(logits=logits).mask(inputs.action_mask), value
 
 
 # One row of logits and one value per state; actor and critic share nothing.
@@ -156,7 +156,9 @@ def test_every_agent_has_a_memory_of_its_own():
     assert jax.tree.leaves(carry)[0].shape == (2, 2, 4)
     carries = [carry]
     for t in range(4):
-        carry, _ = act(policy, params, carry, transition.observation[t], first=transition.first[t])
+        carry, _ = act(
+            policy, params, carry, PolicyInput(observation=transition.observation[t], first=transition.first[t])
+        )
         carries.append(carry)
     carries = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
     flat = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], 4, *leaf.shape[3:]), carries)

@@ -12,7 +12,8 @@ from flax import struct
 from jaxagents.environments.text.arithmetic import make_environment
 from jaxagents.language.demonstrations import make_demonstrated_collector
 from jaxagents.learners.preference import make_agent, make_preference
-from jaxagents.losses.preference import dpo
+from jaxagents.losses.preference import dpo, kto, simpo
+from jaxagents.ops.pairs import best_against_worst, success_against_failure
 from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.training.program import make_program
 from jaxagents.types import Collector, Learner
@@ -48,7 +49,12 @@ def learned(played):
     """Returns the state before and after an update in which policy and reference differ, and its metrics."""
     policy, params, other, batch = played
     learner = make_preference(
-        policy.model, policy.layout, optax.sgd(RATE), loss=partial(dpo, coefficient=0.5), reference_every=2
+        policy.model,
+        policy.layout,
+        optax.sgd(RATE),
+        loss=partial(dpo, coefficient=0.5),
+        reference_acts=True,
+        reference_every=2,
     )
     update = jax.jit(learner.update)
     before = learner.init(KEY, params).replace(reference=other)
@@ -70,8 +76,8 @@ def test_the_step_is_the_gradient_of_the_mean_loss_of_the_pairs(played, learned)
         return jnp.mean(jnp.log(1.0 + jnp.exp(-0.5 * margin))), jnp.mean(margin)
 
     (loss, margin), grads = jax.value_and_grad(expected, has_aux=True)(params)
-    np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)
-    np.testing.assert_allclose(metrics["margin"], margin, rtol=1e-4)
+    np.testing.assert_allclose(metrics["loss"].value, loss, rtol=1e-5)
+    np.testing.assert_allclose(metrics["margin"].value, margin, rtol=1e-4)
     jax.tree.map(
         lambda new, old, grad: np.testing.assert_allclose(new, old - RATE * grad, atol=1e-5),
         after.params,
@@ -98,7 +104,7 @@ class Sides:
 
 def test_programs_ask_the_learner_who_acts():
     learner = Learner(
-        init=lambda key, params=None: Sides(params=jnp.float32(1.0), opponent=jnp.float32(2.0)),
+        init=lambda key, start=None: Sides(params=jnp.float32(1.0), opponent=jnp.float32(2.0)),
         update=lambda state, key, batch: (state, {"met": batch}),
         acting=lambda state: state.opponent,
     )
@@ -115,7 +121,7 @@ def test_equal_episodes_teach_nothing(played, learned):
     _, update, before, *_ = learned
     same = batch.replace(own=jax.tree.map(lambda leaf: jnp.repeat(leaf, 2, axis=0), batch.demonstration))
     after, metrics = update(before.replace(reference=params), KEY, same)
-    np.testing.assert_allclose(metrics["loss"], np.log(2.0), rtol=1e-6)
+    np.testing.assert_allclose(metrics["loss"].value, np.log(2.0), rtol=1e-6)
     jax.tree.map(lambda new, old: np.testing.assert_allclose(new, old, atol=1e-6), after.params, params)
 
 
@@ -123,3 +129,70 @@ def test_iterations_have_an_update_at_least(sums, speak):
     agent = make_agent(sums, policy=speak, optimizer=lambda steps: optax.sgd(RATE), loss=dpo, reference_every=0)
     with pytest.raises(ValueError, match="`reference_every` must be at least 1, got 0"):
         agent.make_learner(None, 3)
+
+
+def test_any_loss_and_source_of_pairs_takes_the_gradient_of_the_mean_over_what_counts(played):
+    """KTO without pairs, and SimPO of the best and the worst of a group, against automatic differentiation."""
+    policy, params, other, batch = played
+    returns = jnp.where(jnp.arange(6) % 2 == 0, 1.0, 0.0)[:, None] * jnp.array(
+        [[1.0], [1.0], [1.0], [1.0], [0.0], [0.0]]
+    )
+    own = batch.own.replace(reward=returns, success=returns[:, 0] > 0.0)
+    length = jnp.sum(own.action_mask, axis=1)
+
+    def kto_by_hand(params):
+        ratio = log_prob(policy, params, own) - log_prob(policy, other, own)
+        gain = ratio - jax.lax.stop_gradient(jnp.maximum(jnp.mean(ratio), 0.0))
+        return jnp.mean(jax.nn.sigmoid(jnp.where(own.success, -0.5, 0.5) * gain))
+
+    def simpo_by_hand(params):
+        score = log_prob(policy, params, own) / length
+        # The last of three groups has equal returns.
+        return jnp.mean(jax.nn.softplus(1.0 - 2.0 * (score[0:4:2] - score[1:4:2])))
+
+    for loss, source, expected, reference in (
+        (partial(kto, coefficient=0.5), success_against_failure, kto_by_hand, True),
+        (simpo, best_against_worst, simpo_by_hand, False),
+    ):
+        learner = make_preference(
+            policy.model, policy.layout, optax.sgd(RATE), loss=loss, pairs=source, reference=reference
+        )
+        state = learner.init(KEY, params)
+        state = state.replace(reference=other) if reference else state
+        after, metrics = jax.jit(learner.update)(state, KEY, own)
+        value, grads = jax.jit(jax.value_and_grad(expected))(params)
+        np.testing.assert_allclose(metrics["loss"].value, value, rtol=1e-4)
+        jax.tree.map(
+            lambda new, old, grad: np.testing.assert_allclose(new, old - RATE * grad, atol=1e-5),
+            after.params,
+            params,
+            grads,
+        )
+        assert learner.acting is None
+
+
+def test_rows_of_all_devices_are_one_batch(played):
+    """The point that KTO measures from, and the mean over unequally many pairs, are those of the whole batch."""
+    policy, params, other, batch = played
+    success = jnp.array([True, False, False, False, True, True])
+    own = batch.own.replace(success=success)
+    doubled = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[::-1]]), own)
+    doubled = doubled.replace(group=jnp.arange(12) // 2)
+    for loss in (dpo, kto):
+        options = {"loss": partial(loss, coefficient=0.5), "pairs": success_against_failure}
+        alone = make_preference(policy.model, policy.layout, optax.sgd(RATE), **options)
+        spread = make_preference(policy.model, policy.layout, optax.sgd(RATE), axis_name="devices", **options)
+        state = alone.init(KEY, params).replace(reference=other)
+        expected, told = jax.jit(alone.update)(state, KEY, doubled)
+        split = jax.tree.map(lambda leaf: leaf.reshape(2, 6, *leaf.shape[1:]), doubled)
+        mapped = jax.vmap(spread.update, in_axes=(None, None, 0), axis_name="devices")
+        after, metrics = jax.jit(mapped)(state, KEY, split)
+        np.testing.assert_allclose(metrics["loss"].value[0], told["loss"].value, rtol=1e-5)
+        jax.tree.map(lambda one, all: np.testing.assert_allclose(one[1], all, atol=1e-5), after.params, expected.params)
+
+
+def test_what_acts_or_is_renewed_must_be_there(sums, speak):
+    policy = speak(sums, context_turns=1, prompt=False)
+    for options in ({"reference_acts": True}, {"reference_every": 2}):
+        with pytest.raises(ValueError, match="`reference` must be true where it acts or is renewed"):
+            make_preference(policy.model, policy.layout, optax.sgd(RATE), loss=simpo, reference=False, **options)

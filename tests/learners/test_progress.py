@@ -8,8 +8,9 @@ import pytest
 from flax import struct
 
 from jaxagents.language.demonstrations import make_demonstrations
+from jaxagents.learners.estimators import with_estimator
 from jaxagents.learners.microbatches import make_microbatches
-from jaxagents.learners.progress import contributions, make_progress_rewards
+from jaxagents.learners.progress import contributions, make_progress_estimator
 from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.types import Learner
 
@@ -48,9 +49,8 @@ def learned(shown):
         init=lambda key, params: Inside(params=params, seen=jnp.zeros(episode.reward.shape)),
         update=lambda state, key, batch: (state.replace(seen=batch.reward), {"loss": jnp.float32(2.0)}),
     )
-    learner = make_progress_rewards(
-        inside, policy.model, policy.layout, optax.sgd(RATE), contribution=2.0, grounding=0.5, num_exploring=1
-    )
+    estimator = make_progress_estimator(policy.model, policy.layout, optax.sgd(RATE), contribution=2.0, grounding=0.5)
+    learner = with_estimator(inside, estimator, num_exploring=1)
     update = jax.jit(learner.update)
     before = learner.init(KEY, params)
     after, metrics = update(before, KEY, episode)
@@ -75,8 +75,10 @@ def test_the_estimator_steps_towards_the_outcome(shown, learned):
 
     expected, grads = jax.value_and_grad(loss)(params)
     np.testing.assert_allclose(metrics["progress_loss"], expected, rtol=1e-4)
+    # Worse than the mean of the outcomes, whose error is their variance: below zero, for a model that learned nothing.
+    np.testing.assert_allclose(metrics["progress_explained"], 1.0 - expected / np.var(outcome), rtol=1e-3)
     moved = jax.tree.map(lambda old, grad: old - RATE * grad, params, grads)
-    jax.tree.map(lambda new, old: np.testing.assert_allclose(new, old, atol=1e-4), after.estimator, moved)
+    jax.tree.map(lambda new, old: np.testing.assert_allclose(new, old, atol=1e-4), after.estimator.params, moved)
 
 
 def test_the_learner_sees_progress_and_executed_actions_once_the_estimator_has_explored(shown, learned):
@@ -86,7 +88,7 @@ def test_the_learner_sees_progress_and_executed_actions_once_the_estimator_has_e
     executed = np.asarray(episode.valid & episode.action_valid)
     np.testing.assert_allclose(metrics["executable_fraction"].value, executed.sum() / np.asarray(episode.valid).sum())
     second, _ = update(after, KEY, episode)
-    expected = 2.0 * np.asarray(by_hand(policy, after.estimator, episode)) + 0.5 * executed
+    expected = 2.0 * np.asarray(by_hand(policy, after.estimator.params, episode)) + 0.5 * executed
     np.testing.assert_allclose(second.inner.seen, expected, rtol=1e-4, atol=1e-4)
     jax.tree.map(np.testing.assert_array_equal, second.params, params)
 
@@ -94,7 +96,7 @@ def test_the_learner_sees_progress_and_executed_actions_once_the_estimator_has_e
 def test_models_without_value_head_are_refused(lake, speak):
     policy = speak(lake, context_turns=1, prompt=False)
     with pytest.raises(ValueError, match="`model` must have a value head to estimate progress"):
-        make_progress_rewards(None, policy.model, policy.layout, optax.sgd(RATE))
+        make_progress_estimator(policy.model, policy.layout, optax.sgd(RATE))
 
 
 def test_several_steps_on_a_batch_are_as_many_updates_of_the_estimator(shown):
@@ -107,14 +109,15 @@ def test_several_steps_on_a_batch_are_as_many_updates_of_the_estimator(shown):
     def estimators(num_updates, **options):
         # Adam would make rounding errors of tiny gradients as large as steps.
         optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.01))
-        learner = make_progress_rewards(idle, policy.model, policy.layout, optimizer, **options)
+        estimator = make_progress_estimator(policy.model, policy.layout, optimizer, **options)
+        learner = with_estimator(idle, estimator)
         state, update = learner.init(KEY, params), jax.jit(learner.update)
         for _ in range(num_updates):
             state, _ = update(state, KEY, episode)
-        return state.estimator
+        return state.estimator.params
 
-    once, thrice = estimators(1), estimators(1, num_estimator_steps=3)
+    once, thrice = estimators(1), estimators(1, num_steps=3)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), thrice, estimators(3))
     assert any(np.abs(a - b).max() > RATE for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(thrice)))
-    with pytest.raises(ValueError, match="`num_estimator_steps` must be at least 1, got 0"):
-        estimators(1, num_estimator_steps=0)
+    with pytest.raises(ValueError, match="`num_steps` must be a positive number, got 0"):
+        estimators(1, num_steps=0)

@@ -9,14 +9,14 @@ import optax
 import pytest
 
 from jaxagents.data.buffers import make_uniform_buffer
-from jaxagents.learners.replay import Sample, with_replay
+from jaxagents.learners.replay import with_replay
 from jaxagents.learners.sac import make_agent, make_sac
 from jaxagents.networks.heads import TanhNormalHead
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import TanhNormal
 from jaxagents.policies.actor_critic import act, make_policy
-from jaxagents.types import Box, Collector, Discrete, Policy, Rollout, Transition
+from jaxagents.types import Box, Collector, Discrete, Policy, PolicyInput, Rollout, Sample, Transition
 from jaxagents.values.q_function import QFunction, make_twin_q
 
 KEY = jax.random.key(0)
@@ -35,9 +35,8 @@ LINEAR_Q = QFunction(
 )
 
 
-def _constant(params, carry, observation, *, first, action_mask=None):
-    del first, action_mask
-    loc = jnp.broadcast_to(params, (*observation.shape[:-1], 1))
+def _constant(params, carry, inputs):
+    loc = jnp.broadcast_to(params, (*inputs.observation.shape[:-1], 1))
     return carry, TanhNormal(loc=loc, scale=jnp.full_like(loc, 0.1), low=-2.0, high=2.0)
 
 
@@ -96,7 +95,7 @@ def test_solves_a_bandit_in_one_program():
         state, metrics = update(state, update_key, rollout(rollout_key))
     assert update._cache_size() == 1
     observation = jnp.linspace(-0.9, 0.9, 7)[:, None]
-    _, distribution = act(POLICY, state.params, (), observation, first=jnp.ones(7, bool))
+    _, distribution = act(POLICY, state.params, (), PolicyInput(observation=observation, first=jnp.ones(7, bool)))
     np.testing.assert_allclose(2.0 * jnp.tanh(distribution.mode()), observation, atol=0.2)
     np.testing.assert_allclose(metrics["entropy"].value, math.log(2.0) - 1.0, atol=0.3)
 
@@ -110,7 +109,9 @@ def test_targets_at_ends_by_hand(terminated, truncated, bootstrap, reward):
     state = learner.init(KEY)
     state = state.replace(target_critic={"offset": jnp.array([7.0, 4.0]), "slope": jnp.zeros(2)})
     _, metrics = learner.update(state, KEY, sample([1.0, 2.0], terminated, truncated))
-    _, distribution = act(CONSTANT_POLICY, state.params, (), jnp.zeros((1, 1)), first=jnp.ones(1, bool))
+    _, distribution = act(
+        CONSTANT_POLICY, state.params, (), PolicyInput(observation=jnp.zeros((1, 1)), first=jnp.ones(1, bool))
+    )
     next_key, _ = jax.random.split(KEY)
     log_prob = distribution.log_prob(distribution.sample(jax.random.fold_in(next_key, 0)))
     target = reward + bootstrap * (4.0 - 1.0 * float(log_prob[0]))

@@ -13,7 +13,6 @@ from jaxagents.environments.calls import with_calls
 from jaxagents.environments.coordination import make_two_step_game
 from jaxagents.environments.teams import agent_ids, team_view
 from jaxagents.learners.dqn import make_dqn
-from jaxagents.learners.replay import Sample
 from jaxagents.learners.switching import make_agent, make_switching, see_team, split_sample
 from jaxagents.learners.value_decomposition import make_value_decomposition
 from jaxagents.networks.mixers import MonotonicMixer, SumMixer
@@ -22,7 +21,7 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.rollouts.evaluate import make_evaluator
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Transition
+from jaxagents.types import Box, Sample, Transition
 from jaxagents.values.q_function import QFunction, make_q_function
 
 KEY = jax.random.key(0)

@@ -12,13 +12,12 @@ from jaxagents.data.buffers import make_uniform_buffer
 from jaxagents.environments.coordination import OVER, RISKY, RISKY_PAYOFF, SAFE, START, make_two_step_game
 from jaxagents.environments.teams import agent_ids
 from jaxagents.learners.dqn import make_dqn
-from jaxagents.learners.replay import Sample
 from jaxagents.learners.value_decomposition import make_agent, make_value_decomposition
 from jaxagents.networks.mixers import MonotonicMixer, SumMixer
 from jaxagents.networks.torsos import MLP
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Transition
+from jaxagents.types import Box, Sample, Transition
 from jaxagents.values.q_function import QFunction, make_q_function
 from jaxagents.values.teams import separate_parameters
 

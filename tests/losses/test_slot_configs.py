@@ -13,7 +13,8 @@ from jaxagents.losses import aggregation, token_policy_gradient
 from jaxagents.types import TokenView
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
-FILES = sorted(path for group in ("advantage", "loss", "aggregation") for path in (CONFIGS / group).glob("*.yaml"))
+GROUPS = ("advantage", "loss", "aggregation", "preference", "pairs")
+FILES = sorted(path for group in GROUPS for path in (CONFIGS / group).glob("*.yaml"))
 
 
 def load(path):

@@ -38,8 +38,19 @@ def test_a_fit_gives_the_odds_back():
 def test_those_who_never_lose_have_a_finite_rating():
     score, games = jnp.array([[0.0, 10.0], [0.0, 0.0]]), jnp.array([[0.0, 10.0], [10.0, 0.0]])
     fitted = ratings.fit_ratings(score, games, prior_games=2.0)
-    # 10 of 10 and 1 + 1 of 2 + 2 drawn ones, counted from both sides: (20 + 2) / (20 + 4) has odds of 11.
-    np.testing.assert_allclose(fitted[0] - fitted[1], 400.0 * np.log10(11.0), atol=1.0)
+    # 20 of 20, and 1 of 2 drawn ones: 21 of 22 are odds of 21.
+    np.testing.assert_allclose(fitted[0] - fitted[1], 400.0 * np.log10(21.0), atol=1.0)
+
+
+def test_the_prior_is_of_a_pair_whichever_half_of_the_table_holds_its_games():
+    """10 of 10, and 1 of 2 drawn ones: 11 of 12 are odds of 11."""
+    for score, games in (
+        ([[0.0, 10.0], [0.0, 0.0]], [[0.0, 10.0], [0.0, 0.0]]),
+        ([[0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [10.0, 0.0]]),
+        ([[0.0, 5.0], [0.0, 0.0]], [[0.0, 5.0], [5.0, 0.0]]),
+    ):
+        fitted = ratings.fit_ratings(jnp.array(score), jnp.array(games), prior_games=2.0)
+        np.testing.assert_allclose(fitted[0] - fitted[1], 400.0 * np.log10(11.0), atol=1.0)
 
 
 def test_refused():

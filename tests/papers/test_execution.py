@@ -10,20 +10,15 @@ import numpy as np
 import pytest
 import yaml
 
-from jaxagents.papers.arms import (
-    build_stages,
-    compose_arm,
-    find_metric,
-    logged_names,
-    measure,
-    parse_metric,
-    train_seeds,
-)
+from jaxagents.papers.arms import build_stages, compose_arm, logged_names
 from jaxagents.papers.curves import gather_arms, write_paper_curves
-from jaxagents.papers.execution import Request, reproduce
+from jaxagents.papers.execution import reproduce
 from jaxagents.papers.pages import write_paper_report
+from jaxagents.papers.plan import Request
+from jaxagents.papers.seeds import train_seeds
 from jaxagents.papers.spec import load_paper, make_paper, paper_files
 from jaxagents.papers.starts import prepare_start, start_digest
+from jaxagents.papers.statistics import find_metric, measure, parse_metric
 from jaxagents.papers.store import read_results, write_results
 from jaxagents.reporting.tables import print_paper
 from jaxagents.training.composition import compose, merge_overrides
@@ -72,8 +67,8 @@ def study(tmp_path, monkeypatch):
         target = {"_target_": "study_of_test.score"}
         arms = {"treatment": {**target, "offset": offset}, "baseline": {**target, "offset": 0.0, "fail": fail}}
         values = PAPER | {"arms": arms} | changes
-        (tmp_path / "configs" / "paper").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "configs" / "paper" / "p.yaml").write_text(yaml.safe_dump(values))
+        (tmp_path / "configs" / "paper" / "family").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "configs" / "paper" / "family" / "p.yaml").write_text(yaml.safe_dump(values))
         return make_paper(values)
 
     return make

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from jaxagents.papers.spec import Expectation, make_paper
+from jaxagents.papers.statistics import summarize_arms
 from jaxagents.papers.verdicts import (
     INCONCLUSIVE,
     NOT_REPRODUCED,
@@ -13,7 +14,6 @@ from jaxagents.papers.verdicts import (
     STALE,
     decide,
     judge,
-    summarize_arms,
 )
 from jaxagents.reporting.statistics import Interval
 

@@ -15,7 +15,7 @@ from jaxagents.networks.recurrent import GRU, LRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import Categorical, TanhNormal
 from jaxagents.policies.actor_critic import act, as_policy, make_actor_critic, make_policy
-from jaxagents.types import ActorCritic, Box, Discrete, Params
+from jaxagents.types import ActorCritic, Box, Discrete, Params, PolicyInput
 
 KEY = jax.random.key(0)
 SPACE, ACTIONS = Box((3,)), Discrete(4)
@@ -53,7 +53,7 @@ def test_feed_forward_policy_has_an_empty_carry_and_a_categorical():
     params = jax.jit(policy.init)(KEY)
     assert set(params) == {"torso", "head"} and set(params["torso"]) == {"encoder"}
     assert policy.initial_carry((B,)) == ()
-    carry, distribution = policy.apply(params, (), OBSERVATION, first=FIRST)
+    carry, distribution = policy.apply(params, (), PolicyInput(observation=OBSERVATION, first=FIRST))
     assert carry == () and isinstance(distribution, Categorical) and distribution.logits.shape == (T, B, 4)
     # The head starts near uniform.
     np.testing.assert_allclose(distribution.entropy(), np.log(4.0), atol=1e-3)
@@ -61,12 +61,12 @@ def test_feed_forward_policy_has_an_empty_carry_and_a_categorical():
 
 def test_bounded_box_gives_a_tanh_normal_with_its_bounds():
     policy = make_policy(SPACE, Box((2,), -3.0, 1.0), encoder=ENCODER, head=TanhNormalHead(2, initial_scale=0.3))
-    _, distribution = policy.apply(jax.jit(policy.init)(KEY), (), OBSERVATION, first=FIRST)
+    _, distribution = policy.apply(jax.jit(policy.init)(KEY), (), PolicyInput(observation=OBSERVATION, first=FIRST))
     assert isinstance(distribution, TanhNormal) and (distribution.low, distribution.high) == (-3.0, 1.0)
     assert distribution.loc.shape == (T, B, 2)
     np.testing.assert_allclose(distribution.scale, 0.3, rtol=1e-5)
     default = make_policy(SPACE, Box((2,), -3.0, 1.0), encoder=ENCODER)
-    _, distribution = default.apply(jax.jit(default.init)(KEY), (), OBSERVATION, first=FIRST)
+    _, distribution = default.apply(jax.jit(default.init)(KEY), (), PolicyInput(observation=OBSERVATION, first=FIRST))
     np.testing.assert_allclose(distribution.scale, 1.0, rtol=1e-5)
 
 
@@ -82,8 +82,10 @@ def test_refuses_actions_that_no_distribution_covers(make, space):
 def test_action_mask_reaches_the_distribution():
     made = make_actor_critic(SPACE, ACTIONS, encoder=ENCODER)
     mask = jnp.ones((T, B, 4), bool).at[..., 1].set(False)
-    _, free, _ = made.apply(random_params(made), ((), ()), OBSERVATION, first=FIRST)
-    _, masked, _ = made.apply(random_params(made), ((), ()), OBSERVATION, first=FIRST, action_mask=mask)
+    _, free, _ = made.apply(random_params(made), ((), ()), PolicyInput(observation=OBSERVATION, first=FIRST))
+    _, masked, _ = made.apply(
+        random_params(made), ((), ()), PolicyInput(observation=OBSERVATION, first=FIRST, action_mask=mask)
+    )
     np.testing.assert_array_equal(masked.logits[..., [0, 2, 3]], free.logits[..., [0, 2, 3]])
     np.testing.assert_array_equal(jnp.exp(masked.log_probs())[..., 1], 0.0)
 
@@ -110,7 +112,7 @@ def test_value_moves_a_shared_torso_only(shared):
     made = make_actor_critic(SPACE, ACTIONS, encoder=ENCODER, shared=shared)
 
     def outputs(params):
-        _, distribution, value = made.apply(params, ((), ()), OBSERVATION, first=FIRST)
+        _, distribution, value = made.apply(params, ((), ()), PolicyInput(observation=OBSERVATION, first=FIRST))
         return value.sum(), distribution.log_prob(jnp.ones((T, B), int)).sum()
 
     of_value, of_log_prob = jax.jit(jax.jacrev(outputs))(random_params(made))
@@ -125,13 +127,15 @@ def test_a_sequence_is_its_steps(case):
     # Not zero, so that a step that must not see it would show.
     start = jax.tree.map(lambda leaf: leaf + 0.7, case.made.initial_carry((B,)))
     first = FIRST.at[0, 0].set(False)
-    final, distribution, value = case.apply(case.params, start, OBSERVATION, first=first)
+    final, distribution, value = case.apply(case.params, start, PolicyInput(observation=OBSERVATION, first=first))
     assert value.shape == (T, B)
 
     @jax.jit
     def step(carry, observation, first):
-        _, _, value = case.made.apply(case.params, carry, observation[None], first=first[None])
-        return *act(as_policy(case.made), case.params, carry, observation, first=first), value[0]
+        _, _, value = case.made.apply(case.params, carry, PolicyInput(observation=observation[None], first=first[None]))
+        return *act(as_policy(case.made), case.params, carry, PolicyInput(observation=observation, first=first)), value[
+            0
+        ]
 
     carry = start
     for t in range(T):
@@ -143,10 +147,10 @@ def test_a_sequence_is_its_steps(case):
 
 def test_memory_reaches_back_to_the_first_step_of_the_episode(case):
     carry = case.made.initial_carry((B,))
-    *_, value = case.apply(case.params, carry, OBSERVATION, first=FIRST)
+    *_, value = case.apply(case.params, carry, PolicyInput(observation=OBSERVATION, first=FIRST))
 
     def changes_the_last_value(t):
-        *_, changed = case.apply(case.params, carry, OBSERVATION.at[t].add(1.0), first=FIRST)
+        *_, changed = case.apply(case.params, carry, PolicyInput(observation=OBSERVATION.at[t].add(1.0), first=FIRST))
         return (np.abs(changed[-1] - value[-1]) > 1e-6).tolist()
 
     remembers = bool(jax.tree.leaves(carry))
@@ -157,8 +161,12 @@ def test_memory_reaches_back_to_the_first_step_of_the_episode(case):
 
 def test_agents_are_a_further_axis(case):
     agents = jnp.stack([OBSERVATION, -OBSERVATION, 2.0 * OBSERVATION], axis=2)  # [T, B, N, 3]
-    _, distribution, value = case.apply(case.params, case.made.initial_carry((B, 3)), agents, first=FIRST)
-    _, alone, alone_value = case.apply(case.params, case.made.initial_carry((B,)), -OBSERVATION, first=FIRST)
+    _, distribution, value = case.apply(
+        case.params, case.made.initial_carry((B, 3)), PolicyInput(observation=agents, first=FIRST)
+    )
+    _, alone, alone_value = case.apply(
+        case.params, case.made.initial_carry((B,)), PolicyInput(observation=-OBSERVATION, first=FIRST)
+    )
     assert value.shape == (T, B, 3)
     np.testing.assert_allclose(value[:, :, 1], alone_value, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(distribution.logits[:, :, 1], alone.logits, rtol=1e-4, atol=1e-5)
@@ -174,13 +182,18 @@ def test_observations_may_be_pytrees_and_integers():
     space = {"a": Box((3,)), "b": Box((1,), dtype=np.int32)}
     made = make_actor_critic(space, ACTIONS, encoder=_Joined(), shared=True)
     observation = {"a": OBSERVATION[0], "b": jnp.ones((B, 1), jnp.int32)}
-    _, distribution = act(as_policy(made), random_params(made), ((), ()), observation, first=FIRST[0])
+    _, distribution = act(
+        as_policy(made), random_params(made), ((), ()), PolicyInput(observation=observation, first=FIRST[0])
+    )
     assert distribution.logits.shape == (B, 4)
 
 
 def test_batches_are_maps_over_environments():
     made = make_actor_critic(SPACE, ACTIONS, encoder=ENCODER)
-    apply = lambda observation, first: made.apply(random_params(made), ((), ()), observation, first=first)[1:]  # noqa: E731
+
+    def apply(observation, first):
+        return made.apply(random_params(made), ((), ()), PolicyInput(observation=observation, first=first))[1:]
+
     expected = apply(OBSERVATION, FIRST)
     mapped = jax.vmap(lambda observation, first: apply(observation[:, None], first[:, None]), 1, 1)(OBSERVATION, FIRST)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a[:, :, 0], b, rtol=1e-4, atol=1e-5), mapped, expected)

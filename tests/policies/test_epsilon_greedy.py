@@ -8,6 +8,7 @@ import rlax
 
 from jaxagents.policies.actor_critic import act
 from jaxagents.policies.epsilon_greedy import EpsilonGreedy, make_epsilon_greedy
+from jaxagents.types import PolicyInput
 from jaxagents.values.q_function import QFunction
 
 Q = jnp.array([1.0, 3.0, 2.0, 0.0])
@@ -58,7 +59,9 @@ def test_policy_acts_on_a_batch_with_leaves_that_have_its_axes():
     params = policy.init(jax.random.key(0))
     observation = jnp.stack([Q, -Q])
     mask = jnp.array([[True] * 4, [True, True, False, False]])
-    _, mixture = act(policy, params, (), observation, first=jnp.ones(2, bool), action_mask=mask)
+    _, mixture = act(
+        policy, params, (), PolicyInput(observation=observation, first=jnp.ones(2, bool), action_mask=mask)
+    )
     assert all(leaf.shape[0] == 2 for leaf in jax.tree.leaves(mixture))
     np.testing.assert_allclose(
         jnp.exp(mixture.log_probs()), [[0.0625, 0.8125, 0.0625, 0.0625], [0.875, 0.125, 0.0, 0.0]], rtol=1e-5

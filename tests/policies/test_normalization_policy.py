@@ -9,7 +9,7 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.ops.statistics import update_statistics
 from jaxagents.policies.actor_critic import act, make_actor_critic, make_policy
 from jaxagents.policies.normalization import normalize_observations
-from jaxagents.types import Box, Discrete
+from jaxagents.types import Box, Discrete, PolicyInput
 
 SPACE = Box((2,))
 FIRST = jnp.ones((1, 3), bool)
@@ -21,9 +21,9 @@ def test_policy_sees_what_the_statistics_make_of_the_observation():
     params = policy.init(jax.random.key(0))
     raw = jnp.array([[[0.0, 10.0], [2.0, 30.0], [4.0, 50.0]]])
     params["statistics"] = update_statistics(params["statistics"], raw)
-    _, actual = act(policy, params, (), raw[0], first=FIRST[0])
+    _, actual = act(policy, params, (), PolicyInput(observation=raw[0], first=FIRST[0]))
     scaled = (raw - jnp.array([[[2.0, 30.0]]])) / jnp.sqrt(jnp.array([[[8.0 / 3.0, 800.0 / 3.0]]]))
-    _, expected = plain.apply(params["params"], (), scaled, first=FIRST)
+    _, expected = plain.apply(params["params"], (), PolicyInput(observation=scaled, first=FIRST))
     np.testing.assert_allclose(actual.logits, expected.logits[0], rtol=1e-5, atol=1e-6)
 
 
@@ -32,7 +32,9 @@ def test_actor_critics_stay_actor_critics_and_integers_are_cast():
     actor_critic = normalize_observations(make_actor_critic(space, Discrete(2), encoder=MLP((4,))), space)
     params = actor_critic.init(jax.random.key(0))
     carry = actor_critic.initial_carry((3,))
-    _, distribution, value = actor_critic.apply(params, carry, jnp.ones((1, 3, 2), jnp.int32), first=FIRST)
+    _, distribution, value = actor_critic.apply(
+        params, carry, PolicyInput(observation=jnp.ones((1, 3, 2), jnp.int32), first=FIRST)
+    )
     assert distribution.logits.shape == (1, 3, 2) and value.shape == (1, 3)
 
 
@@ -41,7 +43,11 @@ def test_no_gradient_reaches_the_statistics():
     params = policy.init(jax.random.key(0))
 
     def loss(params):
-        return policy.apply(params, (), jnp.ones((1, 3, 2)), first=FIRST)[1].log_prob(jnp.zeros((1, 3), int)).sum()
+        return (
+            policy.apply(params, (), PolicyInput(observation=jnp.ones((1, 3, 2)), first=FIRST))[1]
+            .log_prob(jnp.zeros((1, 3), int))
+            .sum()
+        )
 
     gradient = jax.grad(loss)(params)
     assert all(np.all(leaf == 0.0) for leaf in jax.tree.leaves(gradient["statistics"]))

@@ -12,7 +12,7 @@ from jaxagents.networks.teams import Entry
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import as_policy, make_actor_critic
 from jaxagents.policies.teams import separate_parameters
-from jaxagents.types import Box, Discrete
+from jaxagents.types import Box, Discrete, PolicyInput
 from jaxagents.values import teams as value_teams
 from jaxagents.values.q_function import make_q_function
 
@@ -27,11 +27,17 @@ def test_every_agent_acts_by_its_own_parameters():
     observation = jax.random.normal(KEY, (*shape, 3))
     first = jnp.zeros((3, 4), bool).at[1, 2].set(True)
     mask = jnp.ones((*shape, 2), bool).at[0, 0, 1, 0].set(False)
-    new_carry, distribution, value = team.apply(params, carry, observation, first=first, action_mask=mask)
+    new_carry, distribution, value = team.apply(
+        params, carry, PolicyInput(observation=observation, first=first, action_mask=mask)
+    )
     for agent in range(2):
         own = jax.tree.map(lambda leaf, agent=agent: leaf[agent], params)
         own_carry = jax.tree.map(lambda leaf, agent=agent: leaf[:, agent], carry)
-        expected = ONE.apply(own, own_carry, observation[:, :, agent], first=first, action_mask=mask[:, :, agent])
+        expected = ONE.apply(
+            own,
+            own_carry,
+            PolicyInput(observation=observation[:, :, agent], first=first, action_mask=mask[:, :, agent]),
+        )
         actual = new_carry, distribution, value
         for index, (a, b) in enumerate(zip(actual, expected, strict=True)):
             jax.tree.map(
@@ -42,7 +48,7 @@ def test_every_agent_acts_by_its_own_parameters():
                 b,
             )
     assert not np.allclose(value[:, :, 0], value[:, :, 1])
-    _, same = as_policy(team).apply(params, carry, observation, first=first, action_mask=mask)
+    _, same = as_policy(team).apply(params, carry, PolicyInput(observation=observation, first=first, action_mask=mask))
     np.testing.assert_array_equal(same.logits, distribution.logits)
 
 
@@ -64,7 +70,7 @@ def test_other_numbers_of_agents_are_refused():
     team, q = separate_parameters(ONE, 2), value_teams.separate_parameters(Q, 2, Box((3,)))
     observation, first = jnp.ones((1, 1, 3, 3)), jnp.ones((1, 1), bool)
     with pytest.raises(ValueError, match=r"`observation` must be \[T, B, 2, ...\] .* got 3 agents"):
-        team.apply(team.init(KEY), team.initial_carry((1, 3)), observation, first=first)
+        team.apply(team.init(KEY), team.initial_carry((1, 3)), PolicyInput(observation=observation, first=first))
     with pytest.raises(ValueError, match=r"`observation` must be \[..., 2, \*shape\] .* got 3"):
         q.apply(q.init(KEY), observation)
 
@@ -78,8 +84,8 @@ def test_critics_that_see_more_than_actors():
     observation = {"own": jnp.ones((1, 1, 2, 2)), "team": jnp.ones((1, 1, 2, 3))}
     other = observation | {"team": jnp.zeros((1, 1, 2, 3))}
     first = jnp.ones((1, 1), bool)
-    _, distribution, value = actor_critic.apply(params, ((), ()), observation, first=first)
-    _, same, changed = actor_critic.apply(params, ((), ()), other, first=first)
+    _, distribution, value = actor_critic.apply(params, ((), ()), PolicyInput(observation=observation, first=first))
+    _, same, changed = actor_critic.apply(params, ((), ()), PolicyInput(observation=other, first=first))
     np.testing.assert_array_equal(distribution.logits, same.logits)
     assert not np.allclose(value, changed)
     with pytest.raises(ValueError, match="`critic_encoder` must be null when `shared` is true; try `shared: false`"):

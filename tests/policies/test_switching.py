@@ -9,6 +9,7 @@ from jaxagents.ops.distributions import Categorical
 from jaxagents.policies.actor_critic import act
 from jaxagents.policies.epsilon_greedy import EpsilonGreedy, make_epsilon_greedy
 from jaxagents.policies.switching import Switched, make_switched
+from jaxagents.types import PolicyInput
 from jaxagents.values.q_function import QFunction
 
 KEY = jax.random.key(0)
@@ -79,7 +80,12 @@ def test_policy_of_epsilon_greedy_parts_has_leaves_with_the_axes_of_the_batch():
     )
     # The first environment is in the first state, where calls are worth nothing; one agent is a team as well.
     observation = jnp.eye(2)[:, None]
-    carry, mixture = act(policy, policy.init(KEY), policy.initial_carry((2, 1)), observation, first=jnp.ones(2, bool))
+    carry, mixture = act(
+        policy,
+        policy.init(KEY),
+        policy.initial_carry((2, 1)),
+        PolicyInput(observation=observation, first=jnp.ones(2, bool)),
+    )
     assert jax.tree.leaves(carry) == [] and isinstance(mixture.switch, EpsilonGreedy)
     assert all(leaf.shape[0] == 2 for leaf in jax.tree.leaves(mixture))
     np.testing.assert_array_equal(mixture.mode(), [[0], [3]])

@@ -9,14 +9,14 @@ from jaxagents.environments.squashing import squash_action
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import act
 from jaxagents.policies.tanh_normal import make_tanh_normal_policy
-from jaxagents.types import Box, Discrete
+from jaxagents.types import Box, Discrete, PolicyInput
 
 
 def test_location_and_scale_depend_on_the_state_and_actions_stay_in_the_box():
     policy = make_tanh_normal_policy(Box((3,)), Box((2,), 1.0, 5.0), encoder=MLP((8,)), initial_scale=0.5)
     params = policy.init(jax.random.key(0))
     observation = 10.0 * jax.random.normal(jax.random.key(1), (64, 3))
-    _, distribution = act(policy, params, (), observation, first=jnp.ones(64, bool))
+    _, distribution = act(policy, params, (), PolicyInput(observation=observation, first=jnp.ones(64, bool)))
     assert distribution.loc.shape == distribution.scale.shape == (64, 2)
     assert np.all(np.std(distribution.loc, axis=0) > 0.0) and np.all(np.std(distribution.scale, axis=0) > 0.0)
     np.testing.assert_allclose(distribution.scale, 0.5, atol=0.05)

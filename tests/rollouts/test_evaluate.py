@@ -59,18 +59,33 @@ def make_lamp():
 LAMP = make_lamp()
 
 
-def apply_constant(params, carry, observation, *, first, action_mask=None):
-    return carry, Categorical(logits=jnp.broadcast_to(params, (*first.shape, 3))).mask(action_mask)
+def apply_constant(params, carry, inputs):
+    return carry, Categorical(logits=jnp.broadcast_to(params, (*inputs.first.shape, 3))).mask(inputs.action_mask)
 
 
 CONSTANT = Policy(init=lambda key: jnp.zeros(3), initial_carry=lambda batch_shape: (), apply=apply_constant)
 
 
-def apply_counting(params, carry, observation, *, first, action_mask=None):
+def apply_counting(params, carry, inputs):
     """Takes action 1 from the second step on, as its memory, zero where `first`, tells the steps of the episode."""
-    carry = jnp.where(first[0], 0, carry)
+    carry = jnp.where(inputs.first[0], 0, carry)
     logits = jax.nn.one_hot(jnp.minimum(carry, 1), 3)[None]
-    return carry + 1, Categorical(logits=logits).mask(action_mask)
+    return carry + 1, Categorical(logits=logits).mask(inputs.action_mask)
+
+
+def apply_alternating(params, carry, inputs):
+    """Takes the action that it did not take before: 1 first, then 0."""
+    wanted = 1 - inputs.previous_action
+    return carry, Categorical(logits=jax.nn.one_hot(wanted, 3) + 0.0 * inputs.previous_reward[..., None])
+
+
+def test_policies_are_told_what_they_did_before():
+    alternating = Policy(init=lambda key: (), initial_carry=lambda batch_shape: (), apply=apply_alternating)
+    results = jax.jit(make_evaluator(LAMP, alternating, num_episodes=3, level=3))((), jax.random.key(0))
+    # Actions 1, 0, 1 of three steps that are worth 3 each besides.
+    np.testing.assert_array_equal(results["episode_return"], 3 * 3 + 10 + 0 + 10)
+    frames = play_episode(LAMP, alternating, (), jax.random.key(0), level=2)
+    np.testing.assert_array_equal([timestep.reward for _, timestep in frames], [0, 12, 2])
 
 
 COUNTING = Policy(

@@ -70,11 +70,10 @@ def make_nim():
     )
 
 
-def by_table(params, carry, observation, *, first, action_mask=None):
-    del first
-    two = params[observation[..., 0].astype(jnp.int32)]
+def by_table(params, carry, inputs):
+    two = params[inputs.observation[..., 0].astype(jnp.int32)]
     logits = jnp.stack([100.0 - 200.0 * two, 200.0 * two - 100.0], axis=-1)
-    return carry, Categorical(logits=logits).mask(action_mask)
+    return carry, Categorical(logits=logits).mask(inputs.action_mask)
 
 
 NIM = make_nim()

@@ -12,8 +12,9 @@ from jaxagents.networks.recurrent import GRU, LRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import Categorical
 from jaxagents.policies.actor_critic import as_policy, make_actor_critic, make_policy
+from jaxagents.policies.inputs import input_of, input_of_successor
 from jaxagents.rollouts.unroll import episode_metrics, make_rollout_collector
-from jaxagents.types import Box, Discrete, Environment, Policy, TimeStep
+from jaxagents.types import Box, Discrete, Environment, Policy, PolicyInput, TimeStep
 
 KEY = jax.random.key(0)
 T, B = 9, 4
@@ -68,9 +69,9 @@ CLOCK = make_clock()
 PROBABILITIES = np.array([0.2, 0.5, 0.3])
 
 
-def apply_constant(params, carry, observation, *, first, action_mask=None):
-    logits = jnp.broadcast_to(jnp.log(jnp.asarray(PROBABILITIES, jnp.float32)), (*observation.shape[:-1], 3))
-    return carry, Categorical(logits=logits).mask(action_mask)
+def apply_constant(params, carry, inputs):
+    logits = jnp.broadcast_to(jnp.log(jnp.asarray(PROBABILITIES, jnp.float32)), (*inputs.observation.shape[:-1], 3))
+    return carry, Categorical(logits=logits).mask(inputs.action_mask)
 
 
 CONSTANT = Policy(init=lambda key: (), initial_carry=lambda batch_shape: (), apply=apply_constant)
@@ -132,7 +133,9 @@ def test_log_probs_are_found_again_over_the_whole_sequence(two_rollouts):
         transition = rollout.transition
         carry = jax.tree.map(lambda leaf: leaf[0], rollout.carry)
         _, distribution = apply(
-            params, carry, transition.observation, first=transition.first, action_mask=transition.action_mask
+            params,
+            carry,
+            PolicyInput(observation=transition.observation, first=transition.first, action_mask=transition.action_mask),
         )
         log_prob = distribution.log_prob(transition.action)
         np.testing.assert_allclose(log_prob, transition.behavior_log_prob, atol=1e-5)
@@ -151,7 +154,9 @@ def test_carries_are_those_before_every_step_and_after_the_last(two_rollouts):
     transition = jax.tree.map(lambda leaf: leaf[4:], first.transition)
     carry = jax.tree.map(lambda leaf: leaf[4], first.carry)
     final, distribution = apply(
-        params, carry, transition.observation, first=transition.first, action_mask=transition.action_mask
+        params,
+        carry,
+        PolicyInput(observation=transition.observation, first=transition.first, action_mask=transition.action_mask),
     )
     np.testing.assert_allclose(distribution.log_prob(transition.action), transition.behavior_log_prob, atol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[-1], rtol=1e-4, atol=1e-5), final, first.carry)
@@ -244,7 +249,8 @@ def test_refuses_masks_that_do_not_fit_the_number_of_agents():
 
 def test_agents_are_an_axis_of_everything_but_the_flags():
     policy = make_policy(Box((2,)), Box((2,), -1.0, 1.0), encoder=MLP(hidden_sizes=(4,)), memory=GRU(hidden_size=5))
-    collector = make_rollout_collector(with_agents(CLOCK), policy, num_envs=B, num_steps=T)
+    world = dataclasses.replace(with_agents(CLOCK), action_space=Box((2,), -1.0, 1.0))
+    collector = make_rollout_collector(world, policy, num_envs=B, num_steps=T)
     _, rollout, metrics = jax.eval_shape(lambda: collector.collect(collector.init(KEY, ()), policy.init(KEY), KEY))
     transition = rollout.transition
     assert transition.observation.shape == transition.next_observation.shape == (T, B, 3, 2)
@@ -252,6 +258,39 @@ def test_agents_are_an_axis_of_everything_but_the_flags():
     assert transition.reward.shape == transition.extras["agent_mask"].shape == (T, B, 3)
     assert transition.terminated.shape == transition.truncated.shape == transition.first.shape == (T, B)
     assert rollout.carry.shape == (T + 1, B, 3, 5) and metrics["episode_return"].total.shape == ()
+
+
+def test_policies_are_told_what_they_did_and_got_and_drew():
+    """The policy counts its own actions up and its noise is a phase: all that it was told is in the transitions."""
+
+    def apply(params, carry, inputs):
+        wanted = (inputs.previous_action + 1 + inputs.noise.astype(jnp.int32)) % 3
+        logits = 50.0 * jax.nn.one_hot(wanted, 3) + inputs.previous_reward[..., None]
+        return carry, Categorical(logits=logits)
+
+    policy = Policy(
+        init=lambda key: (),
+        initial_carry=lambda batch_shape: (),
+        apply=apply,
+        draw_noise=lambda key, num_steps: jax.random.bernoulli(key, 0.5, (num_steps,)),
+    )
+    collector = make_rollout_collector(CLOCK, policy, num_envs=B, num_steps=T)
+    collect, state = jax.jit(collector.collect), collector.init(KEY, ())
+    state, before, _ = collect(state, (), KEY)
+    _, after, _ = collect(state, (), jax.random.key(1))
+    both = jax.tree.map(lambda *parts: np.concatenate(parts), before.transition, after.transition)
+    for previous, now in ((both.previous_action, both.action), (both.previous_reward, both.reward)):
+        np.testing.assert_array_equal(previous[1:], np.where(both.first[1:], 0, now[:-1]))
+        np.testing.assert_array_equal(previous[0], 0)
+    np.testing.assert_array_equal(both.action, (both.previous_action + 1 + both.noise) % 3)
+    assert 0.2 < both.noise.mean() < 0.8 and np.any(both.noise[:, 0] != both.noise[:, 1])
+    # An update finds the same distributions again.
+    _, distribution = policy.apply((), (), input_of(before.transition))
+    log_prob = distribution.log_prob(before.transition.action)
+    np.testing.assert_allclose(log_prob, before.transition.behavior_log_prob, atol=1e-6)
+    successor = input_of_successor(before.transition)
+    np.testing.assert_array_equal(successor.previous_action, before.transition.action)
+    assert not np.any(successor.first)
 
 
 def test_episode_metrics_by_hand():

@@ -17,6 +17,7 @@ from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy, load_stage, make_act
+from jaxagents.types import PolicyInput
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 TINY = (
@@ -85,7 +86,9 @@ def test_the_policy_is_that_of_the_checkpoint(run_dir):
 def test_act_is_greedy_or_samples(run_dir):
     loaded = load_policy(run_dir)
     observation = np.eye(4, dtype=np.float32)
-    _, distribution = loaded.policy.apply(loaded.params, ((), ()), observation[None], first=jnp.zeros((1, 4), bool))
+    _, distribution = loaded.policy.apply(
+        loaded.params, ((), ()), PolicyInput(observation=observation[None], first=jnp.zeros((1, 4), bool))
+    )
     greedy, carry = loaded.act(observation)
     np.testing.assert_array_equal(greedy, distribution.mode()[0])
     # One instance is a row of the batch.
@@ -114,7 +117,9 @@ def test_a_recurrent_policy_acts_as_over_the_whole_sequence():
     params = policy.init(jax.random.key(0))
     observation = jax.random.normal(jax.random.key(1), (6, 3, 4))
     first = jnp.zeros((6, 3), bool).at[0].set(True).at[4, 1].set(True)
-    last_carry, distribution = policy.apply(params, policy.initial_carry((3,)), observation, first=first)
+    last_carry, distribution = policy.apply(
+        params, policy.initial_carry((3,)), PolicyInput(observation=observation, first=first)
+    )
     act = make_act(policy, environment)
     carry, carry_of_one = None, None
     for step in range(6):

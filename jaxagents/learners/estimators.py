@@ -1,0 +1,83 @@
+"""A learner beside an estimator that judges its batches and is fitted to them, such as a model of progress."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.learners.combinators import start_of_inner, wrap
+from jaxagents.types import Array, Learner, Metrics, Params, PyTree
+
+
+class Estimator(NamedTuple):
+    """What learns to judge batches.
+
+    Attributes:
+        init: `(key, params, start=None) -> state`; `params` of the learner that it stands beside, `start` the state of
+            the same estimator in an earlier stage.
+        judge: `(state, batch) -> batch` that the learner learns from, as with other rewards.
+        fit: `(state, key, batch as it was collected) -> (state, metrics)`.
+    """
+
+    init: Callable[..., PyTree]
+    judge: Callable[[PyTree, PyTree], PyTree]
+    fit: Callable[[PyTree, Array, PyTree], tuple[PyTree, Metrics]]
+
+
+@struct.dataclass
+class EstimatedState:
+    """States of a learner and of its estimator, and updates so far, int32."""
+
+    inner: Any
+    estimator: PyTree
+    num_updates: Array
+
+    @property
+    def params(self) -> Params:
+        """Returns the parameters of the learner."""
+        return self.inner.params
+
+
+def with_estimator(learner: Learner, estimator: Estimator, *, num_exploring: int = 0) -> Learner:
+    """Makes a learner that learns from batches as an estimator judges them.
+
+    Every update first judges the batch with the estimator as it was before, then fits the estimator to the batch as it
+    was collected, and lets the learner learn from what was judged.
+
+    Args:
+        learner: of the batches.
+        estimator: judges and is fitted.
+        num_exploring: first updates in which only the estimator learns.
+
+    Returns:
+        The learner. Metrics are those of `learner` and of `estimator.fit`.
+
+    Raises:
+        ValueError: `num_exploring` is negative.
+    """
+    if num_exploring < 0:
+        raise ValueError(f"`num_exploring` must not be negative, got {num_exploring}; try 0.")
+
+    def init(key: Array, start: EstimatedState | Params | None = None) -> EstimatedState:
+        learner_key, estimator_key = jax.random.split(key)
+        inner = learner.init(learner_key, start_of_inner(start, EstimatedState))
+        earlier = start.estimator if isinstance(start, EstimatedState) else None
+        return EstimatedState(
+            inner=inner,
+            estimator=estimator.init(estimator_key, inner.params, earlier),
+            num_updates=jnp.int32(0),
+        )
+
+    def update(state: EstimatedState, key: Array, batch: PyTree) -> tuple[EstimatedState, Metrics]:
+        learn_key, fit_key = jax.random.split(key)
+        inner, metrics = learner.update(state.inner, learn_key, estimator.judge(state.estimator, batch))
+        if num_exploring:
+            ready = state.num_updates >= num_exploring
+            inner = jax.tree.map(lambda new, old: jnp.where(ready, new, old), inner, state.inner)
+        fitted, health = estimator.fit(state.estimator, fit_key, batch)
+        state = EstimatedState(inner=inner, estimator=fitted, num_updates=state.num_updates + 1)
+        return state, dict(metrics) | dict(health)
+
+    return wrap(learner, init, update)

@@ -1,0 +1,50 @@
+"""What a run shows of its language policy."""
+
+from pathlib import Path
+from typing import TextIO
+
+import jax
+
+from jaxagents.language.player import make_player
+from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE, write_transcripts
+from jaxagents.reporting.transcripts import print_transcripts, to_trajectories
+from jaxagents.training.build import Experiment
+from jaxagents.types import LanguagePolicy, Params
+
+
+def show_transcripts(
+    experiment: Experiment, params: Params, run_dir: str | Path, stream: TextIO | None = None, *, num_episodes: int = 4
+) -> Path | None:
+    """Shows what the policy of a run says before and after training, on the same held-out tasks.
+
+    Writes `transcripts.html` and prints the first of the episodes.
+
+    Args:
+        experiment: of the run.
+        params: of the policy of the last stage; with several seeds, the first one is shown.
+        run_dir: directory of the run.
+        stream: where to print; None for stdout.
+        num_episodes: each time.
+
+    Returns:
+        Path of the file; None where the policy is no language policy, and nothing is done.
+    """
+    first, last = experiment.stages[0], experiment.stages[-1]
+    if not isinstance(last.policy, LanguagePolicy):
+        return None
+    settings, sections = last.evaluation, {}
+    play = make_player(
+        *(last.environment, last.policy),
+        num_episodes=num_episodes,
+        greedy=settings.greedy,
+        level=settings.level,
+    )
+    untrained = first.runner.params(first.runner.init(experiment.seed))
+    for title, values in (("Before training", untrained), ("After training", params)):
+        values = jax.device_get(values)  # One device plays, whatever the run is trained on.
+        values = jax.tree.map(lambda leaf: leaf[0], values) if experiment.num_seeds else values
+        episode = play(values, jax.random.key(settings.seed))
+        sections[title] = to_trajectories(last.environment, last.policy, episode, level=settings.level)
+        print_transcripts(sections[title][:1], stream, title=title)
+    path = Path(run_dir) / TRANSCRIPTS_FILE
+    return write_transcripts(path, sections, tokenizer=last.policy.tokenizer, title=experiment.name)
