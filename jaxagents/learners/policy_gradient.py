@@ -1,9 +1,9 @@
 """Policy gradients for language models: one loop, and one slot per choice of an algorithm."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import optax
 from flax import struct
 
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.microbatches import make_microbatches
+from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.scoring import score_episodes
 from jaxagents.learners.slots import Numbers, Slot, assign_credit, bind, fields_read, memory_of, numbers_of, remember
@@ -50,6 +50,17 @@ class PolicyGradientState:
     reference: Params | None
     numbers: dict[str, Numbers]
     memory: dict[str, PyTree]
+
+
+class _Parts(NamedTuple):
+    """What the steps of an update share, static."""
+
+    model: LanguageModel
+    layout: Layout
+    microbatches: Microbatches
+    temperature: float | None
+    importance_cap: float | None
+    axis_name: str | None
 
 
 def make_policy_gradient(
@@ -122,8 +133,14 @@ def make_policy_gradient(
     slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter or keep_all}
     for kind, named in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
         slots |= {f"{kind}/{name}": slot for name, slot in (named or {}).items()}
-    microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
-    score = partial(score_episodes, model, microbatches, temperature=temperature)
+    parts = _Parts(
+        model=model,
+        layout=layout,
+        microbatches=make_microbatches(layout, microbatch_tokens=microbatch_tokens),
+        temperature=temperature,
+        importance_cap=importance_cap,
+        axis_name=axis_name,
+    )
 
     def init(key: Array, start: PolicyGradientState | Params | None = None) -> PolicyGradientState:
         params = model.init(key) if start is None else params_of(start)
@@ -136,48 +153,14 @@ def make_policy_gradient(
             memory=memory_of(slots, num_updates),
         )
 
-    def prepare(state: PolicyGradientState, bound: Mapping[str, Slot], episode: Episode):
-        every = _shapes_of_statistics(episode, value=model.value is not None)
-        given = (every, None if state.reference is None else every)
-
-        def assign(policy: TokenStatistics, reference: TokenStatistics | None):
-            return assign_credit(bound, EpisodeView(episode=episode, policy=policy, reference=reference), axis_name)
-
-        read = fields_read(assign, *given)
-        policy, referred = score(state.params, episode, fields=read[0]), None
-        if state.reference is not None:
-            referred = score(state.reference, episode, fields=read[1] | {"log_prob"})
-        credit, episode, summaries = assign(policy, referred)
-        view = make_token_view(episode, tempered=temperature is not None).replace(
-            advantage=credit.advantage, reference_log_prob=None if referred is None else referred.log_prob
-        )
-        importance = importance_of(episode, view, importance_cap)
-        batch = TokenBatch(episode=episode, rows=None, view=view, importance=importance, target=credit.target)
-        return batch, summaries
-
     def update(state: PolicyGradientState, key: Array, episode: Episode) -> tuple[PolicyGradientState, Metrics]:
         bound = bind(slots, state.numbers, state.memory)
-        batch, noted = prepare(state, bound, episode)
+        batch, noted = _prepare(parts, bound, state, episode)
         described = _describe(batch)
         unit = _mean_over_devices(described["advantage_magnitude"], axis_name) if regularizer_units != "loss" else 1.0
-        read = fields_of_losses(bound, batch.view)
-        loss_of = partial(
-            token_loss, model, layout, bound, state.numbers["learner"]["value_coefficient"], unit, temperature
-        )
-
-        def gradient(params: Params, taken: TokenBatch):
-            weight, seen = bound["aggregation"](taken.view, axis_name=axis_name)
-            taken = taken.replace(weight=weight)
-            if "sequence_log_ratio" in read and is_folded(layout):
-                # The turns of a sequence lie in several rows: it takes a pass to know its mean.
-                log_prob = score(params, taken.episode, fields=("log_prob",)).log_prob
-                taken = taken.replace(view=taken.view.replace(sequence_log_ratio=mean_log_ratio(taken.view, log_prob)))
-
-            def one(rows: TokenBatch, turns: int) -> PyTree:
-                return jax.grad(loss_of, has_aux=True)(params, rows.first_turns(turns))
-
-            grads, (metrics, summaries) = microbatches.total(one, taken.fold(layout), taken.turns_of_rows(layout))
-            return grads, metrics, summaries | seen
+        coefficient = state.numbers["learner"]["value_coefficient"]
+        loss_of = partial(token_loss, model, layout, bound, coefficient, unit, temperature)
+        gradient = partial(_gradient, parts, bound, loss_of, fields_of_losses(bound, batch.view))
 
         def minibatch_step(carry: tuple[Params, optax.OptState], index: Array | None):
             params, opt_state = carry
@@ -198,9 +181,8 @@ def make_policy_gradient(
             metrics = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics)
             summaries = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), summaries)
         memory = remember(slots, state.memory, noted | summaries, axis_name=axis_name)
-        return state.replace(params=carry[0], opt_state=carry[1], memory=memory), zero_where_uncounted(
-            metrics | described
-        )
+        state = state.replace(params=carry[0], opt_state=carry[1], memory=memory)
+        return state, zero_where_uncounted(metrics | described)
 
     return Learner(init=init, update=update)
 
@@ -248,6 +230,54 @@ def make_agent(
         )
 
     return Agent(policy=speaker, make_learner=make_learner)
+
+
+def _prepare(
+    parts: _Parts, bound: Mapping[str, Slot], state: PolicyGradientState, episode: Episode
+) -> tuple[TokenBatch, dict[str, PyTree]]:
+    """Credits the episodes, with the statistics that slots read; returns the batch and summaries of the slots."""
+    score = partial(score_episodes, parts.model, parts.microbatches, temperature=parts.temperature)
+    every = _shapes_of_statistics(episode, value=parts.model.value is not None)
+
+    def assign(policy: TokenStatistics, reference: TokenStatistics | None):
+        return assign_credit(bound, EpisodeView(episode=episode, policy=policy, reference=reference), parts.axis_name)
+
+    read = fields_read(assign, every, None if state.reference is None else every)
+    policy, reference = score(state.params, episode, fields=read[0]), None
+    if state.reference is not None:
+        reference = score(state.reference, episode, fields=read[1] | {"log_prob"})
+    credit, episode, summaries = assign(policy, reference)
+    view = make_token_view(episode, tempered=parts.temperature is not None).replace(
+        advantage=credit.advantage, reference_log_prob=None if reference is None else reference.log_prob
+    )
+    importance = importance_of(episode, view, parts.importance_cap)
+    batch = TokenBatch(episode=episode, rows=None, view=view, importance=importance, target=credit.target)
+    return batch, summaries
+
+
+def _gradient(
+    parts: _Parts,
+    bound: Mapping[str, Slot],
+    loss_of: Callable[..., tuple[Array, PyTree]],
+    read: Collection[str],
+    params: Params,
+    batch: TokenBatch,
+) -> tuple[PyTree, dict[str, Array | Mean], dict[str, PyTree]]:
+    """Sums gradient, metrics and summaries over a minibatch of whole episodes."""
+    weight, summary = bound["aggregation"](batch.view, axis_name=parts.axis_name)
+    batch = batch.replace(weight=weight)
+    if "sequence_log_ratio" in read and is_folded(parts.layout):
+        # The turns of a sequence lie in several rows: it takes a pass to know its mean.
+        score = partial(score_episodes, parts.model, parts.microbatches, temperature=parts.temperature)
+        log_prob = score(params, batch.episode, fields=("log_prob",)).log_prob
+        batch = batch.replace(view=batch.view.replace(sequence_log_ratio=mean_log_ratio(batch.view, log_prob)))
+
+    def one(rows: TokenBatch, turns: int) -> PyTree:
+        return jax.grad(loss_of, has_aux=True)(params, rows.first_turns(turns))
+
+    rows, num_turns = batch.fold(parts.layout), batch.turns_of_rows(parts.layout)
+    grads, (metrics, summaries) = parts.microbatches.total(one, rows, num_turns)
+    return grads, metrics, summaries | summary
 
 
 def _describe(batch: TokenBatch) -> dict[str, Mean]:

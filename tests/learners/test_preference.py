@@ -138,7 +138,7 @@ def test_any_loss_and_source_of_pairs_takes_the_gradient_of_the_mean_over_what_c
         [[1.0], [1.0], [1.0], [1.0], [0.0], [0.0]]
     )
     own = batch.own.replace(reward=returns, success=returns[:, 0] > 0.0)
-    length = jnp.sum(own.action_mask, axis=1)
+    length = jnp.sum(own.action_mask, axis=(1, 2))
 
     def kto_by_hand(params):
         ratio = log_prob(policy, params, own) - log_prob(policy, other, own)
