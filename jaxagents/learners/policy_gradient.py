@@ -133,14 +133,8 @@ def make_policy_gradient(
     slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter or keep_all}
     for kind, named in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
         slots |= {f"{kind}/{name}": slot for name, slot in (named or {}).items()}
-    parts = _Parts(
-        model=model,
-        layout=layout,
-        microbatches=make_microbatches(layout, microbatch_tokens=microbatch_tokens),
-        temperature=temperature,
-        importance_cap=importance_cap,
-        axis_name=axis_name,
-    )
+    microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
+    parts = _Parts(model, layout, microbatches, temperature, importance_cap, axis_name)
 
     def init(key: Array, start: PolicyGradientState | Params | None = None) -> PolicyGradientState:
         params = model.init(key) if start is None else params_of(start)
