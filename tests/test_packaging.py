@@ -1,13 +1,16 @@
 """Tests of the metadata in setup.cfg, as installed."""
 
+import ast
 import configparser
 import hashlib
 import importlib.metadata
 import pathlib
+import sys
 import tomllib
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXTRAS = ("gymnax", "envs", "hf", "openspiel", "papers", "sweeps", "test")  # What `make test` installs.
@@ -58,3 +61,22 @@ def test_every_folder_of_the_package_is_found():
 
 def test_pyproject_is_the_build_system_only():
     assert list(tomllib.loads((ROOT / "pyproject.toml").read_text())) == ["build-system"]
+
+
+def test_everything_that_is_imported_is_declared():
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "setup.cfg")
+    sections = [config["options"]["install_requires"], *config["options.extras_require"].values()]
+    lines = [line for section in sections for line in section.split("\n") if line and line[0] not in "#%"]
+    declared = {canonicalize_name(Requirement(line).name) for line in lines}
+    providers = importlib.metadata.packages_distributions()
+    ours = {*sys.stdlib_module_names, "jaxagents"}
+    imported = {}
+    for path in [*(ROOT / "jaxagents").rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            imported |= {root: path.name for name in names if (root := name.partition(".")[0]) not in ours}
+    names_of = {root: {canonicalize_name(name) for name in providers.get(root, [root])} for root in imported}
+    assert len(imported) > 10
+    assert {root: imported[root] for root, names in names_of.items() if not names & declared} == {}

@@ -60,6 +60,7 @@ def _faces(environment: Environment) -> tuple[Callable[[TimeStep], Array], Calla
     if face is None:
         return lambda timestep: timestep.observation, choose
     lexicon = make_lexicon(face.words, word_level(face.words))
-    length, actions = lexicon.max_tokens(environment.observation_space.shape[0]), jnp.asarray(face.actions, jnp.int32)
+    length = max(map(lexicon.max_tokens, face.patterns.observation))
+    actions = jnp.asarray(face.actions, jnp.int32)
     render = jax.vmap(lambda words: lexicon.render(words, length)[0])
     return lambda timestep: render(timestep.observation), lambda uniform, mask: actions[choose(uniform, mask)]

@@ -42,29 +42,28 @@ def make_demonstrations(
         default fresh ones; what the expert thinks and does counts as sampled, with a behaviour log-probability of zero.
 
     Raises:
-        ValueError: the environment is no text world, or `noise` is not a probability.
+        ValueError: the environment is no text world, `noise` is not a probability, or the thoughts of the expert do not
+            fit.
     """
     if environment.text is None:
         raise ValueError(f"`environment` must be a text world, got {environment.name!r}; try environment=frozenlake.")
     if not 0.0 <= noise <= 1.0:
         raise ValueError(f"`noise` must be in [0, 1], got {noise}; try 0.3.")
-    text, layout = environment.text, policy.layout
-    if layout.thought and text.thought is None:
-        raise ValueError(
-            f"`policy.thought_tokens` must be 0 where the expert does not think aloud, got {layout.thought} in "
-            f"{environment.name!r}."
-        )
+    text, thinks = environment.text, policy.layout.thought > 0
+    if thinks:
+        _require_thoughts(environment, policy)
 
-    def choose_one(key: Array, state: State, action_mask: Array | None) -> Array:
+    def choose_one(key: Array, state: State, action_mask: Array | None) -> tuple[Array, Array | None]:
         expert_key, noise_key, action_key = jax.random.split(key, 3)
         mask = jnp.ones(len(text.actions), bool) if action_mask is None else action_mask
         row = jnp.argmax(jnp.where(mask, jax.random.uniform(action_key, mask.shape), -1.0))
         random_action = jnp.asarray(text.actions, jnp.int32)[row]
-        return jnp.where(jax.random.bernoulli(noise_key, noise), random_action, text.expert(expert_key, state))
+        action, thought = text.expert(expert_key, state)
+        return jnp.where(jax.random.bernoulli(noise_key, noise), random_action, action), thought if thinks else None
 
-    def choose(keys: Array, state: State, timestep: TimeStep, number: Array) -> tuple[Array, bool]:
+    def choose(keys: Array, state: State, timestep: TimeStep, number: Array) -> tuple[Array, Array | None, bool]:
         del number
-        return jax.vmap(choose_one)(keys, state, timestep.action_mask), True
+        return *jax.vmap(choose_one)(keys, state, timestep.action_mask), True
 
     def demonstrate(key: Array, index: Array, chosen: ChosenTasks | None = None) -> Episode:
         chosen = make_uniform(level=level).choose(None, key, index) if chosen is None else chosen
@@ -72,6 +71,27 @@ def make_demonstrations(
         return play_script(environment, policy, choose, keys=keys, task=task, start=start, group=index)
 
     return demonstrate
+
+
+def _require_thoughts(environment: Environment, policy: LanguagePolicy) -> None:
+    """Refuses an expert that does not think aloud, or more than there is room for."""
+    key = jax.random.key(0)
+    state, _ = jax.eval_shape(lambda: environment.reset(key, environment.sample_task(key)))
+    _, thought = jax.eval_shape(environment.text.expert, key, state)
+    tokens, patterns = policy.layout.thought, environment.text.patterns
+    if thought is None:
+        raise ValueError(
+            f"`policy.thought_tokens` must be 0 where the expert does not think aloud, got {tokens} in "
+            f"{environment.name!r}."
+        )
+    # The mark that ends a thought is one more.
+    longest = thought.shape if patterns is None or not patterns.thought else patterns.thought
+    needed = max(map(policy.lexicon.max_tokens, longest)) + 1
+    if tokens < needed:
+        raise ValueError(
+            f"`policy.thought_tokens` must hold the longest thought of the expert and its end mark, {needed} tokens in "
+            f"{environment.name!r}, got {tokens}; try {needed}."
+        )
 
 
 def make_demonstration_collector(

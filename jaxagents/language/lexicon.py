@@ -33,8 +33,8 @@ class Lexicon:
             word is taken, with or without a space before it and a capital at its beginning; blank tokens between words
             and tokens that are masked out are skipped. Whatever else is there, no word at all, or more words than
             `num_words`, gives -1s and False. A word in other pieces than the tokenizer's own is not recognised.
-        max_tokens: `(num_words)`, or `(candidates)`, the word ids that may stand at each place (-1: none) `-> int`, the
-            tokens that hold every such text.
+        max_tokens: `(num_words)`, or `(pattern)`, the phrases that may stand at each place: word ids `[A]` or
+            `[A, n]` (-1: none) `-> int`, the tokens of the longest such text.
         text: `(word_ids) -> str`, on the host.
         encode_words: `(text) -> int32 numpy`, word ids, on the host; ValueError for other text.
     """
@@ -43,7 +43,7 @@ class Lexicon:
     tokenizer: Tokenizer
     render: Callable[[Array, int], tuple[Array, Array]]
     parse: Callable[[Array, Array, int], tuple[Array, Array]]
-    max_tokens: Callable[[int | Sequence[Sequence[int]]], int]
+    max_tokens: Callable[[int | Sequence[Array]], int]
     text: Callable[[Sequence[int]], str]
     encode_words: Callable[[str], np.ndarray]
 
@@ -88,7 +88,7 @@ def require_readable(lexicon: Lexicon, actions: np.ndarray) -> None:
         ValueError: an action is parsed as another one.
     """
     actions = np.asarray(actions, np.int32)
-    length = max(lexicon.max_tokens(actions.T), 1)
+    length = max(lexicon.max_tokens((actions,)), 1)
     back, _ = jax.jit(jax.vmap(lambda row: lexicon.parse(*lexicon.render(row, length), actions.shape[1])))(actions)
     for action, other in zip(actions, np.asarray(back), strict=True):
         if lexicon.text(action) != lexicon.text(other):
@@ -189,19 +189,21 @@ def _blank_tokens(tokenizer: Tokenizer, word: Pieces) -> np.ndarray:
 def _make_max_tokens(first: Sequence[Pieces], later: Sequence[Pieces]) -> Callable:
     first_size, later_size = (np.asarray([len(row) for row in pieces]) for pieces in (first, later))
 
-    def max_tokens(candidates: int | Sequence[Sequence[int]]) -> int:
-        if isinstance(candidates, int | np.integer):
-            candidates = [range(len(first_size))] * candidates
+    def max_tokens(pattern: int | Sequence[Array]) -> int:
+        if isinstance(pattern, int | np.integer):
+            pattern = [np.arange(len(first_size))] * pattern
         longest, started, may_begin = 0, False, True
-        for place in candidates:
-            ids = np.unique(np.asarray(place, np.int64))
-            words = ids[ids >= 0]
-            optional = words.size < ids.size
-            if words.size:
-                after = longest + later_size[words].max() if started else 0
-                begin = first_size[words].max() if may_begin else 0
-                longest, started = max(after, begin, longest if optional else 0), True
-            may_begin = may_begin and (optional or not words.size)
+        for place in pattern:
+            phrases = np.asarray(place, np.int64).reshape(len(place), -1)
+            present = phrases >= 0
+            after = np.sum(np.where(present, later_size[phrases], 0), axis=1)
+            opening = np.take_along_axis(phrases, np.argmax(present, axis=1)[:, None], axis=1)[:, 0]
+            begin, words = after - later_size[opening] + first_size[opening], present.any(axis=1)
+            optional = not words.all()
+            if words.any():
+                lengths = (longest + after[words].max() if started else 0, begin[words].max() if may_begin else 0)
+                longest, started = max(*lengths, longest if optional else 0), True
+            may_begin = may_begin and (optional or not words.any())
         return int(longest)
 
     return max_tokens

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 import jax
-import numpy as np
 
 from jaxagents.language.lexicon import Lexicon, make_lexicon, require_readable
 from jaxagents.types import Environment, LanguageModel, LanguagePolicy, Layout, Tokenizer
@@ -48,7 +47,7 @@ def make_language_policy(
     _require_marks(tokens)
     lexicon = make_lexicon(environment.text.words, tokens)
     require_readable(lexicon, environment.text.actions)
-    needed = lexicon.max_tokens(np.asarray(environment.text.actions).T) + 1
+    needed = lexicon.max_tokens((environment.text.actions,)) + 1
     if action_tokens is not None and action_tokens < needed:
         raise ValueError(
             f"`action_tokens` must hold the longest action and its end mark, {needed} tokens, got {action_tokens}."
@@ -58,7 +57,7 @@ def make_language_policy(
     num_turns = _positive("num_turns", num_turns, environment.max_steps)
     layout = Layout(
         prompt=_prompt_tokens(environment, lexicon) if prompt else 0,
-        observation=lexicon.max_tokens(environment.observation_space.shape[0]) + 2,
+        observation=_observation_tokens(environment, lexicon) + 2,
         thought=thought_tokens,
         action=needed if action_tokens is None else action_tokens,
         num_turns=num_turns,
@@ -84,9 +83,17 @@ def _require_marks(tokenizer: Tokenizer) -> None:
         )
 
 
+def _observation_tokens(environment: Environment, lexicon: Lexicon) -> int:
+    if environment.text.patterns is None:
+        return lexicon.max_tokens(environment.observation_space.shape[0])
+    return max(map(lexicon.max_tokens, environment.text.patterns.observation))
+
+
 def _prompt_tokens(environment: Environment, lexicon: Lexicon) -> int:
     if environment.text.prompt is None:
         return 0
+    if environment.text.patterns is not None:
+        return max(map(lexicon.max_tokens, environment.text.patterns.prompt))
     task = jax.eval_shape(environment.sample_task, jax.random.key(0))
     return lexicon.max_tokens(jax.eval_shape(environment.text.prompt, task).shape[0])
 

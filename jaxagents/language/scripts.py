@@ -18,8 +18,9 @@ from jaxagents.language.slots import (
 from jaxagents.language.stepping import player_of, step_worlds
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, State, Task, TimeStep
 
-Choose = Callable[[Array, State, TimeStep, Array], tuple[Array, Array | bool]]
-"""`(keys [N], state, timestep, turn int32 []) -> (action int32 [N, M], speaks bool [N])`; who is silent ends."""
+Choose = Callable[[Array, State, TimeStep, Array], tuple[Array, Array | None, Array | bool]]
+"""`(keys [N], state, timestep, turn int32 []) -> (action int32 [N, M], thought int32 [N, H] or None, speaks bool [N])`;
+who is silent ends."""
 
 
 def play_script(
@@ -32,14 +33,14 @@ def play_script(
     start: tuple[State, TimeStep],
     group: Array,
 ) -> Episode:
-    """Plays N episodes of given actions without a model; what is thought is the expert's.
+    """Plays N episodes of given actions and thoughts, without a model.
 
     `language.dialogue.make_dialogue` plays episodes whose first actions are given, and the others a model's.
 
     Args:
         environment: a text world, single instance.
         policy: whose tokens and layout are used.
-        choose: gives the actions.
+        choose: gives them; thoughts are None where the layout has no room for them.
         keys: `[N]`.
         task: leaves `[N, ...]`.
         start: state and time step of the environment, leaves `[N, ...]`.
@@ -64,17 +65,16 @@ def _take_turn(
 ) -> tuple[tuple, tuple[Turn, Array]]:
     state, timestep, positions, live = loop
     player = player_of(timestep, live)
-    turn_keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number), 3))(keys)
-    action, speaks = choose(turn_keys[:, 1], state, timestep, number)
+    turn_keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number)))(keys)
+    action, thought, speaks = choose(turn_keys[:, 0], state, timestep, number)
     live = live & speaks
-    thought = jax.vmap(environment.text.thought)(turn_keys[:, 0], state) if policy.layout.thought else None
     tokens, mask = render_observations(policy, timestep.observation)
     parts = [Part(tokens=tokens, mask=mask), *script_parts(policy, action, thought)]
     parts = [part.replace(mask=part.mask & live[:, None]) for part in parts]
     turn = join_parts(parts, jnp.take_along_axis(positions, player[:, None], axis=1)[:, 0])
     cut = jnp.broadcast_to(number + 1 >= policy.layout.num_turns, live.shape)
     state, after, turn = step_worlds(
-        environment, turn_keys[:, 2], state, timestep, action, turn, live=live, parsed=live, cut=cut
+        environment, turn_keys[:, 1], state, timestep, action, turn, live=live, parsed=live, cut=cut
     )
     own = player[:, None] == jnp.arange(positions.shape[1])[None]
     positions = positions + jnp.where(own, jnp.sum(turn.token_mask, axis=1)[:, None], 0)

@@ -47,7 +47,6 @@ class PreferenceState:
 
 def make_preference(
     model: LanguageModel,
-    layout: Layout,
     optimizer: optax.GradientTransformation,
     *,
     loss: Callable[..., RowLoss],
@@ -66,7 +65,6 @@ def make_preference(
 
     Args:
         model: learns.
-        layout: of the episodes.
         optimizer: an optax transformation, clipping and schedule included.
         loss: see `losses.preference`.
         pairs: `(batch) -> Pairs`, see `ops.pairs`; what batches are is up to it and the collector.
@@ -97,8 +95,6 @@ def make_preference(
         raise ValueError(f"`reference_every` must be at least 1, got {reference_every}; try null for never.")
     if not reference and (reference_acts or reference_every is not None):
         raise ValueError("`reference` must be true where it acts or is renewed, got false; try learner.reference=true.")
-    microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
-    score = partial(_log_prob_of_episodes, model, microbatches)
     slots = {"loss": loss, "pairs": pairs}
 
     def init(key: Array, start: PreferenceState | Params | None = None) -> PreferenceState:
@@ -116,6 +112,8 @@ def make_preference(
         del key
         chosen = pairs(batch, **state.numbers.get("pairs", {}))
         episode = chosen.episode
+        microbatches = make_microbatches(episode.layout, microbatch_tokens=microbatch_tokens)
+        score = partial(_log_prob_of_episodes, model, microbatches)
         reference_log_prob = None if state.reference is None else score(state.reference, episode)
         rows = {
             "log_prob": score(state.params, episode),
@@ -164,7 +162,6 @@ def make_agent(
         del collector
         return make_preference(
             speaker.model,
-            speaker.layout,
             optimizer(num_updates if reference_every is None else min(reference_every, num_updates)),
             reference_every=reference_every,
             axis_name=axis_name,

@@ -12,7 +12,7 @@ from jaxagents.papers.statistics import Curves
 from jaxagents.reporting.progress import Progress
 from jaxagents.training.build import Stage
 from jaxagents.training.chunks import run_chunks
-from jaxagents.types import Params, PyTree
+from jaxagents.types import Params
 
 
 def train_seeds(
@@ -42,11 +42,11 @@ def train_seeds(
     """
     rows: list[tuple[int, dict[str, np.ndarray]]] = []
     grouped = len(seeds) > 1
-    start: PyTree | None = params
-    if start is not None and grouped:
-        start = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), start)
-    steps = 0
+    if params is not None and grouped:
+        params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), params)
+    steps, ends = 0, {}
     for index, stage in enumerate(stages, start=first_stage):
+        start = None if stage.start is None else ends.get(stage.start, params)
         state = stage.runner.init(seeds if grouped else seeds[0], index, start)
         for chunk in run_chunks(stage, state, events=("log", "evaluate")):
             state, row = chunk.state, {name: np.asarray(value) for name, value in chunk.metrics.items()}
@@ -56,8 +56,8 @@ def train_seeds(
             rows.append((steps, row))
             if progress is not None:
                 progress.update(steps, row)
-        params, start = stage.runner.params(state), stage.runner.to_global(state).learner
-    return _curves(rows, len(seeds)), params
+        ends[stage.name] = stage.runner.to_global(state).learner
+    return _curves(rows, len(seeds)), stage.runner.params(state)
 
 
 def call_target(composed: Composed, seed: int) -> Curves:

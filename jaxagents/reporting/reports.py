@@ -2,7 +2,6 @@
 
 import base64
 import datetime
-import html
 import importlib.metadata
 import json
 import platform
@@ -14,6 +13,7 @@ from typing import Any
 import jax
 
 from jaxagents.reporting.curves import CURVES_FILE, write_curves
+from jaxagents.reporting.html import write_page
 from jaxagents.reporting.loggers import read_metrics, to_json, write_atomically
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
 
@@ -21,35 +21,8 @@ RESULT_FILE = "result.json"
 REPORT_FILE = "report.html"
 CONFIG_FILES = ("config.yaml", ".hydra/config.yaml")  # the first that a run directory has is its resolved config
 
+_MAX_TILES = 8
 _PACKAGES = ("jaxagents", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "hydra-core")
-
-_STYLE = """
-:root { color-scheme: light dark; --page: #f5f7fa; --card: #fff; --text: #1f2933; --quiet: #616e7c; --line: #e4e7eb;
-  --accent: #2e6f95; }
-@media (prefers-color-scheme: dark) { :root { --page: #14181d; --card: #1e242b; --text: #e4e7eb; --quiet: #9aa5b1;
-  --line: #323f4b; --accent: #7cc4e8; } main img { filter: invert(1) hue-rotate(180deg); mix-blend-mode: screen; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--text); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 1080px; margin: 0 auto; padding: 32px 20px 64px; }
-h1 { font-size: 26px; margin: 0; overflow-wrap: anywhere; }
-h2 { font-size: 17px; margin: 0 0 12px; }
-.quiet { color: var(--quiet); margin: 4px 0 24px; }
-section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 18px 20px;
-  margin-bottom: 18px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(190px, 1fr)); gap: 12px; margin-bottom: 18px; }
-.tile { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 12px 16px; }
-.tile b { display: block; font-size: 22px; color: var(--accent); font-variant-numeric: tabular-nums; }
-.tile span { color: var(--quiet); font-size: 13px; overflow-wrap: anywhere; }
-img { display: block; width: 100%; background: #fff; border-radius: 6px; padding: 8px; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-td, th { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top;
-  overflow-wrap: anywhere; }
-th { font-weight: 500; color: var(--quiet); width: 40%; }
-pre { margin: 0; overflow-x: auto; font: 13px/1.5 ui-monospace, monospace; }
-summary { cursor: pointer; font-weight: 600; font-size: 17px; }
-details[open] summary { margin-bottom: 12px; }
-iframe { width: 100%; height: 70vh; border: 1px solid var(--line); border-radius: 6px; }
-"""
 
 
 def versions() -> dict[str, str]:
@@ -113,26 +86,20 @@ def write_report(run_dir: str | Path) -> Path:
     numbers = {name: value for name, value in _flatten(result) if not isinstance(value, str)}
     words = {name: value for name, value in _flatten(result) if isinstance(value, str)}
     last = _last_values(read_metrics(run_dir))
-    title = html.escape(run_dir.resolve().name)
-    body = [
-        f"<h1>{title}</h1>",
-        f'<p class="quiet">{html.escape(" · ".join(_subtitle(words, made_with)))}</p>',
-        _tiles(numbers or last),
-        _section("Curves", _picture(run_dir)),
-        _section("Result", _table({**numbers, **words})),
-        _section("Transcripts before and after training", _transcripts(run_dir), folded=True),
-        _section("Last value of every metric", _table(last), folded=True),
-        _section("Config", _config(run_dir), folded=True),
-        _section("Made with", _table(made_with)),
-    ]
-    page = (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head>\n<body><main>\n{''.join(body)}</main></body></html>\n"
+    shown = [(name, value) for name, value in (numbers or last).items() if isinstance(value, int | float)]
+    return write_page(
+        run_dir / REPORT_FILE,
+        "report.html",
+        title=run_dir.resolve().name,
+        subtitle=_subtitle(words, made_with),
+        tiles=dict(shown[:_MAX_TILES]),
+        picture=_picture(run_dir),
+        result={**numbers, **words},
+        transcripts=_read_first(run_dir, TRANSCRIPTS_FILE),
+        last=last,
+        config=_read_first(run_dir, *CONFIG_FILES),
+        made_with=made_with,
     )
-    path = run_dir / REPORT_FILE
-    write_atomically(path, page)
-    return path
 
 
 def _git(*arguments: str) -> str:
@@ -169,55 +136,14 @@ def _subtitle(words: Mapping[str, str], made_with: Mapping[str, str]) -> list[st
     return [part for part in parts if part]
 
 
-def _tiles(numbers: Mapping[str, Any]) -> str:
-    shown = [(name, value) for name, value in numbers.items() if isinstance(value, int | float)][:8]
-    tiles = [f'<div class="tile"><b>{_show(value)}</b><span>{html.escape(name)}</span></div>' for name, value in shown]
-    return f'<div class="tiles">{"".join(tiles)}</div>\n' if tiles else ""
-
-
-def _section(title: str, content: str, folded: bool = False) -> str:
-    if not content:
-        return ""
-    if folded:
-        return f"<section><details><summary>{title}</summary>{content}</details></section>\n"
-    return f"<section><h2>{title}</h2>{content}</section>\n"
-
-
 def _picture(run_dir: Path) -> str:
+    """Returns the picture of the curves in base64, drawn if it is not there; "" when there is nothing to draw."""
     path = run_dir / CURVES_FILE
     path = path if path.exists() else write_curves(run_dir)
-    if path is None:
-        return ""
-    return f'<img alt="Learning curves" src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'
+    return "" if path is None else base64.b64encode(path.read_bytes()).decode()
 
 
-def _transcripts(run_dir: Path) -> str:
-    """Puts the page that a run of a text world leaves into a frame: its style stays its own."""
-    path = run_dir / TRANSCRIPTS_FILE
-    if not path.exists():
-        return ""
-    return f'<iframe title="Transcripts" srcdoc="{html.escape(path.read_text(encoding="utf-8"))}"></iframe>'
-
-
-def _table(values: Mapping[str, Any]) -> str:
-    rows = [f"<tr><th>{html.escape(name)}</th><td>{_show(value)}</td></tr>" for name, value in values.items()]
-    return f"<table>{''.join(rows)}</table>" if rows else ""
-
-
-def _config(run_dir: Path) -> str:
-    for name in CONFIG_FILES:
-        if (run_dir / name).exists():
-            return f"<pre>{html.escape((run_dir / name).read_text(encoding='utf-8'))}</pre>"
-    return ""
-
-
-def _show(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
-    if isinstance(value, list):
-        return ", ".join(_show(item) for item in value)
-    return html.escape(str(value))
+def _read_first(run_dir: Path, *names: str) -> str:
+    """Returns the text of the first of these files that is there, "" without."""
+    texts = ((run_dir / name).read_text(encoding="utf-8") for name in names if (run_dir / name).exists())
+    return next(texts, "")

@@ -3,43 +3,18 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from jaxagents.data.schema import Trajectory, Turn
 from jaxagents.data.trajectories import write_trajectories
-from jaxagents.reporting.loggers import write_atomically
+from jaxagents.reporting.html import write_page
 from jaxagents.reporting.transcripts import describe_seats, lay_out
 from jaxagents.types import Tokenizer
 
 TRANSCRIPTS_FILE = "transcripts.html"
-
-_DARKEST = 4.0  # nats of surprise at which the shade is full
-
-_STYLE = """
-:root { color-scheme: light dark; --page: #f5f7fa; --card: #fff; --text: #1f2933; --quiet: #616e7c; --line: #e4e7eb;
-  --good: #1f7a4d; --bad: #b3362b; --world: #2e6f95; }
-@media (prefers-color-scheme: dark) { :root { --page: #14181d; --card: #1e242b; --text: #e4e7eb; --quiet: #9aa5b1;
-  --line: #323f4b; --good: #7cd6a4; --bad: #f08a7e; --world: #7cc4e8; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--text); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 900px; margin: 0 auto; padding: 32px 20px 64px; }
-h1 { font-size: 26px; margin: 0 0 12px; overflow-wrap: anywhere; } h2 { font-size: 19px; margin: 28px 0 12px; }
-article { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 20px;
-  margin-bottom: 16px; }
-.head { display: flex; flex-wrap: wrap; gap: 6px 14px; align-items: baseline; } .head b { font-size: 16px; }
-.quiet, summary, dt { color: var(--quiet); font-size: 13px; } summary { cursor: pointer; }
-.badge { border: 1px solid; border-radius: 99px; padding: 0 10px; font-size: 13px; }
-.good { color: var(--good); } .bad { color: var(--bad); }
-.turn { border-top: 1px solid var(--line); padding: 8px 0; }
-dl { display: grid; grid-template-columns: 7em 1fr; gap: 2px 8px; margin: 0; }
-dt { padding-top: 2px; } dd { margin: 0; }
-pre, .said { margin: 0; font: 14px/1.5 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
-pre { color: var(--world); }
-.said span { border-radius: 3px; padding: 1px 0; } .said .mark { color: var(--quiet); font-size: 11px; }
-.legend { display: flex; flex-wrap: wrap; gap: 4px; align-items: center; } .legend span { padding: 0 8px; }
-"""
+_LEGEND = (1.0, 0.7, 0.4, 0.2, 0.1, 0.018)  # Probabilities.
 
 
 def write_transcripts(
@@ -62,17 +37,9 @@ def write_transcripts(
     """
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    body = [f"<h1>{escape(title)}</h1>\n", _legend() if tokenizer else ""]
-    for heading, trajectories in sections.items():
-        body.append(f"<h2>{escape(heading)}</h2>\n" if heading else "")
-        body += [_article(trajectory, tokenizer) for trajectory in trajectories]
-    page = (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head>\n<body><main>\n{''.join(body)}</main></body></html>\n"
-    )
-    write_atomically(path, page)
-    return path
+    legend = [(probability, math.log(probability)) for probability in _LEGEND] if tokenizer else []
+    shown = {name: [_describe(episode, tokenizer) for episode in episodes] for name, episodes in sections.items()}
+    return write_page(path, "transcripts.html", title=title, legend=legend, sections=shown)
 
 
 def save_transcripts(
@@ -126,22 +93,22 @@ def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
     return texts
 
 
-def _legend() -> str:
-    steps = [1.0, 0.7, 0.4, 0.2, 0.1, math.exp(-_DARKEST)]
-    cells = [f'<span style="{_shade(math.log(p))}">{p:.2g}</span>' for p in steps]
-    return (
-        f'<p class="quiet legend">Probability of a token under the policy that said it: {"".join(cells)} '
-        "(hover for numbers)</p>\n"
-    )
+def _describe(trajectory: Trajectory, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """Returns what the template shows of an episode."""
+    outcomes = {True: ("good", "success"), False: ("bad", "no success"), None: ("quiet", "unfinished")}
+    kind, outcome = outcomes[trajectory.success]
+    return {
+        "id": trajectory.id,
+        "kind": kind,
+        "outcome": outcome,
+        "facts": _facts(trajectory),
+        "task": None if trajectory.task is None else json.dumps(trajectory.task),
+        "prompt": trajectory.prompt,
+        "turns": [_describe_turn(turn, trajectory.agents, tokenizer) for turn in trajectory.turns],
+    }
 
 
-def _shade(log_prob: float) -> str:
-    return f"background:rgb(226 109 92 / {0.85 * min(max(0.0, -log_prob / _DARKEST), 1.0):.2f})"
-
-
-def _article(trajectory: Trajectory, tokenizer: Tokenizer | None) -> str:
-    badges = {True: ("good", "success"), False: ("bad", "no success"), None: ("quiet", "unfinished")}
-    kind, word = badges[trajectory.success]
+def _facts(trajectory: Trajectory) -> list[str]:
     facts = [trajectory.world, f"{len(trajectory.turns)} turn{'s' if len(trajectory.turns) > 1 else ''}"]
     if trajectory.level is not None:
         facts.append(f"level {trajectory.level}")
@@ -151,52 +118,35 @@ def _article(trajectory: Trajectory, tokenizer: Tokenizer | None) -> str:
         facts.append(f"return {trajectory.episode_return:.4g}")
     if "group" in trajectory.metadata:
         facts.append(f"group {trajectory.metadata['group']}")
-    task = ""
-    if trajectory.task is not None:
-        task = f"<details><summary>task</summary><pre>{escape(json.dumps(trajectory.task))}</pre></details>"
-    prompt = f"<dl>{_entry('prompt', trajectory.prompt)}</dl>" if trajectory.prompt else ""
-    turns = [_turn(turn, trajectory.agents, tokenizer) for turn in trajectory.turns]
-    return (
-        f'<article><div class="head"><b>{escape(trajectory.id)}</b><span class="badge {kind}">{word}</span>'
-        f'<span class="quiet">{escape(" · ".join(facts))}</span></div>{task}{prompt}{"".join(turns)}</article>\n'
-    )
+    return facts
 
 
-def _turn(turn: Turn, agents: Sequence[str], tokenizer: Tokenizer | None) -> str:
-    name = f"turn {turn.turn}" + (f", {agents[turn.agent]}" if len(agents) > 1 else "")
-    entries = [_entry(name, lay_out(turn.observation))]
-    if tokenizer is not None and turn.tokens is not None:
-        entries.append(f"<dt>said</dt><dd>{_said(turn, tokenizer)}{_invalid(turn)}</dd>")
-    else:
-        if turn.thought is not None:
-            entries.append(_entry("thought", turn.thought, kind="said"))
-        action = f'<span class="said">{escape(turn.action)}</span>'
-        entries.append(f"<dt>action</dt><dd>{action}{_invalid(turn)}</dd>")
+def _describe_turn(turn: Turn, agents: Sequence[str], tokenizer: Tokenizer | None) -> dict[str, Any]:
     end = " · end" * turn.terminated + " · cut" * turn.truncated
-    if turn.reward or end:
-        kind = "good" if turn.reward > 0 else "bad" if turn.reward < 0 else "quiet"
-        entries.append(f'<dt>reward</dt><dd class="{kind}">{turn.reward:+.4g}{end}</dd>')
-    return f'<div class="turn"><dl>{"".join(entries)}</dl></div>'
+    return {
+        "name": f"turn {turn.turn}" + (f", {agents[turn.agent]}" if len(agents) > 1 else ""),
+        "observation": lay_out(turn.observation),
+        "thought": turn.thought,
+        "action": turn.action,
+        "valid": turn.valid,
+        "tokens": None if tokenizer is None or turn.tokens is None else _sampled_tokens(turn, tokenizer),
+        "kind": "good" if turn.reward > 0 else "bad" if turn.reward < 0 else "quiet",
+        "reward": f"{turn.reward:+.4g}{end}" if turn.reward or end else "",
+    }
 
 
-def _invalid(turn: Turn) -> str:
-    return "" if turn.valid else ' <span class="badge bad">invalid action</span>'
-
-
-def _entry(name: str, content: str, kind: str = "") -> str:
-    return f'<dt>{escape(name)}</dt><dd><pre class="{kind}">{escape(content)}</pre></dd>'
-
-
-def _said(turn: Turn, tokenizer: Tokenizer) -> str:
-    """Writes the tokens that the policy sampled."""
+def _sampled_tokens(turn: Turn, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Returns the tokens that the policy sampled."""
     marks = set(tokenizer.marks.values())
-    spans = []
-    for token, text, sampled, log_prob in zip(
-        turn.tokens, token_texts(tokenizer, turn.tokens), turn.sampled, turn.behavior_log_prob, strict=True
-    ):
-        if sampled:
-            numbers = f"{text!r} (token {token}): log-probability {log_prob:.3f}, probability {math.exp(log_prob):.3g}"
-            kind = ' class="mark"' if token in marks else ""
-            style = f'style="{_shade(log_prob)}" title="{escape(numbers)}"'
-            spans.append(f"<span{kind} {style}>{escape(text)}</span>")
-    return f'<span class="said">{"".join(spans)}</span>'
+    texts = token_texts(tokenizer, turn.tokens)
+    rows = zip(turn.tokens, texts, turn.sampled, turn.behavior_log_prob, strict=True)
+    return [
+        {
+            "text": text,
+            "log_prob": log_prob,
+            "mark": token in marks,
+            "title": f"{text!r} (token {token}): log-probability {log_prob:.3f}, probability {math.exp(log_prob):.3g}",
+        }
+        for token, text, sampled, log_prob in rows
+        if sampled
+    ]

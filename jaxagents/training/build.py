@@ -1,10 +1,9 @@
 """From a composed config to the functions that it names."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +20,7 @@ from jaxagents.training.config import (
     config_hash,
     make_section,
     require_keywords,
+    run_hash,
 )
 from jaxagents.training.devices import Runner, axis_name_of, place, select_devices
 from jaxagents.training.fitting import require_fit, to_plain
@@ -33,6 +33,7 @@ class Stage(NamedTuple):
 
     Attributes:
         name: for logs and folders.
+        start: name of the earlier stage from whose end it starts; None: from random parameters.
         runner: the placed program.
         evaluate: compiled `(params) -> dict` of `[episodes]`, or `[seeds, episodes]`.
         evaluator: what makes such functions: `(environment, policy, *, num_episodes, greedy, level) ->
@@ -46,6 +47,7 @@ class Stage(NamedTuple):
     """
 
     name: str
+    start: str | None
     runner: Runner
     evaluate: Callable[[Params], dict[str, Array]]
     evaluator: Callable[..., Callable[[Params, Array], dict[str, Array]]]
@@ -66,11 +68,12 @@ class Experiment:
         seed: all randomness of training comes from it.
         num_seeds: copies trained side by side, which are the runs of `seed`, `seed + 1` and so on; 0 for a single one
             without a seed axis.
-        stages: run one after the other; each starts from the parameters of the one before.
+        stages: run one after the other.
         devices: section of the config.
         logging: section of the config.
         config: the resolved config as plain data.
         digest: `config_hash` of it.
+        run_digest: `run_hash` of it, by which checkpoints know their run.
     """
 
     name: str
@@ -81,6 +84,7 @@ class Experiment:
     logging: LoggingConfig
     config: dict[str, Any]
     digest: str
+    run_digest: str
 
 
 def resolve(config: DictConfig) -> dict[str, Any]:
@@ -118,46 +122,78 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
     require_seed("seed", config["seed"], config["seeds"])
     devices = make_section(DevicesConfig, "devices", config["devices"])
     logging = make_section(LoggingConfig, "logging", config["logging"])
-    stages = tuple(
-        build_stage(name, stage, devices, tokenizer=tokenizer) for name, stage in stage_configs(config).items()
-    )
+    stages: list[Stage] = []
+    built: dict[str, Stage] = {}
+    for name, stage in stage_configs(config).items():
+        same = config_hash(stage | {"from": None})  # The rounds of a stage share its compiled program.
+        if same not in built:
+            built[same] = build_stage(name, stage, devices, tokenizer=tokenizer)
+        stages.append(built[same]._replace(name=name, start=stage["from"]))
     return Experiment(
         name=config["name"],
         seed=config["seed"],
         num_seeds=config["seeds"] if config["seeds"] > 1 else 0,
-        stages=stages,
+        stages=tuple(stages),
         devices=devices,
         logging=logging,
         config=dict(config),
         digest=config_hash(config),
+        run_digest=run_hash(config),
     )
 
 
 def stage_configs(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Returns the config of every stage by its name, in order; without stages the whole config under its name.
 
+    A stage is `{name, overrides ...}`. It starts from the end of the stage before, or of the earlier one that `from`
+    names (null: from random parameters); `from` in the config returned is the name, or None. `{rounds: n, name, ...}`
+    is n stages, `<name>_1` to `<name>_n`, and `{rounds: n, stages: [...]}` n times the whole block; there, `from` means
+    the latest stage of this name.
+
     Args:
         config: see `resolve`.
 
     Raises:
-        ValueError: two stages have the same name, or one has none.
+        ValueError: two stages have the same name, one has none, or starts from one that is not earlier.
     """
-    overrides = config["stages"] or [{"name": config["name"]}]
-    names = [override.get("name") for override in overrides]
-    if len(set(names)) != len(names) or not all(names):
-        raise ValueError(f"`stages` must have different names, got {names}.")
-    return {str(override["name"]): _merge(config, override) for override in overrides}
+    stages: dict[str, dict[str, Any]] = {}
+    latest: dict[str, str] = {}  # The last stage of every name, with and without the number of its round.
+    for name, suffix, override in _expand(config["stages"] or [{"name": config["name"]}], ""):
+        if not name or name + suffix in stages:
+            raise ValueError(f"`stages` must have different names, got {[*stages, name and name + suffix]}.")
+        start = override.get("from", next(reversed(stages), None))
+        if start is not None and start not in latest:
+            raise ValueError(
+                f"`from` of the stage {name + suffix!r} must name an earlier one, got {start!r}; try "
+                f"{' or '.join(latest) or 'null'}."
+            )
+        stages[name + suffix] = _merge(config, override) | {"from": start and latest[start]}
+        latest |= {name: name + suffix, name + suffix: name + suffix}
+    return stages
+
+
+def _expand(nodes: Sequence[Mapping[str, Any]], suffix: str) -> Iterator[tuple[str | None, str, Mapping[str, Any]]]:
+    """Yields name, number of the round, and overrides of every stage."""
+    for node in nodes:
+        require_positive("stages.rounds", node.get("rounds", 1))
+        for number in range(1, node.get("rounds", 1) + 1):
+            numbered = f"{suffix}_{number}" if "rounds" in node else suffix
+            if "stages" in node:
+                yield from _expand(node["stages"], numbered)
+            else:
+                yield node.get("name"), numbered, {k: v for k, v in node.items() if k not in ("name", "rounds")}
 
 
 def _merge(config: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
     """Merges what a stage says over a config; a group with another `_target_` takes the place of the whole group."""
     base = dict(config)
+    override = {group: node for group, node in override.items() if group != "from"}
     for group, node in override.items():
         before = base.get(group)
         is_group = isinstance(node, Mapping) and isinstance(before, Mapping) and "_target_" in node
         if is_group and node["_target_"] != before.get("_target_"):
             base.pop(group)
-    merged = OmegaConf.merge(OmegaConf.create(base), {k: v for k, v in override.items() if k != "name"})
+    merged = OmegaConf.merge(OmegaConf.create(base), override)
     return OmegaConf.to_container(merged)
 
 
@@ -225,6 +261,7 @@ def build_stage(
 
     return Stage(
         name=name,
+        start=config["from"],
         runner=runner,
         evaluate=jax.jit(evaluate_params, out_shardings=runner.replicated),
         evaluator=evaluator,
@@ -243,13 +280,3 @@ def _instantiate(group: str, config: Mapping[str, Any]) -> Any:
         raise ValueError(f"`{group}` must name a `_target_`, got {node!r}; choose an option of configs/{group}.")
     require_keywords(group, get_object(node["_target_"]), (key for key in node if not key.startswith("_")))
     return instantiate(OmegaConf.create(dict(node)))
-
-
-def load_config(path: str | Path) -> dict[str, Any]:
-    """Reads the resolved config of a run directory."""
-    return OmegaConf.to_container(OmegaConf.load(path))
-
-
-def save_config(path: str | Path, config: Mapping[str, Any]) -> None:
-    """Writes a resolved config as YAML."""
-    OmegaConf.save(OmegaConf.create(dict(config)), path)

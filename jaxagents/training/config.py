@@ -13,6 +13,10 @@ from jaxagents.ops.checks import require_positive, require_seed
 
 _Section = TypeVar("_Section")
 _NOT_HASHED = ("run_dir", "devices", "logging", "hydra")
+_LENGTHS = {  # What a run may change while it goes on, by section.
+    "training": ("total_steps", "log_every_steps", "checkpoint_every_steps", "keep_checkpoints", "target_return"),
+    "evaluation": ("every_steps",),
+}
 
 
 @dataclass(frozen=True)
@@ -120,15 +124,37 @@ def config_hash(resolved: Mapping[str, Any]) -> str:
     return hashlib.sha256(_serialise(counted).encode()).hexdigest()[:16]
 
 
-def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Lists the dotted keys in which two resolved configs differ, those that do not count left out."""
+def run_hash(resolved: Mapping[str, Any]) -> str:
+    """Returns the `config_hash` without lengths and periods, of all stages: a run may be extended."""
+    return config_hash(_without_lengths(resolved))
+
+
+def _without_lengths(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_without_lengths(item) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    kept = {}
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            value = {name: item for name, item in value.items() if name not in _LENGTHS.get(key, ())}
+        kept[key] = _without_lengths(value)
+    return kept
+
+
+def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Lists the dotted keys in which two resolved configs of one run must not differ but do."""
+    return _changed_keys(_without_lengths(before), _without_lengths(after), "")
+
+
+def _changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> list[str]:
     keys = []
     for key in sorted({*before, *after}):
         if not prefix and key in _NOT_HASHED:
             continue
         old, new = before.get(key), after.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            keys += changed_keys(old, new, f"{prefix}{key}.")
+            keys += _changed_keys(old, new, f"{prefix}{key}.")
         elif (key in before) != (key in after) or _serialise(old) != _serialise(new):
             keys.append(f"{prefix}{key}")
     return keys

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxagents.training.program import REPLICATED, Program, TrainState, run_updates, stage_keys
+from jaxagents.training.program import REPLICATED, Program, TrainState, report, run_updates, stage_keys
 from jaxagents.types import Array, Params, PyTree
 
 AXIS_NAME = "devices"
@@ -23,7 +23,8 @@ class Runner(NamedTuple):
         init: `(seed, stage=0, start=None) -> state`; `start` is that of `Learner.init`; `seed` is a number, or one for
             every run, see `stage_keys`.
         run: `(state, num_updates) -> (state, metrics)`: a chunk of updates as one compiled program, whatever their
-            number; donates the state and returns at once. A metric without a count in the chunk is NaN.
+            number; donates the state and returns at once. A metric without a count in the chunk is NaN, and one that
+            was not finite is infinite.
         params: `(state) -> params` that policies act with, on every device.
         to_global: `(state) -> state` with the shapes of one device, whatever the placement; what checkpoints hold.
         from_global: its inverse.
@@ -124,7 +125,7 @@ def place(program: Program, *, mode: Mode, devices: list[jax.Device]) -> Runner:
         state, means = run_updates(program, state, num_updates)
         if axis_name_of(mode) is not None:
             means = jax.lax.psum(means, axis_name_of(mode))
-        return state, {name: mean.value for name, mean in means.items()}
+        return state, {name: report(mean) for name, mean in means.items()}
 
     if mode == "pmap":
         return _place_pmap(chunk, init, abstract, axes, mesh)

@@ -15,10 +15,10 @@ from jaxagents.environments.squashing import squash_action
 from jaxagents.language.conversation import make_answer
 from jaxagents.language.player import make_player
 from jaxagents.policies.actor_critic import act
-from jaxagents.training.build import Experiment, Stage, build, load_config
+from jaxagents.training.build import Experiment, Stage, build
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
-from jaxagents.training.launch import CONFIG_FILE
 from jaxagents.training.loop import checkpoint_folder, tokenizer_of
+from jaxagents.training.run_directory import CONFIG_FILE, load_config
 from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy, PolicyInput, PyTree
 
 _ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # whatever the run was trained on
@@ -162,7 +162,7 @@ def load_stage(
             f"`path` must hold a checkpoint, got {run_dir}, where none is saved yet; try again when the run has done "
             f"{stage.training.checkpoint_every_steps} steps."
         )
-    if restored.metadata["config_hash"] != experiment.digest:
+    if restored.metadata["run_hash"] != experiment.run_digest:
         raise ValueError(
             f"`path` must hold the config that its checkpoints were made with, got {run_dir / CONFIG_FILE}, which was "
             "changed; try the `config` in the checkpoint's metadata."
@@ -253,7 +253,7 @@ def _choose_stage(run_dir: Path, experiment: Experiment) -> int:
             continue
         with _opened(folder) as checkpoints:
             metadata = checkpoints.latest_metadata()
-        if metadata and (metadata["reached_target"] or metadata["update"] == experiment.stages[index].num_updates):
+        if metadata and metadata["finished"]:
             return index
     return 0
 

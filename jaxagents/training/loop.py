@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -24,6 +25,10 @@ from jaxagents.types import LanguagePolicy, Params, PyTree, State
 
 RETURN = "eval/episode_return"
 KINDS = ("last", "best")
+_REMEMBERED = (
+    *("best", "evaluation", "reached_target", "steps", "steps_before", "updates_before", "diverged"),
+    "first_update_seconds",
+)
 
 
 @dataclass
@@ -31,6 +36,7 @@ class _Run:
     """What the loop keeps in mind between chunks; what checkpoints save of it is their metadata.
 
     `steps` are those that were played by what is logged, `steps_before` those of earlier stages; of one seed.
+    `diverged` says by the number of a seed which metric stopped being finite, and when.
     """
 
     experiment: Experiment
@@ -43,6 +49,15 @@ class _Run:
     reached_target: bool = False
     steps: int = 0
     steps_before: int = 0
+    updates_before: int = 0
+    diverged: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seconds_before: float = 0.0  # of earlier sessions
+    trained: bool = False  # in this session
+
+    @property
+    def seconds(self) -> float:
+        """Returns how long all sessions took; one that finds the run finished takes none."""
+        return self.seconds_before + (time.time() - self.started if self.trained else 0.0)
 
 
 def train(experiment: Experiment, run_dir: str | Path, *, started: float | None = None) -> dict[str, Any]:
@@ -75,20 +90,16 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         progress = open_progress(total, experiment.name, experiment.logging.progress)
         stack.callback(progress.close)
         restored = _restore(experiment.stages[current], folders[current][0], progress)
-        start = None
-        if restored is None and current > 0:
-            start = _final_learner(experiment.stages[current - 1], folders[current - 1][0], progress)
-        done = _updates_before(experiment, current) + (restored.metadata["update"] if restored else 0)
+        done = restored.metadata["updates_before"] + restored.metadata["update"] if restored else 0
         is_new = done == 0 and not (run_dir / METRICS_FILE).exists()
         logger = open_logger(run_dir, experiment.logging.tensorboard, None if is_new else done)
         stack.callback(logger.close)
         run = _Run(experiment=experiment, logger=logger, progress=progress, started=started or time.time())
         for index in range(current, len(experiment.stages)):
-            start = _train_stage(run, index, folders[index], restored, start)
-            restored = None
+            params = _train_stage(run, index, folders, restored if index == current else None)
         if jax.process_index() == 0:
             if experiment.logging.transcripts and jax.process_count() == 1:
-                show_transcripts(experiment, start.params, run_dir)
+                show_transcripts(experiment, params, run_dir)
             _close_log(run, run_dir)
         return _result(run)
 
@@ -114,15 +125,11 @@ def _find_progress(folders: list[Checkpoints]) -> tuple[int, dict[str, Any] | No
     return 0, None
 
 
-def _updates_before(experiment: Experiment, index: int) -> int:
-    return sum(stage.num_updates for stage in experiment.stages[:index])
-
-
 def _require_same_config(experiment: Experiment, metadata: Mapping[str, Any], run_dir: Path) -> None:
-    if metadata["config_hash"] != experiment.digest:
+    if metadata["run_hash"] != experiment.run_digest:
         raise ValueError(
             f"`run_dir` must be new or of the same config, got {run_dir} with checkpoints of config "
-            f"{metadata['config_hash']} for a run of config {experiment.digest}; try another `run_dir`."
+            f"{metadata['run_hash']} for a run of config {experiment.run_digest}; try another `run_dir`."
         )
 
 
@@ -144,76 +151,119 @@ def _restore(stage: Stage, checkpoints: Checkpoints, progress: Progress) -> Rest
     return checkpoints.restore(stage.runner.abstract, on_fallback=progress.message)
 
 
-def _final_learner(stage: Stage, checkpoints: Checkpoints, progress: Progress) -> State:
-    restored = _restore(stage, checkpoints, progress)
-    if restored is None:
-        raise ValueError(f"`run_dir` must hold the checkpoints of the stage {stage.name!r}, which are missing.")
+def _start_of(run: _Run, index: int, folders: list[list[Checkpoints]]) -> State | None:
+    """Returns the learner that a stage starts from, as the earlier stage saved it at its end; None: a new one."""
+    names = [stage.name for stage in run.experiment.stages]
+    name, start = names[index], run.experiment.stages[index].start
+    if start is None:
+        return None
+    source = names.index(start)
+    restored = _restore(run.experiment.stages[source], folders[source][0], run.progress)
+    if restored is None or not restored.metadata["finished"]:
+        raise ValueError(f"`run_dir` must hold the end of the stage {start!r}, from which {name!r} starts.")
     return restored.state.learner
 
 
-def _train_stage(
-    run: _Run, index: int, folders: list[Checkpoints], restored: Restored | None, start: State | None
-) -> State:
-    """Runs a stage from the learner of the one before, and returns its own."""
-    stage = run.experiment.stages[index]
-    last, best = folders
-    run.best, run.reached_target, update = None, False, 0
+def _resume(run: _Run, stage: Stage, metadata: Mapping[str, Any]) -> int:
+    """Takes up what a checkpoint remembers, and returns its update."""
+    update, target = metadata["update"], stage.training.target_return
+    if stage.num_updates < update:
+        raise ValueError(
+            f"`training.total_steps` must be at least the {update * stage.steps_per_update} steps that the stage "
+            f"{stage.name!r} has done, got {stage.training.total_steps}."
+        )
+    for name in _REMEMBERED:
+        setattr(run, name, metadata[name])
+    run.seconds_before = metadata["seconds"]
+    run.reached_target = run.best is not None and _reaches(target, run.evaluation[RETURN])
+    run.progress.message(f"Resumed {stage.name} at update {update} of {stage.num_updates}.")
+    if metadata["num_updates"] != stage.num_updates:
+        planned = metadata["num_updates"]
+        run.progress.message(f"It was to end at update {planned}: schedules over its length are those of the new one.")
+    return update
+
+
+def _reaches(target: float | None, returns: Any) -> bool:
+    return target is not None and float(np.mean(returns)) >= target
+
+
+def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restored: Restored | None) -> Params:
+    """Runs a stage to its end, and returns the parameters of its policy."""
+    stage, (last, best) = run.experiment.stages[index], folders[index]
     if restored is None:
-        state = stage.runner.init(run.experiment.seed, index, start)
-        run.steps_before = run.steps
+        run.best, run.reached_target, run.steps_before, update = None, False, run.steps, 0
+        state = stage.runner.init(run.experiment.seed, index, _start_of(run, index, folders))
     else:
-        update = restored.metadata["update"]
-        run.steps, run.steps_before = restored.metadata["steps"], restored.metadata["steps_before"]
-        run.best, run.evaluation = restored.metadata["best"], restored.metadata["evaluation"]
-        run.reached_target = restored.metadata["reached_target"]
-        state = stage.runner.from_global(restored.state)
-        run.progress.message(f"Resumed {stage.name} at update {update} of {stage.num_updates}.")
-    offset, pending, clock = _updates_before(run.experiment, index), None, time.time()
+        update, state = _resume(run, stage, restored.metadata), stage.runner.from_global(restored.state)
+    held, pending, clock = best.latest_metadata(), None, None
     chunks = run_chunks(stage, state, update=update, played=run.steps - run.steps_before)
     for chunk in () if run.reached_target else chunks:
-        state = chunk.state
-        if run.first_update_seconds is None:
+        state, update = chunk.state, chunk.end
+        if not run.trained:
             jax.block_until_ready(chunk.metrics)
-            run.first_update_seconds = time.time() - run.started
-            clock = time.time()
+            run.trained, run.first_update_seconds = True, run.first_update_seconds or time.time() - run.started
         # The device works on this chunk while the host logs the one before.
         if pending is not None:
-            clock = _log(run, stage, offset, pending, clock)
+            clock = _log(run, stage, pending, clock)
         pending = chunk
         if {"evaluate", "checkpoint"} & chunk.due:
-            clock, pending = _log(run, stage, offset, chunk, clock), None
-            improved = "evaluate" in chunk.due and _evaluate(run, stage, offset + chunk.end, stage.runner.params(state))
+            clock, pending = _log(run, stage, chunk, clock), None
+            improved = "evaluate" in chunk.due and _evaluate(run, stage, update, stage.runner.params(state))
+            # A run that was killed after the best checkpoint and before the last one comes by here again.
+            improved = improved and (held is None or (held["update"], held["best"]) != (update, run.best))
+            finished = run.reached_target or _is_over(run, stage, update)
             save = "checkpoint" in chunk.due or run.reached_target
             if save or improved:
-                _save(run, stage, chunk.end, state, [last] * save + [best] * improved)
+                _save(run, stage, update, state, finished, last if save else None, best if improved else None)
         if run.reached_target:
             break
-    return stage.runner.to_global(state).learner
+    run.updates_before += update
+    return stage.runner.params(state)
 
 
-def _log(run: _Run, stage: Stage, offset: int, chunk: Chunk, clock: float) -> float:
+def _is_over(run: _Run, stage: Stage, update: int) -> bool:
+    budget = stage.num_updates * stage.steps_per_update
+    return update == stage.num_updates or run.steps - run.steps_before >= budget
+
+
+def _log(run: _Run, stage: Stage, chunk: Chunk, clock: float | None) -> float:
+    """Logs a chunk that began at `clock`, None when it was compiled then, and returns when it was done."""
     values = {name: np.asarray(value) for name, value in chunk.metrics.items()}
-    now, end = time.time(), offset + chunk.end
+    now = time.time()
     run.steps += chunk.steps
-    speed = chunk.steps * max(run.experiment.num_seeds, 1) / max(now - clock, 1e-9)
-    values["time/steps_per_second"] = np.asarray(speed)
-    run.logger.log(run.steps, end, values)
-    run.progress.update(run.steps, values)
-    for name, value in values.items():
-        if name.startswith("train/") and np.any(np.isinf(value) | np.isnan(value)) and not _uncounted(name, values):
-            _refuse(name, end, run.steps)
+    seconds = np.nan if clock is None else max(now - clock, 1e-9)
+    values["time/steps_per_second"] = np.asarray(chunk.steps * max(run.experiment.num_seeds, 1) / seconds)
+    _tell(run, chunk.end, values)
+    _find_divergence(run, stage, chunk.end, values)
     return now
 
 
-def _uncounted(name: str, values: Mapping[str, np.ndarray]) -> bool:
-    """A learner that did not update yet reports NaN for all of its metrics."""
-    return all(np.all(np.isnan(value)) for key, value in values.items() if key.startswith("train/"))
+def _tell(run: _Run, update: int, values: Mapping[str, np.ndarray]) -> None:
+    run.logger.log(run.steps, run.updates_before + update, values)
+    run.progress.update(run.steps, values)
 
 
-def _refuse(name: str, update: int, steps: int) -> None:
+def _find_divergence(run: _Run, stage: Stage, update: int, values: Mapping[str, np.ndarray]) -> None:
+    """Notes the seeds in which a metric of the learner is infinite, see `program.report`; stops when none is left."""
+    bad = {name: np.isinf(value) for name, value in values.items() if name.startswith("train/")}
+    bad = {name: bad[name] for name in sorted(bad, key=lambda name: name != "train/loss") if bad[name].any()}
+    for seed in sorted({int(seed) for where in bad.values() for seed in np.flatnonzero(where)}):
+        name = next(name for name, where in bad.items() if np.atleast_1d(where)[seed])
+        if str(seed) in run.diverged:
+            continue
+        run.diverged[str(seed)] = {"metric": name, "stage": stage.name, "update": run.updates_before + update}
+        if len(run.diverged) >= max(run.experiment.num_seeds, 1):
+            _refuse(run, name, update)
+        run.progress.message(
+            f"Seed {run.experiment.seed + seed} has diverged: `{name}` was NaN or infinite by update "
+            f"{run.updates_before + update}. It stays as it was before; the other seeds go on."
+        )
+
+
+def _refuse(run: _Run, name: str, update: int) -> None:
     raise FloatingPointError(
-        f"`{name}` must be finite, got NaN or infinity by update {update} ({steps} steps); the "
-        "checkpoints before it are kept; try a lower learning rate or gradient clipping."
+        f"`{name}` must be finite, got NaN or infinity by update {run.updates_before + update} ({run.steps} steps); "
+        "the checkpoints before it are kept; try a lower learning rate or gradient clipping."
     )
 
 
@@ -221,37 +271,45 @@ def _evaluate(run: _Run, stage: Stage, update: int, params: Params) -> bool:
     """Evaluates, logs, and returns whether the policy is the best of the stage so far."""
     episodes = {name: np.asarray(value) for name, value in stage.evaluate(params).items()}
     means = {f"eval/{name}": value.mean(axis=-1) for name, value in episodes.items()}
-    run.logger.log(run.steps, update, means)
-    run.progress.update(run.steps, means)
+    _tell(run, update, means)
     run.evaluation = {name: value.tolist() for name, value in means.items()}
     score = float(means[RETURN].mean())
-    target = stage.training.target_return
-    run.reached_target = target is not None and score >= target
-    improved = run.best is None or score > run.best
+    run.reached_target = _reaches(stage.training.target_return, score)
+    improved = math.isfinite(score) and (run.best is None or score > run.best)
     run.best = score if improved else run.best
     return improved
 
 
-def _save(run: _Run, stage: Stage, update: int, state: PyTree, folders: list[Checkpoints]) -> None:
+def _save(
+    run: _Run,
+    stage: Stage,
+    update: int,
+    state: PyTree,
+    finished: bool,
+    last: Checkpoints | None,
+    best: Checkpoints | None,
+) -> None:
+    """Saves into the folders that are given; a last checkpoint holds once the best one that it knows of does."""
     snapshot = stage.runner.to_global(state)
     bad = _first_not_finite(stage.runner.params(state))
     if bad is not None:
-        _refuse(f"params{bad}", update, run.steps)
+        _refuse(run, f"params{bad}", update)
     metadata = {
         "update": update,
+        "num_updates": stage.num_updates,
         "stage": stage.name,
-        "best": run.best,
-        "evaluation": run.evaluation,
-        "reached_target": run.reached_target,
-        "steps": run.steps,
-        "steps_before": run.steps_before,
+        "finished": finished,
+        **{name: getattr(run, name) for name in _REMEMBERED},
+        "seconds": run.seconds,
         "config": run.experiment.config,
-        "config_hash": run.experiment.digest,
+        "run_hash": run.experiment.run_digest,
     }
     if isinstance(stage.policy, LanguagePolicy):
         metadata["tokenizer"] = base64.b64encode(stage.policy.tokenizer.data).decode()
-    for checkpoints in folders:
-        checkpoints.save(update, snapshot, metadata)
+    if best is not None:
+        best.save(update, snapshot, metadata)
+    if last is not None:
+        last.save(update, snapshot, metadata, after=best)
 
 
 def _first_not_finite(params: Params) -> str | None:
@@ -275,6 +333,7 @@ def _close_log(run: _Run, run_dir: Path) -> None:
 
 def _result(run: _Run) -> dict[str, Any]:
     experiment = run.experiment
+    statuses = ["diverged" if str(i) in run.diverged else "finished" for i in range(max(experiment.num_seeds, 1))]
     return {
         "experiment": experiment.name,
         "seed": experiment.seed,
@@ -283,7 +342,9 @@ def _result(run: _Run) -> dict[str, Any]:
         "evaluation": {name.removeprefix("eval/"): value for name, value in run.evaluation.items()},
         "best_episode_return": run.best,
         "reached_target": run.reached_target,
-        "seconds": time.time() - run.started,
+        "status": statuses if experiment.num_seeds else statuses[0],
+        "diverged": run.diverged,
+        "seconds": run.seconds,
         "seconds_to_first_update": run.first_update_seconds,
         "device": jax.devices()[0].device_kind,
         "num_devices": len(experiment.stages[0].runner.replicated.device_set),

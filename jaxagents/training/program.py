@@ -1,6 +1,7 @@
 """A collector and a learner as one step of training, and combinators over such programs."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -20,12 +21,14 @@ class TrainState:
         collector: state of the collector.
         key: the run's random key; every update folds in its number.
         update: int32, updates done.
+        diverged: int32, the update that made the parameters NaN or infinite, -1 while there was none; see `over_seeds`.
     """
 
     learner: State
     collector: State
     key: Array
     update: Array
+    diverged: Array
 
 
 class Program(NamedTuple):
@@ -67,6 +70,7 @@ def make_program(collector: Collector, learner: Learner) -> Program:
             collector=collector.init(collector_key, learner_state.params),
             key=run_key,
             update=jnp.zeros((), jnp.int32),
+            diverged=jnp.full((), -1, jnp.int32),
         )
 
     def update(state: TrainState) -> tuple[TrainState, Metrics]:
@@ -97,6 +101,9 @@ def make_program(collector: Collector, learner: Learner) -> Program:
 def over_seeds(program: Program, num_seeds: int) -> Program:
     """Runs `num_seeds` independent copies side by side in one program.
 
+    A copy whose parameters would become NaN or infinite keeps its learner as it was before, from then on, and all
+    metrics of its learner are NaN; the others do not notice.
+
     Args:
         program: of one seed.
         num_seeds: copies; copy i folds i into the key. Given one key per copy (`[num_seeds]`, see `stage_keys`), each
@@ -115,12 +122,32 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(num_seeds)) if key.ndim == 0 else key
         return jax.vmap(program.init, in_axes=(0, None if start is None else 0))(keys, start)
 
+    def update(state: TrainState) -> tuple[TrainState, Metrics]:
+        after, metrics = program.update(state)
+        floats = [x for x in jax.tree.leaves(after.learner.params) if jnp.issubdtype(x.dtype, jnp.inexact)]
+        finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in floats]))
+        alive = finite & (state.diverged < 0)
+        # Replay buffers are large, and of no use to a learner that stands still.
+        kept = jax.tree.map(
+            lambda axis, new, old: jnp.where(alive, new, old) if axis == REPLICATED else new,
+            program.partition(after).learner,
+            after.learner,
+            state.learner,
+        )
+        diverged = jnp.where(finite | (state.diverged >= 0), state.diverged, state.update)
+        dead = Mean(total=jnp.float32(jnp.nan), count=jnp.float32(1.0))
+        metrics = {
+            name: jax.tree.map(partial(jnp.where, alive), _as_mean(value), dead) if name.startswith("train/") else value
+            for name, value in metrics.items()
+        }
+        return after.replace(learner=kept, diverged=diverged), metrics
+
     def partition(state: TrainState) -> TrainState:
         return jax.tree.map(lambda axis: axis if axis == REPLICATED else axis + 1, program.partition(state))
 
     return Program(
         init=init,
-        update=jax.vmap(program.update),
+        update=jax.vmap(update),
         partition=partition,
         steps_per_update=program.steps_per_update,
         divided_option=program.divided_option,
@@ -170,6 +197,11 @@ def run_updates(program: Program, state: TrainState, num_updates: Array) -> tupl
     shapes = jax.eval_shape(lambda state: program.update(state)[1], state)
     shapes = jax.eval_shape(lambda: {name: _as_mean(_zeros(value)) for name, value in shapes.items()})
     return jax.lax.fori_loop(0, num_updates, update, (state, _zeros(shapes)))
+
+
+def report(mean: Mean) -> Array:
+    """Returns the value of a metric: NaN where nothing was counted, infinite where what was counted is not finite."""
+    return jnp.where(mean.count > 0, jnp.where(jnp.isfinite(mean.total), mean.value, jnp.inf), jnp.nan)
 
 
 def _as_mean(value: Array | Mean) -> Mean:

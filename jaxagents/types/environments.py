@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +14,8 @@ Params = PyTree
 Carry = PyTree
 Task = PyTree
 State = PyTree
+Pattern = tuple[np.ndarray, ...]
+"""Places in a row, int32 `[A, n]` each: one of A phrases of at most n word ids (-1: none) stands there."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,20 @@ class Environment:
     text: "TextFace | None" = None
 
 
+class Patterns(NamedTuple):
+    """What a text world can say, for the tokens that it needs: `Pattern`s, one of which every text follows.
+
+    Attributes:
+        observation: of the observations.
+        prompt: of the prompts; none where there is nothing to say.
+        thought: of the thoughts of the expert; none where it does not think.
+    """
+
+    observation: tuple[Pattern, ...]
+    prompt: tuple[Pattern, ...] = ()
+    thought: tuple[Pattern, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class TextFace:
     """The words of a text world, and who can speak them.
@@ -106,19 +122,20 @@ class TextFace:
     Attributes:
         words: every phrase the world can say or hear; a word id is an index into them.
         actions: int32 numpy `[A, M]`, every well-formed action.
-        expert: `(key, state) -> int32 [M]`, solves every task; in games it plays all seats, as well as it can.
+        expert: `(key, state) -> (action int32 [M], thought int32 [H] | None)`, solves every task; in games it plays all
+            seats, as well as it can. The thought is what it thinks before this action; None where it does not think.
         fingerprint: `(state) -> uint32 []`, equal for states that are the same situation of the same task.
         sample_held_out_task: as `Environment.sample_task`, of tasks that it never gives.
         num_levels: difficulties; `level` is in `0 .. num_levels - 1`.
         prompt: `(task) -> int32 [P]`, said once before the first observation; None when there is nothing to say.
-        thought: `(key, state) -> int32 [H]`, what the expert thinks before it acts; None when it does not.
+        patterns: what can be said; None where that is any word in any place.
     """
 
     words: tuple[str, ...]
     actions: np.ndarray
-    expert: Callable[[Array, State], Array]
+    expert: Callable[[Array, State], tuple[Array, Array | None]]
     fingerprint: Callable[[State], Array]
     sample_held_out_task: Callable[..., Task]
     num_levels: int = 1
     prompt: Callable[[Task], Array] | None = None
-    thought: Callable[[Array, State], Array] | None = None
+    patterns: Patterns | None = None

@@ -13,10 +13,11 @@ from jaxagents.language import tokenizers
 from jaxagents.play.interactive import play_text
 from jaxagents.reporting.reports import write_report
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
-from jaxagents.training.build import build, load_config
+from jaxagents.training.build import build
 from jaxagents.training.evaluate import evaluate_run
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy, load_stage
+from jaxagents.training.run_directory import load_config
 from jaxagents.training.transcripts import show_transcripts
 
 KEY = jax.random.key(7)

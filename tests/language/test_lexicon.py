@@ -181,6 +181,9 @@ def test_max_tokens_is_the_longest_text(kind):
     assert lexicon.max_tokens([[-1], [1, 2], [-1, -1], [4]]) == sizes["fridge 12 apple"]
     assert lexicon.max_tokens(np.asarray([[0, 1], [3, -1]]).T) == max(sizes["go to fridge 1"], sizes["take fridge 1"])
     assert lexicon.max_tokens([[2, 8], [-1, 5]]) >= sizes["fridge 12"]
+    # Phrases of several words, one of which may be none at all.
+    assert lexicon.max_tokens([[[0, 1], [3, -1]]]) == max(sizes["go to fridge 1"], sizes["take"])
+    assert lexicon.max_tokens([[[-1, -1], [4, 5]], [8]]) == len(lexicon.tokenizer.encode(lexicon.text([4, 5, 8])))
 
 
 def test_text_on_the_host():

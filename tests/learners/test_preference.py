@@ -50,7 +50,6 @@ def learned(played):
     policy, params, other, batch = played
     learner = make_preference(
         policy.model,
-        policy.layout,
         optax.sgd(RATE),
         loss=partial(dpo, coefficient=0.5),
         reference_acts=True,
@@ -154,9 +153,7 @@ def test_any_loss_and_source_of_pairs_takes_the_gradient_of_the_mean_over_what_c
         (partial(kto, coefficient=0.5), success_against_failure, kto_by_hand, True),
         (simpo, best_against_worst, simpo_by_hand, False),
     ):
-        learner = make_preference(
-            policy.model, policy.layout, optax.sgd(RATE), loss=loss, pairs=source, reference=reference
-        )
+        learner = make_preference(policy.model, optax.sgd(RATE), loss=loss, pairs=source, reference=reference)
         state = learner.init(KEY, params)
         state = state.replace(reference=other) if reference else state
         after, metrics = jax.jit(learner.update)(state, KEY, own)
@@ -180,8 +177,8 @@ def test_rows_of_all_devices_are_one_batch(played):
     doubled = doubled.replace(group=jnp.arange(12) // 2)
     for loss in (dpo, kto):
         options = {"loss": partial(loss, coefficient=0.5), "pairs": success_against_failure}
-        alone = make_preference(policy.model, policy.layout, optax.sgd(RATE), **options)
-        spread = make_preference(policy.model, policy.layout, optax.sgd(RATE), axis_name="devices", **options)
+        alone = make_preference(policy.model, optax.sgd(RATE), **options)
+        spread = make_preference(policy.model, optax.sgd(RATE), axis_name="devices", **options)
         state = alone.init(KEY, params).replace(reference=other)
         expected, told = jax.jit(alone.update)(state, KEY, doubled)
         split = jax.tree.map(lambda leaf: leaf.reshape(2, 6, *leaf.shape[1:]), doubled)
@@ -195,4 +192,4 @@ def test_what_acts_or_is_renewed_must_be_there(sums, speak):
     policy = speak(sums, context_turns=1, prompt=False)
     for options in ({"reference_acts": True}, {"reference_every": 2}):
         with pytest.raises(ValueError, match="`reference` must be true where it acts or is renewed"):
-            make_preference(policy.model, policy.layout, optax.sgd(RATE), loss=simpo, reference=False, **options)
+            make_preference(policy.model, optax.sgd(RATE), loss=simpo, reference=False, **options)

@@ -18,7 +18,6 @@ from jaxagents.papers.plan import Request
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.papers.spec import load_paper, make_paper, paper_files
 from jaxagents.papers.starts import prepare_start, start_digest
-from jaxagents.papers.statistics import find_metric, measure, parse_metric
 from jaxagents.papers.store import read_results, write_results
 from jaxagents.reporting.tables import print_paper
 from jaxagents.training.composition import compose, merge_overrides
@@ -308,19 +307,6 @@ def test_quick_and_full_exclude_each_other(tmp_path):
         request(tmp_path, quick=True, full=True)
     with pytest.raises(ValueError, match="`seeds` must be a positive number, got 0"):
         request(tmp_path, seeds=0)
-
-
-def test_metrics_are_reduced_over_training():
-    curves = {"eval/success": {"steps": [0, 1, 2], "values": [0.5, None, 1.0]}, "reward": {"steps": [0], "values": [3]}}
-    found = {name: measure(name, curves) for name in ("success", "first(eval/success)", "mean(success)", "reward")}
-    assert found == {"success": 1.0, "first(eval/success)": 0.5, "mean(success)": 0.75, "reward": 3.0}
-    assert measure("std(success)", curves) == 0.25 and measure("min(success)", curves) == 0.5
-    assert parse_metric("max(train/entropy)") == ("max", "train/entropy")
-    for wrong in ("median(success)", "mean(success", "success)"):
-        with pytest.raises(ValueError, match="`metric` must be a name, or one in last, first, mean"):
-            parse_metric(wrong)
-    with pytest.raises(ValueError, match="got 'loss'; it logs eval/success, reward"):
-        find_metric("loss", list(curves))
 
 
 def test_later_overrides_take_the_place_of_earlier_ones():

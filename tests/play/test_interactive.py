@@ -51,7 +51,7 @@ def solve(seed):
     state, timestep = ENVIRONMENT.reset(reset_key, ENVIRONMENT.text.sample_held_out_task(task_key))
     actions = []
     while not timestep.terminated:
-        action = ENVIRONMENT.text.expert(key, state)
+        action, _ = ENVIRONMENT.text.expert(key, state)
         actions.append(sentence(ENVIRONMENT.text.words, action))
         state, timestep = ENVIRONMENT.step(key, state, action)
     return actions

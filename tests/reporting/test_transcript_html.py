@@ -1,5 +1,6 @@
 """Tests of jaxagents/reporting/transcript_html.py."""
 
+import html
 import html.parser
 import re
 
@@ -63,16 +64,16 @@ def page_of(tmp_path, *trajectories, tokenizer=TOKENIZER):
 def said(page):
     """Returns the shade and the hover text of every token that was said."""
     spans = re.findall(r'<span(?: class="mark")? style="background:rgb\([^/]*/ ([\d.]+)\)" title="([^"]*)">', page)
-    return [(float(shade), title) for shade, title in spans]
+    return [(float(shade), html.unescape(title)) for shade, title in spans]
 
 
 def test_tokens_have_the_shade_of_their_log_probability(tmp_path):
     (sure, first), (unsure, second), (worst, third) = said(page_of(tmp_path, TRAJECTORY))
     assert sure == 0.0 and worst == 0.85  # The shade is full from 4 nats on.
     assert unsure == pytest.approx(0.85 * 2.0 / 4.0, abs=0.006)
-    assert first == "&#x27; go&#x27; (token 5): log-probability 0.000, probability 1"
-    assert second == "&#x27; to &lt;b&gt;&#x27; (token 6): log-probability -2.000, probability 0.135"
-    assert third.startswith(f"&#x27;&lt;end&gt;&#x27; (token {MARKS['end']}): log-probability -9.000")
+    assert first == "' go' (token 5): log-probability 0.000, probability 1"
+    assert second == "' to <b>' (token 6): log-probability -2.000, probability 0.135"
+    assert third.startswith(f"'<end>' (token {MARKS['end']}): log-probability -9.000")
 
 
 def test_the_page_is_whole_and_needs_nothing_else(tmp_path):
@@ -97,7 +98,7 @@ def test_rewards_badges_group_and_task_are_there(tmp_path):
     assert '<span class="badge good">success</span>' in page
     assert '<dd class="good">+1 · end</dd>' in page
     assert "1 turn · return 1 · group 3" in page
-    assert "{&quot;goal&quot;: [1, 2]}" in page
+    assert "{&#34;goal&#34;: [1, 2]}" in page
     assert "invalid action" not in page
 
 

@@ -16,6 +16,7 @@ from jaxagents.training.config import (
     config_hash,
     make_section,
     require_keywords,
+    run_hash,
 )
 
 TRAINING = {"total_steps": 100, "log_every_steps": 10, "checkpoint_every_steps": 50}
@@ -113,6 +114,17 @@ def test_hash_does_not_depend_on_order_place_or_devices():
 def test_changes_are_named_and_change_the_hash(change, keys):
     assert changed_keys(CONFIG, CONFIG | change) == changed_keys(CONFIG | change, CONFIG) == keys
     assert config_hash(CONFIG) != config_hash(CONFIG | change)
+    assert run_hash(CONFIG) != run_hash(CONFIG | change)
+
+
+def test_lengths_and_periods_may_change_in_every_stage():
+    longer = TRAINING | {"total_steps": 7, "checkpoint_every_steps": 3}
+    one = CONFIG | {"stages": [{"name": "a", "training": TRAINING, "evaluation": {"every_steps": 1, "greedy": True}}]}
+    other = CONFIG | {"stages": [{"name": "a", "training": longer, "evaluation": {"every_steps": 2, "greedy": True}}]}
+    assert run_hash(one) == run_hash(other) and run_hash(CONFIG) == run_hash(CONFIG | {"training": longer})
+    assert changed_keys(one, other) == [] and config_hash(one) != config_hash(other)
+    judged = CONFIG | {"stages": [{"name": "a", "training": longer, "evaluation": {"every_steps": 2, "greedy": False}}]}
+    assert run_hash(one) != run_hash(judged) and changed_keys(one, judged) == ["stages"]
 
 
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(-1, 1), st.sampled_from([0.0, 1.0, "a"]))
@@ -123,4 +135,4 @@ CONFIGS = st.dictionaries(st.sampled_from(["a", "b", "logging"]), st.one_of(VALU
 @given(CONFIGS, CONFIGS)
 @settings(max_examples=200, deadline=None)
 def test_a_changed_hash_has_changed_keys_and_the_other_way_round(before, after):
-    assert (config_hash(before) != config_hash(after)) == bool(changed_keys(before, after))
+    assert (run_hash(before) != run_hash(after)) == bool(changed_keys(before, after))

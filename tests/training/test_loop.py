@@ -6,19 +6,24 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
 from jaxagents.reporting.loggers import read_metrics
+from jaxagents.training import build as build_module
 from jaxagents.training import loop
-from jaxagents.training.build import build, resolve
+from jaxagents.training.build import build, resolve, stage_configs
+from jaxagents.training.checkpoints import manager
 from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.composition import compose as compose_run
 from jaxagents.training.launch import run
+from jaxagents.training.program import stage_keys
 
 ROOT = Path(__file__).parents[2]
 TINY = (
@@ -115,10 +120,10 @@ def test_a_resumed_run_ends_in_the_same_bits(finished, tmp_path, monkeypatch):
     real = loop._log
     for update in (3, 7, 9):  # before the first checkpoint, between two, and after the last one
 
-        def log(run, stage, offset, chunk, clock, stop=update):
+        def log(run, stage, chunk, clock, stop=update):
             if chunk.end > stop:
                 raise Stop
-            return real(run, stage, offset, chunk, clock)
+            return real(run, stage, chunk, clock)
 
         monkeypatch.setattr(loop, "_log", log)
         with pytest.raises(Stop):
@@ -151,8 +156,10 @@ def test_another_config_in_the_same_directory_is_refused(finished):
     with pytest.raises(ValueError, match="differs in learner.discount; try another `run_dir`"):
         run(compose("learner.discount=0.5"), run_dir)
     many = [f"learner.{name}=0.5" for name in ("clip_epsilon", "discount", "entropy_coefficient", "trace_decay")]
-    with pytest.raises(ValueError, match=r"differs in learner.clip_epsilon, (learner.\w+, ){3}seed and 1 more; try"):
-        run(compose("training.total_steps=640", "seed=9", *many), run_dir)
+    with pytest.raises(
+        ValueError, match=r"differs in evaluation.greedy, (learner.\w+, ){3}learner.trace_decay and 1 more; try"
+    ):
+        run(compose("training.total_steps=640", "evaluation.greedy=false", "seed=9", *many), run_dir)
     # Where it runs and what it shows may change.
     run(compose("devices=sharded", "devices.num_devices=4", "logging.progress=true"), run_dir)
 
@@ -165,10 +172,10 @@ def test_a_nan_loss_stops_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch
 
     real = loop._log
 
-    def poison(run, stage, offset, chunk, clock):
+    def poison(run, stage, chunk, clock):
         if chunk.end >= 8:
-            chunk = chunk._replace(metrics=chunk.metrics | {"train/loss": np.float32("nan")})
-        return real(run, stage, offset, chunk, clock)
+            chunk = chunk._replace(metrics=chunk.metrics | {"train/loss": np.float32("inf")})
+        return real(run, stage, chunk, clock)
 
     monkeypatch.setattr(loop, "_log", poison)
     with pytest.raises(FloatingPointError, match=r"`train/loss` must be finite, got NaN or infinity by update 8 \(256"):
@@ -220,11 +227,11 @@ def test_stages_follow_each_other_and_resume(tmp_path, monkeypatch):
     real = loop._save
     saved = []
 
-    def save(run, stage, update, state, folders):
+    def save(run, stage, update, *arguments):
         if stage.name == "hard":
             raise Stop
         saved.append(update)
-        return real(run, stage, update, state, folders)
+        return real(run, stage, update, *arguments)
 
     monkeypatch.setattr(loop, "_save", save)
     with pytest.raises(Stop):
@@ -240,6 +247,192 @@ def test_seeds_train_side_by_side(tmp_path):
     assert result["num_seeds"] == 3 and len(result["evaluation"]["episode_return"]) == 3
     losses = [row["train/loss"] for row in read_metrics(tmp_path) if "train/loss" in row]
     assert all(len(set(loss)) == 3 for loss in losses)
+
+
+def test_a_run_is_extended(tmp_path):
+    short = compose("optimizer.anneal=false")
+    first = run(short, tmp_path / "run")
+    longer = compose("optimizer.anneal=false", "training.total_steps=512", "training.log_every_steps=128")
+    extended = run(longer, tmp_path / "run")
+    assert (first["steps"], extended["steps"]) == (320, 512)
+    straight = run(longer, tmp_path / "straight")
+    one, other = (last_state(tmp_path / name, longer) for name in ("run", "straight"))
+    assert (one.step, bits(one.state)) == (other.step, bits(other.state))
+    assert extended["evaluation"] == straight["evaluation"]
+    rows = {row["step"]: row for row in rows_without_time(tmp_path / "run") if "eval/success" in row}
+    assert list(rows) == [128, 256, 320, 384, 512]  # At the first end, too.
+    with pytest.raises(ValueError, match="must be at least the 512 steps that the stage 'tiny' has done, got 320"):
+        run(short, tmp_path / "run")
+
+
+def test_a_finished_run_keeps_its_times(tmp_path):
+    first = run(compose("training.total_steps=64"), tmp_path)
+    again = run(compose("training.total_steps=64"), tmp_path)
+    assert 0.0 < again["seconds"] <= first["seconds"]
+    assert again["seconds_to_first_update"] == first["seconds_to_first_update"] > 0.0
+    speeds = [row["time/steps_per_second"] for row in read_metrics(tmp_path) if "train/loss" in row]
+    assert np.isnan(speeds[0])  # What was compiled meanwhile has no speed.
+
+
+def test_steps_are_those_that_were_played(tmp_path, monkeypatch):
+    easy = "{name: easy, training: {target_return: -100}}"
+    stages = f"stages=[{easy}, {{name: hard}}]"
+    straight = run(compose(stages, "training.total_steps=160"), tmp_path / "straight")
+    assert straight["steps"] == 128 + 160
+
+    class Stop(Exception):
+        pass
+
+    real = loop._save
+
+    def save(run, stage, *arguments):
+        real(run, stage, *arguments)
+        if stage.name == "hard":
+            raise Stop
+
+    monkeypatch.setattr(loop, "_save", save)
+    with pytest.raises(Stop):
+        run(compose(stages, "training.total_steps=160"), tmp_path / "cut")
+    monkeypatch.setattr(loop, "_save", real)
+    assert run(compose(stages, "training.total_steps=160"), tmp_path / "cut")["steps"] == 128 + 160
+    assert rows_without_time(tmp_path / "cut") == rows_without_time(tmp_path / "straight")
+
+
+def test_the_best_checkpoint_holds_before_the_last_one_knows_of_it(tmp_path, monkeypatch):
+    real = manager.write_digest
+    found = []
+
+    def write(directory, step, tree):
+        if directory.name == "best":
+            time.sleep(0.5)
+        else:
+            score = json.loads((directory / str(step) / "metadata/metadata").read_text())["best"]
+            held = [int(path.name.partition(".")[0]) for path in directory.with_name("best").glob("*.digest.json")]
+            best = directory.with_name("best") / str(max(held)) / "metadata/metadata" if held else None
+            found.append((score, best and json.loads(best.read_text())["best"]))
+        real(directory, step, tree)
+
+    monkeypatch.setattr(manager, "write_digest", write)
+    # Every score is better than the one before.
+    scores = iter(range(10))
+    monkeypatch.setattr(loop, "_evaluate", lambda run, *rest: setattr(run, "best", float(next(scores))) or True)
+    run(compose("evaluation.every_steps=32", "training.checkpoint_every_steps=32"), tmp_path)
+    assert found == [(float(score), float(score)) for score in range(10)]
+
+
+def test_a_first_score_that_is_not_finite_is_not_the_best(tmp_path, monkeypatch):
+    scores = iter([float("nan"), 1.0, 0.5])
+
+    def evaluate(run, stage, update, params):
+        stage = stage._replace(evaluate=lambda params: {"episode_return": np.full(3, next(scores))})
+        return real(run, stage, update, params)
+
+    real = loop._evaluate
+    monkeypatch.setattr(loop, "_evaluate", evaluate)
+    assert run(compose(), tmp_path)["best_episode_return"] == 1.0
+    assert (tmp_path / "checkpoints/best/8.digest.json").exists()
+
+
+def test_a_second_process_is_kept_out(tmp_path):
+    hold = "import sys, time; from jaxagents.training.run_directory import locked\n"
+    hold += "with locked(sys.argv[1]):\n    print('held', flush=True); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(ValueError, match=rf"`run_dir` must be free, got .*, to which process {process.pid} on "):
+            run(compose("training.total_steps=64"), tmp_path)
+    finally:
+        process.kill()
+        process.communicate()
+    assert run(compose("training.total_steps=64"), tmp_path)["steps"] == 64  # A kill frees it.
+
+
+def test_a_start_that_failed_claims_no_directory(tmp_path):
+    with pytest.raises(ValueError, match="`seeds` must be a positive number"):
+        run(compose("seeds=0", "training.total_steps=64"), tmp_path)
+    with pytest.raises(FloatingPointError):
+        run(compose("optimizer.learning_rate=1e38", "optimizer.max_gradient_norm=null"), tmp_path)
+    assert run(compose("training.total_steps=64"), tmp_path)["steps"] == 64
+
+
+def test_the_config_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    def cut_off(*arguments):
+        raise OSError("killed")
+
+    monkeypatch.setattr(os, "replace", cut_off)
+    with pytest.raises(OSError, match="killed"):
+        run(compose("training.total_steps=64"), tmp_path)
+    assert not (tmp_path / "config.yaml").exists()
+
+
+def test_a_learner_that_did_not_update_yet_has_not_diverged(tmp_path):
+    """SAC updates once there are 48 transitions; 16 are collected between two logs."""
+    small = ["experiment=sac_pendulum", *(f"{name}.encoder.hidden_sizes=[8]" for name in ("policy", "value"))]
+    small += ["learner.buffer.min_size=48", "training.total_steps=96", "training.log_every_steps=16"]
+    small += ["evaluation.num_episodes=2", "devices.compilation_cache=null", *TINY[-4:]]
+    assert run(compose_run(ROOT / "configs", *small), tmp_path)["status"] == "finished"
+    rows = [[row[name] for name in row if name.startswith("train/")] for row in read_metrics(tmp_path)]
+    rows = [np.asarray(row) for row in rows if row]
+    assert len(rows) == 6 and np.isnan(rows[0]).all() and np.isfinite(rows[-1]).all()
+
+
+def test_one_diverged_seed_stays_as_it_was_and_the_others_go_on(tmp_path, monkeypatch, capfd):
+    """The seed 1 has NaN parameters from its fifth update on."""
+    doomed = jax.random.key_data(jax.random.split(stage_keys(1, 0), 3)[2])
+    real = build_module.make_program
+
+    def make_program(collector, learner):
+        program = real(collector, learner)
+
+        def update(state):
+            after, metrics = program.update(state)
+            ill = (state.update >= 4) & jnp.all(jax.random.key_data(state.key) == doomed)
+            params = jax.tree.map(lambda leaf: jnp.where(ill, jnp.nan, leaf), after.learner.params)
+            return after.replace(learner=after.learner.replace(params=params)), metrics
+
+        return program._replace(update=update)
+
+    healthy = run(compose("seeds=3"), tmp_path / "healthy")
+    monkeypatch.setattr(build_module, "make_program", make_program)
+    result = run(compose("seeds=3"), tmp_path / "run")
+    assert healthy["status"] == ["finished"] * 3 and healthy["diverged"] == {}
+    assert result["status"] == ["finished", "diverged", "finished"]
+    assert result["diverged"] == {"1": {"metric": "train/loss", "stage": "tiny", "update": 6}}
+    assert "Seed 1 has diverged: `train/loss` was NaN or infinite by update 6." in capfd.readouterr().err
+    wanted, actual = (last_state(tmp_path / name, compose("seeds=3")).state for name in ("healthy", "run"))
+    assert np.asarray(actual.diverged).tolist() == [-1, 4, -1]
+    for seed in (0, 2):  # Bit for bit what they are without the other one's misfortune.
+        assert bits(jax.tree.map(lambda x: x[seed], actual)) == bits(jax.tree.map(lambda x: x[seed], wanted))  # noqa: B023
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(actual.learner.params))
+    losses = [row["train/loss"] for row in read_metrics(tmp_path / "run") if "train/loss" in row]
+    assert [np.isnan(loss).tolist() for loss in losses] == [[False] * 3] * 3 + [[False, True, False]] * 4
+    with pytest.raises(FloatingPointError, match="`train/loss` must be finite, got NaN or infinity by update 6"):
+        run(compose("seed=1", "seeds=1"), tmp_path / "alone")
+
+
+def test_stages_start_from_any_earlier_one_and_in_rounds(tmp_path):
+    stages = "stages=[{name: a}, {name: b}, {name: c, from: a}, {name: d, from: null}, {name: e, rounds: 2}]"
+    config = compose(stages, "training.total_steps=64", "optimizer.learning_rate=0.0", "optimizer.anneal=false")
+    run(config, tmp_path)
+    experiment = build(resolve(config))
+    assert [stage.name for stage in experiment.stages] == ["a", "b", "c", "d", "e_1", "e_2"]
+    assert [stage.start for stage in experiment.stages] == [None, "a", "a", None, "d", "e_1"]
+    assert experiment.stages[4].runner is experiment.stages[5].runner  # Compiled once.
+    params = {}
+    for index, stage in enumerate(experiment.stages):
+        folder = loop.checkpoint_folder(tmp_path, experiment, index, "last")
+        with closing(open_checkpoints(folder, read_only=True)) as checkpoints:
+            params[stage.name] = bits(checkpoints.restore(stage.runner.abstract).state.learner.params)
+    assert params["a"] == params["b"] == params["c"] != params["d"] == params["e_1"] == params["e_2"]
+
+
+def test_blocks_of_stages_are_repeated():
+    stages = "stages=[{name: a}, {rounds: 2, stages: [{name: b}, {name: c, from: a}, {name: d, from: b}]}, {name: e}]"
+    configs = stage_configs(resolve(compose(stages)))
+    assert {name: config["from"] for name, config in configs.items()} == {
+        **{"a": None, "b_1": "a", "c_1": "a", "d_1": "b_1"},
+        **{"b_2": "d_1", "c_2": "a", "d_2": "b_2", "e": "d_2"},
+    }
 
 
 def test_several_seeds_are_the_runs_of_each_seed_alone(tmp_path):
@@ -269,7 +462,12 @@ def test_several_seeds_are_the_runs_of_each_seed_alone(tmp_path):
         (["+training.total_step=5"], "`training` has no key 'total_step'; try total_steps"),
         (["collector.num_envs=5", "learner.num_minibatches=3"], "`num_minibatches` must divide .* got 3; try"),
         (["seeds=0"], "`seeds` must be a positive number, got 0"),
-        (["stages=[{name: a}, {name: a}]"], "`stages` must have different names"),
+        (["stages=[{name: a}, {name: a}]"], "`stages` must have different names, got \\['a', 'a'\\]"),
+        (
+            ["stages=[{name: a}, {name: b, from: c}]"],
+            "`from` of the stage 'b' must name an earlier one, got 'c'; try a",
+        ),
+        (["stages=[{name: a, rounds: 0}]"], "`stages.rounds` must be a positive number, got 0"),
         (["devices=sharded", "devices.num_devices=3"], "`collector.num_envs` must be divisible .* got 4 and 3"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import struct
 
-from jaxagents.training.program import REPLICATED, make_program, over_seeds, run_updates, stage_keys
+from jaxagents.training.program import REPLICATED, make_program, over_seeds, report, run_updates, stage_keys
 from jaxagents.types import Array, Collector, Learner, Mean
 
 KEY = jax.random.key(0)
@@ -164,6 +164,31 @@ def test_seeds_start_from_parameters_of_their_own():
     state = jax.jit(over_seeds(PROGRAM, 2).init)(KEY, jnp.array([10.0, 20.0]))
     np.testing.assert_array_equal(state.learner.params, [10.0, 20.0])
     np.testing.assert_array_equal(state.collector["start"], [[10.0, 10.0], [20.0, 20.0]])
+
+
+def test_a_metric_says_whether_nothing_was_counted_or_what_was_is_not_finite():
+    totals, counts = jnp.array([0.0, 6.0, jnp.nan, jnp.inf, jnp.nan]), jnp.array([0.0, 3.0, 2.0, 1.0, 0.0])
+    np.testing.assert_array_equal(report(Mean(total=totals, count=counts)), [np.nan, 2.0, np.inf, np.inf, np.nan])
+
+
+def test_a_copy_that_diverges_stands_still_and_the_others_do_not_notice():
+    """The parameters overflow when they grow beyond 100: of the second copy in its second update."""
+
+    def learn(state, key, batch):
+        state, metrics = update(state, key, batch)
+        params = jnp.where(state.params > 100.0, jnp.inf, state.params)
+        return state.replace(params=params, memory=state.memory + 1.0), metrics
+
+    program = make_program(COLLECTOR, LEARNER._replace(update=learn))
+    together = over_seeds(program, 2)
+    starts = together.init(KEY, jnp.array([0.0, 96.0]))
+    state, means = jax.jit(lambda state: run_updates(together, state, 3))(starts)
+    np.testing.assert_array_equal(state.learner.params, [12.0, 98.0])  # 2 + 4 + 6, and 2 before it diverged.
+    np.testing.assert_array_equal(state.learner.memory[:, 0], [3.0, 1.0])
+    np.testing.assert_array_equal(state.diverged, [-1, 1])
+    np.testing.assert_array_equal(state.update, [3, 3])
+    np.testing.assert_array_equal(report(means["train/seen"]), [np.float32((0.0 + 2.0 + 6.0) / 3.0), np.inf])
+    assert np.isfinite(report(means["rollout/sum"])).all()
 
 
 def test_devices_split_the_collector_and_what_the_learner_says(start):

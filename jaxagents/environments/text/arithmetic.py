@@ -15,12 +15,14 @@ from jaxagents.environments.text.words import (
     NOTHING_HAPPENS,
     compact,
     make_words,
+    number_pattern,
     number_words,
+    one_of,
     pad_all,
     read_number,
 )
 from jaxagents.environments.timesteps import first_timestep
-from jaxagents.types import Array, Box, Environment, Task, TextFace, TimeStep
+from jaxagents.types import Array, Box, Environment, Patterns, Task, TextFace, TimeStep
 
 OPERATIONS = PLUS, MINUS, TIMES = ("+", "-", "*")
 PEOPLE = ("ann", "bob", "eve", "sam")
@@ -104,6 +106,7 @@ def make_environment(
     digit_ids, answer_digits = ids(*DIGITS), max_answer_digits(num_digits, num_terms, operations)
     write_problem, num_words = _make_write_problem(max(num_digits), max(num_terms), ids)
     messages = jnp.asarray(pad_all([ids(), ids("wrong", "."), ids(*NOTHING_HAPPENS), ids("wrong", "?")]))
+    think = _make_thought(max(num_digits), answer_digits, ids)
     sample = _make_sample(num_digits, num_terms, operations, story_fraction)
     sample_task, sample_held_out_task = split_tasks(
         sample, identify, num_levels=len(num_digits), held_out_fraction=held_out_fraction
@@ -148,12 +151,12 @@ def make_environment(
     face = TextFace(
         words=words,
         actions=np.asarray(pad_all([ids(*str(number)) for number in range(10**answer_digits)])),
-        expert=lambda key, state: number_words(state.answer, digit_ids, answer_digits),
+        expert=lambda key, state: (number_words(state.answer, digit_ids, answer_digits), think(state)),
         fingerprint=partial(_fingerprint, feedback=feedback),
         sample_held_out_task=sample_held_out_task,
         num_levels=len(num_digits),
         prompt=lambda task: jnp.asarray(ids(*PROMPT)),
-        thought=_make_thought(max(num_digits), answer_digits, ids),
+        patterns=_patterns(num_digits, num_terms, operations, ids),
     )
     environment = Environment(
         name="arithmetic",
@@ -331,12 +334,11 @@ def _make_write_problem(
 
 def _make_thought(
     num_digits: int, answer_digits: int, ids: Callable[..., np.ndarray]
-) -> Callable[[Array, ArithmeticState], Array]:
-    """Makes `(key, state) -> int32 [H]`, the running results without those of leading zeros."""
+) -> Callable[[ArithmeticState], Array]:
+    """Makes `state -> int32 [H]`, the running results without those of leading zeros."""
     digit_ids, comma = ids(*DIGITS), ids(",")
 
-    def thought(key: Array, state: ArithmeticState) -> Array:
-        del key
+    def thought(state: ArithmeticState) -> Array:
         numbers, operations = state.task["numbers"], state.task["operations"]
         worked_in = jnp.where(operations == OPERATIONS.index(TIMES), numbers[0], numbers[1:])
         powers = 10 ** np.arange(num_digits - 1, -1, -1, dtype=np.int32)
@@ -348,6 +350,36 @@ def _make_thought(
         return compact(jnp.concatenate(written))
 
     return thought
+
+
+def _patterns(
+    num_digits: Sequence[int], num_terms: Sequence[int], operations: Sequence[str], ids: Callable[..., np.ndarray]
+) -> Patterns:
+    """Returns what can be said, for every level with a product in front and without one."""
+    one, number = partial(one_of, ids), partial(number_pattern, ids)
+    sums = [operation for operation in operations if operation != TIMES]
+    answer = one(None, ("wrong", "."), NOTHING_HAPPENS, ("wrong", "?"))
+    person, thing, stop = one(*PEOPLE), one(*OBJECTS), one(".")
+    observations, thoughts = [], []
+    for digits, terms in sorted(set(zip(num_digits, num_terms, strict=True))):
+        for product in ([True] if TIMES in operations else []) + ([False] if sums else []):
+            later = terms - 1 - product
+            if later and not sums:
+                continue
+            formula = (*number(digits), *(one(TIMES), *number(1)) * product)
+            formula += (one(*sums), *number(digits)) * later if sums else ()
+            story = (person, one("has"), *(*number(1), one("bags of")) * product, *number(digits), thing, stop)
+            story += (person, one("gives"), person, *number(digits), stop) * later
+            question = (one("how many"), thing, one("has"), person, one("?"))
+            observations += [(*formula, one(("=", "?")), answer), (*story, *question, answer)]
+            totals = [(10**digits - 1) * (9 if product else 1 + (PLUS in sums))]
+            totals += [totals[0] + index * (10**digits - 1) * (PLUS in sums) for index in range(1, terms - 1)]
+            results = [len(str(total)) for total in totals for _ in range(digits)]
+            # The result of a digit that is not there is left out.
+            thoughts.append(
+                tuple(place for size in results for place in (*[one(*DIGITS, None)] * size, one(",", None)))
+            )
+    return Patterns(observation=tuple(observations), prompt=((one(PROMPT),),), thought=tuple(thoughts))
 
 
 def render(state: ArithmeticState) -> str:

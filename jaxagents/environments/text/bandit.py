@@ -10,9 +10,17 @@ from flax import struct
 
 from jaxagents.environments.text.faces import absorbing_world
 from jaxagents.environments.text.splits import draw_distinct, hash_integers, split_tasks
-from jaxagents.environments.text.words import DIGITS, NOTHING_HAPPENS, compact, find_row, make_words, number_words
+from jaxagents.environments.text.words import (
+    DIGITS,
+    NOTHING_HAPPENS,
+    compact,
+    find_row,
+    make_words,
+    number_words,
+    one_of,
+)
 from jaxagents.environments.timesteps import first_timestep
-from jaxagents.types import Array, Box, Environment, Task, TextFace, TimeStep
+from jaxagents.types import Array, Box, Environment, Pattern, Patterns, Task, TextFace, TimeStep
 
 NAMES = (
     *("phoenix", "dragon", "griffin", "unicorn", "hydra", "sphinx", "kraken", "pegasus"),
@@ -96,12 +104,10 @@ def make_environment(
     num_arms, min_gaps = tuple(num_arms), tuple(min_gaps)
     _check(num_arms, min_gaps, num_pulls, distribution, noise, reward)
     words, ids = make_words(NAMES, DIGITS, ("arms", "pays", "."), NOTHING_HAPPENS, ("pull the arm that pays most",))
-    actions = ids(*NAMES)[:, None]
+    actions, prompt = ids(*NAMES)[:, None], one_of(ids, ("pull the arm that pays most", "."))
     observe = _make_observe(max(num_arms), ids)
     sample = _make_sample(num_arms, min_gaps, names_seed if informative_names else None)
-    sample_task, sample_held_out_task = split_tasks(
-        sample, identify, num_levels=len(num_arms), held_out_fraction=held_out_fraction
-    )
+    splits = split_tasks(sample, identify, num_levels=len(num_arms), held_out_fraction=held_out_fraction)
 
     def action_mask(state: BanditState) -> Array:
         return jnp.any(jnp.arange(len(NAMES))[:, None] == state.task["names"][None, :], axis=1)
@@ -147,15 +153,16 @@ def make_environment(
     face = TextFace(
         words=words,
         actions=actions,
-        expert=lambda key, state: jnp.asarray(actions)[state.task["names"][jnp.argmax(state.task["ranks"])]],
+        expert=lambda key, state: (jnp.asarray(actions)[state.task["names"][jnp.argmax(state.task["ranks"])]], None),
         fingerprint=lambda state: hash_integers(state.identity, state.arm, state.points),
-        sample_held_out_task=sample_held_out_task,
+        sample_held_out_task=splits[1],
         num_levels=len(num_arms),
-        prompt=lambda task: jnp.asarray(ids("pull the arm that pays most", ".")),
+        prompt=lambda task: jnp.asarray(prompt[0]),
+        patterns=Patterns(observation=_patterns(num_arms, ids), prompt=((prompt,),)),
     )
     environment = Environment(
         name="bandit",
-        sample_task=sample_task,
+        sample_task=splits[0],
         reset=reset,
         step=step,
         observation_space=Box((max(num_arms) + 7,), -1, len(words) - 1, np.int32),
@@ -248,6 +255,14 @@ def _make_observe(width: int, ids: Callable[..., np.ndarray]) -> Callable[[Bandi
         return compact(jnp.concatenate([arms, names, stop, outcome]))
 
     return observe
+
+
+def _patterns(num_arms: Sequence[int], ids: Callable[..., np.ndarray]) -> tuple[Pattern, ...]:
+    """Returns what can be said: the arms, and what was pulled or not understood, if anything."""
+    name, stop = one_of(ids, *NAMES), one_of(ids, ".")
+    paid = (name, one_of(ids, "pays"), one_of(ids, *map(tuple, map(str, range(POINTS + 1)))), stop)
+    arms = [(one_of(ids, "arms"), *[name] * count, stop) for count in sorted(set(num_arms))]
+    return tuple((*shown, *outcome) for shown in arms for outcome in (paid, (one_of(ids, None, NOTHING_HAPPENS),)))
 
 
 def render(state: BanditState) -> str:

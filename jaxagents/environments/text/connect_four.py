@@ -1,5 +1,6 @@
 """Connect Four in words, with an expert that looks a few moves ahead."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,7 +9,8 @@ import numpy as np
 from flax import struct
 
 from jaxagents.environments.text.textgames import Rules, make_text_game
-from jaxagents.types import Array, Environment
+from jaxagents.environments.text.words import one_of
+from jaxagents.types import Array, Environment, Pattern
 
 ROWS, COLUMNS = 6, 7
 MARKS = ("_", "X", "O")
@@ -69,7 +71,6 @@ def make_environment(*, depth: int = 3, **options: Any) -> Environment:
         name="connect four",
         moves=tuple((move,) for move in MOVES),
         words=(*MARKS, "to move", "/", "."),
-        width=ROWS * COLUMNS + ROWS - 1 + 4,
         longest=ROWS * COLUMNS,
         stake=1.0,
         deal=lambda key: jnp.zeros((), jnp.int32),
@@ -80,6 +81,7 @@ def make_environment(*, depth: int = 3, **options: Any) -> Environment:
         over=over,
         payoff=payoff,
         observe=_make_observe,
+        pattern=_pattern,
         expert=lambda key, state: choose(key, state, depth),
         render=render,
     )
@@ -156,3 +158,8 @@ def _make_observe(ids):
         return jnp.concatenate([own, to_move, comma, rows[:-1], stop])
 
     return observe
+
+
+def _pattern(ids: Callable[..., np.ndarray]) -> Pattern:
+    rows = (*[one_of(ids, *MARKS)] * COLUMNS, one_of(ids, "/")) * ROWS
+    return one_of(ids, *MARKS[1:]), one_of(ids, ("to move", ",")), *rows[:-1], one_of(ids, ".")

@@ -10,20 +10,16 @@ def absorbing_world(environment: Environment) -> Environment:
     """Makes a step after the end a no-op, and hands the text face the state that it knows.
 
     Args:
-        environment: with a `text` whose `expert`, `fingerprint` and `thought` take the states of `environment`.
+        environment: with a `text` whose `expert` and `fingerprint` take the states of `environment`.
 
     Returns:
         `wrappers.absorbing(environment)`, whose text face takes the states of that.
     """
     face = environment.text
 
-    def inner(function):
-        return None if function is None else lambda key, state: function(key, state.inner)
-
     lifted = replace(
         face,
-        expert=inner(face.expert),
-        thought=inner(face.thought),
+        expert=lambda key, state: face.expert(key, state.inner),
         fingerprint=lambda state: face.fingerprint(state.inner),
     )
     return replace(absorbing(environment), text=lifted)

@@ -10,9 +10,9 @@ from flax import struct
 
 from jaxagents.environments.text.faces import absorbing_world
 from jaxagents.environments.text.splits import hash_integers, split_tasks
-from jaxagents.environments.text.words import NOTHING_HAPPENS, find_row, make_words
+from jaxagents.environments.text.words import NOTHING_HAPPENS, find_row, make_words, one_of
 from jaxagents.environments.timesteps import first_timestep
-from jaxagents.types import Array, Box, Environment, Task, TextFace, TimeStep
+from jaxagents.types import Array, Box, Environment, Pattern, Patterns, Task, TextFace, TimeStep
 
 ACTIONS = ("left", "down", "right", "up")
 """Neighbours in this list are perpendicular to each other."""
@@ -101,7 +101,7 @@ def make_environment(
     max_steps = longest if max_steps is None else max_steps
     _check(sizes, hole_fractions, slip_probability, reward, max_steps)
     words, ids = make_words(CELLS, (ROW_END,), ACTIONS, NOTHING_HAPPENS, ("walk to", "and keep off", "."))
-    actions = ids(*ACTIONS)[:, None]
+    actions, prompt = ids(*ACTIONS)[:, None], one_of(ids, ("walk to", GOAL, "and keep off", HOLE, "."))
     observe = _make_observe(side, ids)
     sample = _make_sample(sizes, hole_fractions, random_start, random_goal, max_steps)
     sample_task, sample_held_out_task = split_tasks(
@@ -147,11 +147,12 @@ def make_environment(
     face = TextFace(
         words=words,
         actions=actions,
-        expert=lambda key, state: jnp.asarray(actions)[state.plan[state.position]],
+        expert=lambda key, state: (jnp.asarray(actions)[state.plan[state.position]], None),
         fingerprint=lambda state: hash_integers(state.identity, state.position),
         sample_held_out_task=sample_held_out_task,
         num_levels=len(sizes),
-        prompt=lambda task: jnp.asarray(ids("walk to", GOAL, "and keep off", HOLE, ".")),
+        prompt=lambda task: jnp.asarray(prompt[0]),
+        patterns=Patterns(observation=tuple(_pattern(size, ids) for size in sorted(set(sizes))), prompt=((prompt,),)),
     )
     environment = Environment(
         name="frozenlake",
@@ -220,6 +221,12 @@ def _make_observe(side: int, ids: Callable[..., np.ndarray]) -> Callable[[Frozen
         return jnp.concatenate([seen, jnp.asarray(fixed)])[layout].astype(jnp.int32)
 
     return observe
+
+
+def _pattern(size: int, ids: Callable[..., np.ndarray]) -> Pattern:
+    """Returns what can be said of a lake: rows of cells, and an answer."""
+    row = (*[one_of(ids, *CELLS)] * size, one_of(ids, ROW_END))
+    return *(row * size)[:-1], one_of(ids, None, NOTHING_HAPPENS)
 
 
 def _make_sample(

@@ -14,9 +14,9 @@ from jaxagents.environments.text.household_rules import HouseholdState, Househol
 from jaxagents.environments.text.household_tables import Tables, make_tables
 from jaxagents.environments.text.household_tasks import make_samplers
 from jaxagents.environments.text.splits import hash_integers
-from jaxagents.environments.text.words import NOTHING_HAPPENS, compact, find_row, sentence
+from jaxagents.environments.text.words import NOTHING_HAPPENS, compact, find_row, one_of, sentence
 from jaxagents.environments.timesteps import first_timestep
-from jaxagents.types import Array, Box, Environment, TextFace, TimeStep
+from jaxagents.types import Array, Box, Environment, Patterns, TextFace, TimeStep
 
 
 def make_environment(
@@ -105,11 +105,11 @@ def make_environment(
     sample_task, sample_held_out_task = make_samplers(tables, held_out_fraction=held_out_fraction)
     length = observation_length(tables, goal_in_observation=goal_in_observation)
 
-    def advise(key: Array, state: HouseholdState) -> Array:
+    def advise(key: Array, state: HouseholdState) -> tuple[Array, None]:
         del key
         verb, argument = choose_action(tables, state, searching=expert == "searching")
         chosen = (jnp.asarray(tables.verb) == verb) & (jnp.asarray(tables.argument) == argument)
-        return jnp.asarray(tables.actions)[jnp.argmax(chosen)]
+        return jnp.asarray(tables.actions)[jnp.argmax(chosen)], None
 
     return absorbing_world(
         Environment(
@@ -129,6 +129,7 @@ def make_environment(
                 sample_held_out_task=sample_held_out_task,
                 num_levels=num_levels,
                 prompt=partial(prompt, tables),
+                patterns=_patterns(tables, goal_in_observation=goal_in_observation),
             ),
         )
     )
@@ -158,6 +159,40 @@ def observation_length(tables: Tables, *, goal_in_observation: bool) -> int:
     """
     where = 3 + (2 if tables.stations["desk"] >= 0 else 1)
     return 2 + 4 * goal_in_observation + where + 3 + 2 * tables.num_objects
+
+
+def _patterns(tables: Tables, *, goal_in_observation: bool) -> Patterns:
+    """Returns what can be said: of observations, one pattern for every kind of place and of what is held."""
+    one = partial(one_of, tables.ids)
+    things, goals = tables.object_ids, [[words[part] for words in tables.goal_ids] for part in range(2)]
+    kinds = np.append(tables.kind_ids, tables.ids("desklamp"))
+    goal = tuple(np.reshape(ids, (-1, 1)) for ids in (goals[0], tables.type_ids, goals[1], kinds))
+    outcome = one(None, NOTHING_HAPPENS, *((condition, ".") for condition in names.CONDITIONS))
+    receptacles = tables.receptacle_ids[:-1]
+    closable = receptacles[tables.closable]
+    desk = tables.receptacle_ids[[tables.stations["desk"]]] if tables.stations["desk"] >= 0 else receptacles[:0]
+    others = np.concatenate([receptacles[~tables.closable], tables.receptacle_ids[-1:]])
+    # The number of things that may be seen is one less where something is held.
+    seen = (np.concatenate([things, np.full((1, 2), -1, np.int32)]),) * tables.num_objects
+    hands = [((one("nothing"),), seen), ((things, one(None, *names.CONDITIONS[1:])), seen[1:])]
+    hidden = (one("closed"),)
+    observations = []
+    for held, visible in hands:
+        nothing = one("nothing")
+        for place, state, sight in (
+            (closable, hidden, ()),
+            (closable, (one("open"),), (one("you see"), *visible)),
+            (closable, (one("open"),), (one("you see"), nothing)),
+            (desk, (), (one("you see"), tables.lamp_ids[None], *visible)),
+            (others, (), (one("you see"), *visible)),
+            (others, (), (one(None, ("you see", "nothing")),)),
+        ):
+            where = (one("you are at"), place, *state, one("you hold"))
+            observations += [(outcome, *goal * goal_in_observation, *where, *held, *sight)] * (len(place) > 0)
+    start, end = one(("you are at", names.MIDDLE, ".", "you see")), one((".", "your task is to"))
+    rooms = [receptacles[[index]] for index in range(len(receptacles))]
+    prompts = ((start, *rooms[: level.num_receptacles], end, *goal, one(".")) for level in tables.levels)
+    return Patterns(observation=tuple(observations), prompt=tuple(prompts))
 
 
 def answer(tables: Tables, state: HouseholdState, verb: Array, argument: Array) -> Array:

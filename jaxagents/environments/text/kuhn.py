@@ -1,6 +1,7 @@
 """Kuhn poker in words: three cards, one bet, and an equilibrium that bluffs."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,7 +11,8 @@ from flax import struct
 
 from jaxagents.environments.text.splits import draw_distinct
 from jaxagents.environments.text.textgames import Rules, make_text_game
-from jaxagents.types import Array, Environment
+from jaxagents.environments.text.words import one_of
+from jaxagents.types import Array, Environment, Pattern
 
 CARDS = ("jack", "queen", "king")
 PASS, BET = range(2)
@@ -53,7 +55,6 @@ def make_environment(**options: Any) -> Environment:
         name="kuhn poker",
         moves=(("pass",), ("bet",)),
         words=("your card is", *CARDS, "moves", "."),
-        width=8,
         longest=3,
         stake=2.0,  # The ante and the bet.
         deal=lambda key: draw_distinct(key, jnp.ones(3, bool), 2),
@@ -64,6 +65,7 @@ def make_environment(**options: Any) -> Environment:
         over=over,
         payoff=payoff,
         observe=_make_observe,
+        pattern=_pattern,
         expert=equilibrium,
     )
     return make_text_game(rules, **options)
@@ -128,3 +130,8 @@ def _make_observe(ids):
         return jnp.concatenate([your_card, card, comma, moves, made, stop])
 
     return observe
+
+
+def _pattern(ids: Callable[..., np.ndarray]) -> Pattern:
+    moves = (one_of(ids, "pass", "bet", None),) * 3
+    return one_of(ids, "your card is"), one_of(ids, *CARDS), one_of(ids, (",", "moves")), *moves, one_of(ids, ".")

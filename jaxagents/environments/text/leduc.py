@@ -1,6 +1,7 @@
 """Leduc poker in words: six cards of three ranks, two rounds, a card on the table in the second."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,7 +11,8 @@ from flax import struct
 
 from jaxagents.environments.text.splits import draw_distinct
 from jaxagents.environments.text.textgames import Rules, make_text_game
-from jaxagents.types import Array, Environment
+from jaxagents.environments.text.words import one_of
+from jaxagents.types import Array, Environment, Pattern
 
 CARDS = ("jack", "queen", "king")
 MOVES = FOLD, CALL, RAISE = range(3)
@@ -63,7 +65,6 @@ def make_environment(**options: Any) -> Environment:
         name="leduc poker",
         moves=tuple((word,) for word in MOVE_WORDS),
         words=("your card is", *CARDS, "table shows", "moves", "then", "."),
-        width=17,
         longest=8,
         stake=13.0,  # The ante, and two raises in each round.
         deal=lambda key: draw_distinct(key, jnp.ones(6, bool), 3) // 2,
@@ -74,6 +75,7 @@ def make_environment(**options: Any) -> Environment:
         over=over,
         payoff=payoff,
         observe=_make_observe,
+        pattern=_pattern,
         expert=choose,
     )
     return make_text_game(rules, **options)
@@ -164,3 +166,10 @@ def _make_observe(ids):
         return jnp.concatenate([your_card, own, comma, shown, said, made[0], later, stop])
 
     return observe
+
+
+def _pattern(ids: Callable[..., np.ndarray]) -> Pattern:
+    moves = (one_of(ids, *MOVE_WORDS, None),) * 4
+    shown = one_of(ids, None, *(("table shows", card, ",") for card in CARDS))
+    own = one_of(ids, "your card is"), one_of(ids, *CARDS), one_of(ids, ",")
+    return *own, shown, one_of(ids, "moves"), *moves, one_of(ids, None, "then"), *moves, one_of(ids, ".")

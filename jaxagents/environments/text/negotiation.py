@@ -1,5 +1,6 @@
 """A simple negotiation in words: two players trade wood and gold, and whoever gains more wins."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,8 +9,8 @@ import numpy as np
 from flax import struct
 
 from jaxagents.environments.text.textgames import Rules, make_text_game
-from jaxagents.environments.text.words import DIGITS
-from jaxagents.types import Array, Environment
+from jaxagents.environments.text.words import DIGITS, one_of
+from jaxagents.types import Array, Environment, Pattern
 
 GOODS = ("wood", "gold")
 OFFERS = tuple((good, give, take) for good in range(2) for give in (1, 2) for take in (1, 2))
@@ -63,7 +64,6 @@ def make_environment(**options: Any) -> Environment:
         name="negotiation",
         moves=(("accept",), ("deny",), *(_say(offer) for offer in OFFERS)),
         words=(*DIGITS, *GOODS, "you have", "worth", "they have", "offer", "moves left", "."),
-        width=29,
         longest=TURNS,
         stake=1.0,
         deal=deal,
@@ -74,6 +74,7 @@ def make_environment(**options: Any) -> Environment:
         over=over,
         payoff=payoff,
         observe=_make_observe,
+        pattern=_pattern,
         expert=choose,
     )
     return make_text_game(rules, **options)
@@ -172,3 +173,11 @@ def _make_observe(ids):
         )
 
     return observe
+
+
+def _pattern(ids: Callable[..., np.ndarray]) -> Pattern:
+    amount, comma = one_of(ids, *DIGITS), one_of(ids, ",")
+    amounts = (one_of(ids, "wood"), amount, one_of(ids, "gold"), amount, comma)
+    known = [place for head in ("you have", "worth", "they have") for place in (one_of(ids, head), *amounts)]
+    offer = one_of(ids, None, *(("offer", *_say(offer), ",") for offer in OFFERS))
+    return *known, offer, one_of(ids, "moves left"), amount, one_of(ids, ".")

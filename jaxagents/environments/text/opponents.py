@@ -69,7 +69,7 @@ def against_expert(environment: Environment, *, seat: int | None = None) -> Envi
         def move(carry: tuple[Array, State, TimeStep]) -> tuple[Array, State, TimeStep]:
             key, inner, before = carry
             key, expert_key, step_key = jax.random.split(key, 3)
-            inner, after = environment.step(step_key, inner, face.expert(expert_key, inner))
+            inner, after = environment.step(step_key, inner, face.expert(expert_key, inner)[0])
             info = {**after.info, "valid": before.info["valid"]}  # Of the agent's move.
             return key, inner, after.replace(reward=before.reward + after.reward, info=info)
 

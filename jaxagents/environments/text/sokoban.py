@@ -1,6 +1,6 @@
 """Sokoban in words: push the boxes onto the targets; a box in a corner stays there (Schrader, 2018)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +10,9 @@ from jaxagents.environments.text.faces import absorbing_world
 from jaxagents.environments.text.sokoban_expert import choose_direction
 from jaxagents.environments.text.sokoban_rooms import SokobanTask, make_samplers, moves, occupied
 from jaxagents.environments.text.splits import hash_integers
-from jaxagents.environments.text.words import NOTHING_HAPPENS, find_row, make_words, pad_all
+from jaxagents.environments.text.words import NOTHING_HAPPENS, find_row, make_words, one_of, pad_all
 from jaxagents.environments.timesteps import first_timestep
-from jaxagents.types import Array, Box, Environment, TextFace, TimeStep
+from jaxagents.types import Array, Box, Environment, Patterns, TextFace, TimeStep
 
 ACTIONS = ("up", "down", "left", "right")
 FLOOR, WALL, TARGET, BOX, BOX_ON_TARGET, PLAYER, PLAYER_ON_TARGET = CELLS = ("_", "#", "O", "X", "*", "P", "+")
@@ -125,10 +125,10 @@ def make_environment(
         )
         return following, describe(following, timestep)
 
-    def expert(key: Array, state: SokobanState) -> Array:
+    def expert(key: Array, state: SokobanState) -> tuple[Array, None]:
         del key
         direction = choose_direction(state.task, state.boxes, state.player, push(state, steps)[0])
-        return jnp.asarray(actions)[direction]
+        return jnp.asarray(actions)[direction], None
 
     sample_task, sample_held_out_task = make_samplers(
         sizes, num_boxes, wall_fraction=wall_fraction, num_pulls=num_pulls, held_out_fraction=held_out_fraction
@@ -151,6 +151,7 @@ def make_environment(
                 sample_held_out_task=sample_held_out_task,
                 num_levels=len(sizes),
                 prompt=lambda task: jnp.asarray(ids(*PROMPT)),
+                patterns=_patterns(sizes, show_border, ids),
             ),
         )
     )
@@ -189,6 +190,14 @@ def _places(sizes: tuple[int, ...], show_border: bool) -> np.ndarray:
         layouts.append(np.asarray([*cells, *answer], np.int32))
     padded = pad_all(layouts)
     return np.where(padded < 0, nothing, padded)
+
+
+def _patterns(sizes: Sequence[int], show_border: bool, ids: Callable[..., np.ndarray]) -> Patterns:
+    """Returns what can be said of rooms: rows of cells, and an answer."""
+    sides = [size if show_border else size - 2 for size in sorted(set(sizes))]
+    rows = [(*[one_of(ids, *CELLS)] * side, one_of(ids, ROW_END)) * side for side in sides]
+    answer = one_of(ids, None, NOTHING_HAPPENS)
+    return Patterns(observation=tuple((*row[:-1], answer) for row in rows), prompt=((one_of(ids, PROMPT),),))
 
 
 def push(state: SokobanState, steps: np.ndarray) -> tuple[Array, Array]:

@@ -1,6 +1,7 @@
 """Turn-based games of two players in words: rules in, a text world with two seats out."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,9 +11,9 @@ from flax import struct
 
 from jaxagents.environments.text.faces import absorbing_world
 from jaxagents.environments.text.splits import draw_distinct, hash_integers, split_tasks
-from jaxagents.environments.text.words import NOTHING_HAPPENS, compact, find_row, make_words, pad_all, sentence
+from jaxagents.environments.text.words import NOTHING_HAPPENS, compact, find_row, make_words, one_of, pad_all, sentence
 from jaxagents.environments.timesteps import first_timestep
-from jaxagents.types import Array, Box, Environment, PyTree, Task, TextFace, TimeStep
+from jaxagents.types import Array, Box, Environment, Pattern, Patterns, PyTree, Task, TextFace, TimeStep
 
 NAMES = (
     *("ada", "bela", "cleo", "dora", "emil", "finn", "gwen", "hugo"),
@@ -30,7 +31,6 @@ class Rules(NamedTuple):
         name: of the game, one phrase.
         moves: what can be said, a tuple of words per action.
         words: all other words of `observe`.
-        width: most words of `observe`.
         longest: moves of the longest game.
         stake: the most that a player can lose in a game.
         deal: `(key) -> deal`, a pytree of integers.
@@ -40,8 +40,9 @@ class Rules(NamedTuple):
         play: `(state, action) -> state`, for legal moves.
         over: `(state) -> bool`.
         payoff: `(state) -> float32 [2]`, of a game that is over.
-        observe: `(ids) -> (state, player) -> int32 [width]`, what a player is told, -1 anywhere; `ids` as of
+        observe: `(ids) -> (state, player) -> int32 [K]`, what a player is told, -1 anywhere; `ids` as of
             `words.make_words`.
+        pattern: `(ids) -> Pattern`, of that.
         expert: `(key, state) -> int32`, a legal move.
         render: `(state) -> str`, on the host; None writes the observation of the player to move.
     """
@@ -49,7 +50,6 @@ class Rules(NamedTuple):
     name: str
     moves: tuple[tuple[str, ...], ...]
     words: tuple[str, ...]
-    width: int
     longest: int
     stake: float
     deal: Callable[[Array], PyTree]
@@ -60,6 +60,7 @@ class Rules(NamedTuple):
     over: Callable[[PyTree], Array]
     payoff: Callable[[PyTree], Array]
     observe: Callable[[Callable[..., np.ndarray]], Callable[[PyTree, Array], Array]]
+    pattern: Callable[[Callable[..., np.ndarray]], Pattern]
     expert: Callable[[Array, PyTree], Array]
     render: Callable[[PyTree], str] | None = None
 
@@ -101,8 +102,7 @@ def make_text_game(
     "ada plays kuhn poker against hugo .". Rewards are payoffs at the end, `[2]` by player; `info["success"]` says that
     the game came to its end by the rules.
 
-    A game always ends with a payoff, and no answer is worth more than the worst that the rules allow: who forfeits
-    loses the most that the game can cost, and the other player wins as much.
+    A game always ends with a payoff: who forfeits loses the most that it can cost, and the other player wins as much.
 
     The task is `{"deal", "names": int32 [2], "level": int32}`. A game has no held-out positions, its players have:
     held-out tasks are pairs of names, in order, that never meet in training. Only a policy that reads the prompt sees
@@ -110,13 +110,12 @@ def make_text_game(
 
     Args:
         rules: of the game.
-        illegal: what an illegal move does. "forfeit" ends the game. "no_op" leaves it as it is, and the player is asked
-            again; after `max_steps` turns, whoever made the last illegal move forfeits.
+        illegal: "forfeit" ends the game. "no_op" leaves it as it is, and the player is asked again; after `max_steps`
+            turns, whoever made the last illegal move forfeits.
         forfeit_payoff: of who forfeits and of the other one; None for `(-stake, stake)` of the rules: (-2, 2) in Kuhn
             poker, (-13, 13) in Leduc poker, (-1, 1) where games are won and lost.
         expert_strength: probability that the expert does not move at random.
-        max_steps: turns of the longest episode; None takes the longest game, and twice that where illegal moves are
-            no-ops.
+        max_steps: turns of an episode; None takes the longest game, and twice that where illegal moves are no-ops.
         held_out_fraction: of the pairs of names.
 
     Returns:
@@ -137,7 +136,8 @@ def make_text_game(
     prompt_words = (*NAMES, "plays", "against", ".", rules.name)
     words, ids = make_words(said, ("you are", *SEATS, ","), rules.words, NOTHING_HAPPENS, prompt_words)
     actions = pad_all([ids(*move) for move in rules.moves])
-    observe = _make_observe(rules, ids)
+    observe, patterns = _make_observe(rules, ids), _make_patterns(rules, ids)
+    width = max(sum(place.shape[1] for place in pattern) for pattern in patterns.observation)
     sample_task, sample_held_out_task = split_tasks(
         _make_sample(rules), lambda task: hash_integers(task["names"]), held_out_fraction=held_out_fraction
     )
@@ -191,13 +191,14 @@ def make_text_game(
         fingerprint=lambda state: hash_integers(state.identity, *jax.tree.leaves(state.game)),
         sample_held_out_task=sample_held_out_task,
         prompt=_make_prompt(rules.name, ids),
+        patterns=patterns,
     )
     environment = Environment(
         name=rules.name.replace(" ", "_"),
         sample_task=sample_task,
         reset=reset,
         step=step,
-        observation_space=Box((rules.width + 3 + len(NOTHING_HAPPENS),), -1, len(words) - 1, np.int32),
+        observation_space=Box((width,), -1, len(words) - 1, np.int32),
         action_space=Box(actions.shape[1:], -1, len(words) - 1, np.int32),
         max_steps=limit,
         num_players=2,
@@ -253,13 +254,22 @@ def _make_observe(rules: Rules, ids: Callable[..., np.ndarray]) -> Callable[[Tex
     return observe
 
 
-def _make_expert(rules: Rules, actions: np.ndarray, strength: float) -> Callable[[Array, TextGameState], Array]:
-    def expert(key: Array, state: TextGameState) -> Array:
+def _make_patterns(rules: Rules, ids: Callable[..., np.ndarray]) -> Patterns:
+    one = partial(one_of, ids)
+    observation = (one("you are"), one(*SEATS), one(","), *rules.pattern(ids), one(None, NOTHING_HAPPENS))
+    prompt = (one(*NAMES), one(("plays", rules.name, "against")), one(*NAMES), one("."))
+    return Patterns(observation=(observation,), prompt=(prompt,))
+
+
+def _make_expert(
+    rules: Rules, actions: np.ndarray, strength: float
+) -> Callable[[Array, TextGameState], tuple[Array, None]]:
+    def expert(key: Array, state: TextGameState) -> tuple[Array, None]:
         strong_key, move_key, random_key = jax.random.split(key, 3)
         legal = rules.legal(state.game)
         random = jnp.argmax(jnp.where(legal, jax.random.uniform(random_key, legal.shape), -1.0))
         strong = jax.random.bernoulli(strong_key, strength)
-        return jnp.asarray(actions)[jnp.where(strong, rules.expert(move_key, state.game), random)]
+        return jnp.asarray(actions)[jnp.where(strong, rules.expert(move_key, state.game), random)], None
 
     return expert
 

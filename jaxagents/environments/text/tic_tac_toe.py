@@ -1,6 +1,7 @@
 """Tic-tac-toe in words, with an expert that never loses."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,7 +10,8 @@ import numpy as np
 from flax import struct
 
 from jaxagents.environments.text.textgames import Rules, make_text_game
-from jaxagents.types import Array, Environment
+from jaxagents.environments.text.words import one_of
+from jaxagents.types import Array, Environment, Pattern
 
 CELLS = tuple(f"{row}{column}" for row in "abc" for column in "123")
 MARKS = ("_", "X", "O")
@@ -46,7 +48,6 @@ def make_environment(**options: Any) -> Environment:
         name="tic tac toe",
         moves=tuple((cell,) for cell in CELLS),
         words=(*MARKS, "to move", "/", "."),
-        width=15,
         longest=9,
         stake=1.0,
         deal=lambda key: jnp.zeros((), jnp.int32),
@@ -57,6 +58,7 @@ def make_environment(**options: Any) -> Environment:
         over=over,
         payoff=payoff,
         observe=_make_observe,
+        pattern=_pattern,
         expert=_make_expert(),
         render=render,
     )
@@ -135,3 +137,8 @@ def _make_observe(ids):
         return jnp.concatenate([own, to_move, comma, cells[:3], slash, cells[3:6], slash, cells[6:], stop])
 
     return observe
+
+
+def _pattern(ids: Callable[..., np.ndarray]) -> Pattern:
+    rows = (*[one_of(ids, *MARKS)] * 3, one_of(ids, "/")) * 3
+    return one_of(ids, *MARKS[1:]), one_of(ids, ("to move", ",")), *rows[:-1], one_of(ids, ".")

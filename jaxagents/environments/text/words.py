@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.types import Array
+from jaxagents.types import Array, Pattern
 
 DIGITS = tuple("0123456789")
 NOTHING_HAPPENS = ("nothing happens", ".")
@@ -40,6 +40,22 @@ def make_words(*groups: Iterable[str]) -> tuple[tuple[str, ...], Callable[..., n
         return np.asarray([index[phrase] for phrase in phrases], np.int32)
 
     return words, ids
+
+
+def one_of(ids: Callable[..., np.ndarray], *phrases: str | Sequence[str] | None) -> np.ndarray:
+    """Returns a place of a `Pattern` at which one of some phrases stands, int32 `[len(phrases), n]`.
+
+    Args:
+        ids: of `make_words`.
+        *phrases: a word, several of them, or None for none at all.
+    """
+    rows = [() if phrase is None else (phrase,) if isinstance(phrase, str) else phrase for phrase in phrases]
+    return pad_all([ids(*row) for row in rows])
+
+
+def number_pattern(ids: Callable[..., np.ndarray], num_digits: int) -> Pattern:
+    """Returns the places of a number of at least one and at most so many digits."""
+    return one_of(ids, *DIGITS), *[one_of(ids, *DIGITS, None)] * (num_digits - 1)
 
 
 def pad_to(ids: np.ndarray, length: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import shutil
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,31 +52,34 @@ class Checkpoints(NamedTuple):
     """A folder of checkpoints; with several processes, every process calls every function, in the same order.
 
     Attributes:
-        save: `(step, state, metadata) -> None`, see `open_checkpoints`.
+        save: `(step, state, metadata, after=None) -> None`, see `open_checkpoints`.
         restore: `(abstract_state, step=None, on_fallback=warnings.warn) -> Restored | None`; None when there is no
             checkpoint at all.
         latest_metadata: `() -> dict | None`, metadata of the newest step whose files hold.
         steps: `() -> list of int`, ascending, the committed steps, whether they hold or not.
+        under_way: `() -> Pending | None`, the last save, until the next call of `save`, `wait` or `restore`.
         wait: `() -> None`, returns when the last save is committed and has its digest.
         close: `() -> None`, waits and frees the threads. Call it in a `finally`, or use `contextlib.closing`: a process
             that ends without it loses the save under way.
     """
 
-    save: Callable[[int, PyTree, dict[str, Any]], None]
+    save: Callable[..., None]
     restore: Callable[..., Restored | None]
     latest_metadata: Callable[[], dict[str, Any] | None]
     steps: Callable[[], list[int]]
+    under_way: Callable[[], "Pending | None"]
     wait: Callable[[], None]
     close: Callable[[], None]
 
 
 @dataclass(frozen=True)
-class _Pending:
-    """A save under way: the thread that writes its digest, and what went wrong in it."""
+class Pending:
+    """A save under way: the thread that writes its digest, whether it did, and what went wrong in it."""
 
     step: int
-    thread: threading.Thread | None
-    errors: list[BaseException]
+    thread: threading.Thread | None = None
+    holds: threading.Event = field(default_factory=threading.Event)
+    errors: list[BaseException] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class _Folder:
     directory: Path
     keep: int
     manager: ocp.CheckpointManager
-    pending: list[_Pending] = field(default_factory=list)  # at most one
+    pending: list[Pending] = field(default_factory=list)  # at most one
     current: list[int] = field(default_factory=list)  # at most one: the step last saved or restored
 
 
@@ -94,7 +97,8 @@ def open_checkpoints(directory: str | Path, keep: int = 3, read_only: bool = Fal
     `save` copies the state to the host and returns; writing goes on in the background, so the caller may donate the
     state at once. An error of the background surfaces at the next `save`, `wait` or `close`. Steps must rise;
     saving the step that was last saved or restored does nothing. Steps on the disk at or above the saved one belong to
-    an abandoned line (damaged, or resumed from before them) and are deleted.
+    an abandoned line (damaged, or resumed from before them) and are deleted. `after` is another folder, whose save
+    under way must hold first: a kill at any moment leaves both saves, or not this one.
     `restore` verifies the newest step and falls back to older ones; `on_fallback` hears of each step that is passed
     over; where the only step lacks its digest, the very first save was cut off, and there is nothing to restore.
     A leaf of the abstract state with a sharding is restored to it, on any number of devices; one without, as an
@@ -132,13 +136,17 @@ def open_checkpoints(directory: str | Path, keep: int = 3, read_only: bool = Fal
         restore=partial(_restore, folder),
         latest_metadata=partial(_latest_metadata, folder),
         steps=partial(_list_steps, directory),
+        under_way=lambda: folder.pending[-1] if folder.pending else None,
         wait=partial(_wait, folder),
         close=partial(_close, folder),
     )
 
 
-def _save(folder: _Folder, step: int, state: PyTree, metadata: dict[str, Any]) -> None:
+def _save(
+    folder: _Folder, step: int, state: PyTree, metadata: dict[str, Any], after: Checkpoints | None = None
+) -> None:
     _wait(folder)
+    earlier = None if after is None else after.under_way()
     step = int(step)
     if folder.current == [step]:
         return
@@ -162,23 +170,29 @@ def _save(folder: _Folder, step: int, state: PyTree, metadata: dict[str, Any]) -
         _raise_if_full(error, folder, step)
         raise
     folder.current[:] = [step]
-    errors, thread = [], None
+    pending = Pending(step=step)
     if jax.process_index() == 0:
-        thread = threading.Thread(target=_finish, args=(folder, step, tree, errors), name=f"digest_{step}")
+        thread = threading.Thread(target=_finish, args=(folder, pending, tree, earlier), name=f"digest_{step}")
+        pending = replace(pending, thread=thread)
         thread.start()
-    folder.pending.append(_Pending(step=step, thread=thread, errors=errors))
+    folder.pending.append(pending)
 
 
-def _finish(folder: _Folder, step: int, tree: TreeSpec, errors: list[BaseException]) -> None:
+def _finish(folder: _Folder, pending: Pending, tree: TreeSpec, earlier: Pending | None) -> None:
     try:
         folder.manager.wait_until_finished()
     except Exception:  # orbax raises it again in the thread that waits
         return
+    if earlier is not None:
+        earlier.thread.join()
+        if not earlier.holds.is_set():
+            return  # Its own folder raises why.
     try:
-        write_digest(folder.directory, step, tree)
+        write_digest(folder.directory, pending.step, tree)
+        pending.holds.set()
         _delete_old(folder)
     except Exception as error:
-        errors.append(error)
+        pending.errors.append(error)
 
 
 def _delete_old(folder: _Folder) -> None:
@@ -213,7 +227,7 @@ def _close(folder: _Folder) -> None:
         folder.manager.close()
 
 
-def _refuse_save(step: int, state: PyTree, metadata: dict[str, Any]) -> None:
+def _refuse_save(step: int, state: PyTree, metadata: dict[str, Any], after: Checkpoints | None = None) -> None:
     raise ValueError("`read_only` must be False to save, got True; try open_checkpoints(directory).")
 
 

@@ -69,7 +69,7 @@ def returns_of_the_expert(name, num_games, **options):
         def step(carry, key):
             state, _ = carry
             # The state of the game lies within those of `absorbing` and `against_expert`.
-            state, timestep = environment.step(key, state, expert(key, state.inner))
+            state, timestep = environment.step(key, state, expert(key, state.inner)[0])
             return (state, timestep), timestep.reward
 
         (state, timestep), rewards = jax.lax.scan(

@@ -161,7 +161,8 @@ def test_a_weak_expert_moves_at_random():
     task = {"deal": jnp.asarray([1, 0], jnp.int32), "names": jnp.asarray([0, 7], jnp.int32), "level": jnp.int32(0)}
     state, _ = reset(KEY, task)  # The expert never opens with a bet on the queen.
     keys = jax.random.split(KEY, 1000)
-    bets = jax.jit(jax.vmap(lambda key: environment.text.expert(key, state)))(keys)[:, 0] == environment.text.actions[1]
+    actions, _ = jax.jit(jax.vmap(lambda key: environment.text.expert(key, state)))(keys)
+    bets = actions[:, 0] == environment.text.actions[1]
     np.testing.assert_allclose(np.mean(bets), 0.5, atol=0.065)
 
 

@@ -14,7 +14,7 @@ from jaxagents.environments.text.words import sentence
 KEY = jax.random.key(0)
 ENV = sokoban.make_environment((6, 6), (1, 2))
 DENSE = sokoban.make_environment((6, 6), (1, 2), reward="dense", step_penalty=0.5)
-STEP, RESET, EXPERT = jax.jit(ENV.step), jax.jit(ENV.reset), jax.jit(ENV.text.expert)
+STEP, RESET, EXPERT = jax.jit(ENV.step), jax.jit(ENV.reset), jax.jit(lambda key, state: ENV.text.expert(key, state)[0])
 
 
 def task_of(*rows, level=1):
@@ -181,7 +181,7 @@ def experts_play(environment, num_steps):
             (state, timestep), (index, key) = carry, inputs
             logits = jnp.where(timestep.action_mask, 0.0, -jnp.inf)
             at_random = rows[jax.random.categorical(key, logits)]
-            action = jnp.where(index < num_random, at_random, environment.text.expert(key, state))
+            action = jnp.where(index < num_random, at_random, environment.text.expert(key, state)[0])
             following = environment.step(key, state, action)
             return following, (state.inner, following[1])
 

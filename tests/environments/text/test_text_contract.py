@@ -1,6 +1,7 @@
 """What every text world promises, over all its levels and both its splits."""
 
 import functools
+import re
 from pathlib import Path
 
 import jax
@@ -86,9 +87,8 @@ def player(name):
     def play(key, task):
         def step(carry, key):
             state, timestep = carry
-            look_key, expert_key, thought_key, step_key = jax.random.split(key, 4)
-            action = face.expert(expert_key, state)
-            thought = None if face.thought is None else face.thought(thought_key, state)
+            look_key, expert_key, step_key = jax.random.split(key, 3)
+            action, thought = face.expert(expert_key, state)
             seen = look(state, timestep, look_key)
             state, following = environment.step(step_key, state, action)
             return (state, following), {**seen, "timestep": following, "action": action, "thought": thought}
@@ -156,6 +156,33 @@ def test_word_ids_are_in_range_and_pads_are_at_the_end(name):
         assert not ((text[..., :-1] < 0) & (text[..., 1:] >= 0)).any()
         assert (text[..., 0] >= 0).all()
     assert face.actions.shape[1:] == environment.action_space.shape == seen["action"].shape[-1:]
+
+
+def expression(pattern):
+    """A regular expression of the texts of a pattern, a letter per word."""
+    return "".join("(?:" + "|".join({letters(phrase) for phrase in place}) + ")" for place in pattern)
+
+
+def letters(word_ids):
+    return "".join(chr(0x4E00 + i) for i in np.asarray(word_ids).tolist() if i >= 0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_said_follows_a_pattern(name):
+    seen, environment = record(name, False), world(name)
+    patterns = environment.text.patterns
+    said = {
+        "observation": [seen["first"].observation, seen["timestep"].observation, seen["garbled"].observation],
+        "prompt": [] if seen["prompt"] is None else [seen["prompt"]],
+        "thought": [] if seen["thought"] is None else [seen["thought"]],
+    }
+    for part, texts in said.items():
+        found = [re.compile(expression(pattern)) for pattern in getattr(patterns, part)]
+        assert bool(found) == bool(texts)
+        for text in {letters(row) for array in texts for row in array.reshape(-1, array.shape[-1])}:
+            assert any(one.fullmatch(text) for one in found), [environment.text.words[ord(c) - 0x4E00] for c in text]
+    longest = max(sum(place.shape[1] for place in pattern) for pattern in patterns.observation)
+    assert longest <= environment.observation_space.shape[0]
 
 
 @pytest.mark.parametrize("name", CASES)

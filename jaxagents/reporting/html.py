@@ -1,0 +1,56 @@
+"""Pages of HTML from the templates beside this file; each is one file that needs nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from jaxagents.reporting.loggers import write_atomically
+
+_DARKEST = 4.0  # nats of surprise at which the shade of a token is full
+
+
+def write_page(path: str | Path, template: str, **values: Any) -> Path:
+    """Writes a template with its values, all of which are escaped.
+
+    Args:
+        path: of the file.
+        template: name of a file in `templates/`.
+        **values: that the template names.
+
+    Returns:
+        Absolute path of the file.
+    """
+    path = Path(path).resolve()
+    write_atomically(path, _environment().get_template(template).render(**values))
+    return path
+
+
+def show_number(value: Any) -> str:
+    """Returns a value as tables show it: four significant digits, thousands apart."""
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
+    if isinstance(value, list):
+        return ", ".join(show_number(item) for item in value)
+    return str(value)
+
+
+def opacity(log_prob: float) -> float:
+    """Returns how dark a token is, from 0 for a sure one to 0.85 for four nats of surprise or more."""
+    return 0.85 * min(max(0.0, -log_prob / _DARKEST), 1.0)
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": show_number, "opacity": opacity}
+    return environment

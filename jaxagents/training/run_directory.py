@@ -1,0 +1,92 @@
+"""A run directory: whose it is, which config it holds, and which process writes to it."""
+
+import datetime
+import errno
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from jaxagents.reporting.loggers import write_atomically
+from jaxagents.training.config import changed_keys, config_hash, run_hash
+
+CONFIG_FILE = "config.yaml"
+LOCK_FILE = ".lock"
+_MOST_KEYS = 5  # Named by an error.
+
+
+def load_config(path: str | Path) -> dict[str, Any]:
+    """Reads a resolved config."""
+    return OmegaConf.to_container(OmegaConf.load(path))
+
+
+def save_config(path: str | Path, config: Mapping[str, Any]) -> None:
+    """Writes a resolved config as YAML, the whole of it or nothing."""
+    write_atomically(Path(path), OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+
+
+@contextmanager
+def locked(run_dir: str | Path) -> Iterator[None]:
+    """Keeps other processes from writing to a run directory; the end of the process, by a kill too, ends it.
+
+    Args:
+        run_dir: created if missing.
+
+    Raises:
+        ValueError: another process holds it.
+    """
+    path = Path(run_dir) / LOCK_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise ValueError(
+                f"`run_dir` must be free, got {run_dir}, to which {file.read().strip() or 'another process'} writes; "
+                "try another `run_dir`, or wait until that one has ended."
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            print(f"{run_dir} cannot be locked: start no second process in it.", file=sys.stderr)
+        file.truncate(0)
+        now = datetime.datetime.now().isoformat(" ", "seconds")
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, started {now},")
+        file.flush()
+        yield
+
+
+def claim(run_dir: str | Path, resolved: Mapping[str, Any]) -> None:
+    """Writes the resolved config of a run, and refuses a directory with checkpoints of another one.
+
+    Lengths and periods may change: the run goes on, see `config.run_hash`.
+
+    Args:
+        run_dir: of the run.
+        resolved: its config.
+
+    Raises:
+        ValueError: names the keys in which the configs differ.
+    """
+    run_dir = Path(run_dir)
+    path = run_dir / CONFIG_FILE
+    before = load_config(path) if path.exists() else None
+    if before is not None and config_hash(before) == config_hash(resolved):
+        return
+    has_checkpoints = any(run_dir.glob("checkpoints/**/*.digest.json"))
+    if before is not None and has_checkpoints and run_hash(before) != run_hash(resolved):
+        changed = changed_keys(before, resolved)
+        more = f" and {len(changed) - _MOST_KEYS} more" if len(changed) > _MOST_KEYS else ""
+        raise ValueError(
+            f"`run_dir` must be new or of the same config, got {run_dir}, which differs in "
+            f"{', '.join(changed[:_MOST_KEYS])}{more}; try another `run_dir`, or set these back."
+        )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    save_config(path, resolved)

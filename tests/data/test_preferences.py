@@ -1,0 +1,90 @@
+"""Pairs of transcripts from files."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxagents.data.preferences import make_preference_collector
+from jaxagents.data.trajectories import from_episodes, write_trajectories
+from jaxagents.language.demonstrations import make_demonstrations
+from jaxagents.learners.preference import make_preference
+from jaxagents.losses.preference import simpo
+from jaxagents.ops.pairs import success_against_failure
+
+KEY = jax.random.key(2)
+
+
+@pytest.fixture(scope="module")
+def written(lake, speak, params_of):
+    """Returns a policy, parameters, and six trajectories in three pairs: by success, by return, and by both."""
+    policy = speak(lake, prompt=False)
+    episode = jax.jit(make_demonstrations(lake, policy, noise=0.3))(KEY, jnp.arange(6))
+    rows = from_episodes(jax.device_get(episode), policy.tokenizer, world="lake")
+    success = [False, True, None, None, True, False]
+    returns = [5.0, 0.0, 1.0, 2.0, 1.0, 2.0]
+    rows = [
+        replace(row, success=good, episode_return=value, metadata={"pair": index // 2})
+        for index, (row, good, value) in enumerate(zip(rows, success, returns))
+    ]
+    return policy, params_of(policy), rows
+
+
+def make(lake, policy, rows, path, **options):
+    write_trajectories(path, rows)
+    return make_preference_collector(lake, policy, **{"paths": str(path), "num_pairs": 16, "row_length": 512} | options)
+
+
+def test_the_preferred_transcript_comes_first(written, lake, tmp_path):
+    policy, params, rows = written
+    collector = make(lake, policy, rows, tmp_path / "pairs.jsonl")
+    _, episode, _ = collector.collect(collector.init(KEY, params), params, KEY)
+    np.testing.assert_array_equal(episode.success, [True, False] * 16)
+    np.testing.assert_array_equal(episode.group, np.repeat(np.arange(16), 2))
+    np.testing.assert_array_equal(success_against_failure(episode).pair[1::2], np.arange(0, 32, 2))
+    said = [tuple(tokens[mask].tolist()) for tokens, mask in zip(np.asarray(episode.tokens), episode.token_mask)]
+    alone = make(lake, policy, rows[:2], tmp_path / "first.jsonl")
+    _, first, _ = alone.collect(alone.init(KEY, params), params, KEY)
+    preferred, other = (tuple(first.tokens[row][first.token_mask[row]].tolist()) for row in (0, 1))
+    assert preferred != other and (preferred, other) in set(zip(said[::2], said[1::2]))
+    assert (other, preferred) not in set(zip(said[::2], said[1::2]))
+    assert len(set(zip(said[::2], said[1::2]))) == 3
+
+
+def test_pairs_of_files_are_learned(written, lake, tmp_path):
+    policy, params, rows = written
+    collector = make(lake, policy, rows, tmp_path / "pairs.jsonl", num_pairs=3, row_length=192)
+    _, episode, _ = collector.collect(collector.init(KEY, params), params, KEY)
+    learner = make_preference(
+        policy.model,
+        optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.01)),
+        loss=simpo,
+        pairs=success_against_failure,
+        reference=False,
+    )
+    state, update = learner.init(KEY, params), jax.jit(learner.update)
+    losses = []
+    for _ in range(3):
+        state, metrics = update(state, KEY, episode)
+        losses.append(float(metrics["loss"].value))
+    assert losses[2] < losses[1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[:3], "`pair` '1' must be of two trajectories, got 1"),
+        (lambda rows: [replace(rows[0], metadata={})], "must have an entry `pair`"),
+        (
+            lambda rows: [replace(row, success=None, episode_return=1.0) for row in rows],
+            "`pair` '0' must say which of the two is preferred",
+        ),
+    ],
+)
+def test_what_is_no_pair_is_refused(written, lake, tmp_path, change, message):
+    policy, _, rows = written
+    with pytest.raises(ValueError, match=message):
+        make(lake, policy, change(rows), tmp_path / "pairs.jsonl")
