@@ -24,7 +24,6 @@ from jaxagents.types import (
     Episode,
     LanguageModel,
     LanguagePolicy,
-    Layout,
     Learner,
     Mean,
     Metrics,
