@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxagents.games.normal_form import marginals, product_of, require_square
+from jaxagents.games.normal_form import product_of, require_square
 from jaxagents.types import Array
 
 
@@ -71,11 +71,6 @@ def alpha_rank(
         (start, jnp.full((), jnp.inf, start.dtype), jnp.int32(0)),
     )
     return joint
-
-
-def alpha_rank_marginals(payoffs: Array, counts: Array | None = None) -> Array:
-    """Computes every player's own distribution `[n, A]` of `alpha_rank`, a meta-solver of PSRO."""
-    return marginals(alpha_rank(payoffs, counts))
 
 
 def _infinite(change: Array, noise: float) -> Array:

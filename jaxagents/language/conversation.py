@@ -86,7 +86,7 @@ def read_prompts(
     read, _ = _extend(policy, params, nothing, jnp.ones_like(present), tokens, mask, jnp.int32(0))
 
     return talk.replace(
-        cache=jax.tree.map(partial(where_rows, fresh), read.cache, talk.cache),
+        cache=_where_rows_of_cache(policy, fresh, read.cache, talk.cache),
         present=where_rows(fresh, read.present, present),
         position=jnp.where(fresh[:, None], read.position[:, None], talk.position),
     )
@@ -134,21 +134,21 @@ def answer(
     )
     first_position = work.position - jnp.sum(parts[0].mask, axis=1)
     observed, free = work, live if forced is None else live & (forced[:, 0] < 0)
-    extend, say = partial(_extend, policy, params), partial(_decode, policy, params, sampling, free)
+    extend, decode_part = partial(_extend, policy, params), partial(_decode, policy, params, sampling, free)
     index = start + layout.observation
     if layout.thought:
-        work, said = say(work, own, hidden, index, keys[:, 0], stop="act", max_new_tokens=layout.thought)
-        parts.append(_said(said, thought=True))
+        work, output = decode_part(work, own, hidden, index, keys[:, 0], stop="act", max_new_tokens=layout.thought)
+        parts.append(_to_part(output, thought=True))
         # A thought that ran out of its budget is closed for it.
         act = jnp.full((num_rows, 1), marks["act"], jnp.int32)
-        parts.append(Part(tokens=act, mask=(free & ~said.stopped)[:, None]))
+        parts.append(Part(tokens=act, mask=(free & ~output.stopped)[:, None]))
         work, closed = extend(work, own, act, parts[-1].mask, index + layout.thought)
-        hidden = jnp.where(said.stopped[:, None], said.hidden, closed)
+        hidden = jnp.where(output.stopped[:, None], output.hidden, closed)
         index = index + layout.thought + 1
-    work, said = say(
+    work, output = decode_part(
         work, own, hidden, index, keys[:, 1], stop="end", max_new_tokens=layout.action, write_last=ring > 1 or spare > 0
     )
-    parts.append(_said(said, thought=False))
+    parts.append(_to_part(output, thought=False))
     turn = join_parts(parts, first_position)
     if forced is not None:
         work, turn = _force(policy, params, observed, own, work, turn, forced, live & ~free, start)
@@ -249,6 +249,18 @@ def make_answer(policy: LanguagePolicy, num_words: int) -> Callable[..., tuple[A
     return answer_once
 
 
+def _where_rows_of_cache(policy: LanguagePolicy, condition: Array, when_true: PyTree, when_false: PyTree) -> PyTree:
+    """Takes rows of one cache or the other; the axis of rows is the one that grows with their number."""
+    one, two = (jax.eval_shape(partial(policy.model.init_cache, num_rows, 1)) for num_rows in (1, 2))
+
+    def choose(one: Array, two: Array, new: Array, old: Array) -> Array:
+        axis = next(i for i, sizes in enumerate(zip(one.shape, two.shape)) if sizes[0] != sizes[1])
+        rows = where_rows(condition, jnp.moveaxis(new, axis, 0), jnp.moveaxis(old, axis, 0))
+        return jnp.moveaxis(rows, 0, axis)
+
+    return jax.tree.map(choose, one, two, when_true, when_false)
+
+
 def _blocks(layout: Layout, talk: Conversation) -> tuple[int, int]:
     """Returns the blocks of the ring, and the tokens of room behind it."""
     return divmod(talk.present.shape[1] - layout.prompt, layout.slot)
@@ -325,7 +337,7 @@ def _decode(
     max_new_tokens: int,
     write_last: bool = True,
 ) -> tuple[Conversation, Generation]:
-    cache, said = decode(
+    cache, output = decode(
         policy.model,
         params,
         talk.cache,
@@ -340,8 +352,8 @@ def _decode(
         stop_ids=(policy.tokenizer.marks[stop],),
         write_last=write_last,
     )
-    present = jax.lax.dynamic_update_slice(talk.present, said.mask, (0, index))
-    return talk.replace(cache=cache, present=present, position=talk.position + jnp.sum(said.mask, axis=1)), said
+    present = jax.lax.dynamic_update_slice(talk.present, output.mask, (0, index))
+    return talk.replace(cache=cache, present=present, position=talk.position + jnp.sum(output.mask, axis=1)), output
 
 
 def _force(
@@ -355,7 +367,7 @@ def _force(
     rows: Array,
     start: Array,
 ) -> tuple[Conversation, Turn]:
-    """Puts given words in the place of what rows would say; all rows read again what was said in this turn."""
+    """Puts given words in the place of what rows would say; all rows read again what was output in this turn."""
     begin = policy.layout.observation
     parts = script_parts(policy, action)
     tokens, mask = (jnp.concatenate([getattr(part, name) for part in parts], axis=1) for name in ("tokens", "mask"))
@@ -373,11 +385,11 @@ def _force(
     return jax.lax.cond(jnp.any(rows), read_again, lambda: work), turn
 
 
-def _said(said: Generation, *, thought: bool) -> Part:
+def _to_part(output: Generation, *, thought: bool) -> Part:
     return Part(
-        tokens=said.tokens,
-        mask=said.mask,
-        log_prob=said.log_prob,
-        sampling_log_prob=said.sampling_log_prob,
+        tokens=output.tokens,
+        mask=output.mask,
+        log_prob=output.log_prob,
+        sampling_log_prob=output.sampling_log_prob,
         thought=thought,
     )

@@ -10,10 +10,12 @@ import optax
 from flax import struct
 
 from jaxagents.learners.agents import living_weights, mean_over_living, per_agent, require_agents
+from jaxagents.learners.checks import check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
-from jaxagents.losses.q import double_q_learning_error, q_learning_error
+from jaxagents.learners.slots import Numbers, Slot, numbers_of, with_numbers
+from jaxagents.losses.q import double_q_target, q_target, select_action
 from jaxagents.losses.value import huber_loss
 from jaxagents.ops.returns import n_step_transition
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
@@ -31,6 +33,7 @@ class DQNState:
     opt_state: optax.OptState
     num_updates: Array
     hyperparameters: dict[str, Array]
+    slots: dict[str, Numbers]
 
     @property
     def params(self) -> Params:
@@ -52,7 +55,9 @@ def make_dqn(
     epsilon_start: float = 1.0,
     epsilon_end: float = 0.05,
     epsilon_decay_updates: int = 10_000,
-    loss: Callable[..., tuple[Array, tuple[dict[str, Array], Array]]] | None = None,
+    loss: Slot | None = None,
+    target: Slot | None = None,
+    objective: Callable[..., tuple[Array, tuple[dict[str, Array], Array]]] | None = None,
     trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
@@ -73,7 +78,11 @@ def make_dqn(
         epsilon_start: share of random actions before the first update.
         epsilon_end: share after `epsilon_decay_updates`.
         epsilon_decay_updates: updates over which the share falls linearly.
-        loss: another objective of the same parameters, `(double, network, target_network, sample, hyperparameters) ->
+        loss: `(value, target) -> per element`; null takes `huber_loss`. Floats of a partial are kept in the state as
+            arrays.
+        target: `(reward, discount, next_q, next_q_selector, *, next_action_mask) -> target`, of the target network and
+            of the online network; null takes that of `double`.
+        objective: another loss of the same parameters, `(network, target_network, sample, *, discount, loss, double) ->
             (loss, (metrics, priority [B]))`; null takes the one above.
         trainable: prefix pytree of bool of the network's parameters, see `descend`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
@@ -92,27 +101,23 @@ def make_dqn(
 
     Deviation: multi-step targets have no off-policy correction, as in Hessel et al. (2018), equation 1.
     """
-    _check(
-        discount=discount, target_update_rate=target_update_rate, epsilon_start=epsilon_start, epsilon_end=epsilon_end
-    )
-    for name, value in (
-        ("huber_delta", huber_delta),
-        ("target_update_period", target_update_period),
-        ("target_update_rate", target_update_rate),
-        ("epsilon_decay_updates", epsilon_decay_updates),
-    ):
-        if value <= 0:
-            raise ValueError(f"`{name}` must be positive, got {value}.")
-    hyperparameters = {
-        "discount": discount,
-        "huber_delta": huber_delta,
-        "target_update_period": target_update_period,
-        "target_update_rate": target_update_rate,
-        "epsilon_start": epsilon_start,
-        "epsilon_end": epsilon_end,
-        "epsilon_decay_updates": epsilon_decay_updates,
-    }
-    objective = partial(partial(_loss, q_function, axis_name) if loss is None else loss, double)
+    fractions = {"discount": discount, "epsilon_start": epsilon_start, "epsilon_end": epsilon_end}
+    positive = {"huber_delta": huber_delta, "epsilon_decay_updates": epsilon_decay_updates}
+    positive |= {"target_update_period": target_update_period, "target_update_rate": target_update_rate}
+    check_fractions(**fractions, target_update_rate=target_update_rate)
+    check_positive(**positive)
+    hyperparameters = fractions | positive
+    slots = {"loss": loss, "target": target or (double_q_target if double else q_target)}
+
+    def evaluate(network: Params, state: DQNState, batch: Sample) -> tuple[Array, tuple[dict[str, Array], Array]]:
+        numbers = state.hyperparameters
+        terms = {"loss": partial(huber_loss, delta=numbers["huber_delta"])} | with_numbers(slots, state.slots)
+        arguments = {"discount": numbers["discount"], "loss": terms["loss"]}
+        if objective is not None:
+            return objective(network, state.target_network, batch, double=double, **arguments)
+        return _loss(
+            q_function, network, state.target_network, batch, target=terms["target"], axis_name=axis_name, **arguments
+        )
 
     def init(key: Array, start: DQNState | Params | None = None) -> DQNState:
         network = q_function.init(key) if start is None else params_of(start)["network"]
@@ -126,14 +131,13 @@ def make_dqn(
             opt_state=opt_state,
             num_updates=jnp.zeros((), jnp.int32),
             hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
+            slots=numbers_of(slots),
         )
 
     def update(state: DQNState, key: Array, batch: Sample) -> tuple[DQNState, Metrics]:
         del key
         require_agents(batch.transition)
-        grads, (metrics, priority) = jax.grad(objective, has_aux=True)(
-            state.network, state.target_network, batch, state.hyperparameters
-        )
+        grads, (metrics, priority) = jax.grad(evaluate, has_aux=True)(state.network, state, batch)
         if axis_name is not None:
             metrics = jax.lax.pmean(metrics, axis_name)
         network, opt_state, gradient_norm = descend(
@@ -208,20 +212,22 @@ def discount_per_step(transition: Transition, discount: Array) -> Array:
 
 def _loss(
     q_function: QFunction,
-    axis_name: str | None,
-    double: bool,
     network: Params,
     target_network: Params,
     batch: Sample,
-    hyperparameters: dict[str, Array],
+    *,
+    discount: Array,
+    loss: Callable[..., Array],
+    target: Callable[..., Array],
+    axis_name: str | None,
 ) -> tuple[Array, tuple[dict[str, Array], Array]]:
     transition = batch.transition
     reward = transition.reward
-    reward, discount, index = n_step_transition(
+    reward, bootstrap_discount, index = n_step_transition(
         reward,
         per_agent(transition.terminated, reward),
         per_agent(transition.truncated, reward),
-        discount=per_agent(discount_per_step(transition, hyperparameters["discount"]), reward),
+        discount=per_agent(discount_per_step(transition, discount), reward),
     )
     # Agents share the ends of their episodes.
     index = index if index.ndim == 1 else index[:, 0]
@@ -229,26 +235,22 @@ def _loss(
     action = first_step(transition.action)
     next_observation = gather_step(transition.next_observation, index)
     next_action_mask = gather_step(transition.extras.get("next_action_mask"), index)
-    next_q = q_function.apply(target_network, next_observation)
-    if double:
-        next_q_selector = q_function.apply(network, next_observation)
-        error = double_q_learning_error(
-            q, action, reward, discount, next_q, next_q_selector, next_action_mask=next_action_mask
+    targets = jax.lax.stop_gradient(
+        target(
+            reward,
+            bootstrap_discount,
+            q_function.apply(target_network, next_observation),
+            q_function.apply(network, next_observation),
+            next_action_mask=next_action_mask,
         )
-    else:
-        error = q_learning_error(q, action, reward, discount, next_q, next_action_mask=next_action_mask)
-    losses = huber_loss(error, jnp.zeros_like(error), delta=hyperparameters["huber_delta"])
+    )
+    chosen = select_action(q, action)
+    losses, error = loss(chosen, targets), targets - chosen
     agent_mask = first_step(transition.extras.get("agent_mask"))
     weight = per_agent(batch.weight, error)
     if agent_mask is not None:
         weight = weight * living_weights(agent_mask, axis_name=axis_name)
-    loss = jnp.mean(weight * losses)
-    metrics = {"loss": loss, "absolute_error": jnp.mean(jnp.abs(error)), "q": jnp.mean(q)}
+    total = jnp.mean(weight * losses)
+    metrics = {"loss": total, "absolute_error": jnp.mean(jnp.abs(error)), "q": jnp.mean(q)}
     priority = jnp.abs(error)
-    return loss, (metrics, priority if priority.ndim == 1 else mean_over_living(priority, agent_mask))
-
-
-def _check(**fractions: Any) -> None:
-    for name, value in fractions.items():
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1], got {value}.")
+    return total, (metrics, priority if priority.ndim == 1 else mean_over_living(priority, agent_mask))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
@@ -17,7 +18,6 @@ from jaxagents.learners.scoring import score_episodes
 from jaxagents.learners.slots import Numbers, Slot, assign_credit, bind, fields_read, memory_of, numbers_of, remember
 from jaxagents.learners.token_batches import TokenBatch, importance_of, make_token_view
 from jaxagents.learners.token_losses import fields_of_losses, token_loss, zero_where_uncounted
-from jaxagents.ops.checks import require_positive
 from jaxagents.ops.group_filters import keep_all
 from jaxagents.ops.minibatches import block_size, shuffled_minibatches
 from jaxagents.ops.sequences import mean_log_ratio
@@ -127,8 +127,7 @@ def make_policy_gradient(
         ValueError: a count is not positive, units are unknown, both a temperature and an importance cap are given, or
             episodes do not divide into minibatches (when the update is traced).
     """
-    require_positive("num_epochs", num_epochs)
-    require_positive("num_minibatches", num_minibatches)
+    check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
     _check_units(regularizer_units, temperature, importance_cap)
     slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter or keep_all}
     for kind, named in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):

@@ -1,6 +1,6 @@
 """Proximal policy optimisation for feed-forward and recurrent actor-critics, of one agent or of teams."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,8 +11,10 @@ from flax import struct
 
 from jaxagents.learners import normalization as learner_normalization
 from jaxagents.learners.agents import living_weights, per_agent, require_agents
+from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
+from jaxagents.learners.slots import Numbers, Slot, numbers_of, with_numbers
 from jaxagents.losses.policy_gradient import approximate_kl, clip_fraction, clipped_surrogate
 from jaxagents.losses.value import clipped_value_loss, squared_loss
 from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
@@ -43,6 +45,7 @@ class PPOState:
     params: Params
     opt_state: optax.OptState
     hyperparameters: dict[str, Array]
+    slots: dict[str, Numbers]
 
 
 @struct.dataclass
@@ -71,6 +74,8 @@ def make_ppo(
     entropy_coefficient: float = 0.01,
     normalize_advantages: bool = True,
     target_kl: float | None = None,
+    loss: Slot | None = None,
+    value_loss: Slot | None = None,
     trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
@@ -94,6 +99,9 @@ def make_ppo(
         entropy_coefficient: weight of the entropy bonus.
         normalize_advantages: standardises advantages in each minibatch.
         target_kl: stops updating on a rollout once the mean KL estimate of a minibatch exceeds this; null never does.
+        loss: `(log_prob, behavior_log_prob, advantage) -> per element`; null takes `clipped_surrogate`. Floats of a
+            partial are kept in the state as arrays.
+        value_loss: `(value, old_value, target) -> per element`; null takes `squared_loss`, or `clipped_value_loss`.
         trainable: prefix pytree of bool of the parameters, see `descend`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
 
@@ -116,22 +124,16 @@ def make_ppo(
     Deviation: minibatches take an equal share of every environment (or of every few environments), drawn at random,
         instead of a global shuffle, so that one seed gives the same updates on any number of devices.
     """
-    _check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches, sequence_length=sequence_length)
-    _check_fractions(discount=discount, trace_decay=trace_decay)
-    _check_widths(clip_epsilon=clip_epsilon, value_clip_epsilon=value_clip_epsilon)
-    hyperparameters = {
-        "discount": discount,
-        "trace_decay": trace_decay,
-        "clip_epsilon": clip_epsilon,
-        "value_coefficient": value_coefficient,
-        "entropy_coefficient": entropy_coefficient,
-    }
-    if value_clip_epsilon is not None:
-        hyperparameters["value_clip_epsilon"] = value_clip_epsilon
-    if target_kl is not None:
-        hyperparameters["target_kl"] = target_kl
+    check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches, sequence_length=sequence_length)
+    check_fractions(discount=discount, trace_decay=trace_decay)
+    check_positive(clip_epsilon=clip_epsilon, value_clip_epsilon=value_clip_epsilon)
+    hyperparameters = {"discount": discount, "trace_decay": trace_decay, "clip_epsilon": clip_epsilon}
+    hyperparameters |= {"value_coefficient": value_coefficient, "entropy_coefficient": entropy_coefficient}
+    optional = {"value_clip_epsilon": value_clip_epsilon, "target_kl": target_kl}
+    hyperparameters |= {name: value for name, value in optional.items() if value is not None}
     mean = partial(_mean, axis_name=axis_name)
-    loss = partial(_loss, actor_critic, normalize_advantages, axis_name)
+    slots = {"loss": loss, "value_loss": value_loss}
+    objective = partial(_loss, actor_critic, slots=slots, normalize=normalize_advantages, axis_name=axis_name)
 
     def init(key: Array, start: PPOState | Params | None = None) -> PPOState:
         params = actor_critic.init(key) if start is None else params_of(start)
@@ -140,6 +142,7 @@ def make_ppo(
             params=params,
             opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PPOState) else opt_state,
             hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
+            slots=numbers_of(slots),
         )
 
     def update(state: PPOState, key: Array, rollout: Rollout) -> tuple[PPOState, Metrics]:
@@ -159,7 +162,7 @@ def make_ppo(
         def minibatch_step(carry: tuple[Params, optax.OptState, Array], index: Array):
             params, opt_state, stopped = carry
             minibatch = _take(sequences, index)
-            grads, metrics = jax.grad(loss, has_aux=True)(params, minibatch, state.hyperparameters)
+            grads, metrics = jax.grad(objective, has_aux=True)(params, minibatch, state)
             *new, gradient_norm = descend(grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable)
             metrics = mean(metrics) | {"gradient_norm": gradient_norm}
             if target_kl is not None:
@@ -275,34 +278,36 @@ def _take(sequences: PPOBatch, index: Array) -> PPOBatch:
 
 def _loss(
     actor_critic: ActorCritic,
-    normalize_advantages: bool,
-    axis_name: str | None,
     params: Params,
     batch: PPOBatch,
-    hyperparameters: dict[str, Array],
+    state: PPOState,
+    *,
+    normalize: bool,
+    slots: Mapping[str, Slot | None],
+    axis_name: str | None,
 ) -> tuple[Array, dict[str, Array]]:
     transition = batch.transition
     _, distribution, value = actor_critic.apply(params, batch.carry, input_of(transition))
     log_prob = distribution.log_prob(transition.action)
+    hyperparameters = state.hyperparameters
     clip_epsilon, agent_mask = hyperparameters["clip_epsilon"], transition.extras.get("agent_mask")
     advantage = batch.advantage
-    if normalize_advantages:
+    if normalize:
         advantage = normalize_advantage(advantage, agent_mask, axis_name=axis_name)
+    terms = _default_losses(hyperparameters) | with_numbers(slots, state.slots)
     per_element = {
-        "policy_loss": clipped_surrogate(log_prob, transition.behavior_log_prob, advantage, clip_epsilon=clip_epsilon),
-        "value_loss": squared_loss(value, batch.target)
-        if "value_clip_epsilon" not in hyperparameters
-        else clipped_value_loss(value, batch.value, batch.target, clip_epsilon=hyperparameters["value_clip_epsilon"]),
+        "policy_loss": terms["loss"](log_prob, transition.behavior_log_prob, advantage),
+        "value_loss": terms["value_loss"](value, batch.value, batch.target),
         "entropy": distribution.entropy(),
         "approximate_kl": approximate_kl(log_prob, transition.behavior_log_prob),
         "clip_fraction": clip_fraction(log_prob, transition.behavior_log_prob, clip_epsilon=clip_epsilon),
     }
-    terms = list(per_element.values())
+    elements = list(per_element.values())
     if agent_mask is not None:
         alive = living_weights(agent_mask, axis_name=axis_name)
-        terms = [term if name == "value_loss" else alive * term for name, term in per_element.items()]
+        elements = [term if name == "value_loss" else alive * term for name, term in per_element.items()]
     # One reduction for all: small kernels dominate small networks on CPU.
-    means = jnp.mean(jnp.stack(terms), axis=range(1, 1 + log_prob.ndim))
+    means = jnp.mean(jnp.stack(elements), axis=range(1, 1 + log_prob.ndim))
     metrics = dict(zip(per_element, means, strict=True))
     metrics["loss"] = (
         metrics["policy_loss"]
@@ -310,6 +315,16 @@ def _loss(
         - hyperparameters["entropy_coefficient"] * metrics["entropy"]
     )
     return metrics["loss"], metrics
+
+
+def _default_losses(hyperparameters: Mapping[str, Array]) -> dict[str, Callable[..., Array]]:
+    value_clip = hyperparameters.get("value_clip_epsilon")
+    return {
+        "loss": partial(clipped_surrogate, clip_epsilon=hyperparameters["clip_epsilon"]),
+        "value_loss": partial(clipped_value_loss, clip_epsilon=value_clip)
+        if value_clip is not None
+        else lambda value, old_value, target: squared_loss(value, target),
+    }
 
 
 def _explained_variance(value: Array, target: Array, mean: Any) -> Array:
@@ -320,21 +335,3 @@ def _explained_variance(value: Array, target: Array, mean: Any) -> Array:
 
 def _mean(tree: PyTree, *, axis_name: str | None) -> PyTree:
     return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
-
-
-def _check_counts(**counts: int | None) -> None:
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {count}.")
-
-
-def _check_fractions(**fractions: float) -> None:
-    for name, fraction in fractions.items():
-        if not 0.0 <= fraction <= 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1], got {fraction}.")
-
-
-def _check_widths(**widths: float | None) -> None:
-    for name, width in widths.items():
-        if width is not None and width <= 0.0:
-            raise ValueError(f"`{name}` must be positive, got {width}; try 0.2.")

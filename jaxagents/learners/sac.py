@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners.checks import check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import carry_over, descend, init_optimizer
 from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
+from jaxagents.learners.slots import Numbers, numbers_of, with_numbers
 from jaxagents.losses.q import sac_actor_loss, sac_critic_loss, sac_temperature_loss, soft_q_target
 from jaxagents.ops.returns import n_step_transition
 from jaxagents.policies.actor_critic import act
@@ -43,6 +45,7 @@ class SACState:
         log_temperature: float32 `[]`.
         opt_states: one for each of `policy`, `critic` and `temperature`.
         hyperparameters: float32 arrays.
+        slots: floats of the losses, by slot.
     """
 
     params: Params
@@ -51,6 +54,7 @@ class SACState:
     log_temperature: Array
     opt_states: dict[str, optax.OptState]
     hyperparameters: dict[str, Array]
+    slots: dict[str, Numbers]
 
 
 def make_sac(
@@ -65,6 +69,9 @@ def make_sac(
     target_update_rate: float = 0.005,
     target_entropy: float | None = None,
     initial_temperature: float = 1.0,
+    critic_loss: Callable[..., Array] = sac_critic_loss,
+    actor_loss: Callable[..., Array] = sac_actor_loss,
+    target: Callable[..., Array] = soft_q_target,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes soft actor-critic over `Sample` batches; the length of their sequences is the `n` of the n-step targets.
@@ -85,6 +92,9 @@ def make_sac(
         target_entropy: in nats, of the action in its own units; null takes `D (log((high - low) / 2) - 1)` for D
             action dimensions, which is the paper's `-D` for actions in `[-1, 1]`.
         initial_temperature: positive.
+        critic_loss: `(q [2, B], target [B]) -> [B]`.
+        actor_loss: `(q [2, B], log_prob [B], temperature) -> [B]`.
+        target: `(reward, discount, next_q [2, B], next_log_prob, temperature) -> [B]`.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -100,15 +110,10 @@ def make_sac(
         the entropy of the steps between.
     """
     _check_arguments(policy, action_space, discount, target_update_rate, initial_temperature)
-    if target_entropy is None:
-        action_dim = math.prod(action_space.shape)
-        target_entropy = action_dim * (math.log(0.5 * (action_space.high - action_space.low)) - 1.0)
+    target_entropy = _entropy_of_paper(action_space) if target_entropy is None else target_entropy
+    slots = {"critic_loss": critic_loss, "actor_loss": actor_loss, "target": target}
     optimizers = {"policy": policy_optimizer, "critic": q_optimizer, "temperature": temperature_optimizer}
-    hyperparameters = {
-        "discount": discount,
-        "target_update_rate": target_update_rate,
-        "target_entropy": target_entropy,
-    }
+    hyperparameters = {"discount": discount, "target_update_rate": target_update_rate, "target_entropy": target_entropy}
 
     def init(key: Array, start: SACState | Params | None = None) -> SACState:
         policy_key, critic_key = jax.random.split(key)
@@ -124,6 +129,7 @@ def make_sac(
             log_temperature=log_temperature,
             opt_states={name: init_optimizer(optimizer, trained[name]) for name, optimizer in optimizers.items()},
             hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
+            slots=numbers_of(slots),
         )
         return _go_on(state, start) if isinstance(start, SACState) else state
 
@@ -132,7 +138,8 @@ def make_sac(
     def update(state: SACState, key: Array, batch: Sample) -> tuple[SACState, Metrics]:
         next_key, key = jax.random.split(key)
         temperature = jnp.exp(state.log_temperature)
-        target = _target(sample_actions, twin_q, state, temperature, next_key, batch)
+        bound = with_numbers(slots, state.slots)
+        targets = _targets(sample_actions, twin_q, bound["target"], state, temperature, next_key, batch)
         opt_states = {}
 
         def step(name: str, params: Params, loss: Callable[[Params], tuple[Array, Any]]) -> tuple[Params, Any]:
@@ -143,17 +150,17 @@ def make_sac(
             return params, auxiliary
 
         critic, (critic_metrics, priority) = step(
-            "critic", state.critic, lambda critic: _critic_loss(twin_q, critic, batch, target)
+            "critic", state.critic, lambda critic: _critic_loss(twin_q, bound["critic_loss"], critic, batch, targets)
         )
         params, (policy_metrics, log_prob) = step(
             "policy",
             state.params,
-            lambda params: _policy_loss(sample_actions, twin_q, params, critic, temperature, key, batch),
+            partial(_policy_loss, sample_actions, twin_q, bound["actor_loss"], critic, temperature, key, batch),
         )
         log_temperature, _ = step(
             "temperature",
             state.log_temperature,
-            lambda log_temperature: _temperature_loss(log_temperature, log_prob, state.hyperparameters),
+            partial(_temperature_loss, log_prob, state.hyperparameters),
         )
         new_state = state.replace(
             params=params,
@@ -225,6 +232,10 @@ def make_agent(
     )
 
 
+def _entropy_of_paper(action_space: Box) -> float:
+    return math.prod(action_space.shape) * (math.log(0.5 * (action_space.high - action_space.low)) - 1.0)
+
+
 def _go_on(state: SACState, earlier: SACState) -> SACState:
     """Returns a new state with what an earlier one has learned."""
     return state.replace(
@@ -238,12 +249,8 @@ def _go_on(state: SACState, earlier: SACState) -> SACState:
 def _check_arguments(
     policy: Policy, action_space: Box, discount: float, target_update_rate: float, initial_temperature: float
 ) -> None:
-    for name, value in (("discount", discount), ("target_update_rate", target_update_rate)):
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1], got {value}.")
-    for name, value in (("initial_temperature", initial_temperature), ("target_update_rate", target_update_rate)):
-        if value <= 0.0:
-            raise ValueError(f"`{name}` must be positive, got {value}.")
+    check_fractions(discount=discount, target_update_rate=target_update_rate)
+    check_positive(initial_temperature=initial_temperature, target_update_rate=target_update_rate)
     if not isinstance(action_space, Box) or not math.isfinite(action_space.high - action_space.low):
         raise ValueError(f"`action_space` must be a bounded Box, got {action_space}; try `make_dqn`.")
     if jax.tree.leaves(policy.initial_carry((1,))):
@@ -251,30 +258,31 @@ def _check_arguments(
 
 
 def _critic_loss(
-    twin_q: QFunction, critic: Params, batch: Sample, target: Array
+    twin_q: QFunction, critic_loss: Callable[..., Array], critic: Params, batch: Sample, target: Array
 ) -> tuple[Array, tuple[dict[str, Array], Array]]:
     q = twin_q.apply(critic, first_step(batch.transition.observation), first_step(batch.transition.action))
-    loss = jnp.mean(batch.weight * sac_critic_loss(q, target))
+    loss = jnp.mean(batch.weight * critic_loss(q, target))
     return loss, ({"critic_loss": loss, "q": jnp.mean(q)}, jnp.mean(jnp.abs(q - target[None]), axis=0))
 
 
 def _policy_loss(
     sample_actions: Callable[..., tuple[Array, Array]],
     twin_q: QFunction,
-    params: Params,
+    actor_loss: Callable[..., Array],
     critic: Params,
     temperature: Array,
     key: Array,
     batch: Sample,
+    params: Params,
 ) -> tuple[Array, tuple[dict[str, Array], Array]]:
     observation = first_step(batch.transition.observation)
     action, log_prob = sample_actions(params, key, observation)
-    loss = jnp.mean(sac_actor_loss(twin_q.apply(critic, observation, action), log_prob, temperature))
+    loss = jnp.mean(actor_loss(twin_q.apply(critic, observation, action), log_prob, temperature))
     return loss, ({"policy_loss": loss, "entropy": -jnp.mean(log_prob)}, log_prob)
 
 
 def _temperature_loss(
-    log_temperature: Array, log_prob: Array, hyperparameters: dict[str, Array]
+    log_prob: Array, hyperparameters: dict[str, Array], log_temperature: Array
 ) -> tuple[Array, tuple[()]]:
     return jnp.mean(sac_temperature_loss(log_temperature, log_prob, hyperparameters["target_entropy"])), ()
 
@@ -292,9 +300,10 @@ def _sample_actions(
     return action, distribution.log_prob(action)
 
 
-def _target(
+def _targets(
     sample_actions: Callable[..., tuple[Array, Array]],
     twin_q: QFunction,
+    target: Callable[..., Array],
     state: SACState,
     temperature: Array,
     key: Array,
@@ -308,4 +317,4 @@ def _target(
     next_observation = gather_step(transition.next_observation, index)
     next_action, next_log_prob = sample_actions(state.params, key, next_observation)
     next_q = twin_q.apply(state.target_critic, next_observation, next_action)
-    return soft_q_target(reward, discount, next_q, next_log_prob, temperature)
+    return target(reward, discount, next_q, next_log_prob, temperature)

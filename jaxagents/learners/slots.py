@@ -22,12 +22,18 @@ def numbers_of(slots: Mapping[str, Slot]) -> dict[str, Numbers]:
 
     Only a `functools.partial` has keywords, be it the slot or what a `Remembering` applies.
     """
+    slots = {name: slot for name, slot in slots.items() if slot is not None}
     functions = {name: slot.apply if isinstance(slot, Remembering) else slot for name, slot in slots.items()}
     return {
         name: {key: _to_array(value) for key, value in function.keywords.items() if _is_number(value)}
         for name, function in functions.items()
         if isinstance(function, partial)
     }
+
+
+def with_numbers(slots: Mapping[str, Slot], numbers: Mapping[str, Numbers]) -> dict[str, Callable[..., Any]]:
+    """Returns slots without memory that take the numbers of a state, by name; those that are None are left out."""
+    return {name: partial(slot, **numbers.get(name, {})) for name, slot in slots.items() if slot is not None}
 
 
 def memory_of(slots: Mapping[str, Slot], num_updates: int) -> dict[str, PyTree]:

@@ -13,7 +13,6 @@ from jaxagents.learners.agents import mean_over_living, team_state
 from jaxagents.learners.dqn import discount_per_step, make_dqn
 from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
 from jaxagents.losses.q import mask_q, select_action
-from jaxagents.losses.value import huber_loss
 from jaxagents.ops.returns import n_step_transition
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
 from jaxagents.types import Agent, Array, Environment, Learner, Params, PyTree, Sample
@@ -56,7 +55,7 @@ def make_value_decomposition(
         Sunehag et al. (2018), equation 2; Rashid et al. (2018), equation 6; double Q-learning as in the latter's code.
     """
     team = make_team(q_function, mixer, num_agents, observation_space)
-    return make_dqn(team, optimizer, loss=partial(_loss, q_function, mixer, num_agents), **options)
+    return make_dqn(team, optimizer, objective=partial(_loss, q_function, mixer, num_agents), **options)
 
 
 def make_team(q_function: QFunction, mixer: nn.Module, num_agents: int, observation_space: PyTree) -> QFunction:
@@ -150,21 +149,23 @@ def _loss(
     q_function: QFunction,
     mixer: nn.Module,
     num_agents: int,
-    double: bool,
     network: Params,
     target_network: Params,
     batch: Sample,
-    hyperparameters: dict[str, Array],
+    *,
+    discount: Array,
+    loss: Callable[..., Array],
+    double: bool,
 ) -> tuple[Array, tuple[dict[str, Array], Array]]:
     transition = batch.transition
     if transition.reward.shape[2:] != (num_agents,):
         raise ValueError(f"`reward` must be [n, B, {num_agents}] for the mixer, got {transition.reward.shape}.")
     agent_mask = transition.extras.get("agent_mask")
-    reward, discount, index = n_step_transition(
+    reward, bootstrap_discount, index = n_step_transition(
         mean_over_living(transition.reward, agent_mask),
         transition.terminated,
         transition.truncated,
-        discount=discount_per_step(transition, hyperparameters["discount"]),
+        discount=discount_per_step(transition, discount),
     )
     observation, next_observation = first_step(transition.observation), gather_step(transition.next_observation, index)
     next_q = q_function.apply(target_network["agents"], next_observation)
@@ -179,8 +180,8 @@ def _loss(
     team_q = mix(network, q, first_step(agent_mask), observation)
     next_alive = gather_step(transition.extras.get("next_agent_mask"), index)
     next_team_q = mix(target_network, select_action(next_q, next_action), next_alive, next_observation)
-    error = jax.lax.stop_gradient(reward + discount * next_team_q) - team_q
-    losses = huber_loss(error, jnp.zeros_like(error), delta=hyperparameters["huber_delta"])
-    loss = jnp.mean(batch.weight * losses)
-    metrics = {"loss": loss, "absolute_error": jnp.mean(jnp.abs(error)), "q": jnp.mean(team_q)}
-    return loss, (metrics, jnp.abs(error))
+    target = jax.lax.stop_gradient(reward + bootstrap_discount * next_team_q)
+    error = target - team_q
+    total = jnp.mean(batch.weight * loss(team_q, target))
+    metrics = {"loss": total, "absolute_error": jnp.mean(jnp.abs(error)), "q": jnp.mean(team_q)}
+    return total, (metrics, jnp.abs(error))

@@ -24,6 +24,22 @@ def mask_q(q: Array, action_mask: Array | None) -> Array:
     return q if action_mask is None else jnp.where(action_mask, q, jnp.finfo(q.dtype).min)
 
 
+def q_target(
+    reward: Array, discount: Array, next_q: Array, next_q_selector: Array, *, next_action_mask: Array | None = None
+) -> Array:
+    """Computes `reward + discount max_a next_q(a)`; arguments are those of `double_q_target`."""
+    del next_q_selector
+    return double_q_target(reward, discount, next_q, next_q, next_action_mask=next_action_mask)
+
+
+def double_q_target(
+    reward: Array, discount: Array, next_q: Array, next_q_selector: Array, *, next_action_mask: Array | None = None
+) -> Array:
+    """Computes `reward + discount next_q(argmax_a next_q_selector(a))`, see `double_q_learning_error`."""
+    next_action = jnp.argmax(mask_q(next_q_selector, next_action_mask), axis=-1)
+    return reward + discount * select_action(next_q, next_action)
+
+
 def q_learning_error(
     q: Array, action: Array, reward: Array, discount: Array, next_q: Array, *, next_action_mask: Array | None = None
 ) -> Array:
@@ -73,8 +89,7 @@ def double_q_learning_error(
     References:
         Van Hasselt, Guez and Silver (2016), equation 4.
     """
-    next_action = jnp.argmax(mask_q(next_q_selector, next_action_mask), axis=-1)
-    target = reward + discount * select_action(next_q, next_action)
+    target = double_q_target(reward, discount, next_q, next_q_selector, next_action_mask=next_action_mask)
     return jax.lax.stop_gradient(target) - select_action(q, action)
 
 

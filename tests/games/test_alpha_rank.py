@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from open_spiel.python.egt import alpharank
 
-from jaxagents.games.alpha_rank import alpha_rank, alpha_rank_marginals
+from jaxagents.games.alpha_rank import alpha_rank
 from jaxagents.games.normal_form import pad_payoffs
 
 
@@ -51,4 +51,3 @@ def test_strong_selection_does_not_overflow():
     payoffs = jnp.array([[[0.0, 0.0], [1e4, 1e4]], [[0.0, 1.0], [0.0, 1.0]]])
     joint = alpha_rank(payoffs, intensity=100.0)
     np.testing.assert_allclose(joint, [[0.0, 0.0], [0.0, 1.0]], atol=1e-6)
-    np.testing.assert_allclose(alpha_rank_marginals(payoffs)[:, 1], [0.99, 0.99], atol=0.02)

@@ -12,7 +12,9 @@ from jaxagents.environments.tmaze import make_environment as make_tmaze
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.tokenizers import byte_level, train_sentencepiece
+from jaxagents.networks.transformer import Transformer
 from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.language_model import make_language_model
 
 KEY = jax.random.key(5)
 GROUPS = jnp.arange(3)
@@ -90,6 +92,16 @@ def test_an_episode_is_well_formed(played, lake):
     np.testing.assert_array_equal(episode.fingerprint[::2, 0], episode.fingerprint[1::2, 0])
     np.testing.assert_array_equal(episode.group, [0, 0, 1, 1, 2, 2])
     assert not np.asarray(episode.action_mask & ~episode.token_mask).any()
+
+
+def test_models_with_stacked_layers_read_prompts_in_their_own_rows(lake, speak, params_of):
+    # The cache of such a model has the axis of rows second.
+    network = partial(Transformer, num_layers=2, features=16, num_heads=2, scan_layers=True)
+    policy = speak(lake, context_turns=1, model=partial(make_language_model, network=network))
+    params = params_of(policy)
+    all_at_once, two_rows = play(lake, policy, params), play(lake, policy, params, num_rows=2)
+    require_parity(policy, params, all_at_once)
+    np.testing.assert_array_equal(all_at_once.tokens, two_rows.tokens)
 
 
 def test_thoughts_are_closed_once(lake, speak, params_of):

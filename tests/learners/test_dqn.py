@@ -1,5 +1,7 @@
 """DQN on a corridor whose action values are known."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,6 +93,22 @@ def updated(transition, *, weight=1.0, target=None, extras=None, **options):
     state = state.replace(target_network=NETWORK if target is None else target)
     transition = transition.replace(extras=extras or {})
     return learner.update(state, KEY, weighted(transition, weight))
+
+
+def test_loss_and_target_are_slots_whose_numbers_are_arrays():
+    """Half of half the square of the error to the reward alone, 3, goes half of the way there from 1."""
+
+    def scaled(value, target, *, scale):
+        return 0.5 * scale * jnp.square(value - target)
+
+    def no_bootstrap(reward, discount, next_q, next_q_selector, *, next_action_mask):
+        return reward
+
+    learner = make_dqn(TABLE, optax.sgd(1.0), loss=partial(scaled, scale=0.5), target=no_bootstrap)
+    state = learner.init(KEY, {"network": NETWORK})
+    assert float(state.slots["loss"]["scale"]) == 0.5
+    state, _ = learner.update(state, KEY, weighted(one_step([0], [1], [3.0], [0], [0], [1])))
+    np.testing.assert_allclose(state.network, NETWORK.at[0, 1].set(2.0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

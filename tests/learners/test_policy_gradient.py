@@ -278,7 +278,7 @@ def test_minibatches_are_of_whole_episodes_and_the_same_on_two_devices(markov):
 
 def test_settings_out_of_range_are_refused(markov):
     policy, params, episode = markov
-    with pytest.raises(ValueError, match="`num_epochs` must be a positive number, got 0"):
+    with pytest.raises(ValueError, match="`num_epochs` must be at least 1, got 0"):
         learner_of(policy, num_epochs=0)
     with pytest.raises(ValueError, match="`num_minibatches` must divide .* got 3"):
         step(learner_of(policy, num_minibatches=3), params, episode)

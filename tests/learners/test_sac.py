@@ -1,6 +1,7 @@
 """SAC on problems with one step, whose best action is known, and on targets worked out by hand."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -158,6 +159,24 @@ def test_temperature_moves_the_entropy_to_its_target(target_entropy, sign):
     learner = make_linear(target_entropy=target_entropy)
     state, _ = learner.update(learner.init(KEY), KEY, sample([0.0], [1], [0]))
     assert sign * float(state.log_temperature) > 0.0
+
+
+def test_losses_and_targets_are_slots_whose_numbers_are_arrays():
+    """Critics say 5 and 7 of the action; of the target 9, absolute errors times 3 are 18."""
+
+    def absolute(q, target, *, scale):
+        return scale * jnp.sum(jnp.abs(q - target[None]), axis=0)
+
+    learner = make_linear(
+        critic_loss=partial(absolute, scale=3.0),
+        actor_loss=lambda q, log_prob, temperature: q[0],  # Upside down: the policy avoids what is valued.
+        target=lambda reward, discount, next_q, next_log_prob, temperature: reward + 8.0,
+    )
+    before = learner.init(KEY)
+    after, metrics = learner.update(before, KEY, sample([1.0], [0], [0]))
+    np.testing.assert_allclose(metrics["critic_loss"], 18.0, rtol=1e-6)
+    assert float(before.slots["critic_loss"]["scale"]) == 3.0
+    assert float(after.params) < float(before.params)
 
 
 def test_weights_scale_the_critic_loss():

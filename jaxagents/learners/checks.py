@@ -1,0 +1,22 @@
+"""Refusals of numbers that are out of their range."""
+
+
+def check_counts(**counts: int | None) -> None:
+    """Refuses counts below 1; None is not looked at."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+
+
+def check_fractions(**fractions: float) -> None:
+    """Refuses numbers outside of [0, 1]."""
+    for name, fraction in fractions.items():
+        if not 0.0 <= fraction <= 1.0:
+            raise ValueError(f"`{name}` must be in [0, 1], got {fraction}.")
+
+
+def check_positive(**numbers: float | None) -> None:
+    """Refuses numbers that are not above 0; None is not looked at."""
+    for name, number in numbers.items():
+        if number is not None and number <= 0.0:
+            raise ValueError(f"`{name}` must be positive, got {number}.")
