@@ -11,6 +11,7 @@ from flax import struct
 from jaxagents.language.generate import Generation, Sampling, decode
 from jaxagents.language.slots import Part, Turn, join_parts, render_observations, render_prompt_words, script_parts
 from jaxagents.ops.rows import where_rows
+from jaxagents.policies.contexts import attention_mask
 from jaxagents.types import Array, LanguagePolicy, Layout, Params, PyTree
 
 
@@ -22,14 +23,16 @@ class Conversation:
         cache: keys and values `[B, W]`: the prompt, then a ring of one block per turn of the context, then, where asked
             for, room for one more observation.
         present: bool `[B, W]`, entries that belong to the conversation of the row.
-        owner: int32 `[B, W]`, agent whose context an entry belongs to; the prompt belongs to all.
+        agent: int32 `[B, W]`, whose context an entry belongs to; the prompt belongs to all.
+        turn: int32 `[W]`, the value of the cursor when an entry was written, -1 for the prompt.
         position: int32 `[B, N]`, of the next token of every agent.
         cursor: int32, turns so far; says which block of the ring is written.
     """
 
     cache: PyTree
     present: Array
-    owner: Array
+    agent: Array
+    turn: Array
     position: Array
     cursor: Array
 
@@ -51,7 +54,8 @@ def begin_conversation(
     return Conversation(
         cache=policy.model.init_cache(num_rows, width),
         present=jnp.zeros((num_rows, width), bool),
-        owner=jnp.zeros((num_rows, width), jnp.int32),
+        agent=jnp.zeros((num_rows, width), jnp.int32),
+        turn=jnp.full(width, -1, jnp.int32),
         position=jnp.zeros((num_rows, num_agents), jnp.int32),
         cursor=jnp.int32(0),
     )
@@ -82,7 +86,7 @@ def read_prompts(
     read, _ = _extend(policy, params, nothing, jnp.ones_like(present), tokens, mask, jnp.int32(0))
 
     return talk.replace(
-        cache=jax.tree.map(partial(where_rows, fresh), read.cache, talk.cache),
+        cache=_where_rows_of_cache(policy, fresh, read.cache, talk.cache),
         present=where_rows(fresh, read.present, present),
         position=jnp.where(fresh[:, None], read.position[:, None], talk.position),
     )
@@ -125,24 +129,26 @@ def answer(
     live = jnp.ones(num_rows, bool) if live is None else live
     tokens, mask = render_observations(policy, observation)
     parts = [Part(tokens=tokens, mask=mask & live[:, None])]
-    work, own, hidden = _read(policy, params, talk, player, parts[0], start, layout.slot)
+    work, own, hidden = _read(
+        policy, params, talk, player, parts[0], start, layout.slot, context_turns=layout.context_turns
+    )
     first_position = work.position - jnp.sum(parts[0].mask, axis=1)
     observed, free = work, live if forced is None else live & (forced[:, 0] < 0)
-    extend, say = partial(_extend, policy, params), partial(_decode, policy, params, sampling, free)
+    extend, decode_part = partial(_extend, policy, params), partial(_decode, policy, params, sampling, free)
     index = start + layout.observation
     if layout.thought:
-        work, said = say(work, own, hidden, index, keys[:, 0], stop="act", max_new_tokens=layout.thought)
-        parts.append(_said(said, thought=True))
+        work, output = decode_part(work, own, hidden, index, keys[:, 0], stop="act", max_new_tokens=layout.thought)
+        parts.append(_to_part(output, thought=True))
         # A thought that ran out of its budget is closed for it.
         act = jnp.full((num_rows, 1), marks["act"], jnp.int32)
-        parts.append(Part(tokens=act, mask=(free & ~said.stopped)[:, None]))
+        parts.append(Part(tokens=act, mask=(free & ~output.stopped)[:, None]))
         work, closed = extend(work, own, act, parts[-1].mask, index + layout.thought)
-        hidden = jnp.where(said.stopped[:, None], said.hidden, closed)
+        hidden = jnp.where(output.stopped[:, None], output.hidden, closed)
         index = index + layout.thought + 1
-    work, said = say(
+    work, output = decode_part(
         work, own, hidden, index, keys[:, 1], stop="end", max_new_tokens=layout.action, write_last=ring > 1 or spare > 0
     )
-    parts.append(_said(said, thought=False))
+    parts.append(_to_part(output, thought=False))
     turn = join_parts(parts, first_position)
     if forced is not None:
         work, turn = _force(policy, params, observed, own, work, turn, forced, live & ~free, start)
@@ -171,7 +177,8 @@ def value_successors(policy: LanguagePolicy, params: Params, talk: Conversation,
     block = ring if spare else talk.cursor % ring
     tokens, mask = render_observations(policy, observation)
     part = Part(tokens=tokens, mask=mask)
-    _, _, hidden = _read(policy, params, talk, player, part, layout.prompt + block * layout.slot, spare or layout.slot)
+    start, seen = layout.prompt + block * layout.slot, layout.context_turns + (1 if spare else 0)
+    _, _, hidden = _read(policy, params, talk, player, part, start, spare or layout.slot, context_turns=seen)
     return policy.model.value(params, hidden)
 
 
@@ -242,17 +249,39 @@ def make_answer(policy: LanguagePolicy, num_words: int) -> Callable[..., tuple[A
     return answer_once
 
 
+def _where_rows_of_cache(policy: LanguagePolicy, condition: Array, when_true: PyTree, when_false: PyTree) -> PyTree:
+    """Takes rows of one cache or the other; the axis of rows is the one that grows with their number."""
+    one, two = (jax.eval_shape(partial(policy.model.init_cache, num_rows, 1)) for num_rows in (1, 2))
+
+    def choose(one: Array, two: Array, new: Array, old: Array) -> Array:
+        axis = next(i for i, sizes in enumerate(zip(one.shape, two.shape)) if sizes[0] != sizes[1])
+        rows = where_rows(condition, jnp.moveaxis(new, axis, 0), jnp.moveaxis(old, axis, 0))
+        return jnp.moveaxis(rows, 0, axis)
+
+    return jax.tree.map(choose, one, two, when_true, when_false)
+
+
 def _blocks(layout: Layout, talk: Conversation) -> tuple[int, int]:
     """Returns the blocks of the ring, and the tokens of room behind it."""
     return divmod(talk.present.shape[1] - layout.prompt, layout.slot)
 
 
 def _read(
-    policy: LanguagePolicy, params: Params, talk: Conversation, player: Array, part: Part, start: Array, size: int
+    policy: LanguagePolicy,
+    params: Params,
+    talk: Conversation,
+    player: Array,
+    part: Part,
+    start: Array,
+    size: int,
+    *,
+    context_turns: int,
 ) -> tuple[Conversation, Array, Array]:
     """Reads an observation into a block; returns who reads on, bool `[B, W]` what is its own, and its hidden state."""
     talk, first_position = _open_block(talk, player, start, size)
-    own = (talk.owner == player[:, None]) | (jnp.arange(talk.owner.shape[1]) < policy.layout.prompt)[None]
+    everything = jnp.ones_like(talk.present)
+    query, key = (talk.cursor[None, None], player[:, None]), (talk.turn[None], talk.agent, everything)
+    own = attention_mask(query, key, context_turns=context_turns)[:, 0]
     work = talk.replace(position=first_position)
     work, hidden = _extend(policy, params, work, own, part.tokens, part.mask, start)
     return work, own, hidden
@@ -263,7 +292,8 @@ def _open_block(talk: Conversation, player: Array, start: Array, size: int) -> t
     shape = (player.shape[0], size)
     talk = talk.replace(
         present=jax.lax.dynamic_update_slice(talk.present, jnp.zeros(shape, bool), (0, start)),
-        owner=jax.lax.dynamic_update_slice(talk.owner, jnp.broadcast_to(player[:, None], shape), (0, start)),
+        agent=jax.lax.dynamic_update_slice(talk.agent, jnp.broadcast_to(player[:, None], shape), (0, start)),
+        turn=jax.lax.dynamic_update_slice(talk.turn, jnp.broadcast_to(talk.cursor, (size,)), (start,)),
     )
     return talk, jnp.take_along_axis(talk.position, player[:, None], axis=1)[:, 0]
 
@@ -307,7 +337,7 @@ def _decode(
     max_new_tokens: int,
     write_last: bool = True,
 ) -> tuple[Conversation, Generation]:
-    cache, said = decode(
+    cache, output = decode(
         policy.model,
         params,
         talk.cache,
@@ -322,8 +352,8 @@ def _decode(
         stop_ids=(policy.tokenizer.marks[stop],),
         write_last=write_last,
     )
-    present = jax.lax.dynamic_update_slice(talk.present, said.mask, (0, index))
-    return talk.replace(cache=cache, present=present, position=talk.position + jnp.sum(said.mask, axis=1)), said
+    present = jax.lax.dynamic_update_slice(talk.present, output.mask, (0, index))
+    return talk.replace(cache=cache, present=present, position=talk.position + jnp.sum(output.mask, axis=1)), output
 
 
 def _force(
@@ -337,7 +367,7 @@ def _force(
     rows: Array,
     start: Array,
 ) -> tuple[Conversation, Turn]:
-    """Puts given words in the place of what rows would say; all rows read again what was said in this turn."""
+    """Puts given words in the place of what rows would say; all rows read again what was output in this turn."""
     begin = policy.layout.observation
     parts = script_parts(policy, action)
     tokens, mask = (jnp.concatenate([getattr(part, name) for part in parts], axis=1) for name in ("tokens", "mask"))
@@ -355,11 +385,11 @@ def _force(
     return jax.lax.cond(jnp.any(rows), read_again, lambda: work), turn
 
 
-def _said(said: Generation, *, thought: bool) -> Part:
+def _to_part(output: Generation, *, thought: bool) -> Part:
     return Part(
-        tokens=said.tokens,
-        mask=said.mask,
-        log_prob=said.log_prob,
-        sampling_log_prob=said.sampling_log_prob,
+        tokens=output.tokens,
+        mask=output.mask,
+        log_prob=output.log_prob,
+        sampling_log_prob=output.sampling_log_prob,
         thought=thought,
     )
