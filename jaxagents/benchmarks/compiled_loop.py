@@ -160,4 +160,4 @@ def _make_parts(
 def _describe(episode: Episode) -> dict[str, Array]:
     """Computes what `Loop.update` tells."""
     counts = {"turns": episode.valid, "tokens": episode.token_mask, "sampled_tokens": episode.action_mask}
-    return {f"{name}_per_episode": jnp.mean(jnp.sum(mask, axis=1, dtype=jnp.float32)) for name, mask in counts.items()}
+    return {f"{name}_per_episode": jnp.sum(mask, dtype=jnp.float32) / len(mask) for name, mask in counts.items()}

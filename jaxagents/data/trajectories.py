@@ -174,7 +174,7 @@ def from_episodes(
             id=f"{id_prefix}-{b}",
             world=world,
             turns=turns,
-            prompt=tokenizer.decode(row.tokens[row.token_mask & (row.turn < 0)].tolist()),
+            prompt=tokenizer.decode(row.prompt_tokens[row.prompt_mask].tolist()),
             level=level,
             task=jax.tree.map(lambda leaf: leaf.tolist(), serialization.to_state_dict(row.task)),
             agents=tuple(agents),
@@ -196,16 +196,17 @@ def _turns_of(row: Episode, tokenizer: Tokenizer) -> tuple[Turn, ...]:
     """Returns the turns of one episode: those that took place, one for every agent that has tokens in them."""
 
     def make_turn(turn: int, agent: int) -> Turn:
-        here = row.token_mask & (row.turn == turn) & (row.agent == agent)
+        here = row.token_mask[turn] & (row.agent[turn] == agent)
+        tokens, sampled = row.tokens[turn], row.action_mask[turn]
 
         def decode(mask: np.ndarray) -> str:
-            return tokenizer.decode(row.tokens[here & mask].tolist())
+            return tokenizer.decode(tokens[here & mask].tolist())
 
-        thought = row.action_mask & row.thought_mask
+        thought = sampled & row.thought_mask[turn]
         return Turn(
             turn=turn,
-            observation=decode(~row.action_mask),
-            action=decode(row.action_mask & ~thought),
+            observation=decode(~sampled),
+            action=decode(sampled & ~thought),
             agent=agent,
             thought=decode(thought) if np.any(here & thought) else None,
             reward=float(row.reward[turn]),
@@ -213,15 +214,15 @@ def _turns_of(row: Episode, tokenizer: Tokenizer) -> tuple[Turn, ...]:
             terminated=bool(row.terminated[turn]),
             truncated=bool(row.truncated[turn]),
             fingerprint=int(row.fingerprint[turn]),
-            tokens=tuple(row.tokens[here].tolist()),
-            sampled=tuple(row.action_mask[here].tolist()),
-            behavior_log_prob=tuple(row.behavior_log_prob[here].tolist()),
+            tokens=tuple(tokens[here].tolist()),
+            sampled=tuple(sampled[here].tolist()),
+            behavior_log_prob=tuple(row.behavior_log_prob[turn][here].tolist()),
         )
 
     return tuple(
         make_turn(int(turn), int(agent))
         for turn in np.flatnonzero(row.valid)
-        for agent in np.unique(row.agent[row.token_mask & (row.turn == turn)])
+        for agent in np.unique(row.agent[turn][row.token_mask[turn]])
     )
 
 

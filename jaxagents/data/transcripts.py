@@ -64,22 +64,23 @@ def make_transcript_collector(
 
 
 def packed_episodes(packed: PackedBatch) -> Episode:
-    """Returns packed rows `[B, L]` as episodes of one turn, in which every transcript is an agent with its own context.
+    """Returns packed rows `[B, L]` as episodes of one turn of L tokens; every transcript is an agent of its own.
 
     A row succeeded where its transcripts did. Tokens of positive weight count as sampled; the weights are
     `loss_weight`.
     """
     num_rows, length = packed.tokens.shape
-    turn, log_prob = jnp.zeros((num_rows, length), jnp.int32), jnp.zeros((num_rows, length), jnp.float32)
+    nothing, log_prob = jnp.zeros((num_rows, 0), jnp.int32), jnp.zeros((num_rows, 1, length), jnp.float32)
     happened, never = jnp.ones((num_rows, 1), bool), jnp.zeros((num_rows, 1), bool)
     return Episode(
-        tokens=packed.tokens,
-        token_mask=packed.token_mask,
-        action_mask=packed.loss_weight > 0.0,
-        thought_mask=packed.thought_mask,
-        position=packed.positions,
-        turn=turn,
-        agent=packed.segment,
+        prompt_tokens=nothing,
+        prompt_mask=nothing.astype(bool),
+        tokens=packed.tokens[:, None],
+        token_mask=packed.token_mask[:, None],
+        action_mask=packed.loss_weight[:, None] > 0.0,
+        thought_mask=packed.thought_mask[:, None],
+        position=packed.positions[:, None],
+        agent=packed.segment[:, None],
         behavior_log_prob=log_prob,
         sampling_log_prob=log_prob,
         reward=jnp.zeros((num_rows, 1), jnp.float32),
@@ -90,6 +91,6 @@ def packed_episodes(packed: PackedBatch) -> Episode:
         fingerprint=jnp.zeros((num_rows, 1), jnp.uint32),
         success=packed.success,
         group=jnp.arange(num_rows, dtype=jnp.int32),
-        loss_weight=packed.loss_weight,
+        loss_weight=packed.loss_weight[:, None],
         layout=Layout(prompt=0, observation=1, thought=0, action=length - 1, num_turns=1, context_turns=1),
     )

@@ -10,7 +10,7 @@ from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.ops.checks import require_positive
-from jaxagents.ops.episodes import acting_turns
+from jaxagents.ops.episodes import acting_seats, seat_returns
 from jaxagents.ops.group_metrics import group_metrics, majority_success, pass_at_k
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import (
@@ -19,6 +19,7 @@ from jaxagents.types import (
     Collector,
     Environment,
     Episode,
+    EpisodeView,
     LanguagePolicy,
     Mean,
     Metrics,
@@ -41,7 +42,7 @@ def make_dialogue_collector(
     level: int | Sequence[int] | None = None,
     task_source: Callable[..., TaskSource] | None = None,
     max_turns: int | Sequence[int] | None = None,
-    group_filter: Callable[[Episode], Array] | None = None,
+    dynamic_sampling: Callable[[EpisodeView], Array] | None = None,
     max_rounds: int = 1,
     partner: bool = False,
     axis_name: str | None = None,
@@ -62,8 +63,9 @@ def make_dialogue_collector(
         task_source: `(*, level, num_levels) -> TaskSource` of the tasks, see `language.tasks`; None for fresh ones.
         max_turns: turns after which episodes are cut, at most those of the layout; a list is gone through in turn from
             group to group; None for those of the layout.
-        group_filter: `(episode) -> keep bool [B]`, the same within a group; groups that it drops are replaced by kept
-            ones of further rounds of fresh tasks, while there are rounds left (dynamic sampling of DAPO).
+        dynamic_sampling: `(view) -> keep bool [B]`, the same within a group, as of `ops.group_filters`, by the rewards
+            of the world. Groups that it drops are replaced by kept ones of further rounds of fresh tasks, while there
+            are rounds left; those that are left over then count nowhere (`Episode.keep`).
         max_rounds: of episodes per batch, the first one included; 1 never resamples.
         partner: the policy with other parameters takes all seats but one, see `make_dialogue`; the parameters to act
             with are then a pair, as of `learners.partners`. Without it, the policy takes all seats.
@@ -79,8 +81,8 @@ def make_dialogue_collector(
     for name, count in (("num_groups", num_groups), ("num_rows", num_rows), ("max_rounds", max_rounds)):
         if count is not None and count < 1:
             raise ValueError(f"`{name}` must be at least 1, got {count}.")
-    if max_rounds > 1 and group_filter is None:
-        raise ValueError(f"`max_rounds` must be 1 without a `group_filter`, got {max_rounds}; give one.")
+    if max_rounds > 1 and dynamic_sampling is None:
+        raise ValueError(f"`max_rounds` must be 1 without `dynamic_sampling`, got {max_rounds}; give a filter.")
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     play = make_dialogue(
         environment,
@@ -118,25 +120,31 @@ def make_dialogue_collector(
             )
         if max_rounds > 1:
             episode, rounds = _fill_groups(
-                episode, lambda number: play_round(number)[0], group_filter, group_size, max_rounds
+                episode, lambda number: play_round(number)[0], dynamic_sampling, group_size, max_rounds
             )
             metrics["rounds"] = rounds.astype(jnp.float32)
         return state | {"source": source_state}, episode, metrics
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_groups * group_size, divided_option="num_groups")
+    return Collector(
+        init=init,
+        collect=collect,
+        steps_per_collect=num_groups * group_size,
+        divided_option="num_groups",
+        tempering=_tempering(temperature, top_k, top_p),
+    )
 
 
 def _fill_groups(
     episode: Episode,
     more: Callable[[Array], Episode],
-    group_filter: Callable[[Episode], Array],
+    dynamic_sampling: Callable[[EpisodeView], Array],
     group_size: int,
     max_rounds: int,
 ) -> tuple[Episode, Array]:
     """Replaces dropped groups by kept ones of further rounds; returns the episodes and the number of rounds."""
 
     def kept_groups(episode: Episode) -> Array:
-        return group_filter(episode).reshape(-1, group_size)[:, 0]
+        return dynamic_sampling(EpisodeView(episode=episode)).reshape(-1, group_size)[:, 0]
 
     def unfilled(loop: tuple[Episode, Array]) -> Array:
         episode, rounds = loop
@@ -154,31 +162,46 @@ def _fill_groups(
 
         return jax.tree.map(lambda old, new: where_rows(replaced, new[row], old), episode, fresh), rounds + 1
 
-    return jax.lax.while_loop(unfilled, fill, (episode, jnp.int32(1)))
+    episode, rounds = jax.lax.while_loop(unfilled, fill, (episode, jnp.int32(1)))
+    return episode.replace(keep=dynamic_sampling(EpisodeView(episode=episode))), rounds
+
+
+def _tempering(temperature: float | None, top_k: int | None, top_p: float | None) -> dict[str, float]:
+    """Returns the settings by which samples are not drawn from the policy itself."""
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    return {name: value for name, value in settings.items() if value is not None and (name == "top_k" or value != 1.0)}
 
 
 def dialogue_metrics(episode: Episode) -> Metrics:
-    """Computes exact means over the episodes and turns of a batch; in games, returns are of the policy's own turns."""
+    """Computes exact means over the episodes and turns of a batch; in games, returns are of the policy's seats."""
+    acted = acting_seats(episode)
     valid = episode.valid.astype(jnp.float32)
     num_episodes = jnp.float32(episode.success.shape[0])
     num_turns = jnp.sum(valid)
     sampled = jnp.sum(episode.action_mask, dtype=jnp.float32)
     thoughts = jnp.sum(episode.thought_mask, dtype=jnp.float32)
     metrics = {
-        "episode_return": Mean(total=jnp.sum(episode.reward * valid), count=num_episodes),
+        "episode_return": Mean(
+            total=jnp.sum(jnp.where(acted, seat_returns(episode), 0.0)), count=jnp.sum(acted, dtype=jnp.float32)
+        ),
         "episode_length": Mean(total=num_turns, count=num_episodes),
         "success_rate": Mean(total=jnp.sum(episode.success, dtype=jnp.float32), count=num_episodes),
         "invalid_action_rate": Mean(total=jnp.sum(valid * ~episode.action_valid), count=num_turns),
         "tokens_per_turn": Mean(total=sampled, count=num_turns),
     }
     if episode.seat_return is not None:
-        own = jnp.sum(episode.reward * acting_turns(episode))
-        metrics["episode_return"] = Mean(total=own, count=num_episodes)
         totals = jnp.sum(episode.seat_return, axis=0)
         metrics |= {f"return_player_{p}": Mean(total=total, count=num_episodes) for p, total in enumerate(totals)}
     if episode.layout is not None and episode.layout.thought:
         metrics["thought_tokens_per_turn"] = Mean(total=thoughts, count=num_turns)
     return metrics
+
+
+def own_return(episode: Episode) -> Array:
+    """Computes the return of the policy in every episode, `[B]`: in games the mean over the seats that it took."""
+    acted = acting_seats(episode)
+    total = jnp.sum(jnp.where(acted, seat_returns(episode), 0.0), axis=1)
+    return total / jnp.maximum(jnp.sum(acted, axis=1, dtype=jnp.float32), 1.0)
 
 
 def make_dialogue_evaluator(
@@ -237,7 +260,7 @@ def make_dialogue_evaluator(
         valid = episode.valid.astype(jnp.float32)
         length = jnp.sum(valid, axis=1)
         results = {
-            "episode_return": jnp.sum(episode.reward * valid, axis=1),
+            "episode_return": own_return(episode),
             "episode_length": length,
             "success": episode.success.astype(jnp.float32),
             "invalid_action_rate": jnp.sum(valid * ~episode.action_valid, axis=1) / jnp.maximum(length, 1.0),
@@ -253,9 +276,8 @@ def _of_samples(episode: Episode, num_samples: int, pass_at: Sequence[int]) -> d
     """Computes what the samples of every task say together, float32 `[n]` each."""
     success = episode.success.reshape(-1, num_samples)
     row, last = jnp.arange(episode.success.shape[0]), jnp.maximum(jnp.sum(episode.valid, axis=1) - 1, 0)
-    spoken, layout = episode.action_mask & ~episode.thought_mask, episode.layout
-    said = jnp.where(spoken, episode.tokens, -1).reshape(row.shape[0], -1)[:, -layout.num_turns * layout.slot :]
-    answer = said.reshape(row.shape[0], layout.num_turns, layout.slot)[row, last, -layout.action :]
+    spoken = episode.action_mask & ~episode.thought_mask
+    answer = jnp.where(spoken, episode.tokens, -1)[row, last, -episode.layout.action :]
     votes = (episode.valid & episode.action_valid)[row, last]
     num_correct = jnp.sum(success, axis=1)
     results = {f"pass_at_{k}": pass_at_k(num_correct, num_samples=num_samples, k=k) for k in pass_at}

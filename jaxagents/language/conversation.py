@@ -11,6 +11,7 @@ from flax import struct
 from jaxagents.language.generate import Generation, Sampling, decode
 from jaxagents.language.slots import Part, Turn, join_parts, render_observations, render_prompt_words, script_parts
 from jaxagents.ops.rows import where_rows
+from jaxagents.policies.contexts import attention_mask
 from jaxagents.types import Array, LanguagePolicy, Layout, Params, PyTree
 
 
@@ -22,14 +23,16 @@ class Conversation:
         cache: keys and values `[B, W]`: the prompt, then a ring of one block per turn of the context, then, where asked
             for, room for one more observation.
         present: bool `[B, W]`, entries that belong to the conversation of the row.
-        owner: int32 `[B, W]`, agent whose context an entry belongs to; the prompt belongs to all.
+        agent: int32 `[B, W]`, whose context an entry belongs to; the prompt belongs to all.
+        turn: int32 `[W]`, the value of the cursor when an entry was written, -1 for the prompt.
         position: int32 `[B, N]`, of the next token of every agent.
         cursor: int32, turns so far; says which block of the ring is written.
     """
 
     cache: PyTree
     present: Array
-    owner: Array
+    agent: Array
+    turn: Array
     position: Array
     cursor: Array
 
@@ -51,7 +54,8 @@ def begin_conversation(
     return Conversation(
         cache=policy.model.init_cache(num_rows, width),
         present=jnp.zeros((num_rows, width), bool),
-        owner=jnp.zeros((num_rows, width), jnp.int32),
+        agent=jnp.zeros((num_rows, width), jnp.int32),
+        turn=jnp.full(width, -1, jnp.int32),
         position=jnp.zeros((num_rows, num_agents), jnp.int32),
         cursor=jnp.int32(0),
     )
@@ -125,7 +129,9 @@ def answer(
     live = jnp.ones(num_rows, bool) if live is None else live
     tokens, mask = render_observations(policy, observation)
     parts = [Part(tokens=tokens, mask=mask & live[:, None])]
-    work, own, hidden = _read(policy, params, talk, player, parts[0], start, layout.slot)
+    work, own, hidden = _read(
+        policy, params, talk, player, parts[0], start, layout.slot, context_turns=layout.context_turns
+    )
     first_position = work.position - jnp.sum(parts[0].mask, axis=1)
     observed, free = work, live if forced is None else live & (forced[:, 0] < 0)
     extend, decode_part = partial(_extend, policy, params), partial(_decode, policy, params, sampling, free)
@@ -171,7 +177,8 @@ def value_successors(policy: LanguagePolicy, params: Params, talk: Conversation,
     block = ring if spare else talk.cursor % ring
     tokens, mask = render_observations(policy, observation)
     part = Part(tokens=tokens, mask=mask)
-    _, _, hidden = _read(policy, params, talk, player, part, layout.prompt + block * layout.slot, spare or layout.slot)
+    start, seen = layout.prompt + block * layout.slot, layout.context_turns + (1 if spare else 0)
+    _, _, hidden = _read(policy, params, talk, player, part, start, spare or layout.slot, context_turns=seen)
     return policy.model.value(params, hidden)
 
 
@@ -260,11 +267,21 @@ def _blocks(layout: Layout, talk: Conversation) -> tuple[int, int]:
 
 
 def _read(
-    policy: LanguagePolicy, params: Params, talk: Conversation, player: Array, part: Part, start: Array, size: int
+    policy: LanguagePolicy,
+    params: Params,
+    talk: Conversation,
+    player: Array,
+    part: Part,
+    start: Array,
+    size: int,
+    *,
+    context_turns: int,
 ) -> tuple[Conversation, Array, Array]:
     """Reads an observation into a block; returns who reads on, bool `[B, W]` what is its own, and its hidden state."""
     talk, first_position = _open_block(talk, player, start, size)
-    own = (talk.owner == player[:, None]) | (jnp.arange(talk.owner.shape[1]) < policy.layout.prompt)[None]
+    everything = jnp.ones_like(talk.present)
+    query, key = (talk.cursor[None, None], player[:, None]), (talk.turn[None], talk.agent, everything)
+    own = attention_mask(query, key, context_turns=context_turns)[:, 0]
     work = talk.replace(position=first_position)
     work, hidden = _extend(policy, params, work, own, part.tokens, part.mask, start)
     return work, own, hidden
@@ -275,7 +292,8 @@ def _open_block(talk: Conversation, player: Array, start: Array, size: int) -> t
     shape = (player.shape[0], size)
     talk = talk.replace(
         present=jax.lax.dynamic_update_slice(talk.present, jnp.zeros(shape, bool), (0, start)),
-        owner=jax.lax.dynamic_update_slice(talk.owner, jnp.broadcast_to(player[:, None], shape), (0, start)),
+        agent=jax.lax.dynamic_update_slice(talk.agent, jnp.broadcast_to(player[:, None], shape), (0, start)),
+        turn=jax.lax.dynamic_update_slice(talk.turn, jnp.broadcast_to(talk.cursor, (size,)), (start,)),
     )
     return talk, jnp.take_along_axis(talk.position, player[:, None], axis=1)[:, 0]
 

@@ -192,4 +192,10 @@ def make_demonstrated_collector(
         batch = Demonstrated(own=own, demonstration=demonstrate(task_key, state["group"], chosen))
         return state, batch, dialogue_metrics(own)
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_groups * group_size, divided_option="num_groups")
+    return Collector(
+        init=init,
+        collect=collect,
+        steps_per_collect=num_groups * group_size,
+        divided_option="num_groups",
+        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    )

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from jaxagents.language.collect import dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
-from jaxagents.ops.episodes import difference_from_group, same_group
+from jaxagents.ops.episodes import group_success
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
 
@@ -31,7 +31,8 @@ def make_entropy_control_collector(
     Further groups are played at the high temperature where the entropy of the last batch was below the target, else at
     the low one. Of their episodes, those that succeeded in a group in which not all did are control samples. Up to
     `max_control` of them, and half as many where the entropy is not below the target, take the places of the last
-    episodes of the batch, marked in `control`. `ops.turn_credit.controlled` gives them their advantage.
+    episodes of the batch, marked in `control`. `ops.credit_shaping.controlled`, a slot of `learner.credits`, gives them
+    their advantage.
 
     Args:
         environment: a text world, single instance.
@@ -121,8 +122,7 @@ def mix_in(episode: Episode, control: Episode, limit: Array) -> tuple[Episode, A
         The episodes with `control`, and where they were replaced, both bool `[B]`.
     """
     num_episodes, num_control = episode.success.shape[0], control.success.shape[0]
-    difference, _ = difference_from_group(control.success.astype(jnp.float32), same_group(control))
-    useful = control.success & (difference > 0.0)
+    useful = control.success & (group_success(control) < 1.0)
     first_useful = jnp.argsort(~useful, stable=True)
     rank = num_episodes - 1 - jnp.arange(num_episodes)
     replaced = rank < jnp.minimum(limit, jnp.sum(useful))

@@ -166,30 +166,23 @@ def assemble(
         The episodes. In games, the reward of a turn is what its seat earned until its next turn or the end, and
         `seat_return` `[N, P]` is what every seat got in all.
     """
-    num_episodes = turns.valid.shape[0]
     reward, seat_return = turns.reward, None
     if reward.ndim == 3:
         seat_return = jnp.sum(jnp.where(turns.valid[:, :, None], reward, 0.0), axis=1)
         reward = jax.vmap(reward_until_next_turn)(reward, turns.agent, turns.valid)
-    tokens, mask = prompts
-
-    def row(prompt: Array, values: Array) -> Array:
-        return jnp.concatenate([prompt.astype(values.dtype), values.reshape(num_episodes, -1)], axis=1)
-
-    none = jnp.zeros(mask.shape, bool)
-    number = jnp.broadcast_to(jnp.arange(layout.num_turns)[None, :, None], turns.tokens.shape)
     # A slot holds tokens only where its turn took place.
     took_place = turns.valid[:, :, None]
     return Episode(
-        tokens=row(tokens, turns.tokens),
-        token_mask=row(mask, turns.token_mask & took_place),
-        action_mask=row(none, turns.action_mask & took_place),
-        thought_mask=row(none, turns.thought_mask & took_place),
-        position=row(jnp.cumsum(mask, axis=1) - mask, turns.position),
-        turn=row(jnp.full(mask.shape, -1), number.astype(jnp.int32)),
-        agent=row(none, jnp.broadcast_to(turns.agent[:, :, None], turns.tokens.shape)),
-        behavior_log_prob=row(none, turns.behavior_log_prob),
-        sampling_log_prob=row(none, turns.sampling_log_prob),
+        prompt_tokens=prompts[0],
+        prompt_mask=prompts[1],
+        tokens=turns.tokens,
+        token_mask=turns.token_mask & took_place,
+        action_mask=turns.action_mask & took_place,
+        thought_mask=turns.thought_mask & took_place,
+        position=turns.position,
+        agent=jnp.broadcast_to(turns.agent[:, :, None], turns.tokens.shape),
+        behavior_log_prob=turns.behavior_log_prob,
+        sampling_log_prob=turns.sampling_log_prob,
         reward=reward,
         valid=turns.valid,
         action_valid=turns.action_valid,

@@ -6,26 +6,26 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxagents.policies.contexts import row_layout
+from jaxagents.policies.contexts import row_turns
 from jaxagents.types import Array, Layout, PyTree
 
 _NUM_LENGTHS = 4
-_OfRows = Callable[[PyTree, Layout], PyTree]
+_OfRows = Callable[[PyTree, int], PyTree]
 
 
 class Microbatches(NamedTuple):
     """How rows are worked on.
 
     Rows are sorted by their number of turns; empty ones come last and are never looked at, and a microbatch of rows
-    that ended early is cut to a quarter, half or three quarters of the turns. `function(rows [n, l', ...], layout')`
-    gets one microbatch; `num_turns` int32 `[N]` is how many turns of a row took place; leaves of `rows` are
-    `[N, l, ...]`.
+    that ended early needs but a quarter, half or three quarters of the turns. `function(rows [n, ...], turns)` gets one
+    microbatch and how many turns of its rows it is to look at; `num_turns` int32 `[N]` is how many turns of a row took
+    place; leaves of `rows` are `[N, ...]`.
 
     Attributes:
         total: `(function, rows, num_turns) -> pytree`, the sum of what the function returns; it must return zero for
             rows of zeros.
-        each: `(function, rows, num_turns) -> pytree`, leaves `[N, l]`, of what the function returns for every row,
-            `[n, l']`; zero where a row is empty or cut off.
+        each: `(function, rows, num_turns) -> pytree`, leaves `[N, t, ...]`, of what the function returns for every row,
+            `[n, turns, ...]`; zero where a row is empty or cut off.
     """
 
     total: Callable[[_OfRows, PyTree, Array], PyTree]
@@ -47,8 +47,8 @@ def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096) -> Micro
     """
     if microbatch_tokens < 1:
         raise ValueError(f"`microbatch_tokens` must be at least 1, got {microbatch_tokens}; try 4096.")
-    full = row_layout(layout)
-    choices = sorted({-(-full.num_turns * i // _NUM_LENGTHS) for i in range(1, _NUM_LENGTHS + 1)})
+    full = row_turns(layout)
+    choices = sorted({-(-full * i // _NUM_LENGTHS) for i in range(1, _NUM_LENGTHS + 1)})
 
     def visit(
         function: _OfRows, rows: PyTree, num_turns: Array, combine: Callable[..., PyTree], zeros: PyTree
@@ -60,12 +60,9 @@ def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096) -> Micro
         order = jnp.pad(order, (0, -num_rows % size), constant_values=num_rows)
 
         def branch(turns: int) -> Callable[[tuple], PyTree]:
-            short = full._replace(num_turns=turns)
-
             def work(inputs: tuple) -> PyTree:
                 result, chosen, taken = inputs
-                value = function(jax.tree.map(lambda leaf: leaf[:, : short.length], taken), short)
-                return combine(result, value, chosen)
+                return combine(result, function(taken, turns), chosen)
 
             return work
 
@@ -81,7 +78,7 @@ def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096) -> Micro
         return jax.lax.fori_loop(0, (jnp.sum(num_turns > 0) + size - 1) // size, step, zeros)
 
     def _size(num_rows: int) -> int:
-        return min(num_rows, max(1, microbatch_tokens // full.length))
+        return min(num_rows, max(1, microbatch_tokens // (layout.prompt + full * layout.slot)))
 
     def total(function: _OfRows, rows: PyTree, num_turns: Array) -> PyTree:
         zeros = _zeros_like(function, rows, _size(num_turns.shape[0]), full)
@@ -99,7 +96,7 @@ def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096) -> Micro
     return Microbatches(total=total, each=each)
 
 
-def _zeros_like(function: _OfRows, rows: PyTree, size: int, layout: Layout) -> PyTree:
+def _zeros_like(function: _OfRows, rows: PyTree, size: int, turns: int) -> PyTree:
     taken = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), rows)
-    shapes = jax.eval_shape(lambda rows: function(rows, layout), taken)
+    shapes = jax.eval_shape(lambda rows: function(rows, turns), taken)
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)

@@ -1,8 +1,9 @@
 """Policy gradients for language models: one loop, and one slot per choice of an algorithm."""
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,21 +14,21 @@ from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
-from jaxagents.learners.slots import Numbers, Slot, bind, memory_of, numbers_of, remember
-from jaxagents.losses.policy_gradient import approximate_kl
-from jaxagents.losses.token_policy_gradient import truncated_importance_weight
-from jaxagents.losses.value import squared_loss
-from jaxagents.ops.credit import Credit
-from jaxagents.ops.episodes import credited_tokens
+from jaxagents.learners.scoring import score_episodes
+from jaxagents.learners.slots import Numbers, Slot, assign_credit, bind, fields_read, memory_of, numbers_of, remember
+from jaxagents.learners.token_batches import TokenBatch, importance_of, make_token_view
+from jaxagents.learners.token_losses import fields_of_losses, token_loss, zero_where_uncounted
 from jaxagents.ops.group_filters import keep_all
 from jaxagents.ops.minibatches import block_size, shuffled_minibatches
-from jaxagents.policies.contexts import Rows, RowStatistics, fold, is_folded, judge_rows, to_rows
+from jaxagents.ops.sequences import mean_log_ratio
+from jaxagents.policies.contexts import is_folded
 from jaxagents.types import (
     Agent,
     Array,
     Collector,
     Environment,
     Episode,
+    EpisodeView,
     LanguageModel,
     LanguagePolicy,
     Layout,
@@ -36,6 +37,7 @@ from jaxagents.types import (
     Metrics,
     Params,
     PyTree,
+    TokenStatistics,
 )
 
 
@@ -50,18 +52,15 @@ class PolicyGradientState:
     memory: dict[str, PyTree]
 
 
-@struct.dataclass
-class TokenBatch:
-    """What the loss of a token reads, leaves `[N, l]`: rows, weights and constants."""
+class _Parts(NamedTuple):
+    """What the steps of an update share, static."""
 
-    rows: Rows
-    mask: Array
-    weight: Array
-    advantage: Array
-    behavior_log_prob: Array
-    importance: Array
-    reference_log_prob: Array | None
-    target: Array | None
+    model: LanguageModel
+    layout: Layout
+    microbatches: Microbatches
+    temperature: float | None
+    importance_cap: float | None
+    axis_name: str | None
 
 
 def make_policy_gradient(
@@ -73,12 +72,15 @@ def make_policy_gradient(
     loss: Slot,
     aggregation: Slot,
     regularizers: Mapping[str, Slot] | None = None,
+    regularizer_units: str = "loss",
     rewards: Mapping[str, Slot] | None = None,
     group_filter: Slot | None = None,
+    credits: Mapping[str, Slot] | None = None,
     reference: bool = False,
     num_epochs: int = 1,
     num_minibatches: int = 1,
     value_coefficient: float = 0.5,
+    temperature: float | None = None,
     importance_cap: float | None = None,
     microbatch_tokens: int = 4096,
     num_updates: int = 1,
@@ -87,26 +89,30 @@ def make_policy_gradient(
 ) -> Learner:
     """Makes a policy-gradient learner over `Episode` batches.
 
-    Minimises `sum_i weight_i (importance_i loss_i + sum_k regularizer_ki + value_coefficient (V_i - target_i)^2 / 2)`
-    over the sampled tokens i. Every slot is a function whose float keywords, when it is a `functools.partial`, are kept
-    in the state as arrays: a changed number is the same program. Advantage, loss and regularisers may also be
-    `Remembering`s of such functions.
+    Minimises `sum_i weight_i (importance_i loss_i + unit sum_k regularizer_ki + value_coefficient (V_i - target_i)^2 /
+    2)` over the sampled tokens i. Every slot is a function whose float keywords, when it is a `functools.partial`, are
+    kept in the state as arrays: a changed number is the same program. Every slot may also be a `Remembering` of such a
+    function. Statistics of `types.EpisodeView` that no slot reads are not computed.
 
     Args:
         model: policy, and value where it has a head.
         layout: of the episodes.
         optimizer: an optax transformation, clipping and schedule included.
-        advantage: `(episode, value [B, L] | None, *, axis_name) -> ops.credit.Credit`.
-        loss: `(log_prob, behavior_log_prob, advantage, mask) -> [n, S]`, a row per turn.
-        aggregation: `(mask [B, L], *, axis_name) -> weights [B, L]`.
-        regularizers: by name `(log_prob, reference_log_prob, entropy, mask, turn) -> [n, S]`; `turn` int32 `[n, S]`
-            counts from the start of the episode.
-        rewards: by name `(episode) -> episode`, one after the other.
-        group_filter: `(episode) -> keep bool [B]`; episodes that are not kept count nowhere.
+        advantage: `(view: EpisodeView, *, axis_name) -> ops.credit.Credit`.
+        loss: `(view: TokenView) -> [n, t, S]`.
+        aggregation: `(view: TokenView, *, axis_name) -> weights [B, T, S]`.
+        regularizers: by name `(view: TokenView) -> [n, t, S]`.
+        regularizer_units: "loss" adds regularisers as they are; "advantage" multiplies them by the mean |A| of the
+            tokens of the batch, so that one coefficient is as strong under any credit.
+        rewards: by name `(view: EpisodeView, *, axis_name) -> reward [B, T]`, one after the other.
+        group_filter: `(view: EpisodeView, *, axis_name) -> keep bool [B]`, after the rewards; other episodes count
+            nowhere.
+        credits: by name `(view: EpisodeView, advantage [B, T, S], *, axis_name) -> [B, T, S]`, one after the other.
         reference: keeps the parameters that the run starts from for the regularisers.
         num_epochs: passes over each batch.
         num_minibatches: optimiser steps per pass; minibatches are of whole episodes.
         value_coefficient: weight of the value loss, where the advantage gives targets.
+        temperature: that of the rollout, at which the policy is scored, too; None scores it at 1.
         importance_cap: multiplies losses by `min(exp(behavior_log_prob - sampling_log_prob), cap)`; None does not.
         microbatch_tokens: about how many tokens go through the model at once.
         num_updates: of the whole run, for slots that ask how far it is.
@@ -114,18 +120,20 @@ def make_policy_gradient(
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The learner.
+        The learner. Metrics of the terms of the loss are weighted as the loss is; `entropy`, `approximate_kl` and
+        `reference_kl` are means over the sampled tokens that count, `value_loss` is without its coefficient.
 
     Raises:
-        ValueError: a count is not positive, or episodes do not divide into minibatches (when the update is traced).
+        ValueError: a count is not positive, units are unknown, both a temperature and an importance cap are given, or
+            episodes do not divide into minibatches (when the update is traced).
     """
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
+    _check_units(regularizer_units, temperature, importance_cap)
     slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter or keep_all}
-    slots |= {f"reward/{name}": slot for name, slot in (rewards or {}).items()}
-    slots |= {f"regularizer/{name}": slot for name, slot in (regularizers or {}).items()}
+    for kind, named in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
+        slots |= {f"{kind}/{name}": slot for name, slot in (named or {}).items()}
     microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
-    judge = partial(_judge, model, microbatches)
-    average = partial(_average, axis_name)
+    parts = _Parts(model, layout, microbatches, temperature, importance_cap, axis_name)
 
     def init(key: Array, start: PolicyGradientState | Params | None = None) -> PolicyGradientState:
         params = model.init(key) if start is None else params_of(start)
@@ -138,30 +146,24 @@ def make_policy_gradient(
             memory=memory_of(slots, num_updates),
         )
 
-    def prepare(state: PolicyGradientState, bound: Mapping[str, Slot], episode: Episode):
-        for name, slot in bound.items():
-            episode = slot(episode)[0] if name.startswith("reward/") else episode
-        episode = episode.replace(keep=bound["group_filter"](episode)[0])
-        value = None if model.value is None else _unfold(layout, judge(state.params, episode).value)
-        credit, noted = bound["advantage"](episode, value, axis_name=axis_name)
-        referee = None if state.reference is None else _unfold(layout, judge(state.reference, episode).log_prob)
-        return _make_batch(episode, credit, referee, importance_cap), episode, noted
-
     def update(state: PolicyGradientState, key: Array, episode: Episode) -> tuple[PolicyGradientState, Metrics]:
         bound = bind(slots, state.numbers, state.memory)
-        batch, episode, noted = prepare(state, bound, episode)
-        num_turns = jnp.where(jnp.any(batch.mask, axis=1), jnp.sum(episode.valid, axis=1), 0)
-        loss_of = partial(_loss, model, bound, state.numbers["learner"]["value_coefficient"])
+        batch, noted = _prepare(parts, bound, state, episode)
+        described = _describe(batch)
+        unit = _mean_over_devices(described["advantage_magnitude"], axis_name) if regularizer_units != "loss" else 1.0
+        coefficient = state.numbers["learner"]["value_coefficient"]
+        loss_of = partial(token_loss, model, layout, bound, coefficient, unit, temperature)
+        gradient = partial(_gradient, parts, bound, loss_of, fields_of_losses(bound, batch.view))
 
         def minibatch_step(carry: tuple[Params, optax.OptState], index: Array | None):
             params, opt_state = carry
-            taken = _take(layout, (batch, num_turns, episode.valid), index)
-            grads, said = _gradient(microbatches, layout, loss_of, bound["aggregation"], axis_name, params, taken)
-            metrics = average(said[0])
+            taken = batch if index is None else jax.tree.map(lambda leaf: leaf[index], batch)
+            grads, metrics, summaries = gradient(params, taken)
+            metrics = metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
             params, opt_state, metrics["gradient_norm"] = descend(
                 grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable
             )
-            return (params, opt_state), (metrics, said[1])
+            return (params, opt_state), (metrics, summaries)
 
         carry = (state.params, state.opt_state)
         if num_epochs * num_minibatches == 1:
@@ -169,11 +171,11 @@ def make_policy_gradient(
         else:
             indices = _shuffle(key, episode, num_epochs, num_minibatches, axis_name)
             carry, (metrics, summaries) = jax.lax.scan(minibatch_step, carry, indices)
-            metrics = jax.tree.map(jnp.mean, metrics)
+            metrics = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics)
             summaries = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), summaries)
         memory = remember(slots, state.memory, noted | summaries, axis_name=axis_name)
-        metrics |= _describe(batch, episode)
-        return state.replace(params=carry[0], opt_state=carry[1], memory=memory), metrics
+        state = state.replace(params=carry[0], opt_state=carry[1], memory=memory)
+        return state, zero_where_uncounted(metrics | described)
 
     return Learner(init=init, update=update)
 
@@ -185,6 +187,7 @@ def make_agent(
     optimizer: Callable[..., optax.GradientTransformation],
     num_epochs: int = 1,
     num_minibatches: int = 1,
+    temperature: float | None = None,
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
@@ -196,6 +199,7 @@ def make_agent(
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
         num_epochs: see `make_policy_gradient`.
         num_minibatches: see `make_policy_gradient`.
+        temperature: see `make_policy_gradient`.
         axis_name: see `make_policy_gradient`.
         **options: further arguments of `make_policy_gradient`.
 
@@ -205,7 +209,7 @@ def make_agent(
     speaker = policy(environment)
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
-        del collector
+        _warn_of_tempering(collector, temperature, options.get("importance_cap"))
         return make_policy_gradient(
             speaker.model,
             speaker.layout,
@@ -213,6 +217,7 @@ def make_agent(
             num_epochs=num_epochs,
             num_minibatches=num_minibatches,
             num_updates=num_updates,
+            temperature=temperature,
             axis_name=axis_name,
             **options,
         )
@@ -220,111 +225,67 @@ def make_agent(
     return Agent(policy=speaker, make_learner=make_learner)
 
 
-def _make_batch(
-    episode: Episode, credit: Credit, reference_log_prob: Array | None, importance_cap: float | None
-) -> TokenBatch:
-    mask = credited_tokens(episode)
-    importance = jnp.ones(mask.shape)
-    if importance_cap is not None:
-        importance = truncated_importance_weight(
-            episode.behavior_log_prob, episode.sampling_log_prob, mask, cap=importance_cap
-        )
-    return TokenBatch(
-        rows=to_rows(episode),
-        mask=mask,
-        weight=jnp.zeros(mask.shape),
-        advantage=credit.advantage,
-        behavior_log_prob=episode.behavior_log_prob,
-        importance=importance,
-        reference_log_prob=reference_log_prob,
-        target=credit.target,
+def _prepare(
+    parts: _Parts, bound: Mapping[str, Slot], state: PolicyGradientState, episode: Episode
+) -> tuple[TokenBatch, dict[str, PyTree]]:
+    """Credits the episodes, with the statistics that slots read; returns the batch and summaries of the slots."""
+    score = partial(score_episodes, parts.model, parts.microbatches, temperature=parts.temperature)
+    every = _shapes_of_statistics(episode, value=parts.model.value is not None)
+
+    def assign(policy: TokenStatistics, reference: TokenStatistics | None):
+        return assign_credit(bound, EpisodeView(episode=episode, policy=policy, reference=reference), parts.axis_name)
+
+    read = fields_read(assign, every, None if state.reference is None else every)
+    policy, reference = score(state.params, episode, fields=read[0]), None
+    if state.reference is not None:
+        reference = score(state.reference, episode, fields=read[1] | {"log_prob"})
+    credit, episode, summaries = assign(policy, reference)
+    view = make_token_view(episode, tempered=parts.temperature is not None).replace(
+        advantage=credit.advantage, reference_log_prob=None if reference is None else reference.log_prob
     )
+    importance = importance_of(episode, view, parts.importance_cap)
+    batch = TokenBatch(episode=episode, rows=None, view=view, importance=importance, target=credit.target)
+    return batch, summaries
 
 
 def _gradient(
-    microbatches: Microbatches,
-    layout: Layout,
-    loss_of: Callable[..., tuple[Array, tuple[dict[str, Array], dict[str, PyTree]]]],
-    aggregation: Slot,
-    axis_name: str | None,
-    params: Params,
-    taken: tuple[TokenBatch, Array, Array],
-) -> tuple[PyTree, tuple[dict[str, Array], dict[str, PyTree]]]:
-    """Sums gradient, metrics and summaries over a minibatch, whose leaves are `[b, L]` but for its rows' `[n, l]`."""
-    batch, num_turns, valid = taken
-    batch = batch.replace(weight=aggregation(batch.mask, axis_name=axis_name)[0])
-    rows = batch.rows
-    folded = jax.tree.map(partial(fold, layout), batch.replace(rows=None)).replace(rows=rows)
-    count = jnp.where(num_turns[:, None] > 0, valid, False).reshape(-1) if is_folded(layout) else num_turns
-
-    def one(rows: TokenBatch, layout: Layout) -> PyTree:
-        return jax.grad(loss_of, has_aux=True)(params, rows, layout)
-
-    return microbatches.total(one, folded, count.astype(jnp.int32))
-
-
-def _loss(
-    model: LanguageModel,
+    parts: _Parts,
     bound: Mapping[str, Slot],
-    value_coefficient: Array,
+    loss_of: Callable[..., tuple[Array, PyTree]],
+    read: Collection[str],
     params: Params,
     batch: TokenBatch,
-    layout: Layout,
-) -> tuple[Array, tuple[dict[str, Array], dict[str, PyTree]]]:
-    """Computes the weighted loss, metrics and summaries of a microbatch; rows of the slots' arrays are turns."""
-    said = judge_rows(model, params, batch.rows, layout)
+) -> tuple[PyTree, dict[str, Array | Mean], dict[str, PyTree]]:
+    """Sums gradient, metrics and summaries over a minibatch of whole episodes."""
+    weight, summary = bound["aggregation"](batch.view, axis_name=parts.axis_name)
+    batch = batch.replace(weight=weight)
+    if "sequence_log_ratio" in read and is_folded(parts.layout):
+        # The turns of a sequence lie in several rows: it takes a pass to know its mean.
+        score = partial(score_episodes, parts.model, parts.microbatches, temperature=parts.temperature)
+        log_prob = score(params, batch.episode, fields=("log_prob",)).log_prob
+        batch = batch.replace(view=batch.view.replace(sequence_log_ratio=mean_log_ratio(batch.view, log_prob)))
 
-    def turns(per_token: Array | None) -> Array | None:
-        return None if per_token is None else per_token[:, layout.prompt :].reshape(-1, layout.slot)
+    def one(rows: TokenBatch, turns: int) -> PyTree:
+        return jax.grad(loss_of, has_aux=True)(params, rows.first_turns(turns))
 
-    turn = turns(batch.rows.turn)
-    batch = batch.replace(rows=None)
-    batch = jax.tree.map(turns, batch)
-    log_prob, entropy = turns(said.log_prob), turns(said.entropy)
-    policy_loss, summaries = bound["loss"](log_prob, batch.behavior_log_prob, batch.advantage, batch.mask)
-    per_token = {"policy_loss": batch.importance * policy_loss}
-    for name, slot in bound.items():
-        if name.startswith("regularizer/"):
-            label = name.removeprefix("regularizer/")
-            per_token[label], summary = slot(log_prob, batch.reference_log_prob, entropy, batch.mask, turn)
-            summaries |= summary
-    total = jnp.sum(batch.weight * sum(per_token.values()))
-    if batch.target is not None:
-        error = squared_loss(turns(said.value), jax.lax.stop_gradient(batch.target))
-        per_token["value_loss"] = jnp.where(batch.mask, error, 0.0)
-        total += value_coefficient * jnp.sum(batch.weight * per_token["value_loss"])
-    metrics = {name: jnp.sum(batch.weight * values) for name, values in per_token.items()}
-    difference = jnp.where(batch.mask, approximate_kl(log_prob, batch.behavior_log_prob), 0.0)
-    metrics["entropy"] = jnp.sum(batch.weight * jnp.where(batch.mask, entropy, 0.0))
-    metrics["approximate_kl"] = jnp.sum(batch.weight * difference)
-    if batch.reference_log_prob is not None:
-        metrics["reference_kl"] = jnp.sum(
-            batch.weight * jnp.where(batch.mask, log_prob - batch.reference_log_prob, 0.0)
-        )
-    metrics["loss"] = total
-    return total, (metrics, summaries)
+    rows, num_turns = batch.fold(parts.layout), batch.turns_of_rows(parts.layout)
+    grads, (metrics, summaries) = parts.microbatches.total(one, rows, num_turns)
+    return grads, metrics, summaries | summary
 
 
-def _judge(model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode) -> RowStatistics:
-    """Computes statistics of all rows, `[N, l]`, without gradient."""
-    num_turns = episode.valid.reshape(-1) if is_folded(episode.layout) else jnp.sum(episode.valid, axis=1)
-    return microbatches.each(
-        lambda rows, layout: judge_rows(model, params, rows, layout), to_rows(episode), num_turns.astype(jnp.int32)
-    )
+def _describe(batch: TokenBatch) -> dict[str, Mean]:
+    """Computes what is known before the gradient, exactly over devices and chunks."""
+    mask, keep = batch.view.mask, batch.episode.keep
+    magnitude = jnp.sum(jnp.abs(batch.view.advantage) * mask)
+    return {
+        "advantage_magnitude": Mean(total=magnitude, count=jnp.sum(mask, dtype=jnp.float32)),
+        "kept_fraction": Mean(total=jnp.sum(keep, dtype=jnp.float32), count=jnp.float32(keep.shape[0])),
+    }
 
 
-def _unfold(layout: Layout, per_token: Array) -> Array:
-    return per_token.reshape(-1, layout.length)
-
-
-def _take(layout: Layout, tree: tuple[TokenBatch, Array, Array], index: Array | None) -> PyTree:
-    """Gathers episodes `[b]`; None takes all. Folded rows are gathered by episode, too."""
-    if index is None:
-        return tree
-    batch, num_turns, valid = tree
-    rows = jax.tree.map(partial(_unfold, layout), batch.rows)
-    taken = jax.tree.map(lambda leaf: leaf[index], (batch.replace(rows=rows), num_turns, valid))
-    return taken[0].replace(rows=jax.tree.map(partial(fold, layout), taken[0].rows)), *taken[1:]
+def _shapes_of_statistics(episode: Episode, *, value: bool) -> TokenStatistics:
+    floats = jax.ShapeDtypeStruct(episode.tokens.shape, jnp.float32)
+    return TokenStatistics(log_prob=floats, entropy=floats, value=floats if value else None)
 
 
 def _shuffle(key: Array, episode: Episode, num_epochs: int, num_minibatches: int, axis_name: str | None) -> Array:
@@ -336,15 +297,34 @@ def _shuffle(key: Array, episode: Episode, num_epochs: int, num_minibatches: int
     )
 
 
-def _describe(batch: TokenBatch, episode: Episode) -> dict[str, Mean]:
-    """Computes what is known before the gradient, exactly over devices and chunks."""
-    count = jnp.sum(batch.mask, dtype=jnp.float32)
-    keep = episode.keep
-    return {
-        "advantage_magnitude": Mean(total=jnp.sum(jnp.abs(batch.advantage) * batch.mask), count=count),
-        "kept_fraction": Mean(total=jnp.sum(keep, dtype=jnp.float32), count=jnp.float32(keep.shape[0])),
-    }
+def _warn_of_tempering(collector: Collector | None, temperature: float | None, importance_cap: float | None) -> None:
+    """Says when what is learned from was not drawn from the policy as the learner scores it."""
+    tempering = {} if collector is None else dict(collector.tempering)
+    drawn_at = tempering.get("temperature", 1.0)
+    if temperature is not None and temperature != drawn_at:
+        raise ValueError(f"`learner.temperature` must be that of the collector, {drawn_at}, got {temperature}.")
+    if temperature is not None:
+        tempering.pop("temperature", None)
+    if tempering and importance_cap is None:
+        warnings.warn(
+            f"The samples of `collector` ({tempering}) are not drawn from the policy that the learner scores: they are "
+            "never on-policy. Set `learner.temperature` to that of the collector, or `learner.importance_cap` to 2.",
+            stacklevel=2,
+        )
 
 
-def _average(axis_name: str | None, tree: PyTree) -> PyTree:
-    return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
+def _check_units(regularizer_units: str, temperature: float | None, importance_cap: float | None) -> None:
+    if regularizer_units not in ("loss", "advantage"):
+        raise ValueError(f"`regularizer_units` must be loss or advantage, got {regularizer_units!r}.")
+    if temperature is not None and temperature <= 0.0:
+        raise ValueError(f"`temperature` must be positive, got {temperature}; try null for 1.")
+    if temperature is not None and importance_cap is not None:
+        raise ValueError(
+            f"`importance_cap` must be null where the policy is scored at a `temperature`, got {importance_cap}; "
+            "there is nothing left to correct."
+        )
+
+
+def _mean_over_devices(mean: Mean, axis_name: str | None) -> Array:
+    total, count = (mean.total, mean.count) if axis_name is None else jax.lax.psum((mean.total, mean.count), axis_name)
+    return jax.lax.stop_gradient(total / jnp.maximum(count, 1.0))

@@ -12,10 +12,10 @@ from flax import struct
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
+from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.learners.slots import Numbers, numbers_of
 from jaxagents.losses.preference import RowLoss, margin_of_rows
 from jaxagents.ops.pairs import expert_against_own
-from jaxagents.policies.contexts import Rows, fold, judge_rows, to_rows, turns_of_rows
 from jaxagents.types import (
     Agent,
     Array,
@@ -24,7 +24,6 @@ from jaxagents.types import (
     Episode,
     LanguageModel,
     LanguagePolicy,
-    Layout,
     Learner,
     Mean,
     Metrics,
@@ -118,12 +117,13 @@ def make_preference(
         rows = {
             "log_prob": score(state.params, episode),
             "reference_log_prob": reference_log_prob,
-            "length": jnp.sum(episode.action_mask, axis=1),
+            "length": jnp.sum(episode.action_mask, axis=(1, 2)),
             "pair": chosen.pair,
             "desirable": chosen.desirable,
         }
         weight, metrics = _slope(partial(loss, **state.numbers.get("loss", {})), rows, axis_name)
-        grads = _gradient_of_weighted_sum(model, microbatches, state.params, episode, weight)
+        per_token = jnp.where(episode.action_mask, weight[:, None, None], 0.0)
+        grads = weighted_gradient(model, microbatches, state.params, episode, "log_prob", per_token)
         params, opt_state, metrics["gradient_norm"] = descend(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
@@ -213,26 +213,8 @@ def _describe(log_prob: Array, reference_log_prob: Array | None, pair: Array) ->
 
 def _log_prob_of_episodes(model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode) -> Array:
     """Computes the log-probability of all sampled tokens of an episode, `[R]`."""
-
-    def score(rows: Rows, layout: Layout) -> Array:
-        return judge_rows(model, params, rows, layout).log_prob
-
-    per_token = microbatches.each(score, to_rows(episode), turns_of_rows(episode))
-    return jnp.sum(jnp.where(episode.action_mask, per_token.reshape(episode.tokens.shape), 0.0), axis=1)
-
-
-def _gradient_of_weighted_sum(
-    model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode, weight: Array
-) -> PyTree:
-    """Computes the gradient of `sum_r weight_r log p(episode_r)`, a microbatch at a time."""
-    per_token = jnp.where(episode.action_mask, weight[:, None], 0.0)
-
-    def gradient(inputs: tuple[Rows, Array], layout: Layout) -> PyTree:
-        rows, row_weight = inputs
-        return jax.grad(lambda params: jnp.sum(row_weight * judge_rows(model, params, rows, layout).log_prob))(params)
-
-    inputs = (to_rows(episode), fold(episode.layout, per_token))
-    return microbatches.total(gradient, inputs, turns_of_rows(episode))
+    per_token = score_episodes(model, microbatches, params, episode, fields=("log_prob",)).log_prob
+    return jnp.sum(jnp.where(episode.action_mask, per_token, 0.0), axis=(1, 2))
 
 
 def _renew(

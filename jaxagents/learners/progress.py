@@ -1,7 +1,6 @@
 """Rewards of turns from an estimator whose contributions add up to the outcome: SPA-RL."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,9 +12,9 @@ from jaxagents.learners.estimators import Estimator, with_estimator
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import carry_over, descend, init_optimizer
 from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
+from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.ops.checks import require_positive
-from jaxagents.ops.episodes import episode_return, last_action_token_mask, sum_per_turn
-from jaxagents.policies.contexts import Rows, fold, judge_rows, to_rows, turns_of_rows
+from jaxagents.ops.episodes import episode_return, last_action_token_mask
 from jaxagents.types import (
     Agent,
     Array,
@@ -29,7 +28,6 @@ from jaxagents.types import (
     Mean,
     Metrics,
     Params,
-    PyTree,
 )
 
 
@@ -75,7 +73,8 @@ def make_progress_estimator(
         `executable_fraction`.
 
     Raises:
-        ValueError: the model has no value head, or `num_steps` is not positive.
+        ValueError: the model has no value head, `num_steps` is not positive, or (when the update is traced) it is a
+            game of several seats, whose returns have no sum.
 
     References:
         Wang et al. (2025), "SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution", eq. 4 to 7.
@@ -105,7 +104,8 @@ def make_progress_estimator(
 
     def step(state: ProgressState, episode: Episode) -> tuple[ProgressState, Array]:
         error = jnp.sum(contributions(model, microbatches, state.params, episode), axis=1) - episode_return(episode)
-        grads = _gradient(model, microbatches, state.params, episode, 2.0 * error / error.shape[0])
+        slope = jnp.where(last_action_token_mask(episode), (2.0 * error / error.shape[0])[:, None, None], 0.0)
+        grads = weighted_gradient(model, microbatches, state.params, episode, "value", slope)
         params, opt_state, _ = descend(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
         return state.replace(params=params, opt_state=opt_state), error
 
@@ -138,13 +138,8 @@ def _describe(episode: Episode, error: Array, axis_name: str | None) -> Metrics:
 
 def contributions(model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode) -> Array:
     """Computes what every turn contributes to the outcome, `[B, T]`, zero where there was none."""
-
-    def judge(rows: Rows, layout: Layout) -> Array:
-        return judge_rows(model, params, rows, layout).value
-
-    value = microbatches.each(judge, to_rows(episode), turns_of_rows(episode)).reshape(episode.tokens.shape)
-    said = jnp.where(last_action_token_mask(episode), value, 0.0)
-    return sum_per_turn(said, episode.turn, num_turns=episode.layout.num_turns)
+    value = score_episodes(model, microbatches, params, episode, fields=("value",)).value
+    return jnp.sum(jnp.where(last_action_token_mask(episode), value, 0.0), axis=2)
 
 
 def make_agent(
@@ -202,20 +197,3 @@ def make_agent(
         return with_estimator(agent.make_learner(collector, num_updates), estimator, num_exploring=num_exploring)
 
     return Agent(policy=agent.policy, make_learner=make_learner)
-
-
-def _gradient(
-    model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode, slope: Array
-) -> PyTree:
-    """Computes the gradient of `sum_b slope_b sum_t c_bt`, a microbatch at a time."""
-    per_token = jnp.where(last_action_token_mask(episode), slope[:, None], 0.0)
-
-    def gradient(inputs: tuple[Rows, Array], layout: Layout) -> PyTree:
-        rows, weight = inputs
-        return jax.grad(partial(_weighted_value, model, rows=rows, weight=weight, layout=layout))(params)
-
-    return microbatches.total(gradient, (to_rows(episode), fold(episode.layout, per_token)), turns_of_rows(episode))
-
-
-def _weighted_value(model: LanguageModel, params: Params, *, rows: Rows, weight: Array, layout: Layout) -> Array:
-    return jnp.sum(weight * judge_rows(model, params, rows, layout).value)

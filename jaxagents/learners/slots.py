@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxagents.types import Array, PyTree, Remembering
+from jaxagents.ops.credit import Credit, to_tokens
+from jaxagents.types import Array, Episode, EpisodeView, PyTree, Remembering
 
 Numbers = dict[str, Array]
 Slot = Callable[..., Any] | Remembering
@@ -83,6 +84,57 @@ def remember(
     if axis_name is not None:
         summaries = jax.lax.psum(summaries, axis_name)
     return {name: slots[name].update(before, summaries[name]) for name, before in memory.items()}
+
+
+def fields_read(function: Callable[..., Any], *records: PyTree) -> tuple[frozenset[str], ...]:
+    """Says which fields of records of arrays a function reads, by tracing it; it is not run.
+
+    Args:
+        function: `(*records) -> pytree`.
+        *records: dataclasses whose fields are `ShapeDtypeStruct`s or arrays, or None.
+
+    Returns:
+        For every record, the names of the fields that enter a computation or the result.
+    """
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(records)[0]]
+    jaxpr = jax.make_jaxpr(function)(*records).jaxpr
+    used = {id(var) for equation in jaxpr.eqns for var in equation.invars} | {id(var) for var in jaxpr.outvars}
+    read = [path for path, var in zip(paths, jaxpr.invars, strict=True) if id(var) in used]
+    return tuple(frozenset(path[1].name for path in read if path[0].idx == index) for index in range(len(records)))
+
+
+def assign_credit(
+    bound: Mapping[str, Slot], view: EpisodeView, axis_name: str | None
+) -> tuple[Credit, Episode, dict[str, PyTree]]:
+    """Runs rewards, filter, advantage and credits in this order.
+
+    Args:
+        bound: slots that were bound.
+        view: of the episodes.
+        axis_name: mapped device axis.
+
+    Returns:
+        The credit, the episodes with their new rewards and what is kept of them, and summaries for the memories.
+    """
+    summaries = {}
+
+    def call(name: str, *arguments: Any) -> Any:
+        result, summary = bound[name](*arguments, axis_name=axis_name)
+        summaries.update(summary)
+        return result
+
+    for name in named(bound, "reward/"):
+        view = view.replace(episode=view.episode.replace(reward=call(name, view)))
+    view = view.replace(episode=view.episode.replace(keep=call("group_filter", view)))
+    credit = call("advantage", view)
+    for name in named(bound, "credit/"):
+        credit = credit.replace(advantage=to_tokens(view.episode, call(name, view, credit.advantage)))
+    return credit, view.episode, summaries
+
+
+def named(bound: Mapping[str, Slot], prefix: str) -> list[str]:
+    """Returns the names of slots that begin with a prefix, in order."""
+    return [name for name in bound if name.startswith(prefix)]
 
 
 def _is_number(value: Any) -> bool:

@@ -12,8 +12,10 @@ from flax import struct
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
+from jaxagents.learners.token_batches import make_token_view
+from jaxagents.learners.token_losses import zero_where_uncounted
 from jaxagents.losses.aggregation import token_mean
-from jaxagents.policies.contexts import Rows, fold, is_folded, judge_rows, to_rows
+from jaxagents.policies.contexts import Rows, fold, score_tokens, to_rows
 from jaxagents.types import (
     Agent,
     Array,
@@ -24,6 +26,7 @@ from jaxagents.types import (
     LanguagePolicy,
     Layout,
     Learner,
+    Mean,
     Metrics,
     Params,
 )
@@ -57,7 +60,7 @@ def make_supervised(
     Args:
         model: learns.
         optimizer: an optax transformation, clipping and schedule included.
-        aggregation: `(mask [B, L], *, axis_name) -> weights [B, L]`.
+        aggregation: `(view: TokenView, *, axis_name) -> weights [B, T, S]`.
         thought_weight: multiplies the weight of tokens of thoughts.
         action_weight: multiplies the weight of tokens of actions.
         only_success: learns from successful episodes only (rejection sampling).
@@ -66,8 +69,8 @@ def make_supervised(
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The learner. `loss_weight`, where episodes have it, multiplies the weights; the metric
-        `probability` is that of a token, averaged.
+        The learner. `loss_weight`, where episodes have it, multiplies the weights; the metric `probability` is that of
+        a token, averaged, and `entropy` is that of a token, whatever the weights are.
 
     Raises:
         ValueError: a weight is negative.
@@ -83,14 +86,16 @@ def make_supervised(
             opt_state = carry_over(opt_state, start.opt_state)
         return SupervisedState(params=params, opt_state=opt_state)
 
-    def loss(params: Params, rows: tuple[Rows, Array], layout: Layout) -> tuple[Array, dict[str, Array]]:
-        rows, weight = rows
-        said = judge_rows(model, params, rows, layout)
-        total = -jnp.sum(weight * said.log_prob)
+    def loss(
+        params: Params, rows: Rows, mask: Array, weight: Array, layout: Layout
+    ) -> tuple[Array, dict[str, Array | Mean]]:
+        statistics = score_tokens(model, params, rows, layout, fields=("log_prob", "entropy"))
+        total = -jnp.sum(weight * statistics.log_prob)
+        entropy = jnp.sum(jnp.where(mask, statistics.entropy, 0.0))
         metrics = {
             "loss": total,
-            "entropy": jnp.sum(weight * said.entropy),
-            "probability": jnp.sum(weight * jnp.exp(said.log_prob)),
+            "entropy": Mean(total=entropy, count=jnp.sum(mask, dtype=jnp.float32)),
+            "probability": jnp.sum(weight * jnp.exp(statistics.log_prob)),
         }
         return total, metrics
 
@@ -98,23 +103,29 @@ def make_supervised(
         del key
         layout = episode.layout
         microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
-        mask = episode.action_mask & (episode.success[:, None] | (not only_success))
-        weight = aggregation(mask, axis_name=axis_name)
+        mask = episode.action_mask & (episode.success | (not only_success))[:, None, None]
+        weight = aggregation(make_token_view(episode, mask=mask), axis_name=axis_name)
         weight = weight * jnp.where(episode.thought_mask, thought_weight, action_weight)
         weight = weight if episode.loss_weight is None else weight * episode.loss_weight
-        valid = episode.valid & jnp.any(mask, axis=1, keepdims=True)
-        num_turns = valid.reshape(-1) if is_folded(layout) else jnp.sum(valid, axis=1)
+        valid = episode.valid & jnp.any(mask, axis=(1, 2))[:, None]
+
+        def gradient(inputs: tuple[Rows, Array, Array], turns: int):
+            rows, *others = inputs
+            return jax.grad(loss, has_aux=True)(
+                state.params, rows.first_turns(turns), *(leaf[:, :turns] for leaf in others), layout
+            )
+
         grads, metrics = microbatches.total(
-            lambda rows, short: jax.grad(loss, has_aux=True)(state.params, rows, short),
-            (to_rows(episode), fold(layout, weight)),
-            num_turns.astype(jnp.int32),
+            gradient,
+            (to_rows(episode), *fold(layout, (mask, weight))),
+            jnp.sum(fold(layout, valid), axis=1, dtype=jnp.int32),
         )
         if axis_name is not None:
             metrics = jax.lax.pmean(metrics, axis_name)
         params, opt_state, metrics["gradient_norm"] = descend(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        return SupervisedState(params=params, opt_state=opt_state), metrics
+        return SupervisedState(params=params, opt_state=opt_state), zero_where_uncounted(metrics)
 
     return Learner(init=init, update=update)
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.types import Array, Remembering
+from jaxagents.types import Array, Remembering, TokenView
 
 
 @struct.dataclass
@@ -76,11 +76,7 @@ def make_entropy_smoothing(
 
 def entropy_smoothing(
     history: EntropyHistory,
-    log_prob: Array,
-    reference_log_prob: Array | None,
-    entropy: Array,
-    mask: Array,
-    turn: Array,
+    view: TokenView,
     *,
     coefficient: Array | float,
     lower: Array | float,
@@ -95,11 +91,7 @@ def entropy_smoothing(
 
     Args:
         history: of all updates before.
-        log_prob: not used.
-        reference_log_prob: not used.
-        entropy: `[n, S]`, in nats.
-        mask: bool `[n, S]`, tokens that count.
-        turn: int32 `[n, S]`.
+        view: of the tokens; reads `entropy` and `turn`.
         coefficient: in units of the loss.
         lower: relative to B_k.
         upper: relative to B_k.
@@ -108,13 +100,14 @@ def entropy_smoothing(
             constant: its gradient is zero, and the method is a plain entropy bonus.
 
     Returns:
-        The term `[n, S]`, and the sums of entropies and tokens by turn, `[K]` each.
+        The term `[n, t, S]`, and the sums of entropies and tokens by turn, `[K]` each.
 
     References:
         See `make_entropy_smoothing`.
     """
     slots = history.count.shape[0]
-    index = jnp.clip(turn, 0, slots - 1)
+    entropy, mask = view.entropy, view.mask
+    index = jnp.clip(view.turn, 0, slots - 1)
     mean = (history.total / jnp.maximum(history.count, 1.0))[index]
     known = mask & (history.count[index] > 0) & (mean > 0.0)
     mean = jnp.where(known, mean, 1.0)

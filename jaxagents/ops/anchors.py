@@ -13,18 +13,20 @@ from jaxagents.ops.credit import Credit, to_tokens
 from jaxagents.ops.episodes import (
     acting_turns,
     difference_from_group,
-    episode_return,
     group_deviation,
     kept_rows,
+    of_seat,
     return_to_go,
     same_group,
-    turn_of_token,
+    seat_returns,
+    to_tokens_of_turn,
 )
-from jaxagents.types import Array, Episode
+from jaxagents.ops.seats import seat_of_turn
+from jaxagents.types import Array, Episode, EpisodeView
 
 
 class Anchors(NamedTuple):
-    """Turns sorted into runs that acted in the same state of the same group; `n = B * T`.
+    """Turns sorted into runs of a seat that acted in the same state of the same group; `n = B * T`.
 
     Attributes:
         order: int32 `[n]`, turns (`row * T + turn`) sorted; those that do not count come last.
@@ -40,8 +42,7 @@ class Anchors(NamedTuple):
 
 
 def gigpo(
-    episode: Episode,
-    value: Array | None = None,
+    view: EpisodeView,
     *,
     axis_name: str | None = None,
     discount: Array | float = 0.95,
@@ -54,11 +55,11 @@ def gigpo(
 
     `A_it = episode_weight (R_i - mean_j R_j) / F + step_weight (G_it - mean_{(j, k) in S} G_jk) / F_S`, where `R` is
     the undiscounted return, `G_it = sum_{k >= t} discount^(k - t) reward_ik`, and S are the turns of the group of row i
-    whose fingerprint is that of turn t. `F = 1`, or the standard deviation of the same set plus `epsilon`.
+    whose fingerprint is that of turn t. In games, both stand beside the same seat only. `F = 1`, or the standard
+    deviation of the same set plus `epsilon`.
 
     Args:
-        episode: B episodes of T turns.
-        value: not used.
+        view: of B episodes of T turns.
         axis_name: not used; groups lie on one device.
         discount: per turn, in [0, 1], of the returns of turns.
         episode_weight: of the advantage of the episode; 0 leaves that of the turns.
@@ -74,19 +75,20 @@ def gigpo(
 
     Deviation: means of episodes are over episodes, as in the paper; the authors' code takes them over all turns.
     """
+    episode = view.episode
     same = same_group(episode)
-    of_episode, _ = difference_from_group(episode_return(episode), same)
+    of_episode, _ = difference_from_group(seat_returns(episode), same)
     if standardize:
         of_episode = of_episode / (group_deviation(of_episode, same) + epsilon)
     of_turn = difference_from_anchor(
         return_to_go(episode, discount), sort_anchors(episode), standardize=standardize, epsilon=epsilon
     )
-    per_turn = episode_weight * of_episode[:, None] + step_weight * of_turn
-    return Credit(advantage=to_tokens(episode, turn_of_token(per_turn, episode.turn)))
+    per_turn = episode_weight * of_seat(of_episode, episode) + step_weight * of_turn
+    return Credit(advantage=to_tokens(episode, to_tokens_of_turn(per_turn, episode)))
 
 
 def sort_anchors(episode: Episode) -> Anchors:
-    """Sorts turns by group and fingerprint.
+    """Sorts turns by group, seat and fingerprint.
 
     Args:
         episode: B episodes of T turns.
@@ -96,7 +98,7 @@ def sort_anchors(episode: Episode) -> Anchors:
     """
     counted = (acting_turns(episode) & kept_rows(episode)[:, None]).reshape(-1)
     group = jnp.broadcast_to(episode.group[:, None], episode.reward.shape).reshape(-1)
-    keys = (~counted, group, episode.fingerprint.reshape(-1))
+    keys = (~counted, group, seat_of_turn(episode).reshape(-1), episode.fingerprint.reshape(-1))
     order = jnp.lexsort(keys[::-1]).astype(jnp.int32)
     place = jnp.arange(order.shape[0], dtype=jnp.int32)
     unlike = jnp.stack([jnp.diff(key[order].astype(jnp.uint32)) != 0 for key in keys]).any(axis=0)

@@ -1,8 +1,9 @@
-"""Credit assignment for episodes of text: `(episode, value, *, axis_name, ...) -> Credit`.
+"""Credit assignment for episodes of text: `(view, *, axis_name, ...) -> Credit`, see `types.EpisodeView`.
 
-`value[b, l]`, where an estimator uses it, is V of the context that token `l` of row `b` was sampled from. No gradient
-flows through credit. Groups lie on one device as a whole; rows that a filter dropped (`keep`) count nowhere.
-Agents that share a row share its rewards; in games every seat has its own, which only some estimators tell apart.
+`view.policy.value[b, t, s]`, where an estimator uses it, is V of the context that the token was sampled from. No
+gradient flows through credit. Groups lie on one device as a whole; rows that a filter dropped (`keep`) count nowhere.
+In games every seat has returns of its own and is compared with the same seat of other rows; estimators that cannot tell
+seats apart refuse.
 """
 
 import jax
@@ -14,19 +15,19 @@ from jaxagents.ops.episodes import (
     acting_turns,
     credited_tokens,
     difference_from_group,
-    episode_return,
     first_action_token_mask,
     group_deviation,
     kept_rows,
     last_action_token_mask,
+    of_seat,
+    require_one_seat,
     return_to_go,
     reward_of_acting_turns,
     same_group,
-    sum_per_turn,
-    turn_of_token,
+    seat_returns,
+    to_tokens_of_turn,
 )
-from jaxagents.ops.seats import num_seats
-from jaxagents.types import Array, Episode
+from jaxagents.types import Array, Episode, EpisodeView
 
 
 @struct.dataclass
@@ -34,8 +35,8 @@ class Credit:
     """What every sampled token is worth.
 
     Attributes:
-        advantage: float32 `[B, L]`, zero where nothing was sampled and in rows that were dropped.
-        target: float32 `[B, L]`, of the value head, zero in the same places; None for estimators without values.
+        advantage: float32 `[B, T, S]`, zero where nothing was sampled and in rows that were dropped.
+        target: float32 `[B, T, S]`, of the value head, zero in the same places; None for estimators without values.
     """
 
     advantage: Array
@@ -43,8 +44,7 @@ class Credit:
 
 
 def reinforce(
-    episode: Episode,
-    value: Array | None = None,
+    view: EpisodeView,
     *,
     axis_name: str | None = None,
     discount: Array | float = 1.0,
@@ -56,8 +56,7 @@ def reinforce(
     `A_t = sum_{k >= t} discount^(k - t) reward_k - baseline`.
 
     Args:
-        episode: B episodes of T turns.
-        value: not used.
+        view: of B episodes of T turns.
         axis_name: mapped device axis to take means over.
         discount: per turn, in [0, 1].
         baseline: what is subtracted; null takes the mean return to go over the turns of the batch, 0 is none.
@@ -70,6 +69,7 @@ def reinforce(
         Williams (1992), "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning".
         Hu et al. (2025), "REINFORCE++", for `normalize`.
     """
+    episode = view.episode
     returns = return_to_go(episode, discount)
     if baseline is None:
         counted = acting_turns(episode) & kept_rows(episode)[:, None]
@@ -77,43 +77,39 @@ def reinforce(
         if axis_name is not None:
             total, count = jax.lax.psum((total, count), axis_name)
         baseline = total / jnp.maximum(count, 1.0)
-    advantage = turn_of_token(returns - baseline, episode.turn)
+    advantage = to_tokens_of_turn(returns - baseline, episode)
     return Credit(advantage=to_tokens(episode, advantage, normalize=normalize, axis_name=axis_name))
 
 
 def rloo(
-    episode: Episode,
-    value: Array | None = None,
+    view: EpisodeView,
     *,
     axis_name: str | None = None,
     discount: Array | float = 1.0,
 ) -> Credit:
     """Computes `R_i` minus the mean return of the other episodes of the group, for all tokens of episode i.
 
+    In games, R is that of the seat that the token is of, here and in what follows.
+
     Args:
-        episode: B episodes.
-        value: not used.
+        view: of B episodes.
         axis_name: not used; groups lie on one device.
         discount: per turn, in [0, 1].
 
     Returns:
         The credit, without targets; zero in groups of one, which have no others.
 
-    Raises:
-        ValueError: it is a game of several seats.
-
     References:
         Kool, van Hoof and Welling (2019), "Buy 4 REINFORCE Samples, Get a Baseline for Free!".
         Ahmadian et al. (2024), "Back to Basics: Revisiting REINFORCE Style Optimization for RLHF".
     """
-    _require_one_seat(episode, "rloo")
-    difference, count = difference_from_group(episode_return(episode, discount), same_group(episode))
+    episode = view.episode
+    difference, count = difference_from_group(seat_returns(episode, discount), same_group(episode))
     return _outcome_credit(episode, difference * count / jnp.maximum(count - 1.0, 1.0))
 
 
 def grpo(
-    episode: Episode,
-    value: Array | None = None,
+    view: EpisodeView,
     *,
     axis_name: str | None = None,
     discount: Array | float = 1.0,
@@ -122,8 +118,7 @@ def grpo(
     """Computes `(R_i - mean(R)) / (std(R) + epsilon)` over the group, for all tokens of episode i.
 
     Args:
-        episode: B episodes.
-        value: not used.
+        view: of B episodes.
         axis_name: not used; groups lie on one device.
         discount: per turn, in [0, 1].
         epsilon: added to the standard deviation, in units of the reward.
@@ -131,24 +126,20 @@ def grpo(
     Returns:
         The credit, without targets; zero in groups whose returns are equal.
 
-    Raises:
-        ValueError: it is a game of several seats.
-
     References:
         Shao et al. (2024), "DeepSeekMath", section 4.1.2.
 
     Deviation: the paper has no epsilon and leaves open which standard deviation it means. This is that of the
         population; TRL and verl take that of the sample, which makes advantages sqrt(1 - 1 / G) times as large.
     """
-    _require_one_seat(episode, "grpo")
+    episode = view.episode
     same = same_group(episode)
-    difference, _ = difference_from_group(episode_return(episode, discount), same)
+    difference, _ = difference_from_group(seat_returns(episode, discount), same)
     return _outcome_credit(episode, difference / (group_deviation(difference, same) + epsilon))
 
 
 def dr_grpo(
-    episode: Episode,
-    value: Array | None = None,
+    view: EpisodeView,
     *,
     axis_name: str | None = None,
     discount: Array | float = 1.0,
@@ -156,28 +147,23 @@ def dr_grpo(
     """Computes `R_i - mean(R)` over the group, for all tokens of episode i.
 
     Args:
-        episode: B episodes.
-        value: not used.
+        view: of B episodes.
         axis_name: not used; groups lie on one device.
         discount: per turn, in [0, 1].
 
     Returns:
         The credit, without targets. The other half of the method is `losses.aggregation.constant`.
 
-    Raises:
-        ValueError: it is a game of several seats.
-
     References:
         Liu et al. (2025), "Understanding R1-Zero-Like Training: A Critical Perspective", section 3.2.
     """
-    _require_one_seat(episode, "dr_grpo")
-    difference, _ = difference_from_group(episode_return(episode, discount), same_group(episode))
+    episode = view.episode
+    difference, _ = difference_from_group(seat_returns(episode, discount), same_group(episode))
     return _outcome_credit(episode, difference)
 
 
 def gae_token(
-    episode: Episode,
-    value: Array | None,
+    view: EpisodeView,
     *,
     axis_name: str | None = None,
     discount: Array | float = 1.0,
@@ -190,8 +176,7 @@ def gae_token(
     sampled token, of this turn or a later one. The reward of a turn lands on its last sampled token.
 
     Args:
-        episode: B episodes of T turns.
-        value: `[B, L]`.
+        view: of B episodes of T turns; reads `policy.value`.
         axis_name: mapped device axis to normalise over.
         discount: per sampled token, in [0, 1].
         trace_decay: lambda per sampled token, in [0, 1].
@@ -208,18 +193,15 @@ def gae_token(
         Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized Advantage Estimation", eq. 16.
         Ouyang et al. (2022), "Training language models to follow instructions with human feedback".
     """
-    _require_one_seat(episode, "gae_token")
-    value = _require_value(value, "gae_token")
-    reward = turn_of_token(reward_of_acting_turns(episode), episode.turn)
-    reward = jnp.where(last_action_token_mask(episode), reward, 0.0)
+    value, episode = _require_value(view, "gae_token"), view.episode
+    reward = jnp.where(last_action_token_mask(episode), reward_of_acting_turns(episode)[:, :, None], 0.0)
     advantage, target = _skipping_advantage(
-        reward,
-        value,
-        episode.action_mask,
+        *(leaf.reshape(leaf.shape[0], -1) for leaf in (reward, value, episode.action_mask)),
         _bootstrap_value(episode),
         discount=discount,
         trace_decay=trace_decay,
     )
+    advantage, target = (leaf.reshape(episode.tokens.shape) for leaf in (advantage, target))
     return Credit(
         advantage=to_tokens(episode, advantage, normalize=normalize, axis_name=axis_name),
         target=to_tokens(episode, target),
@@ -227,8 +209,7 @@ def gae_token(
 
 
 def gae_turn(
-    episode: Episode,
-    value: Array | None,
+    view: EpisodeView,
     *,
     axis_name: str | None = None,
     discount: Array | float = 1.0,
@@ -241,8 +222,7 @@ def gae_turn(
     the first sampled token of turn t and `t'` is the next turn with a sampled token.
 
     Args:
-        episode: B episodes of T turns.
-        value: `[B, L]`; only those at the first sampled token of each turn are used.
+        view: of B episodes of T turns; reads `policy.value` at the first sampled token of each turn.
         axis_name: mapped device axis to normalise over.
         discount: per turn, in [0, 1].
         trace_decay: lambda per turn, in [0, 1].
@@ -258,36 +238,27 @@ def gae_turn(
         Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized Advantage Estimation", eq. 16.
         Zhou et al. (2024), "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (values of turns).
     """
-    _require_one_seat(episode, "gae_turn")
-    value = _require_value(value, "gae_turn")
-    first_value = jnp.where(first_action_token_mask(episode), value, 0.0)
+    value, episode = _require_value(view, "gae_turn"), view.episode
     advantage, target = _skipping_advantage(
         reward_of_acting_turns(episode),
-        sum_per_turn(first_value, episode.turn, num_turns=episode.reward.shape[1]),
+        jnp.sum(jnp.where(first_action_token_mask(episode), value, 0.0), axis=2),
         acting_turns(episode),
         _bootstrap_value(episode),
         discount=discount,
         trace_decay=trace_decay,
     )
-    advantage, target = turn_of_token(advantage, episode.turn), turn_of_token(target, episode.turn)
+    advantage, target = to_tokens_of_turn(advantage, episode), to_tokens_of_turn(target, episode)
     return Credit(
         advantage=to_tokens(episode, advantage, normalize=normalize, axis_name=axis_name),
         target=to_tokens(episode, target),
     )
 
 
-def _require_one_seat(episode: Episode, name: str) -> None:
-    if num_seats(episode) > 1:
-        raise ValueError(
-            f"`advantage` must tell the seats of a game apart, got {name} for {num_seats(episode)} seats; "
-            "try advantage=role_conditioned or advantage=reinforce."
-        )
-
-
-def _require_value(value: Array | None, name: str) -> Array:
-    if value is None:
-        raise ValueError(f"`value` must be given to {name}, got None; try a model with a value head, or grpo.")
-    return jax.lax.stop_gradient(value)
+def _require_value(view: EpisodeView, name: str) -> Array:
+    require_one_seat(view.episode, name)
+    if view.policy.value is None:
+        raise ValueError(f"`view.policy.value` must be there for {name}, got None; try a model with a value head.")
+    return jax.lax.stop_gradient(view.policy.value)
 
 
 def _bootstrap_value(episode: Episode) -> Array:
@@ -323,8 +294,8 @@ def _skipping_advantage(
 
 
 def _outcome_credit(episode: Episode, advantage: Array) -> Credit:
-    """Hands one advantage per episode, `[B]`, to all its tokens."""
-    return Credit(advantage=to_tokens(episode, jnp.broadcast_to(advantage[:, None], episode.tokens.shape)))
+    """Hands one advantage per seat of an episode, `[B, P]`, to all its tokens."""
+    return Credit(advantage=to_tokens(episode, to_tokens_of_turn(of_seat(advantage, episode), episode)))
 
 
 def to_tokens(episode: Episode, per_token: Array, *, normalize: bool = False, axis_name: str | None = None) -> Array:
@@ -332,12 +303,12 @@ def to_tokens(episode: Episode, per_token: Array, *, normalize: bool = False, ax
 
     Args:
         episode: B episodes.
-        per_token: `[B, L]`.
+        per_token: `[B, T, S]`.
         normalize: standardises over the tokens that count.
         axis_name: mapped device axis to normalise over.
 
     Returns:
-        float32 `[B, L]`, zero where nothing was sampled and in rows that were dropped, without gradient.
+        float32 `[B, T, S]`, zero where nothing was sampled and in rows that were dropped, without gradient.
     """
     mask = credited_tokens(episode)
     per_token = jnp.where(mask, jax.lax.stop_gradient(per_token), 0.0)

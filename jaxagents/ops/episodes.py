@@ -1,10 +1,10 @@
-"""Sums and masks over episodes of text: which tokens and rows count, turns and their tokens, returns."""
+"""Sums and masks over episodes of text: which tokens and rows count, turns and their tokens, returns of seats."""
 
 import jax
 import jax.numpy as jnp
 
 from jaxagents.ops.returns import discounted_returns
-from jaxagents.ops.seats import num_seats, own_return_to_go
+from jaxagents.ops.seats import num_seats, own_return_to_go, seat_of_turn
 from jaxagents.types import Array, Episode
 
 
@@ -14,23 +14,62 @@ def kept_rows(episode: Episode) -> Array:
 
 
 def credited_tokens(episode: Episode) -> Array:
-    """Returns bool `[B, L]`, the sampled tokens of the rows that are kept."""
-    return episode.action_mask & kept_rows(episode)[:, None]
+    """Returns bool `[B, T, S]`, the sampled tokens of the rows that are kept."""
+    return episode.action_mask & kept_rows(episode)[:, None, None]
+
+
+def require_one_seat(episode: Episode, name: str) -> None:
+    """Raises a ValueError that calls `name` unable to tell the seats of a game apart, if it is a game of several."""
+    if num_seats(episode) > 1:
+        raise ValueError(
+            f"`environment` must have one seat for {name}, which does not tell seats apart, got {num_seats(episode)} "
+            "seats; try advantage=role_conditioned or advantage=reinforce."
+        )
 
 
 def episode_return(episode: Episode, discount: Array | float = 1.0) -> Array:
     """Computes `sum_t discount^t reward_t` over the turns that took place.
 
     Args:
-        episode: B episodes of T turns.
+        episode: B episodes of T turns, of one seat.
         discount: per turn, in [0, 1].
 
     Returns:
         float32 `[B]`.
+
+    Raises:
+        ValueError: it is a game of several seats; see `seat_returns`.
     """
-    turn = jnp.arange(episode.reward.shape[1], dtype=jnp.float32)
-    weight = jnp.where(episode.valid, jnp.power(discount, turn)[None], 0.0)
-    return jnp.sum(jnp.where(episode.valid, episode.reward, 0.0) * weight, axis=1)
+    require_one_seat(episode, "a return per episode")
+    return seat_returns(episode, discount)[:, 0]
+
+
+def seat_returns(episode: Episode, discount: Array | float = 1.0) -> Array:
+    """Computes `sum_k discount^k reward_k` over the own turns of every seat, k = 0, 1, ....
+
+    Args:
+        episode: B episodes of T turns.
+        discount: per own turn, in [0, 1].
+
+    Returns:
+        float32 `[B, P]`, P = 1 in worlds of one seat.
+    """
+    own = _own_turns(episode)
+    before = (jnp.cumsum(own, axis=1) - own).astype(jnp.float32)
+    reward = jnp.where(own, episode.reward[:, :, None], 0.0)
+    return jnp.sum(reward * jnp.power(discount, before), axis=1)
+
+
+def acting_seats(episode: Episode) -> Array:
+    """Returns bool `[B, P]`, the seats that the policy took; all True in worlds of one seat."""
+    if num_seats(episode) == 1:
+        return jnp.ones((*episode.success.shape, 1), bool)
+    return jnp.any(_own_turns(episode) & acting_turns(episode)[:, :, None], axis=1)
+
+
+def of_seat(per_seat: Array, episode: Episode) -> Array:
+    """Hands the entry `[B, P]` of every seat to its turns, `[B, T]`."""
+    return jnp.take_along_axis(per_seat, seat_of_turn(episode), axis=1)
 
 
 def return_to_go(episode: Episode, discount: Array | float = 1.0) -> Array:
@@ -50,56 +89,29 @@ def return_to_go(episode: Episode, discount: Array | float = 1.0) -> Array:
     return discounted_returns(reward, endless, endless, jnp.zeros_like(reward), discount=discount).T
 
 
-def turn_of_token(per_turn: Array, turn: Array) -> Array:
-    """Hands the entry of every turn to the tokens of that turn; tokens of the prompt get zero.
-
-    Args:
-        per_turn: `[B, T]`.
-        turn: int32 `[B, L]`, -1 for the prompt.
-
-    Returns:
-        `[B, L]`, of the dtype of `per_turn`.
-    """
-    taken = jnp.take_along_axis(per_turn, jnp.maximum(turn, 0), axis=1)
-    return jnp.where(turn >= 0, taken, jnp.zeros_like(taken))
-
-
-def sum_per_turn(per_token: Array, turn: Array, *, num_turns: int) -> Array:
-    """Sums the entries of the tokens of every turn; tokens of the prompt are left out.
-
-    Args:
-        per_token: `[B, L]`.
-        turn: int32 `[B, L]`, -1 for the prompt.
-        num_turns: T.
-
-    Returns:
-        `[B, T]`.
-    """
-    of_turn = turn[:, None, :] == jnp.arange(num_turns)[None, :, None]
-    return jnp.sum(jnp.where(of_turn, per_token[:, None, :], 0), axis=2)
+def to_tokens_of_turn(per_turn: Array, episode: Episode) -> Array:
+    """Hands the entry `[B, T]` of every turn to its tokens, `[B, T, S]`."""
+    return jnp.broadcast_to(per_turn[:, :, None], episode.tokens.shape)
 
 
 def last_action_token_mask(episode: Episode) -> Array:
-    """Returns bool `[B, L]`, the last token of every turn that the policy sampled. Turns are in order along L."""
-    never = episode.reward.shape[1]
-    turn = jnp.where(episode.action_mask, episode.turn, never)
-    next_turn = jax.lax.cummin(turn, axis=1, reverse=True)[:, 1:]
-    next_turn = jnp.pad(next_turn, ((0, 0), (0, 1)), constant_values=never)
-    return episode.action_mask & (next_turn != episode.turn)
+    """Returns bool `[B, T, S]`, the last token of every turn that the policy sampled."""
+    place = jnp.arange(episode.tokens.shape[2])[None, None]
+    last = jnp.max(jnp.where(episode.action_mask, place, -1), axis=2, keepdims=True)
+    return episode.action_mask & (place == last)
 
 
 def first_action_token_mask(episode: Episode) -> Array:
-    """Returns bool `[B, L]`, the first token of every turn that the policy sampled. Turns are in order along L."""
-    turn = jnp.where(episode.action_mask, episode.turn, -1)
-    previous_turn = jnp.pad(jax.lax.cummax(turn, axis=1)[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
-    return episode.action_mask & (previous_turn != episode.turn)
+    """Returns bool `[B, T, S]`, the first token of every turn that the policy sampled."""
+    size = episode.tokens.shape[2]
+    place = jnp.arange(size)[None, None]
+    first = jnp.min(jnp.where(episode.action_mask, place, size), axis=2, keepdims=True)
+    return episode.action_mask & (place == first)
 
 
 def acting_turns(episode: Episode) -> Array:
     """Returns bool `[B, T]`, the turns that took place and in which the policy sampled a token."""
-    num_turns = episode.reward.shape[1]
-    count = sum_per_turn(episode.action_mask.astype(jnp.int32), episode.turn, num_turns=num_turns)
-    return episode.valid & (count > 0)
+    return episode.valid & jnp.any(episode.action_mask, axis=2)
 
 
 def reward_of_acting_turns(episode: Episode) -> Array:
@@ -119,21 +131,30 @@ def reward_of_acting_turns(episode: Episode) -> Array:
 
 
 def same_group(episode: Episode) -> Array:
-    """Returns bool `[B, B]`, True where the row of the second axis is kept and of the group of that of the first."""
-    return (episode.group[:, None] == episode.group[None, :]) & kept_rows(episode)[None, :]
+    """Says with whom every seat of every row is compared.
+
+    Args:
+        episode: B episodes.
+
+    Returns:
+        bool `[B, B, P]`, True where the row of the second axis is kept, is of the group of that of the first, and the
+        policy took the seat in it.
+    """
+    same = (episode.group[:, None] == episode.group[None, :]) & kept_rows(episode)[None, :]
+    return same[:, :, None] & acting_seats(episode)[None]
 
 
 def difference_from_group(score: Array, same: Array) -> tuple[Array, Array]:
-    """Computes `score_i - mean_j score_j` over the rows j of the group of row i.
+    """Computes `score_i - mean_j score_j` over the rows j of the group of row i, for every seat.
 
     The mean of pairwise differences, which is exactly zero where all scores are equal.
 
     Args:
-        score: `[B]`.
-        same: bool `[B, B]`, see `same_group`.
+        score: `[B, P]`.
+        same: bool `[B, B, P]`, see `same_group`.
 
     Returns:
-        The difference and the number of rows of the group, both float32 `[B]`; the difference is zero where that
+        The difference and the number of rows of the group, both float32 `[B, P]`; the difference is zero where that
         number is.
     """
     count = jnp.sum(same, axis=1, dtype=jnp.float32)
@@ -142,15 +163,28 @@ def difference_from_group(score: Array, same: Array) -> tuple[Array, Array]:
 
 
 def group_deviation(difference: Array, same: Array) -> Array:
-    """Computes the population standard deviation within the group of every row.
+    """Computes the population standard deviation within the group of every row, for every seat.
 
     Args:
-        difference: `[B]`, see `difference_from_group`.
-        same: bool `[B, B]`, see `same_group`.
+        difference: `[B, P]`, see `difference_from_group`.
+        same: bool `[B, B, P]`, see `same_group`.
 
     Returns:
-        float32 `[B]`, zero for groups of one.
+        float32 `[B, P]`, zero for groups of one.
     """
     count = jnp.sum(same, axis=1, dtype=jnp.float32)
-    square = jnp.sum(jnp.where(same, jnp.square(difference)[None, :], 0.0), axis=1)
+    square = jnp.sum(jnp.where(same, jnp.square(difference)[None], 0.0), axis=1)
     return jnp.sqrt(square / jnp.maximum(count, 1.0))
+
+
+def group_success(episode: Episode) -> Array:
+    """Computes the share of the kept episodes of the group of every row that succeeded, float32 `[B]`."""
+    same = (episode.group[:, None] == episode.group[None, :]) & kept_rows(episode)[None, :]
+    right = jnp.sum(same & episode.success[None, :], axis=1, dtype=jnp.float32)
+    return right / jnp.maximum(jnp.sum(same, axis=1, dtype=jnp.float32), 1.0)
+
+
+def _own_turns(episode: Episode) -> Array:
+    """Returns bool `[B, T, P]`, the turns of every seat that took place."""
+    seats = jnp.arange(num_seats(episode))[None, None]
+    return (seat_of_turn(episode)[:, :, None] == seats) & episode.valid[:, :, None]

@@ -1,31 +1,26 @@
-"""Which groups of episodes to learn from: `(episode, *, ...) -> bool [B]`, True = keep.
+"""Which groups of episodes to learn from: `(view, *, axis_name, ...) -> bool [B]`, True = keep.
 
-Put the result into `keep`; rows that an earlier filter dropped there count for nothing and stay dropped.
-Groups lie on one device as a whole, and each device filters its own.
+Rows that an earlier filter dropped (`keep`) count for nothing and stay dropped. Groups lie on one device as a whole,
+and each device filters its own. In games every seat is compared with the same seat of the group's other episodes.
 """
 
 import jax.numpy as jnp
 
-from jaxagents.ops.episodes import (
-    difference_from_group,
-    episode_return,
-    group_deviation,
-    kept_rows,
-    same_group,
-)
-from jaxagents.types import Array, Episode
+from jaxagents.ops.episodes import difference_from_group, group_deviation, kept_rows, same_group, seat_returns
+from jaxagents.types import Array, EpisodeView
 
 
-def keep_all(episode: Episode) -> Array:
+def keep_all(view: EpisodeView, *, axis_name: str | None = None) -> Array:
     """Keeps every group."""
-    return kept_rows(episode)
+    return kept_rows(view.episode)
 
 
-def informative_groups(episode: Episode, *, tolerance: Array | float = 1e-6) -> Array:
-    """Keeps groups whose returns are not all equal: the others have no group-relative advantage.
+def informative_groups(view: EpisodeView, *, axis_name: str | None = None, tolerance: Array | float = 1e-6) -> Array:
+    """Keeps groups in which the returns of some seat are not all equal: others have no group-relative advantage.
 
     Args:
-        episode: B episodes.
+        view: of B episodes.
+        axis_name: not used.
         tolerance: returns closer than this to each other are equal; rounding errors of sums are below it.
 
     Returns:
@@ -36,17 +31,18 @@ def informative_groups(episode: Episode, *, tolerance: Array | float = 1e-6) -> 
 
     Deviation: the paper samples until the batch is full of such groups; here the batch gets smaller.
     """
-    returns, same = episode_return(episode), same_group(episode)
-    largest = jnp.max(jnp.where(same, returns[None, :], -jnp.inf), axis=1)
-    smallest = jnp.min(jnp.where(same, returns[None, :], jnp.inf), axis=1)
-    return kept_rows(episode) & (largest - smallest > tolerance)
+    returns, same = seat_returns(view.episode)[None], same_group(view.episode)
+    largest = jnp.max(jnp.where(same, returns, -jnp.inf), axis=1)
+    smallest = jnp.min(jnp.where(same, returns, jnp.inf), axis=1)
+    return kept_rows(view.episode) & jnp.any(largest - smallest > tolerance, axis=1)
 
 
-def top_variance(episode: Episode, *, fraction: Array | float = 0.25) -> Array:
+def top_variance(view: EpisodeView, *, axis_name: str | None = None, fraction: Array | float = 0.25) -> Array:
     """Keeps the share of groups whose returns have the largest standard deviation, none whose returns are all equal.
 
     Args:
-        episode: B episodes.
+        view: of B episodes; in games, the deviation is the mean of those of the seats.
+        axis_name: not used.
         fraction: of the groups, in (0, 1]; their number is rounded down, but at least 1. Ties go to the groups that
             come first.
 
@@ -57,16 +53,16 @@ def top_variance(episode: Episode, *, fraction: Array | float = 0.25) -> Array:
         Wang et al. (2025), "RAGEN: Understanding Self-Evolution in LLM Agents via Multi-Turn Reinforcement Learning"
         (StarPO-S; 0.25).
     """
-    kept, same = kept_rows(episode), same_group(episode)
-    difference, _ = difference_from_group(episode_return(episode), same)
+    kept, same = kept_rows(view.episode), same_group(view.episode)
+    difference, _ = difference_from_group(seat_returns(view.episode), same)
     # A group is spoken for by its first row.
-    index = jnp.arange(same.shape[0])
-    first = jnp.argmax(same, axis=1)
-    deviation = group_deviation(difference, same)[first]
+    group, index = jnp.any(same, axis=2), jnp.arange(same.shape[0])
+    first = jnp.argmax(group, axis=1)
+    deviation = jnp.mean(group_deviation(difference, same), axis=1)[first]
     speaks = kept & (first == index)
     ahead = (deviation[None, :] > deviation[:, None]) | (
         (deviation[None, :] == deviation[:, None]) & (index[None, :] < first[:, None])
     )
     rank = jnp.sum(speaks[None, :] & ahead, axis=1)
     allowed = jnp.floor(fraction * jnp.sum(speaks))
-    return informative_groups(episode) & (rank < jnp.maximum(allowed, 1.0))
+    return informative_groups(view) & (rank < jnp.maximum(allowed, 1.0))

@@ -41,13 +41,13 @@ def best_against_worst(episode: Episode, *, tolerance: Array | float = 1e-6) -> 
         ValueError: the episodes are of several seats, whose returns must not be added up.
     """
     _require_one_seat(episode)
-    returns, same = episode_return(episode), same_group(episode)
+    returns, same = episode_return(episode), same_group(episode)[:, :, 0]
     best = jnp.argmax(jnp.where(same, returns[None, :], -jnp.inf), axis=1).astype(jnp.int32)
     worst = jnp.argmin(jnp.where(same, returns[None, :], jnp.inf), axis=1)
     apart = returns[best] - returns[worst] > tolerance
     compared = apart & (worst == jnp.arange(returns.shape[0]))
-    difference, _ = difference_from_group(returns, same)
-    return Pairs(episode=episode, pair=jnp.where(compared, best, -1), desirable=difference > tolerance)
+    difference, _ = difference_from_group(returns[:, None], same[:, :, None])
+    return Pairs(episode=episode, pair=jnp.where(compared, best, -1), desirable=difference[:, 0] > tolerance)
 
 
 def success_against_failure(episode: Episode) -> Pairs:
@@ -63,7 +63,7 @@ def success_against_failure(episode: Episode) -> Pairs:
         ValueError: the episodes are of several seats, who do not succeed together.
     """
     _require_one_seat(episode)
-    same, success = same_group(episode), episode.success
+    same, success = same_group(episode)[:, :, 0], episode.success
     index = jnp.arange(success.shape[0])
     wins = same & success[None, :]
     num_wins = jnp.sum(wins, axis=1)

@@ -1,96 +1,109 @@
-"""Changes of the rewards of episodes of text: `(episode, *, ...) -> Episode`. Turns that did not happen stay as is."""
+"""Changed rewards of episodes of text: `(view, *, axis_name, ...) -> reward [B, T]`. Turns that did not happen stay."""
 
 import jax.numpy as jnp
 
-from jaxagents.ops.episodes import sum_per_turn
-from jaxagents.types import Array, Episode
+from jaxagents.ops.episodes import require_one_seat
+from jaxagents.types import Array, Episode, EpisodeView
 
 
-def invalid_action_penalty(episode: Episode, *, penalty: Array | float = 0.1) -> Episode:
+def invalid_action_penalty(view: EpisodeView, *, axis_name: str | None = None, penalty: Array | float = 0.1) -> Array:
     """Subtracts `penalty` from the reward of every turn whose action could not be parsed or was not legal.
 
     Args:
-        episode: B episodes of T turns.
+        view: of B episodes of T turns.
+        axis_name: not used.
         penalty: not negative, in units of the reward.
 
     Returns:
-        The episodes with new rewards.
+        The rewards.
 
     References:
         Feng et al. (2025), "Group-in-Group Policy Optimization for LLM Agent Training" (0.1).
     """
-    return _subtract(episode, jnp.where(episode.action_valid, 0.0, penalty))
+    return _subtract(view.episode, jnp.where(view.episode.action_valid, 0.0, penalty))
 
 
-def length_penalty(episode: Episode, *, penalty: Array | float = 0.001) -> Episode:
+def length_penalty(view: EpisodeView, *, axis_name: str | None = None, penalty: Array | float = 0.001) -> Array:
     """Subtracts `penalty` times the number of sampled tokens of a turn from its reward.
 
     Args:
-        episode: B episodes of T turns.
+        view: of B episodes of T turns.
+        axis_name: not used.
         penalty: not negative, in units of the reward per token.
 
     Returns:
-        The episodes with new rewards.
+        The rewards.
     """
-    return _subtract(episode, penalty * _sampled_tokens(episode))
+    return _subtract(view.episode, penalty * _sampled_tokens(view.episode))
 
 
 def soft_overlong_penalty(
-    episode: Episode,
+    view: EpisodeView,
     *,
+    axis_name: str | None = None,
     max_tokens: Array | float,
     buffer_tokens: Array | float,
     penalty: Array | float = 1.0,
-) -> Episode:
+) -> Array:
     """Subtracts a penalty that grows linearly over the last `buffer_tokens` of what a turn may say.
 
     `penalty * clip((tokens - (max_tokens - buffer_tokens)) / buffer_tokens, 0, 1)`.
 
     Args:
-        episode: B episodes of T turns.
+        view: of B episodes of T turns.
+        axis_name: not used.
         max_tokens: sampled tokens of a turn from which on all of the penalty is due.
         buffer_tokens: positive, how far below it begins.
         penalty: the largest, in units of the reward.
 
     Returns:
-        The episodes with new rewards.
+        The rewards.
 
     References:
         Yu et al. (2025), "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", eq. 13.
 
     Deviation: lengths are those of turns, whose budgets the dialogue bounds; the paper has one turn.
     """
-    excess = _sampled_tokens(episode) - (max_tokens - buffer_tokens)
-    return _subtract(episode, penalty * jnp.clip(excess / buffer_tokens, 0.0, 1.0))
+    excess = _sampled_tokens(view.episode) - (max_tokens - buffer_tokens)
+    return _subtract(view.episode, penalty * jnp.clip(excess / buffer_tokens, 0.0, 1.0))
 
 
-def self_correction_bonus(episode: Episode, *, coefficient: Array | float = 10.0) -> Episode:
+def self_correction_bonus(
+    view: EpisodeView, *, axis_name: str | None = None, coefficient: Array | float = 10.0
+) -> Array:
     """Adds `coefficient (reward_t - reward_{t - 1})` to the reward of every turn t but the first.
 
     Args:
-        episode: B episodes of T turns, attempts at the same problem.
+        view: of B episodes of T turns, attempts at the same problem.
+        axis_name: not used.
         coefficient: alpha.
 
     Returns:
-        The episodes with new rewards.
+        The rewards.
+
+    Raises:
+        ValueError: it is a game of several seats.
 
     References:
         Kumar et al. (2024), "Training Language Models to Self-Correct via Reinforcement Learning", section 5.2 (10).
     """
+    episode = view.episode
+    require_one_seat(episode, "self_correction_bonus")
     before = jnp.pad(episode.reward, ((0, 0), (1, 0)))[:, :-1]
     first = jnp.arange(episode.reward.shape[1])[None] == 0
     return _subtract(episode, jnp.where(first, 0.0, coefficient * (before - episode.reward)))
 
 
-def only_turn(episode: Episode, *, turn: int) -> Episode:
+def only_turn(view: EpisodeView, *, axis_name: str | None = None, turn: int) -> Array:
     """Keeps the reward of one turn and sets those of all others to zero.
 
     Args:
-        episode: B episodes of T turns.
+        view: of B episodes of T turns.
+        axis_name: not used.
         turn: counted from 0.
 
     Returns:
-        The episodes with new rewards.
+        The rewards.
 
     Raises:
         ValueError: episodes do not have so many turns.
@@ -98,6 +111,7 @@ def only_turn(episode: Episode, *, turn: int) -> Episode:
     References:
         Kumar et al. (2024), "Training Language Models to Self-Correct via Reinforcement Learning", eq. 3 (the second).
     """
+    episode = view.episode
     num_turns = episode.reward.shape[1]
     if not 0 <= turn < num_turns:
         raise ValueError(f"`turn` must be in [0, {num_turns}), the turns of an episode, got {turn}.")
@@ -106,9 +120,8 @@ def only_turn(episode: Episode, *, turn: int) -> Episode:
 
 
 def _sampled_tokens(episode: Episode) -> Array:
-    num_turns = episode.reward.shape[1]
-    return sum_per_turn(episode.action_mask.astype(jnp.float32), episode.turn, num_turns=num_turns)
+    return jnp.sum(episode.action_mask, axis=2, dtype=jnp.float32)
 
 
-def _subtract(episode: Episode, penalty: Array) -> Episode:
-    return episode.replace(reward=episode.reward - jnp.where(episode.valid, penalty, 0.0))
+def _subtract(episode: Episode, penalty: Array) -> Array:
+    return episode.reward - jnp.where(episode.valid, penalty, 0.0)

@@ -5,9 +5,9 @@ from functools import partial
 import jax.numpy as jnp
 
 from jaxagents.ops.credit import Credit, to_tokens
-from jaxagents.ops.episodes import acting_turns, kept_rows, turn_of_token
+from jaxagents.ops.episodes import acting_turns, kept_rows, to_tokens_of_turn
 from jaxagents.ops.seats import own_return_to_go, seat_of_turn
-from jaxagents.types import Array, Episode, Remembering
+from jaxagents.types import Array, EpisodeView, Remembering
 
 
 def make_role_conditioned(
@@ -57,8 +57,7 @@ def make_role_conditioned(
 
 def role_conditioned(
     baseline: Array,
-    episode: Episode,
-    value: Array | None = None,
+    view: EpisodeView,
     *,
     axis_name: str | None = None,
     discount: Array | float = 1.0,
@@ -69,8 +68,7 @@ def role_conditioned(
 
     Args:
         baseline: b, float32 `[P]`.
-        episode: B games of T turns.
-        value: not used.
+        view: of B games of T turns.
         axis_name: not used.
         discount: per own turn, in [0, 1].
 
@@ -80,6 +78,7 @@ def role_conditioned(
     References:
         See `make_role_conditioned`.
     """
+    episode = view.episode
     seat = seat_of_turn(episode)
     acted = acting_turns(episode) & kept_rows(episode)[:, None]
     own = (seat[:, :, None] == jnp.arange(baseline.shape[0])[None, None]) & acted[:, :, None]
@@ -89,4 +88,4 @@ def role_conditioned(
     advantage = advantage * jnp.power(discount, jnp.maximum(following, 0.0))
     played = jnp.any(own, axis=1).astype(jnp.float32)
     summary = {"count": jnp.sum(played, axis=0), "total": jnp.sum(returns * played, axis=0)}
-    return Credit(advantage=to_tokens(episode, turn_of_token(advantage, episode.turn))), summary
+    return Credit(advantage=to_tokens(episode, to_tokens_of_turn(advantage, episode))), summary

@@ -41,9 +41,9 @@ def num_seats(episode: Episode) -> int:
 
 def seat_of_turn(episode: Episode) -> Array:
     """Returns int32 `[B, T]`, the seat that took each turn; 0 where there was none."""
-    turns = jnp.arange(episode.reward.shape[1])
-    here = (episode.turn[:, None, :] == turns[None, :, None]) & episode.token_mask[:, None, :]
-    return jnp.max(jnp.where(here, episode.agent[:, None, :], 0), axis=2).astype(jnp.int32)
+    if num_seats(episode) == 1:
+        return jnp.zeros(episode.reward.shape, jnp.int32)
+    return jnp.max(jnp.where(episode.token_mask, episode.agent, 0), axis=2).astype(jnp.int32)
 
 
 def own_return_to_go(episode: Episode, discount: Array | float = 1.0) -> Array:

@@ -1,37 +1,32 @@
-"""Episodes as rows of a language model's input, and what the model says about the sampled tokens."""
+"""Episodes as rows of a language model's input, who sees whom in them, and what the model says about their tokens."""
+
+from collections.abc import Collection
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.policies.language_model import token_statistics
-from jaxagents.types import Array, Episode, LanguageModel, Layout, Params
+from jaxagents.types import Array, Episode, LanguageModel, Layout, Params, PyTree, TokenStatistics
+
+EVERYTHING = ("log_prob", "entropy", "value")
 
 
 @struct.dataclass
 class Rows:
-    """Input of a model, `[N, l]`; see `Episode`."""
+    """Input of a model: prompts `[N, P]`, then turns `[N, t, S]`; see `Episode`."""
 
+    prompt_tokens: Array
+    prompt_mask: Array
     tokens: Array
     token_mask: Array
     position: Array
-    turn: Array
     agent: Array
 
-
-@struct.dataclass
-class RowStatistics:
-    """What a model says about tokens, `[N, l]`; zero where nothing is sampled.
-
-    Attributes:
-        log_prob: float32, of the token.
-        entropy: float32, of the distribution that it comes from, in nats.
-        value: float32, of the context that it is sampled from; None without a value head.
-    """
-
-    log_prob: Array
-    entropy: Array
-    value: Array | None
+    def first_turns(self, num_turns: int) -> "Rows":
+        """Returns the rows without later turns."""
+        names = ("tokens", "token_mask", "position", "agent")
+        return self.replace(**{name: getattr(self, name)[:, :num_turns] for name in names})
 
 
 def is_folded(layout: Layout) -> bool:
@@ -39,82 +34,116 @@ def is_folded(layout: Layout) -> bool:
     return layout.context_turns == 1 and layout.prompt == 0
 
 
-def row_layout(layout: Layout) -> Layout:
-    """Returns the layout of the rows of episodes."""
-    return layout._replace(num_turns=1) if is_folded(layout) else layout
+def row_turns(layout: Layout) -> int:
+    """Returns the turns of a row."""
+    return 1 if is_folded(layout) else layout.num_turns
 
 
-def fold(layout: Layout, per_token: Array) -> Array:
-    """Cuts `[B, L, ...]` into rows `[N, l, ...]`: one per turn if turns do not see each other, else one per episode."""
+def fold(layout: Layout, tree: PyTree) -> PyTree:
+    """Cuts leaves `[B, T, ...]` into rows `[N, t, ...]`: turns if they do not see each other, else episodes."""
     if not is_folded(layout):
-        return per_token
-    return per_token.reshape(-1, layout.slot, *per_token.shape[2:])
+        return tree
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, 1, *leaf.shape[2:]), tree)
+
+
+def unfold(layout: Layout, tree: PyTree) -> PyTree:
+    """Returns rows `[N, t, ...]` as episodes `[B, T, ...]`."""
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, layout.num_turns, *leaf.shape[2:]), tree)
 
 
 def turns_of_rows(episode: Episode) -> Array:
-    """Counts the turns of each row that took place, int32 `[n]`: a row is a turn where the layout is folded."""
-    valid = episode.valid
-    return (valid.reshape(-1) if is_folded(episode.layout) else jnp.sum(valid, axis=1)).astype(jnp.int32)
+    """Counts the turns of each row that took place, int32 `[N]`."""
+    return jnp.sum(fold(episode.layout, episode.valid), axis=1, dtype=jnp.int32)
 
 
 def to_rows(episode: Episode) -> Rows:
-    """Returns the rows that a model reads to judge the tokens of episodes, exactly as when it acted."""
-    names = ("tokens", "token_mask", "position", "turn", "agent")
-    return Rows(**{name: fold(episode.layout, getattr(episode, name)) for name in names})
+    """Returns the rows that a model reads to score the tokens of episodes, exactly as when it acted."""
+    names = ("tokens", "token_mask", "position", "agent")
+    turns = fold(episode.layout, {name: getattr(episode, name) for name in names})
+    num_rows = turns["tokens"].shape[0]
+    return Rows(
+        prompt_tokens=episode.prompt_tokens.reshape(num_rows, -1),
+        prompt_mask=episode.prompt_mask.reshape(num_rows, -1),
+        **turns,
+    )
 
 
-def see(rows: Rows, context_turns: int) -> Array:
-    """Says which tokens see which: those before them in the context of the same agent, of recent turns and the prompt.
+def attention_mask(query: tuple[Array, Array], key: tuple[Array, Array, Array], *, context_turns: int) -> Array:
+    """Says which tokens see which: their agent's own, of recent turns, and the prompt. What comes later is left to you.
 
     Args:
-        rows: of one or more turns.
+        query: turn and agent of the tokens that see, `[..., q]`; turn -1 is the prompt.
+        key: turn, agent and mask of the tokens that are seen, `[..., k]`.
         context_turns: turns that are seen, the present one included.
 
     Returns:
-        bool `[N, l, l]`, queries then keys.
+        bool `[..., q, k]`.
     """
-    causal = jnp.tril(jnp.ones((rows.tokens.shape[1],) * 2, bool))[None]
-    query, key = rows.turn[:, :, None], rows.turn[:, None, :]
-    prompt = key < 0
-    own = prompt | (rows.agent[:, :, None] == rows.agent[:, None, :])
-    return rows.token_mask[:, None, :] & causal & own & (prompt | (query - key < context_turns))
+    (turn, agent), (key_turn, key_agent, key_mask) = (tuple(x[..., :, None] for x in query), key)
+    key_turn, key_agent, key_mask = (x[..., None, :] for x in (key_turn, key_agent, key_mask))
+    prompt = key_turn < 0
+    return key_mask & (prompt | ((agent == key_agent) & (turn - key_turn < context_turns)))
 
 
-def judge_rows(model: LanguageModel, params: Params, rows: Rows, layout: Layout) -> RowStatistics:
+def score_tokens(
+    model: LanguageModel,
+    params: Params,
+    rows: Rows,
+    layout: Layout,
+    *,
+    fields: Collection[str] = EVERYTHING,
+    temperature: Array | float | None = None,
+) -> TokenStatistics:
     """Computes log-probability, entropy and value at the tokens that a policy may have sampled.
 
     Args:
-        model: judges.
+        model: scores.
         params: of the model.
-        rows: `[N, l]`.
-        layout: of the rows, `row_layout` of that of the episodes, or of fewer turns.
+        rows: N rows of t turns.
+        layout: of the episodes.
+        fields: what is computed, of `EVERYTHING`; without `log_prob` and `entropy` there are no logits. Models without
+            a value head have no values.
+        temperature: divides the logits; None is 1.
 
     Returns:
-        The statistics. Logits are made only for the part of every slot that follows the observation.
+        The statistics, `[N, t, S]`. Logits are made only for the part of every turn that follows the observation.
     """
-    hidden = model.apply(params, rows.tokens, positions=rows.position, mask=see(rows, layout.context_turns))
-    num_rows = rows.tokens.shape[0]
-
-    def slots(per_token: Array) -> Array:
-        shape = (num_rows, layout.num_turns, layout.slot, *per_token.shape[2:])
-        return per_token[:, layout.prompt :].reshape(shape)
-
-    hidden, begin = slots(hidden), layout.observation
+    num_rows, num_turns, size = rows.tokens.shape
+    hidden = _read(model, params, rows, layout).reshape(num_rows, num_turns, size, -1)
+    begin = layout.observation
     if layout.thought:
-        # A thought may end before its part of the slot does: look back to the last token there is.
-        column = jnp.where(slots(rows.token_mask), jnp.arange(layout.slot)[None, None], 0)
+        # A thought may end before its part of the turn does: look back to the last token there is.
+        column = jnp.where(rows.token_mask, jnp.arange(size)[None, None], 0)
         last = jax.lax.cummax(column, axis=2)[:, :, begin - 1 : -1]
         hidden = jnp.take_along_axis(hidden, last[..., None], axis=2)
     else:
         hidden = hidden[:, :, begin - 1 : -1]
-    statistics = token_statistics(model, params, hidden, slots(rows.tokens)[:, :, begin:])
+    of_tokens = [field for field in ("log_prob", "entropy") if field in fields]
+    statistics = TokenStatistics()
+    if of_tokens:
+        tokens = rows.tokens[:, :, begin:]
+        statistics = token_statistics(model, params, hidden, tokens, fields=of_tokens, temperature=temperature)
+    if "value" in fields and model.value is not None:
+        statistics = statistics.replace(value=model.value(params, hidden))
+    return jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (0, 0), (begin, 0))), statistics)
 
-    def spread(sampled: Array) -> Array:
-        padded = jnp.pad(sampled, ((0, 0), (0, 0), (begin, 0))).reshape(num_rows, -1)
-        return jnp.pad(padded, ((0, 0), (layout.prompt, 0)))
 
-    return RowStatistics(
-        log_prob=spread(statistics.log_prob),
-        entropy=spread(statistics.entropy),
-        value=None if model.value is None else spread(model.value(params, hidden)),
+def _read(model: LanguageModel, params: Params, rows: Rows, layout: Layout) -> Array:
+    """Returns the hidden states after the tokens of the turns, `[N, t * S, D]`."""
+    num_rows, num_turns, size = rows.tokens.shape
+    prompt = rows.prompt_mask.shape[1]
+
+    def join(of_prompt: Array, of_turns: Array) -> Array:
+        return jnp.concatenate([of_prompt.astype(of_turns.dtype), of_turns.reshape(num_rows, -1)], axis=1)
+
+    mask = join(rows.prompt_mask, rows.token_mask)
+    turn = jnp.concatenate([jnp.full(prompt, -1), jnp.repeat(jnp.arange(num_turns), size)])[None]
+    agent = join(jnp.zeros_like(rows.prompt_tokens), rows.agent)
+    visible = attention_mask((turn, agent), (turn, agent, mask), context_turns=layout.context_turns)
+    hidden = model.apply(
+        params,
+        join(rows.prompt_tokens, rows.tokens),
+        positions=join(jnp.cumsum(rows.prompt_mask, axis=1) - rows.prompt_mask, rows.position),
+        mask=visible & jnp.tril(jnp.ones((mask.shape[1],) * 2, bool))[None],
     )
+    return hidden[:, prompt:]

@@ -1,27 +1,13 @@
 """Language models as records of functions, and statistics of given tokens under them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 
 from jaxagents.networks.transformer import Transformer
-from jaxagents.types import Array, LanguageModel, Params, PyTree
-
-
-@struct.dataclass
-class TokenStatistics:
-    """What a model says about given tokens.
-
-    Attributes:
-        log_prob: float32 `[...]`, of the tokens.
-        entropy: float32 `[...]`, of the distributions that they come from, in nats.
-    """
-
-    log_prob: Array
-    entropy: Array
+from jaxagents.types import Array, LanguageModel, Params, PyTree, TokenStatistics
 
 
 def make_language_model(vocab_size: int, *, network: Callable[..., nn.Module] = Transformer) -> LanguageModel:
@@ -68,7 +54,14 @@ def make_language_model(vocab_size: int, *, network: Callable[..., nn.Module] = 
 
 
 def token_statistics(
-    model: LanguageModel, params: Params, hidden: Array, tokens: Array, *, max_logits: int = 2**24
+    model: LanguageModel,
+    params: Params,
+    hidden: Array,
+    tokens: Array,
+    *,
+    fields: Collection[str] = ("log_prob", "entropy"),
+    temperature: Array | float | None = None,
+    max_logits: int = 2**24,
 ) -> TokenStatistics:
     """Computes log-probabilities of tokens and entropies without keeping the logits of many positions.
 
@@ -77,6 +70,8 @@ def token_statistics(
         params: of the model.
         hidden: `[..., D]`; `hidden[..., i, :]` is of the position *before* `tokens[..., i]`.
         tokens: int32 `[...]`.
+        fields: what is computed, of `log_prob` and `entropy`.
+        temperature: divides the logits; None is 1.
         max_logits: how many logits may exist at once (16.8 M: 67 MB); with more positions than that gives, they are
             computed in chunks, and again in the backward pass.
 
@@ -85,7 +80,8 @@ def token_statistics(
     """
 
     def statistics(hidden: Array, tokens: Array) -> TokenStatistics:
-        return _statistics(model.logits(params, hidden), tokens)
+        logits = model.logits(params, hidden)
+        return _statistics(logits if temperature is None else logits / temperature, tokens, fields)
 
     num_positions = tokens.size
     chunk = max(1, max_logits // model.vocab_size)
@@ -101,14 +97,17 @@ def token_statistics(
     return jax.tree.map(lambda x: x.reshape(-1)[:num_positions].reshape(tokens.shape), result)
 
 
-def _statistics(logits: Array, tokens: Array) -> TokenStatistics:
+def _statistics(logits: Array, tokens: Array, fields: Collection[str]) -> TokenStatistics:
     """Computes the statistics from logits `[..., V]`."""
     shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
     unnormalized = jnp.exp(shifted)
     total = jnp.sum(unnormalized, axis=-1)
     log_total = jnp.log(total)
-    vocabulary = jnp.arange(logits.shape[-1]).reshape((1,) * tokens.ndim + (-1,))
-    # A comparison and a sum: the gradient of a gather is a scatter, slow on every backend.
-    chosen = jnp.sum(jnp.where(vocabulary == tokens[..., None], shifted, 0.0), axis=-1)
-    entropy = log_total - jnp.sum(unnormalized * shifted, axis=-1) / total
-    return TokenStatistics(log_prob=chosen - log_total, entropy=entropy)
+    log_prob = entropy = None
+    if "log_prob" in fields:
+        vocabulary = jnp.arange(logits.shape[-1]).reshape((1,) * tokens.ndim + (-1,))
+        # A comparison and a sum: the gradient of a gather is a scatter, slow on every backend.
+        log_prob = jnp.sum(jnp.where(vocabulary == tokens[..., None], shifted, 0.0), axis=-1) - log_total
+    if "entropy" in fields:
+        entropy = log_total - jnp.sum(unnormalized * shifted, axis=-1) / total
+    return TokenStatistics(log_prob=log_prob, entropy=entropy)

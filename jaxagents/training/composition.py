@@ -4,6 +4,7 @@ from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 
@@ -50,9 +51,10 @@ def merge_overrides(*lists: list[str]) -> list[str]:
 
     Hydra itself refuses to hear the option of a group twice.
     """
+    texts = [text for overrides in lists for text in overrides]
     merged: dict[str, str] = {}
-    for override in (override for overrides in lists for override in overrides):
-        key = override.partition("=")[0].lstrip("+")
+    for override in OverridesParser.create().parse_overrides(texts):
+        key = override.get_key_element().lstrip("+~")
         merged.pop(key, None)
-        merged[key] = override
+        merged[key] = override.input_line
     return list(merged.values())

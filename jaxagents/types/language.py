@@ -48,21 +48,23 @@ class Layout(NamedTuple):
 
 @struct.dataclass
 class Episode:
-    """Episodes of text, one row each: a prompt, then T turns of one slot of tokens each (see `Layout`).
+    """Episodes of text, one row each: a prompt of P tokens, then T turns of S tokens each (see `Layout`).
 
     Observations and actions are padded, and masks say where. Attention, positions and losses read the masks and never
     compare tokens with the pad.
 
     Attributes:
-        tokens: int32 `[B, L]`.
-        token_mask: bool `[B, L]`, True = there is a token, False = padding.
-        action_mask: bool `[B, L]`, tokens that the policy sampled (thoughts, actions and end marks).
-        thought_mask: bool `[B, L]`, those of them that are thoughts.
-        position: int32 `[B, L]`, of a token in its context: how many of its agent's came before.
-        turn: int32 `[B, L]`, -1 for the prompt.
-        agent: int32 `[B, L]`, whose context the token belongs to.
-        behavior_log_prob: float32 `[B, L]`, of sampled tokens under the acting policy, untempered; 0 elsewhere.
-        sampling_log_prob: float32 `[B, L]`, of the same under the distribution they were drawn from.
+        prompt_tokens: int32 `[B, P]`, which everybody in the row sees; P may be 0.
+        prompt_mask: bool `[B, P]`.
+        tokens: int32 `[B, T, S]`.
+        token_mask: bool `[B, T, S]`, True = there is a token, False = padding.
+        action_mask: bool `[B, T, S]`, tokens that the policy sampled (thoughts, actions and end marks).
+        thought_mask: bool `[B, T, S]`, those of them that are thoughts.
+        position: int32 `[B, T, S]`, of a token in its context: how many of its agent's came before, the prompt
+            included.
+        agent: int32 `[B, T, S]`, whose context the token belongs to.
+        behavior_log_prob: float32 `[B, T, S]`, of sampled tokens under the acting policy, untempered; 0 elsewhere.
+        sampling_log_prob: float32 `[B, T, S]`, of the same under the distribution they were drawn from.
         reward: float32 `[B, T]`, zero where there was no turn; in games, what the seat that took the turn earned from
             it until its next one or the end.
         valid: bool `[B, T]`, the turn took place.
@@ -76,18 +78,19 @@ class Episode:
         seat_return: float32 `[B, P]`, what every seat of a game got in all; None where there is one seat.
         keep: bool `[B]`, False for rows that count nowhere: a filter dropped their group; None keeps all.
         control: bool `[B]`, rows that were sampled to steer the policy and not by it; None has none of them.
-        loss_weight: float32 `[B, L]`, multiplies the loss of tokens of transcripts; None is 1.
+        loss_weight: float32 `[B, T, S]`, multiplies the loss of tokens of transcripts; None is 1.
         bootstrap_value: float32 `[B]`, value of what followed the last turn of a row that was cut; None is 0.
         extras: dict of further arrays with the leading axis B.
         layout: of the tokens, static; None when they have no slots.
     """
 
+    prompt_tokens: Array
+    prompt_mask: Array
     tokens: Array
     token_mask: Array
     action_mask: Array
     thought_mask: Array
     position: Array
-    turn: Array
     agent: Array
     behavior_log_prob: Array
     sampling_log_prob: Array
@@ -111,7 +114,7 @@ class Episode:
 
 @struct.dataclass
 class TokenStatistics:
-    """What a model says about tokens, `[B, L]`, zero where nothing was sampled; None where nobody asked for it.
+    """What a model says about tokens, `[B, T, S]`, zero where nothing was sampled; None where nobody asked for it.
 
     Attributes:
         log_prob: float32, of the token.

@@ -1,6 +1,7 @@
 """Experience, policies, and what learns: collectors, learners and agents."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -153,12 +154,14 @@ class Collector(NamedTuple):
         steps_per_collect: what one call counts for: environment steps of rollouts, episodes of dialogues, sequences of
             data sets.
         divided_option: name of the option of which devices divide what it counts, for messages.
+        tempering: settings by which actions are not drawn from the policy itself, as `{"temperature": 0.7}`.
     """
 
     init: Callable[[Array, Params], State]
     collect: Callable[[State, Params, Array], tuple[State, PyTree, Metrics]]
     steps_per_collect: int
     divided_option: str = "num_envs"
+    tempering: Mapping[str, float] = MappingProxyType({})
 
 
 class Learner(NamedTuple):

@@ -65,9 +65,9 @@ def test_subjects_count_their_units(model):
 def test_supervised_sequences_teach_every_token_but_the_first(model):
     layout = Layout(prompt=0, observation=1, thought=0, action=3, num_turns=1, context_turns=1)
     episode = make_sequences(layout, jnp.arange(8, dtype=jnp.int32).reshape(2, 4))
-    np.testing.assert_array_equal(episode.tokens, [[0, 1, 2, 3], [4, 5, 6, 7]])
-    np.testing.assert_array_equal(episode.action_mask, [[False, True, True, True]] * 2)
-    np.testing.assert_array_equal(episode.position, [[0, 1, 2, 3]] * 2)
+    np.testing.assert_array_equal(episode.tokens[:, 0], [[0, 1, 2, 3], [4, 5, 6, 7]])
+    np.testing.assert_array_equal(episode.action_mask[:, 0], [[False, True, True, True]] * 2)
+    np.testing.assert_array_equal(episode.position[:, 0], [[0, 1, 2, 3]] * 2)
     assert bool(jnp.all(episode.token_mask)) and bool(jnp.all(episode.valid))
 
 

@@ -175,7 +175,6 @@ def episodes(tokenizer):
     rows = [[prompt, turn_0, turn_1], [prompt, short]]
     names = ("tokens", "token_mask", "action_mask", "thought_mask")
     arrays = {name: np.zeros((2, 4 + 2 * 12), np.int32) for name in names}
-    turn = np.repeat([-1, 0, 1], [4, 12, 12])[None].repeat(2, axis=0)
     for row, parts in enumerate(rows):
         for index, (tokens, sampled, thought) in enumerate(parts):
             place = slice((0, 4, 16)[index], (0, 4, 16)[index] + len(tokens))
@@ -183,15 +182,18 @@ def episodes(tokenizer):
             arrays["token_mask"][row, place] = 1
             arrays["action_mask"][row, place] = [int(bit) for bit in sampled]
             arrays["thought_mask"][row, place] = [int(bit) for bit in thought]
+    prompts = {f"prompt_{name.removeprefix('token_')}": arrays[name][:, :4] for name in names[:2]}
+    arrays = {name: array[:, 4:].reshape(2, 2, 12) for name, array in arrays.items()}
     masks = {name: arrays[name].astype(bool) for name in names[1:]}
     log_prob = np.where(masks["action_mask"], np.float32(-0.1), np.float32(0))
     took_place = np.asarray([[True, True], [True, False]])
     return Episode(
+        prompt_tokens=prompts["prompt_tokens"],
+        prompt_mask=prompts["prompt_mask"].astype(bool),
         tokens=arrays["tokens"],
         **masks,
-        position=np.cumsum(masks["token_mask"], axis=1) - 1,
-        turn=turn,
-        agent=np.zeros_like(turn),
+        position=np.zeros((2, 2, 12), np.int32),
+        agent=np.zeros((2, 2, 12), np.int32),
         behavior_log_prob=log_prob,
         sampling_log_prob=log_prob,
         reward=np.asarray([[0.5, 1.0], [-1.0, 0.0]], np.float32),
@@ -228,15 +230,15 @@ def test_episodes_survive_the_file_and_the_tokenizer(tmp_path, tokenizer):
     assert list(read_trajectories(path)) == made
     for row, trajectory in enumerate(read_trajectories(path)):
         (sequence,) = encode(trajectory, tokenizer)
-        mask = episode.token_mask[row]
-        np.testing.assert_array_equal(sequence[0], episode.tokens[row, mask])
+        mask, prompt = episode.token_mask[row], episode.prompt_tokens[row][episode.prompt_mask[row]]
+        np.testing.assert_array_equal(sequence[0], [*prompt, *episode.tokens[row][mask]])
         # The loss is on what the policy sampled.
-        np.testing.assert_array_equal(sequence[1], episode.action_mask[row, mask])
+        np.testing.assert_array_equal(sequence[1], [*(0 * prompt), *episode.action_mask[row][mask]])
 
 
 def test_agents_of_an_episode_have_turns_of_their_own(tokenizer):
     episode = episodes(tokenizer)
-    agent = np.where(episode.turn == 1, 1, 0)
+    agent = episode.agent + np.arange(2)[None, :, None]
     first, _ = from_episodes(dataclasses.replace(episode, agent=agent), tokenizer, agents=("a", "b"))
     assert [(turn.agent, turn.action) for turn in first.turns] == [(0, "go"), (1, "up")]
     # Turns that did not take place are left out, and episodes without any.

@@ -10,7 +10,9 @@ import pytest
 from jaxagents.environments.text import bandit, kuhn
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.ops.credit import gae_token, gae_turn
-from jaxagents.policies.contexts import judge_rows, row_layout, to_rows
+from jaxagents.ops.episodes import last_action_token_mask
+from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.types import EpisodeView, TokenStatistics
 
 KEY = jax.random.key(5)
 NUM_TURNS = 3
@@ -33,13 +35,13 @@ def test_the_value_is_that_of_the_next_turn_had_the_episode_gone_on(context, lak
     )
     params = params_of(short)
     cut, longer = play(lake, short, params), play(lake, long, params)
-    size, layout = cut.tokens.shape[1], long.layout
-    np.testing.assert_array_equal(cut.tokens, longer.tokens[:, :size])
-    judged = judge_rows(long.model, params, to_rows(longer), row_layout(layout)).value.reshape(longer.tokens.shape)
+    layout = long.layout
+    np.testing.assert_array_equal(cut.tokens, longer.tokens[:, :NUM_TURNS])
+    scored = score_tokens(long.model, params, to_rows(longer), layout).value.reshape(longer.tokens.shape)
     went_on = np.asarray(longer.valid)[:, NUM_TURNS]
     assert went_on.sum() > 2
     np.testing.assert_array_equal(went_on, np.asarray(cut.truncated).any(axis=1))
-    expected = np.where(went_on, judged[:, layout.prompt + NUM_TURNS * layout.slot + layout.observation], 0.0)
+    expected = np.where(went_on, scored[:, NUM_TURNS, layout.observation], 0.0)
     assert np.ptp(expected[went_on]) > 1e-3
     np.testing.assert_allclose(cut.bootstrap_value, expected, atol=1e-4)
     # Rows that take one episode after the other end at different times, and are judged the same.
@@ -60,15 +62,16 @@ def test_advantages_by_hand_of_an_episode_that_is_cut_and_of_one_that_is_over(nu
     episode = jax.jit(dialogue)(policy.init(KEY), KEY, jnp.arange(1))
     np.testing.assert_allclose(episode.bootstrap_value, following)
     first_reward, last_reward = np.asarray(episode.reward).T
-    value = jnp.full(episode.tokens.shape, 2.0)
-    credit = gae_turn(episode, value, discount=0.5, trace_decay=0.5)
+    values = TokenStatistics(value=jnp.full(episode.tokens.shape, 2.0))
+    view = EpisodeView(episode=episode, policy=values)
+    credit = gae_turn(view, discount=0.5, trace_decay=0.5)
     last = last_reward + 0.5 * following - 2.0
     first = first_reward + 0.5 * 2.0 - 2.0 + 0.25 * last
-    begin = policy.layout.observation + np.arange(2) * policy.layout.slot
-    np.testing.assert_allclose(np.asarray(credit.advantage)[:, begin], np.stack([first, last], axis=1), rtol=1e-6)
-    tokens = gae_token(episode, value, trace_decay=0.0)
-    final = np.asarray(episode.action_mask).cumsum(axis=1).argmax(axis=1)
-    np.testing.assert_allclose(np.asarray(tokens.target)[np.arange(8), final], last_reward + following, rtol=1e-6)
+    begin = policy.layout.observation
+    np.testing.assert_allclose(np.asarray(credit.advantage)[:, :, begin], np.stack([first, last], axis=1), rtol=1e-6)
+    tokens = gae_token(view, trace_decay=0.0)
+    final = np.asarray(last_action_token_mask(episode))[:, 1]
+    np.testing.assert_allclose(np.asarray(tokens.target)[:, 1][final], last_reward + following, rtol=1e-6)
 
 
 def test_games_have_no_value_of_what_follows(speak):

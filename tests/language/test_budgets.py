@@ -57,12 +57,11 @@ def test_everything_that_is_said_has_room(speak):
     policy = speak(world, tokenizer=byte_level)
     assert policy.layout.observation < 2 + 0.6 * world.observation_space.shape[0] * max(map(len, world.text.words))
     episode = jax.jit(make_demonstrations(world, policy, noise=0.5))(KEY, jnp.arange(8))
-    turns = np.asarray(episode.token_mask)[:, policy.layout.prompt :].reshape(-1, policy.layout.slot)
-    assert not turns[:, policy.layout.observation - 2].all()
+    assert not np.asarray(episode.token_mask)[:, :, policy.layout.observation - 2].all()
     again = jax.vmap(lambda task: world.reset(KEY, task)[1].observation)(episode.task)
-    tokens = np.asarray(episode.tokens)[:, policy.layout.prompt : policy.layout.prompt + policy.layout.observation]
-    for row, mask, words in zip(tokens, np.asarray(episode.token_mask)[:, policy.layout.prompt :], again):
-        assert policy.tokenizer.decode(row[mask[: row.size]].tolist()) == policy.lexicon.text(words)
+    first = (np.asarray(leaf)[:, 0, : policy.layout.observation] for leaf in (episode.tokens, episode.token_mask))
+    for row, mask, words in zip(*first, again):
+        assert policy.tokenizer.decode(row[mask].tolist()) == policy.lexicon.text(words)
 
 
 @pytest.mark.parametrize(("operations", "thought"), [("+", "9 9 , 1 9 8 ,"), ("*", "8 1 0 , 8 9 1 ,")])
@@ -93,7 +92,7 @@ def test_an_expert_does_what_it_thinks(speak):
     world = coins()
     policy = speak(world, thought_tokens=16)
     episode = jax.jit(make_demonstrations(world, policy))(KEY, jnp.arange(32))
-    layout, tokens = policy.layout, np.asarray(episode.tokens)[:, policy.layout.prompt :]
+    layout, tokens = policy.layout, np.asarray(episode.tokens)[:, 0]
     thought, action = tokens[:, layout.observation], tokens[:, layout.observation + layout.thought + 1]
     np.testing.assert_array_equal(thought, action)
     assert len(set(action.tolist())) == 2

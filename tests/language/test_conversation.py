@@ -55,14 +55,13 @@ def words_of(policy, tokens, mask, room):
 
 def observations_of(policy, episode, turn):
     """Returns the word ids `[B, K]` that stand in the slots of a turn."""
-    begin = policy.layout.prompt + turn * policy.layout.slot
-    span = slice(begin, begin + policy.layout.observation)
-    rows = zip(episode.tokens[:, span], episode.token_mask[:, span])
+    size = policy.layout.observation
+    rows = zip(episode.tokens[:, turn, :size], episode.token_mask[:, turn, :size])
     return np.stack([words_of(policy, *row, ENVIRONMENT.observation_space.shape[0]) for row in rows])
 
 
 def prompts_of(policy, episode):
-    rows = zip(episode.tokens[:, : policy.layout.prompt], episode.token_mask[:, : policy.layout.prompt])
+    rows = zip(episode.prompt_tokens, episode.prompt_mask)
     return render_prompt_words(policy, np.stack([words_of(policy, *row, policy.layout.prompt) for row in rows]))
 
 
@@ -80,14 +79,12 @@ def test_it_says_what_the_policy_says_in_a_dialogue(speaker, episode):
         talk, said = speak(
             params, talk, observations_of(policy, episode, turn), keys=turn_keys, sampling=Sampling(temperature=1.5)
         )
-        begin = layout.prompt + turn * layout.slot
-        span = slice(begin, begin + layout.slot)
         for name in ("token_mask", "action_mask", "thought_mask", "position"):
-            np.testing.assert_array_equal(getattr(said, name)[live], getattr(episode, name)[live, span], err_msg=name)
-        mask = episode.token_mask[live, span]
-        np.testing.assert_array_equal(said.tokens[live][mask], episode.tokens[live, span][mask])
+            np.testing.assert_array_equal(getattr(said, name)[live], getattr(episode, name)[live, turn], err_msg=name)
+        mask = episode.token_mask[live, turn]
+        np.testing.assert_array_equal(said.tokens[live][mask], episode.tokens[live, turn][mask])
         for name in ("behavior_log_prob", "sampling_log_prob"):
-            np.testing.assert_allclose(getattr(said, name)[live], getattr(episode, name)[live, span], atol=1e-5)
+            np.testing.assert_allclose(getattr(said, name)[live], getattr(episode, name)[live, turn], atol=1e-5)
 
 
 def test_prompts_begin_anew_in_the_rows_that_are_fresh(speaker, episode):
@@ -135,7 +132,7 @@ def test_actions_are_read_up_to_their_end(speaker):
 def test_one_conversation_is_a_row_of_a_batch(speaker, episode):
     policy, params = speaker
     act = make_answer(policy, ACTION_WORDS)
-    rows = zip(episode.tokens[:2, : policy.layout.prompt], episode.token_mask[:2, : policy.layout.prompt])
+    rows = zip(episode.prompt_tokens[:2], episode.prompt_mask[:2])
     prompt = np.stack([words_of(policy, *row, policy.layout.prompt) for row in rows])
     first = observations_of(policy, episode, 0)[:2]
     second = first[::-1]

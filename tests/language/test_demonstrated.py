@@ -25,8 +25,9 @@ def policy(sums, speak):
 
 def prompts(episode):
     """Returns what the world said in the first turn, as one row per episode."""
-    observation = np.asarray(episode.tokens)[:, : episode.layout.observation]
-    return np.where(np.asarray(episode.token_mask)[:, : episode.layout.observation], observation, -1)
+    size = episode.layout.observation
+    observation = np.asarray(episode.tokens)[:, 0, :size]
+    return np.where(np.asarray(episode.token_mask)[:, 0, :size], observation, -1)
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +66,9 @@ def test_transcripts_of_the_same_seed_are_the_same_tasks(sums, policy, batches):
         sums, policy, num_episodes=12, level=[0, 0, 1], num_transcripts=4, transcripts_seed=9
     )
     _, episode, _ = jax.jit(lambda key: collector.collect(collector.init(key, None), None, key))(jax.random.key(33))
-    said = {tuple(row) for row in np.asarray(episode.tokens * episode.token_mask).tolist()}
+    said = {tuple(row) for row in np.asarray(episode.tokens * episode.token_mask)[:, 0].tolist()}
     assert said <= {
-        tuple(row) for row in np.asarray(batch.demonstration.tokens * batch.demonstration.token_mask).tolist()
+        tuple(row) for row in np.asarray(batch.demonstration.tokens * batch.demonstration.token_mask)[:, 0].tolist()
     }
 
 

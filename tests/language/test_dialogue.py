@@ -13,7 +13,7 @@ from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.tokenizers import byte_level, train_sentencepiece
 from jaxagents.networks.transformer import Transformer
-from jaxagents.policies.contexts import judge_rows, row_layout, to_rows
+from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.policies.language_model import make_language_model
 
 KEY = jax.random.key(5)
@@ -26,8 +26,8 @@ def play(environment, policy, params, *, num_rows=None, groups=GROUPS, **options
 
 
 def training_log_prob(policy, params, episode):
-    judged = judge_rows(policy.model, params, to_rows(episode), row_layout(episode.layout))
-    return np.asarray(judged.log_prob.reshape(episode.tokens.shape))
+    scored = score_tokens(policy.model, params, to_rows(episode), episode.layout)
+    return np.asarray(scored.log_prob.reshape(episode.tokens.shape))
 
 
 def require_parity(policy, params, episode):
@@ -72,22 +72,22 @@ def test_rows_that_take_one_episode_after_the_other_play_the_same(played, lake):
 def test_an_episode_is_well_formed(played, lake):
     _, policy, _, episode = played
     layout, marks = policy.layout, policy.tokenizer.marks
-    tokens, mask = np.asarray(episode.tokens), np.asarray(episode.token_mask)
-    slots = tokens[:, layout.prompt :].reshape(6, layout.num_turns, layout.slot)
-    present = mask[:, layout.prompt :].reshape(slots.shape)
-    valid = np.asarray(episode.valid)
-    np.testing.assert_array_equal(present.any(axis=-1), valid)
+    tokens, mask, valid = (np.asarray(leaf) for leaf in (episode.tokens, episode.token_mask, episode.valid))
+    assert tokens.shape == (6, layout.num_turns, layout.slot) and episode.prompt_tokens.shape == (6, layout.prompt)
+    np.testing.assert_array_equal(mask.any(axis=-1), valid)
     # Turns follow each other without gaps, and the last one ends the episode, in exactly one way.
     lengths = valid.sum(axis=1)
     np.testing.assert_array_equal(valid, np.arange(layout.num_turns)[None] < lengths[:, None])
     last = (np.arange(6), lengths - 1)
     ended = np.asarray(episode.terminated)[last].astype(int) + np.asarray(episode.truncated)[last]
     np.testing.assert_array_equal(ended, 1)
-    assert (slots[valid][:, 0] == marks["observation"]).all()
+    assert (tokens[valid][:, 0] == marks["observation"]).all()
     opening = marks["think"] if layout.thought else marks["act"]
-    assert (slots[valid][:, layout.observation - 1] == opening).all()
+    assert (tokens[valid][:, layout.observation - 1] == opening).all()
     # Positions count the tokens there are.
-    np.testing.assert_array_equal(np.asarray(episode.position)[mask], (np.cumsum(mask, axis=1) - mask)[mask])
+    flat = mask.reshape(6, -1)
+    before = np.sum(episode.prompt_mask, axis=1)[:, None] + np.cumsum(flat, axis=1) - flat
+    np.testing.assert_array_equal(np.asarray(episode.position)[mask], before.reshape(mask.shape)[mask])
     # Episodes of a group start in the same state.
     np.testing.assert_array_equal(episode.fingerprint[::2, 0], episode.fingerprint[1::2, 0])
     np.testing.assert_array_equal(episode.group, [0, 0, 1, 1, 2, 2])
@@ -108,12 +108,11 @@ def test_thoughts_are_closed_once(lake, speak, params_of):
     policy = speak(lake, thought_tokens=3, context_turns=1, prompt=False)
     episode = play(lake, policy, params_of(policy))
     layout, act = policy.layout, policy.tokenizer.marks["act"]
-    slots = np.where(episode.token_mask, episode.tokens, -1).reshape(6, layout.num_turns, layout.slot)
-    rest = slots[np.asarray(episode.valid)][:, layout.observation :]
+    rest = np.where(episode.token_mask, episode.tokens, -1)[np.asarray(episode.valid)][:, layout.observation :]
     thoughts, forced = rest[:, : layout.thought], rest[:, layout.thought]
     closed = (thoughts == act).any(axis=1)
     np.testing.assert_array_equal(forced == act, ~closed)
-    sampled = np.asarray(episode.thought_mask).reshape(slots.shape)[np.asarray(episode.valid)]
+    sampled = np.asarray(episode.thought_mask)[np.asarray(episode.valid)]
     assert not sampled[:, layout.observation + layout.thought :].any() and sampled.any()
 
 
@@ -163,12 +162,10 @@ def test_forced_turns_are_said_and_seen_but_not_sampled(context, lake, speak, pa
     dialogue = make_dialogue(lake, policy, group_size=2)
     episode = jax.jit(dialogue)(params, KEY, GROUPS, script=script)
     require_parity(policy, params, episode)
-    layout = policy.layout
-    slots = np.asarray(episode.tokens).reshape(6, -1)[:, -layout.num_turns * layout.slot :].reshape(6, -1, layout.slot)
-    sampled = np.asarray(episode.action_mask).reshape(6, -1)[:, -layout.num_turns * layout.slot :].reshape(slots.shape)
+    tokens, sampled = np.asarray(episode.tokens), np.asarray(episode.action_mask)
     for row, turn, move in [(0, 0, 0), (1, 0, 0), (0, 1, 1), (2, 0, 2), (3, 0, 2)]:
         if episode.valid[row, turn]:
-            text = policy.tokenizer.decode(slots[row, turn, -layout.action :].tolist())
+            text = policy.tokenizer.decode(tokens[row, turn, -policy.layout.action :].tolist())
             assert text.strip().startswith(" ".join(lake.text.words[word] for word in moves[move] if word >= 0))
             assert not sampled[row, turn].any() and episode.action_valid[row, turn]
     assert sampled[4:, 0].any(axis=1).all() and sampled[2:4, 1][np.asarray(episode.valid)[2:4, 1]].any()

@@ -19,21 +19,23 @@ def make_episodes(success, group, first_token):
     rows = len(success)
     on, zeros = jnp.ones((rows, 1), bool), jnp.zeros((rows, 1))
     whole = zeros.astype(jnp.int32)
-    masks = dict.fromkeys(("token_mask", "action_mask", "valid", "action_valid", "terminated"), on)
-    numbers = dict.fromkeys(("sampling_log_prob", "reward"), zeros)
+    masks = dict.fromkeys(("valid", "action_valid", "terminated"), on)
+    masks |= dict.fromkeys(("token_mask", "action_mask"), on[:, :, None])
     return Episode(
-        tokens=first_token + jnp.arange(rows, dtype=jnp.int32)[:, None],
-        thought_mask=~on,
+        prompt_tokens=whole,
+        prompt_mask=on,
+        tokens=first_token + jnp.arange(rows, dtype=jnp.int32)[:, None, None],
+        thought_mask=~on[:, :, None],
         truncated=~on,
-        position=whole,
-        turn=whole,
-        agent=whole,
-        behavior_log_prob=-jnp.arange(1.0, rows + 1.0)[:, None],
+        position=whole[:, :, None],
+        agent=whole[:, :, None],
+        sampling_log_prob=zeros[:, :, None],
+        reward=zeros,
+        behavior_log_prob=-jnp.arange(1.0, rows + 1.0)[:, None, None],
         fingerprint=whole.astype(jnp.uint32),
         success=jnp.asarray(success, bool),
         group=jnp.asarray(group, jnp.int32),
         **masks,
-        **numbers,
     )
 
 
@@ -47,7 +49,7 @@ CONTROL = make_episodes([1, 1, 0, 1, 1], [7, 7, 8, 8, 8], 10)
 )
 def test_successes_of_mixed_groups_take_the_last_places(limit, tokens):
     mixed, replaced = jax.jit(mix_in)(BATCH, CONTROL, jnp.int32(limit))
-    assert mixed.tokens[:, 0].tolist() == tokens
+    assert mixed.tokens[:, 0, 0].tolist() == tokens
     assert replaced.tolist() == mixed.control.tolist() == [token >= 10 for token in tokens]
     assert mixed.success.tolist() == replaced.tolist()
     assert mixed.group.tolist() == [8 if token >= 10 else group for token, group in zip(tokens, [0, 0, 1, 1, 1])]
@@ -90,7 +92,7 @@ def test_hot_samples_below_the_target_and_half_as_many_cold_ones_above(collect):
         np.testing.assert_array_equal(np.asarray(mixed.tokens)[~control], np.asarray(episode.tokens)[~control])
         # Of other temperature, but judged as the policy itself.
         ratio = np.asarray(mixed.behavior_log_prob - mixed.sampling_log_prob)
-        assert (np.abs(ratio[control]).max(axis=1) > 1e-4).all() and (ratio[~control] == 0.0).all()
+        assert (np.abs(ratio[control]).max(axis=(1, 2)) > 1e-4).all() and (ratio[~control] == 0.0).all()
 
 
 @pytest.mark.parametrize(

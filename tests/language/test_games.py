@@ -10,7 +10,7 @@ from jaxagents.environments.text.words import sentence
 from jaxagents.language.collect import dialogue_metrics
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.dialogue import make_dialogue
-from jaxagents.policies.contexts import judge_rows, row_layout, to_rows
+from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.reporting.transcripts import to_trajectories
 
 KEY = jax.random.key(3)
@@ -49,9 +49,8 @@ def require_chips_at_last_turns(environment, episode):
 
 def with_moves(policy, episode):
     """Adds the index of the move of every turn, read from its tokens."""
-    layout = policy.layout
-    tokens = np.asarray(episode.tokens)[:, layout.prompt :].reshape(-1, layout.num_turns, layout.slot)
-    said = [[policy.tokenizer.decode([row[layout.observation]]) for row in rows] for rows in tokens]
+    first = np.asarray(episode.tokens)[:, :, policy.layout.observation]
+    said = [[policy.tokenizer.decode([token]) for token in row] for row in first]
     moves = np.asarray(
         [[("pass", "bet").index(word) if word in ("pass", "bet") else -1 for word in row] for row in said]
     )
@@ -73,13 +72,11 @@ def test_both_seats_of_the_demonstrations_earn_their_chips(game, speak):
         *((0, 0, -1), (0, 1, 0), (0, 1, 1), (1, 0, -1), (1, 1, -1))
     }
     # The third turn continues the context of player 0: its positions come after those of the first turn.
-    layout = policy.layout
-    slots = np.asarray(episode.position)[:, layout.prompt :].reshape(64, layout.num_turns, layout.slot)
-    sizes = np.asarray(episode.token_mask)[:, layout.prompt :].reshape(slots.shape).sum(axis=-1)
-    prompt = int(np.asarray(episode.token_mask)[0, : layout.prompt].sum())
-    np.testing.assert_array_equal(slots[:, :2, 0], prompt)
+    position, sizes = np.asarray(episode.position), np.asarray(episode.token_mask).sum(axis=-1)
+    prompt = int(np.asarray(episode.prompt_mask)[0].sum())
+    np.testing.assert_array_equal(position[:, :2, 0], prompt)
     third = episode.valid[:, 2]
-    np.testing.assert_array_equal(slots[third, 2, 0], prompt + sizes[third, 0])
+    np.testing.assert_array_equal(position[third, 2, 0], prompt + sizes[third, 0])
 
 
 def inclined_to_move(policy):
@@ -99,13 +96,11 @@ def test_self_play_sees_and_earns_by_seat(game, speak, params_of):
     policy = inclined_to_move(speak(game))
     params = params_of(policy)
     episode = jax.jit(make_dialogue(game, policy))(params, KEY, jnp.arange(16))
-    judged = judge_rows(policy.model, params, to_rows(episode), row_layout(policy.layout))
-    difference = np.abs(np.asarray(judged.log_prob.reshape(episode.tokens.shape)) - episode.behavior_log_prob)
+    scored = score_tokens(policy.model, params, to_rows(episode), policy.layout)
+    difference = np.abs(np.asarray(scored.log_prob.reshape(episode.tokens.shape)) - episode.behavior_log_prob)
     assert difference[np.asarray(episode.action_mask)].max() < 1e-4
     episode = with_moves(policy, episode)
-    layout = policy.layout
-    seats = np.asarray(episode.agent)[:, layout.prompt :: layout.slot][:, : layout.num_turns]
-    told = np.asarray(episode.tokens)[:, layout.prompt :].reshape(16, layout.num_turns, layout.slot)[:, :, 2]
+    seats, told = np.asarray(episode.agent)[:, :, 0], np.asarray(episode.tokens)[:, :, 2]
     for seat in range(2):
         word = policy.lexicon.encode_words(f"player {seat}")
         said = {policy.tokenizer.decode([token]) for token in told[episode.valid & (seats == seat)]}
@@ -140,11 +135,10 @@ def test_a_frozen_partner_takes_the_other_seat(game, kuhn_speaker):
     # Seats change from game to game: a bet that is folded to, or a pass, a bet and a fold.
     np.testing.assert_array_equal(episode.extras["moves"][:, :3], [[1, 0, -1], [0, 1, 0]] * 4)
     np.testing.assert_array_equal(episode.seat_return, [[1, -1], [-1, 1]] * 4)
-    layout = policy.layout
-    sampled = np.asarray(episode.action_mask).reshape(8, layout.num_turns, layout.slot).any(axis=-1)
+    sampled = np.asarray(episode.action_mask).any(axis=-1)
     np.testing.assert_array_equal(sampled[:, :3], [[True, False, False], [False, True, False]] * 4)
     # The partner's words stay in its own context, and count as said, not as sampled.
-    assert np.asarray(episode.token_mask).reshape(sampled.shape + (-1,))[:, 0, layout.observation :].any()
+    assert np.asarray(episode.token_mask)[:, 0, policy.layout.observation :].any()
     (first, *_) = to_trajectories(game, policy, episode)
     assert first.agents == ("player 0", "player 1") and first.metadata["seat_returns"] == [1.0, -1.0]
     assert [(turn.agent, turn.action, turn.reward) for turn in first.turns] == [(0, "bet", 1.0), (1, "", -1.0)]

@@ -12,7 +12,7 @@ import tokenizers
 from jaxagents.environments.text import arithmetic, bandit, frozenlake, household, sokoban
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.tokenizers import byte_level, from_huggingface, train_sentencepiece, word_level
-from jaxagents.policies.contexts import judge_rows, row_layout, to_rows
+from jaxagents.policies.contexts import score_tokens, to_rows
 
 NUM_TURNS, NUM_EPISODES = 3, 4
 
@@ -71,12 +71,12 @@ def test_decoding_and_training_agree(world, tokenizer, context, speak, params_of
     def both(params):
         dialogue = make_dialogue(environment, policy, group_size=2)
         episode = dialogue(params, jax.random.key(5), jnp.arange(NUM_EPISODES // 2))
-        judged = judge_rows(policy.model, params, to_rows(episode), row_layout(policy.layout))
-        return episode, judged.log_prob.reshape(episode.tokens.shape)
+        scored = score_tokens(policy.model, params, to_rows(episode), policy.layout)
+        return episode, scored.log_prob.reshape(episode.tokens.shape)
 
     episode, log_prob = both(params)
     mask = np.asarray(episode.action_mask)
-    assert (mask.sum(axis=1) >= np.asarray(episode.valid).sum(axis=1)).all()
+    assert (mask.sum(axis=(1, 2)) >= np.asarray(episode.valid).sum(axis=1)).all()
     assert np.asarray(episode.valid).sum() > NUM_EPISODES  # More than one turn, or there would be no context.
     said, judged = np.asarray(episode.behavior_log_prob)[mask], np.asarray(log_prob)[mask]
     np.testing.assert_allclose(said, judged, rtol=0, atol=1e-4)

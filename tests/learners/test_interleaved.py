@@ -36,10 +36,13 @@ def make_batch(marks, success):
         nothing = jnp.zeros((tokens.shape[0], 1))
         flags = jnp.ones_like(nothing, bool)
         return Episode(
-            tokens=tokens,
-            **dict.fromkeys(("token_mask", "action_mask", "thought_mask"), flags),
-            **dict.fromkeys(("position", "turn", "agent", "fingerprint"), tokens),
-            **dict.fromkeys(("behavior_log_prob", "sampling_log_prob", "reward"), nothing),
+            prompt_tokens=tokens,
+            prompt_mask=flags,
+            **dict.fromkeys(("token_mask", "action_mask", "thought_mask"), flags[:, :, None]),
+            **dict.fromkeys(("tokens", "position", "agent"), tokens[:, :, None]),
+            **dict.fromkeys(("behavior_log_prob", "sampling_log_prob"), nothing[:, :, None]),
+            reward=nothing,
+            fingerprint=tokens,
             **dict.fromkeys(("valid", "action_valid", "terminated", "truncated"), flags),
             success=success,
             group=tokens[:, 0],
@@ -52,7 +55,7 @@ def make_batch(marks, success):
 
 
 def note_shown(state, key, demonstrations, axis_name=None):
-    shown = demonstrations.tokens[:, 0]
+    shown = demonstrations.tokens[:, 0, 0]
     if axis_name is not None:
         shown = jax.lax.all_gather(shown, axis_name, tiled=True)
     return state.replace(params={**state.params, "shown": shown}), {}

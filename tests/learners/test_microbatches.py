@@ -13,31 +13,29 @@ MARKOV = HISTORY._replace(prompt=0, context_turns=1)
 NUM_TURNS = jnp.array([8, 0, 3, 1, 5, 0, 2])
 
 
-def tokens(layout, num_turns):
-    """Returns ones where a turn took place and elsewhere NaN, which must not be read."""
-    column = (jnp.arange(layout.length) - layout.prompt) // layout.slot
-    return jnp.where(column[None] < num_turns[:, None], 1.0, jnp.nan)
+def tokens(num_turns):
+    """Returns rows `[N, T, S]` of ones where a turn took place and elsewhere NaN, which must not be read."""
+    took_place = jnp.arange(8)[None] < num_turns[:, None]
+    return jnp.broadcast_to(jnp.where(took_place, 1.0, jnp.nan)[:, :, None], (7, 8, HISTORY.slot))
 
 
 @pytest.mark.parametrize("size", [1, 40, 1000])
 def test_the_sum_is_that_of_all_rows(size):
     microbatches = make_microbatches(HISTORY, microbatch_tokens=size)
-    rows = jnp.nan_to_num(tokens(HISTORY, NUM_TURNS)) * jnp.arange(1.0, 8.0)[:, None]
-    total = microbatches.total(lambda rows, layout: {"sum": jnp.sum(rows)}, rows, NUM_TURNS)
-    # A row of n turns has the prompt token and 3 n others; the prompts of rows without turns do not count.
-    lengths = np.where(np.asarray(NUM_TURNS) > 0, 1 + 3 * np.asarray(NUM_TURNS), 0)
-    np.testing.assert_allclose(total["sum"], np.sum(lengths * np.arange(1.0, 8.0)))
+    rows = jnp.nan_to_num(tokens(NUM_TURNS)) * jnp.arange(1.0, 8.0)[:, None, None]
+    total = microbatches.total(lambda rows, turns: {"sum": jnp.sum(rows[:, :turns])}, rows, NUM_TURNS)
+    np.testing.assert_allclose(total["sum"], np.sum(3 * np.asarray(NUM_TURNS) * np.arange(1.0, 8.0)))
 
 
 def test_rows_are_cut_to_a_quarter_of_the_turns_where_they_fit():
     seen = []
     microbatches = make_microbatches(HISTORY, microbatch_tokens=1)
 
-    def function(rows, layout):
-        seen.append(layout.num_turns)
-        return jnp.full((), layout.num_turns, jnp.float32)
+    def function(rows, turns):
+        seen.append(turns)
+        return jnp.full((), turns, jnp.float32)
 
-    total = microbatches.total(function, jnp.ones((7, HISTORY.length)), NUM_TURNS)
+    total = microbatches.total(function, jnp.ones((7, 8, HISTORY.slot)), NUM_TURNS)
     assert set(seen) == {2, 4, 6, 8}
     assert float(total) == 8 + 4 + 2 + 6 + 2  # for 8, 3, 1, 5 and 2 turns
 
@@ -47,18 +45,17 @@ def test_rows_are_cut_to_a_quarter_of_the_turns_where_they_fit():
 def test_each_gives_every_row_its_own_result(layout, size):
     microbatches = make_microbatches(layout, microbatch_tokens=size)
     num_turns = NUM_TURNS if layout is HISTORY else jnp.minimum(NUM_TURNS, 1)
-    width = layout.length if layout is HISTORY else layout.slot
-    rows = jnp.broadcast_to(jnp.arange(7.0)[:, None], (7, width))
-    result = np.asarray(jax.jit(lambda: microbatches.each(lambda rows, _: rows * 2.0, rows, num_turns))())
+    rows = jnp.broadcast_to(jnp.arange(7.0)[:, None, None], (7, 8 if layout is HISTORY else 1, layout.slot))
+    each = jax.jit(lambda: microbatches.each(lambda rows, turns: rows[:, :turns] * 2.0, rows, num_turns))
     for row, turns in enumerate(np.asarray(num_turns)):
-        used = layout.prompt + layout.slot * turns if turns else 0
-        np.testing.assert_array_equal(result[row, :used], 2.0 * row)
-        assert turns or not result[row].any()
+        result = np.asarray(each())[row]
+        np.testing.assert_array_equal(result[:turns], 2.0 * row)
+        assert turns or not result.any()
 
 
 def test_nothing_at_all_is_zero():
     microbatches = make_microbatches(HISTORY)
-    assert float(microbatches.total(lambda rows, _: jnp.sum(rows), jnp.ones((3, 25)), jnp.zeros(3, jnp.int32))) == 0.0
+    assert float(microbatches.total(lambda rows, _: jnp.sum(rows), jnp.ones((3, 8, 3)), jnp.zeros(3, jnp.int32))) == 0.0
 
 
 def test_a_size_below_one_is_refused():

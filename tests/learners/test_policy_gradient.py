@@ -17,8 +17,8 @@ from jaxagents.ops import credit
 from jaxagents.ops.episodes import credited_tokens
 from jaxagents.ops.group_filters import informative_groups
 from jaxagents.ops.reward_shaping import invalid_action_penalty
-from jaxagents.policies.contexts import judge_rows, see, to_rows
-from jaxagents.types import Remembering
+from jaxagents.policies.contexts import Rows, score_tokens, to_rows
+from jaxagents.types import EpisodeView, Remembering
 
 KEY = jax.random.key(3)
 CONTEXTS = {"markov": {"context_turns": 1, "prompt": False}, "history": {}, "thoughts": {"thought_tokens": 2}}
@@ -75,17 +75,25 @@ def assert_close(got, expected, tolerance=1e-4):
 
 def written_out(policy, params, episode, weight, advantage):
     """Returns the gradient of `-sum weight advantage log_prob` by one pass over whole rows of `[B, L, V]` logits."""
-    rows = to_rows(episode.replace(layout=episode.layout._replace(prompt=1)))  # Never folded.
-    mask = see(rows, episode.layout.context_turns)
-    tokens, present = np.asarray(episode.tokens), np.asarray(episode.token_mask)
-    column = np.maximum.accumulate(np.where(present, np.arange(tokens.shape[1])[None], 0), axis=1)
+    size, num_turns = policy.layout.prompt, policy.layout.num_turns
+
+    def row(of_prompt, of_turns):
+        return np.concatenate([of_prompt, np.asarray(of_turns).reshape(8, -1)], axis=1)
+
+    tokens, present = row(episode.prompt_tokens, episode.tokens), row(episode.prompt_mask, episode.token_mask)
+    positions = row(np.cumsum(episode.prompt_mask, axis=1) - episode.prompt_mask, episode.position)
+    turn = np.concatenate([np.full(size, -1), np.repeat(np.arange(num_turns), policy.layout.slot)])
+    recent = (turn[None] < 0) | (turn[:, None] - turn[None] < policy.layout.context_turns)
+    mask = present[:, None] & (recent & np.tri(len(turn), dtype=bool))[None]
+    column = np.maximum.accumulate(np.where(present, np.arange(len(turn))[None], 0), axis=1)
     previous = np.pad(column[:, :-1], ((0, 0), (1, 0)))
 
     def loss(params):
-        hidden = policy.model.apply(params, rows.tokens, positions=rows.position, mask=mask)
+        hidden = policy.model.apply(params, jnp.asarray(tokens), positions=jnp.asarray(positions), mask=mask)
         log_probs = jax.nn.log_softmax(policy.model.logits(params, hidden))
         before = jnp.take_along_axis(log_probs, jnp.asarray(previous)[..., None], axis=1)
-        log_prob = jnp.take_along_axis(before, jnp.asarray(tokens)[..., None], axis=2)[..., 0]
+        log_prob = jnp.take_along_axis(before, jnp.asarray(tokens)[..., None], axis=2)[:, size:, 0]
+        log_prob = log_prob.reshape(episode.tokens.shape)
         return -jnp.sum(jnp.where(episode.action_mask, weight * advantage * log_prob, 0.0))
 
     return jax.grad(loss)(params)
@@ -96,8 +104,8 @@ def test_the_gradient_is_that_of_the_equation(played, microbatch_tokens):
     policy, params, episode = played
     learner = learner_of(policy, microbatch_tokens=microbatch_tokens)
     state, _ = step(learner, params, episode)
-    weight = aggregation.token_mean(episode.action_mask)
-    expected = written_out(policy, params, episode, weight, credit.rloo(episode).advantage)
+    weight = 1.0 / jnp.sum(episode.action_mask)
+    expected = written_out(policy, params, episode, weight, credit.rloo(EpisodeView(episode=episode)).advantage)
     got = difference(params, state.params)
     assert largest(expected) > 1e-3
     assert_close(got, expected)
@@ -108,7 +116,7 @@ def test_ratios_are_one_on_the_first_step(played):
     plainly, _ = step(learner_of(policy), params, episode)
     clipped, metrics = step(learner_of(policy, loss=partial(ppo_clip, clip_epsilon=0.2)), params, episode)
     assert_close(difference(params, plainly.params), difference(params, clipped.params))
-    assert abs(float(metrics["approximate_kl"])) < 1e-8
+    assert abs(float(metrics["approximate_kl"].value)) < 1e-8
 
 
 def test_values_are_learned_from_the_targets_of_the_advantage(played):
@@ -126,7 +134,9 @@ def test_values_are_learned_from_the_targets_of_the_advantage(played):
 
 def test_values_without_a_head_are_refused(markov):
     policy, params, episode = markov
-    with pytest.raises(ValueError, match="`value` must be given to gae_turn, got None; try a model with a value head"):
+    with pytest.raises(
+        ValueError, match="`view.policy.value` must be there for gae_turn, got None; try a model with a value head"
+    ):
         step(learner_of(policy, advantage=credit.gae_turn), params, episode)
 
 
@@ -142,6 +152,7 @@ def test_groups_that_fared_alike_are_left_out(markov):
         learner_of(policy, group_filter=informative_groups), params, alike.replace(reward=alike.reward * 0)
     )
     assert largest(difference(params, nothing.params)) == 0.0 and float(metrics["loss"]) == 0.0
+    assert all(np.isfinite(getattr(metric, "value", metric)) for metric in metrics.values())
 
 
 def test_rewards_are_shaped_before_they_are_credited(markov):
@@ -161,7 +172,7 @@ def test_the_reference_pulls_back(markov):
     learner = learner_of(policy, optax.sgd(1e-3), reference=True, regularizers={"kl": partial(kl_k2, coefficient=1.0)})
     neutral = episode.replace(reward=episode.reward * 0.0)
     state, metrics = step(learner, params, neutral)
-    assert largest(difference(params, state.params)) < 1e-6 and float(metrics["reference_kl"]) == 0.0
+    assert largest(difference(params, state.params)) < 1e-6 and float(metrics["reference_kl"].value) == 0.0
     moved = state.replace(params=jax.tree.map(lambda leaf: leaf * 0.8, params))
     update = jax.jit(learner.update)
     _, first = update(moved, KEY, neutral)
@@ -178,7 +189,7 @@ def test_entropy_rises_with_its_bonus(markov):
     neutral = episode.replace(reward=episode.reward * 0.0)
     _, first = step(learner, params, neutral)
     _, last = step(learner, params, neutral, times=4)
-    assert float(last["entropy"]) > float(first["entropy"])
+    assert float(last["entropy"].value) > float(first["entropy"].value)
 
 
 def test_tempered_tokens_are_weighed(markov):
@@ -209,10 +220,10 @@ def test_a_changed_number_is_the_same_program(markov):
     assert len(traces) == count and set(state.numbers["loss"]) == {"clip_epsilon"}
 
 
-def remembered_turns(memory, log_prob, reference_log_prob, entropy, mask, turn, *, coefficient):
+def remembered_turns(memory, view, *, coefficient):
     """A regulariser of nothing that remembers how many tokens of every turn it has seen."""
-    count = jnp.zeros(6).at[jnp.maximum(turn, 0).reshape(-1)].add(mask.reshape(-1))
-    return coefficient * memory["first"] * jnp.where(mask, log_prob, 0.0), count
+    count = jnp.zeros(6).at[view.turn.reshape(-1)].add(view.mask.reshape(-1))
+    return coefficient * memory["first"] * jnp.where(view.mask, view.log_prob, 0.0), count
 
 
 COUNTING = Remembering(
@@ -231,10 +242,10 @@ def test_a_slot_remembers_all_tokens_of_an_update_by_turn(played):
     assert float(state.memory["regularizer/count"]["first"]) == 3.0
     update = jax.jit(learner.update)
     state, first = update(state, KEY, episode)
-    expected = [np.sum(episode.action_mask & (episode.turn == turn)) for turn in range(6)]
-    np.testing.assert_array_equal(state.memory["regularizer/count"]["tokens"], 2.0 * np.asarray(expected))
+    expected = np.sum(episode.action_mask, axis=(0, 2))
+    np.testing.assert_array_equal(state.memory["regularizer/count"]["tokens"], 2.0 * expected)
     state, second = update(state, KEY, episode)
-    np.testing.assert_array_equal(state.memory["regularizer/count"]["tokens"], 4.0 * np.asarray(expected))
+    np.testing.assert_array_equal(state.memory["regularizer/count"]["tokens"], 4.0 * expected)
     assert float(first["count"]) < 0.0 == float(second["count"])
 
 
@@ -294,12 +305,12 @@ def test_agents_tell_the_optimiser_the_length_of_the_run(lake, speak):
     assert told == [42] and agent.policy.layout.num_turns == 6
 
 
-def test_statistics_of_rows_do_not_depend_on_the_layout_they_are_judged_in(markov):
+def test_statistics_of_rows_do_not_depend_on_the_layout_they_are_scored_in(markov):
     """A row of a turn of its own says the same as the turn in a row with all others out of sight."""
     policy, params, episode = markov
-    folded = judge_rows(policy.model, params, to_rows(episode), episode.layout._replace(num_turns=1))
-    whole = episode.replace(layout=episode.layout._replace(prompt=0))
-    rows = jax.tree.map(lambda leaf: leaf.reshape(8, -1), to_rows(whole))
-    long = judge_rows(policy.model, params, rows, episode.layout)
+    folded = score_tokens(policy.model, params, to_rows(episode), episode.layout)
+    names = ("prompt_tokens", "prompt_mask", "tokens", "token_mask", "position", "agent")
+    whole = Rows(**{name: getattr(episode, name) for name in names})
+    long = score_tokens(policy.model, params, whole, episode.layout)
     mask = np.asarray(episode.action_mask)
     np.testing.assert_allclose(folded.log_prob.reshape(mask.shape)[mask], long.log_prob[mask], atol=1e-5)

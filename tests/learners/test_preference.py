@@ -14,7 +14,7 @@ from jaxagents.language.demonstrations import make_demonstrated_collector
 from jaxagents.learners.preference import make_agent, make_preference
 from jaxagents.losses.preference import dpo, kto, simpo
 from jaxagents.ops.pairs import best_against_worst, success_against_failure
-from jaxagents.policies.contexts import judge_rows, row_layout, to_rows
+from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.training.program import make_program
 from jaxagents.types import Collector, Learner
 
@@ -40,8 +40,8 @@ def played(sums, speak, params_of):
 
 
 def log_prob(policy, params, episode):
-    said = judge_rows(policy.model, params, to_rows(episode), row_layout(policy.layout)).log_prob
-    return jnp.sum(said.reshape(episode.tokens.shape) * episode.action_mask, axis=1)
+    said = score_tokens(policy.model, params, to_rows(episode), policy.layout).log_prob
+    return jnp.sum(said.reshape(episode.tokens.shape) * episode.action_mask, axis=(1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_any_loss_and_source_of_pairs_takes_the_gradient_of_the_mean_over_what_c
         [[1.0], [1.0], [1.0], [1.0], [0.0], [0.0]]
     )
     own = batch.own.replace(reward=returns, success=returns[:, 0] > 0.0)
-    length = jnp.sum(own.action_mask, axis=1)
+    length = jnp.sum(own.action_mask, axis=(1, 2))
 
     def kto_by_hand(params):
         ratio = log_prob(policy, params, own) - log_prob(policy, other, own)

@@ -11,7 +11,7 @@ from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.learners.estimators import with_estimator
 from jaxagents.learners.microbatches import make_microbatches
 from jaxagents.learners.progress import contributions, make_progress_estimator
-from jaxagents.policies.contexts import judge_rows, row_layout, to_rows
+from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.types import Learner
 
 KEY = jax.random.key(4)
@@ -27,11 +27,9 @@ def shown(lake, speak, params_of):
 
 def by_hand(policy, params, episode):
     """Computes the value at the last sampled token of every turn, `[B, T]`, in the plainest way."""
-    value = judge_rows(policy.model, params, to_rows(episode), row_layout(policy.layout)).value
-    shape = (*episode.valid.shape, policy.layout.slot)
-    mask = episode.action_mask.reshape(shape)
-    column = jnp.where(mask, jnp.arange(shape[2]), -1).max(axis=2)
-    taken = jnp.take_along_axis(value.reshape(shape), jnp.maximum(column, 0)[..., None], axis=2)[..., 0]
+    value = score_tokens(policy.model, params, to_rows(episode), policy.layout).value
+    column = jnp.where(episode.action_mask, jnp.arange(policy.layout.slot), -1).max(axis=2)
+    taken = jnp.take_along_axis(value.reshape(episode.tokens.shape), jnp.maximum(column, 0)[..., None], axis=2)[..., 0]
     return jnp.where(column >= 0, taken, 0.0)
 
 

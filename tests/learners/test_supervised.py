@@ -10,7 +10,7 @@ import pytest
 
 from jaxagents.language.demonstrations import make_demonstration_collector, make_demonstrations
 from jaxagents.learners.supervised import make_agent, make_supervised
-from jaxagents.policies.contexts import judge_rows, row_layout, to_rows
+from jaxagents.policies.contexts import score_tokens, to_rows
 
 KEY = jax.random.key(11)
 
@@ -30,9 +30,9 @@ def update(policy, params, episode, **options):
 def test_the_loss_is_the_mean_over_what_was_said(shown):
     policy, params, episode = shown
     _, metrics = update(policy, params, episode)
-    judged = judge_rows(policy.model, params, to_rows(episode), row_layout(policy.layout))
+    scored = score_tokens(policy.model, params, to_rows(episode), policy.layout)
     mask = np.asarray(episode.action_mask)
-    log_prob = np.asarray(judged.log_prob).reshape(mask.shape)[mask]
+    log_prob = np.asarray(scored.log_prob).reshape(mask.shape)[mask]
     np.testing.assert_allclose(metrics["loss"], -log_prob.mean(), rtol=1e-5)
     np.testing.assert_allclose(metrics["probability"], np.exp(log_prob).mean(), rtol=1e-5)
 
@@ -58,8 +58,7 @@ def test_weights_of_zero_teach_nothing(shown):
 def test_the_expert_speaks_in_the_slots_of_the_policy(shown, lake):
     policy, _, episode = shown
     layout = policy.layout
-    slots = np.asarray(episode.tokens).reshape(16, layout.num_turns, layout.slot)
-    said = slots[:, :, layout.observation :][np.asarray(episode.valid)]
+    said = np.asarray(episode.tokens)[:, :, layout.observation :][np.asarray(episode.valid)]
     assert (said[:, 1] == policy.tokenizer.marks["end"]).all()
     words = {policy.lexicon.text([row - 5]) for row in np.unique(said[:, 0])}
     assert words <= {"left", "down", "right", "up"} and len(words) > 2
@@ -79,7 +78,7 @@ def test_a_fixed_set_of_transcripts_repeats_itself(lake, speak):
     collector = make_demonstration_collector(lake, policy, num_episodes=24, num_transcripts=5)
     state = collector.init(KEY, None)
     _, episode, metrics = jax.jit(lambda key: collector.collect(state, None, key))(jax.random.key(1))
-    kinds = {tuple(row.tolist()) for row in np.asarray(episode.tokens)}
+    kinds = {tuple(row.reshape(-1).tolist()) for row in np.asarray(episode.tokens)}
     assert 2 < len(kinds) <= 5 and float(metrics["success_rate"].value) > 0.5
 
 

@@ -8,20 +8,38 @@ import numpy as np
 import pytest
 
 from jaxagents.losses import aggregation
+from jaxagents.ops.sequences import mean_log_ratio
+from jaxagents.types import TokenView
 
 # Rows with 4, 1, 0 and 3 tokens.
 MASK = jnp.arange(5)[None] < jnp.array([4, 1, 0, 3])[:, None]
-ALL = [aggregation.token_mean, aggregation.sequence_mean, partial(aggregation.constant, max_tokens=10)]
+
+
+def of_mask(aggregate):
+    """Returns the aggregation as a function of the mask `[B, L]` of episodes of one turn."""
+
+    def weigh(mask, **options):
+        nothing = jnp.zeros(mask[:, None].shape, jnp.int32)
+        view = TokenView(mask=mask[:, None], turn=nothing, sequence=nothing, behavior_log_prob=0.0 * nothing)
+        return aggregate(view, **options)[:, 0]
+
+    return weigh
+
+
+token_mean, sequence_mean, constant = map(
+    of_mask, (aggregation.token_mean, aggregation.sequence_mean, aggregation.constant)
+)
+ALL = [token_mean, sequence_mean, partial(constant, max_tokens=10)]
 
 
 @pytest.mark.parametrize(
     ("aggregate", "per_row"),
     [
-        (aggregation.token_mean, [1 / 8, 1 / 8, 0, 1 / 8]),
-        (aggregation.sequence_mean, [1 / 12, 1 / 3, 0, 1 / 9]),
-        (partial(aggregation.constant, max_tokens=10), [1 / 40, 1 / 40, 0, 1 / 40]),
+        (token_mean, [1 / 8, 1 / 8, 0, 1 / 8]),
+        (sequence_mean, [1 / 12, 1 / 3, 0, 1 / 9]),
+        (partial(constant, max_tokens=10), [1 / 40, 1 / 40, 0, 1 / 40]),
         # By default the length of the row.
-        (aggregation.constant, [1 / 20, 1 / 20, 0, 1 / 20]),
+        (constant, [1 / 20, 1 / 20, 0, 1 / 20]),
     ],
 )
 def test_by_hand(aggregate, per_row):
@@ -30,7 +48,7 @@ def test_by_hand(aggregate, per_row):
     np.testing.assert_allclose(jax.jit(aggregate)(MASK), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("aggregate", [aggregation.token_mean, aggregation.sequence_mean])
+@pytest.mark.parametrize("aggregate", [token_mean, sequence_mean])
 def test_means_have_weights_of_sum_one(aggregate):
     np.testing.assert_allclose(jnp.sum(aggregate(MASK)), 1.0, rtol=1e-6)
 
@@ -57,6 +75,21 @@ def test_nothing_that_counts_weighs_nothing(aggregate):
 def test_one_token_on_many_devices_weighs_as_on_one():
     # The mean count over devices is then below one.
     mask = jnp.zeros((4, 1, 3), bool).at[2, 0, 1].set(True)
-    for aggregate in (aggregation.token_mean, aggregation.sequence_mean):
+    for aggregate in (token_mean, sequence_mean):
         weights = jax.vmap(partial(aggregate, axis_name="device"), axis_name="device")(mask)
         np.testing.assert_allclose(weights, 4.0 * mask)
+
+
+def test_a_sequence_is_what_an_agent_says_in_all_of_its_turns():
+    # Two agents take turns 0 1 0; agent 0 says 1 + 2 tokens, agent 1 one of two that count.
+    mask = jnp.array([[[True, False], [True, False], [True, True]]])
+    view = TokenView(
+        mask=mask,
+        turn=jnp.zeros(mask.shape, jnp.int32),
+        sequence=jnp.broadcast_to(jnp.array([0, 1, 0])[None, :, None], mask.shape),
+        behavior_log_prob=jnp.zeros(mask.shape),
+        num_sequences=2,
+    )
+    np.testing.assert_allclose(aggregation.sequence_mean(view), [[[1 / 6, 0], [1 / 2, 0], [1 / 6, 1 / 6]]], rtol=1e-6)
+    log_prob = jnp.array([[[3.0, 9.0], [5.0, 9.0], [0.0, 6.0]]])
+    np.testing.assert_allclose(mean_log_ratio(view, log_prob), [[[3, 3], [5, 5], [3, 3]]], rtol=1e-6)

@@ -12,6 +12,7 @@ from jaxagents.losses.entropy_smoothing import (
     make_entropy_smoothing,
     phase_weight,
 )
+from jaxagents.types import TokenView
 
 # Turn 0 had a mean of 1 nat in two updates, turn 1 of 0.5 in one, turn 2 never took place.
 HISTORY = EntropyHistory(
@@ -27,7 +28,9 @@ SETTINGS = {"coefficient": 2.0, "lower": 0.8, "upper": 1.2, "penalty": 0.5}
 
 
 def term(entropy=ENTROPY, history=HISTORY, hinge=True, **changes):
-    return entropy_smoothing(history, None, None, entropy, MASK, TURN, hinge=hinge, **SETTINGS | changes)
+    nothing = jnp.zeros(MASK.shape)
+    view = TokenView(mask=MASK, turn=TURN, sequence=TURN, behavior_log_prob=nothing, log_prob=nothing, entropy=entropy)
+    return entropy_smoothing(history, view, hinge=hinge, **SETTINGS | changes)
 
 
 def test_the_hinge_by_hand():

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from jaxagents.losses import aggregation, token_policy_gradient
+from jaxagents.types import TokenView
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 GROUPS = ("advantage", "loss", "aggregation", "preference", "pairs")
@@ -39,15 +40,26 @@ def test_files_are_named_after_the_function_and_set_all_of_its_options(path):
 
 
 def test_losses_and_weights_run_as_configured():
-    log_prob, mask = jnp.log(jnp.array([[0.5, 0.25]])), jnp.array([[True, True]])
+    log_prob, mask = jnp.log(jnp.array([[[0.5, 0.25]]])), jnp.array([[[True, True]]])
+    nothing = jnp.zeros(mask.shape)
+    view = TokenView(
+        mask=mask,
+        turn=nothing.astype(jnp.int32),
+        sequence=nothing.astype(jnp.int32),
+        behavior_log_prob=log_prob,
+        advantage=nothing + 1.0,
+        success=mask,
+        group_success=nothing + 1.0,
+        log_prob=log_prob,
+        sequence_log_ratio=nothing,
+    )
     for path in FILES:
         function, options = load(path)
         if path.parent.name == "loss":
-            actual = function(log_prob, log_prob, jnp.ones((1, 2)), mask, **options)
-            expected = {"plain": -log_prob, "cispo": -log_prob, "nft": 0.0 * log_prob}.get(path.stem, -jnp.ones((1, 2)))
-            np.testing.assert_allclose(actual, expected, rtol=1e-6)
+            expected = {"plain": -log_prob, "cispo": -log_prob, "nft": nothing}.get(path.stem, nothing - 1.0)
+            np.testing.assert_allclose(function(view, **options), expected, rtol=1e-6)
         elif path.parent.name == "aggregation":
-            np.testing.assert_allclose(function(mask, **options), [[0.5, 0.5]])
+            np.testing.assert_allclose(function(view, **options), [[[0.5, 0.5]]])
 
 
 def test_every_loss_and_aggregation_has_a_file():

@@ -1,6 +1,6 @@
 """Losses of sampled tokens against numbers made by hand, each other, and their gradients."""
 
-from functools import partial
+from functools import partial, wraps
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,39 @@ import pytest
 from jaxagents.losses import token_policy_gradient as losses
 from jaxagents.losses.aggregation import sequence_mean
 from jaxagents.losses.policy_gradient import clipped_surrogate
+from jaxagents.ops.sequences import mean_log_ratio
+from jaxagents.types import TokenView
 
-ALL = [losses.plain, losses.ppo_clip, losses.decoupled_clip, losses.dual_clip, losses.gspo, losses.cispo, losses.nft]
+
+def view_of(log_prob, behavior, advantage, mask):
+    """Returns the view of rows `[B, L]`, episodes of one turn; answers are right where the advantage is positive.
+
+    Shares of right answers are those that `dr_grpo` makes these advantages of: `1 - r` of right and `-r` of wrong ones.
+    """
+    log_prob, behavior, advantage, mask = (leaf[:, None] for leaf in (log_prob, behavior, advantage, mask))
+    right = advantage > 0.0
+    view = TokenView(
+        mask=mask,
+        turn=jnp.zeros(mask.shape, jnp.int32),
+        sequence=jnp.zeros(mask.shape, jnp.int32),
+        behavior_log_prob=behavior,
+        advantage=advantage,
+        success=right,
+        group_success=jnp.where(right, 1.0 - advantage, -advantage),
+        log_prob=log_prob,
+    )
+    return view.replace(sequence_log_ratio=mean_log_ratio(view, log_prob))
+
+
+def of_arrays(loss):
+    """Returns the loss as a function of arrays `[B, L]`."""
+    return wraps(loss)(lambda *arrays, **options: loss(view_of(*arrays), **options)[:, 0])
+
+
+plain, ppo_clip, decoupled_clip, dual_clip, gspo, gspo_turn, cispo, nft = ALL = [
+    of_arrays(getattr(losses, name))
+    for name in ("plain", "ppo_clip", "decoupled_clip", "dual_clip", "gspo", "gspo_turn", "cispo", "nft")
+]
 
 # One row: ratios far below, below, at, above, a bit more above, far and very far above one.
 RATIO = np.array([[0.5, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0]])
@@ -40,12 +71,12 @@ def random_batch(seed=0, shape=(4, 5), spread=0.3):
     ("loss", "advantage", "value", "slope"),
     [
         # Values are -counted ratio * A, slopes d/d(log_prob): the same where the clip does not bind, else zero.
-        (losses.ppo_clip, GOOD, [0.5, 0.9, 1.0, 1.1, 1.2, 1.2, 1.2], [0.5, 0.9, 1.0, 1.1, 0, 0, 0]),
-        (losses.ppo_clip, BAD, [0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0], [0, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0]),
-        (losses.decoupled_clip, GOOD, [0.5, 0.9, 1.0, 1.1, 1.25, 1.28, 1.28], [0.5, 0.9, 1.0, 1.1, 1.25, 0, 0]),
-        (losses.decoupled_clip, BAD, [0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0], [0, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0]),
-        (losses.dual_clip, GOOD, [0.5, 0.9, 1.0, 1.1, 1.2, 1.2, 1.2], [0.5, 0.9, 1.0, 1.1, 0, 0, 0]),
-        (losses.dual_clip, BAD, [0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 3.0], [0, 0.9, 1.0, 1.1, 1.25, 1.5, 0]),
+        (ppo_clip, GOOD, [0.5, 0.9, 1.0, 1.1, 1.2, 1.2, 1.2], [0.5, 0.9, 1.0, 1.1, 0, 0, 0]),
+        (ppo_clip, BAD, [0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0], [0, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0]),
+        (decoupled_clip, GOOD, [0.5, 0.9, 1.0, 1.1, 1.25, 1.28, 1.28], [0.5, 0.9, 1.0, 1.1, 1.25, 0, 0]),
+        (decoupled_clip, BAD, [0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0], [0, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0]),
+        (dual_clip, GOOD, [0.5, 0.9, 1.0, 1.1, 1.2, 1.2, 1.2], [0.5, 0.9, 1.0, 1.1, 0, 0, 0]),
+        (dual_clip, BAD, [0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 3.0], [0, 0.9, 1.0, 1.1, 1.25, 1.5, 0]),
     ],
 )
 def test_clipped_losses_by_hand(loss, advantage, value, slope):
@@ -57,20 +88,20 @@ def test_clipped_losses_by_hand(loss, advantage, value, slope):
 @pytest.mark.parametrize("advantage", [GOOD, BAD])
 def test_plain_by_hand(advantage):
     arguments = LOG_PROB, BEHAVIOR, advantage, MASK
-    np.testing.assert_allclose(losses.plain(*arguments), -advantage * LOG_PROB, rtol=1e-6)
-    np.testing.assert_allclose(gradient(losses.plain, *arguments), -advantage)
+    np.testing.assert_allclose(plain(*arguments), -advantage * LOG_PROB, rtol=1e-6)
+    np.testing.assert_allclose(gradient(plain, *arguments), -advantage)
 
 
 def test_cispo_by_hand():
     weight = np.array([[0.6, 0.9, 1.0, 1.1, 1.25, 1.3, 1.3]])
-    cispo = partial(losses.cispo, clip_epsilon_low=0.4, clip_epsilon_high=0.3)
-    np.testing.assert_allclose(cispo(LOG_PROB, BEHAVIOR, GOOD, MASK), -2.0 * weight * LOG_PROB, rtol=1e-5)
+    narrow = partial(cispo, clip_epsilon_low=0.4, clip_epsilon_high=0.3)
+    np.testing.assert_allclose(narrow(LOG_PROB, BEHAVIOR, GOOD, MASK), -2.0 * weight * LOG_PROB, rtol=1e-5)
     # Clipped tokens keep a gradient, whatever the sign of the advantage.
     for advantage in (GOOD, BAD):
-        actual = gradient(cispo, LOG_PROB, BEHAVIOR, advantage, MASK)
+        actual = gradient(narrow, LOG_PROB, BEHAVIOR, advantage, MASK)
         np.testing.assert_allclose(actual, -weight * advantage, rtol=1e-5)
     # By default weights are not bounded from below.
-    unbounded = gradient(losses.cispo, LOG_PROB, BEHAVIOR, GOOD, MASK)
+    unbounded = gradient(cispo, LOG_PROB, BEHAVIOR, GOOD, MASK)
     np.testing.assert_allclose(unbounded, -2.0 * RATIO, rtol=1e-5)
 
 
@@ -80,14 +111,14 @@ def test_gspo_by_hand():
     behavior = jnp.full((2, 4), -2.0)
     mask = jnp.array([[True, True, True, False], [True, True, False, False]])
     arguments = behavior + log_ratio, behavior, jnp.full((2, 4), 3.0), mask
-    gspo = partial(losses.gspo, clip_epsilon_low=0.1, clip_epsilon_high=0.1)
+    tight = partial(gspo, clip_epsilon_low=0.1, clip_epsilon_high=0.1)
     # Row 1: the square root of 1.44 is 1.2, clipped to 1.1.
-    np.testing.assert_allclose(gspo(*arguments), [[-3, -3, -3, 0], [-3.3, -3.3, 0, 0]], rtol=1e-5)
-    np.testing.assert_allclose(gradient(gspo, *arguments), [[-3, -3, -3, 0], [0, 0, 0, 0]], rtol=1e-5)
+    np.testing.assert_allclose(tight(*arguments), [[-3, -3, -3, 0], [-3.3, -3.3, 0, 0]], rtol=1e-5)
+    np.testing.assert_allclose(gradient(tight, *arguments), [[-3, -3, -3, 0], [0, 0, 0, 0]], rtol=1e-5)
     # Against bad tokens a ratio of 1.2 counts in full.
     arguments = (*arguments[:2], jnp.full((2, 4), -1.0), mask)
-    np.testing.assert_allclose(gspo(*arguments)[1], [1.2, 1.2, 0, 0], rtol=1e-5)
-    np.testing.assert_allclose(gradient(gspo, *arguments)[1], [1.2, 1.2, 0, 0], rtol=1e-5)
+    np.testing.assert_allclose(tight(*arguments)[1], [1.2, 1.2, 0, 0], rtol=1e-5)
+    np.testing.assert_allclose(gradient(tight, *arguments)[1], [1.2, 1.2, 0, 0], rtol=1e-5)
 
 
 def test_gspo_has_the_gradient_of_the_sequence_ratio():
@@ -101,8 +132,8 @@ def test_gspo_has_the_gradient_of_the_sequence_ratio():
         return -jnp.sum(jnp.minimum(ratio * advantage[:, 0], clipped * advantage[:, 0])[jnp.array([0, 2, 3])]) / 3
 
     def of_tokens(log_prob):
-        per_token = losses.gspo(log_prob, behavior, advantage, mask, clip_epsilon_low=0.1, clip_epsilon_high=0.1)
-        return jnp.sum(sequence_mean(mask) * per_token)
+        per_token = gspo(log_prob, behavior, advantage, mask, clip_epsilon_low=0.1, clip_epsilon_high=0.1)
+        return jnp.sum(sequence_mean(view_of(log_prob, behavior, advantage, mask))[:, 0] * per_token)
 
     expected, actual = jax.value_and_grad(of_sequences)(log_prob), jax.value_and_grad(of_tokens)(log_prob)
     assert np.abs(expected[1]).max() > 0.0
@@ -114,41 +145,41 @@ def test_gspo_of_single_tokens_is_ppo():
     log_prob, behavior, advantage, _ = random_batch(shape=(4, 1))
     mask = jnp.ones((4, 1), bool)
     arguments = log_prob, behavior, advantage, mask
-    gspo = partial(losses.gspo, clip_epsilon_low=0.2, clip_epsilon_high=0.2)
-    np.testing.assert_allclose(gspo(*arguments), losses.ppo_clip(*arguments), rtol=1e-5)
-    np.testing.assert_allclose(gradient(gspo, *arguments), gradient(losses.ppo_clip, *arguments), rtol=1e-5)
+    tight = partial(gspo, clip_epsilon_low=0.2, clip_epsilon_high=0.2)
+    np.testing.assert_allclose(tight(*arguments), ppo_clip(*arguments), rtol=1e-5)
+    np.testing.assert_allclose(gradient(tight, *arguments), gradient(ppo_clip, *arguments), rtol=1e-5)
 
 
 def test_nft_by_hand():
     # Half of the answers are right: the weight is 1/2, and what is left to wrong ones is 2 - ratio.
     right, wrong = jnp.full((1, 7), 0.5), jnp.full((1, 7), -0.5)
     arguments = LOG_PROB, BEHAVIOR
-    np.testing.assert_allclose(losses.nft(*arguments, right, MASK), -np.log(RATIO) / 2, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(gradient(losses.nft, *arguments, right, MASK), [[-0.5] * 7], rtol=1e-5)
+    np.testing.assert_allclose(nft(*arguments, right, MASK), -np.log(RATIO) / 2, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gradient(nft, *arguments, right, MASK), [[-0.5] * 7], rtol=1e-5)
     # At ratios above 1 the floor of 1 holds, and gradients pass it.
     value = -np.log([[1.5, 1.1, 1.0, 1.0, 1.0, 1.0, 1.0]]) / 2
     slope = RATIO / np.maximum(2.0 - RATIO, 1.0) / 2
-    np.testing.assert_allclose(losses.nft(*arguments, wrong, MASK), value, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(gradient(losses.nft, *arguments, wrong, MASK), slope, rtol=1e-5)
+    np.testing.assert_allclose(nft(*arguments, wrong, MASK), value, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(gradient(nft, *arguments, wrong, MASK), slope, rtol=1e-5)
     # A lower floor lets wrong answers push harder.
-    low = partial(losses.nft, floor=0.1, negative_weight=3.0)
+    low = partial(nft, floor=0.1, negative_weight=3.0)
     slope = 3.0 * RATIO / np.maximum(2.0 - RATIO, 0.1) / 2
     np.testing.assert_allclose(gradient(low, *arguments, wrong, MASK), slope, rtol=1e-4)
     # Three of four are wrong: (1 - ratio / 4) / (3 / 4); the weight is (3 / 4)^2 * 4^(1 / 2).
-    powers = partial(losses.nft, floor=0.1, failure_power=2.0, success_power=0.5)
+    powers = partial(nft, floor=0.1, failure_power=2.0, success_power=0.5)
     value = -1.125 * np.log(np.maximum((1 - RATIO / 4) / 0.75, 0.1))
     np.testing.assert_allclose(powers(*arguments, -0.25 * jnp.ones((1, 7)), MASK), value, rtol=1e-4, atol=1e-6)
 
 
 def test_nft_without_weight_on_wrong_answers_is_rejection_finetuning():
     arguments = LOG_PROB, BEHAVIOR, jnp.array([[0.5, -0.5, 0.25, -0.75, 0.0, -0.1, 0.9]]), MASK
-    rft = partial(losses.nft, negative_weight=0.0)
+    rft = partial(nft, negative_weight=0.0)
     np.testing.assert_allclose(gradient(rft, *arguments), [[-0.5, 0, -0.25, 0, 0, 0, -0.9]], rtol=1e-5)
 
 
 def test_nft_counts_shares_between_bounds_and_no_question_that_is_all_right_or_wrong():
     arguments = BEHAVIOR[:, :4], BEHAVIOR[:, :4], jnp.array([[0.999, -0.001, 0.0, -0.999]]), MASK[:, :4]
-    slope = gradient(losses.nft, *arguments)
+    slope = gradient(nft, *arguments)
     np.testing.assert_allclose(slope, [[-0.98, 0.02, 0.0, 0.98]], rtol=1e-4)
 
 
@@ -168,16 +199,16 @@ def test_nft_has_the_gradient_of_grpo_on_data_of_the_policy_itself(powers, stand
     def slope(loss, advantage):
         return jax.grad(lambda x: jnp.sum(loss(said(x), said(logits), advantage, jnp.ones((8, 3), bool))))(logits)
 
-    nft = partial(losses.nft, failure_power=powers[0], success_power=powers[1])
-    expected = slope(losses.ppo_clip, advantage / scale)
+    weighted = partial(nft, failure_power=powers[0], success_power=powers[1])
+    expected = slope(ppo_clip, advantage / scale)
     assert np.abs(expected).max() > 0.1
-    np.testing.assert_allclose(slope(nft, advantage), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(slope(weighted, advantage), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_ppo_agrees_with_the_loss_of_single_actions():
     log_prob, behavior, advantage, mask = random_batch()
     expected = clipped_surrogate(log_prob, behavior, advantage, clip_epsilon=0.1)
-    actual = losses.ppo_clip(log_prob, behavior, advantage, mask, clip_epsilon=0.1)
+    actual = ppo_clip(log_prob, behavior, advantage, mask, clip_epsilon=0.1)
     np.testing.assert_allclose(actual, jnp.where(mask, expected, 0.0), rtol=1e-5)
 
 
@@ -230,9 +261,9 @@ def test_jit_changes_nothing(loss):
 
 def test_epsilons_may_be_traced():
     arguments = random_batch()
-    compiled = jax.jit(lambda epsilon: losses.ppo_clip(*arguments, clip_epsilon=epsilon))
+    compiled = jax.jit(lambda epsilon: ppo_clip(*arguments, clip_epsilon=epsilon))
     for epsilon in (0.1, 0.3):
-        expected = losses.ppo_clip(*arguments, clip_epsilon=epsilon)
+        expected = ppo_clip(*arguments, clip_epsilon=epsilon)
         np.testing.assert_allclose(compiled(epsilon), expected, rtol=1e-5)
     assert compiled._cache_size() == 1
 

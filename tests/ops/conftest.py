@@ -14,7 +14,7 @@ def make_episode():
 
 
 def _make_episode(reward, num_tokens, *, group=None, valid=None, terminated=True, slot=4, **changes):
-    """Makes episodes of one prompt token, then slots of one observation token and up to `slot - 1` sampled ones.
+    """Makes episodes of one prompt token and turns of one observation token and up to `slot - 1` sampled ones.
 
     Args:
         reward: `[B][T]`.
@@ -27,23 +27,21 @@ def _make_episode(reward, num_tokens, *, group=None, valid=None, terminated=True
     """
     reward, num_tokens = np.asarray(reward, np.float32), np.asarray(num_tokens)
     valid = num_tokens > 0 if valid is None else np.asarray(valid, bool)
-    rows, num_turns = reward.shape
+    rows = reward.shape[0]
     place = np.arange(slot)[None, None]
     sampled = (place >= 1) & (place <= num_tokens[..., None])
-    observed = (place == 0) & valid[..., None]
-    prompt = np.ones((rows, 1), bool)
-    action_mask = np.concatenate([~prompt, sampled.reshape(rows, -1)], axis=1)
-    turn = np.concatenate([-prompt.astype(np.int32), np.repeat(np.arange(num_turns), slot)[None].repeat(rows, 0)], 1)
-    last = valid & ~np.concatenate([valid[:, 1:], ~prompt], axis=1)
-    zeros = jnp.zeros(action_mask.shape, jnp.float32)
+    observed = np.broadcast_to((place == 0) & valid[..., None], sampled.shape)
+    last = valid & ~np.concatenate([valid[:, 1:], np.zeros((rows, 1), bool)], axis=1)
+    zeros = jnp.zeros(sampled.shape, jnp.float32)
     fields = {
-        "tokens": jnp.zeros(action_mask.shape, jnp.int32),
-        "token_mask": jnp.asarray(np.concatenate([prompt, (sampled | observed).reshape(rows, -1)], axis=1)),
-        "action_mask": jnp.asarray(action_mask),
-        "thought_mask": jnp.zeros(action_mask.shape, bool),
-        "position": jnp.zeros(action_mask.shape, jnp.int32),
-        "turn": jnp.asarray(turn, jnp.int32),
-        "agent": jnp.zeros(action_mask.shape, jnp.int32),
+        "prompt_tokens": jnp.zeros((rows, 1), jnp.int32),
+        "prompt_mask": jnp.ones((rows, 1), bool),
+        "tokens": jnp.zeros(sampled.shape, jnp.int32),
+        "token_mask": jnp.asarray(sampled | observed),
+        "action_mask": jnp.asarray(sampled),
+        "thought_mask": jnp.zeros(sampled.shape, bool),
+        "position": jnp.zeros(sampled.shape, jnp.int32),
+        "agent": jnp.zeros(sampled.shape, jnp.int32),
         "behavior_log_prob": zeros,
         "sampling_log_prob": zeros,
         "reward": jnp.asarray(reward),

@@ -1,6 +1,6 @@
 """Anchor states against numbers made by hand, sums over pairs of turns, and the estimators that they extend."""
 
-from functools import partial
+from functools import partial, wraps
 
 import jax
 import jax.numpy as jnp
@@ -8,18 +8,23 @@ import numpy as np
 import pytest
 
 from jaxagents.ops import anchors, credit
+from jaxagents.types import EpisodeView
 
-gigpo = jax.jit(anchors.gigpo, static_argnames=("axis_name", "standardize"))
+
+def of_episodes(estimator):
+    """Returns the estimator as a function of episodes."""
+    return wraps(estimator)(lambda episode, **options: estimator(EpisodeView(episode=episode), **options))
+
+
+gigpo = jax.jit(of_episodes(anchors.gigpo), static_argnames=("axis_name", "standardize"))
 anchor_sizes = jax.jit(anchors.anchor_sizes)
 
 
 def per_turn(episode, advantage):
     """Returns `[B, T]`, after checking that all sampled tokens of a turn have the same advantage, and others none."""
-    slots = np.asarray(advantage)[:, 1:].reshape(*episode.reward.shape, -1)
-    mask = np.asarray(episode.action_mask)[:, 1:].reshape(slots.shape)
-    expected = np.where(mask, slots[..., 1:2], 0.0)
-    np.testing.assert_array_equal(slots, expected)
-    return slots[..., 1]
+    advantage = np.asarray(advantage)
+    np.testing.assert_array_equal(advantage, np.where(episode.action_mask, advantage[..., 1:2], 0.0))
+    return advantage[..., 1]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +54,7 @@ def walks(make_episode):
 
 def partners(episode):
     """Returns bool `[B * T, B * T]`, by the definition: both count and are of one group and state."""
-    count = np.asarray(episode.action_mask)[:, 1:].reshape(*episode.reward.shape, -1).any(-1) & episode.valid
+    count = np.asarray(episode.action_mask).any(-1) & episode.valid
     count = np.asarray(count & episode.keep[:, None]).reshape(-1)
     group = np.repeat(np.asarray(episode.group), episode.reward.shape[1])
     state = np.asarray(episode.fingerprint).reshape(-1)
@@ -106,9 +111,9 @@ def test_agrees_with_sums_over_all_pairs_of_turns(walks, standardize):
 
 def test_without_step_advantages_it_is_grpo(walks):
     actual = gigpo(walks, step_weight=0.0, standardize=True).advantage
-    np.testing.assert_allclose(actual, credit.grpo(walks).advantage, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual, of_episodes(credit.grpo)(walks).advantage, rtol=1e-5, atol=1e-6)
     actual = gigpo(walks, step_weight=0.0).advantage
-    np.testing.assert_allclose(actual, credit.dr_grpo(walks).advantage, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual, of_episodes(credit.dr_grpo)(walks).advantage, rtol=1e-5, atol=1e-6)
 
 
 def test_states_that_never_repeat_add_nothing(walks):
@@ -143,20 +148,22 @@ def test_dropped_rows_and_silent_turns_are_as_if_they_were_not_there(walks):
 
 
 def test_jit_and_vmap_change_nothing_and_numbers_do_not_recompile(walks):
-    fresh = jax.jit(lambda *args: anchors.gigpo(args[0], discount=args[1], step_weight=args[2]).advantage)
+    fresh = jax.jit(lambda *args: of_episodes(anchors.gigpo)(args[0], discount=args[1], step_weight=args[2]).advantage)
     for numbers in ((0.9, 1.0), (0.5, 0.7)):
         actual = fresh(walks, *numbers)
     assert fresh._cache_size() == 1
-    expected = anchors.gigpo(walks, discount=0.5, step_weight=0.7).advantage
+    expected = of_episodes(anchors.gigpo)(walks, discount=0.5, step_weight=0.7).advantage
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
     other = walks.replace(group=walks.group * 0)
     both = jax.tree.map(lambda *leaves: jnp.stack(leaves), walks, other)
-    stacked = jax.vmap(partial(anchors.gigpo, discount=0.5, step_weight=0.7))(both).advantage
+    stacked = jax.vmap(partial(of_episodes(anchors.gigpo), discount=0.5, step_weight=0.7))(both).advantage
     np.testing.assert_allclose(stacked[0], expected, rtol=1e-5, atol=1e-6)
-    alone = anchors.gigpo(other, discount=0.5, step_weight=0.7).advantage
+    alone = of_episodes(anchors.gigpo)(other, discount=0.5, step_weight=0.7).advantage
     np.testing.assert_allclose(stacked[1], alone, rtol=1e-5, atol=1e-6)
 
 
 def test_no_gradient_flows_through(walks):
-    slope = jax.grad(lambda reward: jnp.sum(anchors.gigpo(walks.replace(reward=reward)).advantage))(walks.reward)
+    slope = jax.grad(lambda reward: jnp.sum(of_episodes(anchors.gigpo)(walks.replace(reward=reward)).advantage))(
+        walks.reward
+    )
     np.testing.assert_array_equal(slope, 0.0)

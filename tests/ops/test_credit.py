@@ -1,6 +1,6 @@
 """Credit assignment against numbers made by hand, rlax, and the identities between the estimators."""
 
-from functools import partial
+from functools import partial, wraps
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,23 @@ import rlax
 
 from jaxagents.ops import credit
 from jaxagents.ops.advantages import normalize_advantage
+from jaxagents.types import EpisodeView, TokenStatistics
+
+
+def of_episodes(estimator):
+    """Returns the estimator as a function of episodes and values."""
+
+    @wraps(estimator)
+    def estimate(episode, value=None, **options):
+        return estimator(EpisodeView(episode=episode, policy=TokenStatistics(value=value)), **options)
+
+    return estimate
+
 
 # Compiled: one program instead of dozens of small ones. A test below says that it changes nothing.
-rloo, grpo, dr_grpo = map(jax.jit, (credit.rloo, credit.grpo, credit.dr_grpo))
+rloo, grpo, dr_grpo = (jax.jit(of_episodes(estimator)) for estimator in (credit.rloo, credit.grpo, credit.dr_grpo))
 reinforce, gae_token, gae_turn = (
-    jax.jit(estimator, static_argnames=("axis_name", "normalize"))
+    jax.jit(of_episodes(estimator), static_argnames=("axis_name", "normalize"))
     for estimator in (credit.reinforce, credit.gae_token, credit.gae_turn)
 )
 OUTCOME = [rloo, grpo, dr_grpo]
@@ -29,7 +41,7 @@ def outcomes(make_episode, returns, group=None, **options):
 
 def per_row(advantage):
     """Returns the advantage of the first sampled token of every row."""
-    return advantage[:, 2]
+    return advantage[:, 0, 1]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +59,7 @@ def test_reinforce_by_hand(episode):
     actual = reinforce(episode, discount=0.5, baseline=0.0)
     assert actual.target is None
     # Returns to go: 1 + 0.5 * 4, 4; 2.
-    expected = [[0, 0, 3, 3, 0, 0, 4, 0, 0], [0, 0, 2, 2, 2, 0, 0, 0, 0], [0] * 9]
+    expected = [[[0, 3, 3, 0], [0, 4, 0, 0]], [[0, 2, 2, 2], [0, 0, 0, 0]], [[0] * 4] * 2]
     np.testing.assert_allclose(actual.advantage, expected)
     # The mean of the three turns that took place is 3; a number is subtracted as it is.
     where = np.asarray(episode.action_mask)
@@ -79,13 +91,13 @@ def test_dr_grpo_by_hand(make_episode):
 def test_outcomes_are_discounted_and_go_to_all_turns(episode):
     # Returns 3, 2 and 0 in one group: the mean is 5 / 3.
     actual = dr_grpo(episode, discount=0.5).advantage
-    expected = np.where(episode.action_mask, np.array([[3.0], [2.0], [0.0]]) - 5 / 3, 0.0)
+    expected = np.where(episode.action_mask, np.array([3.0, 2.0, 0.0])[:, None, None] - 5 / 3, 0.0)
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 def test_rloo_is_dr_grpo_times_g_over_g_minus_1(make_episode):
     returns = np.random.default_rng(1).normal(size=9)
-    group = np.array([0, 1, 1, 2, 2, 2, 2, 1, 2])
+    group = np.array([2, 1, 1, 2, 2, 2, 2, 1, 2])
     episode = outcomes(make_episode, returns, group=group)
     count = np.bincount(group)[group]
     expected = per_row(dr_grpo(episode).advantage) * count / np.maximum(count - 1, 1)
@@ -125,28 +137,28 @@ def test_dropped_rows_change_nothing_for_the_others(make_episode, estimator):
 
 
 def test_token_advantages_by_hand(episode):
-    value = jnp.zeros(episode.tokens.shape).at[0, jnp.array([2, 3, 6])].set(jnp.array([0.5, 1.0, 2.0]))
+    value = jnp.zeros(episode.tokens.shape).at[0, (0, 0, 1), (1, 2, 1)].set(jnp.array([0.5, 1.0, 2.0]))
     # What a value head says about observations and padding is of no account.
     value = jnp.where(episode.action_mask, value, jnp.nan).at[1].set(0.0)
     actual = gae_token(episode, value, discount=0.5, trace_decay=0.5)
     # Rewards 0, 1, 4 at the tokens: delta = (0.5 - 0.5, 1 + 1 - 1, 4 - 2); the trace decays by a quarter.
-    np.testing.assert_allclose(actual.advantage[0], [0, 0, 0.375, 1.5, 0, 0, 2, 0, 0])
-    np.testing.assert_allclose(actual.target[0], [0, 0, 0.875, 2.5, 0, 0, 4, 0, 0])
+    np.testing.assert_allclose(actual.advantage[0], [[0, 0.375, 1.5, 0], [0, 2, 0, 0]])
+    np.testing.assert_allclose(actual.target[0], [[0, 0.875, 2.5, 0], [0, 4, 0, 0]])
     # Row 1: 2 at the last of three tokens, without values.
-    np.testing.assert_allclose(actual.advantage[1], [0, 0, 2 / 16, 2 / 4, 2, 0, 0, 0, 0])
+    np.testing.assert_allclose(actual.advantage[1], [[0, 2 / 16, 2 / 4, 2], [0, 0, 0, 0]])
     np.testing.assert_array_equal(actual.advantage[2], 0.0)
 
 
 def test_turn_advantages_by_hand(episode):
     # Only the value at the first sampled token of a turn is used.
-    value = jnp.full(episode.tokens.shape, jnp.nan).at[0, jnp.array([2, 6])].set(jnp.array([0.5, 2.0]))
-    value = value.at[1, 2].set(3.0)
+    value = jnp.full(episode.tokens.shape, jnp.nan).at[0, (0, 1), (1, 1)].set(jnp.array([0.5, 2.0]))
+    value = value.at[1, 0, 1].set(3.0)
     actual = gae_turn(episode, value, discount=0.5, trace_decay=0.5)
     # delta = (1 + 1 - 0.5, 4 - 2) and 2 - 3.
-    np.testing.assert_allclose(actual.advantage[0], [0, 0, 2, 2, 0, 0, 2, 0, 0])
-    np.testing.assert_allclose(actual.target[0], [0, 0, 2.5, 2.5, 0, 0, 4, 0, 0])
-    np.testing.assert_allclose(actual.advantage[1], [0, 0, -1, -1, -1, 0, 0, 0, 0])
-    np.testing.assert_allclose(actual.target[1], [0, 0, 2, 2, 2, 0, 0, 0, 0])
+    np.testing.assert_allclose(actual.advantage[0], [[0, 2, 2, 0], [0, 2, 0, 0]])
+    np.testing.assert_allclose(actual.target[0], [[0, 2.5, 2.5, 0], [0, 4, 0, 0]])
+    np.testing.assert_allclose(actual.advantage[1], [[0, -1, -1, -1], [0, 0, 0, 0]])
+    np.testing.assert_allclose(actual.target[1], [[0, 2, 2, 2], [0, 0, 0, 0]])
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -156,15 +168,15 @@ def test_token_advantages_agree_with_rlax_on_the_sampled_tokens_alone(make_episo
     reward = generator.normal(size=5) * (num_tokens > 0)
     episode = make_episode([reward], [num_tokens])
     value = generator.normal(size=episode.tokens.shape).astype(np.float32)
-    sampled = np.flatnonzero(episode.action_mask[0])
-    flat_reward = np.zeros(len(sampled), np.float32)
+    sampled = np.asarray(episode.action_mask[0])
+    flat_reward = np.zeros(sampled.sum(), np.float32)
     flat_reward[np.cumsum(num_tokens[:4]) - 1] = reward[:4]
-    discount = np.full(len(sampled), 0.9, np.float32)
+    discount = np.full(sampled.sum(), 0.9, np.float32)
     discount[-1] = 0.0
     expected = rlax.truncated_generalized_advantage_estimation(
-        jnp.asarray(flat_reward), jnp.asarray(discount), 0.8, jnp.asarray(np.append(value[0, sampled], 0.0))
+        jnp.asarray(flat_reward), jnp.asarray(discount), 0.8, jnp.asarray(np.append(value[0][sampled], 0.0))
     )
-    actual = gae_token(episode, jnp.asarray(value), discount=0.9, trace_decay=0.8).advantage[0, sampled]
+    actual = gae_token(episode, jnp.asarray(value), discount=0.9, trace_decay=0.8).advantage[0][sampled]
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -181,7 +193,7 @@ def test_one_token_per_turn_makes_tokens_and_turns_the_same(make_episode):
 def test_undiscounted_whole_traces_are_returns_minus_values(episode, value, estimator):
     actual = estimator(episode, value)
     # Returns to go: 5, then 4; 2.
-    returns = np.array([[0, 0, 5, 5, 0, 0, 4, 0, 0], [0, 0, 2, 2, 2, 0, 0, 0, 0], [0] * 9])
+    returns = np.array([[[0, 5, 5, 0], [0, 4, 0, 0]], [[0, 2, 2, 2], [0, 0, 0, 0]], [[0] * 4] * 2])
     np.testing.assert_allclose(actual.target, returns, rtol=1e-5)
 
 
@@ -189,7 +201,7 @@ def test_undiscounted_whole_traces_are_returns_minus_values(episode, value, esti
 def test_only_episodes_that_were_cut_off_are_bootstrapped(make_episode, estimator):
     bootstrap = {"bootstrap_value": jnp.array([10.0, 20.0])}
     shape = ([[1.0], [1.0]], [[1], [1]])
-    none = jnp.zeros((2, 5))
+    none = jnp.zeros((2, 1, 4))
     terminated = estimator(make_episode(*shape, **bootstrap), none, discount=0.5)
     np.testing.assert_allclose(per_row(terminated.advantage), [1.0, 1.0])
     truncated = estimator(make_episode(*shape, **bootstrap, terminated=False), none, discount=0.5)
@@ -201,7 +213,7 @@ def test_only_episodes_that_were_cut_off_are_bootstrapped(make_episode, estimato
 
 @pytest.mark.parametrize("estimator", WITH_VALUE)
 def test_values_are_required(episode, estimator):
-    with pytest.raises(ValueError, match=f"`value` must be given to {estimator.__name__}, got None"):
+    with pytest.raises(ValueError, match=f"`view.policy.value` must be there for {estimator.__name__}, got None"):
         estimator(episode, None)
 
 

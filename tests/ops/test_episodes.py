@@ -17,21 +17,17 @@ def episode(make_episode):
 
 
 def test_first_and_last_sampled_token_of_a_turn(episode):
-    #                                     prompt  o a a _  o a _ _
-    np.testing.assert_array_equal(
-        episodes.first_action_token_mask(episode),
-        np.array([[0, 0, 1, 0, 0, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0, 0]], bool),
-    )
-    np.testing.assert_array_equal(
-        episodes.last_action_token_mask(episode),
-        np.array([[0, 0, 0, 1, 0, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0, 0]], bool),
-    )
+    #            o  a  a  _    o  a  _  _
+    first = [[[0, 1, 0, 0], [0, 1, 0, 0]], [[0, 1, 0, 0], [0, 0, 0, 0]]]
+    np.testing.assert_array_equal(episodes.first_action_token_mask(episode), np.array(first, bool))
+    last = [[[0, 0, 1, 0], [0, 1, 0, 0]], [[0, 1, 0, 0], [0, 0, 0, 0]]]
+    np.testing.assert_array_equal(episodes.last_action_token_mask(episode), np.array(last, bool))
 
 
-def test_last_sampled_token_may_be_the_last_of_the_row(make_episode):
+def test_last_sampled_token_may_be_the_last_of_the_turn(make_episode):
     episode = make_episode([[0.0, 0.0]], [[3, 3]])
-    np.testing.assert_array_equal(np.flatnonzero(episodes.last_action_token_mask(episode)[0]), [4, 8])
-    np.testing.assert_array_equal(np.flatnonzero(episodes.first_action_token_mask(episode)[0]), [2, 6])
+    np.testing.assert_array_equal(np.argwhere(episodes.last_action_token_mask(episode)[0]), [[0, 3], [1, 3]])
+    np.testing.assert_array_equal(np.argwhere(episodes.first_action_token_mask(episode)[0]), [[0, 1], [1, 1]])
 
 
 def test_nothing_sampled_has_no_first_or_last(make_episode):
@@ -40,14 +36,9 @@ def test_nothing_sampled_has_no_first_or_last(make_episode):
         assert not mask(episode).any()
 
 
-def test_turns_to_tokens_and_back(episode):
-    per_turn = jnp.array([[7.0, -2.0], [3.0, 4.0]])
-    per_token = episodes.turn_of_token(per_turn, episode.turn)
-    np.testing.assert_array_equal(per_token[0], [0, 7, 7, 7, 7, -2, -2, -2, -2])
-    # Four places per slot.
-    summed = episodes.sum_per_turn(per_token, episode.turn, num_turns=2)
-    np.testing.assert_array_equal(summed, 4.0 * per_turn)
-    assert episodes.turn_of_token(per_turn > 0, episode.turn).dtype == bool
+def test_turns_to_tokens(episode):
+    per_token = episodes.to_tokens_of_turn(jnp.array([[7.0, -2.0], [3.0, 4.0]]), episode)
+    np.testing.assert_array_equal(per_token, [[[7] * 4, [-2] * 4], [[3] * 4, [4] * 4]])
 
 
 def test_return_by_hand(episode):
@@ -70,25 +61,25 @@ def test_reward_of_silent_turns_goes_to_the_turn_before(make_episode):
 
 def test_dropped_rows_count_nowhere(make_episode):
     episode = make_episode([[1.0]] * 3, [[1]] * 3, group=[4, 4, 7], keep=jnp.array([True, False, True]))
-    np.testing.assert_array_equal(episodes.credited_tokens(episode).sum(axis=1), [1, 0, 1])
+    np.testing.assert_array_equal(episodes.credited_tokens(episode).sum(axis=(1, 2)), [1, 0, 1])
     # The dropped row is in nobody's group, but is told what its group is.
     expected = np.array([[1, 0, 0], [1, 0, 0], [0, 0, 1]], bool)
-    np.testing.assert_array_equal(episodes.same_group(episode), expected)
+    np.testing.assert_array_equal(episodes.same_group(episode)[:, :, 0], expected)
 
 
 def test_difference_and_deviation_by_hand():
     # Groups {0, 2, 4} with scores 1, 3, 8 and {1, 3} with scores 5, 5.
     group = jnp.array([0, 1, 0, 1, 0])
-    same = group[:, None] == group[None, :]
-    difference, count = episodes.difference_from_group(jnp.array([1.0, 5.0, 3.0, 5.0, 8.0]), same)
-    np.testing.assert_allclose(difference, [-3.0, 0.0, -1.0, 0.0, 4.0], rtol=1e-6)
-    np.testing.assert_array_equal(count, [3, 2, 3, 2, 3])
+    same = (group[:, None] == group[None, :])[:, :, None]
+    difference, count = episodes.difference_from_group(jnp.array([1.0, 5.0, 3.0, 5.0, 8.0])[:, None], same)
+    np.testing.assert_allclose(difference[:, 0], [-3.0, 0.0, -1.0, 0.0, 4.0], rtol=1e-6)
+    np.testing.assert_array_equal(count[:, 0], [3, 2, 3, 2, 3])
     deviation = np.sqrt((9 + 1 + 16) / 3)
     np.testing.assert_allclose(
-        episodes.group_deviation(difference, same), [deviation, 0.0, deviation, 0.0, deviation], rtol=1e-6
+        episodes.group_deviation(difference, same)[:, 0], [deviation, 0.0, deviation, 0.0, deviation], rtol=1e-6
     )
 
 
 def test_equal_scores_differ_by_exactly_zero():
-    difference, _ = episodes.difference_from_group(jnp.full(7, 0.1), jnp.ones((7, 7), bool))
+    difference, _ = episodes.difference_from_group(jnp.full((7, 1), 0.1), jnp.ones((7, 7, 1), bool))
     np.testing.assert_array_equal(difference, 0.0)

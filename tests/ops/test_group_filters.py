@@ -8,10 +8,21 @@ import numpy as np
 import pytest
 
 from jaxagents.ops import group_filters
+from jaxagents.types import EpisodeView
 
 # Returns and groups of unequal sizes: standard deviations 1 (group 5), 0 (2), 2 (9), 0 (4, of one), 0.5 (0).
 RETURNS = np.array([0.0, 3.0, 1.0, 2.0, 3.0, 5.0, 7.0, 3.0, 4.0, 5.0])
 GROUP = np.array([5, 2, 9, 5, 2, 9, 4, 2, 0, 0])
+
+
+def of_episodes(keep):
+    """Returns the filter as a function of episodes."""
+    return lambda episode, **options: keep(EpisodeView(episode=episode), **options)
+
+
+keep_all = of_episodes(group_filters.keep_all)
+informative_groups = of_episodes(group_filters.informative_groups)
+top_variance = of_episodes(group_filters.top_variance)
 
 
 def chosen(keep):
@@ -27,8 +38,8 @@ def episode(make_episode):
 
 
 def test_informative_groups_are_those_with_unequal_returns(episode):
-    assert chosen(group_filters.informative_groups(episode)) == {5, 9, 0}
-    assert chosen(group_filters.informative_groups(episode, tolerance=1.5)) == {5, 9}
+    assert chosen(informative_groups(episode)) == {5, 9, 0}
+    assert chosen(informative_groups(episode, tolerance=1.5)) == {5, 9}
 
 
 @pytest.mark.parametrize(
@@ -46,13 +57,13 @@ def test_informative_groups_are_those_with_unequal_returns(episode):
     ],
 )
 def test_top_variance_by_hand(episode, fraction, expected):
-    assert chosen(group_filters.top_variance(episode, fraction=fraction)) == expected
+    assert chosen(top_variance(episode, fraction=fraction)) == expected
 
 
 def test_ties_in_variance_go_to_the_group_that_comes_first(make_episode):
     episode = make_episode([[1.0], [0.0], [3.0], [1.0], [2.0], [0.0]], np.ones((6, 1)), group=[7, 3, 7, 3, 3, 3])
     tied = episode.replace(reward=jnp.asarray([[0.0], [5.0], [2.0], [7.0], [7.0], [5.0]]))
-    keep = partial(group_filters.top_variance, fraction=0.5)
+    keep = partial(top_variance, fraction=0.5)
     # Deviations 1 and sqrt(1/2), then 1 and 1.
     np.testing.assert_array_equal(keep(episode), [True, False, True, False, False, False])
     np.testing.assert_array_equal(keep(tied), [True, False, True, False, False, False])
@@ -61,34 +72,34 @@ def test_ties_in_variance_go_to_the_group_that_comes_first(make_episode):
 
 def test_nothing_varies_and_nothing_is_kept(make_episode):
     episode = make_episode([[0.1]] * 6, np.ones((6, 1)), group=[0, 0, 0, 1, 1, 1])
-    assert not group_filters.top_variance(episode).any()
+    assert not top_variance(episode).any()
 
 
 def test_keep_all(episode):
-    assert group_filters.keep_all(episode).all()
+    assert keep_all(episode).all()
 
 
 def test_filters_compose(episode):
     first = episode.replace(keep=jnp.asarray(GROUP != 9))
-    assert chosen(group_filters.keep_all(first)) == {5, 2, 4, 0}
-    assert chosen(group_filters.informative_groups(first)) == {5, 0}
+    assert chosen(keep_all(first)) == {5, 2, 4, 0}
+    assert chosen(informative_groups(first)) == {5, 0}
     # Half of the four groups that are left.
-    assert chosen(group_filters.top_variance(first, fraction=0.5)) == {5, 0}
+    assert chosen(top_variance(first, fraction=0.5)) == {5, 0}
 
 
 def test_dropped_rows_do_not_make_a_group_informative(episode):
     rest = episode.replace(keep=jnp.arange(10) != 3)
-    keep = group_filters.informative_groups(rest)
+    keep = informative_groups(rest)
     np.testing.assert_array_equal(keep, np.isin(GROUP, [9, 0]))
 
 
 def test_nothing_left_is_nothing_kept(episode):
     none = episode.replace(keep=jnp.zeros(10, bool))
-    for keep in (group_filters.keep_all, group_filters.informative_groups, group_filters.top_variance):
+    for keep in (keep_all, informative_groups, top_variance):
         assert not keep(none).any()
 
 
-@pytest.mark.parametrize("keep", [group_filters.informative_groups, partial(group_filters.top_variance, fraction=0.4)])
+@pytest.mark.parametrize("keep", [informative_groups, partial(top_variance, fraction=0.4)])
 def test_jit_and_the_order_of_rows_change_nothing(episode, keep):
     order = np.array([3, 9, 0, 7, 5, 1, 8, 2, 6, 4])
     shuffled = jax.tree.map(lambda leaf: leaf[order], episode)

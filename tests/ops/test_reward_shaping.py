@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxagents.ops import reward_shaping
+from jaxagents.types import EpisodeView
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +37,8 @@ SHAPED = [
 
 @pytest.mark.parametrize(("shape", "expected"), SHAPED)
 def test_by_hand(episode, shape, expected):
-    shaped = shape(episode)
-    np.testing.assert_allclose(shaped.reward, expected, rtol=1e-6)
-    np.testing.assert_allclose(jax.jit(shape)(episode).reward, expected, rtol=1e-6)
-    jax.tree.map(np.testing.assert_array_equal, shaped.replace(reward=episode.reward), episode)
+    np.testing.assert_allclose(shape(EpisodeView(episode=episode)), expected, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(shape)(EpisodeView(episode=episode)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -51,11 +50,13 @@ def test_by_hand(episode, shape, expected):
     ],
 )
 def test_no_penalty_no_change(episode, shape):
-    np.testing.assert_array_equal(shape(episode, penalty=0.0).reward, episode.reward)
+    np.testing.assert_array_equal(shape(EpisodeView(episode=episode), penalty=0.0), episode.reward)
 
 
 def test_the_penalty_may_be_traced(episode):
-    compiled = jax.jit(lambda episode, penalty: reward_shaping.length_penalty(episode, penalty=penalty).reward)
+    compiled = jax.jit(
+        lambda episode, penalty: reward_shaping.length_penalty(EpisodeView(episode=episode), penalty=penalty)
+    )
     np.testing.assert_allclose(compiled(episode, 0.1), [[0.7, 1.9], [2.8, 0.0]], rtol=1e-6)
     np.testing.assert_allclose(compiled(episode, 1.0), [[-2.0, 1.0], [1.0, 0.0]], rtol=1e-6)
     assert compiled._cache_size() == 1
@@ -63,11 +64,11 @@ def test_the_penalty_may_be_traced(episode):
 
 def test_turning_right_into_wrong_costs_what_the_reverse_earns(make_episode):
     episode = make_episode([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], [[1, 1]] * 4)
-    actual = reward_shaping.self_correction_bonus(episode, coefficient=2.0).reward
+    actual = reward_shaping.self_correction_bonus(EpisodeView(episode=episode), coefficient=2.0)
     np.testing.assert_allclose(actual, [[0.0, 3.0], [1.0, -2.0], [1.0, 1.0], [0.0, 0.0]])
 
 
 @pytest.mark.parametrize("turn", [-1, 2])
 def test_turns_that_episodes_do_not_have_are_refused(episode, turn):
     with pytest.raises(ValueError, match=rf"`turn` must be in \[0, 2\), the turns of an episode, got {turn}"):
-        reward_shaping.only_turn(episode, turn=turn)
+        reward_shaping.only_turn(EpisodeView(episode=episode), turn=turn)

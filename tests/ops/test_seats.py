@@ -32,12 +32,11 @@ def test_reward_until_next_turn(reward, seat, valid, expected):
 def make_game(make_episode):
     """Seats 0 1 0 1 take turns, the last turn of the second row did not take place; 3 tokens a slot, one sampled."""
     seats = np.asarray([[0, 1, 0, 1], [1, 0, 1, 0]])
-    agent = np.concatenate([np.zeros((2, 1)), np.repeat(seats, 3, axis=1)], axis=1)
     return make_episode(
         reward=[[1, 2, 4, 8], [1, 2, 4, 0]],
         num_tokens=[[1, 1, 1, 1], [1, 1, 1, 0]],
         slot=3,
-        agent=jnp.asarray(agent, jnp.int32),
+        agent=jnp.asarray(np.repeat(seats[:, :, None], 3, axis=2), jnp.int32),
         seat_return=jnp.asarray([[5.0, 10.0], [2.0, 5.0]]),
     )
 

@@ -1,14 +1,17 @@
-"""Credit of turns and of controlled episodes against numbers made by hand."""
-
-from functools import partial
+"""Credit of turns against numbers made by hand."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.ops.credit import grpo, rloo
-from jaxagents.ops.turn_credit import controlled, rloo_turn
+from jaxagents.ops import credit, turn_credit
+from jaxagents.types import EpisodeView
+
+
+def rloo_turn(episode, **options):
+    return turn_credit.rloo_turn(EpisodeView(episode=episode), **options)
+
 
 REWARD = [[1.0, 4.0], [0.0, 2.0], [1.0, 0.0], [5.0, 0.0]]
 
@@ -21,7 +24,7 @@ def episode(make_episode):
 
 def by_turn(credit, episode):
     """Returns the advantage of the first sampled token of both turns, `[B][2]`."""
-    return np.asarray(credit.advantage)[:, [2, 6]]
+    return np.asarray(credit.advantage)[:, [0, 1], 1]
 
 
 def test_turns_stand_beside_the_same_turn_by_hand(episode):
@@ -35,7 +38,9 @@ def test_turns_stand_beside_the_same_turn_by_hand(episode):
 
 def test_one_turn_is_rloo(make_episode):
     single = make_episode([[1.0], [0.0], [3.0], [2.0]], [[2], [1], [3], [1]], group=[0, 0, 0, 1])
-    np.testing.assert_allclose(rloo_turn(single).advantage, rloo(single).advantage, atol=1e-6)
+    np.testing.assert_allclose(
+        rloo_turn(single).advantage, credit.rloo(EpisodeView(episode=single)).advantage, atol=1e-6
+    )
 
 
 def test_dropped_rows_count_nowhere(make_episode):
@@ -51,13 +56,3 @@ def test_compiled_and_over_discounts(episode):
         expected = rloo_turn(episode, discount=discount).advantage
         np.testing.assert_allclose(compiled(discount), expected, rtol=1e-6)
         np.testing.assert_allclose(several[row], expected, rtol=1e-6)
-
-
-def test_controlled_episodes_get_their_advantage_and_others_keep_theirs(episode):
-    plain = grpo(episode).advantage
-    np.testing.assert_array_equal(controlled(episode, credit=grpo).advantage, plain)
-    marked = episode.replace(control=jnp.array([False, True, False, False]))
-    actual = controlled(marked, credit=partial(grpo, epsilon=1e-6), advantage=0.5).advantage
-    expected = np.where(np.asarray(episode.action_mask)[1], 0.5, 0.0)
-    np.testing.assert_allclose(actual[1], expected)
-    np.testing.assert_array_equal(np.asarray(actual)[[0, 2, 3]], np.asarray(plain)[[0, 2, 3]])

@@ -199,7 +199,11 @@ def test_the_target_return_stops_the_run(tmp_path):
 def test_every_episode_that_is_played_counts_in_the_budget(tmp_path):
     # No group is ever informative: every update plays all of its three rounds of 16 episodes, and throws them away.
     quiet = [override for override in TINY if override.startswith("logging")]
-    settings = ["+collector.group_filter.tolerance=1e9", "collector.max_rounds=3", "when_quick.training.total_steps=96"]
+    settings = [
+        "+collector.dynamic_sampling.tolerance=1e9",
+        "collector.max_rounds=3",
+        "when_quick.training.total_steps=96",
+    ]
     dapo = ["world=bandit", "algorithm=dapo", "quick=true", "stages=[]", "devices.compilation_cache=null"]
     config = compose_run(ROOT / "configs", *quiet, *dapo, "logging.transcripts=false", *settings)
     result = run(config, tmp_path)

@@ -1,0 +1,96 @@
+"""Changes of advantages after they were estimated: `(view, advantage [B, T, S], *, axis_name, ...) -> [B, T, S]`.
+
+They are the slots `learner.credits`, applied one after the other. What they give to tokens that do not count (nothing
+sampled, or a dropped row) is set to zero after them.
+"""
+
+import jax.numpy as jnp
+
+from jaxagents.types import Array, EpisodeView
+
+
+def controlled(
+    view: EpisodeView, advantage: Array, *, axis_name: str | None = None, value: Array | float = 1.0
+) -> Array:
+    """Gives all tokens of the rows of `view.episode.control` one advantage.
+
+    Args:
+        view: of B episodes.
+        advantage: `[B, T, S]`.
+        axis_name: not used.
+        value: of the advantage; 1 is plain REINFORCE of successful rows.
+
+    Returns:
+        The advantages.
+
+    References:
+        Wang et al. (2025), "Arbitrary Entropy Policy Optimization: Entropy Is Controllable in Reinforcement
+        Fine-tuning" (samples of another temperature).
+    """
+    if view.episode.control is None:
+        return advantage
+    return jnp.where(view.episode.control[:, None, None], value, advantage)
+
+
+def bounded(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, bound: Array | float = 5.0) -> Array:
+    """Computes `clip(advantage, -bound, bound)`.
+
+    Args:
+        view: not used.
+        advantage: `[B, T, S]`.
+        axis_name: not used.
+        bound: positive, in units of the advantage.
+
+    Returns:
+        The advantages.
+    """
+    return jnp.clip(advantage, -bound, bound)
+
+
+def weighted_signs(
+    view: EpisodeView,
+    advantage: Array,
+    *,
+    axis_name: str | None = None,
+    positive: Array | float = 1.0,
+    negative: Array | float = 1.0,
+) -> Array:
+    """Multiplies positive and negative advantages by weights of their own; 0 learns from the others alone.
+
+    Args:
+        view: not used.
+        advantage: `[B, T, S]`.
+        axis_name: not used.
+        positive: weight of what went well (paper: 0.1 beside a negative one of 1).
+        negative: weight of what went badly.
+
+    Returns:
+        The advantages.
+
+    References:
+        Zhu et al. (2025), "The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning", section 4.
+    """
+    return advantage * jnp.where(advantage > 0.0, positive, negative)
+
+
+def weighted_parts(
+    view: EpisodeView,
+    advantage: Array,
+    *,
+    axis_name: str | None = None,
+    thought: Array | float = 1.0,
+    action: Array | float = 1.0,
+) -> Array:
+    """Multiplies the advantages of thoughts and of actions by weights of their own; 0 leaves a part out.
+
+    Args:
+        view: of B episodes.
+        advantage: `[B, T, S]`.
+        axis_name: not used.
+        thought: weight of tokens of thoughts.
+        action: weight of all other tokens.
+
+    Returns:
+        The advantages.
+    """
+    return advantage * jnp.where(view.episode.thought_mask, thought, action)
