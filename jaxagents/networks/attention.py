@@ -80,6 +80,9 @@ def rotate(x: Array, angles: tuple[Array, Array]) -> Array:
 def attend(query: Array, key: Array, value: Array, bias: Array) -> Array:
     """Computes `softmax(q k / sqrt(F) + bias) v`.
 
+    On GPUs that have it, cuDNN's fused kernel takes what it can, see `is_fused`. Elsewhere the products below are as
+    fast as `jax.nn.dot_product_attention` or faster: 2 times and more in training on a CPU.
+
     Args:
         query: `[B, S, H, F]`.
         key: `[B, K, W, F]`.
@@ -92,6 +95,9 @@ def attend(query: Array, key: Array, value: Array, bias: Array) -> Array:
     batch, length, heads, features = query.shape
     key_heads, width = key.shape[1:3]
     groups = heads // key_heads
+    if is_fused(query, width):
+        key, value, mask = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3), bias[:, None] == 0.0
+        return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
     query = query.reshape(batch, length, key_heads, groups, features).transpose(0, 2, 3, 1, 4) / math.sqrt(features)
     # One query per head is a product with a vector, for which XLA:CPU has better code than for a thin matrix.
     single = length == groups == 1
@@ -104,6 +110,22 @@ def attend(query: Array, key: Array, value: Array, bias: Array) -> Array:
     weights = weights.astype(value.dtype).reshape(*query.shape[:-1], width)
     output = jnp.einsum(equations[1], weights, value).reshape(batch, key_heads, groups, length, features)
     return (output / total).transpose(0, 3, 1, 2, 4).reshape(batch, length, heads, features)
+
+
+def is_fused(query: Array, width: int) -> bool:
+    """Tells whether cuDNN's fused attention takes queries `[B, S, H, F]` and `width` keys, with a mask and gradients.
+
+    It takes half precision, up to 128 features in eights, and even lengths, on NVIDIA GPUs since Ampere.
+    """
+    half = query.dtype in (jnp.bfloat16, jnp.float16)
+    features, length = query.shape[3], query.shape[1]
+    return half and features <= 128 and features % 8 == length % 2 == width % 2 == 0 and _has_cudnn()
+
+
+@functools.cache
+def _has_cudnn() -> bool:
+    device = jax.devices()[0]
+    return "cuda" in device.client.platform_version and float(device.compute_capability) >= 8.0
 
 
 class Attention(nn.Module):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.networks import attention
 from jaxagents.networks.attention import attend, mask_bias, rotary_angles, rotary_frequencies, rotate
 from jaxagents.networks.normalization import RMSNorm
 from jaxagents.networks.transformer import ACTIVATIONS, Transformer
@@ -50,6 +51,35 @@ def test_grouped_heads_are_repeated_heads():
     # A single query takes another way through the code.
     one = attend(query[:, 1:2], jnp.repeat(key, 2, axis=1), jnp.repeat(value, 2, axis=1), bias[:, 1:2])
     np.testing.assert_allclose(one[:, 0], repeated[:, 1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_attention_is_that_of_jax_and_gives_the_fused_kernel_its_arguments(monkeypatch, dtype):
+    keys = jax.random.split(jax.random.key(1), 4)
+    query, key, value = (
+        jax.random.normal(k, shape).astype(dtype)
+        for k, shape in zip(keys, [(2, 6, 4, 8), (2, 2, 6, 8), (2, 2, 6, 8)], strict=False)
+    )
+    mask = jax.random.bernoulli(keys[3], 0.5, (2, 6, 6)).at[:, :, 0].set(True)
+    wanted = jax.nn.dot_product_attention(
+        query, key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3), mask=mask[:, None], implementation="xla"
+    )
+    own = attend(query, key, value, mask_bias(mask))
+    np.testing.assert_allclose(own, wanted, atol=1e-5 if dtype == jnp.float32 else 3e-2)
+    # What a GPU would do, by the same function of jax without the kernel.
+    fused = jax.nn.dot_product_attention
+    asked = []
+
+    def without_kernel(*arguments, implementation, **options):
+        asked.append(implementation)
+        return fused(*arguments, implementation="xla", **options)
+
+    monkeypatch.setattr(attention, "_has_cudnn", lambda: True)
+    monkeypatch.setattr(jax.nn, "dot_product_attention", without_kernel)
+    np.testing.assert_array_equal(attend(query, key, value, mask_bias(mask)), wanted if asked else own)
+    assert asked == (["cudnn"] if dtype == jnp.bfloat16 else [])
+    attend(query[:, :1], key, value, mask_bias(mask[:, :1]))  # One query, as in decoding: an odd length.
+    assert len(asked) == (dtype == jnp.bfloat16)
 
 
 def test_rotation_by_hand():
