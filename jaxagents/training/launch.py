@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.reports import write_report, write_result
 from jaxagents.training.build import build, resolve
-from jaxagents.training.config import DevicesConfig, make_section
+from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, make_section
 from jaxagents.training.devices import initialize_distributed
 from jaxagents.training.loop import train
+from jaxagents.training.processes import of_first_process, on_all_processes
 from jaxagents.training.run_directory import claim, locked
 
 
@@ -29,16 +30,21 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
         `{"run_dir": path, **final metrics}`.
 
     Raises:
-        ValueError: a setting does not hold, or `run_dir` belongs to another config or is in use.
+        ValueError: a setting does not hold, or `run_dir` belongs to another config or is in use, or processes
+            differ in their config.
     """
     run_dir = Path(run_dir).resolve()
     resolved = resolve(config)
     prepare_backend(make_section(DevicesConfig, "devices", resolved["devices"]))
-    experiment = build(resolved)
+    run_dir, resolved = _agree(run_dir, resolved)
+    experiment = on_all_processes(lambda: build(resolved))
     with ExitStack() as stack:
-        if jax.process_index() == 0:
+
+        def take_run_dir() -> None:
             stack.enter_context(locked(run_dir))
             claim(run_dir, resolved)
+
+        of_first_process(take_run_dir)
         result = train(experiment, run_dir, started=started)
         if jax.process_index() == 0:
             write_result(run_dir, result)
@@ -59,3 +65,18 @@ def prepare_backend(devices: DevicesConfig) -> None:
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     if devices.distributed:
         initialize_distributed(devices.coordinator_address, devices.num_processes, devices.process_id)
+
+
+def _agree(run_dir: Path, resolved: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """Returns the directory of process 0, which the time of the start names, and the config that all processes have."""
+    first = of_first_process(lambda: {"run_dir": str(run_dir), "config": resolved})
+
+    def require_same() -> None:
+        if config_hash(first["config"]) != config_hash(resolved):
+            raise ValueError(
+                "All processes must be started with the same config, got another one than that of process 0 in "
+                f"{', '.join(changed_keys(first['config'], resolved))}; set these alike."
+            )
+
+    on_all_processes(require_same)
+    return Path(first["run_dir"]), resolved | {"run_dir": first["config"]["run_dir"]}

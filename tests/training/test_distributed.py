@@ -1,4 +1,4 @@
-"""Two processes over Gloo on loopback, one device each, train what one process trains."""
+"""Two processes over Gloo on loopback, one device each, train what one process trains, and are refused together."""
 
 import json
 import os
@@ -63,11 +63,15 @@ def finish(processes):
     return outputs
 
 
-def start_two(run_dir, *overrides):
+def start_two(run_dir, *overrides, mode="sharded", second=()):
+    """Starts both; the time of the start would give the second one another directory, `second` other overrides."""
     port = free_port()
-    shared = ["devices=sharded", "devices.distributed=true", f"devices.coordinator_address=localhost:{port}"]
+    shared = [f"devices={mode}", "devices.distributed=true", f"devices.coordinator_address=localhost:{port}"]
     shared += ["devices.num_processes=2", *overrides]
-    return [start(run_dir, *shared, f"devices.process_id={process}") for process in (0, 1)]
+    return [
+        start(run_dir, *shared, "devices.process_id=0"),
+        start(f"{run_dir}_later", *shared, "devices.process_id=1", *second),
+    ]
 
 
 def assert_same_metrics(run_dir, reference):
@@ -83,9 +87,13 @@ def assert_same_metrics(run_dir, reference):
 @pytest.mark.slow
 def test_two_processes_train_what_one_does_and_either_goes_on_with_the_other(tmp_path):
     (alone,) = finish([start(tmp_path / "alone")])
-    first, second = finish(start_two(tmp_path / "two"))
-    assert first["evaluation"] == second["evaluation"]
-    assert_same_metrics(tmp_path / "two", tmp_path / "alone")
+    for mode in ("sharded", "pmap"):
+        first, second = finish(start_two(tmp_path / mode, mode=mode))
+        assert first["evaluation"] == second["evaluation"]
+        assert first["run_dir"] == second["run_dir"] == str(tmp_path / mode)
+        assert not (tmp_path / f"{mode}_later" / "config.yaml").exists()
+        assert_same_metrics(tmp_path / mode, tmp_path / "alone")
+        assert alone["steps"] == first["steps"] == 256
     # A checkpoint of two processes is finished by one, and the other way round.
     for name, begin, end in (("two_one", start_two, start), ("one_two", start, start_two)):
         half = begin(tmp_path / name)
@@ -98,4 +106,26 @@ def test_two_processes_train_what_one_does_and_either_goes_on_with_the_other(tmp
         rest = end(tmp_path / name)
         finish(rest if isinstance(rest, list) else [rest])
         assert_same_metrics(tmp_path / name, tmp_path / "alone")
-    assert alone["steps"] == first["steps"] == 256
+
+
+@pytest.mark.slow
+def test_a_refusal_of_one_process_ends_both_with_its_message(tmp_path):
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "config.yaml").write_text("seed: 7\n")
+    (taken / "checkpoints/last").mkdir(parents=True)
+    (taken / "checkpoints/last/8.digest.json").write_text("{}")  # Of that config there are checkpoints.
+    for name, second, message in (
+        ("taken", [], "`run_dir` must be new or of the same config"),
+        ("steps", ["collector.num_steps=16"], "another one than that of process 0 in collector.num_steps"),
+        ("mode", ["devices.mode=jit"], "`devices.mode` must be pmap or sharded"),
+    ):
+        processes = start_two(tmp_path / name, second=second)
+        try:
+            for process in processes:
+                _, error = process.communicate(timeout=120)
+                assert process.returncode == 2, error[-2000:]
+                assert message in error
+        finally:
+            for process in processes:
+                process.kill()

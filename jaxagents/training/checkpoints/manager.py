@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
 from jaxagents.training.checkpoints.digests import (
     TreeSpec,
@@ -29,9 +27,8 @@ from jaxagents.training.checkpoints.digests import (
     write_digest,
 )
 from jaxagents.training.checkpoints.snapshots import describe_target, restore_snapshot, take_snapshot
+from jaxagents.training.processes import of_first_process
 from jaxagents.types import PyTree
-
-_AGREED_BYTES = 4096
 
 
 class Restored(NamedTuple):
@@ -271,16 +268,7 @@ def _latest_metadata(folder: _Folder) -> dict[str, Any] | None:
 
 def _choose(folder: _Folder, tree: TreeSpec | None, step: int | None, on_fallback: Callable[[str], Any]) -> int | None:
     """Process 0 verifies, and every process hears the step, or raises the same error."""
-    answer = {}
-    if jax.process_index() == 0:
-        try:
-            answer = {"step": _newest_good_step(folder.directory, tree, step, on_fallback)}
-        except ValueError as error:
-            answer = {"error": str(error)}
-    answer = _agree(answer)
-    if "error" in answer:
-        raise ValueError(answer["error"])
-    return answer["step"]
+    return of_first_process(lambda: _newest_good_step(folder.directory, tree, step, on_fallback))
 
 
 def _newest_good_step(
@@ -307,16 +295,6 @@ def _newest_good_step(
         f"`checkpoint` must be whole and made with the same configuration, got {'; '.join(reasons)} (in {directory}); "
         "try the configuration of the run, an older `step`, or another `run_dir` to start from scratch."
     )
-
-
-def _agree(answer: dict[str, Any]) -> dict[str, Any]:
-    if jax.process_count() == 1:
-        return answer
-    if "error" in answer:
-        answer = {"error": answer["error"][: _AGREED_BYTES // 16]}  # a character takes up to twelve bytes in JSON
-    text = json.dumps(answer).encode().ljust(_AGREED_BYTES)
-    agreed = multihost_utils.broadcast_one_to_all(np.frombuffer(text, np.uint8))
-    return json.loads(np.asarray(agreed).tobytes())
 
 
 def _read_metadata(directory: Path, step: int) -> dict[str, Any]:
