@@ -29,7 +29,8 @@ def load_language_model(vocab_size: int | None = None, *, path: str | Path, **se
         **settings: of `Transformer`, over those of the checkpoint: `value_head`, `scan_layers`, `remat`, `dtype` ...
 
     Returns:
-        The model; `init(key)` gives the parameters of the checkpoint, and random ones only to a value head.
+        The model; `init(key)` reads the parameters of the checkpoint on the host, see `LanguageModel.pretrained`, and
+        draws random ones only for a value head.
 
     Raises:
         ValueError: the architecture is not one of the four, or uses something that `Transformer` does not have.
@@ -43,13 +44,16 @@ def load_language_model(vocab_size: int | None = None, *, path: str | Path, **se
     model = make_language_model(vocab_size, network=network)
 
     def init(key: Array) -> Params:
+        if isinstance(key, jax.core.Tracer):
+            shapes = jax.eval_shape(model.init, key)
+            return jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan, leaf.dtype), shapes)
         params = convert_weights(config, load_weights(folder), network(vocab_size=vocab_size))
         if model.value is None:
             return params
-        value_layer = jax.jit(model.init)(key)["params"]["value_layer"]
+        value_layer = jax.jit(lambda key: model.init(key)["params"]["value_layer"])(key)
         return {"params": {**params["params"], "value_layer": value_layer}}
 
-    return model._replace(init=init)
+    return model._replace(init=init, pretrained=True)
 
 
 def load_weights(folder: Path) -> dict[str, Array]:

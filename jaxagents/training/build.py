@@ -245,7 +245,13 @@ def build_stage(
     program = make_program(collector, agent.make_learner(collector, num_updates))
     if config["seeds"] > 1:
         program = over_seeds(program, config["seeds"])
-    runner = place(program, mode=devices.mode, devices=select_devices(devices.mode, devices.num_devices))
+    is_pretrained = isinstance(agent.policy, LanguagePolicy) and agent.policy.model.pretrained
+    runner = place(
+        program,
+        mode=devices.mode,
+        devices=select_devices(devices.mode, devices.num_devices),
+        read_params=agent.policy.init if is_pretrained else None,
+    )
     judged = environment if evaluation_environment is None else instantiate(evaluation_environment)
     evaluate = evaluator(
         judged,

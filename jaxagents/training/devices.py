@@ -86,7 +86,13 @@ def select_devices(mode: Mode, num_devices: int | None) -> list[jax.Device]:
     return available[:num_devices]
 
 
-def place(program: Program, *, mode: Mode, devices: list[jax.Device]) -> Runner:
+def place(
+    program: Program,
+    *,
+    mode: Mode,
+    devices: list[jax.Device],
+    read_params: Callable[[Array], Params] | None = None,
+) -> Runner:
     """Compiles a program for devices.
 
     Every mode starts from the same global state, so that one seed gives the same environments, tasks and random streams
@@ -97,6 +103,8 @@ def place(program: Program, *, mode: Mode, devices: list[jax.Device]) -> Runner:
         mode: "jit" one device; "pmap" one copy of the state per device, stacked on a leading axis; "sharded" one global
             state over a mesh, of which every device holds and works on its own shard.
         devices: see `select_devices`.
+        read_params: `(key) -> params` that a run starts from where it is given none, read on the host, as from a
+            checkpoint of another ecosystem; None lets the learner make them.
 
     Returns:
         The runner.
@@ -119,6 +127,8 @@ def place(program: Program, *, mode: Mode, devices: list[jax.Device]) -> Runner:
         return program.init(stage_keys(seed, stage, program.num_seeds), start)
 
     def init(seed: int | np.ndarray, stage: int = 0, start: PyTree | None = None) -> TrainState:
+        if start is None and read_params is not None:
+            start = _read(read_params, stage_keys(seed, stage, program.num_seeds))
         return initialise(np.asarray(seed, np.uint32), np.uint32(stage), start)
 
     def chunk(state: TrainState, num_updates: Array) -> tuple[TrainState, dict[str, Array]]:
@@ -179,6 +189,13 @@ def _place_pmap(
         abstract=abstract,
         replicated=NamedSharding(mesh, PartitionSpec()),
     )
+
+
+def _read(read_params: Callable[[Array], Params], keys: Array) -> Params:
+    """Reads parameters for one key `[]`, or stacks those of several `[num_seeds]`, on the host."""
+    if not keys.ndim:
+        return jax.device_get(read_params(keys))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *(jax.device_get(read_params(key)) for key in keys))
 
 
 def _spec(axis: int) -> PartitionSpec:

@@ -266,7 +266,7 @@ class LanguageModel(NamedTuple):
     """A causal model of token sequences; who sees whom is said by masks.
 
     Attributes:
-        init: `(key) -> params`.
+        init: `(key) -> params`; see `pretrained`.
         apply: `(params, tokens [B, L], *, positions [B, L], mask [B, L, L]) -> hidden [B, L, D]`; `mask` is True where
             the query (second axis) sees the key (third axis).
         init_cache: `(batch_size, length) -> cache` of W = length keys and values per row.
@@ -277,6 +277,8 @@ class LanguageModel(NamedTuple):
         value: `(params, hidden [..., D]) -> [...]`; None without a value head.
         vocab_size: V.
         max_positions: positions must be below it; None when any will do.
+        pretrained: `init` reads a checkpoint on the host. Traced, it gives shapes filled with NaN, since the weights
+            would be constants of the program: call it outside, and pass on what it gives.
     """
 
     init: Callable[[Array], Params]
@@ -287,6 +289,7 @@ class LanguageModel(NamedTuple):
     value: Callable[[Params, Array], Array] | None
     vocab_size: int
     max_positions: int | None = None
+    pretrained: bool = False
 
 
 class LanguagePolicy(NamedTuple):
