@@ -25,6 +25,7 @@ def main(config: DictConfig) -> None:
         held_out=config.held_out,
         which=config.which,
         step=config.step,
+        stage=config.stage,
         on_fallback=partial(print, file=sys.stderr),
     )
     print_evaluation(evaluation)

@@ -64,6 +64,7 @@ def main(config: DictConfig) -> None:
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
     loaded = load_policy(
         *(config.path, config.which, config.step),
+        stage=config.stage,
         seed_index=config.seed_index,
         on_fallback=partial(print, file=sys.stderr),
     )

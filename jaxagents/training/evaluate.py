@@ -26,6 +26,7 @@ def evaluate_run(
     held_out: bool | None = None,
     which: str = "best",
     step: int | None = None,
+    stage: str | None = None,
     on_fallback: Callable[[str], Any] = warnings.warn,
 ) -> dict[str, Any]:
     """Plays whole episodes with the policy of a run, with those of all seeds when there are several.
@@ -40,6 +41,7 @@ def evaluate_run(
             evaluated itself.
         which: see `load_stage`.
         step: see `load_stage`.
+        stage: see `load_stage`.
         on_fallback: see `load_stage`.
 
     Returns:
@@ -48,7 +50,7 @@ def evaluate_run(
     Raises:
         ValueError: see `load_stage` and the evaluator of the run, or `held_out` is for a world without such tasks.
     """
-    loaded = load_stage(path, which, step, on_fallback=on_fallback)
+    loaded = load_stage(path, which, step, stage=stage, on_fallback=on_fallback)
     own = loaded.stage.evaluation
     greedy = own.greedy if greedy is None else greedy
     level = own.level if level is None else level

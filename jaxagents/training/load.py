@@ -73,6 +73,7 @@ def load_policy(
     which: str = "best",
     step: int | None = None,
     *,
+    stage: str | None = None,
     seed_index: int = 0,
     on_fallback: Callable[[str], Any] = warnings.warn,
 ) -> LoadedPolicy:
@@ -82,6 +83,7 @@ def load_policy(
         path: run directory; the run may still be training.
         which: see `load_stage`.
         step: see `load_stage`.
+        stage: see `load_stage`.
         seed_index: of the copy to take, when the run has several seeds.
         on_fallback: see `load_stage`.
 
@@ -91,7 +93,7 @@ def load_policy(
     Raises:
         ValueError: see `load_stage`, or `seed_index` is out of range.
     """
-    loaded = load_stage(path, which, step, on_fallback=on_fallback)
+    loaded = load_stage(path, which, step, stage=stage, on_fallback=on_fallback)
     num_seeds = max(loaded.num_seeds, 1)
     if not 0 <= seed_index < num_seeds:
         raise ValueError(f"`seed_index` must be below the {num_seeds} seeds of the run, got {seed_index}.")
@@ -125,17 +127,19 @@ def load_stage(
     which: str = "best",
     step: int | None = None,
     *,
+    stage: str | None = None,
     on_fallback: Callable[[str], Any] = warnings.warn,
 ) -> LoadedStage:
     """Rebuilds what a run trained and restores a checkpoint whose digest holds.
 
-    Of several stages, it is the last one that is finished, or the first one while none is.
+    Of several stages, it is the last one that has a checkpoint; `on_fallback` hears when that is not the run's end.
 
     Args:
         path: run directory.
         which: "best" the checkpoint of the best evaluation, or the last one where that is missing or damaged; "last"
             the newest one that is whole.
         step: number of one of the last checkpoints, in updates; `which` does not count then.
+        stage: name of another stage.
         on_fallback: hears why another checkpoint than the wanted one is used.
 
     Returns:
@@ -149,27 +153,27 @@ def load_stage(
     run_dir = _require_run_dir(path)
     config = load_config(run_dir / CONFIG_FILE)
     experiment = build({**config, "devices": _ONE_DEVICE})
-    index = _choose_stage(run_dir, experiment)
+    index = _choose_stage(run_dir, experiment, stage, on_fallback)
     saved = _saved_tokenizer(checkpoint_folder(run_dir, experiment, index, "last"))
     if saved is not None and saved != experiment.stages[index].policy.tokenizer.data:
         experiment = build({**config, "devices": _ONE_DEVICE}, tokenizer=saved)
-    stage = experiment.stages[index]
+    chosen = experiment.stages[index]
     found, restored = _find_checkpoint(
-        partial(checkpoint_folder, run_dir, experiment, index), stage, which, step, on_fallback
+        partial(checkpoint_folder, run_dir, experiment, index), chosen, which, step, on_fallback
     )
     if restored is None:
         raise ValueError(
             f"`path` must hold a checkpoint, got {run_dir}, where none is saved yet; try again when the run has done "
-            f"{stage.training.checkpoint_every_steps} steps."
+            f"{chosen.training.checkpoint_every_steps} steps."
         )
     if restored.metadata["run_hash"] != experiment.run_digest:
         raise ValueError(
             f"`path` must hold the config that its checkpoints were made with, got {run_dir / CONFIG_FILE}, which was "
             "changed; try the `config` in the checkpoint's metadata."
         )
-    params = stage.runner.params(restored.state)
+    params = chosen.runner.params(restored.state)
     return LoadedStage(
-        stage=stage,
+        stage=chosen,
         params=params,
         num_seeds=experiment.num_seeds,
         which=found,
@@ -245,16 +249,27 @@ def _require_run_dir(path: str | Path | None) -> Path:
     raise ValueError(f"`path` must be a run directory, with a {CONFIG_FILE} in it, got {path}; try {newest}.")
 
 
-def _choose_stage(run_dir: Path, experiment: Experiment) -> int:
-    """Returns the last stage that reached its end; the first one while none has."""
-    for index in reversed(range(1, len(experiment.stages))):
+def _choose_stage(run_dir: Path, experiment: Experiment, wanted: str | None, on_fallback: Callable[[str], Any]) -> int:
+    """Returns the number of the stage that is named, or of the last one with a checkpoint, and says what that is."""
+    names = [stage.name for stage in experiment.stages]
+    if wanted is not None:
+        if wanted not in names:
+            raise ValueError(f"`stage` must be one of the run, got {wanted!r}; try {' or '.join(names)}.")
+        return names.index(wanted)
+    for index in reversed(range(len(names))):
         folder = checkpoint_folder(run_dir, experiment, index, "last")
-        if not folder.is_dir():
+        metadata = None
+        if folder.is_dir():
+            with _opened(folder) as checkpoints:
+                metadata = checkpoints.latest_metadata()
+        if metadata is None:
             continue
-        with _opened(folder) as checkpoints:
-            metadata = checkpoints.latest_metadata()
-        if metadata and metadata["finished"]:
-            return index
+        if not metadata["finished"]:
+            update, end = metadata["update"], experiment.stages[index].num_updates
+            on_fallback(f"This is the stage {names[index]}, of which {update} of {end} updates are saved.")
+        elif index + 1 < len(names):
+            on_fallback(f"This is the stage {names[index]}: {' and '.join(names[index + 1 :])} saved nothing yet.")
+        return index
     return 0
 
 

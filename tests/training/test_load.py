@@ -217,20 +217,27 @@ def test_one_of_several_seeds_acts_on_one_device(large_run_dir):
         load_policy(large_run_dir, seed_index=2)
 
 
-def test_the_last_finished_stage_is_loaded(large_run_dir, tmp_path):
-    assert load_stage(large_run_dir).stage.name == "hard"
+def test_the_stage_that_a_run_stands_in_is_loaded_and_said(large_run_dir, tmp_path):
+    assert load_stage(large_run_dir, on_fallback=refuse).stage.name == "hard"
+    assert load_stage(large_run_dir, stage="easy", on_fallback=refuse).stage.name == "easy"
+    with pytest.raises(ValueError, match="`stage` must be one of the run, got 'eazy'; try easy or hard"):
+        load_stage(large_run_dir, stage="eazy")
+    messages = []
     copy = shutil.copytree(large_run_dir, tmp_path / "copy")
     # As killed in the second stage after its first checkpoint.
     shutil.rmtree(copy / "checkpoints/hard/last/4")
     (copy / "checkpoints/hard/last/4.digest.json").unlink()
-    assert load_stage(copy).stage.name == "easy"
+    assert load_stage(copy, "last", on_fallback=messages.append).stage.name == "hard"
+    assert messages.pop() == "This is the stage hard, of which 2 of 4 updates are saved." and not messages
     shutil.rmtree(copy / "checkpoints/hard")
-    assert load_stage(copy).stage.name == "easy"
+    assert load_stage(copy, "last", on_fallback=messages.append).stage.name == "easy"
+    assert messages.pop() == "This is the stage easy: hard saved nothing yet." and not messages
     # The first one is loaded even if it is not finished.
     shutil.rmtree(copy / "checkpoints/easy/last/4")
     (copy / "checkpoints/easy/last/4.digest.json").unlink()
-    loaded = load_stage(copy, "last", on_fallback=refuse)
+    loaded = load_stage(copy, "last", on_fallback=messages.append)
     assert (loaded.stage.name, loaded.step) == ("easy", 2)
+    assert messages == ["This is the stage easy, of which 2 of 4 updates are saved."]
 
 
 def test_loading_writes_nothing(run_dir):
