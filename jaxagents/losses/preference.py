@@ -53,11 +53,7 @@ def dpo(
     """Computes DPO's `log(1 + exp(-coefficient margin))`, the margin of log-ratios to the reference.
 
     Args:
-        log_prob: see the module, as for all following arguments.
-        reference_log_prob: needed.
-        length: not used.
-        pair: rows to prefer.
-        desirable: not used.
+        log_prob, reference_log_prob, length, pair, desirable: of the rows, see the module.
         coefficient: beta, of the KL divergence from the reference that preferences trade against; SPIN's lambda.
 
     Returns:
@@ -87,11 +83,7 @@ def ipo(
     """Computes IPO's `(margin - 1 / (2 coefficient))^2`: no pair is pulled apart without end, however sure it is.
 
     Args:
-        log_prob: see the module, as for all following arguments.
-        reference_log_prob: needed.
-        length: not used.
-        pair: rows to prefer.
-        desirable: not used.
+        log_prob, reference_log_prob, length, pair, desirable: of the rows, see the module.
         coefficient: tau, of the KL divergence from the reference, positive.
 
     Returns:
@@ -121,11 +113,7 @@ def rpo(
     """Computes `dpo + imitation NLL(preferred) / length(preferred)`: the likelihood of what is preferred cannot fall.
 
     Args:
-        log_prob: see the module, as for all following arguments.
-        reference_log_prob: needed.
-        length: of the preferred row normalises its likelihood.
-        pair: rows to prefer.
-        desirable: not used.
+        log_prob, reference_log_prob, length, pair, desirable: of the rows, see the module.
         coefficient: as of `dpo`.
         imitation: weight of the likelihood.
 
@@ -156,11 +144,7 @@ def simpo(
     """Computes SimPO's `log(1 + exp(target_margin - coefficient margin))` of log-probabilities per token.
 
     Args:
-        log_prob: see the module, as for all following arguments.
-        reference_log_prob: not used.
-        length: divides the log-probability of a row.
-        pair: rows to prefer.
-        desirable: not used.
+        log_prob, reference_log_prob, length, pair, desirable: of the rows, see the module.
         coefficient: beta, scale of the reward (2.0 to 2.5 in the paper).
         target_margin: gamma, by which the preferred reward shall be ahead (0.3 to 1.6 in the paper).
 
@@ -190,11 +174,7 @@ def orpo(
     `p` is the geometric mean of the probabilities of the tokens of a row, `odds = p / (1 - p)`.
 
     Args:
-        log_prob: see the module, as for all following arguments.
-        reference_log_prob: not used.
-        length: of the mean.
-        pair: rows to prefer.
-        desirable: not used.
+        log_prob, reference_log_prob, length, pair, desirable: of the rows, see the module.
         coefficient: lambda, weight of the odds.
 
     Returns:
@@ -228,11 +208,7 @@ def kto(
     are measured from.
 
     Args:
-        log_prob: see the module, as for all following arguments.
-        reference_log_prob: needed.
-        length: rows of no tokens do not count.
-        pair: not used.
-        desirable: which rows shall become likelier.
+        log_prob, reference_log_prob, length, pair, desirable: of the rows, see the module.
         coefficient: beta, sharpness.
         desirable_weight: lambda_D.
         undesirable_weight: lambda_U.

@@ -33,6 +33,15 @@ COMPOSED = {f"{a}_{world}": [f"world={world}", f"algorithm={a}"] for world, name
 EVERYTHING = COMPOSED | EXPERIMENTS
 
 
+def _surrogate(width):
+    target = "jaxagents.losses.policy_gradient.clipped_surrogate"
+    return f"{{_target_: {target}, _partial_: true, clip_epsilon: {width}}}"
+
+
+def _huber(delta):
+    return f"{{_target_: jaxagents.losses.value.huber_loss, _partial_: true, delta: {delta}}}"
+
+
 @pytest.fixture(autouse=True)
 def _forget_programs():
     """Forty experiments leave more machine code behind than a small machine holds."""
@@ -88,6 +97,21 @@ def test_what_does_not_fit_is_told_in_one_line(choices, message):
     with pytest.raises(ValueError, match=message) as told:
         build(resolve(compose(CONFIGS, *choices, "quick=true")))
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("choices", "path"),
+    [
+        (["world=cartpole", "algorithm=ppo", f"learner.loss={_surrogate(0.3)}"], ("loss", "clip_epsilon")),
+        (["world=cartpole", "algorithm=dqn", f"learner.loss={_huber(0.3)}"], ("loss", "delta")),
+        (["world=cartpole", "learner=ppo_lagged", f"learner.inner.loss={_surrogate(0.3)}"], ("loss", "clip_epsilon")),
+    ],
+)
+def test_losses_are_chosen_on_the_command_line_and_their_numbers_are_arrays(choices, path):
+    state = build(resolve(compose(CONFIGS, *choices, "quick=true"))).stages[0].runner.abstract.learner
+    while not hasattr(state, "slots"):
+        state = state.inner
+    assert state.slots[path[0]][path[1]].shape == ()
 
 
 def test_a_policy_with_memory_has_no_q_function():
