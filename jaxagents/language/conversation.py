@@ -20,11 +20,12 @@ class Conversation:
     """What B rows of a policy have read and said.
 
     Attributes:
-        cache: keys and values `[B, W]`: the prompt, then a ring of one block per turn of the context, then, where asked
-            for, room for one more observation.
+        cache: keys and values `[B, W]`: the prompt, then a ring of one block per turn of the context, or of the episode
+            where several agents take turns, then, where asked for, room for one more observation.
         present: bool `[B, W]`, entries that belong to the conversation of the row.
         agent: int32 `[B, W]`, whose context an entry belongs to; the prompt belongs to all.
-        turn: int32 `[W]`, the value of the cursor when an entry was written, -1 for the prompt.
+        turn: int32 `[B, W]`, the number of an entry's turn among those of its agent, -1 for the prompt.
+        num_turns: int32 `[B, N]`, turns that every agent has taken.
         position: int32 `[B, N]`, of the next token of every agent.
         cursor: int32, turns so far; says which block of the ring is written.
     """
@@ -33,6 +34,7 @@ class Conversation:
     present: Array
     agent: Array
     turn: Array
+    num_turns: Array
     position: Array
     cursor: Array
 
@@ -49,13 +51,16 @@ def begin_conversation(
         successors: makes room for `value_successors` where a context holds a whole episode.
     """
     layout = policy.layout
-    width = layout.prompt + min(layout.context_turns, layout.num_turns) * layout.slot
+    # The own turns of an agent may be any number of turns apart.
+    several = num_agents > 1 and layout.context_turns > 1
+    width = layout.prompt + (layout.num_turns if several else min(layout.context_turns, layout.num_turns)) * layout.slot
     width += layout.observation if successors and layout.context_turns >= layout.num_turns else 0
     return Conversation(
         cache=policy.model.init_cache(num_rows, width),
         present=jnp.zeros((num_rows, width), bool),
         agent=jnp.zeros((num_rows, width), jnp.int32),
-        turn=jnp.full(width, -1, jnp.int32),
+        turn=jnp.full((num_rows, width), -1, jnp.int32),
+        num_turns=jnp.zeros((num_rows, num_agents), jnp.int32),
         position=jnp.zeros((num_rows, num_agents), jnp.int32),
         cursor=jnp.int32(0),
     )
@@ -78,7 +83,11 @@ def read_prompts(
     """
     size = policy.layout.prompt
     present = talk.present & ~fresh[:, None]
-    talk = talk.replace(present=present, position=jnp.where(fresh[:, None], 0, talk.position))
+    talk = talk.replace(
+        present=present,
+        num_turns=jnp.where(fresh[:, None], 0, talk.num_turns),
+        position=jnp.where(fresh[:, None], 0, talk.position),
+    )
     if not size or prompt is None:
         return talk
     tokens, mask = prompt
@@ -154,7 +163,7 @@ def answer(
         work, turn = _force(policy, params, observed, own, work, turn, forced, live & ~free, start)
     speaks = player[:, None] == jnp.arange(talk.position.shape[1])[None]
     position = jnp.where(speaks, work.position[:, None], talk.position)
-    return work.replace(position=position, cursor=talk.cursor + 1), turn
+    return work.replace(position=position, num_turns=talk.num_turns + speaks, cursor=talk.cursor + 1), turn
 
 
 def value_successors(policy: LanguagePolicy, params: Params, talk: Conversation, observation: Array) -> Array:
@@ -278,24 +287,18 @@ def _read(
     context_turns: int,
 ) -> tuple[Conversation, Array, Array]:
     """Reads an observation into a block; returns who reads on, bool `[B, W]` what is its own, and its hidden state."""
-    talk, first_position = _open_block(talk, player, start, size)
-    everything = jnp.ones_like(talk.present)
-    query, key = (talk.cursor[None, None], player[:, None]), (talk.turn[None], talk.agent, everything)
+    position, turn = (jnp.take_along_axis(x, player[:, None], axis=1) for x in (talk.position, talk.num_turns))
+    block = jnp.zeros((player.shape[0], size), jnp.int32)
+
+    def put(values: Array, old: Array) -> Array:
+        return jax.lax.dynamic_update_slice(old, (block + values).astype(old.dtype), (0, start))
+
+    talk = talk.replace(present=put(0, talk.present), agent=put(player[:, None], talk.agent), turn=put(turn, talk.turn))
+    query, key = (turn, player[:, None]), (talk.turn, talk.agent, jnp.ones_like(talk.present))
     own = attention_mask(query, key, context_turns=context_turns)[:, 0]
-    work = talk.replace(position=first_position)
+    work = talk.replace(position=position[:, 0])
     work, hidden = _extend(policy, params, work, own, part.tokens, part.mask, start)
     return work, own, hidden
-
-
-def _open_block(talk: Conversation, player: Array, start: Array, size: int) -> tuple[Conversation, Array]:
-    """Hands a block of the ring, and what it held, over to the players; returns their next positions, too."""
-    shape = (player.shape[0], size)
-    talk = talk.replace(
-        present=jax.lax.dynamic_update_slice(talk.present, jnp.zeros(shape, bool), (0, start)),
-        agent=jax.lax.dynamic_update_slice(talk.agent, jnp.broadcast_to(player[:, None], shape), (0, start)),
-        turn=jax.lax.dynamic_update_slice(talk.turn, jnp.broadcast_to(talk.cursor, (size,)), (start,)),
-    )
-    return talk, jnp.take_along_axis(talk.position, player[:, None], axis=1)[:, 0]
 
 
 # In what follows the position of a conversation is that of whoever speaks, `[B]`.

@@ -27,8 +27,8 @@ def make_language_policy(
         environment: a text world.
         tokenizer: `(words) -> Tokenizer`.
         model: `(vocab_size) -> LanguageModel`.
-        context_turns: turns that are seen, the present one included; None sees all. With 1, and no prompt, turns are
-            independent inputs of the model: fastest, and enough where the observation says everything.
+        context_turns: turns of the own seat that are seen, the present one included; None sees all. With 1, and no
+            prompt, turns are independent inputs of the model: fastest, and enough where an observation says everything.
         num_turns: turns after which episodes are cut; None for the world's own limit.
         thought_tokens: most tokens of a thought before every action; 0 for none.
         action_tokens: most tokens of an action with its end mark; None for what the longest action needs.

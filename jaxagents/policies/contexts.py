@@ -72,9 +72,9 @@ def attention_mask(query: tuple[Array, Array], key: tuple[Array, Array, Array], 
     """Says which tokens see which: their agent's own, of recent turns, and the prompt. What comes later is left to you.
 
     Args:
-        query: turn and agent of the tokens that see, `[..., q]`; turn -1 is the prompt.
+        query: turn and agent of the tokens that see, `[..., q]`; turns are counted by agent, -1 is the prompt.
         key: turn, agent and mask of the tokens that are seen, `[..., k]`.
-        context_turns: turns that are seen, the present one included.
+        context_turns: own turns that are seen, the present one included.
 
     Returns:
         bool `[..., q, k]`.
@@ -137,7 +137,9 @@ def _read(model: LanguageModel, params: Params, rows: Rows, layout: Layout) -> A
         return jnp.concatenate([of_prompt.astype(of_turns.dtype), of_turns.reshape(num_rows, -1)], axis=1)
 
     mask = join(rows.prompt_mask, rows.token_mask)
-    turn = jnp.concatenate([jnp.full(prompt, -1), jnp.repeat(jnp.arange(num_turns), size)])[None]
+    speaker = rows.agent[:, :, 0]
+    own_turn = jnp.sum(jnp.tril(speaker[:, :, None] == speaker[:, None, :], -1), axis=2)
+    turn = join(jnp.full((num_rows, prompt), -1), jnp.repeat(own_turn, size, axis=1))
     agent = join(jnp.zeros_like(rows.prompt_tokens), rows.agent)
     visible = attention_mask((turn, agent), (turn, agent, mask), context_turns=layout.context_turns)
     hidden = model.apply(

@@ -20,7 +20,7 @@ class Layout(NamedTuple):
         thought: most tokens of a thought; 0 for none.
         action: most tokens of an action, its end mark included.
         num_turns: T.
-        context_turns: turns that the policy sees, the present one included; the prompt is always seen.
+        context_turns: turns of its own agent that the policy sees, the present one included; the prompt is always seen.
     """
 
     prompt: int

@@ -107,6 +107,42 @@ def test_self_play_sees_and_earns_by_seat(game, speak, params_of):
         assert said == {sentence(game.text.words, word)}
 
 
+def test_a_context_counts_the_turns_of_its_own_seat(game, speak, params_of):
+    """With two turns in context, player 0 still sees its first turn in the third one of the game."""
+    policy = inclined_to_move(speak(game, context_turns=2, prompt=False))
+    params = params_of(policy)
+
+    @jax.jit
+    def score(episode):
+        scored = score_tokens(policy.model, params, to_rows(episode), policy.layout)
+        return scored.log_prob.reshape(episode.tokens.shape)
+
+    episode = jax.jit(make_demonstrations(game, policy, noise=1.0))(KEY, jnp.arange(32))
+    said = np.asarray(episode.action_mask)[:, 2]
+    assert said.any()
+    for turn, matters in ((0, True), (1, False)):
+        changed = episode.replace(tokens=episode.tokens.at[:, turn].set((episode.tokens[:, turn] + 1) % 7))
+        moved = np.abs(np.asarray(score(changed) - score(episode)))[:, 2][said]
+        assert (moved.max() > 1e-3) == matters
+
+
+@pytest.mark.parametrize("context_turns", [2, 3])
+def test_short_contexts_of_several_seats_are_trained_as_they_acted(speak, params_of, context_turns):
+    game = kuhn.make_environment(illegal="no_op")  # Untrained players say much that is no move: long episodes.
+    policy = inclined_to_move(speak(game, context_turns=context_turns, prompt=False))
+    params, play = params_of(policy), make_dialogue(game, policy)
+
+    @jax.jit
+    def difference(params):
+        episode = play(params, KEY, jnp.arange(16), 8)
+        scored = score_tokens(policy.model, params, to_rows(episode), policy.layout)
+        apart = jnp.abs(scored.log_prob.reshape(episode.tokens.shape) - episode.behavior_log_prob)
+        return jnp.max(jnp.where(episode.action_mask, apart, 0.0)), jnp.sum(episode.valid[:, 3])
+
+    apart, num_long = difference(params)
+    assert apart < 1e-4 and num_long > 4
+
+
 def test_chips_of_self_play_reach_both_seats(game, kuhn_speaker):
     policy = kuhn_speaker(game)
     episode = jax.jit(make_dialogue(game, policy))(policy.init(KEY), KEY, jnp.arange(128))
