@@ -186,12 +186,11 @@ def _slope(
         everyone = jax.tree.map(partial(jax.lax.all_gather, axis_name=axis_name, tiled=True), {**rows, "pair": pair})
     log_prob = everyone.pop("log_prob")
 
-    def mean_loss(log_prob: Array) -> tuple[Array, Mean]:
+    def mean_loss(log_prob: Array) -> Array:
         per_row, counted = loss(log_prob, **everyone)
-        told = Mean(total=jnp.sum(per_row), count=jnp.sum(counted, dtype=jnp.float32))
-        return told.total / jnp.maximum(told.count, 1.0), told
+        return jnp.sum(per_row) / jnp.maximum(jnp.sum(counted), 1)
 
-    slope, mean = jax.grad(mean_loss, has_aux=True)(log_prob)
+    mean, slope = jax.value_and_grad(mean_loss)(log_prob)
     # Gradients are averaged over devices, of which each has its own rows.
     own = num_devices * jax.lax.dynamic_slice(slope, (first,), (size,))
     return own, {"loss": mean} | _describe(log_prob, everyone["reference_log_prob"], everyone["pair"])

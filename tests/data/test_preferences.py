@@ -69,7 +69,7 @@ def test_pairs_of_files_are_learned(written, lake, tmp_path):
     losses = []
     for _ in range(3):
         state, metrics = update(state, KEY, episode)
-        losses.append(float(metrics["loss"].value))
+        losses.append(float(metrics["loss"]))
     assert losses[2] < losses[1] < losses[0]
 
 

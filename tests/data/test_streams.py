@@ -86,8 +86,11 @@ def test_tokens_are_those_of_a_dialogue(tmp_path):
     write_trajectories(tmp_path / "a.jsonl", from_episodes(episode, policy.tokenizer))
     for row, trajectory in enumerate(read_trajectories(tmp_path / "a.jsonl")):
         (sequence,) = encode(trajectory, policy.tokenizer)
-        np.testing.assert_array_equal(sequence.tokens, episode.tokens[row, episode.token_mask[row]])
-        np.testing.assert_array_equal(sequence.loss_weight, episode.action_mask[row, episode.token_mask[row]])
+        prompt = episode.prompt_tokens[row, episode.prompt_mask[row]]
+        turns, sampled = (leaf[row, episode.token_mask[row]] for leaf in (episode.tokens, episode.action_mask))
+        assert prompt.size and turns.size
+        np.testing.assert_array_equal(sequence.tokens, [*prompt, *turns])
+        np.testing.assert_array_equal(sequence.loss_weight, [*np.zeros(prompt.size), *sampled])
 
 
 def test_a_batch_by_hand(tmp_path, tokenizer):

@@ -31,8 +31,5 @@ def test_option_file_makes_an_environment(name):
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_option_file_is_short_and_commented(name):
-    first, *lines = OWN[name].read_text().splitlines()
-    assert len(lines) < 60 and first.startswith("# ")
-    # The target itself is explained by the first line.
-    assert all("#" in line for line in lines if "_target_" not in line)
+def test_option_file_says_what_it_is(name):
+    assert OWN[name].read_text().startswith("# ")
