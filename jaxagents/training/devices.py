@@ -67,7 +67,8 @@ def select_devices(mode: Mode, num_devices: int | None) -> list[jax.Device]:
     """Returns the first `num_devices` devices; null takes all of them, or one under `jit`.
 
     Raises:
-        ValueError: unknown mode, more devices than there are, or several devices under `jit`.
+        ValueError: unknown mode, more devices than there are, several devices under `jit`, or several processes under
+            `pmap`.
     """
     if mode not in ("jit", "pmap", "sharded"):
         raise ValueError(f"`devices.mode` must be jit, pmap or sharded, got {mode!r}.")
@@ -79,6 +80,11 @@ def select_devices(mode: Mode, num_devices: int | None) -> list[jax.Device]:
                 f"and {jax.process_count()} processes; try devices=sharded."
             )
         return available[:1]
+    if mode == "pmap" and jax.process_count() > 1:
+        raise ValueError(
+            f"`devices.mode` must be sharded with several processes, got pmap and {jax.process_count()} of them; "
+            "try devices=sharded."
+        )
     if num_devices is not None and not 1 <= num_devices <= len(available):
         raise ValueError(
             f"`devices.num_devices` must be between 1 and the {len(available)} devices there are, got {num_devices}."

@@ -22,7 +22,7 @@ PAIRS = {
     **dict.fromkeys(("arithmetic", "frozenlake", "household"), LANGUAGE),
     "bandit": (*LANGUAGE, *PREFERENCES),
     "sokoban": (*LANGUAGE, "dpo", "kto"),  # The other worlds have numbers that only policy gradients know.
-    **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), ("ppo", "reinforce", "sft")),  # One game of every deal.
+    **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), ("reinforce", "sft")),  # One game of every deal, no values.
     **dict.fromkeys(("breakout", "cartpole"), ("dqn", "ppo")),
     **dict.fromkeys(("pendulum", "reacher"), ("ppo", "sac")),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),

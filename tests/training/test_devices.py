@@ -93,6 +93,13 @@ def test_any_number_of_updates_is_one_program():
     assert int(apart.update) == 3
 
 
+def test_copies_of_several_processes_are_refused(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="must be sharded with several processes, got pmap and 2 of them"):
+        select_devices("pmap", None)
+    assert select_devices("sharded", 2)
+
+
 def test_sizes_and_modes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"`collector.num_envs` must be divisible .* got 16 and 3; try 15 or 18"):
         place(_program("sharded"), mode="sharded", devices=select_devices("sharded", 3))

@@ -81,19 +81,20 @@ def assert_same_metrics(run_dir, reference):
         assert row.keys() == other.keys()
         for name in row:
             if not name.startswith("time/"):
-                np.testing.assert_allclose(row[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name)
+                # The explained variance divides by a variance that is nearly zero here.
+                rtol = 1e-3 if name == "train/explained_variance" else 1e-4
+                np.testing.assert_allclose(row[name], other[name], rtol=rtol, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.slow
 def test_two_processes_train_what_one_does_and_either_goes_on_with_the_other(tmp_path):
     (alone,) = finish([start(tmp_path / "alone")])
-    for mode in ("sharded", "pmap"):
-        first, second = finish(start_two(tmp_path / mode, mode=mode))
-        assert first["evaluation"] == second["evaluation"]
-        assert first["run_dir"] == second["run_dir"] == str(tmp_path / mode)
-        assert not (tmp_path / f"{mode}_later" / "config.yaml").exists()
-        assert_same_metrics(tmp_path / mode, tmp_path / "alone")
-        assert alone["steps"] == first["steps"] == 256
+    first, second = finish(start_two(tmp_path / "both"))
+    assert first["evaluation"] == second["evaluation"]
+    assert first["run_dir"] == second["run_dir"] == str(tmp_path / "both")
+    assert not (tmp_path / "both_later" / "config.yaml").exists()
+    assert_same_metrics(tmp_path / "both", tmp_path / "alone")
+    assert alone["steps"] == first["steps"] == 256
     # A checkpoint of two processes is finished by one, and the other way round.
     for name, begin, end in (("two_one", start_two, start), ("one_two", start, start_two)):
         half = begin(tmp_path / name)

@@ -66,10 +66,10 @@ def test_a_killed_run_chooses_the_same_tasks_when_it_goes_on(finished, tmp_path,
 
     real = loop._log
 
-    def log(run, stage, offset, begin, end, *rest):
-        if end > 2:
+    def log(run, stage, chunk, clock):
+        if chunk.end > 2:
             raise Stop
-        return real(run, stage, offset, begin, end, *rest)
+        return real(run, stage, chunk, clock)
 
     monkeypatch.setattr(loop, "_log", log)
     with pytest.raises(Stop):
