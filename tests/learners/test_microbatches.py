@@ -64,13 +64,13 @@ def test_a_size_below_one_is_refused():
 
 
 def test_gradients_flow_through_the_differentiable_form():
-    rows = jnp.nan_to_num(tokens(HISTORY, NUM_TURNS)) * jnp.where(NUM_TURNS > 0, jnp.arange(1.0, 8.0), 0.0)[:, None]
+    rows = jnp.nan_to_num(tokens(NUM_TURNS)) * jnp.arange(1.0, 8.0)[:, None, None]
 
     def after_a_step(params, **options):
         microbatches = make_microbatches(HISTORY, microbatch_tokens=40, **options)  # A row each; two are empty.
 
-        def gradient(rows, layout):
-            return jax.grad(lambda params: jnp.sum(rows * jnp.sin(params)))(params)
+        def gradient(rows, turns):
+            return jax.grad(lambda params: jnp.sum(rows[:, :turns] * jnp.sin(params)))(params)
 
         return params - 0.1 * microbatches.total(gradient, rows, NUM_TURNS)
 
