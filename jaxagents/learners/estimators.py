@@ -17,13 +17,14 @@ class Estimator(NamedTuple):
     Attributes:
         init: `(key, params, start=None) -> state`; `params` of the learner that it stands beside, `start` the state of
             the same estimator in an earlier stage.
-        judge: `(state, batch) -> batch` that the learner learns from, as with other rewards.
-        fit: `(state, key, batch as it was collected) -> (state, metrics)`.
+        judge: `(state, batch) -> (batch, estimates)`: what the learner learns from, as with other rewards, and a pytree
+            that fitting takes up.
+        fit: `(state, key, batch as it was collected, estimates) -> (state, metrics)`.
     """
 
     init: Callable[..., PyTree]
-    judge: Callable[[PyTree, PyTree], PyTree]
-    fit: Callable[[PyTree, Array, PyTree], tuple[PyTree, Metrics]]
+    judge: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
+    fit: Callable[[PyTree, Array, PyTree, PyTree], tuple[PyTree, Metrics]]
 
 
 @struct.dataclass
@@ -72,11 +73,12 @@ def with_estimator(learner: Learner, estimator: Estimator, *, num_exploring: int
 
     def update(state: EstimatedState, key: Array, batch: PyTree) -> tuple[EstimatedState, Metrics]:
         learn_key, fit_key = jax.random.split(key)
-        inner, metrics = learner.update(state.inner, learn_key, estimator.judge(state.estimator, batch))
+        judged, estimates = estimator.judge(state.estimator, batch)
+        inner, metrics = learner.update(state.inner, learn_key, judged)
         if num_exploring:
             ready = state.num_updates >= num_exploring
             inner = jax.tree.map(lambda new, old: jnp.where(ready, new, old), inner, state.inner)
-        fitted, health = estimator.fit(state.estimator, fit_key, batch)
+        fitted, health = estimator.fit(state.estimator, fit_key, batch, estimates)
         state = EstimatedState(inner=inner, estimator=fitted, num_updates=state.num_updates + 1)
         return state, dict(metrics) | dict(health)
 

@@ -97,23 +97,27 @@ def make_progress_estimator(
             numbers={"contribution": jnp.float32(contribution), "grounding": jnp.float32(grounding)},
         )
 
-    def judge(state: ProgressState, episode: Episode) -> Episode:
+    def judge(state: ProgressState, episode: Episode) -> tuple[Episode, Array]:
         progress = contributions(model, microbatches, state.params, episode)
         executed = (episode.valid & episode.action_valid).astype(jnp.float32)
-        return episode.replace(reward=state.numbers["contribution"] * progress + state.numbers["grounding"] * executed)
+        reward = state.numbers["contribution"] * progress + state.numbers["grounding"] * executed
+        return episode.replace(reward=reward), progress
 
-    def step(state: ProgressState, episode: Episode) -> tuple[ProgressState, Array]:
-        error = jnp.sum(contributions(model, microbatches, state.params, episode), axis=1) - episode_return(episode)
+    def step(state: ProgressState, episode: Episode, progress: Array) -> ProgressState:
+        error = jnp.sum(progress, axis=1) - episode_return(episode)
         slope = jnp.where(last_action_token_mask(episode), (2.0 * error / error.shape[0])[:, None, None], 0.0)
         grads = weighted_gradient(model, microbatches, state.params, episode, "value", slope)
         params, opt_state, _ = descend(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
-        return state.replace(params=params, opt_state=opt_state), error
+        return state.replace(params=params, opt_state=opt_state)
 
-    def fit(state: ProgressState, key: Array, episode: Episode) -> tuple[ProgressState, Metrics]:
+    def fit(state: ProgressState, key: Array, episode: Episode, progress: Array) -> tuple[ProgressState, Metrics]:
         del key
-        fitted, error = step(state, episode)
-        fitted = jax.lax.fori_loop(1, num_steps, lambda _, fitted: step(fitted, episode)[0], fitted)
-        return fitted, _describe(episode, error, axis_name)
+
+        def again(_: Array, fitted: ProgressState) -> ProgressState:
+            return step(fitted, episode, contributions(model, microbatches, fitted.params, episode))
+
+        fitted = jax.lax.fori_loop(1, num_steps, again, step(state, episode, progress))
+        return fitted, _describe(episode, jnp.sum(progress, axis=1) - episode_return(episode), axis_name)
 
     return Estimator(init=init, judge=judge, fit=fit)
 

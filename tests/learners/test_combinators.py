@@ -71,8 +71,8 @@ def rollout(*leading):
 # Judges observations to be half of what they are, and counts what it was fitted to.
 HALVING = Estimator(
     init=lambda key, params, start=None: jnp.zeros(()),
-    judge=lambda state, batch: jax.tree.map(lambda leaf: leaf / 2 if leaf.dtype == jnp.float32 else leaf, batch),
-    fit=lambda state, key, batch: (state + 1.0, {"fitted": state + 1.0}),
+    judge=lambda state, batch: (jax.tree.map(lambda x: x / 2 if x.dtype == jnp.float32 else x, batch), ()),
+    fit=lambda state, key, batch, estimates: (state + 1.0, {"fitted": state + 1.0}),
 )
 # Of every combinator: how it is put around a learner, and where in what it acts with the inner one's is.
 AROUND = {
