@@ -177,7 +177,9 @@ def draw_policy_noise(policy: Policy, state: RolloutState, key: Array, num_steps
     """Draws what the policy reads besides, `[T, B, ...]`, one stream per environment; None for most."""
     if policy.draw_noise is None:
         return None
-    keys = jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(key, index), 1))(state.index)
+    # Beside the streams of actions, whose keys are folded from `key` itself.
+    policy_key = jax.random.fold_in(key, jnp.uint32(2**32 - 1))
+    keys = jax.vmap(lambda index: jax.random.fold_in(policy_key, index))(state.index)
     return jax.vmap(lambda key: policy.draw_noise(key, num_steps), out_axes=1)(keys)
 
 

@@ -124,7 +124,10 @@ def test_log_probs_are_exact_where_tanh_is_one(loc):
     np.testing.assert_allclose(distribution.log_prob(distribution.mode()), expected, rtol=1e-5)
     # The gradient moves the location towards an action beyond it, on either side.
     for beyond in (-0.05, 0.05):
-        log_prob = lambda moved, beyond=beyond: distribution.replace(loc=moved).log_prob(distribution.loc + beyond)  # noqa: E731
+
+        def log_prob(moved, action=distribution.loc + beyond):
+            return distribution.replace(loc=moved).log_prob(action)
+
         np.testing.assert_allclose(jax.grad(log_prob)(distribution.loc), [beyond / 0.1**2], rtol=1e-4)
 
 

@@ -402,7 +402,8 @@ def test_one_diverged_seed_stays_as_it_was_and_the_others_go_on(tmp_path, monkey
     wanted, actual = (last_state(tmp_path / name, compose("seeds=3")).state for name in ("healthy", "run"))
     assert np.asarray(actual.diverged).tolist() == [-1, 4, -1]
     for seed in (0, 2):  # Bit for bit what they are without the other one's misfortune.
-        assert bits(jax.tree.map(lambda x: x[seed], actual)) == bits(jax.tree.map(lambda x: x[seed], wanted))  # noqa: B023
+        one, other = (jax.tree.map(lambda x, seed=seed: x[seed], tree) for tree in (actual, wanted))
+        assert bits(one) == bits(other)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(actual.learner.params))
     losses = [row["train/loss"] for row in read_metrics(tmp_path / "run") if "train/loss" in row]
     assert [np.isnan(loss).tolist() for loss in losses] == [[False] * 3] * 3 + [[False, True, False]] * 4
