@@ -34,14 +34,15 @@ FAMILY = {
     "munchausen iqn": (FRACTIONS, {"target": partial(munchausen_target, temperature=0.1)}, 1),
     "recurrent rainbow": (MEMORY | ATOMS | {"noise_scale": 0.5}, {"num_steps": 2, "burn_in": 1}, 5),
 }
-SLOW = [pytest.param(name, marks=pytest.mark.slow) if name != "r2d2" else name for name in FAMILY]
+FAST_AND_SLOW = [pytest.param(name, marks=() if name == "r2d2" else pytest.mark.slow) for name in FAMILY]
 
 
 def make_value(name):
     return partial(make_q_function, encoder=MLP((8,)), **FAMILY[name][0])
 
 
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILY)
 def test_a_pause_changes_no_bit_and_compiles_nothing(name):
     _, options, length = FAMILY[name]
     agent = make_agent(
@@ -88,7 +89,7 @@ def experience(length, batch_size, carry_size):
     return Sample(transition=transition, weight=jnp.asarray(generator.random(batch_size), jnp.float32), carry=carry)
 
 
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", FAST_AND_SLOW)
 def test_devices_agree_with_one_device(name):
     q_options, options, length = FAMILY[name]
     q_function = make_value(name)(WORLD.observation_space, WORLD.action_space)
