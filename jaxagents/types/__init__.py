@@ -35,10 +35,12 @@ from jaxagents.types.language import (
     TokenView,
 )
 from jaxagents.types.learning import (
+    COUNTERS,
     REPLICATED,
     ActorCritic,
     Agent,
     Collector,
+    Count,
     Learner,
     Mean,
     Metrics,
@@ -51,6 +53,7 @@ from jaxagents.types.learning import (
 )
 
 __all__ = [
+    "COUNTERS",
     "REPLICATED",
     "ActorCritic",
     "Agent",
@@ -58,6 +61,7 @@ __all__ = [
     "Box",
     "Carry",
     "Collector",
+    "Count",
     "ChosenTasks",
     "Demonstrated",
     "Discrete",
