@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxagents.papers.metrics import find_metrics
+from jaxagents.papers.metrics import find_metric
 from jaxagents.reporting.curves import Curve, style_axis
 from jaxagents.reporting.statistics import t_interval
 
@@ -68,7 +68,7 @@ def _names(results: Mapping[str, Any]) -> list[str]:
     names = []
     for metric in results["metrics"]:
         try:
-            names += find_metrics(metric, list(logged))
+            names.append(find_metric(metric, list(logged)))
         except ValueError:
             continue
     return list(dict.fromkeys(names))

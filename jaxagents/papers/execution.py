@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxagents.papers.arms import budget_of, compose_arms
-from jaxagents.papers.metrics import Curves, find_metric, find_metrics
+from jaxagents.papers.metrics import Curves, find_metric
 from jaxagents.papers.plan import Job, Request, plan_jobs
 from jaxagents.papers.seeds import call_target, train_seeds
 from jaxagents.papers.spec import Paper, choose_arms
@@ -137,7 +137,7 @@ def _prepend(curves: Curves, evaluation: Mapping[str, float]) -> None:
 
 def _record(paper: Paper, curves: Curves) -> dict[str, Any]:
     """Keeps the reported curves and evaluations, and the last value of everything else."""
-    reported = {name for metric in reported_metrics(paper) for name in find_metrics(metric, list(curves))}
+    reported = {find_metric(metric, list(curves)) for metric in reported_metrics(paper)}
     kept = {n: _rounded(c) for n, c in curves.items() if n in reported or n.startswith("eval/") or n in _COUNTERS}
     return {"curves": kept, "last": {n: _rounded(c)["values"][-1] for n, c in curves.items() if n not in kept}}
 

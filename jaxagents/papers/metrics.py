@@ -8,15 +8,13 @@
 | `early(x, 0.1)`, `late(x, 0.2)` | mean over another share |
 | `x@turns=N` | x at N turns, on the line between its neighbours; also episodes, tokens, env_steps |
 | `until(x, v)`, `until(x, <=v, turns)` | steps, or turns, at the first point where x is at least (at most) v |
-| `highest(x_*, within=d)`, `lowest(...)` | how many of `x_a`, `x_b`, ... (games) the arm wins among all arms, up to d |
 """
 
 import difflib
-import fnmatch
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -35,9 +33,7 @@ _REDUCTIONS: dict[str, Callable[[np.ndarray], float]] = {
     "max": np.max,
 }
 _SHARES = {"early": Fraction(1, 2), "late": Fraction(1, 2), "tail": Fraction(1, 10)}
-_WINS = {"highest": 1.0, "lowest": -1.0}
-_KNOWN = (*_REDUCTIONS, *_SHARES, "until", *_WINS)
-_OPTIONS = ("within", "floor", "among")
+_KNOWN = (*_REDUCTIONS, *_SHARES, "until")
 
 
 @dataclass(frozen=True)
@@ -45,14 +41,11 @@ class Metric:
     """A metric, taken apart.
 
     Attributes:
-        name: of the logged value; of games a pattern with `*`.
+        name: of the logged value.
         reduction: word before the bracket; "at" of `x@turns=N`.
         number: share of a window, threshold of `until`, budget of `at`.
         unit: of the budget, one of `COUNTERS`; None: the steps of the run.
         rising: whether `until` waits for values of at least the threshold, not at most.
-        within: distance from the best that still wins a game.
-        floor: values below it count as it, as where nothing but rounding is left.
-        among: arms that compete; empty: all that play the game.
     """
 
     name: str
@@ -60,9 +53,6 @@ class Metric:
     number: Fraction | None = None
     unit: str | None = None
     rising: bool = True
-    within: float = 0.0
-    floor: float = -math.inf
-    among: tuple[str, ...] = ()
 
 
 class Measured(NamedTuple):
@@ -90,8 +80,8 @@ def parse_metric(text: str) -> Metric:
     return Metric(name=text.strip())
 
 
-def find_metrics(metric: str, names: Sequence[str]) -> list[str]:
-    """Returns the logged names that a metric reduces: itself or under `eval/`, of games all that fit the pattern.
+def find_metric(metric: str, names: Sequence[str]) -> str:
+    """Returns the logged name that a metric reduces: itself, or under `eval/`.
 
     Args:
         metric: see the table of this module.
@@ -108,45 +98,36 @@ def find_metrics(metric: str, names: Sequence[str]) -> list[str]:
             f"{', '.join(counted) or 'nothing'}."
         )
     for candidate in (parsed.name, f"eval/{parsed.name}"):
-        fitting = sorted(fnmatch.filter(names, candidate)) if parsed.reduction in _WINS else [candidate]
-        if fitting and set(fitting) <= set(names):
-            return fitting
-    near = difflib.get_close_matches(parsed.name, [n for name in names for n in (name, name.removeprefix("eval/"))])
+        if candidate in names:
+            return candidate
+    near = difflib.get_close_matches(parsed.name, [*names, *(name.removeprefix("eval/") for name in names)])
     offered = f"try {' or '.join(dict.fromkeys(near))}; " if near else ""
     raise ValueError(
         f"`metric` must be logged by the experiment, got {metric!r}; {offered}it logs {', '.join(sorted(names))}."
     )
 
 
-def find_metric(metric: str, names: Sequence[str]) -> str:
-    """Returns the logged name of a metric, of games the first; see `find_metrics`."""
-    return find_metrics(metric, names)[0]
-
-
-def measure(metric: str, curves: Curves, rivals: Mapping[str, Curves] | None = None) -> Measured:
+def measure(metric: str, curves: Curves) -> Measured:
     """Reduces what one run logged to the number that a metric means.
 
     Args:
         metric: see the table of this module.
         curves: of one run; values that are not finite (nothing was counted) do not count. The counters of experience,
             `rollout/turns` and so on, are those since the start of the run.
-        rivals: the curves of the other arms by name, of the same seed, where games are won.
 
     Returns:
         The number, NaN with the reason where the run has none: a threshold that was not reached is no number.
 
     Raises:
-        ValueError: see `find_metrics`.
+        ValueError: see `find_metric`.
     """
-    parsed, names = parse_metric(metric), find_metrics(metric, list(curves))
-    if parsed.reduction in _WINS:
-        return _count_wins(parsed, names, curves, rivals or {})
-    steps, values = (np.asarray(curves[names[0]][key], np.float64) for key in ("steps", "values"))
+    parsed, name = parse_metric(metric), find_metric(metric, list(curves))
+    steps, values = (np.asarray(curves[name][key], np.float64) for key in ("steps", "values"))
     finite = np.isfinite(values)
     if parsed.reduction in _SHARES:
         finite &= _window(steps, parsed.reduction, parsed.number)
     if not finite.any():
-        return Measured(math.nan, f"{names[0]} has no finite value{' there' if parsed.reduction in _SHARES else ''}")
+        return Measured(math.nan, f"{name} has no finite value{' there' if parsed.reduction in _SHARES else ''}")
     if parsed.reduction in ("at", "until"):
         axis = steps if parsed.unit is None else _experience(curves[f"rollout/{parsed.unit}"], steps)
         reduce = _value_at if parsed.reduction == "at" else _reach
@@ -161,12 +142,10 @@ def _parse_call(text: str, reduction: str, arguments: list[str]) -> Metric:
             f"`metric` must be a name, or one in {', '.join(_KNOWN)}, got {text!r}; try {' or '.join(near) or 'mean'}."
         )
     name, *rest = arguments
-    most = {"early": 1, "late": 1, "until": 2, **dict.fromkeys(_WINS, len(_OPTIONS))}.get(reduction, 0)
+    most = {"early": 1, "late": 1, "until": 2}.get(reduction, 0)
     if not name or len(rest) > most or (reduction == "until" and not rest):
         form = "until(x, v) or until(x, <=v, turns)" if reduction == "until" else f"{reduction}(x)"
         raise ValueError(f"`metric` must have the arguments of {form}, got {text!r}.")
-    if reduction in _WINS:
-        return _parse_wins(text, Metric(name=name, reduction=reduction), rest)
     if reduction == "until":
         rising, number = not rest[0].startswith("<="), rest[0].removeprefix("<=").removeprefix(">=")
         unit = _read_unit(text, rest[1]) if len(rest) > 1 else None
@@ -175,17 +154,6 @@ def _parse_call(text: str, reduction: str, arguments: list[str]) -> Metric:
     if share is not None and not 0 < share <= 1:
         raise ValueError(f"`metric` must have a share between 0 and 1, got {text!r}; try {reduction}({name}, 0.1).")
     return Metric(name=name, reduction=reduction, number=share)
-
-
-def _parse_wins(text: str, metric: Metric, rest: Sequence[str]) -> Metric:
-    for part in rest:
-        key, _, value = part.partition("=")
-        if key not in _OPTIONS:
-            near = difflib.get_close_matches(key, _OPTIONS, n=1, cutoff=0.3) or _OPTIONS
-            raise ValueError(f"`metric` has no option {key!r}, got {text!r}; try {' or '.join(near)}.")
-        is_arms = key == "among"
-        metric = replace(metric, **{key: tuple(value.split()) if is_arms else float(_read_number(text, value))})
-    return metric
 
 
 def _read_number(text: str, number: str) -> Fraction:
@@ -238,23 +206,3 @@ def _reach(metric: Metric, axis: np.ndarray, values: np.ndarray) -> Measured:
         return Measured(float(axis[reached[0]]))
     unit = metric.unit or "steps"
     return Measured(math.nan, f"{metric.name} did not reach {threshold:g} within {axis[-1]:.0f} {unit}")
-
-
-def _count_wins(metric: Metric, names: Sequence[str], curves: Curves, rivals: Mapping[str, Curves]) -> Measured:
-    """Counts the games in which no rival is better by more than `within`; the last finite values play."""
-    competing = {arm: of for arm, of in rivals.items() if not metric.among or arm in metric.among}
-    wins = 0
-    for name in names:
-        own = _standing(metric, curves[name])
-        others = [_standing(metric, of[name]) for of in competing.values() if name in of]
-        if not others:
-            return Measured(math.nan, f"no other arm plays {name}")
-        wins += own >= max(others) - metric.within
-    return Measured(float(wins))
-
-
-def _standing(metric: Metric, curve: Mapping[str, list]) -> float:
-    """Returns the last finite value of a game, turned so that more is better; without one it loses."""
-    values = np.asarray(curve["values"], np.float64)
-    values = np.maximum(values[np.isfinite(values)], metric.floor)
-    return float(_WINS[metric.reduction] * values[-1]) if values.size else -math.inf

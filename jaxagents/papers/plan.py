@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxagents.ops.checks import require_positive
 from jaxagents.papers.arms import Composed, budget_of, build_stages, logged_names, variant_of
-from jaxagents.papers.metrics import find_metrics
+from jaxagents.papers.metrics import find_metric
 from jaxagents.papers.spec import Paper
 from jaxagents.papers.verdicts import reported_metrics
 from jaxagents.training.build import Stage
@@ -142,7 +142,7 @@ def _build(paper: Paper, job: Job) -> None:
     job.stages = build_stages(job.composed, job.group, start=paper.start)
     names = logged_names(job.stages)
     for metric in reported_metrics(paper):
-        find_metrics(metric, names)
+        find_metric(metric, names)
     job.budget = list(budget_of(job.stages))
 
 
@@ -152,7 +152,7 @@ def _require_metrics(paper: Paper, arms: Mapping[str, Mapping[str, Any]]) -> Non
         for run in arm["runs"].values():
             for metric in reported_metrics(paper):
                 try:
-                    find_metrics(metric, list(run["curves"]))
+                    find_metric(metric, list(run["curves"]))
                 except ValueError as error:
                     raise ValueError(
                         f"`metrics` must be those that earlier results report, got {metric}, which is new to {name}; "

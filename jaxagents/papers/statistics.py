@@ -14,10 +14,8 @@ def values_of(results: Mapping[str, Any], arm: str, metric: str) -> dict[int, fl
     """Returns a metric of an arm by seed; seeds without a finite value, or without the metric, are left out."""
     values = {}
     for seed, run in results["arms"].get(arm, {"runs": {}})["runs"].items():
-        others = {name: of["runs"] for name, of in results["arms"].items() if name != arm}
-        rivals = {name: runs[seed]["curves"] for name, runs in others.items() if seed in runs}
         try:
-            value = measure(metric, run["curves"], rivals).value
+            value = measure(metric, run["curves"]).value
         except ValueError:
             continue
         if math.isfinite(value):
