@@ -172,7 +172,8 @@ def test_metrics_are_means_over_the_episodes_that_ended(two_rollouts):
             "episode_return": lengths * (lengths + 1) / 2,
             "success_rate": lengths == 2,
         }
-        assert set(reported) == set(expected)
+        assert set(reported) == {*expected, "episodes", "env_steps"}
+        assert (int(reported["episodes"].total), int(reported["env_steps"].total)) == (ended.sum(), T * B)
         for name, values in expected.items():
             assert float(reported[name].count) == ended.sum()
             np.testing.assert_allclose(reported[name].value, values.mean(), rtol=1e-6)
