@@ -190,6 +190,8 @@ def test_rollouts_by_hand_follow_the_distribution():
     np.testing.assert_array_equal(transition.truncated[:, 0], [0, 0, 1, 0, 0, 1, 0])
     np.testing.assert_array_equal(transition.first[:, 0], [1, 0, 0, 1, 0, 0, 1])
     assert not transition.terminated.any()
+    counts = {name: int(metrics.pop(name).total) for name in ("episodes", "env_steps")}
+    assert counts == {"episodes": 2_000, "env_steps": 7_000}
     assert {name: (float(m.total), float(m.count)) for name, m in metrics.items()} == {
         "episode_return": (12_000.0, 2_000.0),
         "episode_length": (6_000.0, 2_000.0),
