@@ -9,16 +9,19 @@ from jaxagents.types.environments import (
     Array,
     Box,
     Carry,
+    Choice,
     Discrete,
     Environment,
     Params,
     Pattern,
     Patterns,
     PyTree,
+    Several,
     State,
     Task,
     TextFace,
     TimeStep,
+    Window,
 )
 from jaxagents.types.language import (
     ChosenTasks,
@@ -35,10 +38,12 @@ from jaxagents.types.language import (
     TokenView,
 )
 from jaxagents.types.learning import (
+    COUNTERS,
     REPLICATED,
     ActorCritic,
     Agent,
     Collector,
+    Count,
     Learner,
     Mean,
     Metrics,
@@ -52,13 +57,16 @@ from jaxagents.types.learning import (
 )
 
 __all__ = [
+    "COUNTERS",
     "REPLICATED",
     "ActorCritic",
     "Agent",
     "Array",
     "Box",
     "Carry",
+    "Choice",
     "Collector",
+    "Count",
     "ChosenTasks",
     "Demonstrated",
     "Discrete",
@@ -82,6 +90,7 @@ __all__ = [
     "Remembering",
     "Rollout",
     "Sample",
+    "Several",
     "State",
     "Task",
     "TextFace",
@@ -91,4 +100,5 @@ __all__ = [
     "TaskSource",
     "Tokenizer",
     "Transition",
+    "Window",
 ]
