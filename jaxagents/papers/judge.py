@@ -210,6 +210,9 @@ def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, Arm
             )
             stale = f", and {len(runs[arm].stale)} of other code" if runs[arm].stale else ""
             return Finding(expected, role, MISSING, reason=f"{reason}{stale}; run reproduce.py.")
+    if mixed := [arm for arm in expected.arms if arm != START and _starts(paper, runs[arm]) > 1]:
+        reason = f"runs of {mixed[0]} must have one start, got {_starts(paper, runs[mixed[0]])}; see the field start."
+        return Finding(expected, role, UNDECIDED, reason=reason)
     columns = [_column(expected, arm, runs) for arm in expected.arms]
     lacking = [arm for arm, values in zip(expected.arms, columns) if set(values) != set(paper.seeds)]
     if lacking:
@@ -226,6 +229,11 @@ def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, Arm
         interval = t_interval(measured, expected.confidence)
     improvement = probability_of_improvement(*table) if len(table) == 2 and expected.kind != "wins" else None
     return Finding(expected, role, decide(expected, interval), interval, improvement, paper.seeds)
+
+
+def _starts(paper: Paper, runs: ArmRuns) -> int:
+    """Returns how many starts the runs of an arm have, where they should have one."""
+    return 1 if paper.study.start_seed is None else len({run.start for run in runs.runs.values()})
 
 
 def _column(expected: Expectation, arm: str, runs: Mapping[str, ArmRuns]) -> dict[int, float]:
