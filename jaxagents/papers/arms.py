@@ -205,7 +205,7 @@ def _stage_contents(recipe: Recipe, start: str | None = None) -> list[dict[str, 
     return [
         {
             **{name: node[name] for name in TRAINED},
-            "total_steps": node["training"]["total_steps"],
+            **{name: total for name, total in node["training"].items() if name.startswith("total_") and total},
             "from": None if node["from"] is None else numbers[node["from"]],
         }
         for node in recipe.stages.values()

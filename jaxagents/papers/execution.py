@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxagents.papers.arms import Composed, Recipe, compose_arm, compose_arms, start_address
 from jaxagents.papers.leases import Lease, take_lease
+from jaxagents.papers.metrics import Curves, find_metric
 from jaxagents.papers.plan import (
     Job,
     Request,
@@ -24,7 +25,6 @@ from jaxagents.papers.registration import register
 from jaxagents.papers.runs import DIVERGED, DONE, ArmRuns, Run, read_runs, run_path, write_once, write_run
 from jaxagents.papers.seeds import TrainedPolicy, call_function, train_seeds
 from jaxagents.papers.starts import Start, prepare_start, stack_params, start_path
-from jaxagents.papers.statistics import Curves, find_metric
 from jaxagents.papers.study import SEARCH_SEEDS, Paper
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.progress import Progress, open_progress

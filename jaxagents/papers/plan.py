@@ -7,8 +7,8 @@ from typing import Any
 
 from jaxagents.ops.checks import require_positive
 from jaxagents.papers.arms import Composed, budget_of, build_stages, logged_names
+from jaxagents.papers.metrics import find_metric
 from jaxagents.papers.runs import read_runs, set_aside
-from jaxagents.papers.statistics import find_metric
 from jaxagents.papers.study import SEARCH_SEEDS, Arm, Paper, choose_arms
 from jaxagents.training.build import Stage
 from jaxagents.training.config import DevicesConfig, make_section

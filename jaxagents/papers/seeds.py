@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from hydra.utils import instantiate
 
-from jaxagents.papers.statistics import Curves
+from jaxagents.papers.metrics import Curves
 from jaxagents.reporting.progress import Progress
 from jaxagents.training.build import Stage
-from jaxagents.training.chunks import run_chunks
+from jaxagents.training.chunks import add_counts, mean_evaluation, run_chunks
 from jaxagents.training.program import TrainState
 from jaxagents.types import Environment, LanguagePolicy, Params, Policy
 
@@ -72,19 +72,20 @@ def train_seeds(
     rows: list[tuple[int, dict[str, np.ndarray], np.ndarray]] = []
     grouped = len(seeds) > 1
     diverged = np.zeros(len(seeds), bool)
-    steps, ends = 0, {}
+    steps, counts, ends = 0, {}, {}
     for index, stage in enumerate(stages, start=first_stage):
         start = None if stage.start is None else ends.get(stage.start, params)
         state = stage.runner.init(seeds if grouped else seeds[0], index, start)
         for chunk in run_chunks(stage, state, events=("log", "evaluate")):
             state, row = chunk.state, {name: np.asarray(value) for name, value in chunk.metrics.items()}
-            steps += chunk.steps
+            steps, counts = steps + chunk.steps, add_counts(counts, row)
+            row |= {f"rollout/{unit}": count for unit, count in counts.items()}
             before, diverged = diverged, diverged | _find_diverged(state, grouped)
             if diverged.all():
                 rows.append((steps, row, before))
                 break
             if "evaluate" in chunk.due:
-                row |= _evaluate(stage, stage.runner.params(state))
+                row |= mean_evaluation(stage, stage.runner.params(state), is_last=chunk.is_last)
             rows.append((steps, row, before))
             if progress is not None:
                 progress.update(steps, row)
@@ -132,10 +133,6 @@ def _find_diverged(state: TrainState, grouped: bool) -> np.ndarray:
 def _all_finite(params: Params) -> jax.Array:
     floats = [leaf for leaf in jax.tree.leaves(params) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in floats]))
-
-
-def _evaluate(stage: Stage, params: Params) -> dict[str, np.ndarray]:
-    return {f"eval/{name}": np.asarray(value).mean(axis=-1) for name, value in stage.evaluate(params).items()}
 
 
 def _curves(rows: Sequence[tuple[int, Mapping[str, np.ndarray], np.ndarray]], diverged: np.ndarray) -> list[Curves]:
