@@ -213,10 +213,14 @@ def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, Arm
     if mixed := [arm for arm in expected.arms if arm != START and _starts(paper, runs[arm]) > 1]:
         reason = f"runs of {mixed[0]} must have one start, got {_starts(paper, runs[mixed[0]])}; see the field start."
         return Finding(expected, role, UNDECIDED, reason=reason)
-    columns = [_column(expected, arm, runs) for arm in expected.arms]
-    lacking = [arm for arm, values in zip(expected.arms, columns) if set(values) != set(paper.seeds)]
+    metrics = [expected.metric, expected.than or expected.metric][: len(expected.arms)]
+    if expected.kind == "wins":  # Compared game by game, see `_share_won`.
+        columns = [dict.fromkeys(runs[arm].runs, 0.0) for arm in expected.arms]
+    else:
+        columns = [_column(expected, arm, metric, runs) for arm, metric in zip(expected.arms, metrics)]
+    lacking = [i for i, values in enumerate(columns) if set(values) != set(paper.seeds)]
     if lacking:
-        reason = _why(expected.metric, lacking[0], runs)
+        reason = _why(metrics[lacking[0]], expected.arms[lacking[0]], runs)
         return Finding(expected, role, UNDECIDED, reason=reason)
     table = [np.asarray([values[seed] for seed in paper.seeds]) for values in columns]
     if expected.kind == "wins":
@@ -248,13 +252,11 @@ def _why(metric: str, arm: str, runs: Mapping[str, ArmRuns]) -> str:
     return f"{metric} of {arm} has no finite value in every run."
 
 
-def _column(expected: Expectation, arm: str, runs: Mapping[str, ArmRuns]) -> dict[int, float]:
-    if expected.kind == "wins":  # Compared game by game, see `_share_won`.
-        return dict.fromkeys(runs[arm].runs, 0.0)
+def _column(expected: Expectation, arm: str, metric: str, runs: Mapping[str, ArmRuns]) -> dict[int, float]:
     if arm != START:
-        return values_of(runs[arm].runs, expected.metric)
+        return values_of(runs[arm].runs, metric)
     other = next(name for name in expected.arms if name != START)
-    return start_values(runs[other].runs, expected.metric)
+    return start_values(runs[other].runs, metric)
 
 
 def _share_won(expected: Expectation, arms: Sequence[Mapping[int, Run]], seeds: Sequence[int]) -> np.ndarray:

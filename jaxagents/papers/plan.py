@@ -9,7 +9,7 @@ from jaxagents.ops.checks import require_positive
 from jaxagents.papers.arms import Composed, budget_of, build_stages, logged_names
 from jaxagents.papers.metrics import find_metric
 from jaxagents.papers.runs import read_runs, set_aside
-from jaxagents.papers.study import SEARCH_SEEDS, Arm, Paper, choose_arms
+from jaxagents.papers.study import SEARCH_SEEDS, Arm, Paper, choose_arms, parse_seeds
 from jaxagents.training.build import Stage
 from jaxagents.training.config import DevicesConfig, make_section
 from jaxagents.training.launch import prepare_backend
@@ -44,6 +44,32 @@ class Request:
     def __post_init__(self) -> None:
         if self.seeds_at_once is not None:
             require_positive("seeds_at_once", self.seeds_at_once)
+
+
+def make_request(config: Mapping[str, Any], root: Path) -> Request:
+    """Makes a request of `configs/paper/reproduce.yaml`.
+
+    Args:
+        config: composed.
+        root: of the repository.
+
+    Returns:
+        The request.
+    """
+    folder = config["results_folder"] or (root / "experiments" / "results" if not config["quick"] else "runs/reproduce")
+    return Request(
+        config_folder=root / "configs",
+        results=Path(folder),
+        cache=Path(config["cache"]),
+        arms=None if config["arms"] is None else tuple(config["arms"]),
+        seeds=None if config["seeds"] is None else _read_seeds(config["seeds"]),
+        overrides=tuple(config["overrides"]),
+        **{name: config[name] for name in ("seeds_at_once", "quick", "register")},
+    )
+
+
+def _read_seeds(value: Any) -> tuple[int, ...]:
+    return parse_seeds("seeds", value if isinstance(value, str | int) else list(value))
 
 
 @dataclass
@@ -122,7 +148,8 @@ def build_job(job: Job) -> None:
     job.logged = logged_names(job.stages)
     for expected in (*job.paper.headline, *job.paper.secondary, *job.paper.study.checks):
         if job.composed.name in expected.arms and expected.kind != "wins":
-            find_metric(expected.metric, job.logged)
+            for metric in filter(None, (expected.metric, expected.than)):
+                find_metric(metric, job.logged)
 
 
 def require_metrics(paper: Paper, jobs: Sequence[Job]) -> None:
