@@ -15,9 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jaxagents
-
-_ROOT = Path(jaxagents.__file__).parent
+_ROOT = Path(__file__).parents[1]
 _OWN = "jaxagents"
 _WHOLE = "*"  # All definitions of a module.
 _WITH = {"jax": ("jax", "jaxlib")}  # Distributions of a package, where its name does not tell.
