@@ -100,8 +100,8 @@ def find_metric(metric: str, names: Sequence[str]) -> str:
     for candidate in (parsed.name, f"eval/{parsed.name}"):
         if candidate in names:
             return candidate
-    near = difflib.get_close_matches(parsed.name, [*names, *(name.removeprefix("eval/") for name in names)])
-    offered = f"try {' or '.join(dict.fromkeys(near))}; " if near else ""
+    near = difflib.get_close_matches(parsed.name, [name.removeprefix("eval/") for name in names])
+    offered = f"try {' or '.join(near)}; " if near else ""
     raise ValueError(
         f"`metric` must be logged by the experiment, got {metric!r}; {offered}it logs {', '.join(sorted(names))}."
     )

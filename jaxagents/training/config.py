@@ -62,9 +62,9 @@ class EvaluationConfig:
     final_episodes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("every_steps", "num_episodes", "final_episodes"):
-            if getattr(self, name) is not None:
-                require_positive(f"evaluation.{name}", getattr(self, name))
+        optional = () if self.final_episodes is None else ("final_episodes",)
+        for name in ("every_steps", "num_episodes", *optional):
+            require_positive(f"evaluation.{name}", getattr(self, name))
         require_seed("evaluation.seed", self.seed)
 
 

@@ -133,7 +133,8 @@ def test_any_number_of_updates_is_the_same_program(start, three):
     assert (float(means["rollout/length"].total), float(means["rollout/length"].count)) == (9.0, 2.0)
     none, means = RUN(start, 0)
     jax.tree.map(np.testing.assert_array_equal, none.replace(key=()), start.replace(key=()))
-    assert all(np.isnan(mean.value) for mean in means.values())
+    assert all(np.isnan(report(mean)) for mean in means.values() if isinstance(mean, Mean))
+    assert int(report(means["rollout/turns"])) == 0
     assert RUN._cache_size() == 1
 
 
