@@ -321,7 +321,8 @@ def make_wording(
         def sentence(term: int, digits: int) -> Text:
             gets = chosen[term - 1] == OPERATIONS.index(PLUS)
             giver, taker = (pick(PEOPLE, jnp.where(gets, *pair)) for pair in (task["people"][::-1], task["people"]))
-            return text(giver, "gives", taker, number(numbers[term], digits), ".")
+            said = text(giver, "gives", taker, number(numbers[term], digits), ".")
+            return when(numbers[term] >= 0, said)
 
         def say(digits: int, terms: int) -> Text:
             bags = by_product(task, text(number(numbers[1], 1), "bags of"), None)

@@ -81,7 +81,7 @@ def make_text_world(
         observation=(pattern_of(_with_refusal(shapes.observation), ids),),
         prompt=() if shapes.prompt is None else (pattern_of(shapes.prompt, ids),),
         thought=() if shapes.thought is None else (pattern_of(shapes.thought, ids),),
-        action=grammar.pattern,
+        action=(grammar.pattern,),
     )
     length = num_words(patterns.observation[0])
     observe = _make_observe(world, ids, length)

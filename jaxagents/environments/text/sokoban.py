@@ -9,7 +9,7 @@ from flax import struct
 from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.sokoban_expert import choose_direction
-from jaxagents.environments.text.sokoban_rooms import SokobanTask, make_samplers, moves, occupied
+from jaxagents.environments.text.sokoban_rooms import SokobanTask, identify, make_samplers, moves, occupied
 from jaxagents.environments.text.texts import Text, board, text
 from jaxagents.environments.text.world import Status, World
 from jaxagents.types import Array, Environment
@@ -111,7 +111,7 @@ def make_environment(
         num_levels=len(sizes),
         sample=sample,
         complete=complete,
-        identity=lambda room: (room.walls, occupied(room.targets, room.walls.shape[0])),
+        identity=identify,
         start=lambda key, task: SokobanState(task=task, boxes=task.boxes, player=task.player),
         situation=lambda state: (state.task.level, cell_kinds(state)),
         allowed=lambda state: push(state, steps)[0],

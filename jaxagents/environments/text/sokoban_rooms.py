@@ -94,6 +94,11 @@ def make_samplers(
     return sample_room, partial(play_backwards, num_pulls=num_pulls)
 
 
+def identify(room: SokobanRoom | SokobanTask) -> tuple[Array, Array]:
+    """Returns what makes a room, whatever the level: its walls and its targets."""
+    return room.walls, occupied(room.targets, room.walls.shape[0])
+
+
 def play_backwards(key: Array, room: SokobanRoom, *, num_pulls: int) -> SokobanTask:
     """Pulls the boxes off their targets, one after the other, and takes the player for a walk.
 
