@@ -126,7 +126,7 @@ def test_the_face_of_a_world_with_free_actions(speak):
     assert [float(face.distance(play(said)[0])) for said in ([], ["search green red"], ["leave"])] == [2, 1, np.inf]
     policy = speak(environment, tokenizer=byte_level, thought_tokens=24)
     assert policy.layout.action == len("search green green green") + 1
-    assert policy.layout.observation == len("code hidden nothing happens .") + 2
+    assert policy.layout.observation == len("code 1 2 3 4 5 nothing happens .") + 2
     assert policy.layout.prompt == len("find green green")  # The rules never draw it; the text could say it.
     episode = jax.jit(make_demonstrations(environment, policy, noise=0.5))(KEY, jnp.arange(16))
     assert bool(episode.action_valid[episode.valid].all()) and 0 < int(episode.success.sum()) < 16
@@ -224,7 +224,11 @@ def test_tasks_are_completed_after_the_split():
             {"reward": "dense"},
             '`reward` must be "sparse" where the rules tell no progress, got "dense" in \'library\'',
         ),
-        (library(num_seats=2), {}, "`status` must give a payoff to each of 2 seats of 'library', got None"),
+        (
+            library(num_seats=2, player=lambda state: jnp.int32(0)),
+            {},
+            "`status` must give a payoff to each of 2 seats of 'library', got None",
+        ),
         (
             library(allowed=lambda state: jnp.ones(2, bool)),
             {},

@@ -77,6 +77,10 @@ def rows_of(name):
     return face.examples if face.actions is None else face.actions
 
 
+def mask_of(timestep, num_actions):
+    return jnp.ones(num_actions, bool) if timestep.action_mask is None else timestep.action_mask
+
+
 def rules_of(state):
     """The state of the rules within that of the world and of its wrappers."""
     return rules_of(state.inner) if hasattr(state, "inner") else state
@@ -107,7 +111,8 @@ def player(name):
             "other_fingerprint": face.fingerprint(other_state),
             "rules": rules_of(state),
             "other_valid": other.info["valid"],
-            "other_allowed": jnp.ones((), bool) if timestep.action_mask is None else timestep.action_mask[row],
+            # Where actions cannot be listed, there is no mask.
+            "other_allowed": other.info["valid"] if face.actions is None else mask_of(timestep, len(actions))[row],
         }
 
     def play(key, task):
@@ -176,12 +181,13 @@ def test_word_ids_are_in_range_and_pads_are_at_the_end(name):
     face = environment.text
     texts = [seen["first"].observation, seen["timestep"].observation, seen["garbled"].observation]
     assert all(text.shape[-1:] == environment.observation_space.shape for text in texts)
-    texts += [seen["action"], rows_of(name), *(seen[name] for name in ("thought", "prompt") if seen[name] is not None)]
-    for text in texts:
+    texts += [seen["action"], rows_of(name), *([] if seen["prompt"] is None else [seen["prompt"]])]
+    thoughts = [] if seen["thought"] is None else [seen["thought"]]
+    assert all((text[..., 0] >= 0).all() for text in texts)
+    for text in texts + thoughts:
         assert text.dtype == np.int32
         assert text.min() >= -1 and text.max() < len(face.words)
         assert not ((text[..., :-1] < 0) & (text[..., 1:] >= 0)).any()
-        assert (text[..., 0] >= 0).all()
     assert rows_of(name).shape[1:] == environment.action_space.shape == seen["action"].shape[-1:]
 
 
@@ -275,7 +281,7 @@ def test_fingerprints_of_resets_are_equal_where_the_tasks_are(name):
 
 def situations(name):
     """`(fingerprint, what is seen and allowed, state of the rules or None)` of the states of many moves."""
-    seen, found = record(name, False), []
+    seen, found, content = record(name, False), [], contents(tasks(name, False))
     rows = jax.tree.leaves(seen["rules"])
     running_now = running(name)
     for timestep, fingerprint, known in (
@@ -286,7 +292,7 @@ def situations(name):
         player = timestep.player if timestep.player is not None else np.zeros_like(fingerprint)
         for place in zip(*np.nonzero(timestep.info["valid"] & running_now)):
             view = timestep.observation[place].tobytes() + mask[place].tobytes() + player[place].tobytes()
-            rules = b"".join(np.asarray(leaf[place]).tobytes() for leaf in rows) if known else None
+            rules = (content[place[0]], *(np.asarray(leaf[place]).tobytes() for leaf in rows)) if known else None
             found.append((int(fingerprint[place]), view, rules))
     return found
 
