@@ -17,6 +17,7 @@ from jaxagents.types import (
     Array,
     ChosenTasks,
     Collector,
+    Count,
     Environment,
     Episode,
     EpisodeView,
@@ -73,7 +74,8 @@ def make_dialogue_collector(
 
     Returns:
         The collector; its batches are `Episode`s of `num_groups * group_size` rows. Metrics are those of the first
-        round, `task_level` where the source chooses levels, and `rounds` where there may be several.
+        round, `task_level` where the source chooses levels, and `rounds` where there may be several; counts are those
+        of all rounds, see `count_experience`.
 
     Raises:
         ValueError: a count is not positive, or see `make_dialogue`.
@@ -114,16 +116,17 @@ def make_dialogue_collector(
         success = jnp.mean(episode.success.reshape(-1, group_size), axis=1, dtype=jnp.float32)
         source_state = source.update(state["source"], chosen, success, axis_name=axis_name)
         metrics = dialogue_metrics(episode) | (group_metrics(episode) if group_size > 1 else {})
+        counts = count_experience(episode)
         if chosen.level is not None:
             metrics["task_level"] = Mean(
                 total=jnp.sum(chosen.level, dtype=jnp.float32), count=jnp.float32(local_groups)
             )
         if max_rounds > 1:
-            episode, rounds = _fill_groups(
+            episode, counts, rounds = _fill_groups(
                 episode, lambda number: play_round(number)[0], dynamic_sampling, group_size, max_rounds
             )
             metrics["rounds"] = rounds.astype(jnp.float32)
-        return state | {"source": source_state}, episode, metrics
+        return state | {"source": source_state}, episode, metrics | counts
 
     return Collector(
         init=init,
@@ -140,19 +143,20 @@ def _fill_groups(
     dynamic_sampling: Callable[[EpisodeView], Array],
     group_size: int,
     max_rounds: int,
-) -> tuple[Episode, Array]:
-    """Replaces dropped groups by kept ones of further rounds; returns the episodes and the number of rounds."""
+) -> tuple[Episode, dict[str, Count], Array]:
+    """Replaces dropped groups by kept ones of further rounds; returns episodes, what was played, number of rounds."""
 
     def kept_groups(episode: Episode) -> Array:
         return dynamic_sampling(EpisodeView(episode=episode)).reshape(-1, group_size)[:, 0]
 
-    def unfilled(loop: tuple[Episode, Array]) -> Array:
-        episode, rounds = loop
+    def unfilled(loop: tuple[Episode, dict[str, Count], Array]) -> Array:
+        episode, _, rounds = loop
         return (rounds < max_rounds) & ~jnp.all(kept_groups(episode))
 
-    def fill(loop: tuple[Episode, Array]) -> tuple[Episode, Array]:
-        episode, rounds = loop
+    def fill(loop: tuple[Episode, dict[str, Count], Array]) -> tuple[Episode, dict[str, Count], Array]:
+        episode, counts, rounds = loop
         fresh = more(rounds)
+        counts = jax.tree.map(jnp.add, counts, count_experience(fresh))
         empty, kept = ~kept_groups(episode), kept_groups(fresh)
         # The r-th empty place takes the r-th kept group, if there are so many.
         source = jnp.argsort(~kept, stable=True)[jnp.cumsum(empty) - empty]
@@ -160,16 +164,29 @@ def _fill_groups(
         row = (source[:, None] * group_size + jnp.arange(group_size)[None]).reshape(-1)
         replaced = jnp.repeat(replaced, group_size)
 
-        return jax.tree.map(lambda old, new: where_rows(replaced, new[row], old), episode, fresh), rounds + 1
+        episode = jax.tree.map(lambda old, new: where_rows(replaced, new[row], old), episode, fresh)
+        return episode, counts, rounds + 1
 
-    episode, rounds = jax.lax.while_loop(unfilled, fill, (episode, jnp.int32(1)))
-    return episode.replace(keep=dynamic_sampling(EpisodeView(episode=episode))), rounds
+    start = (episode, count_experience(episode), jnp.int32(1))
+    episode, counts, rounds = jax.lax.while_loop(unfilled, fill, start)
+    return episode.replace(keep=dynamic_sampling(EpisodeView(episode=episode))), counts, rounds
 
 
 def _tempering(temperature: float | None, top_k: int | None, top_p: float | None) -> dict[str, float]:
     """Returns the settings by which samples are not drawn from the policy itself."""
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     return {name: value for name, value in settings.items() if value is not None and (name == "top_k" or value != 1.0)}
+
+
+def count_experience(*episodes: Episode) -> dict[str, Count]:
+    """Counts what was played: episodes, turns of all seats, sampled tokens, and steps of the world, one per turn."""
+    turns = sum(jnp.sum(episode.valid, dtype=jnp.int32) for episode in episodes)
+    return {
+        "episodes": Count(jnp.int32(sum(episode.valid.shape[0] for episode in episodes))),
+        "turns": Count(turns),
+        "tokens": Count(sum(jnp.sum(episode.action_mask, dtype=jnp.int32) for episode in episodes)),
+        "env_steps": Count(turns),
+    }
 
 
 def dialogue_metrics(episode: Episode) -> Metrics:

@@ -211,9 +211,8 @@ def agent_of(game, *, view=False, **options):
     )
 
 
-@pytest.mark.parametrize(
-    "view", [pytest.param(False, marks=pytest.mark.slow), True], ids=["shared", "separate, sees the team"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("view", [False, True], ids=["shared", "separate, sees the team"])
 def test_teams_call_no_more_than_their_budget_in_one_program(view):
     game = agent_ids(make_two_step_game())
     game = with_calls(team_view(game) if view else game, max_calls=1)

@@ -184,7 +184,7 @@ def test_devices_agree_with_one_device(kind):
         np.testing.assert_allclose(metrics["loss"][device], expected_metrics["loss"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("share_parameters", [True, False])
+@pytest.mark.parametrize("share_parameters", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_agents_act_with_what_their_learner_learns(share_parameters):
     game = agent_ids(make_two_step_game())
     agent = make_agent(

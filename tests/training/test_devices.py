@@ -55,13 +55,20 @@ def reference():
     return state, metrics
 
 
-@pytest.mark.parametrize(("mode", "num_devices"), [("sharded", 2), ("sharded", 8), ("pmap", 2), ("pmap", 8)])
+@pytest.mark.parametrize(
+    ("mode", "num_devices"),
+    [
+        ("sharded", 2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("sharded", 8), ("pmap", 2), ("pmap", 8))),
+    ],
+)
 def test_the_run_does_not_depend_on_devices(reference, mode, num_devices):
     _, state, metrics = _run(mode, num_devices)
     _assert_same_run(state, metrics, *reference)
 
 
 @pytest.mark.parametrize("mode", ["sharded", "pmap"])
+@pytest.mark.slow
 def test_recurrent_sequences_and_seeds_on_two_devices(mode):
     options = {"memory": GRU(hidden_size=4), "num_seeds": 2, "num_updates": 2}
     _, reference, reference_metrics = _run("jit", 1, **options)
@@ -91,6 +98,15 @@ def test_any_number_of_updates_is_one_program():
     for one, other in zip(jax.tree.leaves(together.learner), jax.tree.leaves(apart.learner), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
     assert int(apart.update) == 3
+
+
+@pytest.mark.parametrize(("mode", "num_devices"), [("jit", 1), ("sharded", 2), ("pmap", 2)])
+def test_experience_is_counted_and_limited_over_all_devices(mode, num_devices):
+    runner = place(_program(mode), mode=mode, devices=select_devices(mode, num_devices))
+    # 16 environments x 8 steps per update: 300 steps are reached by the third.
+    state, metrics = runner.run(runner.init(7), 10, {"env_steps": np.int32(300)})
+    assert int(runner.to_global(state).update) == 3 and int(metrics["rollout/env_steps"]) == 384
+    assert metrics["rollout/episodes"].dtype == jnp.int32 and int(metrics["rollout/episodes"]) > 16
 
 
 def test_copies_of_several_processes_are_refused(monkeypatch):
