@@ -26,12 +26,11 @@ from jaxagents.environments.text.turns import (
     acts_together,
     allowed_entries,
     draw_action,
+    first_turn,
     make_finish,
-    nothing_pending,
     play_turn,
     score_of,
     seat_of,
-    strong,
 )
 from jaxagents.environments.text.words import NOTHING_HAPPENS, compact, make_words, sentence
 from jaxagents.environments.text.world import World
@@ -102,18 +101,8 @@ def make_text_world(
         )
 
     def reset(key: Array, task: Task) -> tuple[TextWorldState, TimeStep]:
-        inner = strong(world.start(key, task))
-        state = TextWorldState(
-            task=task,
-            inner=inner,
-            valid=jnp.ones((), bool),
-            num_steps=jnp.zeros((), jnp.int32),
-            score=paid(world.status(inner)),
-            terminated=jnp.zeros((), bool),
-            truncated=jnp.zeros((), bool),
-            offender=jnp.full((), -1, jnp.int32),
-            pending=nothing_pending(world),
-        )
+        inner = world.start(key, task)
+        state = first_turn(world, task, inner, paid(world.status(inner)))
         return state, describe(state, jnp.zeros_like(state.score))
 
     def step(key: Array, state: TextWorldState, action: Array) -> tuple[TextWorldState, TimeStep]:

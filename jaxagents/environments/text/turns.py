@@ -58,11 +58,23 @@ def acts_together(world: World) -> bool:
     return world.num_seats > 1 and world.player is None
 
 
-def nothing_pending(world: World) -> tuple[Array, Array, Array] | None:
-    if not acts_together(world):
-        return None
-    shape = (world.num_seats, world.grammar.max_args, world.grammar.max_length)
-    return jnp.zeros(shape[0], jnp.int32), jnp.full(shape, -1, jnp.int32), jnp.zeros((), jnp.int32)
+def first_turn(world: World, task: Task, inner: PyTree, score: Array) -> TextWorldState:
+    """Returns the state before the first turn, of what the rules begin with and what they pay for it."""
+    pending = None
+    if acts_together(world):
+        shape = (world.num_seats, world.grammar.max_args, world.grammar.max_length)
+        pending = jnp.zeros(shape[0], jnp.int32), jnp.full(shape, -1, jnp.int32), jnp.zeros((), jnp.int32)
+    return TextWorldState(
+        task=task,
+        inner=strong(inner),
+        valid=jnp.ones((), bool),
+        num_steps=jnp.zeros((), jnp.int32),
+        score=score,
+        terminated=jnp.zeros((), bool),
+        truncated=jnp.zeros((), bool),
+        offender=jnp.full((), -1, jnp.int32),
+        pending=pending,
+    )
 
 
 def allowed_entries(world: World, state: TextWorldState) -> Array:
