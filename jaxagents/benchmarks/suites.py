@@ -49,8 +49,8 @@ def run_suite(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, 
         "marl": _marl,
         "games": _games,
         "lm": _lm,
-        "worlds": _worlds,
         "lm_vs_host": _lm_vs_host,
+        "worlds": _worlds,
     }
     if config.suite not in suites:
         raise ValueError(f"`suite` must be one of {', '.join(suites)}, got {config.suite!r}.")
