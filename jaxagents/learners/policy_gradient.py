@@ -18,6 +18,7 @@ from jaxagents.learners.scoring import score_episodes
 from jaxagents.learners.slots import Numbers, Slot, assign_credit, bind, fields_read, memory_of, numbers_of, remember
 from jaxagents.learners.token_batches import TokenBatch, importance_of, make_token_view
 from jaxagents.learners.token_losses import fields_of_losses, token_loss, zero_where_uncounted
+from jaxagents.losses.regularizer_units import make_of_advantage, of_loss
 from jaxagents.ops.group_filters import keep_all
 from jaxagents.ops.minibatches import block_size, shuffled_minibatches
 from jaxagents.ops.sequences import mean_log_ratio
@@ -102,8 +103,8 @@ def make_policy_gradient(
         loss: `(view: TokenView) -> [n, t, S]`.
         aggregation: `(view: TokenView, *, axis_name) -> weights [B, T, S]`.
         regularizers: by name `(view: TokenView) -> [n, t, S]`.
-        regularizer_units: "loss" adds regularisers as they are; "advantage" multiplies them by the mean |A| of the
-            tokens of the batch, so that one coefficient is as strong under any credit.
+        regularizer_units: "loss" adds regularisers as they are; "advantage" multiplies them by the running mean |A| of
+            the tokens, so that one coefficient is as strong under any credit, see `losses.regularizer_units`.
         rewards: by name `(view: EpisodeView, *, axis_name) -> reward [B, T]`, one after the other.
         group_filter: `(view: EpisodeView, *, axis_name) -> keep bool [B]`, after the rewards; other episodes count
             nowhere.
@@ -130,6 +131,7 @@ def make_policy_gradient(
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
     _check_units(regularizer_units, temperature, importance_cap)
     slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter or keep_all}
+    slots["unit"] = of_loss if regularizer_units == "loss" else make_of_advantage()
     for kind, named in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
         slots |= {f"{kind}/{name}": slot for name, slot in (named or {}).items()}
     microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
@@ -150,7 +152,7 @@ def make_policy_gradient(
         bound = bind(slots, state.numbers, state.memory)
         batch, noted = _prepare(parts, bound, state, episode)
         described = _describe(batch)
-        unit = _mean_over_devices(described["advantage_magnitude"], axis_name) if regularizer_units != "loss" else 1.0
+        unit, measured = bound["unit"](described["advantage_magnitude"], axis_name=axis_name)
         coefficient = state.numbers["learner"]["value_coefficient"]
         loss_of = partial(token_loss, model, layout, bound, coefficient, unit, temperature)
         gradient = partial(_gradient, parts, bound, loss_of, fields_of_losses(bound, batch.view))
@@ -173,7 +175,7 @@ def make_policy_gradient(
             carry, (metrics, summaries) = jax.lax.scan(minibatch_step, carry, indices)
             metrics = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics)
             summaries = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), summaries)
-        memory = remember(slots, state.memory, noted | summaries, axis_name=axis_name)
+        memory = remember(slots, state.memory, noted | measured | summaries, axis_name=axis_name)
         state = state.replace(params=carry[0], opt_state=carry[1], memory=memory)
         return state, zero_where_uncounted(metrics | described)
 
@@ -323,8 +325,3 @@ def _check_units(regularizer_units: str, temperature: float | None, importance_c
             f"`importance_cap` must be null where the policy is scored at a `temperature`, got {importance_cap}; "
             "there is nothing left to correct."
         )
-
-
-def _mean_over_devices(mean: Mean, axis_name: str | None) -> Array:
-    total, count = (mean.total, mean.count) if axis_name is None else jax.lax.psum((mean.total, mean.count), axis_name)
-    return jax.lax.stop_gradient(total / jnp.maximum(count, 1.0))

@@ -16,6 +16,7 @@ from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.learners.slots import Numbers, Slot, bind, memory_of, numbers_of, remember
 from jaxagents.losses.preference import RowLoss, margin_of_rows
 from jaxagents.ops.pairs import expert_against_own
+from jaxagents.ops.rows import first_row, rows_of_all_devices
 from jaxagents.types import (
     Agent,
     Array,
@@ -184,12 +185,9 @@ def _slope(
     The loss sees the rows of all devices: what it takes of the whole batch is the same on any number of them.
     """
     size = rows["log_prob"].shape[0]
-    if axis_name is None:
-        everyone, first, num_devices = dict(rows), 0, 1
-    else:
-        first, num_devices = jax.lax.axis_index(axis_name) * size, jax.lax.axis_size(axis_name)
-        pair = jnp.where(rows["pair"] >= 0, rows["pair"] + first, -1)
-        everyone = jax.tree.map(partial(jax.lax.all_gather, axis_name=axis_name, tiled=True), {**rows, "pair": pair})
+    first, num_devices = first_row(size, axis_name), 1 if axis_name is None else jax.lax.axis_size(axis_name)
+    pair = jnp.where(rows["pair"] >= 0, rows["pair"] + first, -1)
+    everyone = dict(rows_of_all_devices({**rows, "pair": pair}, axis_name))
     log_prob = everyone.pop("log_prob")
 
     def mean_loss(log_prob: Array) -> tuple[Array, dict[str, PyTree]]:
