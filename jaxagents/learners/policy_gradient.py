@@ -84,6 +84,7 @@ def make_policy_gradient(
     temperature: float | None = None,
     importance_cap: float | None = None,
     microbatch_tokens: int = 4096,
+    differentiable: bool = False,
     num_updates: int = 1,
     trainable: Trainable = None,
     axis_name: str | None = None,
@@ -116,6 +117,8 @@ def make_policy_gradient(
         temperature: that of the rollout, at which the policy is scored, too; None scores it at 1.
         importance_cap: multiplies losses by `min(exp(behavior_log_prob - sampling_log_prob), cap)`; None does not.
         microbatch_tokens: about how many tokens go through the model at once.
+        differentiable: a gradient can be taken through an update, by the parameters and the numbers that it starts from
+            (meta-learning).
         num_updates: of the whole run, for slots that ask how far it is.
         trainable: prefix pytree of bool of the parameters, see `descend`; None: everything learns.
         axis_name: mapped device axis to average gradients over.
@@ -134,7 +137,7 @@ def make_policy_gradient(
     slots["unit"] = of_loss if regularizer_units == "loss" else make_of_advantage()
     for kind, named in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
         slots |= {f"{kind}/{name}": slot for name, slot in (named or {}).items()}
-    microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
+    microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens, differentiable=differentiable)
     parts = _Parts(model, layout, microbatches, temperature, importance_cap, axis_name)
 
     def init(key: Array, start: PolicyGradientState | Params | None = None) -> PolicyGradientState:

@@ -44,7 +44,7 @@ DIVERGING = {
     "sac": [
         *("experiment=sac_pendulum", "policy.encoder.hidden_sizes=[8]", "value.encoder.hidden_sizes=[8]"),
         *("learner.buffer.min_size=16", "training.total_steps=96", "training.log_every_steps=16"),
-        *("evaluation.num_episodes=2", "optimizer.learning_rate=1e38"),
+        *("evaluation.num_episodes=2", "learner.q_optimizer.learning_rate=1e38"),
     ],
 }
 
