@@ -40,7 +40,8 @@ def make_lakes(game: Game) -> Environment:
     words = environment.text.words
     new = tuple(dict.fromkeys(phrase for phrase in game.instruction if phrase not in words))
     instruction = np.asarray([(*words, *new).index(phrase) for phrase in game.instruction], np.int32)
-    space = environment.observation_space
+    space, patterns = environment.observation_space, environment.text.patterns
+    opening = tuple(instruction[:, None, None])
 
     def instruct(timestep: TimeStep) -> TimeStep:
         return timestep.replace(observation=jnp.concatenate([jnp.asarray(instruction), timestep.observation]))
@@ -60,7 +61,11 @@ def make_lakes(game: Game) -> Environment:
         reset=reset,
         step=step,
         observation_space=replace(space, shape=(space.shape[0] + len(instruction),), high=len(words) + len(new) - 1),
-        text=replace(environment.text, words=(*words, *new)),
+        text=replace(
+            environment.text,
+            words=(*words, *new),
+            patterns=patterns._replace(observation=tuple((*opening, *pattern) for pattern in patterns.observation)),
+        ),
     )
 
 

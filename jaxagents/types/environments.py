@@ -14,8 +14,40 @@ Params = PyTree
 Carry = PyTree
 Task = PyTree
 State = PyTree
-Pattern = tuple[np.ndarray, ...]
-"""Places in a row, int32 `[A, n]` each: one of A phrases of at most n word ids (-1: none) stands there."""
+
+
+class Choice(NamedTuple):
+    """A place of a pattern at which one of some patterns stands."""
+
+    patterns: "tuple[Pattern, ...]"
+
+
+class Several(NamedTuple):
+    """A place of a pattern at which at most `most` of some phrases stand, each once and in their order.
+
+    Attributes:
+        phrases: int32 `[A, n]`.
+        most: of them.
+    """
+
+    phrases: np.ndarray
+    most: int
+
+
+class Window(NamedTuple):
+    """A place of a pattern at which at most `most` words of a text stand, as they follow each other there.
+
+    Attributes:
+        words: int32 `[n]`.
+        most: of them.
+    """
+
+    words: np.ndarray
+    most: int
+
+
+Pattern = tuple[np.ndarray | Choice | Several | Window, ...]
+"""Places in a row. An array is int32 `[A, n]`: one of A phrases of at most n word ids (-1: none) stands there."""
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ NUM_GROUPS, GROUP_SIZE, NUM_UPDATES = 8, 4, 3
 pytestmark = pytest.mark.slow  # One program for one device, two for eight.
 
 
-def remember(collector, length):
+def remember(collector, layout):
     """Returns a collector that keeps what was said in the last updates in its state, -1 where nothing was."""
 
     def init(key, params):
-        said = jnp.full((NUM_GROUPS * GROUP_SIZE, NUM_UPDATES, length), -1, jnp.int32)
+        said = jnp.full((NUM_GROUPS * GROUP_SIZE, NUM_UPDATES, layout.num_turns, layout.slot), -1, jnp.int32)
         return {"collector": collector.init(key, params), "said": said}
 
     def collect(state, params, key):
@@ -57,7 +57,7 @@ def trained(speak):
             axis_name=axis_name_of(mode),
         )
         collector = make_dialogue_collector(lake, agent.policy, num_groups=NUM_GROUPS, group_size=GROUP_SIZE)
-        collector = remember(collector, agent.policy.layout.length)
+        collector = remember(collector, agent.policy.layout)
         program = make_program(collector, agent.make_learner(collector, NUM_UPDATES))
         runner = place(program, mode=mode, devices=select_devices(mode, num_devices))
         state = runner.init(7)
@@ -78,7 +78,7 @@ def test_the_run_learns_from_dialogues_that_differ(alone):
     moved = jax.tree.map(lambda old, new: np.max(np.abs(old - new)), before, state.learner.params)
     assert max(jax.tree.leaves(moved)) > 1e-2
     said = state.collector["said"]
-    assert said.shape[1] == NUM_UPDATES and (said >= 0).any(axis=(0, 2)).all()
+    assert said.shape[1] == NUM_UPDATES and (said >= 0).any(axis=(0, 2, 3)).all()
     assert (said[:, 0] != said[:, 1]).any() and (said[:, 1] != said[:, 2]).any()
     assert metrics["train/gradient_norm"] > 0.0
 

@@ -1,0 +1,125 @@
+"""What should come out of a study or a paper, written down before the runs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+START = "start"  # In expectations, what the other arm starts from.
+_FORMS = (
+    "{better: a, worse: b, margin: x} of the own metric, {higher: a, lower: b, margin: x}, {equal: [a, b], margin: x}, "
+    "{arm: a, above: x}, {arm: a, below: x}, {arm: a, near: x, margin: y} or "
+    "{wins: a, against: [b, c], within: x, above: share}"
+)
+
+
+class Expectation(NamedTuple):
+    """One thing that should come out.
+
+    Attributes:
+        metric: of the arms; of "wins" a pattern such as `exploitability_*`, one metric per game.
+        kind: "higher" and "lower": the metric of the first arm is at least `margin` higher (lower) than that of the
+            second; "equal": they differ by `margin` at most; "above" and "below": that of the only arm is above or
+            below `margin`; "near": it is within `margin` of `value`; "wins": the share of the games in which the first
+            arm is best of all arms, or within `tolerance` of the best, is above `margin`.
+        arms: one, two, or all that are compared by "wins"; `START` is what the other arm starts from.
+        margin: in units of the metric.
+        confidence: of the interval that decides.
+        value: of "near".
+        tolerance: of "wins".
+        effect: the size that is expected, for the calculation of power; None: twice the margin.
+        higher_is_better: of "wins".
+    """
+
+    metric: str
+    kind: str
+    arms: tuple[str, ...]
+    margin: float
+    confidence: float = 0.95
+    value: float = 0.0
+    tolerance: float = 0.0
+    effect: float | None = None
+    higher_is_better: bool = True
+
+    def describe(self) -> str:
+        """Returns the expectation in words."""
+        first, second = self.arms[0], self.arms[-1]
+        if self.kind == "wins":
+            others = ", ".join(self.arms[1:])
+            return (
+                f"{first} is best of {others} in {self.metric}, or within {self.tolerance:g}, in over {self.margin:.0%}"
+            )
+        if self.kind == "near":
+            return f"{self.metric} of {first} within {self.margin:g} of {self.value:g}"
+        if self.kind in ("above", "below"):
+            return f"{self.metric} of {first} {self.kind} {self.margin:g}"
+        if self.kind == "equal":
+            return f"{self.metric} of {first} and {second} equal within {self.margin:g}"
+        return f"{self.metric} of {first} {self.kind} than of {second} by {self.margin:g}"
+
+
+def make_expectations(
+    name: str, nodes: Any, metric: str, higher_is_better: bool, arms: Sequence[str]
+) -> tuple[Expectation, ...]:
+    """Reads the entries of `headline`, `secondary` or `checks`.
+
+    Args:
+        name: of the list, for errors.
+        nodes: plain data, see `_FORMS`; each may have its own `metric`, `confidence` and `effect`.
+        metric: of entries without their own.
+        higher_is_better: of that metric.
+        arms: that may be named.
+
+    Returns:
+        The expectations.
+
+    Raises:
+        ValueError: an entry has none of the forms, names an arm that is not there, or a number is out of range.
+    """
+    if not isinstance(nodes or [], Sequence) or isinstance(nodes, str):
+        raise ValueError(f"`{name}` must be a list of expectations, got {nodes!r}.")
+    found = tuple(_make(f"{name}[{i}]", node, metric, higher_is_better) for i, node in enumerate(nodes or ()))
+    for i, expectation in enumerate(found):
+        for arm in expectation.arms:
+            if arm not in arms:
+                raise ValueError(f"`{name}[{i}]` must be about the arms {', '.join(arms)}, got {arm!r}.")
+    return found
+
+
+def _make(name: str, node: Any, metric: str, higher_is_better: bool) -> Expectation:
+    if not isinstance(node, Mapping):
+        raise ValueError(f"`{name}` must be {_FORMS}; got {node!r}.")
+    node = dict(node)
+    own = {
+        "metric": node.pop("metric", metric),
+        "confidence": float(node.pop("confidence", 0.95)),
+        "effect": node.pop("effect", None),
+    }
+    read = _read_form(node, own["metric"] == metric, higher_is_better)
+    if read is None:
+        raise ValueError(f"`{name}` must be {_FORMS}; got the keys {', '.join(node)} of {own['metric']}.")
+    if not 0.0 < own["confidence"] < 1.0 or (read["kind"] not in ("above", "below") and read["margin"] < 0.0):
+        raise ValueError(
+            f"`{name}` must have a confidence between 0 and 1 and a margin of at least 0, got {own['confidence']} and "
+            f"{read['margin']}."
+        )
+    return Expectation(**own, **read)
+
+
+def _read_form(node: Mapping[str, Any], of_own_metric: bool, higher_is_better: bool) -> dict[str, Any] | None:
+    keys = set(node)
+    if keys == {"better", "worse", "margin"} and of_own_metric:
+        kind, arms = "higher" if higher_is_better else "lower", (node["better"], node["worse"])
+    elif keys == {"higher", "lower", "margin"}:
+        kind, arms = "higher", (node["higher"], node["lower"])
+    elif keys == {"equal", "margin"} and isinstance(node["equal"], Sequence) and len(node["equal"]) == 2:
+        kind, arms = "equal", tuple(node["equal"])
+    elif keys == {"arm", "near", "margin"}:
+        return {"kind": "near", "arms": (node["arm"],), "margin": float(node["margin"]), "value": float(node["near"])}
+    elif keys in ({"arm", "above"}, {"arm", "below"}):
+        kind, arms = (keys - {"arm"}).pop(), (node["arm"],)
+    elif keys == {"wins", "against", "within", "above"}:
+        told = {"margin": float(node["above"]), "tolerance": float(node["within"])}
+        told["higher_is_better"] = higher_is_better
+        return {"kind": "wins", "arms": (node["wins"], *node["against"]), **told}
+    else:
+        return None
+    return {"kind": kind, "arms": arms, "margin": float(node.get("margin", node.get(kind, 0.0)))}

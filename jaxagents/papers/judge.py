@@ -1,0 +1,251 @@
+"""From the runs of a paper's arms to what they say about its claim; computed when read, never stored."""
+
+import fnmatch
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxagents.papers.expectations import START, Expectation
+from jaxagents.papers.runs import DIVERGED, ArmRuns, Run
+from jaxagents.papers.statistics import find_metric, measure, parse_metric
+from jaxagents.papers.study import Paper
+from jaxagents.reporting.statistics import Interval, probability_of_improvement, t_interval
+
+HELD, NOT_HELD, UNDECIDED, MISSING = "held", "not held", "undecided", "not run"
+REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE = "reproduced", "not reproduced", "inconclusive"
+ABSENT, UNFINISHED, NOT_RUN, STALE = "phenomenon absent", "unfinished", "not run", "stale"
+VERDICTS = (REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE, ABSENT, UNFINISHED, STALE, NOT_RUN)
+
+
+class Finding(NamedTuple):
+    """What came out of one expectation.
+
+    Attributes:
+        expectation: see `Expectation.describe`.
+        role: "headline", "secondary" or "check".
+        outcome: HELD, NOT_HELD, UNDECIDED or MISSING.
+        measured: the difference (first arm minus second), or the value of the only arm; with its interval.
+        improvement: probability that a run of the first arm has the higher value; None for one arm.
+        seeds: that count.
+        reason: why nothing was measured.
+    """
+
+    expectation: Expectation
+    role: str
+    outcome: str
+    measured: Interval | None = None
+    improvement: float | None = None
+    seeds: tuple[int, ...] = ()
+    reason: str = ""
+
+
+class Verdict(NamedTuple):
+    """What the runs say about a paper.
+
+    Attributes:
+        word: one of `VERDICTS`.
+        mechanism: whether only the mechanism of the claim was tested.
+        headline: findings that decide.
+        secondary: findings that are counted.
+        checks: findings about the baselines of the study.
+        done: committed runs that are stored, of all arms.
+        needed: committed runs of all arms.
+        diverged: diverged runs among them, by arm.
+        stale: committed runs that are there of other code alone, by arm.
+        minutes: that the runs took.
+    """
+
+    word: str
+    mechanism: bool
+    headline: tuple[Finding, ...]
+    secondary: tuple[Finding, ...]
+    checks: tuple[Finding, ...]
+    done: int
+    needed: int
+    diverged: Mapping[str, int]
+    stale: Mapping[str, int]
+    minutes: float
+
+    def describe(self) -> str:
+        """Returns the verdict in words: "reproduced (mechanism)", "unfinished (3 of 16 runs)"."""
+        if self.word == UNFINISHED:
+            return f"{self.word} ({self.done} of {self.needed} runs)"
+        return f"{self.word} (mechanism)" if self.mechanism and self.word in VERDICTS[:4] else self.word
+
+    def count_secondary(self) -> str:
+        """Returns "5 of 7 held", of those that were run; "" without any."""
+        run = [finding for finding in self.secondary if finding.outcome != MISSING]
+        return f"{sum(f.outcome == HELD for f in run)} of {len(run)} held" if run else ""
+
+
+def decide(expectation: Expectation, interval: Interval) -> str:
+    """Applies the rule of verdicts.
+
+    With the difference d (first arm minus second; its sign turned for "lower"), its mean over seeds, the interval
+    `[low, high]` at the stated confidence, and the margin m:
+
+    | expectation | held | not held |
+    |---|---|---|
+    | higher, lower | mean >= m and low > 0: the order holds with confidence, by the margin | high < m, or high <= 0 |
+    | equal, near (value minus the stated number in place of d) | -m <= low and high <= m | low >= m or high <= -m |
+    | above, below, wins (value in place of d; signs turned for below) | low >= m | high < m |
+
+    Everything else is undecided; an interval without width (a function without randomness) never is.
+
+    Args:
+        expectation: what should come out.
+        interval: of the difference, or of the only arm.
+
+    Returns:
+        HELD, NOT_HELD or UNDECIDED.
+    """
+    mean, low, high = interval
+    margin, kind = expectation.margin, expectation.kind
+    if kind in ("lower", "below"):
+        mean, low, high = -mean, -high, -low
+        margin = margin if kind == "lower" else -margin
+    if kind == "near":
+        low, high = low - expectation.value, high - expectation.value
+    if kind in ("equal", "near"):
+        held, broken = -margin <= low and high <= margin, low >= margin or high <= -margin
+    elif kind in ("higher", "lower"):
+        held, broken = mean >= margin and low > 0.0, high < margin or high <= 0.0
+    else:
+        held, broken = low >= margin, high < margin
+    return HELD if held else NOT_HELD if broken else UNDECIDED
+
+
+def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
+    """Computes the verdict of a paper from the runs of exactly its committed seeds.
+
+    Differences are taken seed by seed: the runs of one seed share start, random keys and evaluated tasks. Their
+    interval is Student's. Only the headline and the study's checks decide: a check that is not held makes the
+    phenomenon absent; else a run that is missing leaves the paper unfinished (stale where it is there of other code,
+    not run where there are none); else a headline that is not held makes it not reproduced; else anything that is
+    undecided makes it inconclusive; else it is reproduced.
+
+    Args:
+        paper: its expectations.
+        runs: of its arms by name, see `read_runs`; other seeds than the committed ones do not count.
+
+    Returns:
+        The verdict.
+    """
+    empty = ArmRuns({}, {})
+    runs = {arm.name: _committed(paper, runs.get(arm.name, empty)) for arm in paper.arms}
+    groups = {"headline": paper.headline, "secondary": paper.secondary, "check": paper.study.checks}
+    found = {
+        role: tuple(_find(paper, role, expected, runs) for expected in expectations)
+        for role, expectations in groups.items()
+    }
+    stored = [run for of_arm in runs.values() for run in of_arm.runs.values()]
+    stale = {name: len(of_arm.stale) for name, of_arm in runs.items() if of_arm.stale}
+    return Verdict(
+        word=_word(found["headline"], found["check"], bool(stored), bool(stale)),
+        mechanism=paper.mechanism,
+        headline=found["headline"],
+        secondary=found["secondary"],
+        checks=found["check"],
+        done=len(stored),
+        needed=len(paper.seeds) * len(paper.arms),
+        diverged={n: k for n, of in runs.items() if (k := sum(r.status == DIVERGED for r in of.runs.values()))},
+        stale=stale,
+        minutes=sum(run.minutes for run in stored),
+    )
+
+
+def values_of(runs: Mapping[int, Run], metric: str) -> dict[int, float]:
+    """Returns a metric of an arm by seed; seeds without a finite value, or without the metric, are left out."""
+    return _values(runs, lambda run: measure(metric, run.curves))
+
+
+def start_values(runs: Mapping[int, Run], metric: str) -> dict[str, float]:
+    """Returns a metric of what the runs of an arm started from, by seed."""
+
+    def of_start(run: Run) -> float:
+        curve = run.curves[find_metric(parse_metric(metric)[1], list(run.curves))]
+        return curve["values"][0] if curve["steps"][0] == 0 else math.nan
+
+    return _values(runs, of_start)
+
+
+def _values(runs: Mapping[int, Run], read) -> dict[int, float]:
+    values = {}
+    for seed, run in runs.items():
+        try:
+            value = read(run)
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            values[seed] = value
+    return values
+
+
+def _committed(paper: Paper, runs: ArmRuns) -> ArmRuns:
+    of_today = {seed: run for seed, run in runs.runs.items() if seed in paper.seeds}
+    stale = {seed: run for seed, run in runs.stale.items() if seed in paper.seeds and seed not in of_today}
+    return ArmRuns(of_today, stale, runs.damaged)
+
+
+def _word(headline: Sequence[Finding], checks: Sequence[Finding], any_run: bool, any_stale: bool) -> str:
+    outcomes = {finding.outcome for finding in headline}
+    checked = {finding.outcome for finding in checks}
+    if NOT_HELD in checked:
+        return ABSENT
+    if MISSING in outcomes | checked:
+        return STALE if any_stale else UNFINISHED if any_run else NOT_RUN
+    if NOT_HELD in outcomes:
+        return NOT_REPRODUCED
+    return INCONCLUSIVE if UNDECIDED in outcomes | checked else REPRODUCED
+
+
+def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, ArmRuns]) -> Finding:
+    for arm in expected.arms:
+        missing = [] if arm == START else [seed for seed in paper.seeds if seed not in runs[arm].runs]
+        if missing:
+            reason = (
+                f"`seeds` of {arm} must be all {len(paper.seeds)} committed ones, got {len(paper.seeds) - len(missing)}"
+            )
+            stale = f", and {len(runs[arm].stale)} of other code" if runs[arm].stale else ""
+            return Finding(expected, role, MISSING, reason=f"{reason}{stale}; run reproduce.py.")
+    columns = [_column(expected, arm, runs) for arm in expected.arms]
+    lacking = [arm for arm, values in zip(expected.arms, columns) if set(values) != set(paper.seeds)]
+    if lacking:
+        reason = f"{expected.metric} of {lacking[0]} has no finite value in every run."
+        return Finding(expected, role, UNDECIDED, reason=reason)
+    table = [np.asarray([values[seed] for seed in paper.seeds]) for values in columns]
+    if expected.kind == "wins":
+        measured = _share_won(expected, [runs[arm].runs for arm in expected.arms], paper.seeds)
+    else:
+        measured = table[0] - table[1] if len(table) == 2 else table[0]
+    if paper.study.deterministic:
+        interval = Interval(*[float(measured.mean())] * 3)
+    else:
+        interval = t_interval(measured, expected.confidence)
+    improvement = probability_of_improvement(*table) if len(table) == 2 and expected.kind != "wins" else None
+    return Finding(expected, role, decide(expected, interval), interval, improvement, paper.seeds)
+
+
+def _column(expected: Expectation, arm: str, runs: Mapping[str, ArmRuns]) -> dict[int, float]:
+    if expected.kind == "wins":  # Compared game by game, see `_share_won`.
+        return dict.fromkeys(runs[arm].runs, 0.0)
+    if arm != START:
+        return values_of(runs[arm].runs, expected.metric)
+    other = next(name for name in expected.arms if name != START)
+    return start_values(runs[other].runs, expected.metric)
+
+
+def _share_won(expected: Expectation, arms: Sequence[Mapping[int, Run]], seeds: Sequence[int]) -> np.ndarray:
+    """Computes by seed the share of the games in which the first arm is best, or within the tolerance of the best."""
+    sign = 1.0 if expected.higher_is_better else -1.0
+    shares = []
+    for seed in seeds:
+        curves = [arm[seed].curves for arm in arms]
+        games = set.intersection(*({n for n in of if fnmatch.fnmatch(n, expected.metric)} for of in curves))
+        values = sign * np.asarray([[measure(game, of) for game in sorted(games)] for of in curves])
+        finite = np.isfinite(values).all(axis=0)
+        won = values[0] >= values[1:].max(axis=0) - expected.tolerance
+        shares.append(won[finite].mean() if finite.any() else 0.0)
+    return np.asarray(shares)

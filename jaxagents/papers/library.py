@@ -1,0 +1,122 @@
+"""Files of studies and papers: `configs/study/<family>/<name>.yaml` and `configs/paper/<family>/<id>.yaml`."""
+
+import fnmatch
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jaxagents.papers.study import Paper, Study, make_paper, make_study, nearest
+
+
+def paper_files(folder: str | Path) -> dict[str, Path]:
+    """Returns the file of every paper by its id, in order: `<folder>/paper/<family>/<id>.yaml`."""
+    return {path.stem: path for path in sorted((Path(folder) / "paper").glob("*/*.yaml"), key=lambda path: path.stem)}
+
+
+def study_files(folder: str | Path) -> dict[str, Path]:
+    """Returns the file of every study by `<family>/<name>`: `<folder>/study/<family>/<name>.yaml`."""
+    return {f"{p.parent.name}/{p.stem}": p for p in sorted((Path(folder) / "study").glob("*/*.yaml"))}
+
+
+def select_papers(folder: str | Path, wanted: Sequence[str] = (), studies: Sequence[str] = ()) -> list[str]:
+    """Returns the ids of papers.
+
+    Args:
+        folder: `configs`.
+        wanted: ids, `<family>/*`, or `all`.
+        studies: names of studies, with or without their family: all of their papers.
+
+    Returns:
+        The ids, each once.
+
+    Raises:
+        ValueError: an unknown paper, family or study; the nearest names are offered.
+    """
+    files, found = paper_files(folder), []
+    names = {f"{path.parent.name}/{paper}": paper for paper, path in files.items()}
+    for pattern in wanted:
+        if pattern in files:
+            found.append(pattern)
+            continue
+        fitting = list(files) if pattern == "all" else [names[name] for name in names if fnmatch.fnmatch(name, pattern)]
+        if not fitting:
+            raise ValueError(
+                f"`paper` must be a file of configs/paper, got {pattern!r}; try {nearest(pattern, files)}."
+            )
+        found += fitting
+    for study in studies:
+        path = _study_path(folder, study)
+        found += [paper for paper in files if _study_path(folder, _read(files[paper]).get("study")) == path]
+    return list(dict.fromkeys(found))
+
+
+def load_study(folder: str | Path, name: str) -> Study:
+    """Reads a study.
+
+    Args:
+        folder: `configs`.
+        name: of the file, with or without its family.
+
+    Raises:
+        ValueError: there is no such study (the nearest ones are offered), or its file does not hold.
+    """
+    path = _study_path(folder, name)
+    return _named(path, lambda: make_study({**_read(path), "id": f"{path.parent.name}/{path.stem}"}))
+
+
+def load_paper(folder: str | Path, paper_id: str) -> Paper:
+    """Reads a paper and its study.
+
+    Args:
+        folder: `configs`.
+        paper_id: name of the file without family and `.yaml`.
+
+    Returns:
+        The paper.
+
+    Raises:
+        ValueError: there is no such paper or study (the nearest ones are offered), or its file does not hold.
+    """
+    files = paper_files(folder)
+    if paper_id not in files:
+        raise ValueError(f"`paper` must be a file of configs/paper, got {paper_id!r}; try {nearest(paper_id, files)}.")
+    path = files[paper_id]
+
+    def read() -> Paper:
+        values = _read(path)
+        if "study" not in values:
+            raise ValueError("`study` must be a file of configs/study, which is missing.")
+        study = load_study(folder, values["study"])
+        source = _read(_study_path(folder, values["study"]))
+        return make_paper({**values, "id": paper_id, "family": path.parent.name}, study, source)
+
+    return _named(path, read)
+
+
+def _study_path(folder: str | Path, name: Any) -> Path:
+    files = study_files(folder)
+    fitting = [path for study, path in files.items() if name in (study, path.stem)]
+    if len(fitting) != 1:
+        near = (
+            nearest(str(name), [*files, *(path.stem for path in files.values())]) if not fitting else " or ".join(files)
+        )
+        raise ValueError(f"`study` must be a file of configs/study, got {name!r}; try {near}.")
+    return fitting[0]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    values = _named(path, lambda: yaml.safe_load(path.read_text(encoding="utf-8")))
+    if not isinstance(values, dict):
+        raise ValueError(f"{path.name}: it must hold keys and values, got {values!r}.")
+    return values
+
+
+def _named(path: Path, read: Any) -> Any:
+    try:
+        return read()
+    except (ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+        if path.name in str(error):
+            raise
+        raise ValueError(f"{path.name}: {error}") from error

@@ -1,0 +1,315 @@
+"""What `configs/study/<family>/<name>.yaml` and `configs/paper/<family>/<id>.yaml` say."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from jaxagents.ops.checks import require_positive
+from jaxagents.papers.expectations import START, Expectation, make_expectations
+from jaxagents.training.config import make_section
+
+BUDGETS = ("episodes", "env_steps", "none")
+SEARCH_SEEDS = 100  # Seeds from here on are for choosing settings; no verdict counts them.
+LEAST_SEEDS = 3
+_ARM_KEYS = ("experiment", "overrides", "function", "companions")
+_COMPANION_KEYS = ("experiment", "overrides", "stage")
+
+
+class Trained(NamedTuple):
+    """What is trained before an arm, once: the start of a function, or a companion of it.
+
+    Attributes:
+        overrides: of `configs/train.yaml`.
+        stage: the last one that is trained; None: all of them.
+    """
+
+    overrides: tuple[str, ...]
+    stage: str | None = None
+
+
+class Arm(NamedTuple):
+    """One way of doing it that is compared with others.
+
+    Attributes:
+        name: of the arm.
+        overrides: of `configs/train.yaml`, such as "world=bandit"; none for a function that needs no training.
+        function: node with a `_target_`: `(seed, **keywords) -> {metric: number, or list of numbers}`. With
+            `overrides`, it is called with `environment`, `policy` and `params` of what the study's `start` trained.
+        companions: by name, `training.load.LoadedPolicy`-like records that the function is called with, too.
+    """
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    function: Mapping[str, Any] | None = None
+    companions: Mapping[str, Trained] | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What `quick=true` changes."""
+
+    overrides: tuple[str, ...] = ()
+    arguments: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question with a world, a start, a budget, seeds and baselines.
+
+    Attributes:
+        id: `<family>/<name>`, of its file.
+        question: that its papers answer.
+        metric: of expectations that name none, see `statistics.measure`.
+        seeds: committed, of every arm; below `SEARCH_SEEDS`.
+        arms: baselines that papers share.
+        checks: what baselines must show for the question to have an answer.
+        experiment: of all arms, option of `configs/experiment`; None where `overrides` name a world and an algorithm.
+        overrides: of all arms.
+        arguments: of all functions; an arm's own come first, and those of a variant before them.
+        metrics: further ones to report.
+        higher_is_better: of `metric`.
+        budget: unit of training in which all arms must agree; "none" does not compare them.
+        start: stage that all arms share; None: each trains all of its stages for every seed.
+        start_seed: of the shared stage; None: a start of its own for every seed.
+        seeds_at_once: trained side by side in one program; None: all.
+        deterministic: one run per arm says it all, and numbers are compared as they are.
+        notes: how the setting was found.
+        when_quick: changes of `quick=true`.
+    """
+
+    id: str
+    question: str
+    metric: str
+    seeds: tuple[int, ...]
+    arms: tuple[Arm, ...] = ()
+    checks: tuple[Expectation, ...] = ()
+    experiment: str | None = None
+    overrides: tuple[str, ...] = ()
+    arguments: Mapping[str, Any] | None = None
+    metrics: tuple[str, ...] = ()
+    higher_is_better: bool = True
+    budget: str = "none"
+    start: str | None = None
+    start_seed: int | None = 0
+    seeds_at_once: int | None = None
+    deterministic: bool = False
+    notes: str = ""
+    when_quick: Variant = Variant()
+
+    def __post_init__(self) -> None:
+        if self.seeds_at_once is not None:
+            require_positive("seeds_at_once", self.seeds_at_once)
+        if self.budget not in BUDGETS:
+            raise ValueError(f"`budget` must be one of {', '.join(BUDGETS)}, got {self.budget!r}.")
+        require_verdict_seeds(self.seeds, self.deterministic)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper's claim, and how it is put to the test in a study.
+
+    Attributes:
+        id: name of the file.
+        family: folder of the file.
+        title: of the paper.
+        claim: the paper's own numbers.
+        study: that it is tested in.
+        arms: the paper's own, the treatment first, then those of the study that its expectations name.
+        headline: one or two expectations, which decide the verdict.
+        secondary: further ones, which are counted and do not decide.
+        minutes: on two cores, all arms and seeds.
+        metrics: further ones to report.
+        seeds: committed; those of the study unless the file has its own.
+        mechanism: the claim is about named models, and only its mechanism can be tested.
+        notes: deviations from the paper and its code, diagnosis.
+        source: what the two files say, for the registration.
+    """
+
+    id: str
+    family: str
+    title: str
+    claim: str
+    study: Study
+    arms: tuple[Arm, ...]
+    headline: tuple[Expectation, ...]
+    minutes: float
+    seeds: tuple[int, ...]
+    secondary: tuple[Expectation, ...] = ()
+    metrics: tuple[str, ...] = ()
+    mechanism: bool = False
+    notes: str = ""
+    source: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        require_verdict_seeds(self.seeds, self.study.deterministic)
+        if not 1 <= len(self.headline) <= 2:
+            raise ValueError(
+                f"`headline` must be one or two expectations, got {len(self.headline)}; the others are `secondary`."
+            )
+
+
+def parse_seeds(name: str, value: Any) -> tuple[int, ...]:
+    """Reads seeds: `10-17`, from the first to the last, or a list.
+
+    Raises:
+        ValueError: it is neither, or a seed is there twice.
+    """
+    match = re.fullmatch(r"(\d+)-(\d+)", value) if isinstance(value, str) else None
+    if match:
+        value = range(int(match.group(1)), int(match.group(2)) + 1)
+    if not match and not (isinstance(value, Sequence) and not isinstance(value, str)):
+        raise ValueError(f"`{name}` must be a range such as 10-17, or a list, got {value!r}.")
+    seeds = tuple(value)
+    if not seeds or len(set(seeds)) < len(seeds) or any(not isinstance(seed, int) or seed < 0 for seed in seeds):
+        raise ValueError(f"`{name}` must be different whole numbers of at least 0, got {list(seeds)}.")
+    return seeds
+
+
+def require_verdict_seeds(seeds: Sequence[int], deterministic: bool) -> None:
+    """Refuses seeds that no verdict may rest on.
+
+    Raises:
+        ValueError: search seeds, or too few.
+    """
+    if found := [seed for seed in seeds if seed >= SEARCH_SEEDS]:
+        raise ValueError(
+            f"`seeds` must be below {SEARCH_SEEDS}, got {found[0]}: search seeds choose settings and count in no "
+            f"verdict; try {'0-7' if not deterministic else '[0]'}."
+        )
+    needed = 1 if deterministic else LEAST_SEEDS
+    if len(seeds) < needed:
+        raise ValueError(f"`seeds` must be at least {needed}, got {len(seeds)}; `plan=true` says how many.")
+
+
+def make_study(values: Mapping[str, Any]) -> Study:
+    """Makes a study of plain data, as in its YAML file.
+
+    Raises:
+        ValueError: a key is missing or unknown, or a check is about an arm that is no baseline.
+    """
+    values = {"seeds": [0]} | dict(values) if values.get("deterministic") else dict(values)
+    arms = _make_arms(values.get("arms"), values.get("experiment"), values.get("overrides"), values.get("start"))
+    higher = values.get("higher_is_better", True)
+    names = [*(arm.name for arm in arms), *([START] if values.get("start") else [])]
+    made = {
+        "arms": arms,
+        "checks": make_expectations("checks", values.get("checks"), values.get("metric"), higher, names),
+    }
+    if "seeds" in values:
+        made["seeds"] = parse_seeds("seeds", values["seeds"])
+    if "when_quick" in values:
+        node = values["when_quick"]
+        lists = {"overrides": _texts("when_quick.overrides", node.get("overrides", ()))}
+        made["when_quick"] = make_section(Variant, "when_quick", {**node, **lists})
+    made |= {name: _texts(name, values[name]) for name in ("overrides", "metrics") if name in values}
+    return make_section(Study, "study", values | made)
+
+
+def make_paper(values: Mapping[str, Any], study: Study, source: Mapping[str, Any] | None = None) -> Paper:
+    """Makes a paper of plain data, as in its YAML file.
+
+    Args:
+        values: of the file, with `id` and `family`.
+        study: that it names.
+        source: what the study's file says.
+
+    Raises:
+        ValueError: a key is missing or unknown, an arm has the name of a baseline, or an expectation is about an arm
+            that neither the paper nor its study has.
+    """
+    values = dict(values)
+    own = _make_arms(values.get("arms"), study.experiment, study.overrides, study.start)
+    shared = {arm.name: arm for arm in study.arms}
+    if twice := [arm.name for arm in own if arm.name in shared]:
+        raise ValueError(f"`arms.{twice[0]}` must have another name than the baselines of {study.id}, got the same.")
+    names = [*(arm.name for arm in own), *shared, *([START] if study.start else [])]
+    made = {
+        role: make_expectations(role, values.get(role), study.metric, study.higher_is_better, names)
+        for role in ("headline", "secondary")
+    }
+    named = {arm for of_role in (*made.values(), study.checks) for expected in of_role for arm in expected.arms}
+    arms = (*own, *(arm for name, arm in shared.items() if name in named))
+    made |= {"arms": arms, "study": study}
+    made["seeds"] = parse_seeds("seeds", values["seeds"]) if "seeds" in values else study.seeds
+    made["metrics"] = _texts("metrics", values.get("metrics", ()))
+    told = {key: node for key, node in values.items() if key not in ("title", "claim", "minutes", "notes")}
+    made["source"] = {"paper": told, "study": dict(source or {})}
+    return make_section(Paper, "paper", values | made)
+
+
+def choose_arms(paper: Paper, names: Sequence[str] | None) -> list[Arm]:
+    """Returns the arms of these names in the paper's order, all of them for None.
+
+    Raises:
+        ValueError: an unknown name; the nearest ones are offered.
+    """
+    known = {arm.name: arm for arm in paper.arms}
+    for name in names or ():
+        if name not in known:
+            raise ValueError(f"`arms` must be of the paper {paper.id}, got {name!r}; try {nearest(name, known)}.")
+    return [arm for arm in paper.arms if not names or arm.name in names]
+
+
+def _make_arms(nodes: Any, experiment: str | None, overrides: Any, start: str | None) -> tuple[Arm, ...]:
+    if not isinstance(nodes or {}, Mapping) or START in (nodes or {}):
+        raise ValueError(f"`arms` must be named, and not {START!r}, got {nodes!r}.")
+    return tuple(_make_arm(name, node, experiment, overrides or (), start) for name, node in (nodes or {}).items())
+
+
+def _make_arm(name: str, node: Any, experiment: str | None, overrides: Sequence[str], start: str | None) -> Arm:
+    if isinstance(node, Mapping) and "_target_" in node:
+        return Arm(name=name, function=dict(node))
+    node = dict(node) if isinstance(node, Mapping) else {"overrides": node}
+    _require_keys(f"arms.{name}", node, _ARM_KEYS)
+    function = node.get("function")
+    if function is not None and (start is None or "_target_" not in function):
+        raise ValueError(
+            f"`arms.{name}.function` must have a `_target_`, and its study a `start` that it is called with, got "
+            f"{function!r} and {start!r}."
+        )
+    experiment = node.get("experiment", experiment)
+    own = (*_texts("overrides", overrides), *_texts(f"arms.{name}", node.get("overrides") or ()))
+    companions = {
+        key: _make_companion(f"arms.{name}.companions.{key}", companion)
+        for key, companion in (node.get("companions") or {}).items()
+    }
+    return Arm(
+        name=name,
+        overrides=_with_experiment(f"arms.{name}", experiment, own),
+        function=function and dict(function),
+        companions=companions or None,
+    )
+
+
+def _make_companion(name: str, node: Any) -> Trained:
+    _require_keys(name, node, _COMPANION_KEYS)
+    overrides = _texts(name, node.get("overrides") or ())
+    return Trained(overrides=_with_experiment(name, node.get("experiment"), overrides), stage=node.get("stage"))
+
+
+def _with_experiment(name: str, experiment: str | None, overrides: tuple[str, ...]) -> tuple[str, ...]:
+    if experiment is None and not any(text.startswith("world=") for text in overrides):
+        raise ValueError(
+            f"`{name}` must have an experiment, of its own or of the study, got none; try one of configs/experiment, "
+            "or overrides with world=... and algorithm=..."
+        )
+    return overrides if experiment is None else (f"experiment={experiment}", *overrides)
+
+
+def _require_keys(name: str, node: Any, known: Sequence[str]) -> None:
+    unknown = set(node) - set(known) if isinstance(node, Mapping) else {str(node)}
+    if unknown:
+        raise ValueError(f"`{name}` has no key {sorted(unknown)[0]!r}; try {' or '.join(known)}.")
+
+
+def _texts(name: str, values: Any) -> tuple[str, ...]:
+    if not isinstance(values, Sequence) or isinstance(values, str) or not all(isinstance(v, str) for v in values):
+        raise ValueError(f"`{name}` must be a list of texts, got {values!r}; try quotes, as in ['loss=plain'].")
+    return tuple(values)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns the names that are most alike, as "this or that"; all of them where none is."""
+    return " or ".join(difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.4) or sorted(known))
