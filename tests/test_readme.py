@@ -50,20 +50,6 @@ def test_commands_are_found():
     ]
 
 
-def test_every_public_function_is_used_or_named():
-    """By the package, a config, a notebook or the README: what only its tests know of is nobody's."""
-    patterns = ("jaxagents/**/*.py", "experiments/*.py", "configs/**/*.yaml", "notebooks/*.ipynb", "README.md")
-    defined, used = {}, set()
-    for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".py":
-            names = re.findall(r"^(?:def|class) ([a-zA-Z]\w*)", text, re.MULTILINE)
-            defined |= {name: path.relative_to(ROOT) for name in names}
-            text = re.sub(r"^(def|class) \w+", "", text, flags=re.MULTILINE)
-        used |= set(re.findall(r"\w+", text))
-    assert {name: str(path) for name, path in defined.items() if name not in used} == {}
-
-
 def test_the_readme_has_commands():
     assert any("experiments/train.py" in line for block in BLOCKS for line in block)
 
