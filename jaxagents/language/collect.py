@@ -18,6 +18,7 @@ from jaxagents.types import (
     Array,
     ChosenTasks,
     Collector,
+    Count,
     Environment,
     Episode,
     EpisodeView,
@@ -74,7 +75,8 @@ def make_dialogue_collector(
 
     Returns:
         The collector; its batches are `Episode`s of `num_groups * group_size` rows. Metrics are those of the first
-        round, `task_level` where the source chooses levels, and `rounds` where there may be several.
+        round, `task_level` where the source chooses levels, and `rounds` where there may be several; counts are those
+        of all rounds, see `count_experience`.
 
     Raises:
         ValueError: a count is not positive, or see `make_dialogue`.
@@ -115,17 +117,18 @@ def make_dialogue_collector(
         success = jnp.mean(episode.success.reshape(-1, group_size), axis=1, dtype=jnp.float32)
         source_state = source.update(state["source"], chosen, success, axis_name=axis_name)
         metrics = dialogue_metrics(episode) | (group_metrics(episode) if group_size > 1 else {})
+        counts = count_experience(episode)
         if chosen.level is not None:
             metrics["task_level"] = Mean(
                 total=jnp.sum(chosen.level, dtype=jnp.float32), count=jnp.float32(local_groups)
             )
         if max_rounds > 1:
             keep = partial(dynamic_sampling, axis_name=axis_name)
-            episode, rounds = _fill_groups(
+            episode, counts, rounds = _fill_groups(
                 episode, lambda number: play_round(number)[0], keep, group_size, max_rounds, axis_name
             )
             metrics["rounds"] = rounds.astype(jnp.float32)
-        return state | {"source": source_state}, episode, metrics
+        return state | {"source": source_state}, episode, metrics | counts
 
     return Collector(
         init=init,
@@ -143,8 +146,8 @@ def _fill_groups(
     group_size: int,
     max_rounds: int,
     axis_name: str | None,
-) -> tuple[Episode, Array]:
-    """Replaces dropped groups by kept ones of further rounds; returns the episodes and the number of rounds."""
+) -> tuple[Episode, dict[str, Count], Array]:
+    """Replaces dropped groups by kept ones of further rounds; returns episodes, what was played, number of rounds."""
     num_groups = episode.success.shape[0] // group_size
     own = first_row(num_groups, axis_name) + jnp.arange(num_groups)
 
@@ -153,14 +156,14 @@ def _fill_groups(
         kept = keep(EpisodeView(episode=episode)).reshape(-1, group_size)[:, 0]
         return rows_of_all_devices(kept, axis_name)
 
-    def unfilled(loop: tuple[Episode, Array, Array]) -> Array:
-        _, rounds, kept = loop
+    def unfilled(loop: tuple[Episode, dict[str, Count], Array, Array]) -> Array:
+        *_, rounds, kept = loop
         return (rounds < max_rounds) & ~jnp.all(kept)
 
-    def fill(loop: tuple[Episode, Array, Array]) -> tuple[Episode, Array, Array]:
-        episode, rounds, kept = loop
+    def fill(loop: tuple[Episode, dict[str, Count], Array, Array]) -> tuple[Episode, dict[str, Count], Array, Array]:
+        episode, counts, rounds, kept = loop
         fresh = more(rounds)
-        good = kept_groups(fresh)
+        counts, good = jax.tree.map(jnp.add, counts, count_experience(fresh)), kept_groups(fresh)
         # The r-th empty place takes the r-th kept group, if there are so many.
         place = (jnp.cumsum(~kept) - ~kept)[own]
         source = jnp.argsort(~good, stable=True)[place]
@@ -168,16 +171,28 @@ def _fill_groups(
         row = (source[:, None] * group_size + jnp.arange(group_size)[None]).reshape(-1)
         offered = rows_of_all_devices(fresh, axis_name)
         episode = jax.tree.map(lambda old, new: where_rows(replaced, new[row], old), episode, offered)
-        return episode, rounds + 1, kept_groups(episode)
+        return episode, counts, rounds + 1, kept_groups(episode)
 
-    episode, rounds, _ = jax.lax.while_loop(unfilled, fill, (episode, jnp.int32(1), kept_groups(episode)))
-    return episode.replace(keep=keep(EpisodeView(episode=episode))), rounds
+    start = (episode, count_experience(episode), jnp.int32(1), kept_groups(episode))
+    episode, counts, rounds, _ = jax.lax.while_loop(unfilled, fill, start)
+    return episode.replace(keep=keep(EpisodeView(episode=episode))), counts, rounds
 
 
 def _tempering(temperature: float | None, top_k: int | None, top_p: float | None) -> dict[str, float]:
     """Returns the settings by which samples are not drawn from the policy itself."""
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     return {name: value for name, value in settings.items() if value is not None and (name == "top_k" or value != 1.0)}
+
+
+def count_experience(*episodes: Episode) -> dict[str, Count]:
+    """Counts what was played: episodes, turns of all seats, sampled tokens, and steps of the world, one per turn."""
+    turns = sum(jnp.sum(episode.valid, dtype=jnp.int32) for episode in episodes)
+    return {
+        "episodes": Count(jnp.int32(sum(episode.valid.shape[0] for episode in episodes))),
+        "turns": Count(turns),
+        "tokens": Count(sum(jnp.sum(episode.action_mask, dtype=jnp.int32) for episode in episodes)),
+        "env_steps": Count(turns),
+    }
 
 
 def dialogue_metrics(episode: Episode) -> Metrics:

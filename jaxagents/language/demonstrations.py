@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxagents.language.collect import dialogue_metrics
+from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.scripts import play_script
@@ -135,7 +135,7 @@ def make_demonstration_collector(
         del params
         chosen = source.choose(state["source"], key, state["index"])
         episode = demonstrate(key, state["index"], chosen)
-        return state, episode, dialogue_metrics(episode)
+        return state, episode, dialogue_metrics(episode) | count_experience(episode)
 
     return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
 
@@ -190,7 +190,7 @@ def make_demonstrated_collector(
         task, start, _ = start_tasks(environment, chosen)
         own = play(params, play_key, state["group"], task=task, start=start)
         batch = Demonstrated(own=own, demonstration=demonstrate(task_key, state["group"], chosen))
-        return state, batch, dialogue_metrics(own)
+        return state, batch, dialogue_metrics(own) | count_experience(own)
 
     return Collector(
         init=init,

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxagents.language.collect import dialogue_metrics
+from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.ops.episodes import group_success
 from jaxagents.ops.rows import first_row, rows_of_all_devices, where_rows
@@ -99,7 +99,7 @@ def make_entropy_control_collector(
         if rounds != 1.0:  # Episodes that go to waste count, too.
             metrics["rounds"] = jnp.float32(rounds)
         state = state | {"entropy": jnp.full(local, whole.value)}
-        return state, mixed, dialogue_metrics(episode) | metrics
+        return state, mixed, dialogue_metrics(episode) | metrics | count_experience(episode, control)
 
     return Collector(init=init, collect=collect, steps_per_collect=steps, divided_option="num_groups")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxagents.papers.statistics import find_metric
+from jaxagents.papers.metrics import find_metric
 from jaxagents.reporting.curves import Curve, style_axis
 from jaxagents.reporting.statistics import t_interval
 

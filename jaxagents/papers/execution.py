@@ -6,18 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from jaxagents.papers.arms import budget_of, compose_arms
+from jaxagents.papers.metrics import Curves, find_metric
 from jaxagents.papers.plan import Job, Request, plan_jobs
 from jaxagents.papers.seeds import call_target, train_seeds
 from jaxagents.papers.spec import Paper, choose_arms
 from jaxagents.papers.starts import Start, prepare_start, start_digest
-from jaxagents.papers.statistics import Curves, find_metric
 from jaxagents.papers.store import read_results, select_arms, write_results
 from jaxagents.papers.verdicts import conclude, reported_metrics
 from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.reporting.reports import versions
 from jaxagents.training.config import DevicesConfig, make_section
 from jaxagents.training.launch import prepare_backend
-from jaxagents.types import Params
+from jaxagents.types import COUNTERS, Params
+
+_COUNTERS = [f"rollout/{unit}" for unit in COUNTERS]  # `x@turns=N` reads them.
 
 
 def reproduce(paper: Paper, request: Request) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def _prepend(curves: Curves, evaluation: Mapping[str, float]) -> None:
 def _record(paper: Paper, curves: Curves) -> dict[str, Any]:
     """Keeps the reported curves and evaluations, and the last value of everything else."""
     reported = {find_metric(metric, list(curves)) for metric in reported_metrics(paper)}
-    kept = {n: _rounded(c) for n, c in curves.items() if n in reported or n.startswith("eval/")}
+    kept = {n: _rounded(c) for n, c in curves.items() if n in reported or n.startswith("eval/") or n in _COUNTERS}
     return {"curves": kept, "last": {n: _rounded(c)["values"][-1] for n, c in curves.items() if n not in kept}}
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxagents.papers.expectations import START, Expectation
+from jaxagents.papers.metrics import find_metric, measure, parse_metric
 from jaxagents.papers.runs import DIVERGED, ArmRuns, Run
-from jaxagents.papers.statistics import find_metric, measure, parse_metric
 from jaxagents.papers.study import Paper
 from jaxagents.reporting.statistics import Interval, probability_of_improvement, t_interval
 
@@ -158,14 +158,14 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
 
 def values_of(runs: Mapping[int, Run], metric: str) -> dict[int, float]:
     """Returns a metric of an arm by seed; seeds without a finite value, or without the metric, are left out."""
-    return _values(runs, lambda run: measure(metric, run.curves))
+    return _values(runs, lambda run: measure(metric, run.curves).value)
 
 
 def start_values(runs: Mapping[int, Run], metric: str) -> dict[str, float]:
     """Returns a metric of what the runs of an arm started from, by seed."""
 
     def of_start(run: Run) -> float:
-        curve = run.curves[find_metric(parse_metric(metric)[1], list(run.curves))]
+        curve = run.curves[find_metric(parse_metric(metric).name, list(run.curves))]
         return curve["values"][0] if curve["steps"][0] == 0 else math.nan
 
     return _values(runs, of_start)
@@ -213,7 +213,7 @@ def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, Arm
     columns = [_column(expected, arm, runs) for arm in expected.arms]
     lacking = [arm for arm, values in zip(expected.arms, columns) if set(values) != set(paper.seeds)]
     if lacking:
-        reason = f"{expected.metric} of {lacking[0]} has no finite value in every run."
+        reason = _why(expected.metric, lacking[0], runs)
         return Finding(expected, role, UNDECIDED, reason=reason)
     table = [np.asarray([values[seed] for seed in paper.seeds]) for values in columns]
     if expected.kind == "wins":
@@ -226,6 +226,18 @@ def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, Arm
         interval = t_interval(measured, expected.confidence)
     improvement = probability_of_improvement(*table) if len(table) == 2 and expected.kind != "wins" else None
     return Finding(expected, role, decide(expected, interval), interval, improvement, paper.seeds)
+
+
+def _why(metric: str, arm: str, runs: Mapping[str, ArmRuns]) -> str:
+    """Returns why an arm has no number of a metric in every run, with the first seed in which it lacks it."""
+    for seed, run in runs[arm].runs.items() if arm in runs else ():
+        try:
+            reason = measure(metric, run.curves).reason
+        except ValueError as error:
+            reason = str(error)
+        if reason:
+            return f"{metric} of {arm} is no number in every run: with seed {seed}, {reason}."
+    return f"{metric} of {arm} has no finite value in every run."
 
 
 def _column(expected: Expectation, arm: str, runs: Mapping[str, ArmRuns]) -> dict[int, float]:
@@ -244,7 +256,7 @@ def _share_won(expected: Expectation, arms: Sequence[Mapping[int, Run]], seeds: 
     for seed in seeds:
         curves = [arm[seed].curves for arm in arms]
         games = set.intersection(*({n for n in of if fnmatch.fnmatch(n, expected.metric)} for of in curves))
-        values = sign * np.asarray([[measure(game, of) for game in sorted(games)] for of in curves])
+        values = sign * np.asarray([[measure(game, of).value for game in sorted(games)] for of in curves])
         finite = np.isfinite(values).all(axis=0)
         won = values[0] >= values[1:].max(axis=0) - expected.tolerance
         shares.append(won[finite].mean() if finite.any() else 0.0)

@@ -7,8 +7,8 @@ from typing import Any
 
 from jaxagents.ops.checks import require_positive
 from jaxagents.papers.arms import Composed, budget_of, build_stages, logged_names, variant_of
+from jaxagents.papers.metrics import find_metric
 from jaxagents.papers.spec import Paper
-from jaxagents.papers.statistics import find_metric
 from jaxagents.papers.verdicts import reported_metrics
 from jaxagents.training.build import Stage
 

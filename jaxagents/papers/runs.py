@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxagents.papers.statistics import Curves
+from jaxagents.papers.metrics import Curves
 from jaxagents.reporting.loggers import to_json
 
 RUNS_FOLDER = "runs"
 DONE, DIVERGED = "done", "diverged"
-DIGITS = 5  # Significant ones of stored numbers.
+DIGITS = 5  # Significant ones of stored numbers that are not whole.
 _KEYS = ("seed", "status", "minutes", "start", "budget", "points", "curves", "versions")
 
 
@@ -191,5 +191,6 @@ def _digest(content: Mapping[str, Any]) -> str:
 def _rounded(value: float | None) -> float | None:
     if value is None or not math.isfinite(value):
         return None
-    short = float(f"{value:.{DIGITS}g}")
+    # Whole numbers are kept as they are: counters of experience are exact.
+    short = float(value) if float(value).is_integer() else float(f"{value:.{DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short

@@ -8,10 +8,10 @@ import numpy as np
 from hydra.utils import instantiate
 
 from jaxagents.papers.arms import Composed
-from jaxagents.papers.statistics import Curves
+from jaxagents.papers.metrics import Curves
 from jaxagents.reporting.progress import Progress
 from jaxagents.training.build import Stage
-from jaxagents.training.chunks import run_chunks
+from jaxagents.training.chunks import add_counts, mean_evaluation, run_chunks
 from jaxagents.types import Params
 
 
@@ -44,15 +44,16 @@ def train_seeds(
     grouped = len(seeds) > 1
     if params is not None and grouped:
         params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), params)
-    steps, ends = 0, {}
+    steps, counts, ends = 0, {}, {}
     for index, stage in enumerate(stages, start=first_stage):
         start = None if stage.start is None else ends.get(stage.start, params)
         state = stage.runner.init(seeds if grouped else seeds[0], index, start)
         for chunk in run_chunks(stage, state, events=("log", "evaluate")):
             state, row = chunk.state, {name: np.asarray(value) for name, value in chunk.metrics.items()}
-            steps += chunk.steps
+            steps, counts = steps + chunk.steps, add_counts(counts, row)
+            row |= {f"rollout/{unit}": count for unit, count in counts.items()}
             if "evaluate" in chunk.due:
-                row |= _evaluate(stage, stage.runner.params(state))
+                row |= mean_evaluation(stage, stage.runner.params(state), is_last=chunk.is_last)
             rows.append((steps, row))
             if progress is not None:
                 progress.update(steps, row)
@@ -70,10 +71,6 @@ def call_target(composed: Composed, seed: int) -> Curves:
         values = np.asarray(value, np.float64).reshape(-1).tolist()
         curves[name] = {"steps": list(range(len(values))), "values": values}
     return curves
-
-
-def _evaluate(stage: Stage, params: Params) -> dict[str, np.ndarray]:
-    return {f"eval/{name}": np.asarray(value).mean(axis=-1) for name, value in stage.evaluate(params).items()}
 
 
 def _curves(rows: Sequence[tuple[int, Mapping[str, np.ndarray]]], num_seeds: int) -> list[Curves]:

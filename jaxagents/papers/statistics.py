@@ -1,64 +1,13 @@
-"""Numbers of runs: what a metric means, and means over seeds."""
+"""Numbers of arms: means over seeds."""
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxagents.papers.metrics import measure, parse_metric
 from jaxagents.reporting.statistics import describe, interquartile_mean
-
-Curves = dict[str, dict[str, list]]  # metric -> {"steps": [points], "values": [points]}
-_REDUCTIONS: dict[str, Callable[[np.ndarray], float]] = {
-    "last": lambda values: values[-1],
-    "first": lambda values: values[0],
-    "mean": np.mean,
-    "std": np.std,
-    "min": np.min,
-    "max": np.max,
-}
-
-
-def parse_metric(metric: str) -> tuple[str, str]:
-    """Splits "std(train/entropy)" into `("std", "train/entropy")`; "success" means `("last", "success")`.
-
-    Raises:
-        ValueError: an unknown reduction.
-    """
-    match = re.fullmatch(r"(?:(\w+)\()?([^()]+?)\)?", metric)
-    reduction = (match.group(1) or "last") if match else None
-    if reduction not in _REDUCTIONS or metric.endswith(")") != ("(" in metric):
-        raise ValueError(f"`metric` must be a name, or one in {', '.join(_REDUCTIONS)}, got {metric!r}; try mean(x).")
-    return reduction, match.group(2)
-
-
-def find_metric(metric: str, names: Sequence[str]) -> str:
-    """Returns the logged name that a metric means: itself, or under `eval/`.
-
-    Raises:
-        ValueError: nothing of this name is logged; the names are offered.
-    """
-    _, name = parse_metric(metric)
-    for candidate in (name, f"eval/{name}"):
-        if candidate in names:
-            return candidate
-    raise ValueError(f"`metric` must be logged by the experiment, got {metric!r}; it logs {', '.join(sorted(names))}.")
-
-
-def measure(metric: str, curves: Curves) -> float:
-    """Reduces a curve to the number that a metric means: "success" is the last value of `eval/success`.
-
-    Args:
-        metric: `<name>` or `<reduction>(<name>)`; reductions over training are last, first, mean, std, min and max.
-        curves: of one seed.
-
-    Returns:
-        The number; values that are not finite (nothing was counted) do not count, NaN where there are no others.
-    """
-    values = np.asarray(curves[find_metric(metric, list(curves))]["values"], np.float64)
-    values = values[np.isfinite(values)]
-    return float(_REDUCTIONS[parse_metric(metric)[0]](values)) if values.size else float("nan")
 
 
 def values_of(results: Mapping[str, Any], arm: str, metric: str) -> dict[int, float]:
@@ -66,7 +15,7 @@ def values_of(results: Mapping[str, Any], arm: str, metric: str) -> dict[int, fl
     values = {}
     for seed, run in results["arms"].get(arm, {"runs": {}})["runs"].items():
         try:
-            value = measure(metric, run["curves"])
+            value = measure(metric, run["curves"]).value
         except ValueError:
             continue
         if math.isfinite(value):
@@ -76,7 +25,7 @@ def values_of(results: Mapping[str, Any], arm: str, metric: str) -> dict[int, fl
 
 def start_values(results: Mapping[str, Any], metric: str) -> dict[str, float]:
     """Returns a metric of what the arms start from, by digest."""
-    name = parse_metric(metric)[1].removeprefix("eval/")
+    name = parse_metric(metric).name.removeprefix("eval/")
     values = {digest: start["evaluation"].get(f"eval/{name}") for digest, start in results["starts"].items()}
     return {digest: value for digest, value in values.items() if value is not None}
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxagents.reporting.loggers import read_metrics
 from jaxagents.reporting.statistics import t_interval
+from jaxagents.types import COUNTERS
 
 CURVES_FILE = "curves.png"
 
@@ -84,7 +85,8 @@ def read_curves(rows: Sequence[dict[str, Any]]) -> dict[str, Curve]:
         seen = np.isfinite(values).any(axis=1)
         if seen.any():
             steps = np.array([row["step"] for row in present], np.float64)
-            curves[name] = _thin(Curve(steps=steps[seen], values=np.where(np.isfinite(values), values, np.nan)[seen]))
+            curve = Curve(steps=steps[seen], values=np.where(np.isfinite(values), values, np.nan)[seen])
+            curves[name] = thin(curve, _MAX_POINTS)
     return curves
 
 
@@ -95,10 +97,12 @@ def arrange_panels(names: Sequence[str]) -> list[list[str]]:
         names: metrics.
 
     Returns:
-        One list of metrics per panel; the curve drawn last, on top, is that of the evaluation.
+        One list of metrics per panel; the curve drawn last, on top, is that of the evaluation. Counters of experience,
+        which only grow, have none.
     """
     phases = list(_COLORS)
     panels = {}
+    names = [name for name in names if name.removeprefix("rollout/") not in COUNTERS]
     for name in sorted(names, key=lambda name: -phases.index(name.partition("/")[0])):
         panels.setdefault(name.partition("/")[2], []).append(name)
 
@@ -110,12 +114,13 @@ def arrange_panels(names: Sequence[str]) -> list[list[str]]:
     return [panels[short] for short in sorted(panels, key=rank)]
 
 
-def _thin(curve: Curve) -> Curve:
-    if len(curve.steps) <= _MAX_POINTS:
+def thin(curve: Curve, num_points: int) -> Curve:
+    """Averages a curve in windows, so that it has no more than so many points."""
+    if len(curve.steps) <= num_points:
         return curve
-    steps = [window.mean() for window in np.array_split(curve.steps, _MAX_POINTS)]
+    steps = [window.mean() for window in np.array_split(curve.steps, num_points)]
     values = []
-    for window in np.array_split(curve.values, _MAX_POINTS):
+    for window in np.array_split(curve.values, num_points):
         count = np.isfinite(window).sum(axis=0)
         values.append(np.where(count > 0, np.nansum(window, axis=0) / np.maximum(count, 1), np.nan))
     return Curve(steps=np.array(steps), values=np.stack(values))

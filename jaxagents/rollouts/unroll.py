@@ -16,6 +16,7 @@ from jaxagents.types import (
     Array,
     Carry,
     Collector,
+    Count,
     Environment,
     Mean,
     Metrics,
@@ -72,7 +73,7 @@ def make_rollout_collector(
 
     Returns:
         The collector. Metrics, over the episodes that ended: `episode_return`, `episode_length` and, where the world
-        tells, `success_rate` and those of `info["metrics"]`.
+        tells, `success_rate` and those of `info["metrics"]`; counts: `episodes` that ended and `env_steps`.
 
     Raises:
         ValueError: a size is not positive, the game has several players and is not `alternating` or `against`, or
@@ -130,7 +131,7 @@ def make_rollout_collector(
         final, (acted, carry, after) = jax.lax.scan(step, state, (draws, noise, policy_noise))
         transition = _make_transition(*acted, after)
         carry = jax.tree.map(lambda steps, last: jnp.concatenate([steps, last[None]]), carry, final.carry)
-        return final, Rollout(transition=transition, carry=carry), episode_metrics(after)
+        return final, Rollout(transition=transition, carry=carry), episode_metrics(after) | _count_experience(after)
 
     return Collector(init=init, collect=collect, steps_per_collect=num_envs * num_steps)
 
@@ -192,6 +193,12 @@ def draw_action_noise(policy: Policy, params: Params, state: RolloutState, key: 
     )
     template: Any = jax.tree.map(lambda leaf: jnp.zeros((num_steps, *leaf.shape[1:]), leaf.dtype), distribution)
     return jax.vmap(lambda index: template.noise(jax.random.fold_in(key, index)), out_axes=1)(state.index)
+
+
+def _count_experience(timestep: TimeStep) -> Metrics:
+    """Counts what was played, from time steps with leaves `[T, B, ...]`."""
+    ended = timestep.terminated | timestep.truncated
+    return {"episodes": Count(jnp.sum(ended, dtype=jnp.int32)), "env_steps": Count(jnp.int32(ended.size))}
 
 
 def episode_metrics(timestep: TimeStep) -> Metrics:

@@ -24,7 +24,7 @@ from jaxagents.training.config import (
 )
 from jaxagents.training.devices import Runner, axis_name_of, place, select_devices
 from jaxagents.training.fitting import require_fit, to_plain
-from jaxagents.training.program import make_program, over_seeds
+from jaxagents.training.program import Program, counted_units, make_program, over_seeds
 from jaxagents.types import Array, Environment, LanguagePolicy, Params, Policy
 
 
@@ -36,6 +36,7 @@ class Stage(NamedTuple):
         start: name of the earlier stage from whose end it starts; None: from random parameters.
         runner: the placed program.
         evaluate: compiled `(params) -> dict` of `[episodes]`, or `[seeds, episodes]`.
+        evaluate_last: the same at the end of the stage, of `evaluation.final_episodes`.
         evaluator: what makes such functions: `(environment, policy, *, num_episodes, greedy, level) ->
             ((params, key) -> dict of [episodes])`.
         policy: what acts.
@@ -50,6 +51,7 @@ class Stage(NamedTuple):
     start: str | None
     runner: Runner
     evaluate: Callable[[Params], dict[str, Array]]
+    evaluate_last: Callable[[Params], dict[str, Array]]
     evaluator: Callable[..., Callable[[Params, Array], dict[str, Array]]]
     policy: Policy | LanguagePolicy
     environment: Environment
@@ -252,24 +254,27 @@ def build_stage(
         devices=select_devices(devices.mode, devices.num_devices),
         read_params=agent.policy.init if is_pretrained else None,
     )
+    _require_counted(training, program)
     judged = environment if evaluation_environment is None else instantiate(evaluation_environment)
-    evaluate = evaluator(
-        judged,
-        agent.policy,
-        num_episodes=evaluation.num_episodes,
-        greedy=evaluation.greedy,
-        level=evaluation.level,
-    )
 
-    def evaluate_params(params: Params) -> dict[str, Array]:
-        key = jax.random.key(evaluation.seed)
-        return jax.vmap(evaluate, in_axes=(0, None))(params, key) if program.num_seeds else evaluate(params, key)
+    def make_evaluation(num_episodes: int) -> Callable[[Params], dict[str, Array]]:
+        play = evaluator(
+            judged, agent.policy, num_episodes=num_episodes, greedy=evaluation.greedy, level=evaluation.level
+        )
 
+        def evaluate(params: Params) -> dict[str, Array]:
+            key = jax.random.key(evaluation.seed)
+            return jax.vmap(play, in_axes=(0, None))(params, key) if program.num_seeds else play(params, key)
+
+        return jax.jit(evaluate, out_shardings=runner.replicated)
+
+    evaluate, final = make_evaluation(evaluation.num_episodes), evaluation.final_episodes
     return Stage(
         name=name,
         start=config["from"],
         runner=runner,
-        evaluate=jax.jit(evaluate_params, out_shardings=runner.replicated),
+        evaluate=evaluate,
+        evaluate_last=evaluate if final is None else make_evaluation(final),
         evaluator=evaluator,
         policy=agent.policy,
         environment=judged,
@@ -278,6 +283,19 @@ def build_stage(
         training=training,
         evaluation=evaluation,
     )
+
+
+def _require_counted(training: TrainingConfig, program: Program) -> None:
+    """Refuses a budget in a unit that the collector does not count."""
+    if not training.experience:
+        return
+    counted = counted_units(program)
+    for unit in training.experience:
+        if unit not in counted:
+            raise ValueError(
+                f"`training.total_{unit}` must be in a unit that the collector counts, got one that counts "
+                f"{', '.join(counted) or 'nothing'}; try training.total_steps."
+            )
 
 
 def _instantiate(group: str, config: Mapping[str, Any]) -> Any:

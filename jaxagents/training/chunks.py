@@ -7,10 +7,12 @@ import numpy as np
 
 from jaxagents.training.build import Stage
 from jaxagents.training.program import TrainState
-from jaxagents.types import Array
+from jaxagents.types import COUNTERS, Array, Params
 
 ROUNDS = "rollout/rounds"
 EVENTS = ("log", "evaluate", "checkpoint")
+
+Counts = Mapping[str, np.ndarray]  # unit of experience -> int64 `[]`, with seeds `[seeds]`
 
 
 class Chunk(NamedTuple):
@@ -21,8 +23,9 @@ class Chunk(NamedTuple):
         end: updates of the stage after it.
         steps: played in it, of one seed.
         state: after it.
-        metrics: means over its updates, still on the devices.
+        metrics: means and counts over its updates, still on the devices.
         due: which of the events come now; all of them after the last chunk.
+        is_last: whether the stage is over.
     """
 
     begin: int
@@ -31,33 +34,58 @@ class Chunk(NamedTuple):
     state: TrainState
     metrics: Mapping[str, Array]
     due: frozenset[str]
+    is_last: bool
 
 
 def run_chunks(
-    stage: Stage, state: TrainState, *, update: int = 0, played: int = 0, events: Sequence[str] = EVENTS
+    stage: Stage,
+    state: TrainState,
+    *,
+    update: int = 0,
+    played: int = 0,
+    counts: Counts | None = None,
+    events: Sequence[str] = EVENTS,
 ) -> Iterator[Chunk]:
-    """Runs a stage until its updates are done or its budget of steps is played.
+    """Runs a stage until its updates are done or one of its budgets is played.
 
     Args:
         stage: to run.
         state: where it stands; donated.
         update: updates that were done before.
         played: steps that were played in them.
+        counts: experience of them, see `add_counts`.
         events: a chunk ends where any of these is due.
 
     Yields:
-        One chunk after the other; without steps that were thrown away, the devices work on while the host reads.
+        One chunk after the other; without steps that were thrown away and budgets of experience, the devices work on
+        while the host reads.
     """
-    periods, budget = event_periods(stage), stage.num_updates * stage.steps_per_update
-    while update < stage.num_updates and played < budget:
+    periods, budget, counts = event_periods(stage), stage.num_updates * stage.steps_per_update, dict(counts or {})
+    totals = stage.training.experience
+    over = update >= stage.num_updates or played >= budget or _is_spent(totals, counts)
+    while not over:
         end = min(stage.num_updates, *((update // periods[name] + 1) * periods[name] for name in events))
-        state, metrics = stage.runner.run(state, end - update)
+        state, metrics = stage.runner.run(state, end - update, _left(stage, counts))
+        if totals:
+            end, counts = int(np.max(np.asarray(state.update))), add_counts(counts, metrics)
         steps = _count_steps(stage, end - update, metrics)
         played += steps
-        over = end == stage.num_updates or played >= budget
+        over = end == stage.num_updates or played >= budget or _is_spent(totals, counts)
         due = frozenset(name for name in events if over or end % periods[name] == 0)
-        yield Chunk(begin=update, end=end, steps=steps, state=state, metrics=metrics, due=due)
+        yield Chunk(begin=update, end=end, steps=steps, state=state, metrics=metrics, due=due, is_last=over)
         update = end
+
+
+def add_counts(counts: Counts, metrics: Mapping[str, Array]) -> dict[str, np.ndarray]:
+    """Returns counts of experience with those of a chunk added."""
+    chunk = {unit: metrics[f"rollout/{unit}"] for unit in COUNTERS if f"rollout/{unit}" in metrics}
+    return {**counts, **{unit: counts.get(unit, 0) + np.asarray(number, np.int64) for unit, number in chunk.items()}}
+
+
+def mean_evaluation(stage: Stage, params: Params, *, is_last: bool) -> dict[str, np.ndarray]:
+    """Evaluates a policy: means over the episodes as `eval/<name>`, `[]`, with seeds `[seeds]`."""
+    episodes = (stage.evaluate_last if is_last else stage.evaluate)(params)
+    return {f"eval/{name}": np.asarray(value).mean(axis=-1) for name, value in episodes.items()}
 
 
 def event_periods(stage: Stage) -> dict[str, int]:
@@ -65,6 +93,20 @@ def event_periods(stage: Stage) -> dict[str, int]:
     training, evaluation = stage.training, stage.evaluation
     wanted = (training.log_every_steps, evaluation.every_steps, training.checkpoint_every_steps)
     return {name: max(1, round(steps / stage.steps_per_update)) for name, steps in zip(EVENTS, wanted, strict=True)}
+
+
+def _is_spent(totals: Mapping[str, int], counts: Counts) -> bool:
+    """Returns whether every seed has reached one of the budgets."""
+    reached = [np.asarray(counts.get(unit, 0)) >= total for unit, total in totals.items()]
+    return bool(reached) and bool(np.all(np.any(np.stack(np.broadcast_arrays(*reached)), axis=0)))
+
+
+def _left(stage: Stage, counts: Counts) -> dict[str, np.ndarray]:
+    """Returns what is left of the budgets, int32 `[]`, with seeds `[seeds]`: as much as fits, one update needs less."""
+    shape = np.shape(stage.runner.abstract.update)
+    left = {unit: total - np.asarray(counts.get(unit, 0)) for unit, total in stage.training.experience.items()}
+    most = np.iinfo(np.int32).max
+    return {unit: np.broadcast_to(np.clip(value, 0, most), shape).astype(np.int32) for unit, value in left.items()}
 
 
 def _count_steps(stage: Stage, num_updates: int, metrics: Mapping[str, Array]) -> int:

@@ -10,28 +10,44 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from jaxagents.ops.checks import require_positive, require_seed
+from jaxagents.types import COUNTERS
 
 _Section = TypeVar("_Section")
 _NOT_HASHED = ("run_dir", "devices", "logging", "hydra")
 _LENGTHS = {  # What a run may change while it goes on, by section.
-    "training": ("total_steps", "log_every_steps", "checkpoint_every_steps", "keep_checkpoints", "target_return"),
+    "training": (
+        *("total_steps", "total_episodes", "total_turns", "total_tokens", "total_env_steps"),
+        *("log_every_steps", "checkpoint_every_steps", "keep_checkpoints", "target_return"),
+    ),
     "evaluation": ("every_steps",),
 }
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How long a run is and when it logs and saves; all periods are in environment steps of one seed."""
+    """How long a run is and when it logs and saves; `steps` are what the collector counts, of one seed."""
 
     total_steps: int
     log_every_steps: int
     checkpoint_every_steps: int
     keep_checkpoints: int = 3
     target_return: float | None = None
+    total_episodes: int | None = None
+    total_turns: int | None = None
+    total_tokens: int | None = None
+    total_env_steps: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("total_steps", "log_every_steps", "checkpoint_every_steps", "keep_checkpoints"):
             require_positive(f"training.{name}", getattr(self, name))
+        for unit, total in self.experience.items():
+            require_positive(f"training.total_{unit}", total)
+
+    @property
+    def experience(self) -> dict[str, int]:
+        """Returns the budgets of experience by unit, those that there are."""
+        totals = {unit: getattr(self, f"total_{unit}") for unit in COUNTERS}
+        return {unit: total for unit, total in totals.items() if total is not None}
 
 
 @dataclass(frozen=True)
@@ -43,9 +59,11 @@ class EvaluationConfig:
     seed: int = 1_000_003
     greedy: bool = True
     level: int | None = None
+    final_episodes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("every_steps", "num_episodes"):
+        optional = () if self.final_episodes is None else ("final_episodes",)
+        for name in ("every_steps", "num_episodes", *optional):
             require_positive(f"evaluation.{name}", getattr(self, name))
         require_seed("evaluation.seed", self.seed)
 

@@ -1,7 +1,8 @@
 """One program on one device, under pmap, or mapped over the shards of a mesh."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import jax
@@ -10,11 +11,11 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxagents.learners.slots import paths_read
-from jaxagents.training.program import REPLICATED, Program, TrainState, report, run_updates, stage_keys
+from jaxagents.training.program import AXIS_NAME, REPLICATED, Program, TrainState, report, run_updates, stage_keys
 from jaxagents.types import Array, Params, PyTree
 
-AXIS_NAME = "devices"
 Mode = Literal["jit", "pmap", "sharded"]
+_NO_LIMITS: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 class Runner(NamedTuple):
@@ -23,9 +24,9 @@ class Runner(NamedTuple):
     Attributes:
         init: `(seed, stage=0, start=None) -> state`; `start` is that of `Learner.init`; `seed` is a number, or one for
             every run, see `stage_keys`.
-        run: `(state, num_updates) -> (state, metrics)`: a chunk of updates as one compiled program, whatever their
-            number; donates the state and returns at once. A metric without a count in the chunk is NaN, and one that
-            was not finite is infinite.
+        run: `(state, num_updates, limits={}) -> (state, metrics)`: a chunk of updates as one compiled program,
+            whatever their number; donates the state and returns at once. With `limits` of experience it may do fewer,
+            see `run_updates`. A metric without a count in the chunk is NaN, and one that was not finite is infinite.
         params: `(state) -> params` that policies act with, on every device.
         to_global: `(state) -> state` with the shapes of one device, whatever the placement; what checkpoints hold.
         from_global: its inverse.
@@ -35,7 +36,7 @@ class Runner(NamedTuple):
     """
 
     init: Callable[..., PyTree]
-    run: Callable[[PyTree, int], tuple[PyTree, dict[str, Array]]]
+    run: Callable[..., tuple[PyTree, dict[str, Array]]]
     params: Callable[[PyTree], Params]
     to_global: Callable[[PyTree], TrainState]
     from_global: Callable[[TrainState], PyTree]
@@ -141,11 +142,14 @@ def place(
             start = _read(read_params, stage_keys(seed, stage, program.num_seeds))
         return initialise(np.asarray(seed, np.uint32), np.uint32(stage), start)
 
-    def chunk(state: TrainState, num_updates: Array) -> tuple[TrainState, dict[str, Array]]:
-        state, means = run_updates(program, state, num_updates)
-        if axis_name_of(mode) is not None:
-            means = jax.lax.psum(means, axis_name_of(mode))
-        return state, {name: report(mean) for name, mean in means.items()}
+    def chunk(
+        state: TrainState, num_updates: Array, limits: Mapping[str, Array]
+    ) -> tuple[TrainState, dict[str, Array]]:
+        axis_name = axis_name_of(mode)
+        state, merged = run_updates(program, state, num_updates, limits=limits, axis_name=axis_name)
+        if axis_name is not None:
+            merged = jax.lax.psum(merged, axis_name)
+        return state, {name: report(summary) for name, summary in merged.items()}
 
     if mode == "pmap":
         return _place_pmap(chunk, init, abstract, acting, axes, mesh)
@@ -153,14 +157,21 @@ def place(
         # Left to itself, the partitioner gathers sorted or shuffled rows, and every device then works on all of them.
         specs = jax.tree.map(_spec, axes)
         chunk = jax.shard_map(
-            chunk, mesh=mesh, in_specs=(specs, PartitionSpec()), out_specs=(specs, PartitionSpec()), check_vma=False
+            chunk,
+            mesh=mesh,
+            in_specs=(specs, PartitionSpec(), PartitionSpec()),
+            out_specs=(specs, PartitionSpec()),
+            check_vma=False,
         )
     compiled = jax.jit(
-        chunk, in_shardings=(shardings, replicated), out_shardings=(shardings, replicated), donate_argnums=0
+        chunk,
+        in_shardings=(shardings, replicated, replicated),
+        out_shardings=(shardings, replicated),
+        donate_argnums=0,
     )
     return Runner(
         init=init,
-        run=lambda state, num_updates: compiled(state, np.int32(num_updates)),
+        run=lambda state, num_updates, limits=_NO_LIMITS: compiled(state, np.int32(num_updates), dict(limits)),
         params=lambda state: state.learner.params,
         to_global=lambda state: state,
         from_global=lambda state: state,
@@ -186,10 +197,12 @@ def _place_pmap(
         lambda state: jax.tree.map(lambda leaf, axis: _split(leaf, axis, count), state, axes), out_shardings=stacked
     )
     merge = jax.jit(lambda state: jax.tree.map(_merge, state, axes), out_shardings=shardings)
-    mapped = jax.pmap(chunk, axis_name=AXIS_NAME, in_axes=(0, None), devices=devices, donate_argnums=0)
+    mapped = jax.pmap(chunk, axis_name=AXIS_NAME, in_axes=(0, None, None), devices=devices, donate_argnums=0)
 
-    def run(state: PyTree, num_updates: int) -> tuple[PyTree, dict[str, Array]]:
-        state, metrics = mapped(state, np.int32(num_updates))
+    def run(
+        state: PyTree, num_updates: int, limits: Mapping[str, np.ndarray] = _NO_LIMITS
+    ) -> tuple[PyTree, dict[str, Array]]:
+        state, metrics = mapped(state, np.int32(num_updates), dict(limits))
         return state, jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], metrics)
 
     return Runner(

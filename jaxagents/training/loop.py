@@ -19,14 +19,16 @@ from jaxagents.reporting.loggers import METRICS_FILE, Logger, open_logger
 from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
-from jaxagents.training.chunks import Chunk, run_chunks
+from jaxagents.training.chunks import Chunk, add_counts, mean_evaluation, run_chunks
 from jaxagents.training.transcripts import show_transcripts
 from jaxagents.types import LanguagePolicy, Params, PyTree, State
 
 RETURN = "eval/episode_return"
+_COUNTED = ("counts", "counts_before")
 KINDS = ("last", "best")
 _REMEMBERED = (
-    *("best", "evaluation", "reached_target", "steps", "steps_before", "updates_before", "diverged"),
+    *("score", "best", "evaluation", "reached_target", "steps", "steps_before", "updates_before", "diverged"),
+    *_COUNTED,
     "first_update_seconds",
 )
 
@@ -35,8 +37,10 @@ _REMEMBERED = (
 class _Run:
     """What the loop keeps in mind between chunks; what checkpoints save of it is their metadata.
 
-    `steps` are those that were played by what is logged, `steps_before` those of earlier stages; of one seed.
-    `diverged` says by the number of a seed which metric stopped being finite, and when.
+    `steps` are those that were played by what is logged, `steps_before` those of earlier stages; of one seed. `counts`
+    and `counts_before` are the experience of every seed, see `Collector`, so far and in earlier stages. `score` is the
+    return that was compared with the target. `diverged` says by the number of a seed which metric stopped being finite,
+    and when.
     """
 
     experiment: Experiment
@@ -44,12 +48,15 @@ class _Run:
     progress: Progress
     started: float
     first_update_seconds: float | None = None
+    score: float | None = None
     best: float | None = None
     evaluation: dict[str, Any] = field(default_factory=dict)
     reached_target: bool = False
     steps: int = 0
     steps_before: int = 0
     updates_before: int = 0
+    counts: dict[str, Any] = field(default_factory=dict)
+    counts_before: dict[str, Any] = field(default_factory=dict)
     diverged: dict[str, dict[str, Any]] = field(default_factory=dict)
     seconds_before: float = 0.0  # of earlier sessions
     trained: bool = False  # in this session
@@ -175,7 +182,7 @@ def _resume(run: _Run, stage: Stage, metadata: Mapping[str, Any]) -> int:
     for name in _REMEMBERED:
         setattr(run, name, metadata[name])
     run.seconds_before = metadata["seconds"]
-    run.reached_target = run.best is not None and _reaches(target, run.evaluation[RETURN])
+    run.reached_target = _reaches(target, run.score)
     run.progress.message(f"Resumed {stage.name} at update {update} of {stage.num_updates}.")
     if metadata["num_updates"] != stage.num_updates:
         planned = metadata["num_updates"]
@@ -183,20 +190,22 @@ def _resume(run: _Run, stage: Stage, metadata: Mapping[str, Any]) -> int:
     return update
 
 
-def _reaches(target: float | None, returns: Any) -> bool:
-    return target is not None and float(np.mean(returns)) >= target
+def _reaches(target: float | None, score: float | None) -> bool:
+    return target is not None and score is not None and score >= target
 
 
 def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restored: Restored | None) -> Params:
     """Runs a stage to its end, and returns the parameters of its policy."""
     stage, (last, best) = run.experiment.stages[index], folders[index]
     if restored is None:
-        run.best, run.reached_target, run.steps_before, update = None, False, run.steps, 0
+        run.score, run.best, run.reached_target, update = None, None, False, 0
+        run.steps_before, run.counts_before = run.steps, run.counts
         state = stage.runner.init(run.experiment.seed, index, _start_of(run, index, folders))
     else:
         update, state = _resume(run, stage, restored.metadata), stage.runner.from_global(restored.state)
     held, pending, clock = best.latest_metadata(), None, None
-    chunks = run_chunks(stage, state, update=update, played=run.steps - run.steps_before)
+    counts = {unit: np.asarray(count) - run.counts_before.get(unit, 0) for unit, count in run.counts.items()}
+    chunks = run_chunks(stage, state, update=update, played=run.steps - run.steps_before, counts=counts)
     for chunk in () if run.reached_target else chunks:
         state, update = chunk.state, chunk.end
         if not run.trained:
@@ -208,10 +217,10 @@ def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restor
         pending = chunk
         if {"evaluate", "checkpoint"} & chunk.due:
             clock, pending = _log(run, stage, chunk, clock), None
-            improved = "evaluate" in chunk.due and _evaluate(run, stage, update, stage.runner.params(state))
+            improved = "evaluate" in chunk.due and _evaluate(run, stage, chunk, stage.runner.params(state))
             # A run that was killed after the best checkpoint and before the last one comes by here again.
             improved = improved and (held is None or (held["update"], held["best"]) != (update, run.best))
-            finished = run.reached_target or _is_over(run, stage, update)
+            finished = run.reached_target or chunk.is_last
             save = "checkpoint" in chunk.due or run.reached_target
             if save or improved:
                 _save(run, stage, update, state, finished, last if save else None, best if improved else None)
@@ -221,16 +230,13 @@ def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restor
     return stage.runner.params(state)
 
 
-def _is_over(run: _Run, stage: Stage, update: int) -> bool:
-    budget = stage.num_updates * stage.steps_per_update
-    return update == stage.num_updates or run.steps - run.steps_before >= budget
-
-
 def _log(run: _Run, stage: Stage, chunk: Chunk, clock: float | None) -> float:
     """Logs a chunk that began at `clock`, None when it was compiled then, and returns when it was done."""
     values = {name: np.asarray(value) for name, value in chunk.metrics.items()}
     now = time.time()
     run.steps += chunk.steps
+    run.counts = add_counts(run.counts, values)
+    values |= {f"rollout/{unit}": count for unit, count in run.counts.items()}
     seconds = np.nan if clock is None else max(now - clock, 1e-9)
     values["time/steps_per_second"] = np.asarray(chunk.steps * max(run.experiment.num_seeds, 1) / seconds)
     _tell(run, chunk.end, values)
@@ -267,14 +273,16 @@ def _refuse(run: _Run, name: str, update: int) -> None:
     )
 
 
-def _evaluate(run: _Run, stage: Stage, update: int, params: Params) -> bool:
+def _evaluate(run: _Run, stage: Stage, chunk: Chunk, params: Params) -> bool:
     """Evaluates, logs, and returns whether the policy is the best of the stage so far."""
-    episodes = {name: np.asarray(value) for name, value in stage.evaluate(params).items()}
-    means = {f"eval/{name}": value.mean(axis=-1) for name, value in episodes.items()}
-    _tell(run, update, means)
-    run.evaluation = {name: value.tolist() for name, value in means.items()}
+    means = mean_evaluation(stage, params, is_last=chunk.is_last)
+    run.score = float(means[RETURN].mean())
+    run.reached_target = _reaches(stage.training.target_return, run.score)
+    if run.reached_target and not chunk.is_last and stage.evaluation.final_episodes is not None:
+        means = mean_evaluation(stage, params, is_last=True)
     score = float(means[RETURN].mean())
-    run.reached_target = _reaches(stage.training.target_return, score)
+    _tell(run, chunk.end, means)
+    run.evaluation = {name: value.tolist() for name, value in means.items()}
     improved = math.isfinite(score) and (run.best is None or score > run.best)
     run.best = score if improved else run.best
     return improved
@@ -300,6 +308,7 @@ def _save(
         "stage": stage.name,
         "finished": finished,
         **{name: getattr(run, name) for name in _REMEMBERED},
+        **{name: {unit: np.asarray(n).tolist() for unit, n in getattr(run, name).items()} for name in _COUNTED},
         "seconds": run.seconds,
         "config": run.experiment.config,
         "run_hash": run.experiment.run_digest,

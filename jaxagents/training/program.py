@@ -1,6 +1,6 @@
 """A collector and a learner as one step of training, and combinators over such programs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners.combinators import params_to_act, partition_of
-from jaxagents.types import REPLICATED, Array, Collector, Learner, Mean, Metrics, PyTree, State
+from jaxagents.types import COUNTERS, REPLICATED, Array, Collector, Count, Learner, Mean, Metrics, PyTree, State
+
+AXIS_NAME = "devices"  # of what is mapped over devices
 
 
 @struct.dataclass
@@ -136,11 +138,9 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
         )
         diverged = jnp.where(finite | (state.diverged >= 0), state.diverged, state.update)
         dead = Mean(total=jnp.float32(jnp.nan), count=jnp.float32(1.0))
-        metrics = {
-            name: jax.tree.map(partial(jnp.where, alive), _as_mean(value), dead) if name.startswith("train/") else value
-            for name, value in metrics.items()
-        }
-        return after.replace(learner=kept, diverged=diverged), metrics
+        learned = {name: _as_summary(value) for name, value in metrics.items() if name.startswith("train/")}
+        learned = {name: jax.tree.map(partial(jnp.where, alive), value, dead) for name, value in learned.items()}
+        return after.replace(learner=kept, diverged=diverged), {**metrics, **learned}
 
     def partition(state: TrainState) -> TrainState:
         return jax.tree.map(lambda axis: axis if axis == REPLICATED else axis + 1, program.partition(state))
@@ -176,36 +176,72 @@ def stage_keys(seed: int | Array, stage: int | Array, num_seeds: int = 0) -> Arr
     return jax.vmap(jax.random.fold_in, (0, None))(keys, stage) if seeds.ndim else jax.random.fold_in(keys, stage)
 
 
-def run_updates(program: Program, state: TrainState, num_updates: Array) -> tuple[TrainState, dict[str, Mean]]:
+def run_updates(
+    program: Program,
+    state: TrainState,
+    num_updates: Array,
+    *,
+    limits: Mapping[str, Array] | None = None,
+    axis_name: str | None = None,
+) -> tuple[TrainState, dict[str, Mean | Count]]:
     """Runs updates in one loop and merges their metrics.
 
     Args:
         program: what to run.
         state: where to start.
         num_updates: int32, may be traced: any number is the same compiled program.
+        limits: int32 by unit of experience, with seeds one each, what is left of budgets: the loop ends with the update
+            in which every seed has reached one of them.
+        axis_name: mapped device axis over which experience is counted.
 
     Returns:
-        The state after the updates, and the means of all metrics over them, merged exactly.
+        The state after the updates, and the means and counts of all metrics over them, merged exactly.
     """
 
-    def update(_: Array, loop: tuple[TrainState, dict[str, Mean]]) -> tuple[TrainState, dict[str, Mean]]:
-        state, means = loop
+    def update(loop: tuple[Array, TrainState, dict[str, Mean | Count]]):
+        number, state, merged = loop
         state, metrics = program.update(state)
-        metrics = {name: _as_mean(value) for name, value in metrics.items()}
-        return state, jax.tree.map(jnp.add, means, metrics)
+        merged = jax.tree.map(jnp.add, merged, {name: _as_summary(value) for name, value in metrics.items()})
+        return number + 1, state, merged
+
+    def update_within(loop: tuple[Array, ...]):
+        number, state, merged = update(loop[:-1])
+        counts = {unit: merged[f"rollout/{unit}"].total for unit in limits}
+        counts = counts if axis_name is None else jax.lax.psum(counts, axis_name)
+        reached = [counts[unit] >= limit for unit, limit in limits.items()]
+        return number, state, merged, jnp.all(jnp.any(jnp.stack(reached), axis=0))
 
     shapes = jax.eval_shape(lambda state: program.update(state)[1], state)
-    shapes = jax.eval_shape(lambda: {name: _as_mean(_zeros(value)) for name, value in shapes.items()})
-    return jax.lax.fori_loop(0, num_updates, update, (state, _zeros(shapes)))
+    shapes = jax.eval_shape(lambda: {name: _as_summary(_zeros(value)) for name, value in shapes.items()})
+    start = (jnp.int32(0), state, _zeros(shapes))
+    if not limits:
+        return jax.lax.while_loop(lambda loop: loop[0] < num_updates, update, start)[1:]
+    end = jax.lax.while_loop(lambda loop: (loop[0] < num_updates) & ~loop[-1], update_within, (*start, jnp.bool(False)))
+    return end[1:3]
 
 
-def report(mean: Mean) -> Array:
+def counted_units(program: Program) -> list[str]:
+    """Returns the units in which a program counts its experience, without computing anything."""
+
+    def update(state: TrainState) -> Metrics:  # A learner may reduce over the axis of devices: this one has one.
+        return jax.vmap(lambda state: program.update(state)[1], axis_name=AXIS_NAME)(
+            jax.tree.map(lambda leaf: leaf[None], state)
+        )
+
+    logged = jax.eval_shape(update, jax.eval_shape(program.init, jax.random.key(0)))
+    return [unit for unit in COUNTERS if f"rollout/{unit}" in logged]
+
+
+def report(summary: Mean | Count) -> Array:
     """Returns the value of a metric: NaN where nothing was counted, infinite where what was counted is not finite."""
-    return jnp.where(mean.count > 0, jnp.where(jnp.isfinite(mean.total), mean.value, jnp.inf), jnp.nan)
+    if isinstance(summary, Count):
+        return summary.total
+    finite = jnp.where(jnp.isfinite(summary.total), summary.value, jnp.inf)
+    return jnp.where(summary.count > 0, finite, jnp.nan)
 
 
-def _as_mean(value: Array | Mean) -> Mean:
-    if isinstance(value, Mean):
+def _as_summary(value: Array | Mean | Count) -> Mean | Count:
+    if isinstance(value, Mean | Count):
         return value
     return Mean(total=jnp.asarray(value, jnp.float32), count=jnp.ones(jnp.shape(value), jnp.float32))
 

@@ -38,10 +38,12 @@ from jaxagents.types.language import (
     TokenView,
 )
 from jaxagents.types.learning import (
+    COUNTERS,
     REPLICATED,
     ActorCritic,
     Agent,
     Collector,
+    Count,
     Learner,
     Mean,
     Metrics,
@@ -54,6 +56,7 @@ from jaxagents.types.learning import (
 )
 
 __all__ = [
+    "COUNTERS",
     "REPLICATED",
     "ActorCritic",
     "Agent",
@@ -62,6 +65,7 @@ __all__ = [
     "Carry",
     "Choice",
     "Collector",
+    "Count",
     "ChosenTasks",
     "Demonstrated",
     "Discrete",

@@ -87,7 +87,17 @@ class Mean:
         return jnp.where(self.count > 0, self.total / jnp.maximum(self.count, 1e-9), jnp.nan)
 
 
-Metrics = Mapping[str, Array | Mean]
+@struct.dataclass
+class Count:
+    """A number of things, int32, that is added up exactly over steps, devices and chunks."""
+
+    total: Array
+
+
+Metrics = Mapping[str, Array | Mean | Count]
+
+COUNTERS = ("episodes", "turns", "tokens", "env_steps")
+"""What experience is counted in, see `Collector`."""
 
 
 REPLICATED = -1
@@ -150,7 +160,9 @@ class Collector(NamedTuple):
     Attributes:
         init: `(key, params) -> state`; every leaf of the state has the environment axis first: devices split it.
         collect: `(state, params, key) -> (state, batch, metrics)`. What plays more than `steps_per_collect` has the
-            metric `rounds`: how many times as many it played, thrown away or not. They all count in the budget.
+            metric `rounds`: how many times as many it played, thrown away or not. They all count in the budget. So they
+            do in the `Count`s of experience among the metrics, named as in `COUNTERS`: episodes that ended, turns and
+            tokens of dialogues (whoever sampled them), steps of the world; runs log their sums since the beginning.
         steps_per_collect: what one call counts for: environment steps of rollouts, episodes of dialogues, sequences of
             data sets.
         divided_option: name of the option of which devices divide what it counts, for messages.

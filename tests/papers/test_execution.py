@@ -289,7 +289,7 @@ def test_starts_differ_with_what_determines_them(fast):
             r"`arms` must have the same budget in env_steps, got 128 env_steps of slow, 64 env_steps of fast",
         ),
         ({"budget": "episodes"}, r"must have the same budget in episodes, got 128 env_steps of slow"),
-        ({"metric": "sucess"}, r"`metric` must be logged by the experiment, got 'sucess'; it logs eval/episode_length"),
+        ({"metric": "sucess"}, r"`metric` must be logged by the experiment, got 'sucess'; try success; it logs eval/"),
         (
             {"start": "warm_start"},
             r"`start` must be the first stage of the arm slow, got 'warm_start'; .* first",

@@ -40,6 +40,7 @@ def test_panels_come_in_reading_order():
         "train/loss",
         "rollout/return",
         "rollout/length",
+        "rollout/env_steps",
         "eval/return",
     ]
     assert arrange_panels(names) == [

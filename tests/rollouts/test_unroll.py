@@ -172,7 +172,8 @@ def test_metrics_are_means_over_the_episodes_that_ended(two_rollouts):
             "episode_return": lengths * (lengths + 1) / 2,
             "success_rate": lengths == 2,
         }
-        assert set(reported) == set(expected)
+        assert set(reported) == {*expected, "episodes", "env_steps"}
+        assert (int(reported["episodes"].total), int(reported["env_steps"].total)) == (ended.sum(), T * B)
         for name, values in expected.items():
             assert float(reported[name].count) == ended.sum()
             np.testing.assert_allclose(reported[name].value, values.mean(), rtol=1e-6)
@@ -189,6 +190,8 @@ def test_rollouts_by_hand_follow_the_distribution():
     np.testing.assert_array_equal(transition.truncated[:, 0], [0, 0, 1, 0, 0, 1, 0])
     np.testing.assert_array_equal(transition.first[:, 0], [1, 0, 0, 1, 0, 0, 1])
     assert not transition.terminated.any()
+    counts = {name: int(metrics.pop(name).total) for name in ("episodes", "env_steps")}
+    assert counts == {"episodes": 2_000, "env_steps": 7_000}
     assert {name: (float(m.total), float(m.count)) for name, m in metrics.items()} == {
         "episode_return": (12_000.0, 2_000.0),
         "episode_length": (6_000.0, 2_000.0),

@@ -25,7 +25,10 @@ CONFIG = {"seed": 1, "training": dict(TRAINING), "learner": {"discount": 0.9, "s
 
 def test_sections_take_their_values_and_defaults():
     training = make_section(TrainingConfig, "training", TRAINING | {"target_return": 475.0})
-    assert dataclasses.asdict(training) == TRAINING | {"keep_checkpoints": 3, "target_return": 475.0}
+    given = {name: value for name, value in dataclasses.asdict(training).items() if value is not None}
+    assert given == TRAINING | {"keep_checkpoints": 3, "target_return": 475.0} and training.experience == {}
+    budgets = make_section(TrainingConfig, "training", TRAINING | {"total_tokens": 1e3, "total_turns": 5})
+    assert budgets.experience == {"turns": 5, "tokens": 1000}
     assert make_section(EvaluationConfig, "evaluation", {"every_steps": 5, "num_episodes": 2}).greedy
     assert make_section(DevicesConfig, "devices", {}) == DevicesConfig()
     assert not make_section(LoggingConfig, "logging", {"report": False}).report

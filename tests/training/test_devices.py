@@ -93,6 +93,15 @@ def test_any_number_of_updates_is_one_program():
     assert int(apart.update) == 3
 
 
+@pytest.mark.parametrize(("mode", "num_devices"), [("jit", 1), ("sharded", 2), ("pmap", 2)])
+def test_experience_is_counted_and_limited_over_all_devices(mode, num_devices):
+    runner = place(_program(mode), mode=mode, devices=select_devices(mode, num_devices))
+    # 16 environments x 8 steps per update: 300 steps are reached by the third.
+    state, metrics = runner.run(runner.init(7), 10, {"env_steps": np.int32(300)})
+    assert int(runner.to_global(state).update) == 3 and int(metrics["rollout/env_steps"]) == 384
+    assert metrics["rollout/episodes"].dtype == jnp.int32 and int(metrics["rollout/episodes"]) > 16
+
+
 def test_copies_of_several_processes_are_refused(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match="must be sharded with several processes, got pmap and 2 of them"):

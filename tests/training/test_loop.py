@@ -118,6 +118,55 @@ def test_the_target_return_stops_the_run(tmp_path, compose):
     assert run(compose("training.target_return=-100"), tmp_path)["steps"] == 128
 
 
+def test_experience_is_counted_over_logs_stages_and_resumes(tmp_path, monkeypatch, compose, rows_without_time):
+    stages = "stages=[{name: first, training: {total_steps: 128}}, {name: second, training: {total_episodes: 11}}]"
+    straight = run(compose(stages), tmp_path / "straight")
+    rows = [row for row in read_metrics(tmp_path / "straight") if "train/loss" in row]
+    assert [row["rollout/env_steps"] for row in rows] == [row["step"] for row in rows]
+    first, last = next(row for row in rows if row["update"] == 4), rows[-1]
+    # The second stage ends with the first update in which its own eleventh episode ends, before its 320 steps.
+    assert last["rollout/episodes"] - first["rollout/episodes"] >= 11 and straight["steps"] < 448
+    ended = [row["rollout/episodes"] - first["rollout/episodes"] for row in rows if row["update"] < last["update"]]
+    assert max(ended) < 11
+
+    class Stop(Exception):
+        pass
+
+    real = loop._log
+
+    def log(run, stage, chunk, clock):
+        if stage.name == "second" and chunk.end > 3:
+            raise Stop
+        return real(run, stage, chunk, clock)
+
+    monkeypatch.setattr(loop, "_log", log)
+    with pytest.raises(Stop):
+        run(compose(stages), tmp_path / "resumed")
+    monkeypatch.setattr(loop, "_log", real)
+    run(compose(stages), tmp_path / "resumed")
+    assert rows_without_time(tmp_path / "resumed") == rows_without_time(tmp_path / "straight")
+    assert run(compose(stages), tmp_path / "resumed")["steps"] == straight["steps"]  # Nothing is played again.
+
+
+def test_the_last_evaluation_may_have_more_episodes(tmp_path, monkeypatch, compose):
+    played = []
+    real = loop.mean_evaluation
+
+    def evaluate(stage, params, *, is_last):
+        results = (stage.evaluate_last if is_last else stage.evaluate)(params)
+        played.append(results["episode_return"].shape)
+        return real(stage, params, is_last=is_last)
+
+    monkeypatch.setattr(loop, "mean_evaluation", evaluate)
+    run(compose("evaluation.final_episodes=7"), tmp_path / "whole")
+    assert played == [(3,), (3,), (7,)]
+    played.clear()
+    stopped = run(compose("evaluation.final_episodes=7", "training.target_return=-100"), tmp_path / "stopped")
+    assert played == [(3,), (7,)] and stopped["steps"] == 128 and stopped["reached_target"]
+    final = [row for row in read_metrics(tmp_path / "stopped") if "eval/success" in row]
+    assert len(final) == 1 and stopped["evaluation"]["success"] == final[0]["eval/success"]
+
+
 def test_every_episode_that_is_played_counts_in_the_budget(tmp_path, rows_without_time, tiny):
     # No group is ever informative: every update plays all of its three rounds of 16 episodes, and throws them away.
     quiet = [override for override in tiny if override.startswith("logging")]
@@ -131,6 +180,11 @@ def test_every_episode_that_is_played_counts_in_the_budget(tmp_path, rows_withou
     result = run(config, tmp_path)
     trained = [(row["update"], row["step"]) for row in rows_without_time(tmp_path) if "rollout/rounds" in row]
     assert trained == [(1, 48), (2, 96)] and result["steps"] == 96
+    counted = [row for row in read_metrics(tmp_path) if "rollout/rounds" in row]
+    assert [row["rollout/episodes"] for row in counted] == [48, 96]
+    # A pull is one turn, and one step of the world; what is thrown away was sampled, too.
+    assert [row["rollout/turns"] for row in counted] == [row["rollout/env_steps"] for row in counted] == [48, 96]
+    assert counted[0]["rollout/tokens"] >= 48 and counted[1]["rollout/tokens"] > counted[0]["rollout/tokens"]
     assert run(config, tmp_path)["steps"] == 96
     assert len([row for row in rows_without_time(tmp_path) if "rollout/rounds" in row]) == 2
 

@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 from flax import struct
 
-from jaxagents.training.program import REPLICATED, make_program, over_seeds, report, run_updates, stage_keys
-from jaxagents.types import Array, Collector, Learner, Mean
+from jaxagents.training.program import (
+    REPLICATED,
+    counted_units,
+    make_program,
+    over_seeds,
+    report,
+    run_updates,
+    stage_keys,
+)
+from jaxagents.types import Array, Collector, Count, Learner, Mean
 
 KEY = jax.random.key(0)
 
@@ -23,6 +31,7 @@ def collect(state, params, key):
     calls = state["calls"] + 1
     count = calls[0].astype(jnp.float32)
     metrics = {"length": Mean(total=count * count, count=count - 1.0), "sum": jnp.sum(calls)}
+    metrics |= {"turns": Count(10 * calls[0]), "episodes": Count(jnp.int32(2))}
     return state | {"calls": calls}, {"ones": calls, "seen": params, "noise": jax.random.bits(key) >> 8}, metrics
 
 
@@ -89,7 +98,7 @@ def test_updates_collect_then_learn_and_name_their_metrics(three):
     # The batches sum to 2, 4 and 6.
     assert [float(state.learner.params) for state in states] == [10.0, 12.0, 16.0, 22.0]
     assert set(metrics[0]) == {
-        *("rollout/length", "rollout/sum"),
+        *("rollout/length", "rollout/sum", "rollout/turns", "rollout/episodes"),
         *("train/seen", "train/collect_noise", "train/learn_noise"),
     }
     assert [float(update_metrics["train/seen"]) for update_metrics in metrics] == [10.0, 12.0, 16.0]
@@ -124,7 +133,8 @@ def test_any_number_of_updates_is_the_same_program(start, three):
     assert (float(means["rollout/length"].total), float(means["rollout/length"].count)) == (9.0, 2.0)
     none, means = RUN(start, 0)
     jax.tree.map(np.testing.assert_array_equal, none.replace(key=()), start.replace(key=()))
-    assert all(np.isnan(mean.value) for mean in means.values())
+    assert all(np.isnan(report(mean)) for mean in means.values() if isinstance(mean, Mean))
+    assert int(report(means["rollout/turns"])) == 0
     assert RUN._cache_size() == 1
 
 
@@ -208,3 +218,31 @@ def test_devices_split_the_collector_and_what_the_learner_says(start):
 def test_refuses_no_seeds(num_seeds):
     with pytest.raises(ValueError, match=f"`num_seeds` must be at least 1, got {num_seeds}"):
         over_seeds(PROGRAM, num_seeds)
+
+
+def test_experience_is_counted_exactly_and_ends_a_run(start, three):
+    states, _ = three
+    assert counted_units(PROGRAM) == ["episodes", "turns"]
+    # Updates play 10, 20, 30, ... turns and 2 episodes each.
+    assert {name: int(report(RUN(start, 3)[1][name])) for name in ("rollout/turns", "rollout/episodes")} == {
+        "rollout/turns": 60,
+        "rollout/episodes": 6,
+    }
+
+    @jax.jit
+    def run_within(state, turns, episodes):
+        return run_updates(PROGRAM, state, 100, limits={"turns": turns, "episodes": episodes})
+
+    for turns, episodes, updates in ((29, 99, 2), (30, 99, 2), (31, 99, 3), (999, 4, 2), (999, 5, 3), (0, 99, 1)):
+        state, merged = run_within(start, turns, episodes)
+        assert (int(state.update), int(merged["rollout/episodes"].total)) == (updates, 2 * updates)
+    jax.tree.map(np.testing.assert_array_equal, run_within(start, 60, 99)[0].replace(key=()), states[3].replace(key=()))
+
+
+def test_seeds_side_by_side_go_on_until_each_has_its_experience():
+    together = over_seeds(PROGRAM, 2)
+    state = jax.jit(together.init)(KEY)
+    left = jnp.array([20, 60], jnp.int32)  # As after a start in which the first seed has played 40 turns more.
+    state, merged = jax.jit(lambda state: run_updates(together, state, 100, limits={"turns": left}))(state)
+    assert np.asarray(state.update).tolist() == [3, 3]
+    assert np.asarray(report(merged["rollout/turns"])).tolist() == [60, 60]

@@ -1,0 +1,208 @@
+"""What a metric of a paper means: which logged values it reads, and how they become one number.
+
+| metric | number |
+|---|---|
+| `x`, `last(x)`, `first(x)` | the last, the first value of x |
+| `mean(x)`, `std(x)`, `min(x)`, `max(x)` | over all of training |
+| `early(x)`, `late(x)`, `tail(x)` | mean over the first half, the second half, the last tenth |
+| `early(x, 0.1)`, `late(x, 0.2)` | mean over another share |
+| `x@turns=N` | x at N turns, on the line between its neighbours; also episodes, tokens, env_steps |
+| `until(x, v)`, `until(x, <=v, turns)` | steps, or turns, at the first point where x is at least (at most) v |
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxagents.types import COUNTERS
+
+Curves = dict[str, dict[str, list]]  # logged name -> {"steps": [points], "values": [points]}
+
+_REDUCTIONS: dict[str, Callable[[np.ndarray], float]] = {
+    "last": lambda values: values[-1],
+    "first": lambda values: values[0],
+    "mean": np.mean,
+    "std": np.std,
+    "min": np.min,
+    "max": np.max,
+}
+_SHARES = {"early": Fraction(1, 2), "late": Fraction(1, 2), "tail": Fraction(1, 10)}
+_KNOWN = (*_REDUCTIONS, *_SHARES, "until")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric, taken apart.
+
+    Attributes:
+        name: of the logged value.
+        reduction: word before the bracket; "at" of `x@turns=N`.
+        number: share of a window, threshold of `until`, budget of `at`.
+        unit: of the budget, one of `COUNTERS`; None: the steps of the run.
+        rising: whether `until` waits for values of at least the threshold, not at most.
+    """
+
+    name: str
+    reduction: str = "last"
+    number: Fraction | None = None
+    unit: str | None = None
+    rising: bool = True
+
+
+class Measured(NamedTuple):
+    """A number of one run, NaN where there is none, and then the reason."""
+
+    value: float
+    reason: str = ""
+
+
+def parse_metric(text: str) -> Metric:
+    """Takes a metric apart, see the table of this module.
+
+    Raises:
+        ValueError: it is no metric; says what it lacks, and offers the nearest names.
+    """
+    if called := re.fullmatch(r"\s*(\w+)\(([^()]*)\)\s*", text):
+        return _parse_call(text, called[1], [part.strip() for part in called[2].split(",")])
+    if at := re.fullmatch(r"\s*([^()@=,\s]+)@(\w+)=([^()@=,\s]+)\s*", text):
+        return Metric(name=at[1], reduction="at", number=_read_number(text, at[3]), unit=_read_unit(text, at[2]))
+    if not re.fullmatch(r"\s*[^()@=,\s]+\s*", text):
+        raise ValueError(
+            f"`metric` must be a name, <name>@<unit>=<number>, or one in {', '.join(_KNOWN)}, got {text!r}; "
+            "try late(success) or success@turns=1000."
+        )
+    return Metric(name=text.strip())
+
+
+def find_metric(metric: str, names: Sequence[str]) -> str:
+    """Returns the logged name that a metric reduces: itself, or under `eval/`.
+
+    Args:
+        metric: see the table of this module.
+        names: that are logged.
+
+    Raises:
+        ValueError: nothing of this name, or no counter of the unit, is logged; the nearest names are offered.
+    """
+    parsed = parse_metric(metric)
+    if parsed.unit is not None and f"rollout/{parsed.unit}" not in names:
+        counted = [unit for unit in COUNTERS if f"rollout/{unit}" in names]
+        raise ValueError(
+            f"`metric` must be in a unit that the experiment counts, got {metric!r}; it counts "
+            f"{', '.join(counted) or 'nothing'}."
+        )
+    for candidate in (parsed.name, f"eval/{parsed.name}"):
+        if candidate in names:
+            return candidate
+    near = difflib.get_close_matches(parsed.name, [name.removeprefix("eval/") for name in names])
+    offered = f"try {' or '.join(near)}; " if near else ""
+    raise ValueError(
+        f"`metric` must be logged by the experiment, got {metric!r}; {offered}it logs {', '.join(sorted(names))}."
+    )
+
+
+def measure(metric: str, curves: Curves) -> Measured:
+    """Reduces what one run logged to the number that a metric means.
+
+    Args:
+        metric: see the table of this module.
+        curves: of one run; values that are not finite (nothing was counted) do not count. The counters of experience,
+            `rollout/turns` and so on, are those since the start of the run.
+
+    Returns:
+        The number, NaN with the reason where the run has none: a threshold that was not reached is no number.
+
+    Raises:
+        ValueError: see `find_metric`.
+    """
+    parsed, name = parse_metric(metric), find_metric(metric, list(curves))
+    steps, values = (np.asarray(curves[name][key], np.float64) for key in ("steps", "values"))
+    finite = np.isfinite(values)
+    if parsed.reduction in _SHARES:
+        finite &= _window(steps, parsed.reduction, parsed.number)
+    if not finite.any():
+        return Measured(math.nan, f"{name} has no finite value{' there' if parsed.reduction in _SHARES else ''}")
+    if parsed.reduction in ("at", "until"):
+        axis = steps if parsed.unit is None else _experience(curves[f"rollout/{parsed.unit}"], steps)
+        reduce = _value_at if parsed.reduction == "at" else _reach
+        return reduce(parsed, axis[finite], values[finite])
+    return Measured(float(_REDUCTIONS.get(parsed.reduction, np.mean)(values[finite])))
+
+
+def _parse_call(text: str, reduction: str, arguments: list[str]) -> Metric:
+    if reduction not in _KNOWN:
+        near = difflib.get_close_matches(reduction, _KNOWN, n=2, cutoff=0.4)
+        raise ValueError(
+            f"`metric` must be a name, or one in {', '.join(_KNOWN)}, got {text!r}; try {' or '.join(near) or 'mean'}."
+        )
+    name, *rest = arguments
+    most = {"early": 1, "late": 1, "until": 2}.get(reduction, 0)
+    if not name or len(rest) > most or (reduction == "until" and not rest):
+        form = "until(x, v) or until(x, <=v, turns)" if reduction == "until" else f"{reduction}(x)"
+        raise ValueError(f"`metric` must have the arguments of {form}, got {text!r}.")
+    if reduction == "until":
+        rising, number = not rest[0].startswith("<="), rest[0].removeprefix("<=").removeprefix(">=")
+        unit = _read_unit(text, rest[1]) if len(rest) > 1 else None
+        return Metric(name=name, reduction=reduction, number=_read_number(text, number), unit=unit, rising=rising)
+    share = _read_number(text, rest[0]) if rest else _SHARES.get(reduction)
+    if share is not None and not 0 < share <= 1:
+        raise ValueError(f"`metric` must have a share between 0 and 1, got {text!r}; try {reduction}({name}, 0.1).")
+    return Metric(name=name, reduction=reduction, number=share)
+
+
+def _read_number(text: str, number: str) -> Fraction:
+    try:
+        return Fraction(number.strip())
+    except (ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"`metric` must have a number where {number!r} stands, got {text!r}; try 1000.") from error
+
+
+def _read_unit(text: str, unit: str) -> str:
+    if unit not in COUNTERS:
+        near = difflib.get_close_matches(unit, COUNTERS, n=1, cutoff=0.4) or COUNTERS
+        raise ValueError(f"`metric` must be in {', '.join(COUNTERS)}, got {text!r}; try {' or '.join(near)}.")
+    return unit
+
+
+def _window(steps: np.ndarray, reduction: str, share: Fraction) -> np.ndarray:
+    """Returns which points are in the first or the last share of the steps: one at least.
+
+    A value over training is a mean over the steps before it, so that a point in the middle is of the first half.
+    """
+    end = Fraction(steps[-1])
+    if reduction == "early":
+        inside = np.asarray([Fraction(step) <= share * end for step in steps])
+        inside[0] = True
+    else:
+        inside = np.asarray([Fraction(step) > (1 - share) * end for step in steps])
+        inside[-1] = True
+    return inside
+
+
+def _experience(counter: Mapping[str, list], steps: np.ndarray) -> np.ndarray:
+    """Returns what was counted by each of the steps, nothing at step 0."""
+    return np.interp(steps, [0.0, *counter["steps"]], [0.0, *counter["values"]])
+
+
+def _value_at(metric: Metric, axis: np.ndarray, values: np.ndarray) -> Measured:
+    budget, is_last = float(metric.number), np.append(np.diff(axis) > 0.0, True)
+    if budget > axis[-1]:
+        return Measured(math.nan, f"{metric.name} was last measured at {axis[-1]:.0f} {metric.unit}")
+    if budget < axis[0]:
+        return Measured(math.nan, f"{metric.name} was first measured at {axis[0]:.0f} {metric.unit}")
+    return Measured(float(np.interp(budget, axis[is_last], values[is_last])))
+
+
+def _reach(metric: Metric, axis: np.ndarray, values: np.ndarray) -> Measured:
+    threshold = float(metric.number)
+    reached = np.flatnonzero(values >= threshold if metric.rising else values <= threshold)
+    if reached.size:
+        return Measured(float(axis[reached[0]]))
+    unit = metric.unit or "steps"
+    return Measured(math.nan, f"{metric.name} did not reach {threshold:g} within {axis[-1]:.0f} {unit}")
