@@ -15,7 +15,19 @@ from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.scoring import score_episodes
-from jaxagents.learners.slots import Numbers, Slot, assign_credit, bind, fields_read, memory_of, numbers_of, remember
+from jaxagents.learners.slots import (
+    Number,
+    Numbers,
+    Slot,
+    arrays_of,
+    assign_credit,
+    bind,
+    fields_read,
+    memory_of,
+    numbers_due,
+    numbers_of,
+    remember,
+)
 from jaxagents.learners.token_batches import TokenBatch, importance_of, make_token_view
 from jaxagents.learners.token_losses import fields_of_losses, token_loss, zero_where_uncounted
 from jaxagents.losses.regularizer_units import make_of_advantage, of_loss
@@ -80,7 +92,7 @@ def make_policy_gradient(
     reference: bool = False,
     num_epochs: int = 1,
     num_minibatches: int = 1,
-    value_coefficient: float = 0.5,
+    value_coefficient: Number = 0.5,
     temperature: float | None = None,
     importance_cap: float | None = None,
     microbatch_tokens: int = 4096,
@@ -94,7 +106,7 @@ def make_policy_gradient(
     Minimises `sum_i weight_i (importance_i loss_i + unit sum_k regularizer_ki + value_coefficient (V_i - target_i)^2 /
     2)` over the sampled tokens i. Every slot is a function whose float keywords, when it is a `functools.partial`, are
     kept in the state as arrays: a changed number is the same program. Every slot may also be a `Remembering` of such a
-    function. Statistics of `types.EpisodeView` that no slot reads are not computed.
+    function, and every number a schedule (see `ops.schedules`). Statistics of `types.EpisodeView` that no slot reads are not computed.
 
     Args:
         model: policy, and value where it has a head.
@@ -119,7 +131,7 @@ def make_policy_gradient(
         microbatch_tokens: about how many tokens go through the model at once.
         differentiable: a gradient can be taken through an update, by the parameters and the numbers that it starts from
             (meta-learning).
-        num_updates: of the whole run, for slots that ask how far it is.
+        num_updates: of the whole run, for schedules and slots that ask how far it is.
         trainable: prefix pytree of bool of the parameters, see `descend`; None: everything learns.
         axis_name: mapped device axis to average gradients over.
 
@@ -137,6 +149,7 @@ def make_policy_gradient(
     slots["unit"] = of_loss if regularizer_units == "loss" else make_of_advantage()
     for kind, named in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
         slots |= {f"{kind}/{name}": slot for name, slot in (named or {}).items()}
+    hyperparameters = {"value_coefficient": value_coefficient}
     microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens, differentiable=differentiable)
     parts = _Parts(model, layout, microbatches, temperature, importance_cap, axis_name)
 
@@ -147,8 +160,8 @@ def make_policy_gradient(
             params=params,
             opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PolicyGradientState) else opt_state,
             reference=jax.tree.map(jnp.copy, params) if reference else None,
-            numbers=numbers_of(slots) | {"learner": {"value_coefficient": jnp.float32(value_coefficient)}},
-            memory=memory_of(slots, num_updates),
+            numbers=numbers_of(slots) | {"learner": arrays_of(hyperparameters)},
+            memory=memory_of(slots | hyperparameters, num_updates),
         )
 
     def update(state: PolicyGradientState, key: Array, episode: Episode) -> tuple[PolicyGradientState, Metrics]:
@@ -156,7 +169,7 @@ def make_policy_gradient(
         batch, noted = _prepare(parts, bound, state, episode)
         described = _describe(batch)
         unit, measured = bound["unit"](described["advantage_magnitude"], axis_name=axis_name)
-        coefficient = state.numbers["learner"]["value_coefficient"]
+        coefficient = numbers_due(hyperparameters, state.numbers["learner"], state.memory)["value_coefficient"]
         loss_of = partial(token_loss, model, layout, bound, coefficient, unit, temperature)
         gradient = partial(_gradient, parts, bound, loss_of, fields_of_losses(bound, batch.view))
 
@@ -179,7 +192,7 @@ def make_policy_gradient(
             carry, (metrics, summaries) = jax.lax.scan(minibatch_step, carry, indices)
             metrics = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics)
             summaries = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), summaries)
-        memory = remember(slots, state.memory, noted | measured | summaries, axis_name=axis_name)
+        memory = remember(slots | hyperparameters, state.memory, noted | measured | summaries, axis_name=axis_name)
         state = state.replace(params=carry[0], opt_state=carry[1], memory=memory)
         return state, zero_where_uncounted(metrics | described)
 

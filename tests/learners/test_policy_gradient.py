@@ -17,6 +17,7 @@ from jaxagents.ops import credit
 from jaxagents.ops.episodes import credited_tokens
 from jaxagents.ops.group_filters import informative_groups
 from jaxagents.ops.reward_shaping import invalid_action_penalty
+from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.contexts import Rows, score_tokens, to_rows
 from jaxagents.types import EpisodeView, Remembering
 
@@ -220,6 +221,23 @@ def test_a_changed_number_is_the_same_program(markov):
     numbers = state.numbers | {"loss": {"clip_epsilon": jnp.float32(0.4)}}
     update(state.replace(numbers=numbers), KEY, episode)
     assert len(traces) == count and set(state.numbers["loss"]) == {"clip_epsilon"}
+
+
+def test_coefficients_follow_their_schedules(markov):
+    """With a learning rate of zero, the term of a regulariser changes by its coefficient alone."""
+    policy, params, episode = markov
+    bonus = partial(entropy_bonus, coefficient=linear_schedule(start=2.0, end=0.0))
+    options = {"num_updates": 4, "value_coefficient": linear_schedule(start=1.0, end=0.0)}
+    learner = learner_of(policy, optax.sgd(0.0), regularizers={"bonus": bonus}, **options)
+    state, update = learner.init(KEY, params), jax.jit(learner.update)
+    terms = []
+    for _ in range(3):
+        state, metrics = update(state, KEY, episode)
+        terms.append(float(metrics["bonus"]))
+    assert terms[0] < 0.0
+    np.testing.assert_allclose(terms, [terms[0], 0.75 * terms[0], 0.5 * terms[0]], rtol=1e-5)
+    assert set(state.memory) == {"regularizer/bonus.coefficient", "value_coefficient"}
+    assert all(float(memory.update) == 3.0 for memory in state.memory.values())
 
 
 def remembered_turns(memory, view, *, coefficient):

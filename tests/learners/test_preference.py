@@ -14,6 +14,7 @@ from jaxagents.language.demonstrations import make_demonstrated_collector
 from jaxagents.learners.preference import make_agent, make_preference
 from jaxagents.losses.preference import dpo, kto, simpo
 from jaxagents.ops.pairs import best_against_worst, success_against_failure
+from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.training.program import make_program
 from jaxagents.types import Collector, Learner, Remembering
@@ -224,6 +225,21 @@ def test_slots_remember_what_all_devices_saw(played):
     mapped = jax.vmap(spread.update, in_axes=(None, None, 0), axis_name="devices")
     both, _ = jax.jit(mapped)(state, KEY, split)
     assert {name: memory.tolist() for name, memory in both.memory.items()} == {"loss": [2.0] * 2, "pairs": [6.0] * 2}
+
+
+def test_the_coefficient_of_a_preference_follows_its_schedule(played):
+    policy, params, other, batch = played
+    schedule = linear_schedule(start=0.5, end=0.0)
+    learner = make_preference(policy.model, optax.sgd(RATE), loss=partial(dpo, coefficient=schedule), num_updates=2)
+    state, update = learner.init(KEY, params).replace(reference=other), jax.jit(learner.update)
+    plain = make_preference(policy.model, optax.sgd(RATE), loss=partial(dpo, coefficient=0.5))
+    begun, changed = plain.init(KEY, params).replace(reference=other), jax.jit(plain.update)
+    for coefficient in (0.5, 0.25):
+        after, metrics = update(state, KEY, batch)
+        expected, told = changed(begun.replace(numbers={"loss": {"coefficient": jnp.float32(coefficient)}}), KEY, batch)
+        np.testing.assert_allclose(metrics["loss"], told["loss"], rtol=1e-5)
+        jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, atol=1e-6), after.params, expected.params)
+        state = state.replace(memory=after.memory)
 
 
 def test_what_acts_or_is_renewed_must_be_there(sums, speak):

@@ -186,16 +186,15 @@ def test_moments_and_buffers_are_not_read_to_act(copy, run_dir):
 
 
 def test_what_acts_is_small_beside_a_replay_buffer():
-    """Epsilon of DQN follows from its numbers and from the updates so far."""
     config = resolve(compose(CONFIGS, "world=cartpole", "algorithm=dqn", "quick=true"))
-    acting = build(config).stages[0].runner.acting
-    others = {name for name in acting if "['kernel']" not in name and "['bias']" not in name}
-    inner = ".learner.inner"
-    assert others == {
-        f"{inner}.num_updates",
-        *(f"{inner}.hyperparameters['epsilon_{name}']" for name in ("start", "end", "decay_updates")),
-    }
-    assert all(name.startswith(f"{inner}.network") for name in acting - others)
+    runner = build(config).stages[0].runner
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(runner.abstract)}
+    networks = {name for name in runner.acting if "network" in name}
+    assert networks and networks < runner.acting < set(leaves)
+    # Epsilon follows from what the state knows of the schedule and of the updates so far.
+    assert all(leaves[name].size == 1 for name in runner.acting - networks)
+    assert not any(part in name for name in runner.acting for part in ("target", "opt_state", "buffer"))
+    assert 100 * sum(leaves[name].size for name in runner.acting) < sum(leaf.size for leaf in leaves.values())
 
 
 def test_a_run_without_checkpoints_is_refused(copy):
