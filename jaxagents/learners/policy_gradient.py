@@ -106,7 +106,8 @@ def make_policy_gradient(
     Minimises `sum_i weight_i (importance_i loss_i + unit sum_k regularizer_ki + value_coefficient (V_i - target_i)^2 /
     2)` over the sampled tokens i. Every slot is a function whose float keywords, when it is a `functools.partial`, are
     kept in the state as arrays: a changed number is the same program. Every slot may also be a `Remembering` of such a
-    function, and every number a schedule (see `ops.schedules`). Statistics of `types.EpisodeView` that no slot reads are not computed.
+    function, and every number a schedule (see `ops.schedules`). Statistics of `types.EpisodeView` that no slot reads
+    are not computed.
 
     Args:
         model: policy, and value where it has a head.
