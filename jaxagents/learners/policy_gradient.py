@@ -106,8 +106,7 @@ def make_policy_gradient(
     Minimises `sum_i weight_i (importance_i loss_i + unit sum_k regularizer_ki + value_coefficient (V_i - target_i)^2 /
     2)` over the sampled tokens i. Every slot is a function whose float keywords, when it is a `functools.partial`, are
     kept in the state as arrays: a changed number is the same program. Every slot may also be a `Remembering` of such a
-    function, and every number a schedule (see `ops.schedules`). Statistics of `types.EpisodeView` that no slot reads
-    are not computed.
+    function, and every number a schedule (see `ops.schedules`). Statistics that no slot reads are not computed.
 
     Args:
         model: policy, and value where it has a head.
@@ -130,8 +129,7 @@ def make_policy_gradient(
         temperature: that of the rollout, at which the policy is scored, too; None scores it at 1.
         importance_cap: multiplies losses by `min(exp(behavior_log_prob - sampling_log_prob), cap)`; None does not.
         microbatch_tokens: about how many tokens go through the model at once.
-        differentiable: a gradient can be taken through an update, by the parameters and the numbers that it starts from
-            (meta-learning).
+        differentiable: lets gradients flow through an update from what it starts from (meta-learning).
         num_updates: of the whole run, for schedules and slots that ask how far it is.
         trainable: prefix pytree of bool of the parameters, see `descend`; None: everything learns.
         axis_name: mapped device axis to average gradients over.
@@ -147,7 +145,7 @@ def make_policy_gradient(
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
     _check_units(regularizer_units, temperature, importance_cap)
     slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter or keep_all}
-    slots["unit"] = of_loss if regularizer_units == "loss" else make_of_advantage()
+    slots |= {"unit": of_loss if regularizer_units == "loss" else make_of_advantage()}
     for kind, named in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
         slots |= {f"{kind}/{name}": slot for name, slot in (named or {}).items()}
     hyperparameters = {"value_coefficient": value_coefficient}
