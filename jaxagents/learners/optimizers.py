@@ -271,7 +271,7 @@ def _with_arrays(transform: Any) -> optax.GradientTransformation:
 def _flags(params: Params, trainable: Trainable) -> PyTree | None:
     if trainable is None:
         return None
-    flags = trainable(params) if callable(trainable) else trainable
+    flags = _to_dict(trainable(params) if callable(trainable) else trainable)
     try:
         jax.tree.map(lambda flag, _: bool(flag), flags, params)
     except (ValueError, TypeError) as error:
@@ -280,6 +280,11 @@ def _flags(params: Params, trainable: Trainable) -> PyTree | None:
             f"{jax.tree.structure(params)}."
         ) from error
     return flags
+
+
+def _to_dict(tree: PyTree) -> PyTree:
+    """Returns mappings of any kind, such as those of configs, as dicts, which are pytrees."""
+    return {key: _to_dict(value) for key, value in tree.items()} if isinstance(tree, Mapping) else tree
 
 
 def _without_frozen(tree: PyTree, flags: PyTree | None) -> PyTree:

@@ -9,7 +9,7 @@ from omegaconf.errors import InterpolationKeyError
 from jaxagents.types import Environment
 
 _LANGUAGE_POLICY = "jaxagents.language.policy.make_language_policy"
-_SLOTS = ("advantage", "loss", "aggregation")  # That algorithms of language models choose.
+_SLOTS = ("advantage", "loss", "aggregation", "preference")  # That algorithms of language models choose.
 
 
 def to_plain(config: DictConfig) -> dict[str, Any]:
