@@ -1,115 +1,55 @@
-"""The page of all papers: `experiments/results/README.md`, from the JSON files beside it."""
+"""The page of all papers: `experiments/results/README.md`, from the files of runs beside it."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from jaxagents.papers.arms import compose_arms
-from jaxagents.papers.spec import load_paper
-from jaxagents.papers.store import read_results, select_arms, stale_arms
-from jaxagents.papers.verdicts import conclude
+from jaxagents.papers.execution import read_paper_runs
+from jaxagents.papers.judge import judge
+from jaxagents.papers.library import load_paper, paper_files
+from jaxagents.papers.study import Paper
 from jaxagents.reporting.loggers import write_atomically
-from jaxagents.reporting.tables import describe_finding, describe_interval
+from jaxagents.reporting.tables import describe_interval
 
 REPORT_FILE = "README.md"
 _HEAD = """# Papers, reproduced small
 
-Written by `python experiments/report.py` from the JSON files beside it; do not edit. A number is the mean over seeds
-with its 95 % Student interval. Differences are taken seed by seed; their interval decides, by the rule of
-`jaxagents/papers/verdicts.py`, on expectations that were written down before the runs. Stale
-numbers were measured with earlier settings: they are shown, but not compared with new ones, and say no verdict.
+Written by `python experiments/report.py` from the files of runs beside it; do not edit. A paper's headline is one or
+two expectations that were written down before its runs, and decides the verdict; secondary ones are counted. What is
+measured is a mean over seeds with its 95 % Student interval; differences are taken seed by seed. The rule is that of
+`jaxagents/papers/judge.py`.
 
-| paper | verdict | metric | arms | minutes |
-|---|---|---|---|---|
+| paper | verdict | headline | secondary | seeds | minutes |
+|---|---|---|---|---|---|
 """
 
 
-def write_paper_report(folder: str | Path, config_folder: str | Path) -> Path:
-    """Writes the page of all results in a folder.
+def write_paper_report(results: str | Path, config_folder: str | Path) -> Path:
+    """Writes the table of all papers.
 
     Args:
-        folder: holds `<id>.json` files of `experiments/reproduce.py`, and the pictures beside them.
-        config_folder: holds the papers as they are now.
+        results: folder of results.
+        config_folder: `configs`.
 
     Returns:
         Path of the page.
 
     Raises:
-        ValueError: `folder` is missing, or a file in it is damaged or was cut off before its verdict.
+        ValueError: there is no such folder.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise ValueError(f"`results_folder` must be a folder of results, got {folder}; run reproduce.py first.")
-    papers = {path.stem: read_conclusion(path, config_folder) for path in sorted(folder.glob("*.json"))}
-    sections = [_section(name, results, folder) for name, results in papers.items()]
-    lines = [_line(name, results) for name, results in papers.items()]
-    path = folder / REPORT_FILE
-    write_atomically(path, _HEAD + "".join(lines) + "".join(sections))
+    results = Path(results)
+    if not results.is_dir():
+        raise ValueError(f"`results_folder` must be a folder of results, got {results}; run reproduce.py first.")
+    papers = [load_paper(config_folder, paper_id) for paper_id in paper_files(config_folder)]
+    path = results / REPORT_FILE
+    write_atomically(path, _HEAD + "".join(_line(paper, results, config_folder) for paper in papers))
     return path
 
 
-def read_conclusion(path: str | Path, config_folder: str | Path) -> dict[str, Any]:
-    """Reads results and concludes from those of today's settings; stale ones are told apart and get no verdict.
-
-    Args:
-        path: file of `experiments/reproduce.py`.
-        config_folder: holds the paper as it is now.
-
-    Returns:
-        See `conclude`.
-
-    Raises:
-        ValueError: the file is damaged, or was cut off before its verdict.
-    """
-    results = read_results(path)
-    if "verdict" not in results:
-        raise ValueError(f"`{path}` must be finished, got no verdict; run reproduce.py again.")
-    paper = load_paper(Path(config_folder) / "paper", results["paper"])
-    composed = compose_arms(paper, Path(config_folder), **results.get("settings", {}))
-    return conclude(paper, select_arms(results, {name: arm.digest for name, arm in composed.items()}))
-
-
-def _line(name: str, results: Mapping[str, Any]) -> str:
-    metric = results["metrics"][0]
-    arms = [f"{arm} {describe_interval(means.get(metric))}" for arm, means in _summaries(results)]
-    return _row(f"[{name}](#{name})", results["verdict"], metric, "; ".join(arms), f"{results['minutes']:.1f}")
-
-
-def _section(name: str, results: Mapping[str, Any], folder: Path) -> str:
-    metrics = [metric for metric in results["metrics"] if any(metric in arm for _, arm in _summaries(results))]
-    lines = [
-        f"\n## {name}\n\n*{results['title']}*\n\n",
-        f"The paper: {results['claim']}\n\n**{results['verdict'].capitalize()}.**\n\n",
-        *[f"- {f['verdict']}: {f['expectation']}; {describe_finding(f)}\n" for f in results["findings"]],
-        "\n",
-        _row("arm", "seeds", *metrics, "minutes"),
-        _row(*["---"] * (len(metrics) + 3)),
-        *[_arm(arm, means, results, metrics) for arm, means in _summaries(results)],
+def _line(paper: Paper, results: Path, config_folder: str | Path) -> str:
+    verdict = judge(paper, read_paper_runs(paper, config_folder, results))
+    headline = [
+        f"{finding.expectation.describe()}: "
+        + (finding.outcome if finding.measured is None else describe_interval(finding.measured._asdict()))
+        for finding in verdict.headline
     ]
-    for metric, values in results["start"].items():
-        if values:
-            lines.append(f"\nBefore training, {metric}: {', '.join(f'{value:.3g}' for value in values.values())}.\n")
-    if results["notes"]:
-        lines.append(f"\n{results['notes'].strip()}\n")
-    if (folder / f"{name}.png").exists():
-        lines.append(f"\n![{name}]({name}.png)\n")
-        if results["stale"] and not results["summary"]:
-            lines.append("\nThe picture is of the earlier settings, too.\n")
-    made = results.get("versions", {})
-    lines.append(f"\nMade on {made.get('device', '?')}, commit {made.get('commit', '?')[:10]}.\n")
-    return "".join(lines)
-
-
-def _summaries(results: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Returns means by arm: those of today's settings, then stale ones."""
-    return [*results["summary"].items(), *results["stale"].items()]
-
-
-def _arm(arm: str, means: Mapping[str, Any], results: Mapping[str, Any], metrics: list[str]) -> str:
-    runs = {**results["arms"], **stale_arms(results)}[arm]["runs"].values()
-    cells = [describe_interval(means.get(metric)) for metric in metrics]
-    return _row(arm, str(len(runs)), *cells, f"{sum(run['minutes'] for run in runs):.1f}")
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"
+    cells = (paper.id, verdict.describe(), "; ".join(headline), verdict.count_secondary(), str(len(paper.seeds)))
+    return f"| {' | '.join((*cells, f'{verdict.minutes:.1f}'))} |\n"

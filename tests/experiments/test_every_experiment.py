@@ -26,7 +26,7 @@ PAIRS = {
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
     "breakout": ("ppo", *VALUES),
     "cartpole": ("ppo", *VALUES),
-    **dict.fromkeys(("pendulum", "reacher"), ("ppo", "sac")),
+    **dict.fromkeys(("pendulum", "reacher"), ("ddpg", "ppo", "sac", "td3")),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
     "smax_3m": ("ppo",),  # A policy with memory that has no Q-function.
     "tmaze": ("dqn", "ppo", "r2d2"),
