@@ -50,6 +50,12 @@ def _falling(start):
     return f"{{_target_: jaxagents.ops.schedules.linear_schedule, start: {start}, end: 0.0}}"
 
 
+_ENTROPY = (
+    "+learner.regularizers.entropy={_target_: jaxagents.losses.regularizers.entropy_bonus, _partial_: true, "
+    f"coefficient: {_falling(0.01)}}}"
+)
+
+
 def _huber(delta):
     return f"{{_target_: jaxagents.losses.value.huber_loss, _partial_: true, delta: {delta}}}"
 
@@ -157,6 +163,7 @@ def test_losses_are_chosen_on_the_command_line_and_their_numbers_are_arrays(choi
         (["world=cartpole", "algorithm=ppo", f"learner.loss={_surrogate(_falling(0.3))}"], "loss.clip_epsilon"),
         (["world=pendulum", "algorithm=sac", f"learner.target_entropy={_falling(-2.0)}"], "target_entropy"),
         (["world=cartpole", "algorithm=rainbow"], "importance_exponent"),
+        (["world=bandit", "algorithm=grpo", "stages=[]", _ENTROPY], "regularizer/entropy.coefficient"),
     ],
 )
 def test_schedules_are_chosen_on_the_command_line(choices, name):
