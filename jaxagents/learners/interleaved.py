@@ -105,7 +105,7 @@ def make_interleaved(
 
     def imitate(inner: State, key: Array, demonstrations: Episode) -> State:
         def step(state: PolicyGradientState) -> PolicyGradientState:
-            shown = supervised.init(key, state.params).replace(opt_state=state.opt_state)
+            shown = supervised.init(key, state.params).replace(params=state.params, opt_state=state.opt_state)
             shown, _ = supervised.update(shown, key, _share_of_device(demonstrations, axis_name))
             return state.replace(params=shown.params, opt_state=shown.opt_state)
 
