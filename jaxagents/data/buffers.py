@@ -26,8 +26,8 @@ class Buffer(NamedTuple):
         init: `(transition, num_envs) -> state`; `transition` is one step without leading axes, as arrays or as
             `ShapeDtypeStruct`s, `num_envs` the rows of every later `add`, over all devices.
         add: `(state, transition [T, B, ...]) -> state`; continues the rows of the last call.
-        sample: `(state, key) -> (transition [n, batch, ...], weight [batch], indices)`; `weight` corrects the loss for
-            the way of sampling; `indices` are for `set_priorities` only.
+        sample: `(state, key) -> (transition [n, batch, ...], weight [batch], indices)`; `weight` corrects the loss
+            fully for the way of sampling, a power of it partly; `indices` are for `set_priorities` only.
         set_priorities: `(state, indices, priority [batch]) -> state`; a negative priority leaves the old one.
         can_sample: `(state) -> bool []`.
     """
@@ -112,11 +112,11 @@ def make_prioritized_buffer(
     min_size: int = 1,
     num_shards: int = 1,
     priority_exponent: float = 0.6,
-    importance_exponent: float = 0.4,
 ) -> Buffer:
     """Makes a buffer that draws sequence `i` with probability `P_i = p_i^alpha / sum_j p_j^alpha`.
 
-    New sequences get the largest value `p^alpha` so far. Weights are `P_i^-beta`, divided by the largest of the batch.
+    New sequences get the largest value `p^alpha` so far. Weights are `1 / P_i`, divided by the largest of the batch;
+    who samples raises them to the exponent beta.
 
     Args:
         capacity: transitions to keep, over all environments.
@@ -125,7 +125,6 @@ def make_prioritized_buffer(
         min_size: transitions before the first sample.
         num_shards: equal parts, a multiple of the number of devices.
         priority_exponent: alpha in `[0, 1]`; 0 is uniform. Paper: 0.6.
-        importance_exponent: beta in `[0, 1]`; 1 corrects fully. Paper: from 0.4 to 1.
 
     Returns:
         The buffer.
@@ -136,12 +135,11 @@ def make_prioritized_buffer(
     References:
         Schaul et al. (2016), algorithm 1.
 
-    Deviation: beta is constant over training; probabilities and the largest weight are those of a shard.
+    Deviation: probabilities and the largest weight are those of a shard.
     """
     _check_sizes(capacity, batch_size, sequence_length, min_size, num_shards)
-    for name, value in (("priority_exponent", priority_exponent), ("importance_exponent", importance_exponent)):
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1], got {value}; try 0.5.")
+    if not 0.0 <= priority_exponent <= 1.0:
+        raise ValueError(f"`priority_exponent` must be in [0, 1], got {priority_exponent}; try 0.5.")
     uniform = make_uniform_buffer(
         capacity=capacity,
         batch_size=batch_size,
@@ -167,7 +165,7 @@ def make_prioritized_buffer(
         indices = jax.vmap(draw)(state.priorities, _fold_in(key, state.shard))
         # In an empty buffer all values are zero.
         values = jnp.maximum(jax.vmap(get_leaves)(state.priorities, indices), jnp.finfo(jnp.float32).tiny)
-        weight = (jnp.min(values, axis=1, keepdims=True) / values) ** importance_exponent
+        weight = jnp.min(values, axis=1, keepdims=True) / values
         return _read(state, indices, sequence_length), weight.reshape(-1), indices
 
     def set_priorities(state: BufferState, indices: Array, priority: Array) -> BufferState:

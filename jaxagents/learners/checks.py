@@ -1,5 +1,8 @@
 """Refusals of numbers that are out of their range."""
 
+from jaxagents.ops.schedules import ScheduleState
+from jaxagents.types import Remembering
+
 
 def check_counts(**counts: int | None) -> None:
     """Refuses counts below 1; None is not looked at."""
@@ -8,15 +11,25 @@ def check_counts(**counts: int | None) -> None:
             raise ValueError(f"`{name}` must be at least 1, got {count}.")
 
 
-def check_fractions(**fractions: float) -> None:
-    """Refuses numbers outside of [0, 1]."""
-    for name, fraction in fractions.items():
-        if not 0.0 <= fraction <= 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1], got {fraction}.")
+def check_fractions(**fractions: float | Remembering) -> None:
+    """Refuses numbers outside of [0, 1], and schedules that begin or end outside."""
+    for name, number in fractions.items():
+        for fraction in _values(number):
+            if not 0.0 <= fraction <= 1.0:
+                raise ValueError(f"`{name}` must be in [0, 1], got {fraction}.")
 
 
-def check_positive(**numbers: float | None) -> None:
-    """Refuses numbers that are not above 0; None is not looked at."""
+def check_positive(**numbers: float | Remembering | None) -> None:
+    """Refuses numbers that are not above 0, and schedules that begin or end there; None is not looked at."""
     for name, number in numbers.items():
-        if number is not None and number <= 0.0:
-            raise ValueError(f"`{name}` must be positive, got {number}.")
+        for value in _values(number):
+            if value is not None and value <= 0.0:
+                raise ValueError(f"`{name}` must be positive, got {value}.")
+
+
+def _values(number: float | Remembering | None) -> list[float | None]:
+    """Returns the number itself; of a schedule, the first and the last one."""
+    if not isinstance(number, Remembering):
+        return [number]
+    memory = number.init(1)
+    return [float(memory.start), float(memory.end)] if isinstance(memory, ScheduleState) else []

@@ -1,6 +1,6 @@
-"""Deep Q-networks with double, dueling, multi-step and prioritised variants, of one agent or of independent ones."""
+"""Deep Q-networks: double, dueling, multi-step, distributional, recurrent; of one agent or of independent ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,86 +10,114 @@ import optax
 from flax import struct
 
 from jaxagents.learners.agents import living_weights, mean_over_living, per_agent, require_agents
-from jaxagents.learners.checks import check_fractions, check_positive
+from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
-from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
-from jaxagents.learners.slots import Numbers, Slot, numbers_of, with_numbers
-from jaxagents.losses.q import double_q_target, q_target, select_action
-from jaxagents.losses.value import huber_loss
-from jaxagents.ops.returns import n_step_transition
+from jaxagents.learners.q_values import values_of_sample
+from jaxagents.learners.replay import make_replay_agent
+from jaxagents.learners.slots import (
+    Number,
+    Numbers,
+    Slot,
+    arrays_of,
+    bind,
+    memory_of,
+    numbers_due,
+    numbers_of,
+    remember,
+)
+from jaxagents.losses.q import double_q_target, q_loss, q_target
+from jaxagents.ops.schedules import linear_schedule
+from jaxagents.ops.value_distributions import Values, expected_values, select_action
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
-from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, Sample, Transition
+from jaxagents.policies.teams import separate_parameters
+from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree, QView, Sample
 from jaxagents.values.q_function import QFunction
-from jaxagents.values.teams import separate_parameters
+
+EPSILON = linear_schedule(start=1.0, end=0.05, num_updates=10_000)
+"""The usual share of random actions."""
 
 
 @struct.dataclass
 class DQNState:
-    """Networks, optimiser state, and hyper-parameters as arrays (a changed number is the same program)."""
+    """Networks, optimiser state, hyper-parameters as arrays (a changed number is the same program), and memories.
+
+    Attributes:
+        network: parameters of the online network.
+        target_network: those of the target network.
+        opt_state: of the optimiser.
+        num_updates: int32, updates done.
+        epsilon: float32, share of random actions that is due.
+        hyperparameters: float32 arrays.
+        slots: floats of the slots, by slot.
+        memory: of numbers and slots that remember something.
+    """
 
     network: Params
     target_network: Params
     opt_state: optax.OptState
     num_updates: Array
+    epsilon: Array
     hyperparameters: dict[str, Array]
     slots: dict[str, Numbers]
+    memory: dict[str, PyTree]
 
     @property
     def params(self) -> Params:
         """Returns the parameters of `policies.epsilon_greedy`, with the epsilon that is due."""
-        start, end = self.hyperparameters["epsilon_start"], self.hyperparameters["epsilon_end"]
-        fraction = jnp.minimum(self.num_updates / self.hyperparameters["epsilon_decay_updates"], 1.0)
-        return {"network": self.network, "epsilon": start + fraction * (end - start)}
+        return {"network": self.network, "epsilon": self.epsilon}
 
 
 def make_dqn(
     q_function: QFunction,
     optimizer: optax.GradientTransformation,
     *,
-    discount: float = 0.99,
+    discount: Number = 0.99,
+    num_steps: int | None = None,
+    burn_in: int = 0,
     double: bool = True,
-    huber_delta: float = 1.0,
-    target_update_period: int = 1,
-    target_update_rate: float = 0.005,
-    epsilon_start: float = 1.0,
-    epsilon_end: float = 0.05,
-    epsilon_decay_updates: int = 10_000,
+    huber_delta: Number = 1.0,
+    target_update_period: Number = 1,
+    target_update_rate: Number = 0.005,
+    epsilon: Number = EPSILON,
+    priority_max_share: Number = 0.9,
     loss: Slot | None = None,
     target: Slot | None = None,
-    objective: Callable[..., tuple[Array, tuple[dict[str, Array], Array]]] | None = None,
+    objective: Callable[..., tuple[Array, tuple[dict[str, Array], Array, dict[str, PyTree]]]] | None = None,
+    num_updates: int = 1,
     trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes DQN over `Sample` batches; the length of their sequences is the `n` of the n-step targets.
+    """Makes DQN over `Sample` batches.
 
-    Minimises `mean(weight * huber(return + discount^n Q_target(s_n, argmax_a Q(s_n, a)) - Q(s_0, a_0)))`. Every
-    `target_update_period` updates, `Q_target` moves to `Q` by the share `target_update_rate`: a period of thousands and
-    a rate of 1 are the copies of DQN, a period of 1 and a small rate are Polyak averaging.
+    Minimises `mean(weight * loss(Q(s_t, a_t), return_t + discount^n Q_target(s_t+n, argmax_a Q(s_t+n, a))))`; sequences
+    of `burn_in + n + k` steps have `k + 1` to learn from. Every `target_update_period` updates, `Q_target` moves to `Q`
+    by the share `target_update_rate`: thousands and 1 are the copies of DQN, 1 and a small rate Polyak averaging. Every
+    number may be a schedule (see `ops.schedules`), and every slot a `Remembering`.
 
     Args:
-        q_function: of a discrete space.
+        q_function: its distribution, memory and noise give C51, QR-DQN, IQN, R2D2 and noisy nets.
         optimizer: an optax transformation, clipping and schedule included.
         discount: gamma in [0, 1], per step.
+        num_steps: n; null takes all steps of a sequence after the burn-in.
+        burn_in: first steps of a sequence that only warm the memory up, from the carry that was stored.
         double: True selects the next action by the online network, False by the target network.
         huber_delta: where the loss turns linear, in units of the value. Paper: 1.
         target_update_period: in updates.
         target_update_rate: in (0, 1].
-        epsilon_start: share of random actions before the first update.
-        epsilon_end: share after `epsilon_decay_updates`.
-        epsilon_decay_updates: updates over which the share falls linearly.
-        loss: `(value, target) -> per element`; null takes `huber_loss`. Floats of a partial are kept in the state as
-            arrays.
-        target: `(reward, discount, next_q, next_q_selector, *, next_action_mask) -> target`, of the target network and
-            of the online network; null takes that of `double`.
-        objective: another loss of the same parameters, `(network, target_network, sample, *, discount, loss, double) ->
-            (loss, (metrics, priority [B]))`; null takes the one above.
+        epsilon: share of random actions.
+        priority_max_share: eta, of the largest error of a sequence in its priority, beside the mean. R2D2: 0.9.
+        loss: `(values of the actions, targets) -> per element`; null takes that of `losses.q.q_loss`.
+        target: `(view: QView) -> targets`; null takes that of `double`.
+        objective: in place of the above, `(network, target_network, sample, *, discount, loss, double) -> (loss,
+            (metrics, priority [B], summaries))`.
+        num_updates: of the whole run, for schedules and slots that ask how far it is.
         trainable: prefix pytree of bool of the network's parameters, see `descend`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The learner; wrap it in `with_replay`. `metrics["priority"]` is `|error|`, float32 `[B]`.
-        `transition.extras["next_action_mask"]` (bool `[n, B, A]`), where present, restricts the maximum;
+        The learner; wrap it in `with_replay`. `metrics["priority"]` is of `|error|`, or of the loss of distributions,
+        float32 `[B]`. `transition.extras["next_action_mask"]` (bool `[n, B, A]`), where present, restricts the maximum;
         `transition.extras["perspective"]` multiplies the discount, as in PPO. With an agent axis (rewards `[n, B, N]`)
         it is independent Q-learning: the mean over agents, of the living where `extras["agent_mask"]` says who is.
 
@@ -101,23 +129,22 @@ def make_dqn(
 
     Deviation: multi-step targets have no off-policy correction, as in Hessel et al. (2018), equation 1.
     """
-    fractions = {"discount": discount, "epsilon_start": epsilon_start, "epsilon_end": epsilon_end}
-    positive = {"huber_delta": huber_delta, "epsilon_decay_updates": epsilon_decay_updates}
-    positive |= {"target_update_period": target_update_period, "target_update_rate": target_update_rate}
-    check_fractions(**fractions, target_update_rate=target_update_rate)
-    check_positive(**positive)
+    fractions = {"discount": discount, "priority_max_share": priority_max_share, "epsilon": epsilon}
+    positive = {"huber_delta": huber_delta, "target_update_period": target_update_period}
+    positive |= {"target_update_rate": target_update_rate}
+    _check_numbers(num_steps, burn_in, fractions | {"target_update_rate": target_update_rate}, positive)
     hyperparameters = fractions | positive
     slots = {"loss": loss, "target": target or (double_q_target if double else q_target)}
+    values_of = partial(values_of_sample, q_function, num_steps=num_steps, burn_in=burn_in, axis_name=axis_name)
 
-    def evaluate(network: Params, state: DQNState, batch: Sample) -> tuple[Array, tuple[dict[str, Array], Array]]:
-        numbers = state.hyperparameters
-        terms = {"loss": partial(huber_loss, delta=numbers["huber_delta"])} | with_numbers(slots, state.slots)
-        arguments = {"discount": numbers["discount"], "loss": terms["loss"]}
+    def evaluate(network: Params, state: DQNState, batch: Sample, key: Array, numbers: Numbers) -> tuple[Array, Any]:
+        terms = bind({"loss": partial(q_loss, delta=numbers["huber_delta"])}, {})
+        terms |= bind(slots, state.slots, state.memory)
         if objective is not None:
-            return objective(network, state.target_network, batch, double=double, **arguments)
-        return _loss(
-            q_function, network, state.target_network, batch, target=terms["target"], axis_name=axis_name, **arguments
-        )
+            options = {"discount": numbers["discount"], "loss": terms["loss"], "double": double}
+            return objective(network, state.target_network, batch, **options)
+        options = {"burn_in": burn_in, "numbers": numbers, "terms": terms, "axis_name": axis_name}
+        return _loss(values_of, network, state.target_network, batch, key, **options)
 
     def init(key: Array, start: DQNState | Params | None = None) -> DQNState:
         network = q_function.init(key) if start is None else params_of(start)["network"]
@@ -125,34 +152,39 @@ def make_dqn(
         target_network, opt_state = jax.tree.map(jnp.copy, network), init_optimizer(optimizer, network, trainable)
         if isinstance(start, DQNState):
             target_network, opt_state = start.target_network, carry_over(opt_state, start.opt_state)
+        numbers, memory = arrays_of(hyperparameters), memory_of(hyperparameters | slots, num_updates)
         return DQNState(
             network=network,
             target_network=target_network,
             opt_state=opt_state,
             num_updates=jnp.zeros((), jnp.int32),
-            hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
+            epsilon=jnp.copy(numbers_due(hyperparameters, numbers, memory)["epsilon"]),
+            hyperparameters=numbers,
             slots=numbers_of(slots),
+            memory=memory,
         )
 
     def update(state: DQNState, key: Array, batch: Sample) -> tuple[DQNState, Metrics]:
-        del key
         require_agents(batch.transition)
-        grads, (metrics, priority) = jax.grad(evaluate, has_aux=True)(state.network, state, batch)
+        numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
+        grads, (metrics, priority, noted) = jax.grad(evaluate, has_aux=True)(state.network, state, batch, key, numbers)
         if axis_name is not None:
             metrics = jax.lax.pmean(metrics, axis_name)
         network, opt_state, gradient_norm = descend(
             grads, state.network, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        num_updates = state.num_updates + 1
-        due = num_updates % state.hyperparameters["target_update_period"].astype(jnp.int32) == 0
-        rate = jnp.where(due, state.hyperparameters["target_update_rate"], 0.0)
+        due = (state.num_updates + 1) % numbers["target_update_period"].astype(jnp.int32) == 0
+        rate = jnp.where(due, numbers["target_update_rate"], 0.0)
+        memory = remember(hyperparameters | slots, state.memory, noted, axis_name=axis_name)
         new_state = state.replace(
             network=network,
             target_network=optax.incremental_update(network, state.target_network, rate),
             opt_state=opt_state,
-            num_updates=num_updates,
+            num_updates=state.num_updates + 1,
+            epsilon=jnp.copy(numbers_due(hyperparameters, state.hyperparameters, memory)["epsilon"]),
+            memory=memory,
         )
-        metrics = metrics | {"gradient_norm": gradient_norm, "epsilon": state.params["epsilon"]}
+        metrics = metrics | {"gradient_norm": gradient_norm, "epsilon": numbers["epsilon"]}
         return new_state, metrics | {"priority": priority}
 
     return Learner(init=init, update=update)
@@ -165,6 +197,7 @@ def make_agent(
     optimizer: Callable[..., optax.GradientTransformation],
     buffer: Any,
     updates_per_rollout: int = 1,
+    importance_exponent: Number = 0.4,
     normalize_observations: bool = False,
     share_parameters: bool = True,
     axis_name: str | None = None,
@@ -178,6 +211,7 @@ def make_agent(
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
         buffer: `data.buffers.Buffer`.
         updates_per_rollout: see `with_replay`.
+        importance_exponent: see `with_replay`.
         normalize_observations: standardises observations by running statistics of the samples.
         share_parameters: False gives every agent of a team parameters of its own.
         axis_name: see `make_dqn`.
@@ -191,66 +225,59 @@ def make_agent(
     """
     q_function = value(environment.observation_space, environment.action_space)
     if not share_parameters:
-        q_function = separate_parameters(q_function, environment.num_agents, environment.observation_space)
+        q_function = separate_parameters(q_function, environment.num_agents)
     make = partial(make_dqn, q_function, axis_name=axis_name, **options)
     make(optax.identity())  # Refuses settings before anything is compiled.
     return make_replay_agent(
         make_epsilon_greedy(q_function),
-        lambda num_updates: make(optimizer(num_updates * updates_per_rollout)),
+        lambda num_updates: make(
+            optimizer(num_updates * updates_per_rollout), num_updates=num_updates * updates_per_rollout
+        ),
         buffer,
         environment.observation_space,
         updates_per_rollout=updates_per_rollout,
+        importance_exponent=importance_exponent,
         normalize_observations=normalize_observations,
         axis_name=axis_name,
     )
 
 
-def discount_per_step(transition: Transition, discount: Array) -> Array:
-    """Returns the discount of every step, `[n, B]`, negative where the opponent values the successor."""
-    return jnp.broadcast_to(discount * transition.extras.get("perspective", 1.0), transition.terminated.shape)
+def _check_numbers(
+    num_steps: int | None, burn_in: int, fractions: Mapping[str, Number], positive: Mapping[str, Number]
+) -> None:
+    check_counts(num_steps=num_steps)
+    if burn_in < 0:
+        raise ValueError(f"`burn_in` must not be negative, got {burn_in}; try 0.")
+    check_fractions(**fractions)
+    check_positive(**positive)
 
 
 def _loss(
-    q_function: QFunction,
+    values_of: Callable[..., tuple[Values, QView]],
     network: Params,
     target_network: Params,
     batch: Sample,
+    key: Array,
     *,
-    discount: Array,
-    loss: Callable[..., Array],
-    target: Callable[..., Array],
+    burn_in: int,
+    numbers: Numbers,
+    terms: Mapping[str, Callable[..., tuple[Array, dict[str, PyTree]]]],
     axis_name: str | None,
-) -> tuple[Array, tuple[dict[str, Array], Array]]:
-    transition = batch.transition
-    reward = transition.reward
-    reward, bootstrap_discount, index = n_step_transition(
-        reward,
-        per_agent(transition.terminated, reward),
-        per_agent(transition.truncated, reward),
-        discount=per_agent(discount_per_step(transition, discount), reward),
-    )
-    # Agents share the ends of their episodes.
-    index = index if index.ndim == 1 else index[:, 0]
-    q = q_function.apply(network, first_step(transition.observation))
-    action = first_step(transition.action)
-    next_observation = gather_step(transition.next_observation, index)
-    next_action_mask = gather_step(transition.extras.get("next_action_mask"), index)
-    targets = jax.lax.stop_gradient(
-        target(
-            reward,
-            bootstrap_discount,
-            q_function.apply(target_network, next_observation),
-            q_function.apply(network, next_observation),
-            next_action_mask=next_action_mask,
-        )
-    )
-    chosen = select_action(q, action)
-    losses, error = loss(chosen, targets), targets - chosen
-    agent_mask = first_step(transition.extras.get("agent_mask"))
-    weight = per_agent(batch.weight, error)
+) -> tuple[Array, tuple[dict[str, Array], Array, dict[str, PyTree]]]:
+    values, view = values_of(network, target_network, batch, key, discount=numbers["discount"])
+    targets, noted = terms["target"](view)
+    targets, chosen = jax.lax.stop_gradient(targets), select_action(values, view.action)
+    losses, noted_of_loss = terms["loss"](chosen, targets)
+    # Of distributions, how far they are from their targets is what is minimised.
+    error = jnp.abs(targets - chosen) if isinstance(chosen, jax.Array) else losses
+    agent_mask = batch.transition.extras.get("agent_mask")
+    agent_mask = None if agent_mask is None else agent_mask[burn_in : burn_in + error.shape[0]]
+    weight = per_agent(batch.weight[None], error)
     if agent_mask is not None:
         weight = weight * living_weights(agent_mask, axis_name=axis_name)
     total = jnp.mean(weight * losses)
-    metrics = {"loss": total, "absolute_error": jnp.mean(jnp.abs(error)), "q": jnp.mean(q)}
-    priority = jnp.abs(error)
-    return total, (metrics, priority if priority.ndim == 1 else mean_over_living(priority, agent_mask))
+    metrics = {"loss": total, "absolute_error": jnp.mean(error), "q": jnp.mean(expected_values(values))}
+    priority = error if error.ndim == 2 else mean_over_living(error, agent_mask)
+    share = numbers["priority_max_share"]
+    priority = share * jnp.max(priority, axis=0) + (1.0 - share) * jnp.mean(priority, axis=0)
+    return total, (metrics, priority, noted | noted_of_loss)

@@ -67,6 +67,23 @@ def descend(
     return learned, opt_state, optax.global_norm(grads)
 
 
+def parts_of(trainable: Trainable, parts: Mapping[str, Params]) -> dict[str, PyTree | None]:
+    """Splits what learns of several trees of parameters, each of which has an optimiser of its own.
+
+    Args:
+        trainable: of `parts`, see `descend`.
+        parts: parameters by name.
+
+    Returns:
+        `trainable` of every part.
+
+    Raises:
+        ValueError: `trainable` is no prefix of the parts.
+    """
+    flags = _flags(parts, trainable)
+    return {name: flags[name] if isinstance(flags, Mapping) else flags for name in parts}
+
+
 def matching(params: Params, *, pattern: str) -> PyTree:
     """Says which parameters have a path that a regular expression finds, as `actor/head/params/Dense_0/kernel`.
 

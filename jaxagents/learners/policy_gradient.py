@@ -19,7 +19,7 @@ from jaxagents.learners.slots import Numbers, Slot, assign_credit, bind, fields_
 from jaxagents.learners.token_batches import TokenBatch, importance_of, make_token_view
 from jaxagents.learners.token_losses import fields_of_losses, token_loss, zero_where_uncounted
 from jaxagents.ops.group_filters import keep_all
-from jaxagents.ops.minibatches import block_size, shuffled_minibatches
+from jaxagents.ops.minibatches import minibatches_of_device
 from jaxagents.ops.sequences import mean_log_ratio
 from jaxagents.policies.contexts import is_folded
 from jaxagents.types import (
@@ -169,7 +169,8 @@ def make_policy_gradient(
         if num_epochs * num_minibatches == 1:
             carry, (metrics, summaries) = minibatch_step(carry, None)
         else:
-            indices = _shuffle(key, episode, num_epochs, num_minibatches, axis_name)
+            counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
+            indices = minibatches_of_device(key, 1, episode.success.shape[0], **counts, axis_name=axis_name)
             carry, (metrics, summaries) = jax.lax.scan(minibatch_step, carry, indices)
             metrics = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics)
             summaries = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), summaries)
@@ -286,15 +287,6 @@ def _describe(batch: TokenBatch) -> dict[str, Mean]:
 def _shapes_of_statistics(episode: Episode, *, value: bool) -> TokenStatistics:
     floats = jax.ShapeDtypeStruct(episode.tokens.shape, jnp.float32)
     return TokenStatistics(log_prob=floats, entropy=floats, value=floats if value else None)
-
-
-def _shuffle(key: Array, episode: Episode, num_epochs: int, num_minibatches: int, axis_name: str | None) -> Array:
-    num_episodes = episode.success.shape[0]
-    block = block_size(1, num_episodes, num_minibatches)
-    first_block = jax.lax.axis_index(axis_name) * (num_episodes // block) if axis_name else 0
-    return shuffled_minibatches(
-        key, num_episodes, block, num_epochs=num_epochs, num_minibatches=num_minibatches, first_block=first_block
-    )
 
 
 def _warn_of_tempering(collector: Collector | None, temperature: float | None, importance_cap: float | None) -> None:

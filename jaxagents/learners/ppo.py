@@ -13,12 +13,23 @@ from jaxagents.learners import normalization as learner_normalization
 from jaxagents.learners.agents import living_weights, per_agent, require_agents
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
-from jaxagents.learners.slots import Numbers, Slot, numbers_of, with_numbers
+from jaxagents.learners.epochs import descend_in_minibatches, sequence_length_of, to_sequences
+from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
+from jaxagents.learners.slots import (
+    Number,
+    Numbers,
+    Slot,
+    arrays_of,
+    bind,
+    memory_of,
+    numbers_due,
+    numbers_of,
+    remember,
+)
 from jaxagents.losses.policy_gradient import approximate_kl, clip_fraction, clipped_surrogate
 from jaxagents.losses.value import clipped_value_loss, squared_loss
 from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
-from jaxagents.ops.minibatches import block_size, shuffled_minibatches
+from jaxagents.ops.minibatches import minibatches_of_device
 from jaxagents.policies import normalization as policy_normalization
 from jaxagents.policies.actor_critic import as_policy
 from jaxagents.policies.inputs import input_of, input_of_successor
@@ -40,12 +51,13 @@ from jaxagents.types import (
 
 @struct.dataclass
 class PPOState:
-    """Parameters, optimiser state, and hyper-parameters as arrays (a changed number is the same program)."""
+    """Parameters, optimiser state, hyper-parameters as arrays (a changed number is the same program), and memories."""
 
     params: Params
     opt_state: optax.OptState
     hyperparameters: dict[str, Array]
     slots: dict[str, Numbers]
+    memory: dict[str, PyTree]
 
 
 @struct.dataclass
@@ -66,31 +78,32 @@ def make_ppo(
     num_epochs: int = 4,
     num_minibatches: int = 4,
     sequence_length: int | None = None,
-    discount: float = 0.99,
-    trace_decay: float = 0.95,
-    clip_epsilon: float = 0.2,
-    value_clip_epsilon: float | None = None,
-    value_coefficient: float = 0.5,
-    entropy_coefficient: float = 0.01,
+    discount: Number = 0.99,
+    trace_decay: Number = 0.95,
+    clip_epsilon: Number = 0.2,
+    value_clip_epsilon: Number | None = None,
+    value_coefficient: Number = 0.5,
+    entropy_coefficient: Number = 0.01,
     normalize_advantages: bool = True,
-    target_kl: float | None = None,
+    target_kl: Number | None = None,
     loss: Slot | None = None,
     value_loss: Slot | None = None,
+    num_updates: int = 1,
     trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes PPO with generalised advantage estimation over `Rollout` batches, with or without an agent axis.
 
     Minimises, over shuffled minibatches of sequences,
-    `mean(clipped_surrogate + value_coefficient * value_loss - entropy_coefficient * entropy)`.
+    `mean(clipped_surrogate + value_coefficient * value_loss - entropy_coefficient * entropy)`. Every number may be a
+    schedule (see `ops.schedules`), and every slot a `Remembering`; their floats are arrays of the state.
 
     Args:
         actor_critic: policy and value; its carry decides whether sequences keep their order.
         optimizer: an optax transformation, clipping and schedule included.
         num_epochs: passes over each rollout.
         num_minibatches: optimiser steps per pass.
-        sequence_length: S, steps of consecutive experience kept together; null takes 1 for feed-forward and the whole
-            rollout for recurrent actor-critics.
+        sequence_length: S, consecutive steps kept together; null: 1 without memory, the whole rollout with it.
         discount: gamma in [0, 1].
         trace_decay: lambda of the advantage estimate, in [0, 1].
         clip_epsilon: of the probability ratio.
@@ -99,9 +112,9 @@ def make_ppo(
         entropy_coefficient: weight of the entropy bonus.
         normalize_advantages: standardises advantages in each minibatch.
         target_kl: stops updating on a rollout once the mean KL estimate of a minibatch exceeds this; null never does.
-        loss: `(log_prob, behavior_log_prob, advantage) -> per element`; null takes `clipped_surrogate`. Floats of a
-            partial are kept in the state as arrays.
+        loss: `(log_prob, behavior_log_prob, advantage) -> per element`; null takes `clipped_surrogate`.
         value_loss: `(value, old_value, target) -> per element`; null takes `squared_loss`, or `clipped_value_loss`.
+        num_updates: of the whole run, for schedules and slots that ask how far it is.
         trainable: prefix pytree of bool of the parameters, see `descend`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
 
@@ -128,12 +141,11 @@ def make_ppo(
     check_fractions(discount=discount, trace_decay=trace_decay)
     check_positive(clip_epsilon=clip_epsilon, value_clip_epsilon=value_clip_epsilon)
     hyperparameters = {"discount": discount, "trace_decay": trace_decay, "clip_epsilon": clip_epsilon}
-    hyperparameters |= {"value_coefficient": value_coefficient, "entropy_coefficient": entropy_coefficient}
-    optional = {"value_clip_epsilon": value_clip_epsilon, "target_kl": target_kl}
-    hyperparameters |= {name: value for name, value in optional.items() if value is not None}
+    hyperparameters |= {"value_clip_epsilon": value_clip_epsilon, "value_coefficient": value_coefficient}
+    hyperparameters |= {"entropy_coefficient": entropy_coefficient, "target_kl": target_kl}
     mean = partial(_mean, axis_name=axis_name)
     slots = {"loss": loss, "value_loss": value_loss}
-    objective = partial(_loss, actor_critic, slots=slots, normalize=normalize_advantages, axis_name=axis_name)
+    objective = partial(_loss, actor_critic, normalize=normalize_advantages, axis_name=axis_name)
 
     def init(key: Array, start: PPOState | Params | None = None) -> PPOState:
         params = actor_critic.init(key) if start is None else params_of(start)
@@ -141,42 +153,34 @@ def make_ppo(
         return PPOState(
             params=params,
             opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PPOState) else opt_state,
-            hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
+            hyperparameters=arrays_of(hyperparameters),
             slots=numbers_of(slots),
+            memory=memory_of(hyperparameters | slots, num_updates),
         )
 
     def update(state: PPOState, key: Array, rollout: Rollout) -> tuple[PPOState, Metrics]:
         num_steps, num_envs = rollout.transition.terminated.shape
         require_agents(rollout.transition)
-        length = sequence_length or (num_steps if jax.tree.leaves(rollout.carry) else 1)
-        if num_steps % length:
-            raise ValueError(f"`sequence_length` must divide the {num_steps} steps of a rollout, got {length}.")
-        block = block_size(num_steps // length, num_envs, num_minibatches)
-        sequences = _to_sequences(_evaluate(actor_critic, state, rollout), length)
-        num_items = num_envs * (num_steps // length)
-        first_block = jax.lax.axis_index(axis_name) * (num_items // block) if axis_name else 0
-        indices = shuffled_minibatches(
-            key, num_items, block, num_epochs=num_epochs, num_minibatches=num_minibatches, first_block=first_block
+        length = sequence_length_of(rollout, sequence_length)
+        counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
+        indices = minibatches_of_device(key, num_steps // length, num_envs, **counts, axis_name=axis_name)
+        numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
+        terms = _default_losses(numbers) | bind(slots, state.slots, state.memory)
+        sequences = to_sequences(_evaluate(actor_critic, state.params, numbers, rollout), length)
+        params, opt_state, metrics, noted = descend_in_minibatches(
+            partial(objective, numbers, terms),
+            state.params,
+            state.opt_state,
+            optimizer,
+            sequences,
+            indices,
+            stop=None if target_kl is None else lambda metrics: metrics["approximate_kl"] > numbers["target_kl"],
+            trainable=trainable,
+            axis_name=axis_name,
         )
-
-        def minibatch_step(carry: tuple[Params, optax.OptState, Array], index: Array):
-            params, opt_state, stopped = carry
-            minibatch = _take(sequences, index)
-            grads, metrics = jax.grad(objective, has_aux=True)(params, minibatch, state)
-            *new, gradient_norm = descend(grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable)
-            metrics = mean(metrics) | {"gradient_norm": gradient_norm}
-            if target_kl is not None:
-                stopped = stopped | (metrics["approximate_kl"] > state.hyperparameters["target_kl"])
-                new = jax.tree.map(lambda old, fresh: jnp.where(stopped, old, fresh), [params, opt_state], new)
-                metrics["stopped"] = stopped.astype(jnp.float32)
-            return (*new, stopped), metrics
-
-        (params, opt_state, _), metrics = jax.lax.scan(
-            minibatch_step, (state.params, state.opt_state, jnp.zeros((), bool)), indices
-        )
-        metrics = jax.tree.map(jnp.mean, metrics)
         metrics["explained_variance"] = _explained_variance(sequences.value, sequences.target, mean)
-        return state.replace(params=params, opt_state=opt_state), metrics
+        memory = remember(hyperparameters | slots, state.memory, noted, axis_name=axis_name)
+        return state.replace(params=params, opt_state=opt_state, memory=memory), metrics
 
     return Learner(init=init, update=update)
 
@@ -220,7 +224,7 @@ def make_agent(
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
         del collector
-        learner = make(actor_critic, optimizer(num_updates * num_epochs * num_minibatches))
+        learner = make(actor_critic, optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates)
         if not normalize_observations:
             return learner
         space = environment.observation_space
@@ -232,20 +236,20 @@ def make_agent(
     return Agent(policy=as_policy(acting), make_learner=make_learner)
 
 
-def _evaluate(actor_critic: ActorCritic, state: PPOState, rollout: Rollout) -> PPOBatch:
+def _evaluate(actor_critic: ActorCritic, params: Params, numbers: Numbers, rollout: Rollout) -> PPOBatch:
     """Computes values, advantages and lambda-returns of a rollout; leaves of the result are `[T, B, ...]`."""
     transition = rollout.transition
     carry = jax.tree.map(lambda leaf: leaf[:-1], rollout.carry)
     first_carry = jax.tree.map(lambda leaf: leaf[0], rollout.carry)
-    _, _, value = actor_critic.apply(state.params, first_carry, input_of(transition))
+    _, _, value = actor_critic.apply(params, first_carry, input_of(transition))
     # The true successors, all as one batch of single steps from the carries that the policy had there.
     shape = transition.terminated.shape
     num_steps = shape[0] * shape[1]
     successor = jax.tree.map(lambda leaf: leaf.reshape(1, num_steps, *leaf.shape[2:]), input_of_successor(transition))
     next_carry = jax.tree.map(lambda leaf: leaf[1:].reshape(num_steps, *leaf.shape[2:]), rollout.carry)
-    _, _, next_value = actor_critic.apply(state.params, next_carry, successor)
+    _, _, next_value = actor_critic.apply(params, next_carry, successor)
     perspective = transition.extras.get("perspective")
-    discount = state.hyperparameters["discount"]
+    discount = numbers["discount"]
     advantage = generalized_advantage(
         transition.reward,
         value,
@@ -253,51 +257,33 @@ def _evaluate(actor_critic: ActorCritic, state: PPOState, rollout: Rollout) -> P
         per_agent(transition.terminated, value),
         per_agent(transition.truncated, value),
         discount=discount if perspective is None else discount * per_agent(perspective, value),
-        trace_decay=state.hyperparameters["trace_decay"],
+        trace_decay=numbers["trace_decay"],
     )
     return PPOBatch(transition=transition, advantage=advantage, target=advantage + value, value=value, carry=carry)
 
 
-def _to_sequences(batch: PPOBatch, length: int) -> PPOBatch:
-    """Cuts `[T, B, ...]` into `[B * T / length, length, ...]`, item = environment * (T / length) + sequence."""
-
-    def cut(leaf: Array) -> Array:
-        steps, envs, *rest = leaf.shape
-        leaf = leaf.reshape(steps // length, length, envs, *rest)
-        return jnp.moveaxis(leaf, 2, 0).reshape(envs * (steps // length), length, *rest)
-
-    sequences = jax.tree.map(cut, batch)
-    return sequences.replace(carry=jax.tree.map(lambda leaf: leaf[:, 0], sequences.carry))
-
-
-def _take(sequences: PPOBatch, index: Array) -> PPOBatch:
-    """Gathers items and puts time first."""
-    taken = jax.tree.map(lambda leaf: leaf[index], sequences)
-    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), taken.replace(carry=())).replace(carry=taken.carry)
-
-
 def _loss(
     actor_critic: ActorCritic,
+    numbers: Numbers,
+    terms: Mapping[str, Callable[..., tuple[Array, dict[str, PyTree]]]],
     params: Params,
     batch: PPOBatch,
-    state: PPOState,
     *,
     normalize: bool,
-    slots: Mapping[str, Slot | None],
     axis_name: str | None,
-) -> tuple[Array, dict[str, Array]]:
+) -> tuple[Array, tuple[dict[str, Array], dict[str, PyTree]]]:
     transition = batch.transition
     _, distribution, value = actor_critic.apply(params, batch.carry, input_of(transition))
     log_prob = distribution.log_prob(transition.action)
-    hyperparameters = state.hyperparameters
-    clip_epsilon, agent_mask = hyperparameters["clip_epsilon"], transition.extras.get("agent_mask")
+    clip_epsilon, agent_mask = numbers["clip_epsilon"], transition.extras.get("agent_mask")
     advantage = batch.advantage
     if normalize:
         advantage = normalize_advantage(advantage, agent_mask, axis_name=axis_name)
-    terms = _default_losses(hyperparameters) | with_numbers(slots, state.slots)
+    policy_loss, noted = terms["loss"](log_prob, transition.behavior_log_prob, advantage)
+    value_loss, noted_of_value = terms["value_loss"](value, batch.value, batch.target)
     per_element = {
-        "policy_loss": terms["loss"](log_prob, transition.behavior_log_prob, advantage),
-        "value_loss": terms["value_loss"](value, batch.value, batch.target),
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
         "entropy": distribution.entropy(),
         "approximate_kl": approximate_kl(log_prob, transition.behavior_log_prob),
         "clip_fraction": clip_fraction(log_prob, transition.behavior_log_prob, clip_epsilon=clip_epsilon),
@@ -311,20 +297,21 @@ def _loss(
     metrics = dict(zip(per_element, means, strict=True))
     metrics["loss"] = (
         metrics["policy_loss"]
-        + hyperparameters["value_coefficient"] * metrics["value_loss"]
-        - hyperparameters["entropy_coefficient"] * metrics["entropy"]
+        + numbers["value_coefficient"] * metrics["value_loss"]
+        - numbers["entropy_coefficient"] * metrics["entropy"]
     )
-    return metrics["loss"], metrics
+    return metrics["loss"], (metrics, noted | noted_of_value)
 
 
-def _default_losses(hyperparameters: Mapping[str, Array]) -> dict[str, Callable[..., Array]]:
-    value_clip = hyperparameters.get("value_clip_epsilon")
-    return {
-        "loss": partial(clipped_surrogate, clip_epsilon=hyperparameters["clip_epsilon"]),
+def _default_losses(numbers: Numbers) -> dict[str, Callable[..., tuple[Array, dict[str, PyTree]]]]:
+    clip_epsilon, value_clip = numbers["clip_epsilon"], numbers.get("value_clip_epsilon")
+    losses = {
+        "loss": partial(clipped_surrogate, clip_epsilon=clip_epsilon),
         "value_loss": partial(clipped_value_loss, clip_epsilon=value_clip)
         if value_clip is not None
         else lambda value, old_value, target: squared_loss(value, target),
     }
+    return bind(losses, {})
 
 
 def _explained_variance(value: Array, target: Array, mean: Any) -> Array:

@@ -8,9 +8,12 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners import normalization as learner_normalization
+from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import start_of_inner, wrap
+from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
 from jaxagents.policies import normalization as policy_normalization
 from jaxagents.types import (
+    REPLICATED,
     Agent,
     Array,
     Collector,
@@ -36,10 +39,14 @@ class ReplayState:
     Attributes:
         inner: state of the learner.
         buffer: state of the buffer; every leaf is split over devices.
+        hyperparameters: float32 arrays.
+        memory: of numbers that change over the run.
     """
 
     inner: Any
     buffer: Any
+    hyperparameters: dict[str, Array]
+    memory: dict[str, PyTree]
 
     @property
     def params(self) -> Params:
@@ -48,19 +55,30 @@ class ReplayState:
 
 
 def with_replay(
-    learner: Learner, buffer: Any, batch: Rollout, *, updates_per_rollout: int = 1, axis_name: str | None = None
+    learner: Learner,
+    buffer: Any,
+    batch: Rollout,
+    *,
+    updates_per_rollout: int = 1,
+    importance_exponent: Number = 0.4,
+    num_updates: int = 1,
+    axis_name: str | None = None,
 ) -> Learner:
     """Makes a learner of samples into a learner of rollouts.
 
     An update adds the rollout to the buffer, then `updates_per_rollout` times samples, updates the learner, and writes
     the priorities that the learner reports as `metrics["priority"]` (float `[B]`). Until the buffer can be sampled,
-    the learner stays as it is.
+    the learner stays as it is. Priorities that are not finite leave the old ones; the metric `priority`, their mean,
+    is not finite then, which stops a run.
 
     Args:
         learner: of batches of `Sample`s.
         buffer: `data.buffers.Buffer`.
         batch: a rollout as arrays or `ShapeDtypeStruct`s, over all devices; gives the shapes. See `rollout_shapes`.
         updates_per_rollout: updates of the learner after each.
+        importance_exponent: beta in [0, 1], to which the weights of a prioritised buffer are raised; 1 corrects fully.
+            May be a schedule over rollouts. Schaul et al. (2016): from 0.4 to 1.
+        num_updates: rollouts of the whole run, for the schedule.
         axis_name: mapped axis over whose members rollouts and buffer are split.
 
     Returns:
@@ -68,17 +86,23 @@ def with_replay(
         had when it acted are kept, and samples begin with theirs (Kapturowski et al., 2019: stored state).
 
     Raises:
-        ValueError: if `updates_per_rollout` is less than 1.
+        ValueError: if `updates_per_rollout` is less than 1 or the exponent is out of its range.
     """
-    if updates_per_rollout < 1:
-        raise ValueError(f"`updates_per_rollout` must be at least 1, got {updates_per_rollout}.")
+    check_counts(updates_per_rollout=updates_per_rollout)
+    check_fractions(importance_exponent=importance_exponent)
+    hyperparameters = {"importance_exponent": importance_exponent}
     kept = jax.eval_shape(_to_store, batch)
     example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), kept)
     num_envs = batch.transition.reward.shape[1]
 
     def init(key: Array, start: ReplayState | Params | None = None) -> ReplayState:
         inner = learner.init(key, start_of_inner(start, ReplayState))
-        return ReplayState(inner=inner, buffer=buffer.init(example, num_envs))
+        return ReplayState(
+            inner=inner,
+            buffer=buffer.init(example, num_envs),
+            hyperparameters=arrays_of(hyperparameters),
+            memory=memory_of(hyperparameters, num_updates),
+        )
 
     def update(state: ReplayState, key: Array, batch: Rollout) -> tuple[ReplayState, Metrics]:
         buffer_state = buffer.add(state.buffer, _to_store(batch))
@@ -86,33 +110,41 @@ def with_replay(
         if axis_name is not None:
             # The same on all devices already; this tells the compiler so.
             ready = jax.lax.pmin(ready.astype(jnp.int32), axis_name) > 0
+        exponent = numbers_due(hyperparameters, state.hyperparameters, state.memory)["importance_exponent"]
 
         def step(state: ReplayState, key: Array) -> tuple[ReplayState, Metrics]:
             sample_key, update_key = jax.random.split(key)
             transition, weight, indices = buffer.sample(state.buffer, sample_key)
-            sample = _to_sample(transition, weight)
+            sample = _to_sample(transition, weight**exponent)
             # The buffer stays outside of the `cond`, which may copy what it returns.
             inner, metrics = _update_if(ready, learner, state.inner, update_key, sample)
             metrics = dict(metrics)
             priority = metrics.pop("priority", None)
             buffer_state = state.buffer
             if priority is not None:
-                buffer_state = buffer.set_priorities(buffer_state, indices, jnp.where(ready, priority, -1.0))
-            return ReplayState(inner=inner, buffer=buffer_state), metrics
+                kept = jnp.where(ready & jnp.isfinite(priority), priority, -1.0)
+                buffer_state = buffer.set_priorities(buffer_state, indices, kept)
+                metrics["priority"] = _mean(priority, axis_name)
+            return state.replace(inner=inner, buffer=buffer_state), metrics
 
         keys = jax.random.split(key, updates_per_rollout)
         state, metrics = jax.lax.scan(step, state.replace(buffer=buffer_state), keys)
-        return state, _reduce(metrics, ready.astype(jnp.float32))
+        memory = remember(hyperparameters, state.memory, {}, axis_name=axis_name)
+        return state.replace(memory=memory), _reduce(metrics, ready.astype(jnp.float32))
 
     def partition(state: ReplayState, of_inner: PyTree) -> ReplayState:
-        return ReplayState(inner=of_inner, buffer=jax.tree.map(lambda leaf: 0, state.buffer))
+        replicated = jax.tree.map(lambda leaf: REPLICATED, state)
+        return replicated.replace(inner=of_inner, buffer=jax.tree.map(lambda leaf: 0, state.buffer))
 
     return wrap(learner, init, update, partition=partition)
 
 
 def _to_store(batch: Rollout) -> Transition:
-    """Returns what is kept of a rollout: with memory, also the carry before every step, and what came before it."""
-    transition = batch.transition
+    """Returns what is kept of a rollout: with memory, also the carry before every step, and what came before it.
+
+    Who learns from it draws noise of its own.
+    """
+    transition = batch.transition.replace(noise=None)
     if not jax.tree.leaves(batch.carry):
         return transition.replace(previous_action=None, previous_reward=None)
     before = jax.tree.map(lambda leaf: leaf[:-1], batch.carry)
@@ -132,6 +164,7 @@ def make_replay_agent(
     observation_space: PyTree,
     *,
     updates_per_rollout: int = 1,
+    importance_exponent: Number = 0.4,
     normalize_observations: bool = False,
     axis_name: str | None = None,
 ) -> Agent:
@@ -143,6 +176,7 @@ def make_replay_agent(
         buffer: `data.buffers.Buffer`; holds raw observations.
         observation_space: of the environment.
         updates_per_rollout: see `with_replay`.
+        importance_exponent: see `with_replay`.
         normalize_observations: standardises observations by running statistics of the samples.
         axis_name: see `with_replay`.
 
@@ -157,7 +191,15 @@ def make_replay_agent(
         if normalize_observations:
             learner = learner_normalization.normalize_observations(learner, observation_space, axis_name=axis_name)
         batch = rollout_shapes(collector, jax.eval_shape(policy.init, jax.random.key(0)))
-        return with_replay(learner, buffer, batch, updates_per_rollout=updates_per_rollout, axis_name=axis_name)
+        return with_replay(
+            learner,
+            buffer,
+            batch,
+            updates_per_rollout=updates_per_rollout,
+            importance_exponent=importance_exponent,
+            num_updates=num_updates,
+            axis_name=axis_name,
+        )
 
     return Agent(policy=policy, make_learner=make_learner)
 
@@ -182,8 +224,9 @@ def first_step(tree: PyTree) -> PyTree:
 
 
 def gather_step(tree: PyTree, index: Array) -> PyTree:
-    """Returns step `index[b]` of every sequence `b`: leaves `[n, B, ...]` and int `[B]` give `[B, ...]`."""
-    return jax.tree.map(lambda leaf: leaf[index, jnp.arange(index.shape[0])], tree)
+    """Returns steps `index[..., b]` of every sequence b: from leaves `[n, B, ...]`, int `[..., B]`, `[..., B, ...]`."""
+    sequence = jnp.broadcast_to(jnp.arange(index.shape[-1]), index.shape)
+    return jax.tree.map(lambda leaf: leaf[index, sequence], tree)
 
 
 def _update_if(ready: Array, learner: Learner, state: State, key: Array, sample: Sample) -> tuple[State, Metrics]:
@@ -194,6 +237,11 @@ def _update_if(ready: Array, learner: Learner, state: State, key: Array, sample:
         return state, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
     return jax.lax.cond(ready, learner.update, skip, state, key, sample)
+
+
+def _mean(values: Array, axis_name: str | None) -> Array:
+    mean = jnp.mean(values)
+    return mean if axis_name is None else jax.lax.pmean(mean, axis_name)
 
 
 def _reduce(metrics: PyTree, ready: Array) -> Metrics:

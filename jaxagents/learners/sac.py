@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,19 @@ from flax import struct
 
 from jaxagents.learners.checks import check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import carry_over, descend, init_optimizer
+from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer, parts_of
 from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
-from jaxagents.learners.slots import Numbers, numbers_of, with_numbers
+from jaxagents.learners.slots import (
+    Number,
+    Numbers,
+    Slot,
+    arrays_of,
+    bind,
+    memory_of,
+    numbers_due,
+    numbers_of,
+    remember,
+)
 from jaxagents.losses.q import sac_actor_loss, sac_critic_loss, sac_temperature_loss, soft_q_target
 from jaxagents.ops.returns import n_step_transition
 from jaxagents.policies.actor_critic import act
@@ -31,7 +41,7 @@ from jaxagents.types import (
     PyTree,
     Sample,
 )
-from jaxagents.values.q_function import QFunction
+from jaxagents.values.q_function import TwinQ
 
 
 @struct.dataclass
@@ -46,6 +56,7 @@ class SACState:
         opt_states: one for each of `policy`, `critic` and `temperature`.
         hyperparameters: float32 arrays.
         slots: floats of the losses, by slot.
+        memory: of numbers and slots that remember something.
     """
 
     params: Params
@@ -55,30 +66,47 @@ class SACState:
     opt_states: dict[str, optax.OptState]
     hyperparameters: dict[str, Array]
     slots: dict[str, Numbers]
+    memory: dict[str, PyTree]
+
+
+class _Parts(NamedTuple):
+    """What init and updates share, static."""
+
+    policy: Policy
+    twin_q: TwinQ
+    optimizers: dict[str, optax.GradientTransformation]
+    hyperparameters: dict[str, Number]
+    slots: dict[str, Slot]
+    num_updates: int
+    trainable: Trainable
+    axis_name: str | None
 
 
 def make_sac(
     policy: Policy,
-    twin_q: QFunction,
+    twin_q: TwinQ,
     policy_optimizer: optax.GradientTransformation,
     q_optimizer: optax.GradientTransformation,
     temperature_optimizer: optax.GradientTransformation,
     action_space: Box,
     *,
-    discount: float = 0.99,
-    target_update_rate: float = 0.005,
-    target_entropy: float | None = None,
+    discount: Number = 0.99,
+    target_update_rate: Number = 0.005,
+    target_entropy: Number | None = None,
     initial_temperature: float = 1.0,
-    critic_loss: Callable[..., Array] = sac_critic_loss,
-    actor_loss: Callable[..., Array] = sac_actor_loss,
-    target: Callable[..., Array] = soft_q_target,
+    critic_loss: Slot = sac_critic_loss,
+    actor_loss: Slot = sac_actor_loss,
+    target: Slot = soft_q_target,
+    num_updates: int = 1,
+    trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes soft actor-critic over `Sample` batches; the length of their sequences is the `n` of the n-step targets.
 
     One update descends, in this order, `mean(weight * sum_i (Q_i - target)^2 / 2)` for the critics,
     `mean(temperature * log_prob - min_i Q_i)` for the policy and `mean(-temperature * (log_prob + target_entropy))` for
-    the logarithm of the temperature. Truncated steps bootstrap, terminated ones do not.
+    the logarithm of the temperature. Truncated steps bootstrap, terminated ones do not. The first three numbers may be
+    schedules (see `ops.schedules`), and every slot a `Remembering`.
 
     Args:
         policy: feed-forward, with a reparameterised distribution.
@@ -95,6 +123,9 @@ def make_sac(
         critic_loss: `(q [2, B], target [B]) -> [B]`.
         actor_loss: `(q [2, B], log_prob [B], temperature) -> [B]`.
         target: `(reward, discount, next_q [2, B], next_log_prob, temperature) -> [B]`.
+        num_updates: of the whole run, for schedules and slots that ask how far it is.
+        trainable: prefix pytree of bool of `{"policy", "critic", "temperature"}`, see `descend`; null: everything
+            learns.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -115,80 +146,21 @@ def make_sac(
     optimizers = {"policy": policy_optimizer, "critic": q_optimizer, "temperature": temperature_optimizer}
     hyperparameters = {"discount": discount, "target_update_rate": target_update_rate, "target_entropy": target_entropy}
 
-    def init(key: Array, start: SACState | Params | None = None) -> SACState:
-        policy_key, critic_key = jax.random.split(key)
-        params = policy.init(policy_key) if start is None else params_of(start)
-        critic = twin_q.init(critic_key)
-        log_temperature = jnp.log(jnp.float32(initial_temperature))
-        trained = {"policy": params, "critic": critic, "temperature": log_temperature}
-        state = SACState(
-            params=params,
-            critic=critic,
-            # Copies, because a donated state must not hold one buffer twice.
-            target_critic=jax.tree.map(jnp.copy, critic),
-            log_temperature=log_temperature,
-            opt_states={name: init_optimizer(optimizer, trained[name]) for name, optimizer in optimizers.items()},
-            hyperparameters={name: jnp.float32(value) for name, value in hyperparameters.items()},
-            slots=numbers_of(slots),
-        )
-        return _go_on(state, start) if isinstance(start, SACState) else state
-
-    sample_actions = partial(_sample_actions, policy, axis_name)
-
-    def update(state: SACState, key: Array, batch: Sample) -> tuple[SACState, Metrics]:
-        next_key, key = jax.random.split(key)
-        temperature = jnp.exp(state.log_temperature)
-        bound = with_numbers(slots, state.slots)
-        targets = _targets(sample_actions, twin_q, bound["target"], state, temperature, next_key, batch)
-        opt_states = {}
-
-        def step(name: str, params: Params, loss: Callable[[Params], tuple[Array, Any]]) -> tuple[Params, Any]:
-            grads, auxiliary = jax.grad(loss, has_aux=True)(params)
-            params, opt_states[name], _ = descend(
-                grads, params, state.opt_states[name], optimizers[name], axis_name=axis_name
-            )
-            return params, auxiliary
-
-        critic, (critic_metrics, priority) = step(
-            "critic", state.critic, lambda critic: _critic_loss(twin_q, bound["critic_loss"], critic, batch, targets)
-        )
-        params, (policy_metrics, log_prob) = step(
-            "policy",
-            state.params,
-            partial(_policy_loss, sample_actions, twin_q, bound["actor_loss"], critic, temperature, key, batch),
-        )
-        log_temperature, _ = step(
-            "temperature",
-            state.log_temperature,
-            partial(_temperature_loss, log_prob, state.hyperparameters),
-        )
-        new_state = state.replace(
-            params=params,
-            critic=critic,
-            target_critic=optax.incremental_update(
-                critic, state.target_critic, state.hyperparameters["target_update_rate"]
-            ),
-            log_temperature=log_temperature,
-            opt_states=opt_states,
-        )
-        metrics = critic_metrics | policy_metrics
-        if axis_name is not None:
-            metrics = jax.lax.pmean(metrics, axis_name)
-        return new_state, metrics | {"temperature": temperature, "priority": priority}
-
-    return Learner(init=init, update=update)
+    parts = _Parts(policy, twin_q, optimizers, hyperparameters, slots, num_updates, trainable, axis_name)
+    return Learner(init=partial(_init, parts, initial_temperature), update=partial(_update, parts))
 
 
 def make_agent(
     environment: Environment,
     *,
     policy: Callable[..., Policy],
-    value: Callable[..., QFunction],
+    value: Callable[..., TwinQ],
     policy_optimizer: Callable[..., optax.GradientTransformation],
     q_optimizer: Callable[..., optax.GradientTransformation],
     temperature_optimizer: Callable[..., optax.GradientTransformation],
     buffer: Any,
     updates_per_rollout: int = 1,
+    importance_exponent: Number = 0.4,
     normalize_observations: bool = False,
     axis_name: str | None = None,
     **options: Any,
@@ -198,12 +170,13 @@ def make_agent(
     Args:
         environment: gives the spaces.
         policy: `(observation_space, action_space) -> Policy`.
-        value: `(observation_space, action_space) -> QFunction` of twin critics.
+        value: `(observation_space, action_space) -> TwinQ`.
         policy_optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
         q_optimizer: as `policy_optimizer`.
         temperature_optimizer: as `policy_optimizer`.
         buffer: `data.buffers.Buffer`.
         updates_per_rollout: see `with_replay`.
+        importance_exponent: see `with_replay`.
         normalize_observations: standardises observations by running statistics of the samples.
         axis_name: see `make_sac`.
         **options: further arguments of `make_sac`.
@@ -218,7 +191,9 @@ def make_agent(
         optimizers = [
             make(num_updates * updates_per_rollout) for make in (policy_optimizer, q_optimizer, temperature_optimizer)
         ]
-        return make_sac(actor, twin_q, *optimizers, environment.action_space, axis_name=axis_name, **options)
+        learner_updates = {"num_updates": num_updates * updates_per_rollout}
+        space = environment.action_space
+        return make_sac(actor, twin_q, *optimizers, space, axis_name=axis_name, **learner_updates, **options)
 
     make(1)  # Refuses settings before anything is compiled.
     return make_replay_agent(
@@ -227,13 +202,85 @@ def make_agent(
         buffer,
         environment.observation_space,
         updates_per_rollout=updates_per_rollout,
+        importance_exponent=importance_exponent,
         normalize_observations=normalize_observations,
         axis_name=axis_name,
     )
 
 
+_Bound = Callable[..., tuple[Array, dict[str, PyTree]]]
+
+
 def _entropy_of_paper(action_space: Box) -> float:
     return math.prod(action_space.shape) * (math.log(0.5 * (action_space.high - action_space.low)) - 1.0)
+
+
+def _init(parts: _Parts, initial_temperature: float, key: Array, start: SACState | Params | None = None) -> SACState:
+    policy_key, critic_key = jax.random.split(key)
+    params = parts.policy.init(policy_key) if start is None else params_of(start)
+    critic = parts.twin_q.init(critic_key)
+    log_temperature = jnp.log(jnp.float32(initial_temperature))
+    trained = {"policy": params, "critic": critic, "temperature": log_temperature}
+    flags = parts_of(parts.trainable, trained)
+    state = SACState(
+        params=params,
+        critic=critic,
+        # Copies, because a donated state must not hold one buffer twice.
+        target_critic=jax.tree.map(jnp.copy, critic),
+        log_temperature=log_temperature,
+        opt_states={
+            name: init_optimizer(optimizer, trained[name], flags[name]) for name, optimizer in parts.optimizers.items()
+        },
+        hyperparameters=arrays_of(parts.hyperparameters),
+        slots=numbers_of(parts.slots),
+        memory=memory_of(parts.hyperparameters | parts.slots, parts.num_updates),
+    )
+    return _go_on(state, start) if isinstance(start, SACState) else state
+
+
+def _update(parts: _Parts, state: SACState, key: Array, batch: Sample) -> tuple[SACState, Metrics]:
+    next_key, key = jax.random.split(key)
+    twin_q, temperature = parts.twin_q, jnp.exp(state.log_temperature)
+    numbers = numbers_due(parts.hyperparameters, state.hyperparameters, state.memory)
+    bound = bind(parts.slots, state.slots, state.memory)
+    draw = partial(_sample_actions, parts.policy, parts.axis_name)
+    targets, noted = _targets(draw, twin_q, bound["target"], state, numbers["discount"], temperature, next_key, batch)
+    trained = {"policy": state.params, "critic": state.critic, "temperature": state.log_temperature}
+    flags, opt_states, summaries = parts_of(parts.trainable, trained), {}, dict(noted)
+
+    def step(name: str, loss: Callable[[Params], tuple[Array, Any]]) -> tuple[Params, Any]:
+        grads, (auxiliary, noted) = jax.grad(loss, has_aux=True)(trained[name])
+        summaries.update(noted)
+        params, opt_states[name], _ = descend(
+            grads,
+            trained[name],
+            state.opt_states[name],
+            parts.optimizers[name],
+            axis_name=parts.axis_name,
+            trainable=flags[name],
+        )
+        return params, auxiliary
+
+    critic, (critic_metrics, priority) = step(
+        "critic", lambda critic: _critic_loss(twin_q, bound["critic_loss"], critic, batch, targets)
+    )
+    params, (policy_metrics, log_prob) = step(
+        "policy", partial(_policy_loss, draw, twin_q, bound["actor_loss"], critic, temperature, key, batch)
+    )
+    log_temperature, _ = step("temperature", partial(_temperature_loss, log_prob, numbers["target_entropy"]))
+    choices = parts.hyperparameters | parts.slots
+    new_state = state.replace(
+        params=params,
+        critic=critic,
+        target_critic=optax.incremental_update(critic, state.target_critic, numbers["target_update_rate"]),
+        log_temperature=log_temperature,
+        opt_states=opt_states,
+        memory=remember(choices, state.memory, summaries, axis_name=parts.axis_name),
+    )
+    metrics = critic_metrics | policy_metrics
+    if parts.axis_name is not None:
+        metrics = jax.lax.pmean(metrics, parts.axis_name)
+    return new_state, metrics | {"temperature": temperature, "priority": priority}
 
 
 def _go_on(state: SACState, earlier: SACState) -> SACState:
@@ -258,33 +305,36 @@ def _check_arguments(
 
 
 def _critic_loss(
-    twin_q: QFunction, critic_loss: Callable[..., Array], critic: Params, batch: Sample, target: Array
-) -> tuple[Array, tuple[dict[str, Array], Array]]:
+    twin_q: TwinQ, critic_loss: _Bound, critic: Params, batch: Sample, target: Array
+) -> tuple[Array, tuple[tuple[dict[str, Array], Array], dict[str, PyTree]]]:
     q = twin_q.apply(critic, first_step(batch.transition.observation), first_step(batch.transition.action))
-    loss = jnp.mean(batch.weight * critic_loss(q, target))
-    return loss, ({"critic_loss": loss, "q": jnp.mean(q)}, jnp.mean(jnp.abs(q - target[None]), axis=0))
+    losses, noted = critic_loss(q, target)
+    loss = jnp.mean(batch.weight * losses)
+    metrics, priority = {"critic_loss": loss, "q": jnp.mean(q)}, jnp.mean(jnp.abs(q - target[None]), axis=0)
+    return loss, ((metrics, priority), noted)
 
 
 def _policy_loss(
     sample_actions: Callable[..., tuple[Array, Array]],
-    twin_q: QFunction,
-    actor_loss: Callable[..., Array],
+    twin_q: TwinQ,
+    actor_loss: _Bound,
     critic: Params,
     temperature: Array,
     key: Array,
     batch: Sample,
     params: Params,
-) -> tuple[Array, tuple[dict[str, Array], Array]]:
+) -> tuple[Array, tuple[tuple[dict[str, Array], Array], dict[str, PyTree]]]:
     observation = first_step(batch.transition.observation)
     action, log_prob = sample_actions(params, key, observation)
-    loss = jnp.mean(actor_loss(twin_q.apply(critic, observation, action), log_prob, temperature))
-    return loss, ({"policy_loss": loss, "entropy": -jnp.mean(log_prob)}, log_prob)
+    losses, noted = actor_loss(twin_q.apply(critic, observation, action), log_prob, temperature)
+    loss = jnp.mean(losses)
+    return loss, (({"policy_loss": loss, "entropy": -jnp.mean(log_prob)}, log_prob), noted)
 
 
 def _temperature_loss(
-    log_prob: Array, hyperparameters: dict[str, Array], log_temperature: Array
-) -> tuple[Array, tuple[()]]:
-    return jnp.mean(sac_temperature_loss(log_temperature, log_prob, hyperparameters["target_entropy"])), ()
+    log_prob: Array, target_entropy: Array, log_temperature: Array
+) -> tuple[Array, tuple[tuple[()], dict[str, PyTree]]]:
+    return jnp.mean(sac_temperature_loss(log_temperature, log_prob, target_entropy)), ((), {})
 
 
 def _sample_actions(
@@ -302,17 +352,18 @@ def _sample_actions(
 
 def _targets(
     sample_actions: Callable[..., tuple[Array, Array]],
-    twin_q: QFunction,
-    target: Callable[..., Array],
+    twin_q: TwinQ,
+    target: _Bound,
     state: SACState,
+    discount: Array,
     temperature: Array,
     key: Array,
     batch: Sample,
-) -> Array:
+) -> tuple[Array, dict[str, PyTree]]:
     """Computes the targets of the critics, float32 `[B]`."""
     transition = batch.transition
     reward, discount, index = n_step_transition(
-        transition.reward, transition.terminated, transition.truncated, discount=state.hyperparameters["discount"]
+        transition.reward, transition.terminated, transition.truncated, discount=discount
     )
     next_observation = gather_step(transition.next_observation, index)
     next_action, next_log_prob = sample_actions(state.params, key, next_observation)

@@ -1,6 +1,7 @@
 """Choices of an algorithm as functions whose numbers are arrays: a changed number is the same program.
 
-A choice is a function, or a `Remembering` where it needs a memory between updates.
+A choice is a function, or a `Remembering` where it needs a memory between updates. So is a number: a float, or a
+`Remembering` that says which number is due (see `ops.schedules`), be it a hyper-parameter or a keyword of a function.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from jaxagents.types import Array, Episode, EpisodeView, PyTree, Remembering
 
 Numbers = dict[str, Array]
 Slot = Callable[..., Any] | Remembering
+Number = float | Remembering
 
 
 def numbers_of(slots: Mapping[str, Slot]) -> dict[str, Numbers]:
@@ -31,14 +33,30 @@ def numbers_of(slots: Mapping[str, Slot]) -> dict[str, Numbers]:
     }
 
 
-def with_numbers(slots: Mapping[str, Slot], numbers: Mapping[str, Numbers]) -> dict[str, Callable[..., Any]]:
-    """Returns slots without memory that take the numbers of a state, by name; those that are None are left out."""
-    return {name: partial(slot, **numbers.get(name, {})) for name, slot in slots.items() if slot is not None}
+def arrays_of(hyperparameters: Mapping[str, Number | None]) -> Numbers:
+    """Returns hyper-parameters as float32 arrays, by name; those that remember, or are None, are left out."""
+    others = {name for name, value in hyperparameters.items() if value is None or isinstance(value, Remembering)}
+    return {name: jnp.float32(value) for name, value in hyperparameters.items() if name not in others}
 
 
-def memory_of(slots: Mapping[str, Slot], num_updates: int) -> dict[str, PyTree]:
-    """Returns what the slots that remember something start with, by slot."""
-    return {name: slot.init(num_updates) for name, slot in slots.items() if isinstance(slot, Remembering)}
+def numbers_due(
+    hyperparameters: Mapping[str, Number | None], numbers: Numbers, memory: Mapping[str, PyTree]
+) -> Numbers:
+    """Returns the hyper-parameters of this update: the arrays of a state, and what those that remember say."""
+    return dict(numbers) | {name: slot.apply(memory[name])[0] for name, slot in _remembering(hyperparameters).items()}
+
+
+def memory_of(slots: Mapping[str, Slot | Number | None], num_updates: int) -> dict[str, PyTree]:
+    """Returns what slots, their keywords and hyper-parameters that remember something start with.
+
+    Args:
+        slots: by name.
+        num_updates: of the run.
+
+    Returns:
+        The memories by slot; those of keywords by `slot.keyword`.
+    """
+    return {name: slot.init(num_updates) for name, slot in _remembering(slots).items()}
 
 
 def bind(
@@ -47,7 +65,7 @@ def bind(
     """Binds slots to their numbers and memories.
 
     Args:
-        slots: by name.
+        slots: by name; those that are None are left out.
         numbers: in place of their keywords.
         memory: of the slots that have one.
 
@@ -55,9 +73,12 @@ def bind(
         By name, functions that return what the slot returns, and `{name: summary}` for the memory, empty without one.
     """
     memory = {} if memory is None else memory
+    slots = {name: slot for name, slot in slots.items() if slot is not None}
 
     def call(name: str, *arguments: Any, **keywords: Any) -> tuple[Any, dict[str, PyTree]]:
-        slot, keywords = slots[name], numbers.get(name, {}) | keywords
+        slot, scheduled = slots[name], _remembering_keywords(slots[name])
+        scheduled = {key: number.apply(memory[f"{name}.{key}"])[0] for key, number in scheduled.items()}
+        keywords = scheduled | numbers.get(name, {}) | keywords
         if not isinstance(slot, Remembering):
             return slot(*arguments, **keywords), {}
         result, summary = slot.apply(memory[name], *arguments, **keywords)
@@ -67,7 +88,7 @@ def bind(
 
 
 def remember(
-    slots: Mapping[str, Slot],
+    slots: Mapping[str, Slot | Number | None],
     memory: Mapping[str, PyTree],
     summaries: Mapping[str, PyTree],
     *,
@@ -78,12 +99,13 @@ def remember(
     Args:
         slots: by name.
         memory: before the update, by slot.
-        summaries: of the update, by slot, of this device.
+        summaries: of the update, by slot, of this device; none of numbers, which see nothing.
         axis_name: mapped device axis to add summaries over.
     """
     if axis_name is not None:
         summaries = jax.lax.psum(summaries, axis_name)
-    return {name: slots[name].update(before, summaries[name]) for name, before in memory.items()}
+    remembering = _remembering(slots)
+    return {name: remembering[name].update(before, summaries.get(name, ())) for name, before in memory.items()}
 
 
 def fields_read(function: Callable[..., Any], *records: PyTree) -> tuple[frozenset[str], ...]:
@@ -135,6 +157,20 @@ def assign_credit(
 def named(bound: Mapping[str, Slot], prefix: str) -> list[str]:
     """Returns the names of slots that begin with a prefix, in order."""
     return [name for name in bound if name.startswith(prefix)]
+
+
+def _remembering(slots: Mapping[str, Slot | Number | None]) -> dict[str, Remembering]:
+    """Returns the slots, and the keywords of slots, that remember something."""
+    found = {name: slot for name, slot in slots.items() if isinstance(slot, Remembering)}
+    for name, slot in slots.items():
+        found |= {f"{name}.{key}": number for key, number in _remembering_keywords(slot).items()}
+    return found
+
+
+def _remembering_keywords(slot: Slot | Number | None) -> dict[str, Remembering]:
+    function = slot.apply if isinstance(slot, Remembering) else slot
+    keywords = function.keywords if isinstance(function, partial) else {}
+    return {key: number for key, number in keywords.items() if isinstance(number, Remembering)}
 
 
 def _is_number(value: Any) -> bool:

@@ -14,13 +14,30 @@ from jaxagents.learners.agents import mean_over_living, require_agents, team_sta
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.dqn import make_dqn
 from jaxagents.learners.replay import make_replay_agent
+from jaxagents.learners.slots import Number
 from jaxagents.learners.value_decomposition import make_team, make_value_decomposition
+from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
 from jaxagents.policies.switching import make_switched, split_mask
-from jaxagents.types import Agent, Array, Box, Discrete, Environment, Learner, Metrics, Params, PyTree, Sample
+from jaxagents.policies.teams import separate_parameters
+from jaxagents.types import (
+    Agent,
+    Array,
+    Box,
+    Carry,
+    Discrete,
+    Environment,
+    Learner,
+    Metrics,
+    Params,
+    PolicyInput,
+    PyTree,
+    Sample,
+)
 from jaxagents.values.q_function import QFunction
-from jaxagents.values.teams import separate_parameters
 
+SWITCH_EPSILON = linear_schedule(start=0.5, end=0.05, num_updates=10_000)
+"""The usual share of switches drawn evenly."""
 _OF_AGENTS = ("agent_mask", "next_agent_mask", "next_action_mask")
 """Extras with an agent axis, which the switch has not."""
 
@@ -162,7 +179,7 @@ def see_team(make_q_function: Callable[..., QFunction], num_agents: int, observa
         observation_space: of one agent.
 
     Returns:
-        The function `(params, observation [..., N, *shape]) -> [..., 2]`.
+        The function, of observations `[T, B, N, *shape]` to `[T, B, 2]`.
     """
     shapes = jax.tree.map(
         lambda space: jax.ShapeDtypeStruct((1, num_agents, *space.shape), space.dtype), observation_space
@@ -170,12 +187,11 @@ def see_team(make_q_function: Callable[..., QFunction], num_agents: int, observa
     size = jax.eval_shape(team_state, shapes).shape[-1]
     q_function = make_q_function(Box((size,)), Discrete(2))
 
-    def apply(params: Params, observation: PyTree) -> Array:
-        space, leaf = jax.tree.leaves(observation_space)[0], jax.tree.leaves(observation)[0]
-        num_leading = leaf.ndim - len(space.shape) - 1
-        return q_function.apply(params, team_state(observation, num_leading=num_leading))
+    def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Array]:
+        seen = team_state(inputs.observation, num_leading=2)
+        return q_function.apply(params, carry, inputs.replace(observation=seen))
 
-    return QFunction(init=q_function.init, apply=apply)
+    return q_function._replace(apply=apply)
 
 
 def make_agent(
@@ -187,10 +203,9 @@ def make_agent(
     optimizer: Callable[..., optax.GradientTransformation],
     buffer: Any,
     switching_cost: float,
-    switch_epsilon_start: float = 0.5,
-    switch_epsilon_end: float = 0.05,
-    switch_epsilon_decay_updates: int = 10_000,
+    switch_epsilon: Number = SWITCH_EPSILON,
     updates_per_rollout: int = 1,
+    importance_exponent: Number = 0.4,
     normalize_observations: bool = False,
     share_parameters: bool = True,
     axis_name: str | None = None,
@@ -206,11 +221,10 @@ def make_agent(
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, of each of the three.
         buffer: `data.buffers.Buffer`.
         switching_cost: see `make_switching`.
-        switch_epsilon_start: share of switches drawn evenly before the first update. Paper: 0.5.
-        switch_epsilon_end: share after `switch_epsilon_decay_updates`.
-        switch_epsilon_decay_updates: updates over which the share falls linearly; longer than for the agents, since
-            a call of agents that act at random is worth nothing.
+        switch_epsilon: share of switches drawn evenly. Paper: 0.5 at first. It falls more slowly than that of the
+            agents, since a call of agents that act at random is worth nothing.
         updates_per_rollout: see `with_replay`.
+        importance_exponent: see `with_replay`.
         normalize_observations: standardises observations by running statistics of the samples.
         share_parameters: False gives every agent parameters of its own.
         axis_name: see `make_dqn`.
@@ -227,27 +241,22 @@ def make_agent(
     num_actions = environment.action_space.num_values // 2
     q_function = value(space, Discrete(num_actions))
     if not share_parameters:
-        q_function = separate_parameters(q_function, num_agents, space)
+        q_function = separate_parameters(q_function, num_agents)
     switch_q = see_team(switch, num_agents, space)
-    switch_options = options | {
-        "epsilon_start": switch_epsilon_start,
-        "epsilon_end": switch_epsilon_end,
-        "epsilon_decay_updates": switch_epsilon_decay_updates,
-    }
 
-    def make(make_optimizer: Callable[[], optax.GradientTransformation]) -> Learner:
+    def make(make_optimizer: Callable[[], optax.GradientTransformation], num_updates: int = 1) -> Learner:
+        shared = options | {"num_updates": num_updates, "axis_name": axis_name}
         return make_switching(
-            make_dqn(q_function, make_optimizer(), axis_name=axis_name, **options),
+            make_dqn(q_function, make_optimizer(), **shared),
             make_value_decomposition(
                 q_function,
                 mixer,
                 make_optimizer(),
                 num_agents=num_agents,
                 observation_space=space,
-                axis_name=axis_name,
-                **options,
+                **shared,
             ),
-            make_dqn(switch_q, make_optimizer(), axis_name=axis_name, **switch_options),
+            make_dqn(switch_q, make_optimizer(), **shared | {"epsilon": switch_epsilon}),
             num_actions=num_actions,
             switching_cost=switching_cost,
             axis_name=axis_name,
@@ -260,10 +269,13 @@ def make_agent(
             make_epsilon_greedy(make_team(q_function, mixer, num_agents, space)),
             make_epsilon_greedy(switch_q),
         ),
-        lambda num_updates: make(partial(optimizer, num_updates * updates_per_rollout)),
+        lambda num_updates: make(
+            partial(optimizer, num_updates * updates_per_rollout), num_updates * updates_per_rollout
+        ),
         buffer,
         space,
         updates_per_rollout=updates_per_rollout,
+        importance_exponent=importance_exponent,
         normalize_observations=normalize_observations,
         axis_name=axis_name,
     )

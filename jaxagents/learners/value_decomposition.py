@@ -1,6 +1,6 @@
 """Values of a team as mixtures of the values of its agents: VDN and QMIX."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,14 +10,17 @@ import jax.numpy as jnp
 import optax
 
 from jaxagents.learners.agents import mean_over_living, team_state
-from jaxagents.learners.dqn import discount_per_step, make_dqn
+from jaxagents.learners.dqn import make_dqn
+from jaxagents.learners.q_values import discount_per_step
 from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
-from jaxagents.losses.q import mask_q, select_action
+from jaxagents.learners.slots import Number
 from jaxagents.ops.returns import n_step_transition
+from jaxagents.ops.value_distributions import mask_q, select_action
+from jaxagents.policies.actor_critic import act
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
-from jaxagents.types import Agent, Array, Environment, Learner, Params, PyTree, Sample
+from jaxagents.policies.teams import separate_parameters
+from jaxagents.types import Agent, Array, Carry, Environment, Learner, Params, PolicyInput, PyTree, Sample
 from jaxagents.values.q_function import QFunction
-from jaxagents.values.teams import separate_parameters
 
 
 def make_value_decomposition(
@@ -36,7 +39,7 @@ def make_value_decomposition(
     means over the living agents, as the episode's return is. Dead agents, and those that only pad, add a value of zero.
 
     Args:
-        q_function: of one agent, applied along the agent axis; see `separate_parameters` for one of each agent.
+        q_function: of one agent, feed-forward, applied along the agent axis; see `separate_parameters` for one of each.
         mixer: a module of `networks.mixers`; sums give VDN, monotonic mixtures QMIX.
         optimizer: an optax transformation, clipping and schedule included.
         num_agents: N.
@@ -49,11 +52,12 @@ def make_value_decomposition(
         say who is alive.
 
     Raises:
-        ValueError: a number is out of its range, or there is no team.
+        ValueError: a number is out of its range, there is no team, or the values have a memory or are distributions.
 
     References:
         Sunehag et al. (2018), equation 2; Rashid et al. (2018), equation 6; double Q-learning as in the latter's code.
     """
+    _require_expectations(q_function, num_agents, observation_space, options)
     team = make_team(q_function, mixer, num_agents, observation_space)
     return make_dqn(team, optimizer, objective=partial(_loss, q_function, mixer, num_agents), **options)
 
@@ -84,7 +88,10 @@ def make_team(q_function: QFunction, mixer: nn.Module, num_agents: int, observat
             "mixer": mixer.init(mixer_key, jnp.zeros((1, num_agents)), team_state(observation)),
         }
 
-    return QFunction(init=init, apply=lambda params, observation: q_function.apply(params["agents"], observation))
+    def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Array]:
+        return q_function.apply(params["agents"], carry, inputs)
+
+    return q_function._replace(init=init, apply=apply)
 
 
 def make_agent(
@@ -95,6 +102,7 @@ def make_agent(
     optimizer: Callable[..., optax.GradientTransformation],
     buffer: Any,
     updates_per_rollout: int = 1,
+    importance_exponent: Number = 0.4,
     normalize_observations: bool = False,
     share_parameters: bool = True,
     axis_name: str | None = None,
@@ -109,6 +117,7 @@ def make_agent(
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
         buffer: `data.buffers.Buffer`.
         updates_per_rollout: see `with_replay`.
+        importance_exponent: see `with_replay`.
         normalize_observations: standardises observations by running statistics of the samples.
         share_parameters: False gives every agent parameters of its own.
         axis_name: see `make_dqn`.
@@ -123,7 +132,7 @@ def make_agent(
     space, num_agents = environment.observation_space, environment.num_agents
     q_function = value(space, environment.action_space)
     if not share_parameters:
-        q_function = separate_parameters(q_function, num_agents, space)
+        q_function = separate_parameters(q_function, num_agents)
     make = partial(
         make_value_decomposition,
         q_function,
@@ -136,10 +145,13 @@ def make_agent(
     make(optax.identity())  # Refuses settings before anything is compiled.
     return make_replay_agent(
         make_epsilon_greedy(make_team(q_function, mixer, num_agents, space)),
-        lambda num_updates: make(optimizer(num_updates * updates_per_rollout)),
+        lambda num_updates: make(
+            optimizer(num_updates * updates_per_rollout), num_updates=num_updates * updates_per_rollout
+        ),
         buffer,
         space,
         updates_per_rollout=updates_per_rollout,
+        importance_exponent=importance_exponent,
         normalize_observations=normalize_observations,
         axis_name=axis_name,
     )
@@ -154,9 +166,9 @@ def _loss(
     batch: Sample,
     *,
     discount: Array,
-    loss: Callable[..., Array],
+    loss: Callable[..., tuple[Array, dict[str, PyTree]]],
     double: bool,
-) -> tuple[Array, tuple[dict[str, Array], Array]]:
+) -> tuple[Array, tuple[dict[str, Array], Array, dict[str, PyTree]]]:
     transition = batch.transition
     if transition.reward.shape[2:] != (num_agents,):
         raise ValueError(f"`reward` must be [n, B, {num_agents}] for the mixer, got {transition.reward.shape}.")
@@ -168,20 +180,45 @@ def _loss(
         discount=discount_per_step(transition, discount),
     )
     observation, next_observation = first_step(transition.observation), gather_step(transition.next_observation, index)
-    next_q = q_function.apply(target_network["agents"], next_observation)
-    selector = q_function.apply(network["agents"], next_observation) if double else next_q
+
+    def values(params: Params, observation: PyTree) -> Array:
+        told = PolicyInput(observation=observation, first=jnp.ones(transition.first.shape[1:], bool))
+        return act(q_function, params["agents"], (), told)[1]
+
+    next_q = values(target_network, next_observation)
+    selector = values(network, next_observation) if double else next_q
     next_action_mask = gather_step(transition.extras.get("next_action_mask"), index)
     next_action = jnp.argmax(mask_q(selector, next_action_mask), axis=-1)
 
     def mix(params: Params, q: Array, alive: Array | None, observation: PyTree) -> Array:
         return mixer.apply(params["mixer"], q if alive is None else jnp.where(alive, q, 0.0), team_state(observation))
 
-    q = select_action(q_function.apply(network["agents"], observation), first_step(transition.action))
+    q = select_action(values(network, observation), first_step(transition.action))
     team_q = mix(network, q, first_step(agent_mask), observation)
     next_alive = gather_step(transition.extras.get("next_agent_mask"), index)
     next_team_q = mix(target_network, select_action(next_q, next_action), next_alive, next_observation)
     target = jax.lax.stop_gradient(reward + bootstrap_discount * next_team_q)
     error = target - team_q
-    total = jnp.mean(batch.weight * loss(team_q, target))
+    losses, noted = loss(team_q, target)
+    total = jnp.mean(batch.weight * losses)
     metrics = {"loss": total, "absolute_error": jnp.mean(jnp.abs(error)), "q": jnp.mean(team_q)}
-    return total, (metrics, jnp.abs(error))
+    return total, (metrics, jnp.abs(error), noted)
+
+
+def _require_expectations(
+    q_function: QFunction, num_agents: int, observation_space: PyTree, options: Mapping[str, Any]
+) -> None:
+    """Refuses what the mixture of values has no place for."""
+    if num_agents < 1:
+        return  # Refused with the team.
+    if jax.tree.leaves(q_function.initial_carry((1,))) or q_function.draw_noise or options.get("burn_in"):
+        raise ValueError("`value` must be feed-forward and without noise in a mixture, got one that is not; try MLPs.")
+    observation = jax.tree.map(
+        lambda space: jnp.zeros((1, 1, num_agents, *space.shape), space.dtype), observation_space
+    )
+    told = PolicyInput(observation=observation, first=jnp.ones((1, 1), bool))
+    values = jax.eval_shape(lambda key: q_function.apply(q_function.init(key), (), told)[1], jax.random.key(0))
+    if not isinstance(values, jax.ShapeDtypeStruct):
+        raise ValueError(
+            f"`value.distribution` must be null in a mixture, got {type(values).__name__}; expectations are mixed."
+        )

@@ -1,96 +1,182 @@
-"""Per-element temporal differences and losses of action values. No gradient flows to the targets.
+"""Targets and per-element losses of action values. No gradient flows to the targets.
 
-`discount` is that of the bootstrap: `gamma` of a one-step and `gamma^m` of an m-step target, zero where terminated.
+Targets of Q-learning are functions of a `QView`; values are expectations or distributions of returns, see
+`ops.value_distributions`.
 """
 
 import jax
 import jax.numpy as jnp
 
-from jaxagents.types import Array
+from jaxagents.losses.value import huber_loss
+from jaxagents.ops.value_distributions import (
+    CategoricalValues,
+    QuantileValues,
+    Values,
+    backup,
+    expected_values,
+    mask_q,
+    select_action,
+)
+from jaxagents.types import Array, QView
 
 
-def select_action(q: Array, action: Array) -> Array:
-    """Returns `q[..., action]`: float `[..., A]` and int `[...]` give float `[...]`."""
-    return jnp.take_along_axis(q, action[..., None], axis=-1)[..., 0]
-
-
-def mask_q(q: Array, action_mask: Array | None) -> Array:
-    """Returns `q` with the lowest finite value where an action is forbidden.
-
-    Args:
-        q: float `[..., A]`.
-        action_mask: bool `[..., A]`, True = allowed; None when every action is.
-    """
-    return q if action_mask is None else jnp.where(action_mask, q, jnp.finfo(q.dtype).min)
-
-
-def q_target(
-    reward: Array, discount: Array, next_q: Array, next_q_selector: Array, *, next_action_mask: Array | None = None
-) -> Array:
-    """Computes `reward + discount max_a next_q(a)`; arguments are those of `double_q_target`."""
-    del next_q_selector
-    return double_q_target(reward, discount, next_q, next_q, next_action_mask=next_action_mask)
-
-
-def double_q_target(
-    reward: Array, discount: Array, next_q: Array, next_q_selector: Array, *, next_action_mask: Array | None = None
-) -> Array:
-    """Computes `reward + discount next_q(argmax_a next_q_selector(a))`, see `double_q_learning_error`."""
-    next_action = jnp.argmax(mask_q(next_q_selector, next_action_mask), axis=-1)
-    return reward + discount * select_action(next_q, next_action)
-
-
-def q_learning_error(
-    q: Array, action: Array, reward: Array, discount: Array, next_q: Array, *, next_action_mask: Array | None = None
-) -> Array:
-    """Computes the error `reward + discount max_a next_q(a) - q(action)` of Q-learning.
+def q_target(view: QView) -> Array:
+    """Computes `reward + discount max_a next_values(a)`.
 
     Args:
-        q: float `[..., A]`.
-        action: int `[...]`.
-        reward: float `[...]`, one reward or the sum of several.
-        discount: float `[...]`.
-        next_q: float `[..., A]`, of the target network.
-        next_action_mask: bool `[..., A]`, True = allowed in the successor; None when every action is.
+        view: of the steps.
 
     Returns:
-        float `[...]`.
+        The target: float `[L, B]`; of distributions, see `backup`.
 
     References:
         Mnih et al. (2015), algorithm 1.
     """
-    return double_q_learning_error(q, action, reward, discount, next_q, next_q, next_action_mask=next_action_mask)
+    return double_q_target(view.replace(next_selector=view.next_values))
 
 
-def double_q_learning_error(
-    q: Array,
-    action: Array,
-    reward: Array,
-    discount: Array,
-    next_q: Array,
-    next_q_selector: Array,
-    *,
-    next_action_mask: Array | None = None,
-) -> Array:
-    """Computes the error `reward + discount next_q(argmax_a next_q_selector(a)) - q(action)` of double Q-learning.
+def double_q_target(view: QView) -> Array:
+    """Computes `reward + discount next_values(argmax_a next_selector(a))`, actions compared by their expectations.
 
     Args:
-        q: float `[..., A]`.
-        action: int `[...]`.
-        reward: float `[...]`, one reward or the sum of several.
-        discount: float `[...]`.
-        next_q: float `[..., A]`, of the target network.
-        next_q_selector: float `[..., A]`, of the online network.
-        next_action_mask: bool `[..., A]`, True = allowed in the successor; None when every action is.
+        view: of the steps.
+
+    Returns:
+        As `q_target`.
+
+    References:
+        Van Hasselt, Guez and Silver (2016), equation 4.
+    """
+    next_action = jnp.argmax(mask_q(expected_values(view.next_selector), view.next_action_mask), axis=-1)
+    return backup(select_action(view.next_values, next_action), view.reward, view.discount)
+
+
+def rescaled_q_target(view: QView, *, epsilon: Array | float = 1e-3) -> Array:
+    """Computes `h(reward + discount h^-1(next_values(argmax_a next_selector(a))))`: values are h of returns.
+
+    Args:
+        view: of the steps; values are expectations.
+        epsilon: of `rescale`.
+
+    Returns:
+        float `[L, B]`.
+
+    References:
+        Kapturowski et al. (2019), Recurrent experience replay in distributed reinforcement learning, section 2.3.
+    """
+    returns = view.replace(next_values=unscale(view.next_values, epsilon=epsilon))
+    return rescale(double_q_target(returns), epsilon=epsilon)
+
+
+def munchausen_target(
+    view: QView, *, temperature: Array | float = 0.03, bonus: Array | float = 0.9, floor: Array | float = -1.0
+) -> Array:
+    """Computes a soft target with the scaled log-policy of the action added to the reward.
+
+    `reward + bonus clip(t log pi(a | s), floor, 0) + discount sum_b pi(b | s') (next_values(b) - t log pi(b | s'))`
+    with the temperature t and `pi = softmax(values / t)` of the target network.
+
+    Args:
+        view: of single steps: between several, there would be a bonus for each.
+        temperature: t, in units of the value. Paper: 0.03.
+        bonus: alpha, in [0, 1). Paper: 0.9.
+        floor: the least that is added, in units of the value. Paper: -1.
+
+    Returns:
+        As `q_target`; not for `CategoricalValues`.
+
+    Raises:
+        ValueError: the values are `CategoricalValues`, whose mixtures are not on their atoms.
+
+    References:
+        Vieillard, Pietquin and Geist (2020), Munchausen reinforcement learning, equation 1 and appendix B.
+    """
+    if isinstance(view.next_values, CategoricalValues):
+        raise ValueError(
+            "`target` must not be `munchausen_target` for values on atoms, got CategoricalValues; try quantiles."
+        )
+    log_policy = _log_policy(view.target_values, view.action_mask, temperature)
+    chosen = jnp.clip(temperature * select_action(log_policy, view.action), floor, 0.0)
+    next_log_policy = _log_policy(view.next_values, view.next_action_mask, temperature)
+    is_quantiles = isinstance(view.next_values, QuantileValues)
+    values = view.next_values.quantiles if is_quantiles else view.next_values[..., None]
+    share = jnp.exp(next_log_policy)[..., None]
+    # `where`, not a product: what is forbidden has a share of zero and a logarithm that is not finite.
+    soft = jnp.where(share > 0.0, share * (values - temperature * next_log_policy[..., None]), 0.0).sum(-2)
+    soft = view.next_values.replace(quantiles=soft) if is_quantiles else soft[..., 0]
+    return backup(soft, view.reward + bonus * chosen, view.discount)
+
+
+def q_loss(value: Values, target: Array, *, delta: Array | float = 1.0) -> Array:
+    """Computes the loss that fits the kind of the values.
+
+    Args:
+        value: of the chosen actions.
+        target: of the same kind, see `backup`.
+        delta: of the Huber loss, in units of the value.
+
+    Returns:
+        float `[...]`: `categorical_loss`, `quantile_huber_loss` or `huber_loss`.
+    """
+    if isinstance(value, CategoricalValues):
+        return categorical_loss(value, target)
+    if isinstance(value, QuantileValues):
+        return quantile_huber_loss(value, target, delta=delta)
+    return huber_loss(value, target, delta=delta)
+
+
+def categorical_loss(value: CategoricalValues, target: Array) -> Array:
+    """Computes `KL(target || value)` in nats.
+
+    Args:
+        value: logits `[..., Z]`.
+        target: probabilities `[..., Z]`.
 
     Returns:
         float `[...]`.
 
     References:
-        Van Hasselt, Guez and Silver (2016), equation 4.
+        Bellemare, Dabney and Munos (2017), algorithm 1; Hessel et al. (2018), Rainbow, equation 3.
     """
-    target = double_q_target(reward, discount, next_q, next_q_selector, next_action_mask=next_action_mask)
-    return jax.lax.stop_gradient(target) - select_action(q, action)
+    target = jax.lax.stop_gradient(target)
+    log_target = jnp.log(jnp.where(target > 0.0, target, 1.0))
+    return jnp.sum(target * (log_target - jax.nn.log_softmax(value.logits)), axis=-1)
+
+
+def quantile_huber_loss(value: QuantileValues, target: Array, *, delta: Array | float = 1.0) -> Array:
+    """Computes `sum_i mean_j |fraction_i - [u_ij < 0]| huber(u_ij)` with `u_ij = target_j - quantile_i`.
+
+    Args:
+        value: quantiles and fractions `[..., K]`.
+        target: quantiles `[..., K']`.
+        delta: of the Huber loss, in units of the value.
+
+    Returns:
+        float `[...]`.
+
+    References:
+        Dabney et al. (2018), Distributional reinforcement learning with quantile regression, equation 10.
+    """
+    quantiles, target = value.quantiles[..., :, None], target[..., None, :]
+    weight = jnp.abs(value.fractions[..., :, None] - (jax.lax.stop_gradient(target - quantiles) < 0.0))
+    return jnp.sum(jnp.mean(weight * huber_loss(quantiles, target, delta=delta), axis=-1), axis=-1)
+
+
+def rescale(value: Array, *, epsilon: Array | float = 1e-3) -> Array:
+    """Computes `h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x`, which shrinks large values, per element.
+
+    References:
+        Pohlen et al. (2018), Observe and look further, proposition A.2.
+    """
+    return jnp.sign(value) * (jnp.sqrt(jnp.abs(value) + 1.0) - 1.0) + epsilon * value
+
+
+def unscale(value: Array, *, epsilon: Array | float = 1e-3) -> Array:
+    """Computes the inverse of `rescale`, per element."""
+    shifted = jnp.abs(value) + 1.0 + epsilon
+    # `(root - 1) / (2 epsilon)`, of which a small epsilon would leave few digits.
+    ratio = 2.0 * shifted / (jnp.sqrt(1.0 + 4.0 * epsilon * shifted) + 1.0)
+    return jnp.sign(value) * (jnp.square(ratio) - 1.0)
 
 
 def soft_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: Array, temperature: Array) -> Array:
@@ -162,3 +248,8 @@ def sac_temperature_loss(log_temperature: Array, log_prob: Array, target_entropy
         Haarnoja et al. (2018b), equation 18.
     """
     return -jnp.exp(log_temperature) * jax.lax.stop_gradient(log_prob + target_entropy)
+
+
+def _log_policy(values: Values, action_mask: Array | None, temperature: Array | float) -> Array:
+    """Returns `log softmax(values / temperature)` of the target network, `[..., A]`."""
+    return jax.nn.log_softmax(mask_q(expected_values(values) / temperature, action_mask))

@@ -2,9 +2,11 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxagents.networks.noisy import LayerNoise, NoisyDense, draw_layer_noise
 from jaxagents.networks.rows import as_rows
 from jaxagents.types import Array
 
@@ -75,21 +77,75 @@ class ValueHead(nn.Module):
         return restore(nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(rows).squeeze(-1))
 
 
-class DuelingHead(nn.Module):
-    """Action values from a state value and centred advantages: `q(s, a) = v(s) + A(s, a) - mean_b A(s, b)`.
+class ActionValueHead(nn.Module):
+    """K numbers of every action: its value, or what describes the distribution of its returns.
+
+    `x(s, a) = A(s, a)`, or with `dueling` `x(s, a) = v(s) + A(s, a) - mean_b A(s, b)`, number by number.
 
     Attributes:
         num_actions: size of the action axis A.
+        num_outputs: K.
+        dueling: adds a state value and centres the advantages.
+        noise_scale: of the weights' noise at the start, see `NoisyDense`; None has weights without noise.
 
     References:
         Wang et al. (2016), Dueling network architectures for deep reinforcement learning, equation 9.
     """
 
     num_actions: int
+    num_outputs: int = 1
+    dueling: bool = False
+    noise_scale: float | None = None
 
     @nn.compact
-    def __call__(self, features: Array) -> Array:
-        """Computes action values `[..., A]` of features `[..., D]`."""
-        value = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0), name="value")(features)
-        advantage = nn.Dense(self.num_actions, kernel_init=nn.initializers.orthogonal(1.0), name="advantage")(features)
-        return value + advantage - advantage.mean(-1, keepdims=True)
+    def __call__(self, features: Array, noise: dict[str, LayerNoise] | None = None) -> Array:
+        """Computes `[..., A, K]` of features `[..., D]`, and of what `draw_noise` drew, if anything."""
+        rows, restore = as_rows(features) if noise is None else (features, lambda results: results)
+
+        def layer(name: str, size: int) -> Array:
+            if self.noise_scale is None:
+                return nn.Dense(size, kernel_init=nn.initializers.orthogonal(1.0), name=name)(rows)
+            return NoisyDense(size, self.noise_scale, name=name)(rows, None if noise is None else noise[name])
+
+        outputs = layer("advantage", self.num_actions * self.num_outputs)
+        outputs = outputs.reshape(*rows.shape[:-1], self.num_actions, self.num_outputs)
+        if self.dueling:
+            outputs = layer("value", self.num_outputs)[..., None, :] + outputs - outputs.mean(-2, keepdims=True)
+        return restore(outputs)
+
+    def draw_noise(self, key: Array, leading: tuple[int, ...], num_features: int) -> dict[str, LayerNoise]:
+        """Draws the noise of weights, a sample of them for each entry of the leading axes.
+
+        Args:
+            key: PRNG key.
+            leading: axes before those of the features.
+            num_features: D.
+
+        Returns:
+            The noise by layer.
+        """
+        sizes = {"advantage": self.num_actions * self.num_outputs}
+        sizes |= {"value": self.num_outputs} if self.dueling else {}
+        keys = jax.random.split(key, len(sizes))
+        pairs = zip(keys, sizes.items(), strict=True)
+        return {name: draw_layer_noise(key, leading, num_features, size) for key, (name, size) in pairs}
+
+
+class CosineEmbedding(nn.Module):
+    """Features of a state at fractions of the distribution of its returns: `f_d relu(sum_i w_di cos(pi i tau) + b_d)`.
+
+    Attributes:
+        num_cosines: terms of the sum, from i = 0.
+
+    References:
+        Dabney et al. (2018), Implicit quantile networks for distributional reinforcement learning, equation 4.
+    """
+
+    num_cosines: int = 64
+
+    @nn.compact
+    def __call__(self, features: Array, fractions: Array) -> Array:
+        """Computes `[..., K, D]` of features `[..., D]` and fractions `[..., K]`."""
+        orders = jnp.arange(self.num_cosines).reshape((1,) * fractions.ndim + (-1,))
+        cosines = jnp.cos(jnp.pi * orders * fractions[..., None])
+        return features[..., None, :] * nn.relu(nn.Dense(features.shape[-1])(cosines))

@@ -1,15 +1,17 @@
-"""Torsos: observation -> features, for any number of leading axes."""
+"""Torsos: observation -> features, for any number of leading axes; with a memory, over time."""
 
 import difflib
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxagents.networks.convolution import Convolution
 from jaxagents.networks.rows import as_rows
-from jaxagents.types import Array
+from jaxagents.types import Array, Carry, Params, PyTree
 
 # The element-wise functions of flax.linen; the others there (softmax, glu, ...) change what an axis means.
 _ACTIVATIONS = (
@@ -111,6 +113,58 @@ class CNN(nn.Module):
             x = Convolution(channels, kernel_size, strides, name=f"Conv_{index}")(x)
             x = activation_function(self.activation)(x)
         return MLP(self.hidden_sizes, self.activation, self.layer_norm, observation_ndim=3)(x)
+
+
+class Torso(NamedTuple):
+    """Encoder and memory.
+
+    Attributes:
+        init: `(key) -> (params, features [1, 1, F] of an observation of zeros)`.
+        initial_carry: `(batch_shape) -> carry`; empty without memory.
+        apply: `(params, carry, observation [T, B, ...], first [T, B]) -> (carry, features [T, B, ..., F])`.
+    """
+
+    init: Callable[[Array], tuple[Params, Array]]
+    initial_carry: Callable[[tuple[int, ...]], Carry]
+    apply: Callable[[Params, Carry, PyTree, Array], tuple[Carry, Array]]
+
+
+def make_torso(observation_space: PyTree, encoder: nn.Module, memory: nn.Module | None = None) -> Torso:
+    """Makes what policies and values share: an encoder, and a memory after it.
+
+    Args:
+        observation_space: of one agent; batch, time and agent axes are free.
+        encoder: `module(observation [..., *shape]) -> features [..., F]`.
+        memory: recurrent module of `networks.recurrent`; None for a feed-forward torso.
+
+    Returns:
+        The torso; parameters `{"encoder", "memory"}`, the latter where there is one.
+    """
+
+    def init(key: Array) -> tuple[Params, Array]:
+        encoder_key, memory_key = jax.random.split(key)
+        observation = jax.tree.map(lambda space: jnp.zeros((1, 1, *space.shape), space.dtype), observation_space)
+        params = {"encoder": encoder.init(encoder_key, observation)}
+        features = encoder.apply(params["encoder"], observation)
+        if memory is not None:
+            first = jnp.ones((1, 1), bool)
+            params["memory"] = memory.init(memory_key, memory.initial_carry((1,)), features, first)
+            _, features = memory.apply(params["memory"], memory.initial_carry((1,)), features, first)
+        return params, features
+
+    def initial_carry(batch_shape: tuple[int, ...]) -> Carry:
+        return () if memory is None else memory.initial_carry(batch_shape)
+
+    def apply(params: Params, carry: Carry, observation: PyTree, first: Array) -> tuple[Carry, Array]:
+        features = encoder.apply(params["encoder"], observation)
+        if memory is None:
+            return carry, features
+        first = jnp.broadcast_to(
+            first.reshape(first.shape + (1,) * (features.ndim - 1 - first.ndim)), features.shape[:-1]
+        )
+        return memory.apply(params["memory"], carry, features, first)
+
+    return Torso(init=init, initial_carry=initial_carry, apply=apply)
 
 
 def _floating(observation: Array) -> Array:

@@ -56,6 +56,38 @@ def shuffled_minibatches(
     return order.transpose(1, 2, 0, 3).reshape(num_epochs * num_minibatches, num_items // num_minibatches)
 
 
+def minibatches_of_device(
+    key: Array,
+    num_sequences: int,
+    num_envs: int,
+    *,
+    num_epochs: int,
+    num_minibatches: int,
+    axis_name: str | None = None,
+) -> Array:
+    """Draws the minibatches of this device's share of a batch, see `block_size` and `shuffled_minibatches`.
+
+    Args:
+        key: random key, the same on every device.
+        num_sequences: items of an environment.
+        num_envs: of this device.
+        num_epochs: passes over the items.
+        num_minibatches: of a pass.
+        axis_name: mapped axis over whose members the environments are spread.
+
+    Returns:
+        int32 `[num_epochs * num_minibatches, items of a minibatch]`.
+
+    Raises:
+        ValueError: the items do not divide into the minibatches.
+    """
+    block, num_items = block_size(num_sequences, num_envs, num_minibatches), num_sequences * num_envs
+    first_block = jax.lax.axis_index(axis_name) * (num_items // block) if axis_name else 0
+    return shuffled_minibatches(
+        key, num_items, block, num_epochs=num_epochs, num_minibatches=num_minibatches, first_block=first_block
+    )
+
+
 def random_order(key: Array, num_items: int) -> Array:
     """Draws a permutation of `0 .. num_items - 1`, int32 `[num_items]`.
 

@@ -1,23 +1,16 @@
 """Policies and actor-critics assembled from an encoder, an optional memory and heads."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from jaxagents.networks.heads import CategoricalHead, TanhNormalHead, ValueHead
+from jaxagents.networks.torsos import make_torso
 from jaxagents.ops.distributions import Categorical, TanhNormal
 from jaxagents.types import ActorCritic, Array, Box, Carry, Discrete, Params, Policy, PolicyInput, PyTree
-
-
-class _Torso(NamedTuple):
-    """Encoder and memory: `apply(params, carry, observation [T, B, ...], first [T, B]) -> (carry, features)`."""
-
-    init: Callable[[Array], tuple[Params, Array]]
-    initial_carry: Callable[[tuple[int, ...]], Carry]
-    apply: Callable[[Params, Carry, PyTree, Array], tuple[Carry, Array]]
 
 
 def make_policy(
@@ -43,7 +36,7 @@ def make_policy(
     Raises:
         ValueError: the action space is unbounded.
     """
-    torso = _make_torso(observation_space, encoder, memory)
+    torso = make_torso(observation_space, encoder, memory)
     head_module = head if head is not None else _make_head(action_space)
     to_distribution = _make_distribution(action_space)
 
@@ -90,10 +83,10 @@ def make_actor_critic(
     if shared and critic_encoder is not None:
         raise ValueError("`critic_encoder` must be null when `shared` is true; try `shared: false`.")
     policy = make_policy(observation_space, action_space, encoder=encoder, memory=memory, head=head)
-    torso = _make_torso(observation_space, encoder, memory)
+    torso = make_torso(observation_space, encoder, memory)
     head_module = head if head is not None else _make_head(action_space)
     to_distribution = _make_distribution(action_space)
-    critic_torso = torso if critic_encoder is None else _make_torso(observation_space, critic_encoder, memory)
+    critic_torso = torso if critic_encoder is None else make_torso(observation_space, critic_encoder, memory)
     value_head = ValueHead()
 
     def init(key: Array) -> Params:
@@ -135,33 +128,6 @@ def act(policy: Policy, params: Params, carry: Carry, inputs: PolicyInput) -> tu
     inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], inputs)
     carry, distribution = policy.apply(params, carry, inputs)
     return carry, jax.tree.map(lambda leaf: leaf[0], distribution)
-
-
-def _make_torso(observation_space: PyTree, encoder: nn.Module, memory: nn.Module | None) -> _Torso:
-    def init(key: Array) -> tuple[Params, Array]:
-        encoder_key, memory_key = jax.random.split(key)
-        observation = jax.tree.map(lambda space: jnp.zeros((1, 1, *space.shape), space.dtype), observation_space)
-        params = {"encoder": encoder.init(encoder_key, observation)}
-        features = encoder.apply(params["encoder"], observation)
-        if memory is not None:
-            first = jnp.ones((1, 1), bool)
-            params["memory"] = memory.init(memory_key, memory.initial_carry((1,)), features, first)
-            _, features = memory.apply(params["memory"], memory.initial_carry((1,)), features, first)
-        return params, features
-
-    def initial_carry(batch_shape: tuple[int, ...]) -> Carry:
-        return () if memory is None else memory.initial_carry(batch_shape)
-
-    def apply(params: Params, carry: Carry, observation: PyTree, first: Array) -> tuple[Carry, Array]:
-        features = encoder.apply(params["encoder"], observation)
-        if memory is None:
-            return carry, features
-        first = jnp.broadcast_to(
-            first.reshape(first.shape + (1,) * (features.ndim - 1 - first.ndim)), features.shape[:-1]
-        )
-        return memory.apply(params["memory"], carry, features, first)
-
-    return _Torso(init=init, initial_carry=initial_carry, apply=apply)
 
 
 def _make_head(action_space: Discrete | Box) -> nn.Module:

@@ -1,12 +1,13 @@
 """The epsilon-greedy policy of an action-value function."""
 
-from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.ops.distributions import Categorical
+from jaxagents.ops.value_distributions import expected_values
 from jaxagents.types import Array, Carry, Params, Policy, PolicyInput
 
 
@@ -66,34 +67,30 @@ class EpsilonGreedy:
         return Categorical(logits=jnp.log(jnp.where(possible, probability, 1.0))).mask(possible)
 
 
-def make_epsilon_greedy(q_function: tuple[Callable, Callable], *, initial_epsilon: float = 1.0) -> Policy:
-    """Makes the policy that mostly takes the action of the largest value.
+def make_epsilon_greedy(q_function: Any, *, initial_epsilon: float = 1.0) -> Policy:
+    """Makes the policy that mostly takes the action of the largest expected value.
 
     Args:
-        q_function: `QFunction` of a discrete space.
+        q_function: `values.q_function.QFunction`.
         initial_epsilon: of the parameters that `init` makes; a learner puts its own in their place.
 
     Returns:
-        A feed-forward policy with parameters `{"network", "epsilon"}`.
+        A policy with parameters `{"network", "epsilon"}`, with the memory and the noise of the function.
 
     Raises:
         ValueError: if `initial_epsilon` is not a probability.
     """
     if not 0.0 <= initial_epsilon <= 1.0:
         raise ValueError(f"`initial_epsilon` must be in [0, 1], got {initial_epsilon}; try 1.")
-    init_network, apply_network = q_function
 
     def init(key: Array) -> Params:
-        return {"network": init_network(key), "epsilon": jnp.float32(initial_epsilon)}
-
-    def initial_carry(batch_shape: tuple[int, ...]) -> Carry:
-        del batch_shape
-        return ()
+        return {"network": q_function.init(key), "epsilon": jnp.float32(initial_epsilon)}
 
     def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, EpsilonGreedy]:
-        q = apply_network(params["network"], inputs.observation)
+        carry, values = q_function.apply(params["network"], carry, inputs)
+        q = expected_values(values)
         # Every leaf of a distribution has the leading axes of the batch.
         epsilon = jnp.broadcast_to(params["epsilon"], q.shape[:-1])
         return carry, EpsilonGreedy(q=q, epsilon=epsilon, action_mask=jnp.ones(q.shape, bool)).mask(inputs.action_mask)
 
-    return Policy(init=init, initial_carry=initial_carry, apply=apply)
+    return Policy(init=init, initial_carry=q_function.initial_carry, apply=apply, draw_noise=q_function.draw_noise)

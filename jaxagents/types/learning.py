@@ -61,6 +61,34 @@ class Sample:
 
 
 @struct.dataclass
+class QView:
+    """What targets of Q-learning see of L steps of B sequences, with agents `[L, B, N, ...]`.
+
+    Values are those of all actions, see `ops.value_distributions`; what a target does not read is not computed.
+
+    Attributes:
+        action: int `[L, B]`.
+        reward: float32 `[L, B]`, the discounted sum of the rewards up to the successor, n steps later or at the end of
+            the episode.
+        discount: float32 `[L, B]`, of what the successor is worth; zero where terminated.
+        target_values: of the target network, at the observation.
+        next_values: of the target network, at the successor.
+        next_selector: of the online network, at the successor.
+        action_mask: bool `[L, B, A]`, True = allowed at the observation; None when every action is.
+        next_action_mask: the same at the successor.
+    """
+
+    action: Array
+    reward: Array
+    discount: Array
+    target_values: PyTree
+    next_values: PyTree
+    next_selector: PyTree
+    action_mask: Array | None = None
+    next_action_mask: Array | None = None
+
+
+@struct.dataclass
 class Rollout:
     """A stretch of experience of B environments.
 

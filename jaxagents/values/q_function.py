@@ -7,27 +7,53 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxagents.networks.heads import DuelingHead, ValueHead
+from jaxagents.networks.heads import ActionValueHead, CosineEmbedding, ValueHead
+from jaxagents.networks.torsos import make_torso
 from jaxagents.ops.distributions import is_bounded
-from jaxagents.types import Array, Box, Discrete, Params, PyTree
+from jaxagents.ops.value_distributions import Values
+from jaxagents.types import Array, Box, Carry, Discrete, Params, PolicyInput, PyTree
+from jaxagents.values.distributions import EXPECTATIONS, ReturnDistribution
 
 
 class QFunction(NamedTuple):
-    """An action-value function.
+    """Values of all actions of a discrete space, over sequences; a feed-forward function has the empty carry `()`.
 
     Attributes:
         init: `(key) -> params`.
-        apply: discrete actions: `(params, observation [..., *shape]) -> [..., A]`;
-            continuous actions: `(params, observation [..., D], action [..., A]) -> [2, ...]`, two independent values;
-            actions are those of policies, before their squashing.
+        apply: `(params, carry, PolicyInput) -> (carry, values)` as a `Policy`; values are `[T, B, A]`, or one of the
+            records of `ops.value_distributions`.
+        initial_carry: `(batch_shape) -> carry`.
+        draw_noise: as that of a `Policy`: of weights, and of fractions of distributions; None for others.
     """
 
     init: Callable[[Array], Params]
-    apply: Callable[..., Array]
+    apply: Callable[[Params, Carry, PolicyInput], tuple[Carry, Values]]
+    initial_carry: Callable[[tuple[int, ...]], Carry] = lambda batch_shape: ()
+    draw_noise: Callable[[Array, int], PyTree] | None = None
+
+
+class TwinQ(NamedTuple):
+    """Two independent values of one continuous action.
+
+    Attributes:
+        init: `(key) -> params`.
+        apply: `(params, observation [..., D], action [..., A]) -> [2, ...]`; actions are those of policies, before
+            their squashing.
+    """
+
+    init: Callable[[Array], Params]
+    apply: Callable[[Params, Array, Array], Array]
 
 
 def make_q_function(
-    observation_space: PyTree, action_space: Discrete, *, encoder: nn.Module, dueling: bool = False
+    observation_space: PyTree,
+    action_space: Discrete,
+    *,
+    encoder: nn.Module,
+    memory: nn.Module | None = None,
+    dueling: bool = False,
+    noise_scale: float | None = None,
+    distribution: ReturnDistribution | None = None,
 ) -> QFunction:
     """Makes the values of all actions of a discrete space.
 
@@ -35,32 +61,65 @@ def make_q_function(
         observation_space: of one agent.
         action_space: of A actions.
         encoder: observation `[..., *shape]` -> features `[..., D]`.
+        memory: recurrent module of `networks.recurrent`; None for a feed-forward function.
         dueling: True adds a state value and centred advantages (Wang et al., 2016), False has one linear layer.
+        noise_scale: of the noise of the last layers' weights at the start (Fortunato et al., 2018: 0.5); None has none.
+        distribution: what is predicted of returns, see `values.distributions`; None takes expectations.
 
     Returns:
-        The function; parameters `{"encoder", "head"}`.
+        The function; parameters `{"torso", "head"}`, and `"embedding"` of implicit quantiles.
 
     Raises:
-        ValueError: if the actions are not discrete.
+        ValueError: if the actions are not discrete, or the scale of the noise is not positive.
+
+    Deviation: the last layers alone are noisy; every step of a batch has weights of its own.
     """
     if not isinstance(action_space, Discrete):
         raise ValueError(f"`action_space` must be Discrete, got {action_space}; try `make_twin_q`.")
-    num_actions = action_space.num_values
-    head = DuelingHead(num_actions) if dueling else nn.Dense(num_actions, kernel_init=nn.initializers.orthogonal(1.0))
+    if noise_scale is not None and noise_scale <= 0.0:
+        raise ValueError(f"`noise_scale` must be positive, got {noise_scale}; try 0.5, or null for no noise.")
+    distribution = distribution or EXPECTATIONS
+    torso = make_torso(observation_space, encoder, memory)
+    head = ActionValueHead(action_space.num_values, distribution.num_outputs, dueling, noise_scale)
+    embedding = CosineEmbedding(distribution.num_cosines)
+    num_features = jax.eval_shape(torso.init, jax.random.key(0))[1].shape[-1]
 
     def init(key: Array) -> Params:
-        encoder_key, head_key = jax.random.split(key)
-        observation = jax.tree.map(lambda space: jnp.zeros((1, 1, *space.shape), space.dtype), observation_space)
-        features, encoder_params = encoder.init_with_output(encoder_key, observation)
-        return {"encoder": encoder_params, "head": head.init(head_key, features)}
+        torso_key, head_key, embedding_key = jax.random.split(key, 3)
+        torso_params, features = torso.init(torso_key)
+        params = {"torso": torso_params, "head": head.init(head_key, features)}
+        if distribution.num_fractions:
+            fractions = jnp.zeros((*features.shape[:-1], 1))
+            params["embedding"] = embedding.init(embedding_key, features, fractions)
+        return params
 
-    def apply(params: Params, observation: PyTree) -> Array:
-        return head.apply(params["head"], encoder.apply(params["encoder"], observation))
+    def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Values]:
+        noise = inputs.noise or {}
+        carry, features = torso.apply(params["torso"], carry, inputs.observation, inputs.first)
+        if not distribution.num_fractions:
+            outputs = head.apply(params["head"], features, noise.get("weights"))
+            return carry, distribution.to_values(outputs, None)
+        fractions = distribution.spread(features.shape[:-1], noise.get("fractions"))
+        features = embedding.apply(params["embedding"], features, fractions)
+        outputs = head.apply(params["head"], features, noise.get("weights"))[..., 0]
+        return carry, distribution.to_values(jnp.swapaxes(outputs, -1, -2), fractions)
 
-    return QFunction(init=init, apply=apply)
+    def draw_noise(key: Array, num_steps: int) -> PyTree:
+        weights_key, fractions_key = jax.random.split(key)
+        noise = {}
+        if noise_scale is not None:
+            noise["weights"] = head.draw_noise(weights_key, (num_steps,), num_features)
+        if distribution.num_fractions:
+            noise["fractions"] = jax.random.uniform(fractions_key, (num_steps, distribution.num_fractions))
+        return noise
+
+    is_random = noise_scale is not None or distribution.num_fractions
+    return QFunction(
+        init=init, apply=apply, initial_carry=torso.initial_carry, draw_noise=draw_noise if is_random else None
+    )
 
 
-def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module) -> QFunction:
+def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module) -> TwinQ:
     """Makes two values of one continuous action, which differ in their initial parameters only.
 
     The encoder sees the observation and the squashed action, `tanh(action)`, in one vector.
@@ -104,4 +163,4 @@ def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module
     def apply(params: Params, observation: Array, action: Array) -> Array:
         return jax.vmap(apply_one, (0, None))(params, join(observation, action))
 
-    return QFunction(init=init, apply=apply)
+    return TwinQ(init=init, apply=apply)

@@ -85,7 +85,7 @@ def test_sampling_an_empty_buffer_is_finite(make):
 
 
 def test_priorities_are_written_at_the_sampled_indices():
-    buffer = make_prioritized_buffer(capacity=8, batch_size=64, priority_exponent=1.0, importance_exponent=1.0)
+    buffer = make_prioritized_buffer(capacity=8, batch_size=64, priority_exponent=1.0)
     state = filled(buffer, 2, [4])
     transition, _, indices = buffer.sample(state, KEY)
     # Only environment 1 at time 2 keeps a large priority.
@@ -108,7 +108,7 @@ def test_a_negative_priority_leaves_the_old_one():
 
 
 def test_new_sequences_get_the_largest_priority_so_far():
-    buffer = make_prioritized_buffer(capacity=8, batch_size=16, priority_exponent=0.5, importance_exponent=1.0)
+    buffer = make_prioritized_buffer(capacity=8, batch_size=16, priority_exponent=0.5)
     state = filled(buffer, 1, [4])
     _, _, indices = buffer.sample(state, KEY)
     state = buffer.set_priorities(state, indices, jnp.full(16, 6.25))  # The value is 2.5.

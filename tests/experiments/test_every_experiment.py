@@ -17,16 +17,19 @@ CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
 PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
+VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
 # World -> the algorithms that fit it.
 PAIRS = {
     **dict.fromkeys(("arithmetic", "frozenlake", "household"), LANGUAGE),
     "bandit": (*LANGUAGE, *PREFERENCES),
     "sokoban": (*LANGUAGE, "dpo", "kto"),  # The other worlds have numbers that only policy gradients know.
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), ("reinforce", "sft")),  # One game of every deal, no values.
-    **dict.fromkeys(("breakout", "cartpole"), ("dqn", "ppo")),
+    "breakout": ("ppo", *VALUES),
+    "cartpole": ("ppo", *VALUES),
     **dict.fromkeys(("pendulum", "reacher"), ("ppo", "sac")),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
-    **dict.fromkeys(("smax_3m", "tmaze"), ("ppo",)),  # Policies with memory.
+    "smax_3m": ("ppo",),  # A policy with memory that has no Q-function.
+    "tmaze": ("dqn", "ppo", "r2d2"),
 }
 EXPERIMENTS = {path.stem: [f"experiment={path.stem}"] for path in sorted((CONFIGS / "experiment").glob("*.yaml"))}
 COMPOSED = {f"{a}_{world}": [f"world={world}", f"algorithm={a}"] for world, names in PAIRS.items() for a in names}
@@ -36,6 +39,10 @@ EVERYTHING = COMPOSED | EXPERIMENTS
 def _surrogate(width):
     target = "jaxagents.losses.policy_gradient.clipped_surrogate"
     return f"{{_target_: {target}, _partial_: true, clip_epsilon: {width}}}"
+
+
+def _falling(start):
+    return f"{{_target_: jaxagents.ops.schedules.linear_schedule, start: {start}, end: 0.0}}"
 
 
 def _huber(delta):
@@ -114,9 +121,28 @@ def test_losses_are_chosen_on_the_command_line_and_their_numbers_are_arrays(choi
     assert state.slots[path[0]][path[1]].shape == ()
 
 
-def test_a_policy_with_memory_has_no_q_function():
-    with pytest.raises(ConfigCompositionException, match="Could not find 'value/q_lru'"):
-        compose(CONFIGS, "world=tmaze", "algorithm=dqn")
+@pytest.mark.parametrize(
+    ("choices", "name"),
+    [
+        (["world=cartpole", "algorithm=ppo", f"learner.entropy_coefficient={_falling(0.02)}"], "entropy_coefficient"),
+        (["world=cartpole", "algorithm=dqn", "learner.epsilon.end=0.1"], "epsilon"),
+        (["world=cartpole", "algorithm=pqn"], "epsilon"),
+        (["world=cartpole", "algorithm=ppo", f"learner.loss={_surrogate(_falling(0.3))}"], "loss.clip_epsilon"),
+        (["world=pendulum", "algorithm=sac", f"learner.target_entropy={_falling(-2.0)}"], "target_entropy"),
+        (["world=cartpole", "algorithm=rainbow"], "importance_exponent"),
+    ],
+)
+def test_schedules_are_chosen_on_the_command_line(choices, name):
+    """The memory of one is an array of the state: another number is the same program."""
+    state = build(resolve(compose(CONFIGS, *choices, "quick=true"))).stages[0].runner.abstract.learner
+    while name not in state.memory:
+        state = state.inner
+    assert state.memory[name].end.shape == ()
+
+
+def test_a_policy_of_teams_with_memory_has_no_q_function():
+    with pytest.raises(ConfigCompositionException, match="Could not find 'value/q_team_gru'"):
+        compose(CONFIGS, "world=smax_3m", "algorithm=dqn")
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ from jaxagents.training.transcripts import show_transcripts
 KEY = jax.random.key(7)
 OFF = "devices.compilation_cache=null"
 
+pytestmark = pytest.mark.slow  # One run is trained for all of them.
+
 
 @pytest.fixture(scope="module")
 def loaded(language_run_dir):

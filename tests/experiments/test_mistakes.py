@@ -76,6 +76,7 @@ def test_the_traceback_is_there_when_asked_for(tmp_path):
     assert result.returncode == 1 and "Traceback (most recent call last)" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_does_not_stop_the_sweep(call_main, tmp_path):
     result = call_main("train.py", "-m", *TINY, "seed=0,-1,1", f"hydra.sweep.dir={tmp_path}/a sweep")
     assert result.returncode == 1, result.stderr

@@ -47,7 +47,14 @@ CONTEXTS = {
 }
 
 
-@pytest.fixture(scope="module", params=CONTEXTS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        "window",
+        "thoughts",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("markov", "prompt", "history")),
+    ],
+)
 def played(request, lake, speak, params_of):
     policy = speak(lake, **CONTEXTS[request.param])
     params = params_of(policy)
@@ -94,6 +101,7 @@ def test_an_episode_is_well_formed(played, lake):
     assert not np.asarray(episode.action_mask & ~episode.token_mask).any()
 
 
+@pytest.mark.slow
 def test_models_with_stacked_layers_read_prompts_in_their_own_rows(lake, speak, params_of):
     # The cache of such a model has the axis of rows second.
     network = partial(Transformer, num_layers=2, features=16, num_heads=2, scan_layers=True)
@@ -116,7 +124,7 @@ def test_thoughts_are_closed_once(lake, speak, params_of):
     assert not sampled[:, layout.observation + layout.thought :].any() and sampled.any()
 
 
-@pytest.mark.parametrize("kind", ["bytes", "unigram"])
+@pytest.mark.parametrize("kind", [pytest.param("bytes", marks=pytest.mark.slow), "unigram"])
 def test_decoding_and_training_agree_with_tokens_of_any_size(kind, lake, speak, params_of):
     make = {"bytes": byte_level, "unigram": partial(train_sentencepiece, vocab_size=40, whole_words=False)}[kind]
     policy = speak(lake, tokenizer=make, num_turns=2, action_tokens=8, prompt=False)
@@ -142,6 +150,7 @@ def test_what_cannot_be_parsed_changes_nothing_and_is_counted(lake, speak):
     assert same[bad[:, :-1] & np.asarray(episode.valid)[:, 1:]].all()
 
 
+@pytest.mark.slow
 def test_one_device_and_eight_write_the_same_transcripts(lake, speak, params_of):
     policy = speak(lake, context_turns=1, prompt=False)
     params, groups = params_of(policy), jnp.arange(8)
@@ -153,7 +162,7 @@ def test_one_device_and_eight_write_the_same_transcripts(lake, speak, params_of)
         np.testing.assert_array_equal(both[0], np.asarray(both[1]).reshape(both[0].shape), err_msg=field)
 
 
-@pytest.mark.parametrize("context", ["window", "thoughts"])
+@pytest.mark.parametrize("context", ["window", pytest.param("thoughts", marks=pytest.mark.slow)])
 def test_forced_turns_are_said_and_seen_but_not_sampled(context, lake, speak, params_of):
     policy = speak(lake, **CONTEXTS[context])
     params, moves = params_of(policy), jnp.asarray(lake.text.actions)
@@ -192,6 +201,7 @@ def test_given_tasks_states_and_most_turns(lake, speak, params_of):
         dialogue(params, KEY, GROUPS, start=start)
 
 
+@pytest.mark.slow
 def test_one_turn_worlds_are_dialogues_too(speak, params_of):
     world = arithmetic.make_environment()
     policy = speak(world, prompt=False)

@@ -11,15 +11,19 @@ import pytest
 from jaxagents.data.buffers import make_prioritized_buffer, make_uniform_buffer
 from jaxagents.learners.dqn import make_agent, make_dqn
 from jaxagents.learners.replay import with_replay
+from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.actor_critic import act
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
-from jaxagents.types import Box, Collector, Discrete, PolicyInput, Rollout, Sample, Transition
+from jaxagents.types import Box, Collector, Discrete, PolicyInput, Remembering, Rollout, Sample, Transition
 from jaxagents.values.q_function import QFunction
 
 KEY = jax.random.key(0)
 NUM_STATES = 4
 # One table of values, [states, actions].
-TABLE = QFunction(init=lambda key: jnp.zeros((NUM_STATES, 2)), apply=lambda params, observation: observation @ params)
+TABLE = QFunction(
+    init=lambda key: jnp.zeros((NUM_STATES, 2)),
+    apply=lambda params, carry, inputs: (carry, inputs.observation @ params),
+)
 
 
 def corridor():
@@ -51,7 +55,8 @@ def weighted(transition, weight=1.0):
 @pytest.mark.parametrize("make_buffer", [make_uniform_buffer, make_prioritized_buffer])
 def test_learns_the_values_of_the_corridor_in_one_program(make_buffer):
     batch = Rollout(transition=CORRIDOR, carry=())
-    dqn = make_dqn(TABLE, optax.adam(0.05), discount=0.5, target_update_rate=0.2, epsilon_decay_updates=1_000)
+    epsilon = linear_schedule(start=1.0, end=0.05, num_updates=1_000)
+    dqn = make_dqn(TABLE, optax.adam(0.05), discount=0.5, target_update_rate=0.2, epsilon=epsilon)
     learner = with_replay(dqn, make_buffer(capacity=800, batch_size=8), batch, updates_per_rollout=20)
     update, state = jax.jit(learner.update, donate_argnums=0), learner.init(KEY)
     for index in range(50):
@@ -101,10 +106,7 @@ def test_loss_and_target_are_slots_whose_numbers_are_arrays():
     def scaled(value, target, *, scale):
         return 0.5 * scale * jnp.square(value - target)
 
-    def no_bootstrap(reward, discount, next_q, next_q_selector, *, next_action_mask):
-        return reward
-
-    learner = make_dqn(TABLE, optax.sgd(1.0), loss=partial(scaled, scale=0.5), target=no_bootstrap)
+    learner = make_dqn(TABLE, optax.sgd(1.0), loss=partial(scaled, scale=0.5), target=lambda view: view.reward)
     state = learner.init(KEY, {"network": NETWORK})
     assert float(state.slots["loss"]["scale"]) == 0.5
     state, _ = learner.update(state, KEY, weighted(one_step([0], [1], [3.0], [0], [0], [1])))
@@ -157,8 +159,7 @@ def test_agent_acts_with_what_its_learner_learns(normalize_observations, spaces_
         buffer=make_uniform_buffer(capacity=80, batch_size=8),
         updates_per_rollout=5,
         normalize_observations=normalize_observations,
-        epsilon_start=0.0,
-        epsilon_end=0.0,
+        epsilon=0.0,
     )
     rollout = Rollout(transition=CORRIDOR, carry=())
     learner = agent.make_learner(
@@ -193,10 +194,26 @@ def test_target_network_moves_by_the_rate_in_the_period():
 
 
 def test_epsilon_falls_linearly_to_its_end():
-    learner = make_dqn(TABLE, optax.sgd(0.1), epsilon_start=0.9, epsilon_end=0.1, epsilon_decay_updates=4)
+    learner = make_dqn(TABLE, optax.sgd(0.1), epsilon=linear_schedule(start=0.9, end=0.1, num_updates=4))
+    update, state, epsilons = jax.jit(learner.update), learner.init(KEY), []
+    for _ in range(6):
+        epsilons.append(float(state.params["epsilon"]))
+        state, _ = update(state, KEY, weighted(one_step([0], [0], [8.0], [1], [0], [0])))
+    np.testing.assert_allclose(epsilons, [0.9, 0.7, 0.5, 0.3, 0.1, 0.1], rtol=1e-6)
+
+
+def test_slots_may_remember():
+    """A target that adds how many steps were seen so far."""
+    counting = Remembering(
+        init=lambda num_updates: jnp.float32(num_updates),
+        apply=lambda memory, view: (view.reward + memory, jnp.float32(view.reward.size)),
+        update=lambda memory, summary: memory + summary,
+    )
+    learner = make_dqn(TABLE, optax.sgd(1.0), huber_delta=1e6, target=counting, num_updates=5)
     state = learner.init(KEY)
-    epsilons = [state.replace(num_updates=jnp.int32(number)).params["epsilon"] for number in (0, 1, 4, 9)]
-    np.testing.assert_allclose(epsilons, [0.9, 0.7, 0.1, 0.1], rtol=1e-6)
+    for target in (7.0, 8.0):
+        state, _ = learner.update(state, KEY, weighted(one_step([0], [0], [2.0], [0], [0], [1])))
+        np.testing.assert_allclose(state.network[0, 0], target)
 
 
 def test_hyperparameters_are_arrays_of_the_state_and_are_used():
@@ -230,7 +247,9 @@ def test_devices_agree_with_one_device():
     ("options", "message"),
     [
         ({"discount": 1.1}, "`discount` must be in \\[0, 1\\], got 1.1"),
-        ({"epsilon_end": -0.1}, "`epsilon_end` must be in"),
+        ({"epsilon": linear_schedule(start=1.0, end=-0.5)}, "`epsilon` must be in \\[0, 1\\], got -0.5"),
+        ({"num_steps": 0}, "`num_steps` must be at least 1, got 0"),
+        ({"burn_in": -1}, "`burn_in` must not be negative, got -1"),
         ({"huber_delta": 0.0}, "`huber_delta` must be positive"),
         ({"target_update_period": 0}, "`target_update_period` must be positive"),
     ],

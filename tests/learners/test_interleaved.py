@@ -154,6 +154,7 @@ def agent(sums, speak):
     )
 
 
+@pytest.mark.slow
 def test_a_language_agent_imitates_and_reinforces_with_one_optimiser(sums, agent):
     collector = make_demonstrated_collector(sums, agent.policy, num_groups=4, group_size=2)
     learner = agent.make_learner(collector, 3)

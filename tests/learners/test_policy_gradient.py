@@ -25,7 +25,9 @@ CONTEXTS = {"markov": {"context_turns": 1, "prompt": False}, "history": {}, "tho
 SLOTS = {"advantage": credit.rloo, "loss": plain, "aggregation": aggregation.token_mean}
 
 
-@pytest.fixture(scope="module", params=CONTEXTS)
+@pytest.fixture(
+    scope="module", params=["history", *(pytest.param(name, marks=pytest.mark.slow) for name in ("markov", "thoughts"))]
+)
 def played(request, lake, speak, params_of):
     """Returns a policy with a value head, parameters and episodes in which rewards differ."""
     policy = speak(lake, value_head=True, **CONTEXTS[request.param])
@@ -249,6 +251,7 @@ def test_a_slot_remembers_all_tokens_of_an_update_by_turn(played):
     assert float(first["count"]) < 0.0 == float(second["count"])
 
 
+@pytest.mark.slow
 def test_two_devices_remember_the_same_as_one(markov):
     policy, params, episode = markov
     one, _ = step(learner_of(policy, regularizers={"count": COUNTING}), params, episode)
@@ -305,6 +308,7 @@ def test_agents_tell_the_optimiser_the_length_of_the_run(lake, speak):
     assert told == [42] and agent.policy.layout.num_turns == 6
 
 
+@pytest.mark.slow
 def test_statistics_of_rows_do_not_depend_on_the_layout_they_are_scored_in(markov):
     """A row of a turn of its own says the same as the turn in a row with all others out of sight."""
     policy, params, episode = markov

@@ -11,7 +11,8 @@ import pytest
 
 from jaxagents.learners.ppo import make_agent, make_ppo
 from jaxagents.ops.distributions import Categorical
-from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput, Rollout, Transition
+from jaxagents.ops.schedules import linear_schedule
+from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput, Remembering, Rollout, Transition
 
 KEY = jax.random.key(0)
 NUM_STATES = 5
@@ -107,6 +108,46 @@ def test_losses_are_slots_whose_numbers_are_arrays():
     np.testing.assert_allclose(metrics["policy_loss"], np.log(2.0), rtol=1e-6)
     state = make_ppo(TABLE, optax.sgd(1.0), **slots).init(KEY)
     assert float(state.slots["value_loss"]["scale"]) == 2.0
+
+
+def test_numbers_may_be_schedules():
+    """The entropy bonus holds for the first update alone; nothing else moves the actor."""
+    rollout = steps([1] * 4, [1] * 4, [1.0] * 4, [1] * 4, [0] * 4, [4] * 4)  # As the value says.
+    schedule = linear_schedule(start=0.5, end=0.0, num_updates=1)
+    params = init_table(KEY) | {"actor": jnp.zeros((NUM_STATES, 2)).at[1].set(jnp.array([0.0, 1.0]))}
+    learner, constant = (
+        make_ppo(TABLE, optax.sgd(1.0), **(PLAIN | {"entropy_coefficient": number})) for number in (schedule, 0.5)
+    )
+    update = jax.jit(learner.update)
+    first, _ = update(learner.init(KEY, params), KEY, rollout)
+    second, _ = update(first, KEY, rollout)
+    expected, _ = jax.jit(constant.update)(constant.init(KEY, params), KEY, rollout)
+    np.testing.assert_allclose(first.params["actor"], expected.params["actor"], rtol=1e-6)
+    assert float(first.params["actor"][1, 1]) < 1.0
+    np.testing.assert_array_equal(second.params["actor"], first.params["actor"])
+    assert update._cache_size() == 1 and float(second.memory["entropy_coefficient"].update) == 2.0
+
+
+# Weighs the value loss by how many elements it has seen, and counts those of the update.
+COUNTING = Remembering(
+    init=lambda num_updates: jnp.float32(num_updates),
+    apply=lambda memory, value, old_value, target: (memory * jnp.square(value - target), jnp.float32(value.size)),
+    update=lambda memory, summary: memory + summary,
+)
+
+
+def test_slots_may_remember_over_epochs_minibatches_and_devices():
+    options = PLAIN | {"num_epochs": 3, "num_minibatches": 2, "value_loss": COUNTING, "num_updates": 7}
+    learner = make_ppo(TABLE, optax.sgd(0.0), **options)
+    state, metrics = jax.jit(learner.update)(learner.init(KEY), KEY, MIXED)
+    assert float(state.memory["value_loss"]) == 7.0 + 3 * 4
+    # Values 0.5, 1, 1.5, 2 of the targets 1, 0.5, 2.5, 0.5.
+    np.testing.assert_allclose(metrics["value_loss"], 7.0 * np.mean([0.25, 0.25, 1.0, 2.25]), rtol=1e-6)
+    devices = make_ppo(TABLE, optax.sgd(0.0), axis_name="device", **options)
+    both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), MIXED)
+    update = jax.jit(jax.vmap(devices.update, (None, None, 0), axis_name="device"))
+    state, _ = update(devices.init(KEY), KEY, both)
+    np.testing.assert_array_equal(state.memory["value_loss"], [7.0 + 3 * 8] * 2)
 
 
 def test_actions_of_positive_advantage_become_likelier_and_others_rarer():

@@ -145,6 +145,7 @@ def test_devices_agree_where_they_have_unequal_numbers_of_living_agents():
         )
 
 
+@pytest.mark.slow
 def test_every_agent_has_a_memory_of_its_own():
     actor_critic = make_actor_critic(
         Box((NUM_STATES,)), Discrete(2), encoder=MLP((8,)), memory=GRU(hidden_size=4), shared=True
@@ -186,7 +187,7 @@ def make_assignment():
     )
 
 
-@pytest.mark.parametrize("share_parameters", [True, False])
+@pytest.mark.parametrize("share_parameters", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_agents_learn_to_do_different_things(share_parameters):
     # With shared parameters they need to know who they are.
     world = agent_ids(make_assignment()) if share_parameters else make_assignment()

@@ -168,6 +168,7 @@ def test_any_loss_and_source_of_pairs_takes_the_gradient_of_the_mean_over_what_c
         assert learner.acting is None
 
 
+@pytest.mark.slow
 def test_rows_of_all_devices_are_one_batch(played):
     """The point that KTO measures from, and the mean over unequally many pairs, are those of the whole batch."""
     policy, params, other, batch = played

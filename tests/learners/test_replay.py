@@ -8,6 +8,7 @@ from flax import struct
 
 from jaxagents.data.buffers import make_prioritized_buffer, make_uniform_buffer
 from jaxagents.learners.replay import gather_step, rollout_shapes, with_replay
+from jaxagents.ops.schedules import linear_schedule
 from jaxagents.types import REPLICATED, Array, Collector, Learner, Mean, Rollout, Transition
 
 
@@ -66,7 +67,7 @@ def test_waits_until_the_buffer_can_be_sampled_then_updates(uniform):
     assert np.all(np.isfinite(jax.tree.leaves(metrics)))
     state, metrics = update(state, KEY, ROLLOUT)
     assert float(state.params) == 12.0
-    assert metrics.keys() == {"seen", "ones"}
+    assert metrics.keys() == {"seen", "ones", "priority"}
     assert (float(metrics["seen"].value), float(metrics["seen"].count)) == (1.0, 3.0)
     assert (float(metrics["ones"].value), float(metrics["ones"].count)) == (1.0, 9.0)
     assert update._cache_size() == 1
@@ -89,6 +90,36 @@ def test_priorities_of_the_learner_reach_the_buffer():
     np.testing.assert_allclose(state.buffer.priorities[0, 1], 8.0)
     # The first update draws both equally, the second in the ratio of one to seven.
     np.testing.assert_allclose(metrics["seen"].value, 0.5 * (4.0 + (1.0 + 7.0 * 7.0) / 8.0), rtol=1e-5)
+
+
+def test_weights_are_raised_to_an_exponent_that_may_be_a_schedule():
+    """What is drawn 7 times as often weighs as much in the first update, and a seventh in the second."""
+    buffer = make_prioritized_buffer(capacity=8, batch_size=64, priority_exponent=1.0)
+    batch = rollout([[1.0], [7.0]])
+    exponent = linear_schedule(start=0.0, end=1.0, num_updates=1)
+    learner = with_replay(make_counter(), buffer, batch, importance_exponent=exponent)
+    update = jax.jit(learner.update)
+    first, _ = update(learner.init(KEY), KEY, batch)
+    np.testing.assert_allclose(first.params, 64 * 4.0)  # As often, and of a weight of one.
+    # Priorities are 1 and 7, and 7 for both new steps: of 64 draws in 22 parts, (1 * 1 + (7 * 7 + 7 * 1 + 7 * 7) / 7).
+    second, _ = update(first, jax.random.key(1), batch)
+    np.testing.assert_allclose(second.params - first.params, 64 * 16 / 22, atol=2.5)
+    assert float(second.memory["importance_exponent"].update) == 2.0 and update._cache_size() == 1
+
+
+def test_priorities_that_are_not_finite_leave_the_old_ones_and_show():
+    buffer = make_prioritized_buffer(capacity=8, batch_size=16, priority_exponent=1.0)
+    batch = rollout([[3.0], [3.0]])
+    counter = make_counter()
+
+    def update(state, key, sample):
+        state, metrics = counter.update(state, key, sample)
+        return state, metrics | {"priority": metrics["priority"].at[0].set(jnp.nan).at[1].set(jnp.inf)}
+
+    learner = with_replay(counter._replace(update=update), buffer, batch)
+    state, metrics = jax.jit(learner.update)(learner.init(KEY), KEY, batch)
+    assert np.all(np.isfinite(state.buffer.priorities)) and np.all(np.isfinite(state.buffer.max_priority))
+    assert not np.isfinite(metrics["priority"].value)
 
 
 def test_a_learner_without_priorities_keeps_those_of_the_buffer():
@@ -118,6 +149,7 @@ def test_seeds_can_be_vmapped(uniform):
 def test_gather_step_takes_a_step_of_each_sequence():
     tree = {"a": jnp.arange(6).reshape(3, 2)}
     np.testing.assert_array_equal(gather_step(tree, jnp.array([2, 0]))["a"], [4, 1])
+    np.testing.assert_array_equal(gather_step(tree, jnp.array([[2, 0], [1, 1]]))["a"], [[4, 1], [2, 3]])
     assert gather_step(None, jnp.array([2, 0])) is None
 
 

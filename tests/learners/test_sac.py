@@ -16,9 +16,20 @@ from jaxagents.networks.heads import TanhNormalHead
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import TanhNormal
+from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.actor_critic import act, make_policy
-from jaxagents.types import Box, Collector, Discrete, Policy, PolicyInput, Rollout, Sample, Transition
-from jaxagents.values.q_function import QFunction, make_twin_q
+from jaxagents.types import (
+    Box,
+    Collector,
+    Discrete,
+    Policy,
+    PolicyInput,
+    Remembering,
+    Rollout,
+    Sample,
+    Transition,
+)
+from jaxagents.values.q_function import TwinQ, make_twin_q
 
 KEY = jax.random.key(0)
 STATES = Box((1,))
@@ -28,7 +39,7 @@ POLICY = make_policy(STATES, ACTIONS, encoder=MLP((16,), "relu"), head=HEAD)
 TWIN_Q = make_twin_q(STATES, ACTIONS, encoder=MLP((32,), "relu"))
 
 # Critics `offset_i + slope action`, and a policy of one location with the scale 0.1, whatever the observation.
-LINEAR_Q = QFunction(
+LINEAR_Q = TwinQ(
     init=lambda key: {"offset": jnp.array([3.0, 5.0]), "slope": jnp.array([2.0, 2.0])},
     apply=lambda params, observation, action: (
         params["offset"][:, None] + params["slope"][:, None] * action[None, ..., 0]
@@ -177,6 +188,51 @@ def test_losses_and_targets_are_slots_whose_numbers_are_arrays():
     np.testing.assert_allclose(metrics["critic_loss"], 18.0, rtol=1e-6)
     assert float(before.slots["critic_loss"]["scale"]) == 3.0
     assert float(after.params) < float(before.params)
+
+
+@pytest.mark.parametrize(
+    ("trainable", "learning"),
+    [
+        ({"policy": False, "critic": True, "temperature": True}, {"offset", "slope", "temperature"}),
+        ({"policy": True, "critic": {"offset": False, "slope": True}, "temperature": False}, {"policy", "slope"}),
+        (lambda parts: {name: name == "policy" for name in parts}, {"policy"}),
+    ],
+)
+def test_what_is_not_trainable_stays_and_takes_no_room_in_optimisers(trainable, learning):
+    def parts(state):
+        return {"policy": state.params, **state.critic, "temperature": state.log_temperature}
+
+    learner = make_sac(CONSTANT_POLICY, LINEAR_Q, *[optax.adam(0.1)] * 3, ACTIONS, trainable=trainable)
+    before = learner.init(KEY)
+    after, _ = jax.jit(learner.update)(before, KEY, sample([100.0], [1], [0]))
+    same = jax.tree.map(lambda old, new: bool(np.array_equal(old, new)), parts(before), parts(after))
+    assert {name for name, is_same in same.items() if not is_same} == learning
+    # A count for each of the three, and two moments of what learns.
+    assert len(jax.tree.leaves(after.opt_states)) == 3 + 2 * len(learning)
+
+
+def test_trainable_must_fit_the_parts():
+    with pytest.raises(ValueError, match="`trainable` must be a prefix pytree of bool of the parameters"):
+        make_linear(trainable={"policy": True}).init(KEY)
+
+
+def test_numbers_may_be_schedules_and_slots_may_remember():
+    """A target entropy that falls from 5 to -20 turns the temperature; the targets count what they saw."""
+    counting = Remembering(
+        init=lambda num_updates: jnp.float32(num_updates),
+        apply=lambda memory, reward, *others: (reward + memory, jnp.float32(reward.size)),
+        update=lambda memory, summary: memory + summary,
+    )
+    learner = make_linear(
+        target_entropy=linear_schedule(start=5.0, end=-20.0, num_updates=1), target=counting, num_updates=3
+    )
+    update, before = jax.jit(learner.update), learner.init(KEY)
+    first, metrics = update(before, KEY, sample([1.0], [0], [0]))
+    # Critics say 5 and 7 of the action; the target is 1 + 3.
+    np.testing.assert_allclose(metrics["critic_loss"], 0.5 * (1.0 + 9.0), rtol=1e-6)
+    second, _ = update(first, KEY, sample([1.0], [0], [0]))
+    assert float(before.log_temperature) < float(first.log_temperature) > float(second.log_temperature)
+    assert float(second.memory["target"]) == 5.0 and update._cache_size() == 1
 
 
 def test_weights_scale_the_critic_loss():

@@ -5,7 +5,8 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.learners.slots import bind, memory_of, numbers_of, remember
+from jaxagents.learners.slots import arrays_of, bind, memory_of, numbers_due, numbers_of, remember
+from jaxagents.ops.schedules import linear_schedule
 from jaxagents.types import Remembering
 
 
@@ -39,3 +40,18 @@ def test_memories_are_handed_in_and_updated_by_what_was_noted():
         result, noted = bound["running"](jnp.float32(2.0))
         assert float(result) == expected
         memory = remember(SLOTS, memory, noted)
+
+
+def test_schedules_stand_for_hyperparameters_and_for_keywords_of_slots():
+    """Every one moves by one update when the learner remembers."""
+    falling = linear_schedule(start=1.0, end=0.0, num_updates=2)
+    hyperparameters = {"rate": falling, "constant": 0.25, "absent": None}
+    slots = {"list": partial(weigh, weights=[0.5, 2.0], scale=falling), "none": None}
+    numbers, memory = arrays_of(hyperparameters), memory_of(hyperparameters | slots, 10)
+    assert set(numbers) == {"constant"} and set(memory) == {"rate", "list.scale"}
+    for scale in (1.0, 0.5, 0.0, 0.0):
+        due = numbers_due(hyperparameters, numbers, memory)
+        assert {name: float(number) for name, number in due.items()} == {"rate": scale, "constant": 0.25}
+        result, noted = bind(slots, numbers_of(slots), memory)["list"](jnp.ones(2))
+        np.testing.assert_array_equal(result, [0.5 * scale, 2.0 * scale])
+        memory = remember(hyperparameters | slots, memory, noted)

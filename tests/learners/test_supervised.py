@@ -99,6 +99,7 @@ def test_experts_that_do_not_think_aloud_cannot_teach_thoughts(lake, speak):
         make_demonstrations(lake, speak(lake, thought_tokens=4))
 
 
+@pytest.mark.slow
 def test_imitation_lowers_the_loss(lake, speak):
     agent = make_agent(
         lake,

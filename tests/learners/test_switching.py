@@ -18,6 +18,7 @@ from jaxagents.learners.value_decomposition import make_value_decomposition
 from jaxagents.networks.mixers import MonotonicMixer, SumMixer
 from jaxagents.networks.teams import Entry
 from jaxagents.networks.torsos import MLP
+from jaxagents.ops.schedules import linear_schedule
 from jaxagents.rollouts.evaluate import make_evaluator
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
@@ -32,10 +33,14 @@ NUM_ACTIONS = 2
 def table(observation_space, action_space):
     """Makes one table of values, `[size of the observation, actions]`."""
     shape = (*observation_space.shape, action_space.num_values)
-    return QFunction(init=lambda key: jnp.zeros(shape), apply=lambda params, observation: observation @ params)
+    return QFunction(
+        init=lambda key: jnp.zeros(shape), apply=lambda params, carry, inputs: (carry, inputs.observation @ params)
+    )
 
 
-AGENTS = QFunction(init=lambda key: jnp.zeros((3, 2)), apply=lambda params, observation: observation @ params)
+AGENTS = QFunction(
+    init=lambda key: jnp.zeros((3, 2)), apply=lambda params, carry, inputs: (carry, inputs.observation @ params)
+)
 
 
 def make_learner(optimizer=None, *, num_agents=2, axis_name=None, **options):
@@ -211,9 +216,8 @@ def agent_of(game, *, view=False, **options):
     )
 
 
-@pytest.mark.parametrize(
-    "view", [pytest.param(False, marks=pytest.mark.slow), True], ids=["shared", "separate, sees the team"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("view", [False, True], ids=["shared", "separate, sees the team"])
 def test_teams_call_no_more_than_their_budget_in_one_program(view):
     game = agent_ids(make_two_step_game())
     game = with_calls(team_view(game) if view else game, max_calls=1)
@@ -242,8 +246,8 @@ def test_teams_win_the_game_and_call_only_where_it_is_decided():
         updates_per_rollout=8,
         discount=0.99,
         huber_delta=100.0,
-        epsilon_decay_updates=1000,
-        switch_epsilon_decay_updates=4000,
+        epsilon=linear_schedule(start=1.0, end=0.05, num_updates=1000),
+        switch_epsilon=linear_schedule(start=0.5, end=0.05, num_updates=4000),
         normalize_observations=False,
     )
     collector = make_rollout_collector(game, agent.policy, num_envs=32, num_steps=4)
@@ -259,7 +263,7 @@ def test_refused_settings():
         agent_of(game)
     with pytest.raises(ValueError, match="`switching_cost` must not be negative, got -0.1; try 0"):
         agent_of(with_calls(game), switching_cost=-0.1)
-    with pytest.raises(ValueError, match=r"`epsilon_start` must be in \[0, 1\], got 2"):
-        agent_of(with_calls(game), switch_epsilon_start=2.0)
+    with pytest.raises(ValueError, match=r"`epsilon` must be in \[0, 1\], got 2"):
+        agent_of(with_calls(game), switch_epsilon=linear_schedule(start=2.0, end=0.0))
     with pytest.raises(ValueError, match="`num_actions` must be at least 1, got 0"):
         make_switching(None, None, None, num_actions=0, switching_cost=0.0)

@@ -14,19 +14,23 @@ from jaxagents.environments.teams import agent_ids
 from jaxagents.learners.dqn import make_dqn
 from jaxagents.learners.value_decomposition import make_agent, make_value_decomposition
 from jaxagents.networks.mixers import MonotonicMixer, SumMixer
+from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
+from jaxagents.policies.actor_critic import act
+from jaxagents.policies.teams import separate_parameters
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Sample, Transition
+from jaxagents.types import Box, Discrete, PolicyInput, Sample, Transition
+from jaxagents.values.distributions import quantiles
 from jaxagents.values.q_function import QFunction, make_q_function
-from jaxagents.values.teams import separate_parameters
 
 KEY = jax.random.key(0)
 SPACE = Box((4,))
 # One table of values per agent, [agents, states, actions].
-TABLES = separate_parameters(
-    QFunction(init=lambda key: jnp.zeros((4, 2)), apply=lambda params, observation: observation @ params), 2, SPACE
+TABLE = QFunction(
+    init=lambda key: jnp.zeros((4, 2)), apply=lambda params, carry, inputs: (carry, inputs.observation @ params)
 )
+TABLES = separate_parameters(TABLE, 2)
 
 
 def every_step():
@@ -73,7 +77,8 @@ def learned(learner, num_updates=1500):
 
 def team_values(mixer, network):
     """Returns the team's value of every place and joint action, `[4, 2, 2]`."""
-    q = TABLES.apply(network["agents"], jnp.broadcast_to(jnp.eye(4)[:, None], (4, 2, 4)))
+    told = PolicyInput(observation=jnp.broadcast_to(jnp.eye(4)[:, None], (4, 2, 4)), first=jnp.ones(4, bool))
+    _, q = act(TABLES, network["agents"], (), told)
     pairs = jnp.stack(jnp.broadcast_arrays(q[:, 0, :, None], q[:, 1, None, :]), axis=-1)
     state = jnp.broadcast_to(jnp.tile(jnp.eye(4), 2)[:, None, None], (4, 2, 2, 8))
     return mixer.apply(network["mixer"], pairs, state)
@@ -184,7 +189,7 @@ def test_devices_agree_with_one_device(kind):
         np.testing.assert_allclose(metrics["loss"][device], expected_metrics["loss"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("share_parameters", [True, False])
+@pytest.mark.parametrize("share_parameters", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_agents_act_with_what_their_learner_learns(share_parameters):
     game = agent_ids(make_two_step_game())
     agent = make_agent(
@@ -205,8 +210,22 @@ def test_agents_act_with_what_their_learner_learns(share_parameters):
     assert run._cache_size() == 1
     assert np.isfinite(float(metrics["train/loss"].value)) and float(metrics["rollout/episode_length"].value) == 2.0
     leading = 2 if not share_parameters else 6
-    kernel = state.learner.params["params"]["network"]["agents"]["encoder"]["params"]["Dense_0"]["kernel"]
+    kernel = state.learner.params["params"]["network"]["agents"]["torso"]["encoder"]["params"]["Dense_0"]["kernel"]
     assert kernel.shape[0] == leading
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory": GRU(hidden_size=3)}, "`value` must be feed-forward and without noise in a mixture"),
+        ({"noise_scale": 0.5}, "`value` must be feed-forward and without noise in a mixture"),
+        ({"distribution": quantiles(num_quantiles=3)}, "`value.distribution` must be null .*, got QuantileValues"),
+    ],
+)
+def test_refuses_values_that_it_cannot_mix(options, message):
+    q_function = make_q_function(SPACE, Discrete(2), encoder=MLP((4,)), **options)
+    with pytest.raises(ValueError, match=message):
+        make_value_decomposition(q_function, SumMixer(), optax.sgd(0.1), num_agents=2, observation_space=SPACE)
 
 
 def test_refuses_batches_without_the_team():

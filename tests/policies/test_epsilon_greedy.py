@@ -50,7 +50,9 @@ def test_samples_have_the_probabilities():
 
 
 def linear_policy(initial_epsilon=1.0):
-    q_function = QFunction(init=lambda key: jnp.eye(4), apply=lambda params, observation: observation @ params)
+    q_function = QFunction(
+        init=lambda key: jnp.eye(4), apply=lambda params, carry, inputs: (carry, inputs.observation @ params)
+    )
     return make_epsilon_greedy(q_function, initial_epsilon=initial_epsilon)
 
 

@@ -13,7 +13,6 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import as_policy, make_actor_critic
 from jaxagents.policies.teams import separate_parameters
 from jaxagents.types import Box, Discrete, PolicyInput
-from jaxagents.values import teams as value_teams
 from jaxagents.values.q_function import make_q_function
 
 KEY = jax.random.key(0)
@@ -53,26 +52,24 @@ def test_every_agent_acts_by_its_own_parameters():
 
 
 def test_action_values_of_every_agent():
-    team = value_teams.separate_parameters(Q, 2, Box((3,)))
-    params, observation = team.init(KEY), jax.random.normal(KEY, (4, 2, 3))
-    q = team.apply(params, observation)
-    assert q.shape == (4, 2, 2)
+    team = separate_parameters(Q, 2)
+    params, observation = team.init(KEY), jax.random.normal(KEY, (3, 4, 2, 3))
+    told = PolicyInput(observation=observation, first=jnp.zeros((3, 4), bool))
+    _, q = team.apply(params, (), told)
+    assert q.shape == (3, 4, 2, 2)
     for agent in range(2):
         own = jax.tree.map(lambda leaf, agent=agent: leaf[agent], params)
-        np.testing.assert_allclose(q[:, agent], Q.apply(own, observation[:, agent]), rtol=1e-5)
-    np.testing.assert_allclose(team.apply(params, observation[None])[0], q, rtol=1e-5)
+        _, expected = Q.apply(own, (), told.replace(observation=observation[:, :, agent]))
+        np.testing.assert_allclose(q[:, :, agent], expected, rtol=1e-5)
 
 
 def test_other_numbers_of_agents_are_refused():
-    for make in (lambda n: separate_parameters(ONE, n), lambda n: value_teams.separate_parameters(Q, n, Box((3,)))):
-        with pytest.raises(ValueError, match="`num_agents` must be at least 1 .* got 0; try sharing"):
-            make(0)
-    team, q = separate_parameters(ONE, 2), value_teams.separate_parameters(Q, 2, Box((3,)))
+    with pytest.raises(ValueError, match="`num_agents` must be at least 1 .* got 0; try sharing"):
+        separate_parameters(ONE, 0)
+    team = separate_parameters(ONE, 2)
     observation, first = jnp.ones((1, 1, 3, 3)), jnp.ones((1, 1), bool)
     with pytest.raises(ValueError, match=r"`observation` must be \[T, B, 2, ...\] .* got 3 agents"):
         team.apply(team.init(KEY), team.initial_carry((1, 3)), PolicyInput(observation=observation, first=first))
-    with pytest.raises(ValueError, match=r"`observation` must be \[..., 2, \*shape\] .* got 3"):
-        q.apply(q.init(KEY), observation)
 
 
 def test_critics_that_see_more_than_actors():

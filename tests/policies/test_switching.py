@@ -67,12 +67,14 @@ def test_actions_that_the_world_forbids_are_so_in_both_halves():
 
 def table(values):
     values = jnp.asarray(values, jnp.float32)
-    return QFunction(init=lambda key: values, apply=lambda params, observation: observation @ params)
+    return QFunction(init=lambda key: values, apply=lambda params, carry, inputs: (carry, inputs.observation @ params))
 
 
 def test_policy_of_epsilon_greedy_parts_has_leaves_with_the_axes_of_the_batch():
     team_of = table([[1.0, 0.0], [0.0, 1.0]])
-    switch = QFunction(init=team_of.init, apply=lambda params, observation: observation[..., 0, :] @ params)
+    switch = QFunction(
+        init=team_of.init, apply=lambda params, carry, inputs: (carry, inputs.observation[..., 0, :] @ params)
+    )
     policy = make_switched(
         make_epsilon_greedy(table([[1.0, 0.0]] * 2), initial_epsilon=0.0),
         make_epsilon_greedy(table([[0.0, 1.0]] * 2), initial_epsilon=0.0),

@@ -82,7 +82,9 @@ def make_array_program(speak, mode):
 PROGRAMS = {kind: partial(make_language_program, kind) for kind in KINDS} | {"ppo": make_array_program}
 
 
-@pytest.mark.parametrize("kind", ["ppo", "policy_gradient", "interleaved"])
+@pytest.mark.parametrize(
+    "kind", ["ppo", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("policy_gradient", "interleaved"))]
+)
 def test_four_devices_share_the_arithmetic_of_one(speak, kind):
     def flops_of_a_device(num_devices):
         program = PROGRAMS[kind](speak, "sharded")
@@ -95,19 +97,9 @@ def test_four_devices_share_the_arithmetic_of_one(speak, kind):
     assert four <= 0.3 * one, (one, four)
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [
-        ("preference", "pmap"),
-        ("progress", "sharded"),
-        pytest.param("preference", "sharded", marks=pytest.mark.slow),
-        pytest.param("progress", "pmap", marks=pytest.mark.slow),
-        pytest.param("supervised", "pmap", marks=pytest.mark.slow),
-        pytest.param("supervised", "sharded", marks=pytest.mark.slow),
-        pytest.param("interleaved", "pmap", marks=pytest.mark.slow),
-        pytest.param("interleaved", "sharded", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["pmap", "sharded"])
+@pytest.mark.parametrize("kind", ["preference", "progress", "supervised", "interleaved"])
 def test_two_devices_learn_what_one_does(speak, kind, mode):
     def train(mode, num_devices):
         program = make_language_program(kind, speak, mode)

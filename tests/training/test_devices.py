@@ -55,13 +55,20 @@ def reference():
     return state, metrics
 
 
-@pytest.mark.parametrize(("mode", "num_devices"), [("sharded", 2), ("sharded", 8), ("pmap", 2), ("pmap", 8)])
+@pytest.mark.parametrize(
+    ("mode", "num_devices"),
+    [
+        ("sharded", 2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("sharded", 8), ("pmap", 2), ("pmap", 8))),
+    ],
+)
 def test_the_run_does_not_depend_on_devices(reference, mode, num_devices):
     _, state, metrics = _run(mode, num_devices)
     _assert_same_run(state, metrics, *reference)
 
 
 @pytest.mark.parametrize("mode", ["sharded", "pmap"])
+@pytest.mark.slow
 def test_recurrent_sequences_and_seeds_on_two_devices(mode):
     options = {"memory": GRU(hidden_size=4), "num_seeds": 2, "num_updates": 2}
     _, reference, reference_metrics = _run("jit", 1, **options)

@@ -5,26 +5,115 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import CNN, MLP
-from jaxagents.types import Box, Discrete
+from jaxagents.ops.value_distributions import CategoricalValues, QuantileValues, expected_values
+from jaxagents.types import Box, Discrete, PolicyInput
+from jaxagents.values.distributions import categorical, implicit_quantiles, quantiles
 from jaxagents.values.q_function import make_q_function, make_twin_q
 
 
+def told(observation, **fields):
+    return PolicyInput(observation=observation, first=jnp.zeros(observation.shape[:2], bool), **fields)
+
+
 @pytest.mark.parametrize("dueling", [False, True])
-def test_values_of_all_actions_for_any_leading_axes(dueling):
+def test_values_of_all_actions_of_every_step(dueling):
     q_function = make_q_function(Box((3,)), Discrete(4), encoder=MLP((8,)), dueling=dueling)
     params = q_function.init(jax.random.key(0))
     observation = jax.random.normal(jax.random.key(1), (5, 2, 3))
-    q = q_function.apply(params, observation)
+    carry, q = q_function.apply(params, (), told(observation))
+    assert carry == q_function.initial_carry((2,)) == () and q_function.draw_noise is None
     assert q.shape == (5, 2, 4) and q.dtype == jnp.float32
-    np.testing.assert_allclose(q_function.apply(params, observation[3, 1]), q[3, 1], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(jax.jit(q_function.apply)(params, observation), q, rtol=1e-5, atol=1e-6)
+    _, one = q_function.apply(params, (), told(observation[3:4, 1:]))
+    np.testing.assert_allclose(one[0, 0], q[3, 1], rtol=1e-5, atol=1e-6)
+    _, jitted = jax.jit(q_function.apply)(params, (), told(observation))
+    np.testing.assert_allclose(jitted, q, rtol=1e-5, atol=1e-6)
 
 
 def test_images_of_bytes_are_read():
     q_function = make_q_function(Box((6, 6, 2), 0, 255, np.uint8), Discrete(3), encoder=CNN((4,), hidden_sizes=(8,)))
-    q = q_function.apply(q_function.init(jax.random.key(0)), jnp.ones((2, 6, 6, 2), jnp.uint8))
-    assert q.shape == (2, 3)
+    _, q = q_function.apply(q_function.init(jax.random.key(0)), (), told(jnp.ones((1, 2, 6, 6, 2), jnp.uint8)))
+    assert q.shape == (1, 2, 3)
+
+
+def test_memory_remembers_until_the_episode_is_over():
+    q_function = make_q_function(Box((3,)), Discrete(2), encoder=MLP((4,)), memory=GRU(hidden_size=5))
+    params, carry = q_function.init(jax.random.key(0)), q_function.initial_carry((1,))
+    observation = jnp.stack([jnp.ones((1, 3)), jnp.zeros((1, 3)), jnp.zeros((1, 3))])
+    first = jnp.array([[True], [False], [True]])
+    carry, q = q_function.apply(params, carry, told(observation).replace(first=first))
+    assert carry.shape == (1, 5) and not np.allclose(q[1], q[2])
+    _, afresh = q_function.apply(params, jnp.zeros((1, 5)), told(observation[:1] * 0.0))
+    np.testing.assert_allclose(q[2], afresh[0], rtol=1e-5)
+
+
+KINDS = {
+    "categorical": (categorical(low=-1.0, high=3.0, num_atoms=5), CategoricalValues, (4, 5)),
+    "quantiles": (quantiles(num_quantiles=6), QuantileValues, (4, 6)),
+    "implicit": (implicit_quantiles(num_fractions=7, num_cosines=3), QuantileValues, (4, 7)),
+}
+
+
+@pytest.mark.parametrize("noise_scale", [None, 0.5])
+@pytest.mark.parametrize("name", KINDS)
+def test_distributions_of_every_action(name, noise_scale):
+    distribution, kind, shape = KINDS[name]
+    q_function = make_q_function(
+        Box((3,)), Discrete(4), encoder=MLP((8,)), dueling=True, noise_scale=noise_scale, distribution=distribution
+    )
+    params, observation = q_function.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 2, 3))
+    apply = jax.jit(q_function.apply)
+    _, values = apply(params, (), told(observation))
+    assert isinstance(values, kind) and jax.tree.leaves(values)[0].shape == (5, 2, *shape)
+    np.testing.assert_allclose(expected_values(values), values.mean())
+    assert values.mean().shape == (5, 2, 4)
+    if q_function.draw_noise is None:
+        assert name != "implicit" and noise_scale is None
+        return
+    noise = jax.vmap(lambda key: q_function.draw_noise(key, 5), out_axes=1)(jax.random.split(jax.random.key(2), 2))
+    assert all(leaf.shape[:2] == (5, 2) for leaf in jax.tree.leaves(noise))
+    assert set(noise) == {"weights"} - ({"weights"} if noise_scale is None else set()) | (
+        {"fractions"} if name == "implicit" else set()
+    )
+    _, drawn = apply(params, (), told(observation, noise=noise))
+    assert not np.allclose(drawn.mean(), values.mean())
+    # With an axis of agents, whose noise is that of the step.
+    _, team = apply(params, (), told(observation[:, :, None], noise=noise))
+    np.testing.assert_allclose(team.mean()[:, :, 0], drawn.mean(), rtol=1e-4, atol=1e-5)
+
+
+def test_implicit_quantiles_depend_on_their_fractions_alone():
+    """The quantile at a fraction is the same, whatever the others are."""
+    distribution = implicit_quantiles(num_fractions=2, num_cosines=4)
+    q_function = make_q_function(Box((3,)), Discrete(2), encoder=MLP((8,)), distribution=distribution)
+    params, observation = q_function.init(jax.random.key(0)), jnp.ones((1, 1, 3))
+    pairs = ([0.2, 0.9], [0.9, 0.4])
+    quantiles = [
+        q_function.apply(params, (), told(observation, noise={"fractions": jnp.array([[pair]])}))[1] for pair in pairs
+    ]
+    np.testing.assert_allclose(quantiles[0].fractions, [[pairs[0]]], rtol=1e-6)
+    np.testing.assert_allclose(quantiles[0].quantiles[..., 1], quantiles[1].quantiles[..., 0], rtol=1e-5)
+    assert not np.allclose(quantiles[0].quantiles[..., 0], quantiles[1].quantiles[..., 1])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: categorical(low=1.0, high=1.0), "`low` must be less than `high`, and both finite, got 1.0 and 1.0"),
+        (lambda: categorical(low=0.0, high=float("inf")), "`low` must be less than `high`, and both finite"),
+        (lambda: categorical(low=0.0, high=1.0, num_atoms=1), "`num_atoms` must be at least 2, got 1"),
+        (lambda: quantiles(num_quantiles=0), "`num_quantiles` must be at least 1, got 0"),
+        (lambda: implicit_quantiles(num_fractions=0), "`num_fractions` and `num_cosines` must be at least 1, got 0"),
+        (
+            lambda: make_q_function(Box((3,)), Discrete(2), encoder=MLP(), noise_scale=0.0),
+            "`noise_scale` must be positive, got 0.0",
+        ),
+    ],
+)
+def test_refuses_distributions_without_room(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_twins_differ_and_are_functions_of_observation_and_action():

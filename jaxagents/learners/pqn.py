@@ -1,0 +1,264 @@
+"""Parallelised Q-networks: Q-learning of rollouts, without replay and without a target network."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners import normalization as learner_normalization
+from jaxagents.learners.agents import living_weights, per_agent, require_agents
+from jaxagents.learners.checks import check_counts, check_fractions
+from jaxagents.learners.combinators import params_of
+from jaxagents.learners.dqn import EPSILON
+from jaxagents.learners.epochs import descend_in_minibatches, sequence_length_of, to_sequences
+from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
+from jaxagents.learners.q_values import discount_per_step
+from jaxagents.learners.slots import (
+    Number,
+    Numbers,
+    Slot,
+    arrays_of,
+    bind,
+    memory_of,
+    numbers_due,
+    numbers_of,
+    remember,
+)
+from jaxagents.losses.value import squared_loss
+from jaxagents.ops.minibatches import minibatches_of_device
+from jaxagents.ops.returns import lambda_returns
+from jaxagents.ops.value_distributions import mask_q, select_action
+from jaxagents.policies import normalization as policy_normalization
+from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
+from jaxagents.policies.inputs import input_of, input_of_successor
+from jaxagents.policies.teams import separate_parameters
+from jaxagents.types import (
+    Agent,
+    Array,
+    Carry,
+    Collector,
+    Environment,
+    Learner,
+    Metrics,
+    Params,
+    PyTree,
+    Rollout,
+    Transition,
+)
+from jaxagents.values.q_function import QFunction
+
+
+@struct.dataclass
+class PQNState:
+    """Network, optimiser state, hyper-parameters as arrays (a changed number is the same program), and memories."""
+
+    network: Params
+    opt_state: optax.OptState
+    epsilon: Array
+    hyperparameters: dict[str, Array]
+    slots: dict[str, Numbers]
+    memory: dict[str, PyTree]
+
+    @property
+    def params(self) -> Params:
+        """Returns the parameters of `policies.epsilon_greedy`, with the epsilon that is due."""
+        return {"network": self.network, "epsilon": self.epsilon}
+
+
+@struct.dataclass
+class _Sequences:
+    """Sequences to learn from, leaves `[S, n, ...]`, and their initial carry `[n, ...]`."""
+
+    transition: Transition
+    target: Array
+    carry: Carry
+
+
+def make_pqn(
+    q_function: QFunction,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_epochs: int = 2,
+    num_minibatches: int = 4,
+    sequence_length: int | None = None,
+    discount: Number = 0.99,
+    trace_decay: Number = 0.65,
+    epsilon: Number = EPSILON,
+    loss: Slot = squared_loss,
+    num_updates: int = 1,
+    trainable: Trainable = None,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes Q-learning of `Rollout` batches with lambda-returns; layer norms in the network keep it stable.
+
+    Minimises, over shuffled minibatches of sequences, `mean(loss(Q(s_t, a_t), G_t))` with
+    `G_t = r_t + discount ((1 - trace_decay) max_a Q(s_t+1, a) + trace_decay G_t+1)` of the network before the update.
+
+    Args:
+        q_function: of a discrete space, of expectations; its network should have layer norms.
+        optimizer: an optax transformation, clipping and schedule included.
+        num_epochs: passes over each rollout.
+        num_minibatches: optimiser steps per pass.
+        sequence_length: see `make_ppo`.
+        discount: gamma in [0, 1].
+        trace_decay: lambda in [0, 1]. Paper: 0.65 for Atari.
+        epsilon: share of random actions.
+        loss: `(value, target) -> per element`.
+        num_updates: of the whole run, for schedules and slots that ask how far it is.
+        trainable: prefix pytree of bool of the network's parameters, see `descend`; null: everything learns.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner. With an agent axis (rewards `[T, B, N]`) it is independent Q-learning, of the living.
+
+    Raises:
+        ValueError: a number is out of its range; when the first update is traced, the batch does not divide or values
+            are distributions.
+
+    References:
+        Gallici et al. (2024), Simplifying deep temporal difference learning, algorithm 1.
+
+    Deviation: truncated steps bootstrap from their true successor; the released code takes them for terminated.
+    """
+    check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches, sequence_length=sequence_length)
+    hyperparameters = {"discount": discount, "trace_decay": trace_decay, "epsilon": epsilon}
+    check_fractions(**hyperparameters)
+    slots = {"loss": loss}
+
+    def init(key: Array, start: PQNState | Params | None = None) -> PQNState:
+        network = q_function.init(key) if start is None else params_of(start)["network"]
+        opt_state = init_optimizer(optimizer, network, trainable)
+        numbers, memory = arrays_of(hyperparameters), memory_of(hyperparameters | slots, num_updates)
+        return PQNState(
+            network=network,
+            opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PQNState) else opt_state,
+            epsilon=jnp.copy(numbers_due(hyperparameters, numbers, memory)["epsilon"]),
+            hyperparameters=numbers,
+            slots=numbers_of(slots),
+            memory=memory,
+        )
+
+    def update(state: PQNState, key: Array, rollout: Rollout) -> tuple[PQNState, Metrics]:
+        num_steps, num_envs = rollout.transition.terminated.shape
+        require_agents(rollout.transition)
+        length = sequence_length_of(rollout, sequence_length)
+        counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
+        indices = minibatches_of_device(key, num_steps // length, num_envs, **counts, axis_name=axis_name)
+        numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
+        terms = bind(slots, state.slots, state.memory)
+        batch = _Sequences(
+            transition=rollout.transition,
+            target=_targets(q_function, state.network, numbers, rollout),
+            carry=jax.tree.map(lambda leaf: leaf[:-1], rollout.carry),
+        )
+        network, opt_state, metrics, noted = descend_in_minibatches(
+            partial(_loss, q_function, terms["loss"], axis_name),
+            state.network,
+            state.opt_state,
+            optimizer,
+            to_sequences(batch, length),
+            indices,
+            trainable=trainable,
+            axis_name=axis_name,
+        )
+        memory = remember(hyperparameters | slots, state.memory, noted, axis_name=axis_name)
+        following = jnp.copy(numbers_due(hyperparameters, state.hyperparameters, memory)["epsilon"])
+        state = state.replace(network=network, opt_state=opt_state, epsilon=following, memory=memory)
+        return state, metrics | {"epsilon": numbers["epsilon"]}
+
+    return Learner(init=init, update=update)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    value: Callable[..., QFunction],
+    optimizer: Callable[..., optax.GradientTransformation],
+    num_epochs: int = 2,
+    num_minibatches: int = 4,
+    normalize_observations: bool = False,
+    share_parameters: bool = True,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles PQN for an environment of one agent or of a team.
+
+    Args:
+        environment: gives the spaces.
+        value: `(observation_space, action_space) -> QFunction`.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
+        num_epochs: see `make_pqn`.
+        num_minibatches: see `make_pqn`.
+        normalize_observations: standardises observations by running statistics.
+        share_parameters: False gives every agent of a team parameters of its own.
+        axis_name: see `make_pqn`.
+        **options: further arguments of `make_pqn`.
+
+    Returns:
+        The agent.
+
+    Raises:
+        ValueError: parameters that are not shared, without a team.
+    """
+    space = environment.observation_space
+    q_function = value(space, environment.action_space)
+    if not share_parameters:
+        q_function = separate_parameters(q_function, environment.num_agents)
+    counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
+    make = partial(make_pqn, q_function, axis_name=axis_name, **counts, **options)
+    make(optax.identity())  # Refuses settings before anything is compiled.
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        del collector
+        learner = make(optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates)
+        if not normalize_observations:
+            return learner
+        return learner_normalization.normalize_observations(learner, space, axis_name=axis_name)
+
+    policy = make_epsilon_greedy(q_function)
+    if normalize_observations:
+        policy = policy_normalization.normalize_observations(policy, space)
+    return Agent(policy=policy, make_learner=make_learner)
+
+
+def _targets(q_function: QFunction, network: Params, numbers: Numbers, rollout: Rollout) -> Array:
+    """Computes lambda-returns `[T, B, ...]` from the best values of the true successors."""
+    transition = rollout.transition
+    # All as one batch of single steps, from the carries that the policy had there.
+    rows = transition.terminated.size
+    successor = jax.tree.map(lambda leaf: leaf.reshape(1, rows, *leaf.shape[2:]), input_of_successor(transition))
+    carry = jax.tree.map(lambda leaf: leaf[1:].reshape(rows, *leaf.shape[2:]), rollout.carry)
+    _, values = q_function.apply(network, carry, successor)
+    if not isinstance(values, jax.Array):
+        raise ValueError(f"`value.distribution` must be null for lambda-returns, got {type(values).__name__}.")
+    reward = transition.reward
+    return lambda_returns(
+        reward,
+        per_agent(transition.terminated, reward),
+        per_agent(transition.truncated, reward),
+        jnp.max(mask_q(values, successor.action_mask), axis=-1).reshape(reward.shape),
+        discount=per_agent(discount_per_step(transition, numbers["discount"]), reward),
+        trace_decay=numbers["trace_decay"],
+    )
+
+
+def _loss(
+    q_function: QFunction,
+    loss: Callable[..., tuple[Array, dict[str, PyTree]]],
+    axis_name: str | None,
+    network: Params,
+    batch: _Sequences,
+) -> tuple[Array, tuple[dict[str, Array], dict[str, PyTree]]]:
+    transition = batch.transition
+    _, q = q_function.apply(network, batch.carry, input_of(transition))
+    chosen = select_action(q, transition.action)
+    losses, noted = loss(chosen, batch.target)
+    if "agent_mask" in transition.extras:
+        losses = losses * living_weights(transition.extras["agent_mask"], axis_name=axis_name)
+    total = jnp.mean(losses)
+    metrics = {"loss": total, "q": jnp.mean(q), "absolute_error": jnp.mean(jnp.abs(batch.target - chosen))}
+    return total, (metrics, noted)

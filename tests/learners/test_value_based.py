@@ -1,0 +1,135 @@
+"""Members of the DQN family as compositions: one program, the same bits after a pause, the same on two devices."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxagents.data.buffers import make_prioritized_buffer
+from jaxagents.environments import tmaze
+from jaxagents.learners.dqn import make_agent, make_dqn
+from jaxagents.losses.q import munchausen_target, rescaled_q_target
+from jaxagents.networks.recurrent import GRU
+from jaxagents.networks.torsos import MLP
+from jaxagents.ops.schedules import linear_schedule
+from jaxagents.rollouts.evaluate import make_evaluator
+from jaxagents.rollouts.unroll import make_rollout_collector
+from jaxagents.training.program import make_program, run_updates
+from jaxagents.types import Sample, Transition
+from jaxagents.values.distributions import categorical, implicit_quantiles
+from jaxagents.values.q_function import make_q_function
+
+KEY = jax.random.key(0)
+WORLD = tmaze.make_environment(2)
+MEMORY = {"memory": GRU(hidden_size=4)}
+ATOMS = {"distribution": categorical(low=-1.0, high=1.0, num_atoms=5)}
+FRACTIONS = {"distribution": implicit_quantiles(num_fractions=3, num_cosines=4)}
+# Arguments of the Q-function, of the learner, and the length of the sequences.
+FAMILY = {
+    "r2d2": (MEMORY, {"num_steps": 2, "burn_in": 1, "target": partial(rescaled_q_target, epsilon=1e-3)}, 5),
+    "rainbow": (ATOMS | {"dueling": True, "noise_scale": 0.5}, {"epsilon": 0.0}, 3),
+    "munchausen iqn": (FRACTIONS, {"target": partial(munchausen_target, temperature=0.1)}, 1),
+    "recurrent rainbow": (MEMORY | ATOMS | {"noise_scale": 0.5}, {"num_steps": 2, "burn_in": 1}, 5),
+}
+FAST_AND_SLOW = [pytest.param(name, marks=() if name == "r2d2" else pytest.mark.slow) for name in FAMILY]
+
+
+def make_value(name):
+    return partial(make_q_function, encoder=MLP((8,)), **FAMILY[name][0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_pause_changes_no_bit_and_compiles_nothing(name):
+    _, options, length = FAMILY[name]
+    agent = make_agent(
+        WORLD,
+        value=make_value(name),
+        optimizer=lambda num_updates: optax.adam(1e-3),
+        buffer=make_prioritized_buffer(capacity=128, batch_size=4, sequence_length=length),
+        updates_per_rollout=2,
+        importance_exponent=linear_schedule(start=0.4, end=1.0),
+        **options,
+    )
+    collector = make_rollout_collector(WORLD, agent.policy, num_envs=2, num_steps=6)
+    program = make_program(collector, agent.make_learner(collector, 6))
+    run = jax.jit(partial(run_updates, program))
+    whole, metrics = run(program.init(KEY), 6)
+    halfway, _ = run(program.init(KEY), 3)
+    resumed, _ = run(halfway, 3)
+    assert run._cache_size() == 1 and np.isfinite(float(metrics["train/loss"].value))
+    same = jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole.learner, resumed.learner)
+    assert all(jax.tree.leaves(same))
+    start = jax.tree.leaves(program.init(KEY).learner.params["network"])
+    moved = [
+        not jnp.array_equal(a, b) for a, b in zip(start, jax.tree.leaves(whole.learner.params["network"]), strict=True)
+    ]
+    assert all(moved)
+
+
+def experience(length, batch_size, carry_size):
+    """Returns sequences of random steps, leaves `[length, batch_size, ...]`."""
+    generator, shape = np.random.default_rng(0), (length, batch_size)
+    flags = [jnp.asarray(generator.random(shape) < 0.2) for _ in range(3)]
+    seen, following = (jnp.asarray(generator.normal(size=(*shape, 4)), jnp.float32) for _ in range(2))
+    transition = Transition(
+        observation=seen,
+        action=jnp.asarray(generator.integers(0, 4, shape), jnp.int32),
+        behavior_log_prob=jnp.zeros(shape),
+        reward=jnp.asarray(generator.normal(size=shape), jnp.float32),
+        terminated=flags[0],
+        truncated=flags[1] & ~flags[0],
+        next_observation=following,
+        first=flags[2],
+    )
+    carry = jnp.asarray(generator.normal(size=(batch_size, carry_size)), jnp.float32) if carry_size else ()
+    return Sample(transition=transition, weight=jnp.asarray(generator.random(batch_size), jnp.float32), carry=carry)
+
+
+@pytest.mark.parametrize("name", FAST_AND_SLOW)
+def test_devices_agree_with_one_device(name):
+    q_options, options, length = FAMILY[name]
+    q_function = make_value(name)(WORLD.observation_space, WORLD.action_space)
+    whole = experience(length, 4, 4 if "memory" in q_options else 0)
+    parts = Sample(
+        transition=jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), whole.transition),
+        weight=whole.weight.reshape(2, 2),
+        carry=jax.tree.map(lambda leaf: leaf.reshape(2, 2, -1), whole.carry),
+    )
+    alone, learner = (make_dqn(q_function, optax.sgd(0.1), axis_name=axis, **options) for axis in (None, "device"))
+    state = alone.init(KEY)
+    expected, expected_metrics = jax.jit(alone.update)(state, KEY, whole)
+    actual, metrics = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="device"))(state, KEY, parts)
+    np.testing.assert_allclose(metrics["priority"].reshape(-1), expected_metrics["priority"], rtol=1e-4)
+    for device in range(2):
+        jax.tree.map(
+            lambda a, b, device=device: np.testing.assert_allclose(a[device], b, rtol=1e-3, atol=1e-5),
+            actual.network,
+            expected.network,
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("memory", "low", "high"), [(GRU(hidden_size=16), 0.95, 1.0), (None, 0.3, 0.7)])
+def test_r2d2_remembers_the_cue_of_a_t_maze_and_a_network_without_memory_cannot(memory, low, high):
+    world = tmaze.make_environment(3, max_steps=30)
+    agent = make_agent(
+        world,
+        value=partial(make_q_function, encoder=MLP((16,), activation="relu"), memory=memory),
+        optimizer=lambda num_updates: optax.adam(3e-3),
+        buffer=make_prioritized_buffer(capacity=20_000, batch_size=32, sequence_length=14, min_size=1_000),
+        updates_per_rollout=4,
+        num_steps=3,
+        burn_in=4,
+        target=partial(rescaled_q_target, epsilon=1e-3),
+        target_update_rate=0.02,
+        epsilon=linear_schedule(start=1.0, end=0.05, num_updates=600),
+    )
+    collector = make_rollout_collector(world, agent.policy, num_envs=16, num_steps=8)
+    program = make_program(collector, agent.make_learner(collector, 400))
+    state, _ = jax.jit(partial(run_updates, program))(program.init(KEY), 400)
+    results = jax.jit(make_evaluator(world, agent.policy, num_episodes=128))(state.learner.params, KEY)
+    assert low <= float(results["success"].mean()) <= high
