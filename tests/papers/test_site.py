@@ -11,6 +11,7 @@ import pytest
 from jaxagents.papers.catalogue import Entry, read_cards
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.judge import judge
+from jaxagents.papers.pages import write_pages
 from jaxagents.papers.runs import Address, ArmRuns, Run
 from jaxagents.papers.site import play_worlds, write_site
 from jaxagents.papers.study import Arm, Paper, Study
@@ -149,6 +150,22 @@ def test_papers_that_are_not_tested_say_so(pages):
 def test_a_world_shows_its_expert(pages):
     told = " ".join("".join(pages["worlds/bandit.html"].text).split())
     assert "What its expert plays" in told and "action" in told and "reward" in told
+
+
+def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path):
+    families, entry = tested
+    entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
+    table = write_pages(tmp_path, families, entries).read_text(encoding="utf-8")
+    (line,) = [line for line in table.splitlines() if line.startswith("| [gigpo]")]
+    assert "(papers/lm_rl/gigpo.md) | reproduced | success of ours higher than of theirs by 0.1: measured 0.2" in line
+    assert "| 0 of 1 held | 10 to 12 | 0 | 3.0 |" in line and "1 of 45 papers are tested here." in table
+    assert [path.name for path in tmp_path.rglob("*.md")] == ["README.md", "gigpo.md"]
+    page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
+    assert "**Reproduced.**" in page and "| ours | 10 to 12 | " in page and "- not held: success of ours higher" in page
+    changed = entry._replace(changed=("headline", "seeds"))
+    write_pages(tmp_path, families, entries | {"gigpo": changed})
+    page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
+    assert "Changed since it was registered: headline, seeds." in page
 
 
 def test_settings_of_the_authors_stand_beside_ours(tested):
