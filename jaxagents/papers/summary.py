@@ -1,6 +1,7 @@
 """What the pages say of a paper that is tested here: words and numbers, whatever they are written in."""
 
 import fnmatch
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.runs import DIVERGED, Run
 from jaxagents.papers.study import Paper
 from jaxagents.reporting.curves import Curve
+from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.panels import Panel, lay_out_panel
 from jaxagents.reporting.statistics import describe
 from jaxagents.reporting.tables import describe_interval
@@ -95,7 +97,8 @@ def gather_curve(runs: Mapping[int, Run], name: str) -> Curve | None:
 
 def authors_rows(entry: Entry) -> list[tuple[str, str, str]]:
     """Returns where the authors' setting and this one differ or agree: name, theirs, ours."""
-    return [(name, str(theirs), str(_look_up(entry, name))) for name, theirs in (entry.paper.authors or {}).items()]
+    settings = {name: (theirs, _look_up(entry, name)) for name, theirs in (entry.paper.authors or {}).items()}
+    return [(name, *(json.dumps(to_json(value)) for value in values)) for name, values in settings.items()]
 
 
 def _arm_row(name: str, runs: Mapping[int, Run], paper: Paper) -> ArmRow:
