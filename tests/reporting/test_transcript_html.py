@@ -50,7 +50,7 @@ class Reader(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.found.append((tag, dict(attrs)))
-        if tag not in ("meta", "link"):
+        if tag != "meta":
             self.open.append(tag)
 
     def handle_endtag(self, tag):
