@@ -135,20 +135,24 @@ def _write_index(
         tested=sum(entry.paper is not None for entry in entries.values()),
         untested=NOT_TESTED,
         verdicts=verdicts,
-        families=[
-            {
-                "name": family.name,
-                "title": family.title,
-                "rows": [_index_row(entries[card.id]) for card in family.cards],
-            }
-            for family in families
-        ],
+        families=_index_families(families, entries),
         family_titles={family.name: f"{family.title} ({len(family.cards)})" for family in families},
         kinds={kind: f"{kind} ({number})" for kind, number in kinds.most_common()},
         verdict_choices={word: f"{word} ({number})" for word, number in verdicts.items()},
         world_choices={name: f"{name} ({n})" for name, n in needed.most_common() if n >= _MOST_WORLDS},
         worlds=worlds,
     )
+
+
+def _index_families(families: Sequence[Family], entries: Mapping[str, Entry]) -> list[dict[str, Any]]:
+    """Returns the lines of the index by family: what is tested here comes first, of families and of papers."""
+    tested = {card.id: entries[card.id].paper is not None for family in families for card in family.cards}
+    shown = []
+    for family in sorted(families, key=lambda family: -sum(tested[card.id] for card in family.cards)):
+        cards = sorted(family.cards, key=lambda card: not tested[card.id])
+        rows = [_index_row(entries[card.id]) for card in cards]
+        shown.append({"name": family.name, "title": family.title, "rows": rows})
+    return shown
 
 
 def _index_row(entry: Entry) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def test_the_page_of_a_tested_paper_says_what_came_out(site, pages):
     assert "seeds 10 to 12" in told and "paper=gigpo" in told and "No KL." in told
     # Two panels of two arms: lines with their bands, and points.
     assert text.count("<circle") == 2 and text.count('class="band') == 2 and text.count("<figcaption>") == 2
-    assert "326 papers 1 tested here 1 reproduced" in " ".join(" ".join(pages["index.html"].text).split())
+    assert "326 papers 1 with a test here 1 reproduced" in " ".join(" ".join(pages["index.html"].text).split())
 
 
 def test_papers_that_are_not_tested_say_so(pages):
