@@ -49,7 +49,9 @@ def environment_subject(
 def _faces(environment: Environment) -> tuple[Callable[[TimeStep], Array], Callable[[Array, Array | None], Array]]:
     """Returns what an agent sees, and `(uniform [B], action_mask) -> actions [B, ...]`."""
     face = environment.text
-    count = environment.action_space.num_values if face is None else len(face.actions)
+    # Where actions cannot be listed, those that have every word somewhere stand for all.
+    listed = None if face is None else face.examples if face.actions is None else face.actions
+    count = environment.action_space.num_values if face is None else len(listed)
 
     def choose(uniform: Array, mask: Array | None) -> Array:
         if mask is None:
@@ -61,6 +63,6 @@ def _faces(environment: Environment) -> tuple[Callable[[TimeStep], Array], Calla
         return lambda timestep: timestep.observation, choose
     lexicon = make_lexicon(face.words, word_level(face.words))
     length = max(map(lexicon.max_tokens, face.patterns.observation))
-    actions = jnp.asarray(face.actions, jnp.int32)
+    actions = jnp.asarray(listed, jnp.int32)
     render = jax.vmap(lambda words: lexicon.render(words, length)[0])
     return lambda timestep: render(timestep.observation), lambda uniform, mask: actions[choose(uniform, mask)]

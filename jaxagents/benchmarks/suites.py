@@ -50,6 +50,7 @@ def run_suite(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, 
         "games": _games,
         "lm": _lm,
         "lm_vs_host": _lm_vs_host,
+        "worlds": _worlds,
     }
     if config.suite not in suites:
         raise ValueError(f"`suite` must be one of {', '.join(suites)}, got {config.suite!r}.")
@@ -134,6 +135,25 @@ def _lm(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
         rows |= measure(agent_subjects(composed, num_updates=settings.num_updates), config.repeats)
         values |= agent_shares(experiment, rows)
     return rows, _flat(rows, "per_second") | values
+
+
+def _worlds(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    settings, rows = config.worlds, {}
+    prepare_backend(DevicesConfig(cpu_threads=settings.cpu_threads))
+    for name in settings.names or text_worlds(config_folder):
+        environment = hydra.utils.instantiate(OmegaConf.load(config_folder / "environment" / f"{name}.yaml"))
+        subject = environment_subject(environment, **settings.rollout)
+        rows[name] = measure([subject], config.repeats)[subject.name]
+    return rows, _flat(rows, "per_second")
+
+
+def text_worlds(config_folder: Path) -> list[str]:
+    """Returns the names of the option files that make a text world for one language model or for several seats."""
+    targets = {
+        path.stem: OmegaConf.load(path).get("_target_") or "" for path in config_folder.glob("environment/*.yaml")
+    }
+    spoken = "jaxagents.environments.text."
+    return sorted(name for name, to in targets.items() if to.startswith(spoken) and ".symbolic." not in to)
 
 
 def _tokens(size: DictConfig, settings: DictConfig, repeats: int) -> tuple[Rows, dict[str, float]]:

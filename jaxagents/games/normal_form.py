@@ -104,12 +104,6 @@ def product_of(strategies: Array) -> Array:
     return joint
 
 
-def marginals(joint: Array) -> Array:
-    """Computes every player's own distribution `[n, A]` of a joint one."""
-    players = range(joint.ndim)
-    return jnp.stack([jnp.sum(joint, axis=tuple(other for other in players if other != p)) for p in players])
-
-
 def joint_value(payoffs: Array, joint: Array) -> Array:
     """Computes the expected payoff of every player, `[n]`, where actions are drawn from a joint distribution."""
     return jnp.sum((payoffs * joint[None]).reshape(payoffs.shape[0], -1), axis=1)

@@ -1,6 +1,7 @@
 """Where episodes of language policies come from in training, and how they are judged."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.ops.checks import require_positive
 from jaxagents.ops.episodes import acting_seats, seat_returns
 from jaxagents.ops.group_metrics import group_metrics, majority_success, pass_at_k
-from jaxagents.ops.rows import where_rows
+from jaxagents.ops.rows import first_row, rows_of_all_devices, where_rows
 from jaxagents.types import (
     Array,
     ChosenTasks,
@@ -64,13 +65,13 @@ def make_dialogue_collector(
         task_source: `(*, level, num_levels) -> TaskSource` of the tasks, see `language.tasks`; None for fresh ones.
         max_turns: turns after which episodes are cut, at most those of the layout; a list is gone through in turn from
             group to group; None for those of the layout.
-        dynamic_sampling: `(view) -> keep bool [B]`, the same within a group, as of `ops.group_filters`, by the rewards
-            of the world. Groups that it drops are replaced by kept ones of further rounds of fresh tasks, while there
-            are rounds left; those that are left over then count nowhere (`Episode.keep`).
+        dynamic_sampling: `(view, *, axis_name) -> keep bool [B]`, the same within a group, as of `ops.group_filters`,
+            by the rewards of the world. Groups that it drops, on any device, are replaced by kept ones of further
+            rounds of fresh tasks, while rounds are left; those left over then count nowhere (`Episode.keep`).
         max_rounds: of episodes per batch, the first one included; 1 never resamples.
         partner: the policy with other parameters takes all seats but one, see `make_dialogue`; the parameters to act
             with are then a pair, as of `learners.partners`. Without it, the policy takes all seats.
-        axis_name: mapped device axis over which the task source counts.
+        axis_name: mapped device axis over which the task source counts and groups are replaced.
 
     Returns:
         The collector; its batches are `Episode`s of `num_groups * group_size` rows. Metrics are those of the first
@@ -122,8 +123,9 @@ def make_dialogue_collector(
                 total=jnp.sum(chosen.level, dtype=jnp.float32), count=jnp.float32(local_groups)
             )
         if max_rounds > 1:
+            keep = partial(dynamic_sampling, axis_name=axis_name)
             episode, counts, rounds = _fill_groups(
-                episode, lambda number: play_round(number)[0], dynamic_sampling, group_size, max_rounds
+                episode, lambda number: play_round(number)[0], keep, group_size, max_rounds, axis_name
             )
             metrics["rounds"] = rounds.astype(jnp.float32)
         return state | {"source": source_state}, episode, metrics | counts
@@ -140,36 +142,40 @@ def make_dialogue_collector(
 def _fill_groups(
     episode: Episode,
     more: Callable[[Array], Episode],
-    dynamic_sampling: Callable[[EpisodeView], Array],
+    keep: Callable[[EpisodeView], Array],
     group_size: int,
     max_rounds: int,
+    axis_name: str | None,
 ) -> tuple[Episode, dict[str, Count], Array]:
     """Replaces dropped groups by kept ones of further rounds; returns episodes, what was played, number of rounds."""
+    num_groups = episode.success.shape[0] // group_size
+    own = first_row(num_groups, axis_name) + jnp.arange(num_groups)
 
     def kept_groups(episode: Episode) -> Array:
-        return dynamic_sampling(EpisodeView(episode=episode)).reshape(-1, group_size)[:, 0]
+        """Returns bool of the groups of all devices."""
+        kept = keep(EpisodeView(episode=episode)).reshape(-1, group_size)[:, 0]
+        return rows_of_all_devices(kept, axis_name)
 
-    def unfilled(loop: tuple[Episode, dict[str, Count], Array]) -> Array:
-        episode, _, rounds = loop
-        return (rounds < max_rounds) & ~jnp.all(kept_groups(episode))
+    def unfilled(loop: tuple[Episode, dict[str, Count], Array, Array]) -> Array:
+        *_, rounds, kept = loop
+        return (rounds < max_rounds) & ~jnp.all(kept)
 
-    def fill(loop: tuple[Episode, dict[str, Count], Array]) -> tuple[Episode, dict[str, Count], Array]:
-        episode, counts, rounds = loop
+    def fill(loop: tuple[Episode, dict[str, Count], Array, Array]) -> tuple[Episode, dict[str, Count], Array, Array]:
+        episode, counts, rounds, kept = loop
         fresh = more(rounds)
-        counts = jax.tree.map(jnp.add, counts, count_experience(fresh))
-        empty, kept = ~kept_groups(episode), kept_groups(fresh)
+        counts, good = jax.tree.map(jnp.add, counts, count_experience(fresh)), kept_groups(fresh)
         # The r-th empty place takes the r-th kept group, if there are so many.
-        source = jnp.argsort(~kept, stable=True)[jnp.cumsum(empty) - empty]
-        replaced = empty & (jnp.cumsum(empty) <= jnp.sum(kept))
+        place = (jnp.cumsum(~kept) - ~kept)[own]
+        source = jnp.argsort(~good, stable=True)[place]
+        replaced = jnp.repeat(~kept[own] & (place < jnp.sum(good)), group_size)
         row = (source[:, None] * group_size + jnp.arange(group_size)[None]).reshape(-1)
-        replaced = jnp.repeat(replaced, group_size)
+        offered = rows_of_all_devices(fresh, axis_name)
+        episode = jax.tree.map(lambda old, new: where_rows(replaced, new[row], old), episode, offered)
+        return episode, counts, rounds + 1, kept_groups(episode)
 
-        episode = jax.tree.map(lambda old, new: where_rows(replaced, new[row], old), episode, fresh)
-        return episode, counts, rounds + 1
-
-    start = (episode, count_experience(episode), jnp.int32(1))
-    episode, counts, rounds = jax.lax.while_loop(unfilled, fill, start)
-    return episode.replace(keep=dynamic_sampling(EpisodeView(episode=episode))), counts, rounds
+    start = (episode, count_experience(episode), jnp.int32(1), kept_groups(episode))
+    episode, counts, rounds, _ = jax.lax.while_loop(unfilled, fill, start)
+    return episode.replace(keep=keep(EpisodeView(episode=episode))), counts, rounds
 
 
 def _tempering(temperature: float | None, top_k: int | None, top_p: float | None) -> dict[str, float]:

@@ -22,6 +22,7 @@ from jaxagents.types import (
     Params,
     PyTree,
     State,
+    TextFace,
     TimeStep,
 )
 
@@ -55,9 +56,7 @@ def make_demonstrations(
 
     def choose_one(key: Array, state: State, action_mask: Array | None) -> tuple[Array, Array | None]:
         expert_key, noise_key, action_key = jax.random.split(key, 3)
-        mask = jnp.ones(len(text.actions), bool) if action_mask is None else action_mask
-        row = jnp.argmax(jnp.where(mask, jax.random.uniform(action_key, mask.shape), -1.0))
-        random_action = jnp.asarray(text.actions, jnp.int32)[row]
+        random_action = draw_action(text, action_key, state, action_mask)
         action, thought = text.expert(expert_key, state)
         return jnp.where(jax.random.bernoulli(noise_key, noise), random_action, action), thought if thinks else None
 
@@ -71,6 +70,15 @@ def make_demonstrations(
         return play_script(environment, policy, choose, keys=keys, task=task, start=start, group=index)
 
     return demonstrate
+
+
+def draw_action(text: TextFace, key: Array, state: State, action_mask: Array | None) -> Array:
+    """Draws an admissible action, int32 `[M]`; see `TextFace.draw` where they cannot be listed."""
+    if text.actions is None:
+        return text.draw(key, state)
+    mask = jnp.ones(len(text.actions), bool) if action_mask is None else action_mask
+    row = jnp.argmax(jnp.where(mask, jax.random.uniform(key, mask.shape), -1.0))
+    return jnp.asarray(text.actions, jnp.int32)[row]
 
 
 def _require_thoughts(environment: Environment, policy: LanguagePolicy) -> None:

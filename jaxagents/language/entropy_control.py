@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.ops.episodes import group_success
-from jaxagents.ops.rows import where_rows
+from jaxagents.ops.rows import first_row, rows_of_all_devices, where_rows
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
 
 UNKNOWN = -1.0
@@ -25,6 +25,7 @@ def make_entropy_control_collector(
     low_temperature: float = 0.8,
     num_rows: int | None = None,
     level: int | None = None,
+    axis_name: str | None = None,
 ) -> Collector:
     """Makes a collector that replaces some episodes by successful ones of a hotter or colder policy.
 
@@ -46,6 +47,7 @@ def make_entropy_control_collector(
         low_temperature: lowers it (paper: 0.8).
         num_rows: episodes that are played at once, over all devices; None plays all of them at once.
         level: of the tasks.
+        axis_name: mapped device axis, over which the entropy is taken and control samples are chosen.
 
     Returns:
         The collector; its steps are all episodes that are played. Its metrics are those of the batch before the
@@ -60,11 +62,11 @@ def make_entropy_control_collector(
         Fine-tuning", section 4 and the released code.
 
     Deviation: control samples are of further tasks, the code samples a quarter of the tasks of the batch again.
-    Deviation: each device steers by the entropy of its own part of the batch.
     """
     _check(num_groups, group_size, target_entropy, max_control, control_share, high_temperature, low_temperature)
     play = make_dialogue(environment, policy, group_size=group_size, level=level, bootstrap=True)
-    steps = (num_groups + _num_further(num_groups, control_share)) * group_size
+    num_further = max(1, round(control_share * num_groups))
+    steps = (num_groups + num_further) * group_size
 
     def init(key: Array, params: Params) -> PyTree:
         del key, params
@@ -72,36 +74,34 @@ def make_entropy_control_collector(
         return {"group": group, "entropy": jnp.full(num_groups, UNKNOWN)}
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
-        group, last = state["group"], jnp.mean(state["entropy"])
+        group, last = state["group"], state["entropy"][0]
         local = group.shape[0]
         rows = None if num_rows is None else max(1, num_rows * local // num_groups)
         episode = play(params, key, group, rows)
         below = last < target_entropy
         temperature = jnp.where(below, high_temperature, low_temperature).astype(jnp.float32)
-        num_further = _num_further(local, control_share)
-        further = group[:num_further] + num_groups
-        control = play(params, key, further, rows, temperature=temperature)
-        most = max_control * local // num_groups
-        limit = jnp.where(last == UNKNOWN, 0, jnp.where(below, most, most // 2))
-        mixed, replaced = mix_in(episode, control, limit)
+        # Devices have equally many further groups; where they do not divide, those of the last ones go to waste.
+        share = -(-num_further * local // num_groups)
+        further = first_row(share, axis_name) + jnp.arange(share, dtype=jnp.int32)
+        control = play(params, key, num_groups + further, rows, temperature=temperature)
+        limit = jnp.where(last == UNKNOWN, 0, jnp.where(below, max_control, max_control // 2))
+        wanted = jnp.repeat(further < num_further, group_size)
+        mixed, replaced = mix_in(episode, control, limit, wanted, axis_name=axis_name)
         entropy = sampled_entropy(episode)
+        whole = entropy if axis_name is None else jax.lax.psum(entropy, axis_name)
         metrics = {
             "sampled_entropy": entropy,
-            "entropy_error": jnp.abs(entropy.value - target_entropy),
+            "entropy_error": jnp.abs(whole.value - target_entropy),
             "temperature": temperature,
             "control_fraction": jnp.mean(replaced),
         }
-        rounds = (local + num_further) * num_groups * group_size / (local * steps)
-        if rounds != 1.0:  # Devices round the share of their own groups.
+        rounds = (local + share) * num_groups * group_size / (local * steps)
+        if rounds != 1.0:  # Episodes that go to waste count, too.
             metrics["rounds"] = jnp.float32(rounds)
-        state = state | {"entropy": jnp.full(local, entropy.value)}
+        state = state | {"entropy": jnp.full(local, whole.value)}
         return state, mixed, dialogue_metrics(episode) | metrics | count_experience(episode, control)
 
     return Collector(init=init, collect=collect, steps_per_collect=steps, divided_option="num_groups")
-
-
-def _num_further(num_groups: int, control_share: float) -> int:
-    return max(1, round(control_share * num_groups))
 
 
 def sampled_entropy(episode: Episode) -> Mean:
@@ -110,25 +110,32 @@ def sampled_entropy(episode: Episode) -> Mean:
     return Mean(total=total, count=jnp.sum(episode.action_mask, dtype=jnp.float32))
 
 
-def mix_in(episode: Episode, control: Episode, limit: Array) -> tuple[Episode, Array]:
+def mix_in(
+    episode: Episode, control: Episode, limit: Array, wanted: Array | None = None, *, axis_name: str | None = None
+) -> tuple[Episode, Array]:
     """Puts successful episodes of mixed groups in the places of the last episodes of a batch.
 
     Args:
-        episode: B episodes.
-        control: C episodes, C at most B, of other groups.
-        limit: int32 `[]`, most episodes that are replaced.
+        episode: B episodes of this device.
+        control: C episodes of this device, of other groups; over all devices at most as many as there are to replace.
+        limit: int32 `[]`, most episodes that are replaced, over all devices.
+        wanted: bool `[C]`, control episodes that may be taken; None for all.
+        axis_name: mapped device axis that the batch is spread over.
 
     Returns:
         The episodes with `control`, and where they were replaced, both bool `[B]`.
     """
-    num_episodes, num_control = episode.success.shape[0], control.success.shape[0]
+    num_episodes = episode.success.shape[0]
     useful = control.success & (group_success(control) < 1.0)
+    useful = useful if wanted is None else useful & wanted
+    useful, offered = rows_of_all_devices((useful, control), axis_name)
     first_useful = jnp.argsort(~useful, stable=True)
-    rank = num_episodes - 1 - jnp.arange(num_episodes)
+    num_all = num_episodes * (1 if axis_name is None else jax.lax.axis_size(axis_name))
+    rank = num_all - 1 - first_row(num_episodes, axis_name) - jnp.arange(num_episodes)
     replaced = rank < jnp.minimum(limit, jnp.sum(useful))
-    source = first_useful[jnp.minimum(rank, num_control - 1)]
+    source = first_useful[jnp.minimum(rank, useful.shape[0] - 1)]
 
-    mixed = jax.tree.map(lambda old, new: where_rows(replaced, new[source], old), episode, control)
+    mixed = jax.tree.map(lambda old, new: where_rows(replaced, new[source], old), episode, offered)
     return mixed.replace(control=replaced), replaced
 
 

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxagents.language.budgets import make_max_tokens
 from jaxagents.language.tokenizers import phrase_reader, require_phrases
-from jaxagents.types import Array, Tokenizer
+from jaxagents.types import Array, Pattern, Tokenizer
 
 Pieces = tuple[int, ...]
 
@@ -33,8 +34,8 @@ class Lexicon:
             word is taken, with or without a space before it and a capital at its beginning; blank tokens between words
             and tokens that are masked out are skipped. Whatever else is there, no word at all, or more words than
             `num_words`, gives -1s and False. A word in other pieces than the tokenizer's own is not recognised.
-        max_tokens: `(num_words)`, or `(pattern)`, the phrases that may stand at each place: word ids `[A]` or
-            `[A, n]` (-1: none) `-> int`, the tokens of the longest such text.
+        max_tokens: `(num_words)`, or `(pattern) -> int`, the tokens of the longest such text, exactly. Places of a
+            pattern may also be word ids `[A]`.
         text: `(word_ids) -> str`, on the host.
         encode_words: `(text) -> int32 numpy`, word ids, on the host; ValueError for other text.
     """
@@ -43,7 +44,7 @@ class Lexicon:
     tokenizer: Tokenizer
     render: Callable[[Array, int], tuple[Array, Array]]
     parse: Callable[[Array, Array, int], tuple[Array, Array]]
-    max_tokens: Callable[[int | Sequence[Array]], int]
+    max_tokens: Callable[[int | Pattern], int]
     text: Callable[[Sequence[int]], str]
     encode_words: Callable[[str], np.ndarray]
 
@@ -71,7 +72,7 @@ def make_lexicon(words: Sequence[str], tokenizer: Tokenizer) -> Lexicon:
         tokenizer=tokenizer,
         render=_make_render(first, later, pad=tokenizer.marks["pad"]),
         parse=_make_parse(_spellings(words, first, later, blanks, tokenizer), blanks, tokenizer),
-        max_tokens=_make_max_tokens(first, later),
+        max_tokens=make_max_tokens(first, later),
         text=lambda word_ids: " ".join(words[i] for i in np.asarray(word_ids).tolist() if i >= 0),
         encode_words=lambda text: np.asarray(read(text), np.int32),
     )
@@ -184,29 +185,6 @@ def _blank_tokens(tokenizer: Tokenizer, word: Pieces) -> np.ndarray:
 
 
 # Host to device.
-
-
-def _make_max_tokens(first: Sequence[Pieces], later: Sequence[Pieces]) -> Callable:
-    first_size, later_size = (np.asarray([len(row) for row in pieces]) for pieces in (first, later))
-
-    def max_tokens(pattern: int | Sequence[Array]) -> int:
-        if isinstance(pattern, int | np.integer):
-            pattern = [np.arange(len(first_size))] * pattern
-        longest, started, may_begin = 0, False, True
-        for place in pattern:
-            phrases = np.asarray(place, np.int64).reshape(len(place), -1)
-            present = phrases >= 0
-            after = np.sum(np.where(present, later_size[phrases], 0), axis=1)
-            opening = np.take_along_axis(phrases, np.argmax(present, axis=1)[:, None], axis=1)[:, 0]
-            begin, words = after - later_size[opening] + first_size[opening], present.any(axis=1)
-            optional = not words.all()
-            if words.any():
-                lengths = (longest + after[words].max() if started else 0, begin[words].max() if may_begin else 0)
-                longest, started = max(*lengths, longest if optional else 0), True
-            may_begin = may_begin and (optional or not words.any())
-        return int(longest)
-
-    return max_tokens
 
 
 def _make_render(first: Sequence[Pieces], later: Sequence[Pieces], *, pad: int) -> Callable:

@@ -46,8 +46,10 @@ def make_language_policy(
     tokens = tokenizer(environment.text.words)
     _require_marks(tokens)
     lexicon = make_lexicon(environment.text.words, tokens)
-    require_readable(lexicon, environment.text.actions)
-    needed = lexicon.max_tokens((environment.text.actions,)) + 1
+    face = environment.text
+    require_readable(lexicon, face.actions if face.examples is None else face.examples)
+    actions = face.patterns.action if face.patterns and face.patterns.action else ((face.actions,),)
+    needed = max(map(lexicon.max_tokens, actions)) + 1
     if action_tokens is not None and action_tokens < needed:
         raise ValueError(
             f"`action_tokens` must hold the longest action and its end mark, {needed} tokens, got {action_tokens}."

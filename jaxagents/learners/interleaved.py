@@ -1,7 +1,6 @@
 """Reinforcement with a supervised step in between whenever there is enough to be shown: ReLIFT and its relatives."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ from jaxagents.learners.optimizers import Trainable
 from jaxagents.learners.policy_gradient import PolicyGradientState
 from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
 from jaxagents.learners.supervised import SupervisedState, make_supervised
+from jaxagents.ops.rows import rows_of_all_devices
 from jaxagents.types import (
     Agent,
     Array,
@@ -115,9 +115,7 @@ def make_interleaved(
         choice_key, update_key, imitation_key = jax.random.split(key, 3)
         demonstration, success = batch.demonstration, batch.own.success
         success = success.reshape(demonstration.success.shape[0], -1)
-        if axis_name is not None:
-            gather = partial(jax.lax.all_gather, axis_name=axis_name, tiled=True)
-            demonstration, success = jax.tree.map(gather, (demonstration, success))
+        demonstration, success = rows_of_all_devices((demonstration, success), axis_name)
         chosen = choose(success, choice_key)
         waiting, filled = _put_in_front(state.waiting, state.filled, demonstration, chosen)
         inner, metrics = reinforcement.update(state.inner, update_key, batch.own)

@@ -15,9 +15,22 @@ from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.scoring import score_episodes
-from jaxagents.learners.slots import Numbers, Slot, assign_credit, bind, fields_read, memory_of, numbers_of, remember
+from jaxagents.learners.slots import (
+    Number,
+    Numbers,
+    Slot,
+    arrays_of,
+    assign_credit,
+    bind,
+    fields_read,
+    memory_of,
+    numbers_due,
+    numbers_of,
+    remember,
+)
 from jaxagents.learners.token_batches import TokenBatch, importance_of, make_token_view
 from jaxagents.learners.token_losses import fields_of_losses, token_loss, zero_where_uncounted
+from jaxagents.losses.regularizer_units import make_of_advantage, of_loss
 from jaxagents.ops.group_filters import keep_all
 from jaxagents.ops.minibatches import minibatches_of_device
 from jaxagents.ops.sequences import mean_log_ratio
@@ -79,10 +92,11 @@ def make_policy_gradient(
     reference: bool = False,
     num_epochs: int = 1,
     num_minibatches: int = 1,
-    value_coefficient: float = 0.5,
+    value_coefficient: Number = 0.5,
     temperature: float | None = None,
     importance_cap: float | None = None,
     microbatch_tokens: int = 4096,
+    differentiable: bool = False,
     num_updates: int = 1,
     trainable: Trainable = None,
     axis_name: str | None = None,
@@ -92,7 +106,7 @@ def make_policy_gradient(
     Minimises `sum_i weight_i (importance_i loss_i + unit sum_k regularizer_ki + value_coefficient (V_i - target_i)^2 /
     2)` over the sampled tokens i. Every slot is a function whose float keywords, when it is a `functools.partial`, are
     kept in the state as arrays: a changed number is the same program. Every slot may also be a `Remembering` of such a
-    function. Statistics of `types.EpisodeView` that no slot reads are not computed.
+    function, and every number a schedule (see `ops.schedules`). Statistics that no slot reads are not computed.
 
     Args:
         model: policy, and value where it has a head.
@@ -102,8 +116,8 @@ def make_policy_gradient(
         loss: `(view: TokenView) -> [n, t, S]`.
         aggregation: `(view: TokenView, *, axis_name) -> weights [B, T, S]`.
         regularizers: by name `(view: TokenView) -> [n, t, S]`.
-        regularizer_units: "loss" adds regularisers as they are; "advantage" multiplies them by the mean |A| of the
-            tokens of the batch, so that one coefficient is as strong under any credit.
+        regularizer_units: "loss" adds regularisers as they are; "advantage" multiplies them by the running mean |A| of
+            the tokens, so that one coefficient is as strong under any credit, see `losses.regularizer_units`.
         rewards: by name `(view: EpisodeView, *, axis_name) -> reward [B, T]`, one after the other.
         group_filter: `(view: EpisodeView, *, axis_name) -> keep bool [B]`, after the rewards; other episodes count
             nowhere.
@@ -115,7 +129,8 @@ def make_policy_gradient(
         temperature: that of the rollout, at which the policy is scored, too; None scores it at 1.
         importance_cap: multiplies losses by `min(exp(behavior_log_prob - sampling_log_prob), cap)`; None does not.
         microbatch_tokens: about how many tokens go through the model at once.
-        num_updates: of the whole run, for slots that ask how far it is.
+        differentiable: lets gradients flow through an update from what it starts from (meta-learning).
+        num_updates: of the whole run, for schedules and slots that ask how far it is.
         trainable: prefix pytree of bool of the parameters, see `descend`; None: everything learns.
         axis_name: mapped device axis to average gradients over.
 
@@ -130,9 +145,11 @@ def make_policy_gradient(
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
     _check_units(regularizer_units, temperature, importance_cap)
     slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter or keep_all}
+    slots |= {"unit": of_loss if regularizer_units == "loss" else make_of_advantage()}
     for kind, named in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
         slots |= {f"{kind}/{name}": slot for name, slot in (named or {}).items()}
-    microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
+    hyperparameters = {"value_coefficient": value_coefficient}
+    microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens, differentiable=differentiable)
     parts = _Parts(model, layout, microbatches, temperature, importance_cap, axis_name)
 
     def init(key: Array, start: PolicyGradientState | Params | None = None) -> PolicyGradientState:
@@ -142,16 +159,16 @@ def make_policy_gradient(
             params=params,
             opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PolicyGradientState) else opt_state,
             reference=jax.tree.map(jnp.copy, params) if reference else None,
-            numbers=numbers_of(slots) | {"learner": {"value_coefficient": jnp.float32(value_coefficient)}},
-            memory=memory_of(slots, num_updates),
+            numbers=numbers_of(slots) | {"learner": arrays_of(hyperparameters)},
+            memory=memory_of(slots | hyperparameters, num_updates),
         )
 
     def update(state: PolicyGradientState, key: Array, episode: Episode) -> tuple[PolicyGradientState, Metrics]:
         bound = bind(slots, state.numbers, state.memory)
         batch, noted = _prepare(parts, bound, state, episode)
         described = _describe(batch)
-        unit = _mean_over_devices(described["advantage_magnitude"], axis_name) if regularizer_units != "loss" else 1.0
-        coefficient = state.numbers["learner"]["value_coefficient"]
+        unit, measured = bound["unit"](described["advantage_magnitude"], axis_name=axis_name)
+        coefficient = numbers_due(hyperparameters, state.numbers["learner"], state.memory)["value_coefficient"]
         loss_of = partial(token_loss, model, layout, bound, coefficient, unit, temperature)
         gradient = partial(_gradient, parts, bound, loss_of, fields_of_losses(bound, batch.view))
 
@@ -174,7 +191,7 @@ def make_policy_gradient(
             carry, (metrics, summaries) = jax.lax.scan(minibatch_step, carry, indices)
             metrics = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics)
             summaries = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), summaries)
-        memory = remember(slots, state.memory, noted | summaries, axis_name=axis_name)
+        memory = remember(slots | hyperparameters, state.memory, noted | measured | summaries, axis_name=axis_name)
         state = state.replace(params=carry[0], opt_state=carry[1], memory=memory)
         return state, zero_where_uncounted(metrics | described)
 
@@ -315,8 +332,3 @@ def _check_units(regularizer_units: str, temperature: float | None, importance_c
             f"`importance_cap` must be null where the policy is scored at a `temperature`, got {importance_cap}; "
             "there is nothing left to correct."
         )
-
-
-def _mean_over_devices(mean: Mean, axis_name: str | None) -> Array:
-    total, count = (mean.total, mean.count) if axis_name is None else jax.lax.psum((mean.total, mean.count), axis_name)
-    return jax.lax.stop_gradient(total / jnp.maximum(count, 1.0))

@@ -13,9 +13,10 @@ from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.scoring import score_episodes, weighted_gradient
-from jaxagents.learners.slots import Numbers, numbers_of
+from jaxagents.learners.slots import Numbers, Slot, bind, memory_of, numbers_of, remember
 from jaxagents.losses.preference import RowLoss, margin_of_rows
 from jaxagents.ops.pairs import expert_against_own
+from jaxagents.ops.rows import first_row, rows_of_all_devices
 from jaxagents.types import (
     Agent,
     Array,
@@ -27,7 +28,6 @@ from jaxagents.types import (
     Learner,
     Mean,
     Metrics,
-    Pairs,
     Params,
     PyTree,
 )
@@ -35,12 +35,13 @@ from jaxagents.types import (
 
 @struct.dataclass
 class PreferenceState:
-    """Parameters, optimiser state, reference (None without), numbers of the slots, and updates so far."""
+    """Parameters, optimiser state, reference (None without), numbers and memories of the slots, and updates so far."""
 
     params: Params
     opt_state: optax.OptState
     reference: Params | None
     numbers: dict[str, Numbers]
+    memory: dict[str, PyTree]
     num_updates: Array
 
 
@@ -48,31 +49,33 @@ def make_preference(
     model: LanguageModel,
     optimizer: optax.GradientTransformation,
     *,
-    loss: Callable[..., RowLoss],
-    pairs: Callable[[PyTree], Pairs] = expert_against_own,
+    loss: Slot,
+    pairs: Slot = expert_against_own,
     reference: bool = True,
     reference_acts: bool = False,
     reference_every: int | None = None,
     microbatch_tokens: int = 4096,
+    num_updates: int = 1,
     trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes a learner from preferences between episodes of the same task.
 
     Minimises the mean of `loss` over the rows that it counts. The log-probability of a row is the sum over its sampled
-    tokens; its length is their number.
+    tokens; its length is their number. Slots may remember, as those of `policy_gradient.make_policy_gradient`.
 
     Args:
         model: learns.
         optimizer: an optax transformation, clipping and schedule included.
-        loss: see `losses.preference`.
-        pairs: `(batch) -> Pairs`, see `ops.pairs`; what batches are is up to it and the collector.
+        loss: see `losses.preference`; it sees the rows of all devices, and notes what it remembers of all of them.
+        pairs: `(batch) -> types.Pairs`, see `ops.pairs`; what batches are is up to it and the collector.
         reference: keeps the parameters that the run starts from, for losses that ask for them.
         reference_acts: own episodes are those of the reference, the opponent of self-play, and not of the parameters
             that are learned.
         reference_every: updates of an iteration, after which the reference becomes what has been learned and the
             optimiser starts anew; None keeps the reference that the run starts from.
         microbatch_tokens: about how many tokens go through the model at once.
+        num_updates: of the whole run, for schedules and slots that ask how far it is.
         trainable: prefix pytree of bool of the parameters, see `descend`; None lets everything learn.
         axis_name: mapped device axis to average gradients over.
 
@@ -104,13 +107,15 @@ def make_preference(
             opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PreferenceState) else opt_state,
             reference=jax.tree.map(jnp.copy, params) if reference else None,
             numbers=numbers_of(slots),
+            memory=memory_of(slots, num_updates),
             num_updates=jnp.int32(0),
         )
 
     def update(state: PreferenceState, key: Array, batch: PyTree) -> tuple[PreferenceState, Metrics]:
         del key
-        chosen = pairs(batch, **state.numbers.get("pairs", {}))
-        episode = chosen.episode
+        bound = bind(slots, state.numbers, state.memory)
+        chosen, noted = bound["pairs"](batch)
+        noted, episode = _total(noted, axis_name), chosen.episode
         microbatches = make_microbatches(episode.layout, microbatch_tokens=microbatch_tokens)
         score = partial(_log_prob_of_episodes, model, microbatches)
         reference_log_prob = None if state.reference is None else score(state.reference, episode)
@@ -121,13 +126,14 @@ def make_preference(
             "pair": chosen.pair,
             "desirable": chosen.desirable,
         }
-        weight, metrics = _slope(partial(loss, **state.numbers.get("loss", {})), rows, axis_name)
+        weight, metrics, summary = _slope(bound["loss"], rows, axis_name)
         per_token = jnp.where(episode.action_mask, weight[:, None, None], 0.0)
         grads = weighted_gradient(model, microbatches, state.params, episode, "log_prob", per_token)
         params, opt_state, metrics["gradient_norm"] = descend(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        state = state.replace(params=params, opt_state=opt_state, num_updates=state.num_updates + 1)
+        memory = remember(slots, state.memory, noted | summary)
+        state = state.replace(params=params, opt_state=opt_state, memory=memory, num_updates=state.num_updates + 1)
         return _renew(lambda params: init_optimizer(optimizer, params, trainable), state, reference_every), metrics
 
     return Learner(init=init, update=update, acting=(lambda state: state.reference) if reference_acts else None)
@@ -163,6 +169,7 @@ def make_agent(
             speaker.model,
             optimizer(num_updates if reference_every is None else min(reference_every, num_updates)),
             reference_every=reference_every,
+            num_updates=num_updates,
             axis_name=axis_name,
             **options,
         )
@@ -171,29 +178,30 @@ def make_agent(
 
 
 def _slope(
-    loss: Callable[..., RowLoss], rows: Mapping[str, Array | None], axis_name: str | None
-) -> tuple[Array, dict[str, Mean]]:
-    """Computes the derivative of the mean loss by the log-probability of every row of this device, and metrics.
+    loss: Callable[..., tuple[RowLoss, dict[str, PyTree]]], rows: Mapping[str, Array | None], axis_name: str | None
+) -> tuple[Array, dict[str, Mean], dict[str, PyTree]]:
+    """Computes the derivative of the mean loss by the log-probability of every row of this device, metrics and summary.
 
     The loss sees the rows of all devices: what it takes of the whole batch is the same on any number of them.
     """
     size = rows["log_prob"].shape[0]
-    if axis_name is None:
-        everyone, first, num_devices = dict(rows), 0, 1
-    else:
-        first, num_devices = jax.lax.axis_index(axis_name) * size, jax.lax.axis_size(axis_name)
-        pair = jnp.where(rows["pair"] >= 0, rows["pair"] + first, -1)
-        everyone = jax.tree.map(partial(jax.lax.all_gather, axis_name=axis_name, tiled=True), {**rows, "pair": pair})
+    first, num_devices = first_row(size, axis_name), 1 if axis_name is None else jax.lax.axis_size(axis_name)
+    pair = jnp.where(rows["pair"] >= 0, rows["pair"] + first, -1)
+    everyone = dict(rows_of_all_devices({**rows, "pair": pair}, axis_name))
     log_prob = everyone.pop("log_prob")
 
-    def mean_loss(log_prob: Array) -> Array:
-        per_row, counted = loss(log_prob, **everyone)
-        return jnp.sum(per_row) / jnp.maximum(jnp.sum(counted), 1)
+    def mean_loss(log_prob: Array) -> tuple[Array, dict[str, PyTree]]:
+        (per_row, counted), summary = loss(log_prob, **everyone)
+        return jnp.sum(per_row) / jnp.maximum(jnp.sum(counted), 1), summary
 
-    mean, slope = jax.value_and_grad(mean_loss)(log_prob)
+    (mean, summary), slope = jax.value_and_grad(mean_loss, has_aux=True)(log_prob)
     # Gradients are averaged over devices, of which each has its own rows.
     own = num_devices * jax.lax.dynamic_slice(slope, (first,), (size,))
-    return own, {"loss": mean} | _describe(log_prob, everyone["reference_log_prob"], everyone["pair"])
+    return own, {"loss": mean} | _describe(log_prob, everyone["reference_log_prob"], everyone["pair"]), summary
+
+
+def _total(summaries: PyTree, axis_name: str | None) -> PyTree:
+    return summaries if axis_name is None else jax.lax.psum(summaries, axis_name)
 
 
 def _describe(log_prob: Array, reference_log_prob: Array | None, pair: Array) -> dict[str, Mean]:

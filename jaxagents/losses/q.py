@@ -233,6 +233,39 @@ def sac_actor_loss(q: Array, log_prob: Array, temperature: Array) -> Array:
     return jax.lax.stop_gradient(temperature) * log_prob - jnp.min(q, axis=0)
 
 
+def twin_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: Array, temperature: Array) -> Array:
+    """Computes `reward + discount min_i next_q_i`, without entropy; arguments are those of `soft_q_target`.
+
+    References:
+        Fujimoto, van Hoof and Meger (2018), Addressing function approximation error, equation 10.
+    """
+    return soft_q_target(reward, discount, next_q, jnp.zeros_like(next_log_prob), temperature)
+
+
+def single_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: Array, temperature: Array) -> Array:
+    """Computes `reward + discount next_q_0`, of the first of two critics; arguments are those of `soft_q_target`.
+
+    References:
+        Lillicrap et al. (2016), Continuous control with deep reinforcement learning, algorithm 1.
+    """
+    return twin_q_target(reward, discount, next_q[:1], next_log_prob, temperature)
+
+
+def single_critic_loss(q: Array, target: Array) -> Array:
+    """Computes `0.5 (q_0 - target)^2`, of the first of two critics; arguments are those of `sac_critic_loss`."""
+    return sac_critic_loss(q[:1], target)
+
+
+def deterministic_actor_loss(q: Array, log_prob: Array, temperature: Array) -> Array:
+    """Computes `-q_0` at the action of the policy; arguments are those of `sac_actor_loss`.
+
+    References:
+        Silver et al. (2014), Deterministic policy gradient algorithms, equation 9.
+    """
+    del log_prob, temperature
+    return -q[0]
+
+
 def sac_temperature_loss(log_temperature: Array, log_prob: Array, target_entropy: Array | float) -> Array:
     """Computes `-temperature (log_prob + target_entropy)`, which raises the temperature of a too certain policy.
 

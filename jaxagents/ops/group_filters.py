@@ -1,12 +1,14 @@
 """Which groups of episodes to learn from: `(view, *, axis_name, ...) -> bool [B]`, True = keep.
 
-Rows that an earlier filter dropped (`keep`) count for nothing and stay dropped. Groups lie on one device as a whole,
-and each device filters its own. In games every seat is compared with the same seat of the group's other episodes.
+Rows that an earlier filter dropped (`keep`) count for nothing and stay dropped. Groups lie on one device as a whole;
+which of them are kept does not depend on the number of devices that the batch is spread over. In games every seat is
+compared with the same seat of the group's other episodes.
 """
 
 import jax.numpy as jnp
 
 from jaxagents.ops.episodes import difference_from_group, group_deviation, kept_rows, same_group, seat_returns
+from jaxagents.ops.rows import first_row, rows_of_all_devices
 from jaxagents.types import Array, EpisodeView
 
 
@@ -20,7 +22,7 @@ def informative_groups(view: EpisodeView, *, axis_name: str | None = None, toler
 
     Args:
         view: of B episodes.
-        axis_name: not used.
+        axis_name: not used; a group says itself whether it is informative.
         tolerance: returns closer than this to each other are equal; rounding errors of sums are below it.
 
     Returns:
@@ -42,7 +44,7 @@ def top_variance(view: EpisodeView, *, axis_name: str | None = None, fraction: A
 
     Args:
         view: of B episodes; in games, the deviation is the mean of those of the seats.
-        axis_name: not used.
+        axis_name: mapped device axis, over whose groups the share is taken.
         fraction: of the groups, in (0, 1]; their number is rounded down, but at least 1. Ties go to the groups that
             come first.
 
@@ -59,9 +61,10 @@ def top_variance(view: EpisodeView, *, axis_name: str | None = None, fraction: A
     group, index = jnp.any(same, axis=2), jnp.arange(same.shape[0])
     first = jnp.argmax(group, axis=1)
     deviation = jnp.mean(group_deviation(difference, same), axis=1)[first]
-    speaks = kept & (first == index)
-    ahead = (deviation[None, :] > deviation[:, None]) | (
-        (deviation[None, :] == deviation[:, None]) & (index[None, :] < first[:, None])
+    place = first + first_row(index.shape[0], axis_name)
+    speaks, other, before = rows_of_all_devices((kept & (first == index), deviation, place), axis_name)
+    ahead = (other[None, :] > deviation[:, None]) | (
+        (other[None, :] == deviation[:, None]) & (before[None, :] < place[:, None])
     )
     rank = jnp.sum(speaks[None, :] & ahead, axis=1)
     allowed = jnp.floor(fraction * jnp.sum(speaks))

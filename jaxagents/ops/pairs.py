@@ -3,7 +3,14 @@
 import jax
 import jax.numpy as jnp
 
-from jaxagents.ops.episodes import difference_from_group, episode_return, same_group
+from jaxagents.ops.episodes import (
+    acting_seats,
+    difference_from_group,
+    episode_return,
+    kept_rows,
+    same_group,
+    seat_returns,
+)
 from jaxagents.ops.seats import num_seats
 from jaxagents.types import Array, Demonstrated, Episode, Pairs
 
@@ -31,52 +38,61 @@ def best_against_worst(episode: Episode, *, tolerance: Array | float = 1e-6) -> 
     """Prefers the episode of the largest return of a group to that of the smallest; the first ones of equals.
 
     Args:
-        episode: B episodes of one seat in groups of the same task.
+        episode: B episodes in groups of the same task; in games every seat of P is a row of its own.
         tolerance: groups whose returns are closer than this to each other give no pair.
 
     Returns:
-        B rows, a pair per group at most; those above the mean of their group are desirable.
-
-    Raises:
-        ValueError: the episodes are of several seats, whose returns must not be added up.
+        P B rows, those of the first seat first, a pair per group and seat at most; those above the mean of their group
+        are desirable.
     """
-    _require_one_seat(episode)
-    returns, same = episode_return(episode), same_group(episode)[:, :, 0]
+    rows, returns, same = _rows_of_seats(episode)
     best = jnp.argmax(jnp.where(same, returns[None, :], -jnp.inf), axis=1).astype(jnp.int32)
     worst = jnp.argmin(jnp.where(same, returns[None, :], jnp.inf), axis=1)
     apart = returns[best] - returns[worst] > tolerance
     compared = apart & (worst == jnp.arange(returns.shape[0]))
     difference, _ = difference_from_group(returns[:, None], same[:, :, None])
-    return Pairs(episode=episode, pair=jnp.where(compared, best, -1), desirable=difference[:, 0] > tolerance)
+    return Pairs(episode=rows, pair=jnp.where(compared, best, -1), desirable=difference[:, 0] > tolerance)
 
 
 def success_against_failure(episode: Episode) -> Pairs:
     """Prefers successes to failures of the same group: the k-th failure is compared to the k-th success, in rotation.
 
     Args:
-        episode: B episodes of one seat in groups of the same task.
+        episode: B episodes in groups of the same task; in games every seat of P is a row of its own, and succeeds where
+            its return is positive.
 
     Returns:
-        B rows; successes are desirable, and failures of groups without success have no pair.
-
-    Raises:
-        ValueError: the episodes are of several seats, who do not succeed together.
+        P B rows, those of the first seat first; successes are desirable, and failures of groups without success have
+        no pair.
     """
-    _require_one_seat(episode)
-    same, success = same_group(episode)[:, :, 0], episode.success
-    index = jnp.arange(success.shape[0])
+    rows, _, same = _rows_of_seats(episode)
+    success, index = rows.success, jnp.arange(rows.success.shape[0])
     wins = same & success[None, :]
     num_wins = jnp.sum(wins, axis=1)
     failures_before = jnp.sum(same & ~success[None, :] & (index[None, :] < index[:, None]), axis=1)
     # The success of a group that has as many successes before it as the rotation asks for.
     wanted = failures_before % jnp.maximum(num_wins, 1)
     chosen = jnp.argmax(wins & (jnp.cumsum(wins, axis=1) - 1 == wanted[:, None]), axis=1).astype(jnp.int32)
-    return Pairs(episode=episode, pair=jnp.where(~success & (num_wins > 0), chosen, -1), desirable=success)
+    compared = ~success & (num_wins > 0) & jnp.diagonal(same)
+    return Pairs(episode=rows, pair=jnp.where(compared, chosen, -1), desirable=success)
 
 
-def _require_one_seat(episode: Episode) -> None:
-    if num_seats(episode) > 1:
-        raise ValueError(
-            f"`pairs` must be of episodes of one seat, got {num_seats(episode)} seats; "
-            "try a world for one, or a game against an opponent of its own."
-        )
+def _rows_of_seats(episode: Episode) -> tuple[Episode, Array, Array]:
+    """Makes a row of every seat, of whose tokens its own alone count as sampled.
+
+    Args:
+        episode: B episodes of P seats.
+
+    Returns:
+        `P B` rows; their returns, float32; and whom each is compared with, bool `[P B, P B]`: rows that are kept, of
+        the same group and seat, in which the policy took the seat.
+    """
+    seats, num_rows = num_seats(episode), episode.success.shape[0]
+    if seats == 1:
+        return episode, episode_return(episode), same_group(episode)[:, :, 0]
+    rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf] * seats), episode)
+    seat, returns = jnp.repeat(jnp.arange(seats), num_rows), seat_returns(episode).T.reshape(-1)
+    same = (rows.group[:, None] == rows.group[None, :]) & (seat[:, None] == seat[None, :])
+    counted = kept_rows(rows) & acting_seats(episode).T.reshape(-1)
+    own = rows.action_mask & (rows.agent == seat[:, None, None])
+    return rows.replace(action_mask=own, success=returns > 0.0), returns, same & counted[None, :]

@@ -34,7 +34,7 @@ def print_paper(
         changed: what differs from what was registered.
         stream: where to.
     """
-    console = Console(file=stream, width=160)
+    console = Console(file=stream, width=160, force_jupyter=False)
     console.print(f"{paper.title}\nThe paper: {paper.claim}", markup=False, highlight=False)
     table = Table(title=f"{paper.id}: means over seeds with 95 % intervals")
     for column in ("metric", "arm", "mean", "interval", "seeds"):
@@ -75,12 +75,12 @@ def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
         table.add_row(
             row.paper, row.verdict, f"{row.done} of {row.needed}", *map(str, counts), f"{row.minutes_left:.1f}"
         )
-    Console(file=stream, width=160).print(table)
+    Console(file=stream, width=160, force_jupyter=False).print(table)
 
 
 def print_plan(paper: Paper, plans: Sequence[Plan], stream: TextIO | None = None) -> None:
     """Prints the seeds that the headline of a paper needs."""
-    console = Console(file=stream, width=160)
+    console = Console(file=stream, width=160, force_jupyter=False)
     for plan in plans:
         told = f"{paper.id}: {plan.expectation.describe()}, expected {plan.effect:g}: "
         if plan.deviation is None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxagents.learners.slots import paths_read
 from jaxagents.training.program import AXIS_NAME, REPLICATED, Program, TrainState, report, run_updates, stage_keys
 from jaxagents.types import Array, Params, PyTree
 
@@ -30,6 +31,7 @@ class Runner(NamedTuple):
         to_global: `(state) -> state` with the shapes of one device, whatever the placement; what checkpoints hold.
         from_global: its inverse.
         abstract: shapes, types and shardings of a global state.
+        acting: paths of the leaves of a global state that `params` reads, as `jax.tree_util.keystr` has them.
         replicated: the sharding of what every device has whole.
     """
 
@@ -39,6 +41,7 @@ class Runner(NamedTuple):
     to_global: Callable[[PyTree], TrainState]
     from_global: Callable[[TrainState], PyTree]
     abstract: TrainState
+    acting: frozenset[str]
     replicated: NamedSharding
 
 
@@ -128,6 +131,7 @@ def place(
     abstract = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
     )
+    acting = frozenset(jax.tree_util.keystr(path[1:]) for path in paths_read(lambda s: s.learner.params, abstract))
 
     @partial(jax.jit, out_shardings=shardings)
     def initialise(seed: Array, stage: Array, start: PyTree | None) -> TrainState:
@@ -148,7 +152,7 @@ def place(
         return state, {name: report(summary) for name, summary in merged.items()}
 
     if mode == "pmap":
-        return _place_pmap(chunk, init, abstract, axes, mesh)
+        return _place_pmap(chunk, init, abstract, acting, axes, mesh)
     if mode == "sharded":
         # Left to itself, the partitioner gathers sorted or shuffled rows, and every device then works on all of them.
         specs = jax.tree.map(_spec, axes)
@@ -172,6 +176,7 @@ def place(
         to_global=lambda state: state,
         from_global=lambda state: state,
         abstract=abstract,
+        acting=acting,
         replicated=replicated,
     )
 
@@ -180,6 +185,7 @@ def _place_pmap(
     chunk: Callable[..., tuple[TrainState, dict[str, Array]]],
     init: Callable[..., TrainState],
     abstract: TrainState,
+    acting: frozenset[str],
     axes: PyTree,
     mesh: Mesh,
 ) -> Runner:
@@ -206,6 +212,7 @@ def _place_pmap(
         to_global=merge,
         from_global=split,
         abstract=abstract,
+        acting=acting,
         replicated=NamedSharding(mesh, PartitionSpec()),
     )
 

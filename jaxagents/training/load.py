@@ -1,4 +1,4 @@
-"""What a run directory gives back: a policy that acts."""
+"""What a run directory gives back: a policy that acts. Of checkpoints, only what acts is read."""
 
 import logging
 import warnings
@@ -261,7 +261,7 @@ def _choose_stage(run_dir: Path, experiment: Experiment, wanted: str | None, on_
         metadata = None
         if folder.is_dir():
             with _opened(folder) as checkpoints:
-                metadata = checkpoints.latest_metadata()
+                metadata = checkpoints.latest_metadata(acting=True)
         if metadata is None:
             continue
         if not metadata["finished"]:
@@ -278,7 +278,7 @@ def _saved_tokenizer(folder: Path) -> bytes | None:
     if not folder.is_dir():
         return None
     with _opened(folder) as checkpoints:
-        return tokenizer_of(checkpoints.latest_metadata())
+        return tokenizer_of(checkpoints.latest_metadata(acting=True))
 
 
 def _find_checkpoint(
@@ -304,7 +304,8 @@ def _restore(folder: Path, stage: Stage, step: int | None, on_fallback: Callable
     if not folder.is_dir():
         return None
     with _opened(folder) as checkpoints:
-        return checkpoints.restore(stage.runner.abstract, step=step, on_fallback=on_fallback)
+        runner = stage.runner
+        return checkpoints.restore(runner.abstract, step=step, on_fallback=on_fallback, acting=runner.acting)
 
 
 @contextmanager

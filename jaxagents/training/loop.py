@@ -316,9 +316,9 @@ def _save(
     if isinstance(stage.policy, LanguagePolicy):
         metadata["tokenizer"] = base64.b64encode(stage.policy.tokenizer.data).decode()
     if best is not None:
-        best.save(update, snapshot, metadata)
+        best.save(update, snapshot, metadata, acting=stage.runner.acting)
     if last is not None:
-        last.save(update, snapshot, metadata, after=best)
+        last.save(update, snapshot, metadata, after=best, acting=stage.runner.acting)
 
 
 def _first_not_finite(params: Params) -> str | None:

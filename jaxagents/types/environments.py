@@ -136,11 +136,13 @@ class Patterns(NamedTuple):
         observation: of the observations.
         prompt: of the prompts; none where there is nothing to say.
         thought: of the thoughts of the expert; none where it does not think.
+        action: of the well-formed actions; none where they are all listed in `TextFace.actions`.
     """
 
     observation: tuple[Pattern, ...]
     prompt: tuple[Pattern, ...] = ()
     thought: tuple[Pattern, ...] = ()
+    action: tuple[Pattern, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +155,7 @@ class TextFace:
 
     Attributes:
         words: every phrase the world can say or hear; a word id is an index into them.
-        actions: int32 numpy `[A, M]`, every well-formed action.
+        actions: int32 numpy `[A, M]`, every well-formed action; None where they are too many to be listed.
         expert: `(key, state) -> (action int32 [M], thought int32 [H] | None)`, solves every task; in games it plays all
             seats, as well as it can. The thought is what it thinks before this action; None where it does not think.
         fingerprint: `(state) -> uint32 []`, equal for states that are the same situation of the same task.
@@ -161,13 +163,20 @@ class TextFace:
         num_levels: difficulties; `level` is in `0 .. num_levels - 1`.
         prompt: `(task) -> int32 [P]`, said once before the first observation; None when there is nothing to say.
         patterns: what can be said; None where that is any word in any place.
+        examples: int32 numpy `[X, M]`, actions in which every word stands that may stand somewhere; None for `actions`.
+        draw: `(key, state) -> action int32 [M]`, an admissible action drawn at random; None for a row of `actions`.
+        distance: `(state) -> float32 []`, the fewest actions to a success, `inf` where there is none left; None where
+            it is not known.
     """
 
     words: tuple[str, ...]
-    actions: np.ndarray
+    actions: np.ndarray | None
     expert: Callable[[Array, State], tuple[Array, Array | None]]
     fingerprint: Callable[[State], Array]
     sample_held_out_task: Callable[..., Task]
     num_levels: int = 1
     prompt: Callable[[Task], Array] | None = None
     patterns: Patterns | None = None
+    examples: np.ndarray | None = None
+    draw: Callable[[Array, State], Array] | None = None
+    distance: Callable[[State], Array] | None = None

@@ -7,6 +7,7 @@ import pathlib
 import jax
 import pytest
 from hydra.errors import ConfigCompositionException
+from omegaconf import OmegaConf
 
 from jaxagents.reporting.loggers import read_metrics
 from jaxagents.training.build import build, resolve, stage_configs
@@ -15,18 +16,17 @@ from jaxagents.training.launch import run
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
-PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo")
+PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
 VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
 # World -> the algorithms that fit it.
 PAIRS = {
-    **dict.fromkeys(("arithmetic", "frozenlake", "household"), LANGUAGE),
-    "bandit": (*LANGUAGE, *PREFERENCES),
-    "sokoban": (*LANGUAGE, "dpo", "kto"),  # The other worlds have numbers that only policy gradients know.
-    **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), ("reinforce", "sft")),  # One game of every deal, no values.
+    **dict.fromkeys(("arithmetic", "bandit", "frozenlake", "household", "sokoban"), (*LANGUAGE, *PREFERENCES)),
+    # Values and demonstrations are those of one seat.
+    **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
     "breakout": ("ppo", *VALUES),
     "cartpole": ("ppo", *VALUES),
-    **dict.fromkeys(("pendulum", "reacher"), ("ppo", "sac")),
+    **dict.fromkeys(("pendulum", "reacher"), ("ddpg", "ppo", "sac", "td3")),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
     "smax_3m": ("ppo",),  # A policy with memory that has no Q-function.
     "tmaze": ("dqn", "ppo", "r2d2"),
@@ -34,6 +34,11 @@ PAIRS = {
 EXPERIMENTS = {path.stem: [f"experiment={path.stem}"] for path in sorted((CONFIGS / "experiment").glob("*.yaml"))}
 COMPOSED = {f"{a}_{world}": [f"world={world}", f"algorithm={a}"] for world, names in PAIRS.items() for a in names}
 EVERYTHING = COMPOSED | EXPERIMENTS
+# Preferences differ by their loss alone: every one runs in a world, and one or two in the others.
+RUN = {"simpo_arithmetic", "dpo_frozenlake", "spin_frozenlake", "kto_household", "dpo_sokoban", "kto_sokoban"}
+RUN |= {"dpo_text_kuhn", "kto_text_tic_tac_toe"}
+ALIKE = {f"{a}_{world}" for world in PAIRS if world != "bandit" for a in PREFERENCES} - RUN
+ALIKE |= {f"{a}_text_tic_tac_toe" for a in ("dapo", "rloo")}
 
 
 def _surrogate(width):
@@ -43,6 +48,12 @@ def _surrogate(width):
 
 def _falling(start):
     return f"{{_target_: jaxagents.ops.schedules.linear_schedule, start: {start}, end: 0.0}}"
+
+
+_ENTROPY = (
+    "+learner.regularizers.entropy={_target_: jaxagents.losses.regularizers.entropy_bonus, _partial_: true, "
+    f"coefficient: {_falling(0.01)}}}"
+)
 
 
 def _huber(delta):
@@ -62,6 +73,7 @@ def test_every_world_and_algorithm_is_in_the_table():
     assert algorithms == {name for names in PAIRS.values() for name in names} | {"mansa"}  # In worlds of calls.
     for path in (CONFIGS / "tuned" / "pair").glob("*.yaml"):
         assert any(path.stem == f"{world}_{name}" for world in PAIRS for name in algorithms), path.stem
+    assert {path.stem for path in (CONFIGS / "tuned" / "policy_gradient").glob("*.yaml")} <= set(PAIRS)
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
@@ -70,6 +82,22 @@ def test_it_composes_under_its_name(name):
     assert config["name"] == name and config["run_dir"].startswith(f"runs/{name}/")
     for stage in stage_configs(config).values():
         assert stage["training"]["total_steps"] <= 2048 and stage["environment"]["_target_"]
+
+
+@pytest.mark.parametrize("name", [name for name in COMPOSED if name.split("_")[0] in PREFERENCES])
+def test_worlds_give_preferences_no_numbers_of_policy_gradients(name):
+    documented = OmegaConf.load(CONFIGS / "learner" / "preference.yaml")
+    assert set(compose(CONFIGS, *COMPOSED[name]).learner) == set(documented)
+
+
+@pytest.mark.parametrize("learner", ["policy_gradient", "interleaved", "partnered", "progress"])
+def test_numbers_of_a_world_reach_every_policy_gradient(learner):
+    """But no learner of another stage."""
+    config = compose(CONFIGS, "world=frozenlake", "algorithm=grpo", f"learner={learner}")
+    assert config.learner.num_minibatches == 2 and config.learner.rewards.invalid.penalty == 0.1
+    assert compose(CONFIGS, "world=frozenlake", "algorithm=dapo", f"learner={learner}").learner.num_minibatches == 4
+    assert compose(CONFIGS, "world=bandit", "algorithm=grpo", f"learner={learner}").learner.num_minibatches == 1
+    assert "num_minibatches" not in config.warm_start.learner
 
 
 def test_what_is_tuned_for_a_pair_is_there_in_this_pair_alone():
@@ -93,6 +121,11 @@ def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
         (["environment=frozenlake"], "`environment` must be of arrays .*, got frozenlake, .* in words; try"),
         (["world=frozenlake"], "`advantage` must be chosen for `learner.advantage`, got nothing; .* algorithm=grpo"),
         (["world=cartpole", "algorithm=grpo"], "`environment` must be in words .*, got CartPole-v1; try"),
+        (["world=cartpole", "algorithm=dpo"], "`environment` must be in words .*, got CartPole-v1; try"),
+        (
+            ["world=text_kuhn", "algorithm=spin"],
+            "`collector` must have keys that .* got partner, .* ~collector.partner",
+        ),
         (["world=cartpole", "algorithm=sft"], "`warm_start` must be chosen for .*, got nothing"),
         (["world=cartpole", "algorithm=sac"], "`action_space` must be a Box of rank 1, got Discrete"),
         (["world=pendulum", "algorithm=dqn"], "`action_space` must be Discrete, got Box"),
@@ -130,6 +163,7 @@ def test_losses_are_chosen_on_the_command_line_and_their_numbers_are_arrays(choi
         (["world=cartpole", "algorithm=ppo", f"learner.loss={_surrogate(_falling(0.3))}"], "loss.clip_epsilon"),
         (["world=pendulum", "algorithm=sac", f"learner.target_entropy={_falling(-2.0)}"], "target_entropy"),
         (["world=cartpole", "algorithm=rainbow"], "importance_exponent"),
+        (["world=bandit", "algorithm=grpo", "stages=[]", _ENTROPY], "regularizer/entropy.coefficient"),
     ],
 )
 def test_schedules_are_chosen_on_the_command_line(choices, name):
@@ -146,7 +180,7 @@ def test_a_policy_of_teams_with_memory_has_no_q_function():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("name", [name for name in EVERYTHING if name not in ALIKE])
 def test_it_trains_evaluates_and_reports(name, tmp_path):
     config = compose(CONFIGS, *EVERYTHING[name], "quick=true", "devices.compilation_cache=null")
     result = run(config, tmp_path)

@@ -59,18 +59,25 @@ def test_entropy_is_the_mean_of_minus_log_prob():
     assert float(sampled_entropy(BATCH).value) == 3.0
 
 
+SETTINGS = {"num_groups": 8, "group_size": 4, "target_entropy": 0.5, "max_control": 4, "control_share": 0.5}
+
+
 @pytest.fixture(scope="module")
-def collect(speak):
+def coin_bandit(speak):
+    """Returns a bandit whose success is a coin, and a policy."""
     bandit = make_environment(num_pulls=1)
 
     def step(key, state, action):
         state, timestep = bandit.step(key, state, action)
         return state, timestep.replace(info=timestep.info | {"success": jax.random.bernoulli(key)})
 
-    environment, policy = dataclasses.replace(bandit, step=step), speak(bandit)
-    collector = make_entropy_control_collector(
-        environment, policy, num_groups=8, group_size=4, target_entropy=0.5, max_control=4, control_share=0.5
-    )
+    return dataclasses.replace(bandit, step=step), speak(bandit)
+
+
+@pytest.fixture(scope="module")
+def collect(coin_bandit):
+    environment, policy = coin_bandit
+    collector = make_entropy_control_collector(environment, policy, **SETTINGS)
     params = policy.init(KEY)
     return collector, jax.jit(lambda state: collector.collect(state, params, KEY)), collector.init(KEY, params)
 
@@ -93,6 +100,26 @@ def test_hot_samples_below_the_target_and_half_as_many_cold_ones_above(collect):
         # Of other temperature, but judged as the policy itself.
         ratio = np.asarray(mixed.behavior_log_prob - mixed.sampling_log_prob)
         assert (np.abs(ratio[control]).max(axis=(1, 2)) > 1e-4).all() and (ratio[~control] == 0.0).all()
+
+
+@pytest.mark.parametrize("last", [0.4, 0.6])
+def test_eight_devices_choose_what_one_does(collect, coin_bandit, last):
+    """Of four further groups, each of eight devices plays one, and four go to waste."""
+    _, step, start = collect
+    alone, episode, metrics = step(start | {"entropy": jnp.full(8, last)})
+    environment, policy = coin_bandit
+    collector = make_entropy_control_collector(environment, policy, **SETTINGS, axis_name="devices")
+    mapped = jax.vmap(collector.collect, in_axes=(0, None, None), axis_name="devices")
+    apart = jax.tree.map(lambda leaf: leaf.reshape(8, -1), start | {"entropy": jnp.full(8, last)})
+    together, episodes, told = jax.jit(mapped)(apart, policy.init(KEY), KEY)
+    assert episode.control.any()
+    for name in ("tokens", "group", "success", "control", "valid"):
+        joined = np.asarray(getattr(episodes, name)).reshape(getattr(episode, name).shape)
+        np.testing.assert_array_equal(joined, getattr(episode, name), err_msg=name)
+    np.testing.assert_allclose(together["entropy"].reshape(-1), alone["entropy"], rtol=1e-6)
+    np.testing.assert_allclose(told["entropy_error"], np.full(8, metrics["entropy_error"]), rtol=1e-5)
+    np.testing.assert_allclose(told["rounds"], np.full(8, (8 + 8) / (8 + 4)))
+    assert "rounds" not in metrics
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from jaxagents.ops import credit
 from jaxagents.ops.episodes import credited_tokens
 from jaxagents.ops.group_filters import informative_groups
 from jaxagents.ops.reward_shaping import invalid_action_penalty
+from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.contexts import Rows, score_tokens, to_rows
 from jaxagents.types import EpisodeView, Remembering
 
@@ -222,6 +223,23 @@ def test_a_changed_number_is_the_same_program(markov):
     assert len(traces) == count and set(state.numbers["loss"]) == {"clip_epsilon"}
 
 
+def test_coefficients_follow_their_schedules(markov):
+    """With a learning rate of zero, the term of a regulariser changes by its coefficient alone."""
+    policy, params, episode = markov
+    bonus = partial(entropy_bonus, coefficient=linear_schedule(start=2.0, end=0.0))
+    options = {"num_updates": 4, "value_coefficient": linear_schedule(start=1.0, end=0.0)}
+    learner = learner_of(policy, optax.sgd(0.0), regularizers={"bonus": bonus}, **options)
+    state, update = learner.init(KEY, params), jax.jit(learner.update)
+    terms = []
+    for _ in range(3):
+        state, metrics = update(state, KEY, episode)
+        terms.append(float(metrics["bonus"]))
+    assert terms[0] < 0.0
+    np.testing.assert_allclose(terms, [terms[0], 0.75 * terms[0], 0.5 * terms[0]], rtol=1e-5)
+    assert set(state.memory) == {"regularizer/bonus.coefficient", "value_coefficient"}
+    assert all(float(memory.update) == 3.0 for memory in state.memory.values())
+
+
 def remembered_turns(memory, view, *, coefficient):
     """A regulariser of nothing that remembers how many tokens of every turn it has seen."""
     count = jnp.zeros(6).at[view.turn.reshape(-1)].add(view.mask.reshape(-1))
@@ -277,6 +295,26 @@ def test_minibatches_are_of_whole_episodes_and_the_same_on_two_devices(markov):
     for device in range(2):
         mine = jax.tree.map(lambda leaf, index=device: leaf[index], two.params)
         assert_close(difference(params, mine), difference(params, one.params), tolerance=1e-3)
+
+
+def test_gradients_flow_through_an_update(markov):
+    """A step of plain gradient descent is linear in the coefficient of a regulariser: differences give its slope."""
+    policy, params, episode = markov
+    bonus = {"bonus": partial(entropy_bonus, coefficient=0.5)}
+    learner = learner_of(policy, optax.sgd(0.1), regularizers=bonus, differentiable=True)
+    state = learner.init(KEY, params)
+    direction = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=jnp.float32)).reshape(leaf.shape), params)
+
+    @jax.jit
+    def judged(coefficient):
+        numbers = state.numbers | {"regularizer/bonus": {"coefficient": coefficient}}
+        after, _ = learner.update(state.replace(numbers=numbers), KEY, episode)
+        moved = jax.tree.map(lambda new, old, along: jnp.sum((new - old) * along), after.params, params, direction)
+        return sum(jax.tree.leaves(moved))
+
+    slope = jax.jit(jax.grad(judged))(jnp.float32(0.5))
+    assert abs(float(slope)) > 1e-4
+    np.testing.assert_allclose(slope, judged(jnp.float32(1.5)) - judged(jnp.float32(0.5)), rtol=1e-3)
 
 
 def test_settings_out_of_range_are_refused(markov):

@@ -14,9 +14,10 @@ from jaxagents.language.demonstrations import make_demonstrated_collector
 from jaxagents.learners.preference import make_agent, make_preference
 from jaxagents.losses.preference import dpo, kto, simpo
 from jaxagents.ops.pairs import best_against_worst, success_against_failure
+from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.training.program import make_program
-from jaxagents.types import Collector, Learner
+from jaxagents.types import Collector, Learner, Remembering
 
 KEY = jax.random.key(5)
 RATE = 0.1
@@ -187,6 +188,58 @@ def test_rows_of_all_devices_are_one_batch(played):
         after, metrics = jax.jit(mapped)(state, KEY, split)
         np.testing.assert_allclose(metrics["loss"][0], told["loss"], rtol=1e-5)
         jax.tree.map(lambda one, all: np.testing.assert_allclose(one[1], all, atol=1e-5), after.params, expected.params)
+
+
+def sharpened(memory, log_prob, *, coefficient, **rows):
+    """DPO whose coefficient grows with the rows that it has counted."""
+    loss, counted = dpo(log_prob, **rows, coefficient=coefficient * (1.0 + memory))
+    return (loss, counted), jnp.sum(counted, dtype=jnp.float32)
+
+
+def test_slots_remember_what_all_devices_saw(played):
+    policy, params, other, batch = played
+    own = batch.own.replace(success=jnp.array([True, False, False, False, True, True]))
+    doubled = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[::-1]]), own)
+    doubled = doubled.replace(group=jnp.arange(12) // 2)
+    added = {"init": lambda num_updates: jnp.float32(0.0), "update": lambda memory, summary: memory + summary}
+
+    def counting(memory, episode):
+        return success_against_failure(episode), jnp.sum(episode.success, dtype=jnp.float32)
+
+    slots = {"loss": Remembering(apply=partial(sharpened, coefficient=0.5), **added)}
+    slots["pairs"] = Remembering(apply=counting, **added)
+    alone = make_preference(policy.model, optax.sgd(RATE), **slots)
+    spread = make_preference(policy.model, optax.sgd(RATE), axis_name="devices", **slots)
+    state = alone.init(KEY, params).replace(reference=other)
+    update = jax.jit(alone.update)
+    first, _ = update(state, KEY, doubled)
+    # One failure of a group of two has a success to be compared with, on either half; six of twelve succeed.
+    assert {name: float(memory) for name, memory in first.memory.items()} == {"loss": 2.0, "pairs": 6.0}
+    second, _ = update(state.replace(memory=first.memory), KEY, doubled)
+    plain = make_preference(
+        policy.model, optax.sgd(RATE), loss=partial(dpo, coefficient=1.5), pairs=success_against_failure
+    )
+    expected, _ = jax.jit(plain.update)(plain.init(KEY, params).replace(reference=other), KEY, doubled)
+    jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, atol=1e-6), second.params, expected.params)
+    split = jax.tree.map(lambda leaf: leaf.reshape(2, 6, *leaf.shape[1:]), doubled)
+    mapped = jax.vmap(spread.update, in_axes=(None, None, 0), axis_name="devices")
+    both, _ = jax.jit(mapped)(state, KEY, split)
+    assert {name: memory.tolist() for name, memory in both.memory.items()} == {"loss": [2.0] * 2, "pairs": [6.0] * 2}
+
+
+def test_the_coefficient_of_a_preference_follows_its_schedule(played):
+    policy, params, other, batch = played
+    schedule = linear_schedule(start=0.5, end=0.0)
+    learner = make_preference(policy.model, optax.sgd(RATE), loss=partial(dpo, coefficient=schedule), num_updates=2)
+    state, update = learner.init(KEY, params).replace(reference=other), jax.jit(learner.update)
+    plain = make_preference(policy.model, optax.sgd(RATE), loss=partial(dpo, coefficient=0.5))
+    begun, changed = plain.init(KEY, params).replace(reference=other), jax.jit(plain.update)
+    for coefficient in (0.5, 0.25):
+        after, metrics = update(state, KEY, batch)
+        expected, told = changed(begun.replace(numbers={"loss": {"coefficient": jnp.float32(coefficient)}}), KEY, batch)
+        np.testing.assert_allclose(metrics["loss"], told["loss"], rtol=1e-5)
+        jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, atol=1e-6), after.params, expected.params)
+        state = state.replace(memory=after.memory)
 
 
 def test_what_acts_or_is_renewed_must_be_there(sums, speak):

@@ -211,6 +211,13 @@ def test_regularizers_in_units_of_the_advantage_are_as_strong_under_any_credit(p
     _, _, plainly = step(played, regularizers=options["regularizers"])
     unit = metrics["advantage_magnitude"].value
     np.testing.assert_allclose(metrics["bonus"], unit * plainly["bonus"], rtol=1e-5)
+    # A batch in which all fared alike says nothing of the scale, and regularisers hold as they did.
+    learner = learner_of(policy, 0.0, **options)
+    update, state = jax.jit(learner.update), learner.init(KEY, params)
+    state, known = update(state, KEY, episode)
+    state, alike = update(state, KEY, episode.replace(reward=0.0 * episode.reward))
+    assert float(alike["advantage_magnitude"].value) == 0.0
+    np.testing.assert_allclose(alike["bonus"], known["bonus"], rtol=1e-5)
     with pytest.raises(ValueError, match="`regularizer_units` must be loss or advantage, got 'reward'"):
         learner_of(policy, regularizer_units="reward")
 
@@ -268,6 +275,27 @@ def test_groups_left_over_by_dynamic_sampling_count_nowhere(lake, speak, params_
     assert episode.keep.tolist() == [True] * 4 + [False] * 2
     weight = aggregation.token_mean(make_token_view(episode))
     np.testing.assert_allclose(jnp.sum(weight[:4]), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=pytest.mark.slow), 8])
+def test_groups_are_replaced_over_all_devices(lake, speak, params_of, num_devices):
+    policy = speak(lake, context_turns=1, prompt=False)
+
+    def every_third(view, *, axis_name):
+        return view.episode.group % 3 == 0
+
+    collector = make_dialogue_collector(
+        *(lake, policy),
+        **{"num_groups": 8, "group_size": 2, "max_rounds": 4, "axis_name": "devices"},
+        dynamic_sampling=every_third,
+    )
+    params = params_of(policy)
+    state = jax.tree.map(lambda leaf: leaf.reshape(num_devices, -1, *leaf.shape[1:]), collector.init(KEY, params))
+    mapped = jax.vmap(collector.collect, in_axes=(0, None, None), axis_name="devices")
+    _, episode, metrics = jax.jit(mapped)(state, params, KEY)
+    # Of the first eight 0, 3 and 6 stay; 9, 12 and 15 of the second round come, and 18 and 21 of the third.
+    assert episode.group.reshape(8, 2).tolist() == [[group] * 2 for group in (0, 9, 12, 3, 15, 18, 6, 21)]
+    assert episode.keep.all() and metrics["rounds"].tolist() == [3.0] * num_devices
 
 
 def test_returns_of_self_play_are_of_a_seat(speak, params_of):

@@ -75,6 +75,20 @@ def test_nothing_varies_and_nothing_is_kept(make_episode):
     assert not top_variance(episode).any()
 
 
+@pytest.mark.parametrize("num_devices", [2, 5])
+def test_the_share_is_of_the_groups_of_all_devices(make_episode, num_devices):
+    """Deviations 0.5, 3, 0 and 1, ..., so that devices of their own would choose others."""
+    apart = np.array([1.0, 6.0, 0.0, 2.0, 2.0, 8.0, 4.0, 0.0, 0.0, 2.0])
+    returns, group = np.stack([0.0 * apart, apart], axis=1).reshape(20, 1), np.repeat(np.arange(10), 2)
+    episode = make_episode(returns, np.ones((20, 1)), group=group)
+    share = jax.tree.map(lambda leaf: leaf.reshape(num_devices, -1, *leaf.shape[1:]), episode)
+    filters = jax.vmap(partial(top_variance, fraction=0.4, axis_name="devices"), axis_name="devices")
+    # The four largest: 8, 6, 4, and of the three of 2 the one that comes first.
+    expected = np.isin(group, [5, 1, 6, 3])
+    np.testing.assert_array_equal(filters(share).reshape(-1), expected)
+    np.testing.assert_array_equal(top_variance(episode, fraction=0.4), expected)
+
+
 def test_keep_all(episode):
     assert keep_all(episode).all()
 

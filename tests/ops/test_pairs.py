@@ -1,9 +1,7 @@
 """Pairs of episodes against choices made by hand."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from jaxagents.ops.pairs import best_against_worst, expert_against_own, success_against_failure
 from jaxagents.types import Demonstrated
@@ -43,8 +41,19 @@ def test_demonstrations_are_preferred_to_all_own_episodes_of_their_task(make_epi
     np.testing.assert_array_equal(pairs.episode.reward[:, 0], [5, 5, 0, 1, 2, 3, 4, 5])
 
 
-@pytest.mark.parametrize("source", [best_against_worst, success_against_failure])
-def test_seats_are_refused(make_episode, source):
-    episode = make_episode(RETURNS[:, None], np.ones((7, 1)), group=GROUP, seat_return=jnp.zeros((7, 2)))
-    with pytest.raises(ValueError, match="`pairs` must be of episodes of one seat, got 2 seats"):
-        jax.eval_shape(source, episode)
+def test_seats_of_a_game_are_rows_of_their_own(make_episode):
+    """Three games of one deal: the first seat moves in the first turn and wins 1, -1 and 2, the other one loses that;
+    it has no turn in the third game."""
+    agent = np.broadcast_to(np.array([0, 1])[None, :, None], (3, 2, 4))
+    reward = np.array([[1.0, -1.0], [-1.0, 1.0], [2.0, 0.0]])
+    episode = make_episode(
+        reward, [[2, 1], [2, 1], [1, 0]], agent=jnp.asarray(agent), seat_return=jnp.array([[1.0, -1], [-1, 1], [2, -2]])
+    )
+    pairs = success_against_failure(episode)
+    # The lost game of the first seat is compared to its first won one, that of the other seat to its only one.
+    np.testing.assert_array_equal(pairs.pair, [-1, 0, -1, 4, -1, -1])
+    np.testing.assert_array_equal(pairs.desirable, [True, False, True, False, True, False])
+    # A row has the tokens of its seat.
+    sampled = np.sum(pairs.episode.action_mask, axis=2)
+    np.testing.assert_array_equal(sampled, [[2, 0], [2, 0], [1, 0], [0, 1], [0, 1], [0, 0]])
+    np.testing.assert_array_equal(best_against_worst(episode).pair, [-1, 2, -1, 4, -1, -1])

@@ -13,6 +13,7 @@ from jaxagents.environments import tmaze
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_policy
+from jaxagents.training.build import build, resolve
 from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
@@ -158,16 +159,42 @@ def test_without_the_best_checkpoint_the_last_one_is_used(copy):
 
 def test_a_damaged_checkpoint_is_not_used(copy, run_dir):
     (best,) = (path for path in (copy / "checkpoints/best").iterdir() if path.is_dir())
-    flip_byte(best)
-    flip_byte(copy / "checkpoints/last/4")
+    flip_byte(best / "acting")
+    flip_byte(copy / "checkpoints/last/4/acting")
     heard = []
     loaded = load_stage(copy, on_fallback=heard.append)
     assert (loaded.which, loaded.step) == ("last", 2)
     assert any("The last checkpoint is used, not the best one: `checkpoint` must be whole" in line for line in heard)
     assert_equal(loaded.params, load_stage(run_dir, step=2).params)
-    flip_byte(copy / "checkpoints/last/2")
+    flip_byte(copy / "checkpoints/last/2/acting")
     with pytest.raises(ValueError, match="`checkpoint` must be whole"):
         load_stage(copy, on_fallback=heard.append)
+
+
+def test_moments_and_buffers_are_not_read_to_act(copy, run_dir):
+    """They are gone, so that whoever looked for a byte of them would fail."""
+    others = list(copy.glob("checkpoints/*/*/state"))
+    assert len(others) == 3
+    for folder in others:
+        shutil.rmtree(folder)
+    for which in ("best", "last"):
+        loaded, whole = (load_policy(path, which, on_fallback=refuse) for path in (copy, run_dir))
+        assert_equal(loaded.params, whole.params)
+        assert int(loaded.act(np.eye(4)[0])[0]) == int(whole.act(np.eye(4)[0])[0])
+    with pytest.raises(ValueError, match="`checkpoint` must be whole"):
+        run(compose(CONFIGS, *TINY), copy)
+
+
+def test_what_acts_is_small_beside_a_replay_buffer():
+    config = resolve(compose(CONFIGS, "world=cartpole", "algorithm=dqn", "quick=true"))
+    runner = build(config).stages[0].runner
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(runner.abstract)}
+    networks = {name for name in runner.acting if "network" in name}
+    assert networks and networks < runner.acting < set(leaves)
+    # Epsilon follows from what the state knows of the schedule and of the updates so far.
+    assert all(leaves[name].size == 1 for name in runner.acting - networks)
+    assert not any(part in name for name in runner.acting for part in ("target", "opt_state", "buffer"))
+    assert 100 * sum(leaves[name].size for name in runner.acting) < sum(leaf.size for leaf in leaves.values())
 
 
 def test_a_run_without_checkpoints_is_refused(copy):

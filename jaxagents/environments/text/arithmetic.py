@@ -1,28 +1,19 @@
 """Sums, differences and products of small numbers, as formulas and as stories; numbers are one word per digit."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxagents.environments.text.faces import absorbing_world
-from jaxagents.environments.text.splits import draw_distinct, hash_integers, split_tasks
-from jaxagents.environments.text.words import (
-    DIGITS,
-    NOTHING_HAPPENS,
-    compact,
-    make_words,
-    number_pattern,
-    number_words,
-    one_of,
-    pad_all,
-    read_number,
-)
-from jaxagents.environments.timesteps import first_timestep
-from jaxagents.types import Array, Box, Environment, Patterns, Task, TextFace, TimeStep
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.splits import draw_distinct
+from jaxagents.environments.text.texts import Text, cases, number, pick, refusal, text, when
+from jaxagents.environments.text.words import DIGITS, number_words
+from jaxagents.environments.text.world import Status, World
+from jaxagents.types import Array, Environment, Task
 
 OPERATIONS = PLUS, MINUS, TIMES = ("+", "-", "*")
 PEOPLE = ("ann", "bob", "eve", "sam")
@@ -37,19 +28,19 @@ class ArithmeticState:
 
     Attributes:
         task: the task of the episode.
-        problem: int32 `[P]`, the words of the question.
         answer: int32, the right one.
-        wrong: bool, the last well-formed answer was wrong.
-        valid: bool, the last action was a number.
-        num_steps: int32, answers given.
+        given: int32, the last one that was given; -1 for none.
+        answered: bool, the last turn gave one.
+        attempts: int32, turns taken.
+        earned: float32, what all answers were worth.
     """
 
     task: Task
-    problem: Array
     answer: Array
-    wrong: Array
-    valid: Array
-    num_steps: Array
+    given: Array
+    answered: Array
+    attempts: Array
+    earned: Array
 
 
 def make_environment(
@@ -101,82 +92,68 @@ def make_environment(
             operations or rewards, a fraction outside of [0, 1], or no attempt.
     """
     num_digits, num_terms, operations = tuple(num_digits), tuple(num_terms), tuple(operations)
-    _check(num_digits, num_terms, operations, story_fraction, num_attempts, reward)
-    words, ids = make_words(DIGITS, OPERATIONS, ("=", ",", "wrong"), PEOPLE, OBJECTS, STORY, NOTHING_HAPPENS, PROMPT)
-    digit_ids, answer_digits = ids(*DIGITS), max_answer_digits(num_digits, num_terms, operations)
-    write_problem, num_words = _make_write_problem(max(num_digits), max(num_terms), ids)
-    messages = jnp.asarray(pad_all([ids(), ids("wrong", "."), ids(*NOTHING_HAPPENS), ids("wrong", "?")]))
-    think = _make_thought(max(num_digits), answer_digits, ids)
-    sample = _make_sample(num_digits, num_terms, operations, story_fraction)
-    sample_task, sample_held_out_task = split_tasks(
-        sample, identify, num_levels=len(num_digits), held_out_fraction=held_out_fraction
-    )
+    _check(num_digits, num_terms, operations, story_fraction, num_attempts)
+    size = max_answer_digits(num_digits, num_terms, operations)
+    words = (*DIGITS, *OPERATIONS, "=", ",", "wrong", *PEOPLE, *OBJECTS, *STORY)
+    grammar = make_grammar(f"{{int:{size}}}", words=words)
+    say_problem, say_thought = make_wording(num_digits, num_terms, operations)
 
-    def observe(state: ArithmeticState) -> Array:
-        told = jnp.where(state.valid, state.wrong.astype(jnp.int32), 2)
-        message = messages[told if feedback else jnp.where(state.num_steps > 0, 3, 0)]
-        return compact(jnp.concatenate([state.problem, message]))
-
-    def reset(key: Array, task: Task) -> tuple[ArithmeticState, TimeStep]:
+    def start(key: Array, task: Task) -> ArithmeticState:
         del key
-        state = ArithmeticState(
+        zero = jnp.zeros((), jnp.int32)
+        return ArithmeticState(
             task=task,
-            problem=write_problem(task),
             answer=running_results(task, max(num_digits))[-1],
-            wrong=jnp.zeros((), bool),
-            valid=jnp.ones((), bool),
-            num_steps=jnp.zeros((), jnp.int32),
+            given=zero - 1,
+            answered=jnp.zeros((), bool),
+            attempts=zero,
+            earned=jnp.zeros(()),
         )
-        return state, first_timestep(observe(state), info={"success": jnp.zeros((), bool), "valid": state.valid})
 
-    def step(key: Array, state: ArithmeticState, action: Array) -> tuple[ArithmeticState, TimeStep]:
-        del key
-        number, well_formed = read_number(action, digit_ids)
-        valid = well_formed & jnp.all(action == number_words(number, digit_ids, answer_digits))
-        success = valid & (number == state.answer)
-        wrong = jnp.where(valid, ~success, state.wrong)
-        state = state.replace(wrong=wrong, valid=valid, num_steps=state.num_steps + 1)
-        terminated = (success & feedback) | (state.num_steps >= num_attempts)
-        share = digit_share(action, number_words(state.answer, digit_ids, answer_digits))
-        gain = jnp.where(valid & (terminated | (not feedback)), share, 0.0) if reward == "dense" else success
-        timestep = TimeStep(
-            observation=observe(state),
-            reward=gain.astype(jnp.float32),
-            terminated=terminated,
-            truncated=jnp.zeros((), bool),
-            info={"success": success, "valid": valid},
-        )
-        return state, timestep
+    def play(key: Array, state: ArithmeticState, verb: Array, args: Array) -> ArithmeticState:
+        given = args[0, 0]
+        worth = digit_share(given, state.answer, size) if reward == "dense" else (given == state.answer) * 1.0
+        state = state.replace(given=given, answered=jnp.ones((), bool), attempts=state.attempts + 1)
+        return state.replace(earned=state.earned + worth)
 
-    face = TextFace(
-        words=words,
-        actions=np.asarray(pad_all([ids(*str(number)) for number in range(10**answer_digits)])),
-        expert=lambda key, state: (number_words(state.answer, digit_ids, answer_digits), think(state)),
-        fingerprint=partial(_fingerprint, feedback=feedback),
-        sample_held_out_task=sample_held_out_task,
-        num_levels=len(num_digits),
-        prompt=lambda task: jnp.asarray(ids(*PROMPT)),
-        patterns=_patterns(num_digits, num_terms, operations, ids),
-    )
-    environment = Environment(
+    def status(state: ArithmeticState) -> Status:
+        success = state.answered & (state.given == state.answer)
+        if not feedback:
+            return Status(success=success, over=state.attempts >= num_attempts, payoff=state.earned[None])
+        over = success | (state.attempts >= num_attempts)
+        share = jnp.where(over & state.answered, digit_share(state.given, state.answer, size), 0.0)
+        return Status(success=success, over=over, progress=share)
+
+    def wrong(state: ArithmeticState) -> Array:
+        return (state.given >= 0) & (state.given != state.answer)
+
+    def tell(state: ArithmeticState, seat: Array) -> Text:
+        asked_again = jnp.where(state.attempts > 0, 2, -1)
+        outcome = jnp.where(state.answered & wrong(state), 0, 1) if feedback else asked_again
+        return text(say_problem(state.task), cases(outcome, text("wrong", "."), refusal(), text("wrong", "?")))
+
+    def situation(state: ArithmeticState) -> tuple[Array, ...]:
+        task = state.task
+        return task["people"], task["object"], task["story"], wrong(state) if feedback else state.attempts
+
+    world = World(
         name="arithmetic",
-        sample_task=sample_task,
-        reset=reset,
-        step=step,
-        observation_space=Box((num_words + messages.shape[1],), -1, len(words) - 1, np.int32),
-        action_space=Box((answer_digits,), -1, len(words) - 1, np.int32),
+        grammar=grammar,
         max_steps=num_attempts,
+        num_levels=len(num_digits),
+        sample=_make_sample(num_digits, num_terms, operations, story_fraction),
+        identity=identify,
+        start=start,
+        situation=lambda state: (state.task["numbers"], state.task["operations"], *situation(state)),
+        play=play,
+        skip=lambda state: state.replace(answered=jnp.zeros((), bool), attempts=state.attempts + 1),
+        status=status,
+        tell=tell,
+        prompt=lambda task: text(*PROMPT),
+        expert=lambda key, state: (jnp.int32(0), grammar.args(state.answer), say_thought(state.task)),
         render=render,
-        text=face,
     )
-    return absorbing_world(environment)
-
-
-def _fingerprint(state: ArithmeticState, *, feedback: bool) -> Array:
-    """Computes a hash of the problem and of what was said about the last answer: uint32 `[]`."""
-    task, told = state.task, state.wrong if feedback else state.num_steps
-    problem = task["numbers"], task["operations"]
-    return hash_integers(*problem, task["people"], task["object"], task["story"], told)
+    return make_text_world(world, reward=reward, held_out_fraction=held_out_fraction)
 
 
 def _check(
@@ -185,7 +162,6 @@ def _check(
     operations: Sequence[str],
     story_fraction: float,
     num_attempts: int,
-    reward: str,
 ) -> None:
     if not num_digits or min(num_digits) < 1:
         raise ValueError(f"`num_digits` must be at least 1, got {num_digits}; try (1,).")
@@ -201,8 +177,6 @@ def _check(
         raise ValueError(f"`story_fraction` must be in [0, 1], got {story_fraction}; try 0.5.")
     if num_attempts < 1:
         raise ValueError(f"`num_attempts` must be at least 1, got {num_attempts}.")
-    if reward not in ("sparse", "dense"):
-        raise ValueError(f'`reward` must be "sparse" or "dense", got {reward!r}.')
 
 
 def max_answer_digits(num_digits: Sequence[int], num_terms: Sequence[int], operations: Sequence[str]) -> int:
@@ -215,8 +189,8 @@ def max_answer_digits(num_digits: Sequence[int], num_terms: Sequence[int], opera
     return len(str(max(largest)))
 
 
-def identify(task: Task) -> Array:
-    """Computes the hash of the problem, uint32 `[]`; level, wording, names and the order of what commutes do not count.
+def identify(task: Task) -> tuple[Array, Array]:
+    """Returns what makes a problem: level, wording, names and the order of what commutes do not count.
 
     A problem is the product of two numbers, or none, and a set of numbers that are added or taken away.
     """
@@ -226,11 +200,18 @@ def identify(task: Task) -> Array:
     terms = jnp.append(numbers[:1], jnp.where(operations >= 0, signs * numbers[1:], absent))
     factors = jnp.where(product, jnp.sort(numbers[:2]), absent)
     terms = jnp.where(product & (jnp.arange(terms.shape[0]) < 2), absent, terms)
-    return hash_integers(factors, jnp.sort(terms))
+    return factors, jnp.sort(terms)
 
 
-def digit_share(given: Array, right: Array) -> Array:
-    """Computes the share of the words of two numbers that agree, both from the first digit on; float32 `[]`."""
+def digit_share(given: Array, right: Array, size: int) -> Array:
+    """Computes the share of the digits of two numbers that agree, both from the first on; float32 `[]`.
+
+    Args:
+        given: int32 `[]`, at least 0.
+        right: int32 `[]`.
+        size: most digits.
+    """
+    given, right = (number_words(number, np.arange(10, dtype=np.int32), size) for number in (given, right))
     agree = jnp.sum((given == right) & (right >= 0), dtype=jnp.float32)
     return agree / jnp.maximum(jnp.sum((given >= 0) | (right >= 0), dtype=jnp.float32), 1.0)
 
@@ -296,95 +277,79 @@ def _make_sample(
     return sample
 
 
-def _make_write_problem(
-    num_digits: int, num_terms: int, ids: Callable[..., np.ndarray]
-) -> tuple[Callable[[Task], Array], int]:
-    """Makes `task -> int32 [P]`, and P."""
-    digit_ids = ids(*DIGITS)
+def make_wording(
+    num_digits: Sequence[int], num_terms: Sequence[int], operations: Sequence[str]
+) -> tuple[Callable[[Task], Text], Callable[[Task], Text]]:
+    """Makes what is said of a task: the problem, and the thought that solves it.
 
-    def formula(task: Task) -> list[Array]:
-        operation_ids = jnp.asarray(np.append(ids(*OPERATIONS), np.int32(-1)))
-        parts = [number_words(task["numbers"][0], digit_ids, num_digits)]
-        for term in range(1, num_terms):
-            number = number_words(task["numbers"][term], digit_ids, num_digits)
-            exists = task["numbers"][term] >= 0
-            parts += [operation_ids[task["operations"][term - 1]][None], jnp.where(exists, number, -1)]
-        return [*parts, ids("=", "?")]
+    The thought has the running results without those of leading zeros. What differs by level and by whether there is a
+    product is a choice with a name, so that the room for the longest text is exact.
+    """
+    kinds = sorted(set(zip(num_digits, num_terms, strict=True)))
+    kind_of = np.asarray([kinds.index(kind) for kind in zip(num_digits, num_terms, strict=True)], np.int32)
+    shown = [operation if operation in operations else None for operation in (PLUS, MINUS)]
+    signs = any(shown)
 
-    def story(task: Task) -> list[Array]:
-        hero, friend = (jnp.asarray(ids(*PEOPLE))[task["people"][i]][None] for i in range(2))
-        thing = jnp.asarray(ids(*OBJECTS))[task["object"]][None]
-        bags = number_words(task["numbers"][1], digit_ids, 1)
-        bags = jnp.where(task["operations"][0] == OPERATIONS.index(TIMES), jnp.append(bags, ids("bags of")), -1)
-        parts = [hero, ids("has"), bags, number_words(task["numbers"][0], digit_ids, num_digits), thing, ids(".")]
-        for term in range(1, num_terms):
-            gets = task["operations"][term - 1] == OPERATIONS.index(PLUS)
-            gives = task["operations"][term - 1] == OPERATIONS.index(MINUS)
-            giver, taker = jnp.where(gets, friend, hero), jnp.where(gets, hero, friend)
-            number = number_words(task["numbers"][term], digit_ids, num_digits)
-            sentence = jnp.concatenate([giver, ids("gives"), taker, number, ids(".")])
-            parts.append(jnp.where(gets | gives, sentence, -1))
-        return [*parts, ids("how many"), thing, ids("has"), hero, ids("?")]
+    def of_level(task: Task, say: Callable[[int, int], Text]) -> Text:
+        """Says what `(digits, terms)` says at the level of a task."""
+        return cases(jnp.asarray(kind_of)[task["level"]], *(say(*kind) for kind in kinds), name="level")
 
-    # The most words that are there at once: bags take the place of a longer sentence.
-    num_words = 4 + num_digits + (num_terms - 1) * (4 + num_digits) + 5
+    def is_product(task: Task) -> Array:
+        return task["operations"][0] == OPERATIONS.index(TIMES)
 
-    def write(task: Task) -> Array:
-        told, plain = jnp.concatenate(story(task)), jnp.concatenate(formula(task))
-        plain = jnp.pad(plain, (0, told.shape[0] - plain.shape[0]), constant_values=-1)
-        return compact(jnp.where(task["story"], told, plain))[:num_words]
+    def by_product(task: Task, product: Text | None, plain: Text | None) -> Text:
+        """Says one of two texts, or the only one that the operations allow."""
+        if not signs or TIMES not in operations:
+            return text(product if TIMES in operations else plain)
+        return when(is_product(task), product, plain, name="product")
 
-    return write, num_words
+    def formula(task: Task) -> Text:
+        numbers, chosen = task["numbers"], task["operations"]
 
+        def say(digits: int, terms: int) -> Text:
+            plain = [text(pick(shown, chosen[i - 1]), number(numbers[i], digits)) for i in range(1, terms)]
+            first = by_product(task, text(TIMES, number(numbers[1], 1)), plain[0])
+            return text(number(numbers[0], digits), first, *plain[1:], "=", "?")
 
-def _make_thought(
-    num_digits: int, answer_digits: int, ids: Callable[..., np.ndarray]
-) -> Callable[[ArithmeticState], Array]:
-    """Makes `state -> int32 [H]`, the running results without those of leading zeros."""
-    digit_ids, comma = ids(*DIGITS), ids(",")
+        return of_level(task, say)
 
-    def thought(state: ArithmeticState) -> Array:
-        numbers, operations = state.task["numbers"], state.task["operations"]
-        worked_in = jnp.where(operations == OPERATIONS.index(TIMES), numbers[0], numbers[1:])
-        powers = 10 ** np.arange(num_digits - 1, -1, -1, dtype=np.int32)
-        counts = (worked_in[:, None] >= powers[None, :]) | ((worked_in[:, None] == 0) & (powers[None, :] == 1))
-        written = [
-            jnp.where(said, jnp.append(number_words(result, digit_ids, answer_digits), comma), -1)
-            for said, result in zip(counts.reshape(-1), running_results(state.task, num_digits))
-        ]
-        return compact(jnp.concatenate(written))
+    def story(task: Task) -> Text:
+        numbers, chosen = task["numbers"], task["operations"]
+        hero, friend = (pick(PEOPLE, task["people"][i]) for i in range(2))
+        thing = pick(OBJECTS, task["object"])
 
-    return thought
+        def sentence(term: int, digits: int) -> Text:
+            gets = chosen[term - 1] == OPERATIONS.index(PLUS)
+            giver, taker = (pick(PEOPLE, jnp.where(gets, *pair)) for pair in (task["people"][::-1], task["people"]))
+            said = text(giver, "gives", taker, number(numbers[term], digits), ".")
+            return when(numbers[term] >= 0, said)
 
+        def say(digits: int, terms: int) -> Text:
+            bags = by_product(task, text(number(numbers[1], 1), "bags of"), None)
+            plain = [sentence(term, digits) for term in range(1, terms)]
+            given = by_product(task, None, plain[0])
+            return text(hero, "has", bags, number(numbers[0], digits), thing, ".", given, *plain[1:])
 
-def _patterns(
-    num_digits: Sequence[int], num_terms: Sequence[int], operations: Sequence[str], ids: Callable[..., np.ndarray]
-) -> Patterns:
-    """Returns what can be said, for every level with a product in front and without one."""
-    one, number = partial(one_of, ids), partial(number_pattern, ids)
-    sums = [operation for operation in operations if operation != TIMES]
-    answer = one(None, ("wrong", "."), NOTHING_HAPPENS, ("wrong", "?"))
-    person, thing, stop = one(*PEOPLE), one(*OBJECTS), one(".")
-    observations, thoughts = [], []
-    for digits, terms in sorted(set(zip(num_digits, num_terms, strict=True))):
-        for product in ([True] if TIMES in operations else []) + ([False] if sums else []):
-            later = terms - 1 - product
-            if later and not sums:
-                continue
-            formula = (*number(digits), *(one(TIMES), *number(1)) * product)
-            formula += (one(*sums), *number(digits)) * later if sums else ()
-            story = (person, one("has"), *(*number(1), one("bags of")) * product, *number(digits), thing, stop)
-            story += (person, one("gives"), person, *number(digits), stop) * later
-            question = (one("how many"), thing, one("has"), person, one("?"))
-            observations += [(*formula, one(("=", "?")), answer), (*story, *question, answer)]
-            totals = [(10**digits - 1) * (9 if product else 1 + (PLUS in sums))]
-            totals += [totals[0] + index * (10**digits - 1) * (PLUS in sums) for index in range(1, terms - 1)]
-            results = [len(str(total)) for total in totals for _ in range(digits)]
-            # The result of a digit that is not there is left out.
-            thoughts.append(
-                tuple(place for size in results for place in (*[one(*DIGITS, None)] * size, one(",", None)))
-            )
-    return Patterns(observation=tuple(observations), prompt=((one(PROMPT),),), thought=tuple(thoughts))
+        return text(of_level(task, say), "how many", thing, "has", hero, "?")
+
+    def think(task: Task) -> Text:
+        results = running_results(task, max(num_digits)).reshape(-1, max(num_digits))
+        worked_in = jnp.where(task["operations"] == OPERATIONS.index(TIMES), task["numbers"][0], task["numbers"][1:])
+
+        def say(product: bool, digits: int, terms: int) -> Text:
+            largest, parts = (10**digits - 1) * (9 if product else 1 + (PLUS in operations)), []
+            for term in range(terms - 1):
+                room = len(str(largest + term * (10**digits - 1) * (PLUS in operations)))
+                for place in range(digits):
+                    power = 10 ** (digits - 1 - place)
+                    said = (worked_in[term] >= power) | ((worked_in[term] == 0) & (power == 1))
+                    result = results[term, max(num_digits) - digits + place]
+                    parts.append(when(said, text(number(result, room), ",")))
+            return text(*parts)
+
+        return of_level(task, lambda *kind: by_product(task, say(True, *kind), say(False, *kind)))
+
+    return lambda task: when(task["story"], story(task), formula(task)), think
 
 
 def render(state: ArithmeticState) -> str:

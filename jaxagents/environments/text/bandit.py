@@ -8,19 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxagents.environments.text.faces import absorbing_world
-from jaxagents.environments.text.splits import draw_distinct, hash_integers, split_tasks
-from jaxagents.environments.text.words import (
-    DIGITS,
-    NOTHING_HAPPENS,
-    compact,
-    find_row,
-    make_words,
-    number_words,
-    one_of,
-)
-from jaxagents.environments.timesteps import first_timestep
-from jaxagents.types import Array, Box, Environment, Pattern, Patterns, Task, TextFace, TimeStep
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.splits import draw_distinct
+from jaxagents.environments.text.texts import Text, pick, refusal, text, when
+from jaxagents.environments.text.words import DIGITS
+from jaxagents.environments.text.world import Status, World
+from jaxagents.types import Array, Environment, Task
 
 NAMES = (
     *("phoenix", "dragon", "griffin", "unicorn", "hydra", "sphinx", "kraken", "pegasus"),
@@ -34,23 +28,23 @@ POINTS = 10
 
 @struct.dataclass
 class BanditState:
-    """What was pulled last.
+    """What was pulled.
 
     Attributes:
         task: the task of the episode.
-        identity: uint32, hash of the task.
         arm: int32, index in `NAMES` of the arm pulled last; -1 before the first pull.
         points: int32, what it paid.
-        valid: bool, the last action named an arm of the task.
-        num_steps: int32, turns taken.
+        total: int32, what all pulls paid.
+        pulled: bool, the last turn was a pull.
+        turn: int32, turns taken, also those without a pull.
     """
 
     task: Task
-    identity: Array
     arm: Array
     points: Array
-    valid: Array
-    num_steps: Array
+    total: Array
+    pulled: Array
+    turn: Array
 
 
 def make_environment(
@@ -102,76 +96,65 @@ def make_environment(
         Wang et al. (2025), RAGEN, section 3.1, where two names stand for a safe and a risky arm.
     """
     num_arms, min_gaps = tuple(num_arms), tuple(min_gaps)
-    _check(num_arms, min_gaps, num_pulls, distribution, noise, reward)
-    words, ids = make_words(NAMES, DIGITS, ("arms", "pays", "."), NOTHING_HAPPENS, ("pull the arm that pays most",))
-    actions, prompt = ids(*NAMES)[:, None], one_of(ids, ("pull the arm that pays most", "."))
-    observe = _make_observe(max(num_arms), ids)
-    sample = _make_sample(num_arms, min_gaps, names_seed if informative_names else None)
-    splits = split_tasks(sample, identify, num_levels=len(num_arms), held_out_fraction=held_out_fraction)
+    _check(num_arms, min_gaps, num_pulls, distribution, noise)
+    grammar = make_grammar("{name}", words=(*NAMES, *DIGITS, "arms", "pays", "."), name=NAMES)
 
-    def action_mask(state: BanditState) -> Array:
-        return jnp.any(jnp.arange(len(NAMES))[:, None] == state.task["names"][None, :], axis=1)
-
-    def reset(key: Array, task: Task) -> tuple[BanditState, TimeStep]:
+    def start(key: Array, task: Task) -> BanditState:
         del key
-        zero = jnp.zeros((), jnp.int32)
-        state = BanditState(
-            task=task, identity=identify(task), arm=zero - 1, points=zero, valid=jnp.ones((), bool), num_steps=zero
-        )
-        info = {"success": jnp.zeros((), bool), "valid": state.valid}
-        return state, first_timestep(observe(state), action_mask=action_mask(state), info=info)
+        zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+        return BanditState(task=task, arm=zero - 1, points=zero, total=zero, pulled=no, turn=zero)
 
     def draw_points(key: Array, mean: Array) -> Array:
         if distribution == "bernoulli":
             return jnp.where(jax.random.uniform(key) < mean, POINTS, 0)
         return jnp.clip(jnp.round(POINTS * (mean + noise * jax.random.normal(key))), 0, POINTS).astype(jnp.int32)
 
-    def step(key: Array, state: BanditState, action: Array) -> tuple[BanditState, TimeStep]:
-        arm, known = find_row(action, actions)
-        valid = known & jnp.any(state.task["names"] == arm)
-        rank = jnp.max(jnp.where(state.task["names"] == arm, state.task["ranks"], 0))
-        points = draw_points(key, jnp.asarray(MEANS, jnp.float32)[rank])
-        state = state.replace(
-            arm=jnp.where(valid, arm, state.arm),
-            points=jnp.where(valid, points, state.points),
-            valid=valid,
-            num_steps=state.num_steps + 1,
-        )
-        terminated = state.num_steps >= num_pulls
-        success = valid & terminated & (rank == jnp.max(state.task["ranks"]))
-        payoff = jnp.where(valid, points, 0) / POINTS if reward == "dense" else success
-        timestep = TimeStep(
-            observation=observe(state),
-            reward=payoff.astype(jnp.float32),
-            terminated=terminated,
-            truncated=jnp.zeros((), bool),
-            action_mask=action_mask(state),
-            info={"success": success, "valid": valid},
-        )
-        return state, timestep
+    def play(key: Array, state: BanditState, verb: Array, args: Array) -> BanditState:
+        state = state.replace(arm=args[0, 0], pulled=jnp.ones((), bool), turn=state.turn + 1)
+        points = draw_points(key, jnp.asarray(MEANS, jnp.float32)[rank_of(state)])
+        return state.replace(points=points, total=state.total + points)
 
-    face = TextFace(
-        words=words,
-        actions=actions,
-        expert=lambda key, state: (jnp.asarray(actions)[state.task["names"][jnp.argmax(state.task["ranks"])]], None),
-        fingerprint=lambda state: hash_integers(state.identity, state.arm, state.points),
-        sample_held_out_task=splits[1],
-        num_levels=len(num_arms),
-        prompt=lambda task: jnp.asarray(prompt[0]),
-        patterns=Patterns(observation=_patterns(num_arms, ids), prompt=((prompt,),)),
-    )
-    environment = Environment(
+    def status(state: BanditState) -> Status:
+        over = state.turn >= num_pulls
+        best = state.pulled & (rank_of(state) == jnp.max(state.task["ranks"]))
+        return Status(success=over & best, over=over, progress=state.total / POINTS)
+
+    world = World(
         name="bandit",
-        sample_task=splits[0],
-        reset=reset,
-        step=step,
-        observation_space=Box((max(num_arms) + 7,), -1, len(words) - 1, np.int32),
-        action_space=Box((1,), -1, len(words) - 1, np.int32),
+        grammar=grammar,
         max_steps=num_pulls,
+        num_levels=len(num_arms),
+        sample=_make_sample(num_arms, min_gaps, names_seed if informative_names else None),
+        # As long as the arms of the hardest level; a list of arms is the same in all of them.
+        identity=lambda task: (task["names"], task["ranks"]),
+        start=start,
+        situation=lambda state: (state.arm, state.points),
+        allowed=lambda state: jnp.any(jnp.arange(len(NAMES))[:, None] == state.task["names"][None, :], axis=1),
+        play=play,
+        skip=lambda state: state.replace(pulled=jnp.zeros((), bool), turn=state.turn + 1),
+        status=status,
+        tell=tell,
+        prompt=lambda task: text("pull the arm that pays most", "."),
+        expert=lambda key, state: (
+            jnp.int32(0),
+            grammar.args(state.task["names"][jnp.argmax(state.task["ranks"])]),
+            None,
+        ),
         render=render,
-        text=face,
     )
-    return absorbing_world(environment)
+    return make_text_world(world, reward=reward, held_out_fraction=held_out_fraction)
+
+
+def rank_of(state: BanditState) -> Array:
+    """Returns the rank of the arm that was pulled last, int32 `[]`; 0 before."""
+    return jnp.max(jnp.where(state.task["names"] == state.arm, state.task["ranks"], 0))
+
+
+def tell(state: BanditState, seat: Array) -> Text:
+    """Says the arms, and what the last turn brought."""
+    points = pick([tuple(str(number)) for number in range(POINTS + 1)], state.points)
+    outcome = text(pick(NAMES, state.arm), "pays", points, ".")
+    return text("arms", pick(NAMES, state.task["names"]), ".", when(state.pulled, outcome, refusal()))
 
 
 def _check(
@@ -180,7 +163,6 @@ def _check(
     num_pulls: int,
     distribution: str,
     noise: float,
-    reward: str,
 ) -> None:
     if not num_arms or min(num_arms) < 2 or max(num_arms) > len(NAMES):
         raise ValueError(f"`num_arms` must be from 2 to {len(NAMES)}, got {num_arms}; try (2,).")
@@ -195,14 +177,6 @@ def _check(
         raise ValueError(f'`distribution` must be "gaussian" or "bernoulli", got {distribution!r}.')
     if noise < 0.0:
         raise ValueError(f"`noise` must be at least 0, got {noise}; try 0.2.")
-    if reward not in ("sparse", "dense"):
-        raise ValueError(f'`reward` must be "sparse" or "dense", got {reward!r}.')
-
-
-def identify(task: Task) -> Array:
-    """Computes the hash of the arms and their qualities in order, uint32 `[]`; the level does not count."""
-    # The array is as long as the arms of the hardest level; a list of arms is the same in all of them.
-    return hash_integers(task["names"], task["ranks"])
 
 
 def _rank_gap(gap: float) -> int:
@@ -238,31 +212,6 @@ def _make_sample(
         return {"names": jnp.where(exists, names, -1).astype(jnp.int32), "ranks": ranks, "level": level}
 
     return sample
-
-
-def _make_observe(width: int, ids: Callable[..., np.ndarray]) -> Callable[[BanditState], Array]:
-    name_ids, digit_ids = ids(*NAMES), ids(*DIGITS)
-    arms, pays, stop = (ids(word) for word in ("arms", "pays", "."))
-    nothing = np.append(ids(*NOTHING_HAPPENS), np.full(3, -1, np.int32))
-
-    def observe(state: BanditState) -> Array:
-        names = state.task["names"]
-        names = jnp.where(names >= 0, jnp.asarray(name_ids)[names], -1)
-        points = number_words(state.points, digit_ids, 2)
-        outcome = jnp.concatenate([jnp.asarray(name_ids)[state.arm][None], pays, points, stop])
-        outcome = jnp.where(state.arm >= 0, outcome, -1)
-        outcome = jnp.where(state.valid, outcome, jnp.asarray(nothing))
-        return compact(jnp.concatenate([arms, names, stop, outcome]))
-
-    return observe
-
-
-def _patterns(num_arms: Sequence[int], ids: Callable[..., np.ndarray]) -> tuple[Pattern, ...]:
-    """Returns what can be said: the arms, and what was pulled or not understood, if anything."""
-    name, stop = one_of(ids, *NAMES), one_of(ids, ".")
-    paid = (name, one_of(ids, "pays"), one_of(ids, *map(tuple, map(str, range(POINTS + 1)))), stop)
-    arms = [(one_of(ids, "arms"), *[name] * count, stop) for count in sorted(set(num_arms))]
-    return tuple((*shown, *outcome) for shown in arms for outcome in (paid, (one_of(ids, None, NOTHING_HAPPENS),)))
 
 
 def render(state: BanditState) -> str:

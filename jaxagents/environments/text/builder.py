@@ -1,40 +1,41 @@
 """Makes text worlds of their rules: words, budgets, splits, limits, garbage, forfeits, rewards."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from flax import struct
+import jax
+import jax.numpy as jnp
+import numpy as np
 
+from jaxagents.environments.text.splits import SampleTask, hash_integers, split_tasks
+from jaxagents.environments.text.templates import require_no_collisions
+from jaxagents.environments.text.texts import (
+    Text,
+    has_refusal,
+    num_words,
+    pattern_of,
+    refusal,
+    text,
+    words_of,
+    write_text,
+)
+from jaxagents.environments.text.tracing import check_world, trace_world
+from jaxagents.environments.text.turns import (
+    TextWorldState,
+    action_mask,
+    acts_together,
+    allowed_entries,
+    draw_action,
+    first_turn,
+    make_finish,
+    play_turn,
+    score_of,
+    seat_of,
+)
+from jaxagents.environments.text.words import NOTHING_HAPPENS, compact, make_words, sentence
 from jaxagents.environments.text.world import World
-from jaxagents.types import Array, Environment, PyTree, Task
-
-
-@struct.dataclass
-class TextWorldState:
-    """An episode of a text world.
-
-    Attributes:
-        task: of the episode.
-        inner: state of the rules.
-        valid: bool, the last action was understood and allowed.
-        num_steps: int32, turns taken.
-        score: float32 `[P]`, or `[]` with one seat, what was earned so far, the penalties of steps left out.
-        terminated: bool.
-        truncated: bool.
-        offender: int32, the seat that last said what was not understood or allowed; -1 for none.
-        pending: verbs int32 `[P]`, args int32 `[P, max_args, max_length]` and the seat that is asked, int32 `[]`, where
-            all seats act at once; else None.
-    """
-
-    task: Task
-    inner: PyTree
-    valid: Array
-    num_steps: Array
-    score: Array
-    terminated: Array
-    truncated: Array
-    offender: Array
-    pending: Any
+from jaxagents.environments.timesteps import select
+from jaxagents.types import Array, Box, Environment, Pattern, Patterns, PyTree, Task, TextFace, TimeStep
 
 
 def make_text_world(
@@ -66,7 +67,173 @@ def make_text_world(
         The environment, with a text face.
 
     Raises:
-        ValueError: unknown options; dense rewards without progress; several seats without payoffs; fields of the world
-            that do not fit together, with what they gave.
+        ValueError: unknown options; dense rewards without progress; several seats without payoffs; words that run
+            together; functions of the world that do not fit together, with what they gave.
     """
-    raise NotImplementedError
+    shapes = trace_world(world)
+    check_world(world, shapes, reward, illegal)
+    grammar, identity = world.grammar, world.identity or _without_level
+    said = [shapes.observation, *(one for one in (shapes.prompt, shapes.thought) if one is not None)]
+    words, ids = make_words(grammar.words, words_of(said[0]), NOTHING_HAPPENS, *map(words_of, said[1:]))
+    require_no_collisions(grammar.elements, words)
+    patterns = Patterns(
+        observation=(pattern_of(_with_refusal(shapes.observation), ids),),
+        prompt=() if shapes.prompt is None else (pattern_of(shapes.prompt, ids),),
+        thought=() if shapes.thought is None else (pattern_of(shapes.thought, ids),),
+        action=(grammar.pattern,),
+    )
+    length = num_words(patterns.observation[0])
+    observe = _make_observe(world, ids, length)
+    paid = partial(score_of, world, reward)
+    finish = make_finish(world, illegal, forfeit_payoff)
+
+    def describe(state: TextWorldState, earned: Array) -> TimeStep:
+        status = world.status(state.inner)
+        info = {"success": status.success, "valid": state.valid}
+        return TimeStep(
+            observation=observe(state),
+            reward=earned.astype(jnp.float32),
+            terminated=state.terminated,
+            truncated=state.truncated,
+            action_mask=action_mask(world, state),
+            player=None if world.num_seats == 1 else seat_of(world, state),
+            info={**info, "metrics": dict(status.parts)} if status.parts else info,
+        )
+
+    def reset(key: Array, task: Task) -> tuple[TextWorldState, TimeStep]:
+        inner = world.start(key, task)
+        state = first_turn(world, task, inner, paid(world.status(inner)))
+        return state, describe(state, jnp.zeros_like(state.score))
+
+    def step(key: Array, state: TextWorldState, action: Array) -> tuple[TextWorldState, TimeStep]:
+        verb, args, entry, known = grammar.parse(action)
+        seat = seat_of(world, state)
+        valid = known & allowed_entries(world, state)[entry]
+        inner, pending = play_turn(world, key, state, verb, args, valid)
+        status = world.status(inner)
+        following = state.replace(
+            inner=inner,
+            pending=pending,
+            valid=valid,
+            num_steps=state.num_steps + 1,
+            score=paid(status),
+            offender=jnp.where(valid, state.offender, seat).astype(jnp.int32),
+        )
+        following, earned = finish(following, following.score - state.score, status.over)
+        running = ~(state.terminated | state.truncated)
+        state = select(running, following, state)
+        return state, describe(state, jnp.where(running, earned - step_penalty, 0.0))
+
+    samplers = _make_samplers(world, identity, held_out_fraction)
+    face = TextFace(
+        words=words,
+        actions=grammar.actions,
+        expert=_make_expert(world, ids, patterns.thought),
+        fingerprint=_make_fingerprint(world, identity),
+        sample_held_out_task=samplers[1],
+        num_levels=world.num_levels,
+        prompt=_make_prompt(world, ids, patterns.prompt),
+        patterns=patterns,
+        examples=grammar.examples,
+        draw=lambda key, state: draw_action(world, key, state),
+        distance=None if world.distance is None else lambda state: world.distance(state.inner),
+    )
+    return Environment(
+        name=world.name,
+        sample_task=samplers[0],
+        reset=reset,
+        step=step,
+        observation_space=Box((length,), -1, len(words) - 1, np.int32),
+        action_space=Box((grammar.max_words,), -1, len(words) - 1, np.int32),
+        max_steps=world.max_steps,
+        num_players=world.num_seats,
+        render=(lambda state: sentence(words, observe(state)))
+        if world.render is None
+        else (lambda state: world.render(state.inner)),
+        text=face,
+    )
+
+
+def _without_level(tree: PyTree) -> list[Array]:
+    """Returns the leaves but those of fields that are called `level`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [leaf for path, leaf in leaves if not (path and str(path[-1]).strip(".[]'") == "level")]
+
+
+def _integers(tree: PyTree) -> list[Array]:
+    """Returns the leaves as integers of the same bits."""
+
+    def convert(leaf: Array) -> Array:
+        leaf = jnp.asarray(leaf)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.key_data(leaf)
+        return jax.lax.bitcast_convert_type(leaf, jnp.uint32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    return [convert(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def _make_samplers(
+    world: World, identity: Callable[[Task], PyTree], held_out_fraction: float
+) -> tuple[SampleTask, SampleTask]:
+    samplers = split_tasks(
+        world.sample,
+        lambda task: hash_integers(*_integers(identity(task))),
+        num_levels=world.num_levels,
+        held_out_fraction=held_out_fraction,
+    )
+    if world.complete is None:
+        return samplers
+
+    def completed(sample: SampleTask) -> SampleTask:
+        def sample_task(key: Array, level: Array | None = None) -> Task:
+            sample_key, complete_key = jax.random.split(key)
+            return world.complete(complete_key, sample(sample_key, level))
+
+        return sample_task
+
+    return tuple(completed(sample) for sample in samplers)
+
+
+def _make_fingerprint(world: World, identity: Callable[[Task], PyTree]) -> Callable[[TextWorldState], Array]:
+    situation = world.situation or _without_level
+
+    def fingerprint(state: TextWorldState) -> Array:
+        seat = [seat_of(world, state)] if acts_together(world) else []
+        return hash_integers(*_integers(identity(state.task)), *_integers(situation(state.inner)), *seat)
+
+    return fingerprint
+
+
+def _with_refusal(said: Text) -> Text:
+    return said if has_refusal(said) else text(said, refusal())
+
+
+def _make_observe(world: World, ids: Callable, length: int) -> Callable[[TextWorldState], Array]:
+    def observe(state: TextWorldState) -> Array:
+        said = _with_refusal(world.tell(state.inner, seat_of(world, state)))
+        return compact(write_text(said, ids, state.valid))[:length]
+
+    return observe
+
+
+def _make_prompt(world: World, ids: Callable, patterns: tuple[Pattern, ...]) -> Callable[[Task], Array] | None:
+    if not patterns:
+        return None
+    length = num_words(patterns[0])
+    return lambda task: compact(write_text(world.prompt(task), ids, jnp.ones((), bool)))[:length]
+
+
+def _make_expert(world: World, ids: Callable, patterns: tuple[Pattern, ...]) -> Callable:
+    length = num_words(patterns[0]) if patterns else 0
+
+    def expert(key: Array, state: TextWorldState) -> tuple[Array, Array | None]:
+        verb, args, thought = world.expert(key, state.inner)
+        if acts_together(world):
+            seat = seat_of(world, state)
+            verb, args = verb[seat], args[seat]
+        action = world.grammar.render(verb, args)
+        if thought is None:
+            return action, None
+        return action, compact(write_text(thought, ids, jnp.ones((), bool)))[:length]
+
+    return expert

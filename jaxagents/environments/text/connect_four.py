@@ -1,6 +1,7 @@
 """Connect Four in words, with an expert that looks a few moves ahead."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -8,9 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxagents.environments.text.textgames import Rules, make_text_game
-from jaxagents.environments.text.words import one_of
-from jaxagents.types import Array, Environment, Pattern
+from jaxagents.environments.text.experts import lookahead
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.textgames import ended, make_text_game
+from jaxagents.environments.text.texts import board, pick, text
+from jaxagents.environments.text.world import World
+from jaxagents.types import Array, Environment
 
 ROWS, COLUMNS = 6, 7
 MARKS = ("_", "X", "O")
@@ -67,25 +71,7 @@ def make_environment(*, depth: int = 3, **options: Any) -> Environment:
     """
     if not 1 <= depth <= 5:
         raise ValueError(f"`depth` must be from 1 to 5, got {depth}; try 3.")
-    rules = Rules(
-        name="connect four",
-        moves=tuple((move,) for move in MOVES),
-        words=(*MARKS, "to move", "/", "."),
-        longest=ROWS * COLUMNS,
-        stake=1.0,
-        deal=lambda key: jnp.zeros((), jnp.int32),
-        start=lambda deal: start(),
-        player=lambda state: state.count % 2,
-        legal=lambda state: (state.board[:COLUMNS] == 0) & ~over(state),
-        play=play,
-        over=over,
-        payoff=payoff,
-        observe=_make_observe,
-        pattern=_pattern,
-        expert=lambda key, state: choose(key, state, depth),
-        render=render,
-    )
-    return make_text_game(rules, **options)
+    return make_text_game(replace(RULES, expert=make_expert(depth)), stake=1.0, **options)
 
 
 def start() -> ConnectFourState:
@@ -116,50 +102,37 @@ def payoff(state: ConnectFourState) -> Array:
     return jnp.stack([won, -won]).astype(jnp.float32)
 
 
-def look_ahead(state: ConnectFourState, depth: int) -> Array:
-    """Computes what every column is worth to the player to move, float32 `[7]`; -2 for full ones.
-
-    `Q(s, a) = -max_b Q(s', b)`, 1 for a win, 0 for a draw and where the depth ends.
-
-    Args:
-        state: not over.
-        depth: moves ahead, at least 1.
-    """
-
-    def worth(column: Array) -> Array:
-        after = play(state, column)
-        further = jnp.zeros(()) if depth == 1 else -jnp.max(look_ahead(after, depth - 1))
-        value = jnp.where(after.won, 1.0, jnp.where(over(after), 0.0, further))
-        return jnp.where(state.board[column] == 0, value, -2.0)
-
-    return jax.vmap(worth)(jnp.arange(COLUMNS))
-
-
-def choose(key: Array, state: ConnectFourState, depth: int) -> Array:
-    """Draws among the columns that look best, int32 `[]`."""
-    values = look_ahead(state, depth)
-    best = values >= jnp.max(values)
-    return jnp.argmax(jnp.where(best, jax.random.uniform(key, values.shape), -1.0)).astype(jnp.int32)
-
-
 def render(state: ConnectFourState) -> str:
     """Draws the board."""
     cells = [MARKS[mark] for mark in np.asarray(state.board).tolist()]
     return "\n".join(" ".join(cells[row * COLUMNS : (row + 1) * COLUMNS]) for row in range(ROWS))
 
 
-def _make_observe(ids):
-    marks, to_move, comma, slash, stop = ids(*MARKS), ids("to move"), ids(","), ids("/"), ids(".")
+RULES = World(
+    name="connect four",
+    grammar=make_grammar(*MOVES),
+    max_steps=ROWS * COLUMNS,
+    sample=lambda key, level: {"deal": jnp.zeros((), jnp.int32), "level": level},
+    start=lambda key, task: start(),
+    player=lambda state: state.count % 2,
+    allowed=lambda state: (state.board[:COLUMNS] == 0) & ~over(state),
+    play=lambda key, state, column, args: play(state, column),
+    status=lambda state: ended(over(state), payoff(state)),
+    tell=lambda state, player: text(
+        pick(MARKS, 1 + player), "to move", ",", board(MARKS, state.board.reshape(ROWS, COLUMNS)), "."
+    ),
+    expert=None,
+    render=render,
+)
 
-    def observe(state: ConnectFourState, player: Array) -> Array:
-        cells = jnp.asarray(marks)[state.board].reshape(ROWS, COLUMNS)
-        rows = jnp.concatenate([cells, jnp.broadcast_to(jnp.asarray(slash)[:, None], (ROWS, 1))], axis=1).reshape(-1)
-        own = jnp.asarray(marks)[1 + player][None]
-        return jnp.concatenate([own, to_move, comma, rows[:-1], stop])
 
-    return observe
+def make_expert(depth: int) -> Callable[[Array, ConnectFourState], tuple[Array, Array, None]]:
+    """Makes `(key, state) -> move`, drawn among the columns that look best so many moves ahead."""
+    look = lookahead(RULES, depth)
 
+    def expert(key: Array, state: ConnectFourState) -> tuple[Array, Array, None]:
+        values = look(state)
+        best = jnp.where(values >= jnp.max(values), jax.random.uniform(key, values.shape), -1.0)
+        return jnp.argmax(best).astype(jnp.int32), RULES.grammar.args(), None
 
-def _pattern(ids: Callable[..., np.ndarray]) -> Pattern:
-    rows = (*[one_of(ids, *MARKS)] * COLUMNS, one_of(ids, "/")) * ROWS
-    return one_of(ids, *MARKS[1:]), one_of(ids, ("to move", ",")), *rows[:-1], one_of(ids, ".")
+    return expert

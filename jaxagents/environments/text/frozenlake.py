@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxagents.environments.text.faces import absorbing_world
-from jaxagents.environments.text.splits import hash_integers, split_tasks
-from jaxagents.environments.text.words import NOTHING_HAPPENS, find_row, make_words, one_of
-from jaxagents.environments.timesteps import first_timestep
-from jaxagents.types import Array, Box, Environment, Pattern, Patterns, Task, TextFace, TimeStep
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.texts import board, text
+from jaxagents.environments.text.world import Status, World
+from jaxagents.types import Array, Environment, Task
 
 ACTIONS = ("left", "down", "right", "up")
 """Neighbours in this list are perpendicular to each other."""
@@ -29,21 +29,15 @@ class FrozenLakeState:
 
     Attributes:
         task: the task of the episode.
-        identity: uint32, hash of the task.
         plan: int32 `[S * S]`, the best action in each cell.
         distance: float32 `[S * S]`, steps to the goal.
         position: int32, cell of the player.
-        valid: bool, the last action was understood.
-        num_steps: int32, steps taken.
     """
 
     task: Task
-    identity: Array
     plan: Array
     distance: Array
     position: Array
-    valid: Array
-    num_steps: Array
 
 
 def make_environment(
@@ -99,134 +93,78 @@ def make_environment(
     side = max(sizes, default=0)
     longest = 4 * (side - 1) * (4 if slip_probability > 0.0 else 1)
     max_steps = longest if max_steps is None else max_steps
-    _check(sizes, hole_fractions, slip_probability, reward, max_steps)
-    words, ids = make_words(CELLS, (ROW_END,), ACTIONS, NOTHING_HAPPENS, ("walk to", "and keep off", "."))
-    actions, prompt = ids(*ACTIONS)[:, None], one_of(ids, ("walk to", GOAL, "and keep off", HOLE, "."))
-    observe = _make_observe(side, ids)
-    sample = _make_sample(sizes, hole_fractions, random_start, random_goal, max_steps)
-    sample_task, sample_held_out_task = split_tasks(
-        sample, identify, num_levels=len(sizes), held_out_fraction=held_out_fraction
-    )
+    _check(sizes, hole_fractions, slip_probability, max_steps)
+    grammar = make_grammar(*ACTIONS, words=(*CELLS, ROW_END))
 
-    def reset(key: Array, task: Task) -> tuple[FrozenLakeState, TimeStep]:
+    def start(key: Array, task: Task) -> FrozenLakeState:
         del key
         plan, distance = plan_routes(task["holes"], task["goal"], task["size"], slip_probability=slip_probability)
-        state = FrozenLakeState(
-            task=task,
-            identity=identify(task),
-            plan=plan,
-            distance=distance,
-            position=task["start"],
-            valid=jnp.ones((), bool),
-            num_steps=jnp.zeros((), jnp.int32),
-        )
-        return state, first_timestep(observe(state), info={"success": jnp.zeros((), bool), "valid": state.valid})
+        return FrozenLakeState(task=task, plan=plan, distance=distance, position=task["start"])
 
-    def step(key: Array, state: FrozenLakeState, action: Array) -> tuple[FrozenLakeState, TimeStep]:
-        direction, valid = find_row(action, actions)
+    def play(key: Array, state: FrozenLakeState, direction: Array, args: Array) -> FrozenLakeState:
         if slip_probability > 0.0:
             draw = jax.random.uniform(key)
             turn = jnp.where(draw < slip_probability / 2, 1, jnp.where(draw < slip_probability, -1, 0))
             direction = (direction + turn) % len(ACTIONS)
         position = jnp.stack(jnp.divmod(state.position, side)) + jnp.asarray(MOVES)[direction]
         position = jnp.clip(position, 0, state.task["size"] - 1)
-        position = jnp.where(valid, position[0] * side + position[1], state.position)
-        following = state.replace(position=position, valid=valid, num_steps=state.num_steps + 1)
-        success = position == state.task["goal"]
-        terminated = success | state.task["holes"].reshape(-1)[position]
-        progress = potential(following) - potential(state) if reward == "dense" else 0.0
-        timestep = TimeStep(
-            observation=observe(following),
-            reward=(success + progress - step_penalty).astype(jnp.float32),
-            terminated=terminated,
-            truncated=(following.num_steps >= max_steps) & ~terminated,
-            info={"success": success, "valid": valid},
-        )
-        return following, timestep
+        return state.replace(position=position[0] * side + position[1])
 
-    face = TextFace(
-        words=words,
-        actions=actions,
-        expert=lambda key, state: (jnp.asarray(actions)[state.plan[state.position]], None),
-        fingerprint=lambda state: hash_integers(state.identity, state.position),
-        sample_held_out_task=sample_held_out_task,
-        num_levels=len(sizes),
-        prompt=lambda task: jnp.asarray(prompt[0]),
-        patterns=Patterns(observation=tuple(_pattern(size, ids) for size in sorted(set(sizes))), prompt=((prompt,),)),
-    )
-    environment = Environment(
+    world = World(
         name="frozenlake",
-        sample_task=sample_task,
-        reset=reset,
-        step=step,
-        observation_space=Box((_num_words(side),), -1, len(words) - 1, np.int32),
-        action_space=Box((1,), -1, len(words) - 1, np.int32),
+        grammar=grammar,
         max_steps=max_steps,
+        num_levels=len(sizes),
+        sample=_make_sample(sizes, hole_fractions, random_start, random_goal, max_steps),
+        identity=lambda task: (task["holes"], task["start"], task["goal"], task["size"]),
+        start=start,
+        situation=lambda state: state.position,
+        play=play,
+        status=status,
+        tell=lambda state, seat: board(CELLS, seen(state), between=ROW_END),
+        prompt=lambda task: text("walk to", GOAL, "and keep off", HOLE, "."),
+        expert=lambda key, state: (state.plan[state.position], grammar.args(), None),
+        distance=None if slip_probability > 0.0 else steps_to_goal,
         render=render,
-        text=face,
     )
-    return absorbing_world(environment)
+    return make_text_world(world, reward=reward, step_penalty=step_penalty, held_out_fraction=held_out_fraction)
 
 
-def _check(sizes: Sequence[int], hole_fractions: Sequence[float], slip: float, reward: str, max_steps: int) -> None:
+def _check(sizes: Sequence[int], hole_fractions: Sequence[float], slip: float, max_steps: int) -> None:
     if not sizes or min(sizes) < 4:
         raise ValueError(f"`sizes` must be at least 4, got {sizes}; try (4,).")
     if len(hole_fractions) != len(sizes) or not 0.0 < min(hole_fractions) <= max(hole_fractions) < 1.0:
         raise ValueError(f"`hole_fractions` must be in (0, 1), one per size, got {hole_fractions} for {sizes}.")
     if not 0.0 <= slip <= 1.0:
         raise ValueError(f"`slip_probability` must be in [0, 1], got {slip}; try 0 or 2/3.")
-    if reward not in ("sparse", "dense"):
-        raise ValueError(f'`reward` must be "sparse" or "dense", got {reward!r}.')
     if max_steps < 2 * (max(sizes) - 1):
         raise ValueError(
             f"`max_steps` must leave time to cross a lake of {max(sizes)}, got {max_steps}; try {4 * max(sizes) - 4}."
         )
 
 
-def potential(state: FrozenLakeState) -> Array:
-    """Computes the share of the way from the start to the goal that is done, float32 `[]`; 0 in a hole."""
-    in_hole = state.task["holes"].reshape(-1)[state.position]
-    return jnp.where(in_hole, 0.0, 1.0 - state.distance[state.position] / state.distance[state.task["start"]])
+def status(state: FrozenLakeState) -> Status:
+    """Tells whether the lake is crossed or has ended in a hole; progress is success and the share of the way."""
+    success, in_hole = state.position == state.task["goal"], state.task["holes"].reshape(-1)[state.position]
+    share = jnp.where(in_hole, 0.0, 1.0 - state.distance[state.position] / state.distance[state.task["start"]])
+    return Status(success=success, over=success | in_hole, progress=success + share)
 
 
-def identify(task: Task) -> Array:
-    """Computes the hash of a map, uint32 `[]`; the level does not count."""
-    return hash_integers(task["holes"], task["start"], task["goal"], task["size"])
+def steps_to_goal(state: FrozenLakeState) -> Array:
+    """Returns the number of steps to the goal, `inf` where it cannot be reached."""
+    steps = jnp.round(state.distance[state.position])
+    stuck = state.task["holes"].reshape(-1)[state.position] | (steps > state.distance.shape[0])
+    return jnp.where(stuck, jnp.inf, steps)
 
 
-def _num_words(side: int) -> int:
-    return side * side + side - 1 + len(NOTHING_HAPPENS)
-
-
-def _make_observe(side: int, ids: Callable[..., np.ndarray]) -> Callable[[FrozenLakeState], Array]:
-    """Makes `state -> int32 [K]`, a gather from the words of the cells and the words that are always the same."""
-    row_end, nothing, stop, pad = side * side + np.arange(4)
-    layouts = np.full((2, side + 1, _num_words(side)), pad, np.int32)
-    for size in range(1, side + 1):
-        rows = [[row * side + column for column in range(size)] + [row_end] for row in range(size)]
-        grid = [place for row in rows for place in row][:-1]
-        layouts[:, size, : len(grid)] = grid
-        layouts[0, size, len(grid) : len(grid) + 2] = nothing, stop
-    fixed = np.append(ids(ROW_END, *NOTHING_HAPPENS), np.int32(-1))
-    player_words = ids(PLAYER, PLAYER_IN_HOLE, PLAYER_AT_GOAL)
-    frozen, hole, goal = ids(FROZEN, HOLE, GOAL)
-
-    def observe(state: FrozenLakeState) -> Array:
-        cells = jnp.arange(side * side)
-        holes = state.task["holes"].reshape(-1)
-        player = jnp.where(state.position == state.task["goal"], 2, holes[state.position].astype(jnp.int32))
-        ground = jnp.where(holes, hole, jnp.where(cells == state.task["goal"], goal, frozen))
-        seen = jnp.where(cells == state.position, jnp.asarray(player_words)[player], ground)
-        layout = jnp.asarray(layouts)[state.valid.astype(jnp.int32), state.task["size"]]
-        return jnp.concatenate([seen, jnp.asarray(fixed)])[layout].astype(jnp.int32)
-
-    return observe
-
-
-def _pattern(size: int, ids: Callable[..., np.ndarray]) -> Pattern:
-    """Returns what can be said of a lake: rows of cells, and an answer."""
-    row = (*[one_of(ids, *CELLS)] * size, one_of(ids, ROW_END))
-    return *(row * size)[:-1], one_of(ids, None, NOTHING_HAPPENS)
+def seen(state: FrozenLakeState) -> Array:
+    """Returns what is seen in every cell, an index into `CELLS`, -1 outside of the lake: int32 `[S, S]`."""
+    holes = state.task["holes"]
+    cells, rows, columns = np.arange(holes.size).reshape(holes.shape), *np.indices(holes.shape)
+    player = jnp.where(state.position == state.task["goal"], 2, holes.reshape(-1)[state.position])
+    ground = jnp.where(holes, CELLS.index(HOLE), jnp.where(cells == state.task["goal"], CELLS.index(GOAL), 0))
+    kinds = jnp.where(cells == state.position, CELLS.index(PLAYER) + player, ground)
+    return jnp.where((rows < state.task["size"]) & (columns < state.task["size"]), kinds, -1)
 
 
 def _make_sample(
@@ -336,18 +274,6 @@ def plan_routes(holes: Array, goal: Array, size: Array, *, slip_probability: flo
 
 
 def render(state: FrozenLakeState) -> str:
-    """Draws the lake with the symbols of the observation.
-
-    Args:
-        state: of one instance, on the host.
-
-    Returns:
-        One line per row.
-    """
-    holes, size = np.asarray(state.task["holes"]), int(state.task["size"])
-    side = holes.shape[0]
-    cells = np.where(holes, HOLE, FROZEN).reshape(-1)
-    player = PLAYER_IN_HOLE if holes.reshape(-1)[int(state.position)] else PLAYER
-    cells[int(state.task["goal"])] = GOAL
-    cells[int(state.position)] = PLAYER_AT_GOAL if int(state.position) == int(state.task["goal"]) else player
-    return "\n".join("".join(row[:size]) for row in cells.reshape(side, side)[:size])
+    """Draws the lake with the symbols of the observation, one line per row, on the host."""
+    rows = np.asarray(seen(state)).tolist()
+    return "\n".join("".join(CELLS[kind] for kind in row if kind >= 0) for row in rows if row[0] >= 0)

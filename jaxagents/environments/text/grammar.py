@@ -1,14 +1,34 @@
 """What can be said to a text world: templates of actions, with slots that are listed or free."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.types import Array, Pattern
-
-Phrase = str | Sequence[str] | None
-"""A word of the table, as "go to"; several in a row, as ("apple", "1"); or None for nothing at all."""
+from jaxagents.environments.text.speech import (
+    MOST_LISTED,
+    Entries,
+    Ids,
+    is_free,
+    longest,
+    make_draw,
+    make_parse,
+    make_parser,
+    make_render,
+    make_writer,
+    stack_args,
+)
+from jaxagents.environments.text.templates import (
+    Element,
+    Words,
+    require_no_collisions,
+    require_one_reading,
+    split_template,
+)
+from jaxagents.environments.text.words import make_words, pad_all, pad_to
+from jaxagents.types import Array, Choice, Pattern
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,19 +44,21 @@ class Grammar:
     - `{int:5}`: the number, then -1s.
 
     An *entry* is what may be allowed or not: every action of a template without free slots, in the order of the
-    templates and then of the phrases (the last slot changes first), and one for a template with a free slot.
+    templates and then of the phrases (the last slot changes first), and one for a template with a free slot or with
+    more than `MOST_LISTED` actions.
 
     Attributes:
         templates: as given.
-        slots: phrases by name, tuples of words.
+        elements: of each template.
         words: mentioned here, from which the word table of a world begins; a word id is an index into them.
         max_words: M.
         max_args: at least 1.
         max_length: 1, or the most phrases of a free slot.
         entry_verb: int32 numpy `[E]`.
-        entry_args: int32 numpy `[E, max_args, max_length]`, -1 in free slots.
+        entry_args: int32 numpy `[E, max_args, max_length]`, all -1 where there are free slots.
         actions: int32 numpy `[A, M]`, all of them, if there are at most `MOST_LISTED`; else None. Where no slot is
             free, they are the entries.
+        action_entry: int32 numpy `[A]`, of each action; None without.
         examples: int32 numpy `[X, M]`, actions with every phrase of every slot.
         pattern: of the actions.
         parse: `(action int32 [M]) -> (verb, args, entry int32 [], known bool [])`; zeros and -1s where it is none.
@@ -46,7 +68,7 @@ class Grammar:
     """
 
     templates: tuple[str, ...]
-    slots: dict[str, tuple[tuple[str, ...], ...]]
+    elements: tuple[tuple[Element, ...], ...]
     words: tuple[str, ...]
     max_words: int
     max_args: int
@@ -54,6 +76,7 @@ class Grammar:
     entry_verb: np.ndarray
     entry_args: np.ndarray
     actions: np.ndarray | None
+    action_entry: np.ndarray | None
     examples: np.ndarray
     pattern: Pattern
     parse: Callable[[Array], tuple[Array, Array, Array, Array]]
@@ -66,8 +89,12 @@ class Grammar:
         """Returns E."""
         return len(self.entry_verb)
 
+    def entry(self, index: Array) -> tuple[Array, Array]:
+        """Returns verb and args of an entry without free slots."""
+        return jnp.asarray(self.entry_verb)[index], jnp.asarray(self.entry_args)[index]
 
-def make_grammar(*templates: str, words: Sequence[str] = (), **slots: Sequence[Phrase]) -> Grammar:
+
+def make_grammar(*templates: str, words: Sequence[str] = (), **slots: Sequence[str | Sequence[str]]) -> Grammar:
     """Makes the grammar of a world.
 
     `make_grammar("look", "go to {place}", "search {term:1-4}", "answer {int:5}", place=("desk", "bed"), term=WORDS)`.
@@ -78,7 +105,7 @@ def make_grammar(*templates: str, words: Sequence[str] = (), **slots: Sequence[P
             one word; `{int:5}` a number from 0 of at most five digits (at most nine), written as one word per digit,
             most significant first, without leading zeros.
         words: come first in the word table, in this order.
-        **slots: phrases of each slot, all different, none of them None.
+        **slots: phrases of each slot, all different: a word of the table, or several in a row, as ("apple", "1").
 
     Returns:
         The grammar.
@@ -88,4 +115,135 @@ def make_grammar(*templates: str, words: Sequence[str] = (), **slots: Sequence[P
             is said twice; two readings of the same action (both are shown); words that would be read as others, as
             "go", "to" where there is "go to".
     """
-    raise NotImplementedError
+    phrases = {name: _phrases(name, slot) for name, slot in slots.items()}
+    if not templates:
+        raise ValueError('`templates` must be at least one, got none; try "go to {place}".')
+    elements = tuple(split_template(template, phrases) for template in templates)
+    said = {element.shown.strip("{}").split(":")[0] for row in elements for element in row if element.kind != "literal"}
+    if unused := sorted(set(phrases) - said):
+        raise ValueError(f"`slots` must stand in a template, got {unused[0]!r}; try {{{unused[0]}}}.")
+    require_one_reading(elements)
+    mentioned = [word for row in elements for element in row for phrase in element.phrases for word in phrase]
+    table, ids = make_words(words, mentioned)
+    require_no_collisions(elements, table)
+    slot_rows = [[element for element in row if element.kind != "literal"] for row in elements]
+    max_args = max(1, *map(len, slot_rows))
+    free = [element for row in slot_rows for element in row if element.kind == "free"]
+    shape = (max_args, max([1, *(element.high for element in free)]))
+    max_words = max(sum(longest(element) for element in row) for row in elements)
+    listed = _list_entries(elements, shape, ids, max_words)
+    parsers = [make_parser(row, shape, ids) for row in elements]
+    writers = [make_writer(row, ids, max_words) for row in elements]
+    actions, action_entry = _list_actions(elements, listed, ids, max_words)
+    return Grammar(
+        templates=templates,
+        elements=elements,
+        words=table,
+        max_words=max_words,
+        max_args=shape[0],
+        max_length=shape[1],
+        entry_verb=listed.verb,
+        entry_args=listed.args,
+        actions=actions,
+        action_entry=action_entry,
+        examples=_examples(elements, listed, ids, max_words) if actions is None else actions,
+        pattern=(Choice(tuple(_pattern(row, ids) for row in elements)),),
+        parse=make_parse(elements, listed, parsers, shape),
+        render=make_render(elements, listed, writers),
+        draw=make_draw(elements, listed, shape),
+        args=lambda *values: stack_args(values, shape),
+    )
+
+
+def _phrases(name: str, phrases: Sequence[str | Sequence[str]]) -> tuple[Words, ...]:
+    rows = tuple((one,) if isinstance(one, str) else tuple(one) for one in phrases)
+    if not rows or not all(rows):
+        raise ValueError(f"`slots` must have at least one phrase each, got {name}={list(phrases)}.")
+    if repeated := [row for i, row in enumerate(rows) if row in rows[:i]]:
+        raise ValueError(f"`slots` must have different phrases, got {' '.join(repeated[0])!r} twice in {name!r}.")
+    return rows
+
+
+def _list_entries(elements: Sequence[Sequence[Element]], shape: tuple[int, int], ids: Ids, max_words: int) -> Entries:
+    verbs, args, rows = [], [], []
+    offset, stride = np.zeros(len(elements), np.int32), np.zeros((len(elements), shape[0]), np.int32)
+    for verb, row in enumerate(elements):
+        offset[verb] = len(verbs)
+        sizes = [len(element.phrases) for element in row if element.kind == "listed"]
+        stride[verb, : len(sizes)] = [int(np.prod(sizes[i + 1 :])) for i in range(len(sizes))]
+        for chosen in [None] if is_free(row) else itertools.product(*map(range, sizes)):
+            verbs.append(verb)
+            args.append(_pad_args([[index] for index in chosen or ()], shape))
+            said = [] if chosen is None else _say(row, [[index] for index in chosen])
+            rows.append(pad_to(ids(*said), max_words))
+    return Entries(np.asarray(verbs, np.int32), np.stack(args), np.stack(rows), offset, stride)
+
+
+def _pad_args(values: Sequence[Sequence[int]], shape: tuple[int, int]) -> np.ndarray:
+    rows = [np.pad(np.asarray(row, np.int32), (0, shape[1] - len(row)), constant_values=-1) for row in values]
+    return np.stack([*rows, *[np.full(shape[1], -1, np.int32)] * (shape[0] - len(rows))])
+
+
+def _say(elements: Sequence[Element], values: Sequence[Sequence[int]]) -> list[str]:
+    """Returns the words of an action, given the indices of the phrases of each slot, or of the digits."""
+    left = iter(values)
+    chosen = [(element, [0] if element.kind == "literal" else next(left)) for element in elements]
+    return [word for element, indices in chosen for index in indices for word in element.phrases[index]]
+
+
+def _values(element: Element) -> int:
+    """Counts what can be said in a slot."""
+    if element.kind == "int":
+        return 10**element.high
+    return sum(len(element.phrases) ** count for count in range(element.low, element.high + 1))
+
+
+def _all_values(element: Element) -> list[list[int]]:
+    """Lists what can be said in a slot: indices of phrases, or digits."""
+    if element.kind == "int":
+        return [[int(digit) for digit in str(number)] for number in range(10**element.high)]
+    sizes = range(element.low, element.high + 1)
+    return [list(one) for size in sizes for one in itertools.product(range(len(element.phrases)), repeat=size)]
+
+
+def _list_actions(
+    elements: Sequence[Sequence[Element]], listed: Entries, ids: Ids, max_words: int
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Lists every action and its entry, if they are not too many."""
+    slots = [[element for element in row if element.kind != "literal"] for row in elements]
+    if sum(int(np.prod([float(_values(element)) for element in row])) for row in slots) > MOST_LISTED:
+        return None, None
+    rows, entries = [], []
+    for entry, verb in enumerate(listed.verb.tolist()):
+        if not is_free(elements[verb]):
+            rows, entries = [*rows, listed.rows[entry]], [*entries, entry]
+            continue
+        for values in itertools.product(*map(_all_values, slots[verb])):
+            rows.append(pad_to(ids(*_say(elements[verb], values)), max_words))
+            entries.append(entry)
+    return np.stack(rows), np.asarray(entries, np.int32)
+
+
+def _examples(elements: Sequence[Sequence[Element]], listed: Entries, ids: Ids, max_words: int) -> np.ndarray:
+    """Returns actions with every phrase of every slot, at its shortest and at its longest."""
+    rows = [row for row, verb in zip(listed.rows, listed.verb.tolist()) if not is_free(elements[verb])]
+    for row in filter(is_free, elements):
+        slots = [element for element in row if element.kind != "literal"]
+        plain = [[1 if element.kind == "int" else 0] * element.low for element in slots]
+        for place, element in enumerate(slots):
+            for index in range(len(element.phrases)):
+                longest = [[index] * element.high] if index or element.kind != "int" else []
+                shortest = [index] * (1 if element.kind == "int" else element.low)
+                for value in (shortest, *longest):
+                    said = _say(row, [*plain[:place], value, *plain[place + 1 :]])
+                    rows.append(pad_to(ids(*said), max_words))
+    return np.unique(np.stack(rows), axis=0)
+
+
+def _pattern(elements: Sequence[Element], ids: Ids) -> Pattern:
+    places = []
+    for element in elements:
+        rows = pad_all([ids(*phrase) for phrase in element.phrases])
+        optional = pad_all([*(ids(*phrase) for phrase in element.phrases), ids()])
+        places += [rows] * element.low + [optional] * (element.high - element.low)
+    return tuple(places)

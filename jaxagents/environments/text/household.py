@@ -8,15 +8,16 @@ import numpy as np
 
 from jaxagents.environments.text import household_rules as rules
 from jaxagents.environments.text import household_tables as names
-from jaxagents.environments.text.faces import absorbing_world
+from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.household_expert import choose_action
 from jaxagents.environments.text.household_rules import HouseholdState, HouseholdTask
 from jaxagents.environments.text.household_tables import Tables, make_tables
-from jaxagents.environments.text.household_tasks import make_samplers
-from jaxagents.environments.text.splits import hash_integers
-from jaxagents.environments.text.words import NOTHING_HAPPENS, compact, find_row, one_of, sentence
-from jaxagents.environments.timesteps import first_timestep
-from jaxagents.types import Array, Box, Environment, Patterns, TextFace, TimeStep
+from jaxagents.environments.text.household_tasks import furnish, identify, require_goals, sample_goal
+from jaxagents.environments.text.texts import Text, cases, each, pick, refusal, text, when
+from jaxagents.environments.text.world import Status, World
+from jaxagents.types import Array, Environment
+
+LAMP_KIND = names.LAMP.split()[0]
 
 
 def make_environment(
@@ -71,76 +72,48 @@ def make_environment(
     Deviation: the lamp is always on the desk, nothing has to be sliced, both of two things may be in different
         receptacles of the kind, and any receptacle takes anything.
     """
-    tables = _check(num_levels, reward, expert, max_steps)
+    tables = _check(num_levels, expert, max_steps)
+    require_goals(tables, held_out_fraction)
+    grammar = tables.grammar
 
-    def describe(state: HouseholdState, timestep: TimeStep, outcome: Array) -> TimeStep:
-        observation = observe(tables, state, outcome, goal_in_observation=goal_in_observation)
-        return timestep.replace(observation=observation, action_mask=rules.admissible(tables, state))
+    def play(key: Array, state: HouseholdState, verb: Array, args: Array) -> HouseholdState:
+        entry = jnp.argmax((grammar.entry_verb == verb) & (grammar.entry_args[:, 0, 0] == args[0, 0]))
+        return rules.transition(tables, state, jnp.asarray(tables.verb)[entry], jnp.asarray(tables.argument)[entry])
 
-    def reset(key: Array, task: HouseholdTask) -> tuple[HouseholdState, TimeStep]:
-        del key
-        state = rules.first_state(tables, task)
-        info = {"success": jnp.zeros((), bool), "valid": jnp.ones((), bool)}
-        return state, describe(state, first_timestep(None, info=info), jnp.asarray([-1, -1], jnp.int32))
+    def status(state: HouseholdState) -> Status:
+        success = rules.is_success(tables, state)
+        return Status(success=success, over=success, progress=rules.progress(tables, state, success))
 
-    def step(key: Array, state: HouseholdState, action: Array) -> tuple[HouseholdState, TimeStep]:
-        del key
-        row, well_formed = find_row(action, tables.actions)
-        valid = well_formed & rules.admissible(tables, state)[row]
-        verb = jnp.where(valid, jnp.asarray(tables.verb)[row], names.NO_VERB)
-        argument = jnp.asarray(tables.argument)[row]
-        following = rules.transition(tables, state, verb, argument).replace(num_steps=state.num_steps + 1)
-        success = rules.is_success(tables, following, verb)
-        gain = rules.progress(tables, following, success) - rules.progress(tables, state, jnp.zeros((), bool))
-        earned = gain if reward == "dense" else success.astype(jnp.float32)
-        timestep = TimeStep(
-            observation=None,
-            reward=earned - jnp.float32(step_penalty),
-            terminated=success,
-            truncated=(following.num_steps >= max_steps) & ~success,
-            info={"success": success, "valid": valid},
-        )
-        return following, describe(following, timestep, answer(tables, state, verb, argument))
-
-    sample_task, sample_held_out_task = make_samplers(tables, held_out_fraction=held_out_fraction)
-    length = observation_length(tables, goal_in_observation=goal_in_observation)
-
-    def advise(key: Array, state: HouseholdState) -> tuple[Array, None]:
-        del key
+    def advise(key: Array, state: HouseholdState) -> tuple[Array, Array, None]:
         verb, argument = choose_action(tables, state, searching=expert == "searching")
-        chosen = (jnp.asarray(tables.verb) == verb) & (jnp.asarray(tables.argument) == argument)
-        return jnp.asarray(tables.actions)[jnp.argmax(chosen)], None
+        return *grammar.entry(jnp.argmax((tables.verb == verb) & (tables.argument == argument))), None
 
-    return absorbing_world(
-        Environment(
-            name="household",
-            sample_task=sample_task,
-            reset=reset,
-            step=step,
-            observation_space=Box((length,), -1, len(tables.words) - 1, np.int32),
-            action_space=Box((3,), -1, len(tables.words) - 1, np.int32),
-            max_steps=max_steps,
-            render=partial(render, tables),
-            text=TextFace(
-                words=tables.words,
-                actions=tables.actions,
-                expert=advise,
-                fingerprint=fingerprint,
-                sample_held_out_task=sample_held_out_task,
-                num_levels=num_levels,
-                prompt=partial(prompt, tables),
-                patterns=_patterns(tables, goal_in_observation=goal_in_observation),
-            ),
-        )
+    world = World(
+        name="household",
+        grammar=grammar,
+        max_steps=max_steps,
+        num_levels=num_levels,
+        sample=partial(sample_goal, tables),
+        identity=identify,
+        complete=partial(furnish, tables),
+        start=lambda key, task: rules.first_state(tables, task),
+        situation=situation,
+        allowed=partial(rules.admissible, tables),
+        play=play,
+        skip=lambda state: state.replace(examined=jnp.full((), -1, jnp.int32), looked=jnp.zeros((), bool)),
+        status=status,
+        tell=lambda state, seat: tell(tables, state, goal_in_observation=goal_in_observation),
+        prompt=partial(prompt, tables),
+        expert=advise,
+        render=partial(render, tables),
     )
+    return make_text_world(world, reward=reward, step_penalty=step_penalty, held_out_fraction=held_out_fraction)
 
 
-def _check(num_levels: int, reward: str, expert: str, max_steps: int) -> Tables:
+def _check(num_levels: int, expert: str, max_steps: int) -> Tables:
     """Refuses options that are not there, and returns the constants of the world."""
     if not 1 <= num_levels <= len(names.LEVELS):
         raise ValueError(f"`num_levels` must be from 1 to {len(names.LEVELS)}, got {num_levels}; try 2.")
-    if reward not in ("sparse", "dense"):
-        raise ValueError(f'`reward` must be "sparse" or "dense", got {reward!r}; try "sparse".')
     if expert not in ("searching", "informed"):
         raise ValueError(f'`expert` must be "searching" or "informed", got {expert!r}; try "searching".')
     tables = make_tables(num_levels)
@@ -151,131 +124,93 @@ def _check(num_levels: int, reward: str, expert: str, max_steps: int) -> Tables:
     return tables
 
 
-def observation_length(tables: Tables, *, goal_in_observation: bool) -> int:
-    """Returns the most words of an observation.
+def goal_text(tables: Tables, task: HouseholdTask) -> Text:
+    """Says a goal: family, object, joint, place."""
+    families = {family for level in tables.levels for family in level.families}
 
-    Two of an answer, the goal, where, open or not (or the lamp, where nothing opens), what is held, what is seen. What
-    is held has two words and perhaps a condition, "nothing" one, and then there is one thing more to see.
+    def say(family: int) -> Text | None:
+        if family not in families:
+            return None
+        place = LAMP_KIND if family == names.EXAMINE else pick(tables.kinds, task.target_kind)
+        start, joint = names.GOALS[family]
+        return text(start, pick(tables.types, task.object_type), joint, place)
+
+    return cases(task.family, *map(say, range(len(names.GOALS))))
+
+
+def tell(tables: Tables, state: HouseholdState, *, goal_in_observation: bool) -> Text:
+    """Says what the agent perceives, see `make_environment`.
+
+    What depends on the kind of the place and on what is held are choices of these names: where something is hidden,
+    nothing is seen, and what is held is not seen, so that the room for the longest text is exact.
     """
-    where = 3 + (2 if tables.stations["desk"] >= 0 else 1)
-    return 2 + 4 * goal_in_observation + where + 3 + 2 * tables.num_objects
-
-
-def _patterns(tables: Tables, *, goal_in_observation: bool) -> Patterns:
-    """Returns what can be said: of observations, one pattern for every kind of place and of what is held."""
-    one = partial(one_of, tables.ids)
-    things, goals = tables.object_ids, [[words[part] for words in tables.goal_ids] for part in range(2)]
-    kinds = np.append(tables.kind_ids, tables.ids("desklamp"))
-    goal = tuple(np.reshape(ids, (-1, 1)) for ids in (goals[0], tables.type_ids, goals[1], kinds))
-    outcome = one(None, NOTHING_HAPPENS, *((condition, ".") for condition in names.CONDITIONS))
-    receptacles = tables.receptacle_ids[:-1]
-    closable = receptacles[tables.closable]
-    desk = tables.receptacle_ids[[tables.stations["desk"]]] if tables.stations["desk"] >= 0 else receptacles[:0]
-    others = np.concatenate([receptacles[~tables.closable], tables.receptacle_ids[-1:]])
-    # The number of things that may be seen is one less where something is held.
-    seen = (np.concatenate([things, np.full((1, 2), -1, np.int32)]),) * tables.num_objects
-    hands = [((one("nothing"),), seen), ((things, one(None, *names.CONDITIONS[1:])), seen[1:])]
-    hidden = (one("closed"),)
-    observations = []
-    for held, visible in hands:
-        nothing = one("nothing")
-        for place, state, sight in (
-            (closable, hidden, ()),
-            (closable, (one("open"),), (one("you see"), *visible)),
-            (closable, (one("open"),), (one("you see"), nothing)),
-            (desk, (), (one("you see"), tables.lamp_ids[None], *visible)),
-            (others, (), (one("you see"), *visible)),
-            (others, (), (one(None, ("you see", "nothing")),)),
-        ):
-            where = (one("you are at"), place, *state, one("you hold"))
-            observations += [(outcome, *goal * goal_in_observation, *where, *held, *sight)] * (len(place) > 0)
-    start, end = one(("you are at", names.MIDDLE, ".", "you see")), one((".", "your task is to"))
-    rooms = [receptacles[[index]] for index in range(len(receptacles))]
-    prompts = ((start, *rooms[: level.num_receptacles], end, *goal, one(".")) for level in tables.levels)
-    return Patterns(observation=tuple(observations), prompt=tuple(prompts))
-
-
-def answer(tables: Tables, state: HouseholdState, verb: Array, argument: Array) -> Array:
-    """Words that answer an action, done in `state`: int32 `[2]`."""
-    condition = _conditions(tables, state)[argument]
-    said = jnp.stack([condition, jnp.asarray(tables.ids(".")[0])])
-    refused = jnp.asarray(tables.ids(*NOTHING_HAPPENS))
-    return jnp.where(verb == names.NO_VERB, refused, jnp.where(verb == names.LOOK_AT, said, -1))
-
-
-def _conditions(tables: Tables, state: HouseholdState) -> Array:
-    condition = state.temperature + 3 * state.clean + 6 * state.sliced
-    return jnp.asarray(tables.ids(*names.CONDITIONS))[condition]
-
-
-def say_goal(tables: Tables, task: HouseholdTask) -> Array:
-    """Words of the goal, int32 `[4]`: family, object, joint, place."""
-    kind = jnp.asarray(tables.kind_ids)[task.target_kind]
-    place = jnp.where(task.family == names.EXAMINE, tables.ids("desklamp")[0], kind)
-    do, joint = jnp.asarray(tables.goal_ids)[task.family]
-    return jnp.stack([do, jnp.asarray(tables.type_ids)[task.object_type], joint, place])
-
-
-def observe(tables: Tables, state: HouseholdState, outcome: Array, *, goal_in_observation: bool) -> Array:
-    """Says what the agent perceives.
-
-    Args:
-        tables: of the world.
-        state: what is the case.
-        outcome: int32 `[2]`, of `answer`.
-        goal_in_observation: whether to repeat the goal.
-
-    Returns:
-        Int32 `[K]`, see `make_environment`.
-    """
-
-    def word(phrase: str, condition: Array) -> Array:
-        return jnp.where(condition, jnp.asarray(tables.ids(phrase)), -1)
-
-    always = jnp.ones((), bool)
-    held, seen = state.places == rules.HELD, rules.visible(tables, state)
-    near, in_hand = rules.accessible(tables, state), jnp.any(held)
-    here = jnp.arange(tables.num_receptacles) == state.location
+    here = np.arange(tables.num_receptacles) == state.location
     can_open, is_open = jnp.any(here & tables.closable), jnp.any(here & state.opened)
-    lamp = state.location == tables.stations["desk"]
-    thing = jnp.sum(jnp.where(held[:, None], jnp.asarray(tables.object_ids), 0), axis=0)
-    condition = jnp.sum(jnp.where(held, _conditions(tables, state), 0))
-    special = in_hand & (condition != tables.ids(names.CONDITIONS[0])[0])
-    contents = jnp.where(seen[:, None], jnp.asarray(tables.object_ids), -1)
+    lamp, middle = state.location == tables.stations["desk"], state.location == tables.num_receptacles
+    # An open and a closed one, the desk, others, the middle of the room.
+    place = jnp.select([can_open & is_open, can_open, lamp, middle], [0, 1, 2, 4], 3)
+    is_desk = np.arange(tables.num_receptacles + 1) == tables.stations["desk"]
+    closable, is_middle = np.append(tables.closable, False), np.arange(len(is_desk)) == tables.num_receptacles
+    at_open, at_desk, at_other, at_middle = (
+        pick([name if one else None for name, one in zip(tables.receptacles, mask)], state.location)
+        for mask in (closable, is_desk, ~(closable | is_desk | is_middle), is_middle)
+    )
+    hold, contents = _hand(tables, state)
+    visible = when(jnp.any(rules.visible(tables, state)), contents, "nothing")
+    lamp_seen = text("you see", *names.LAMP.split(), contents) if is_desk.any() else None
+    examined = [name if able else None for name, able in zip(names.CONDITIONS, tables.conditions.any(axis=0))]
     parts = [
-        outcome,
-        *([say_goal(tables, state.task)] if goal_in_observation else []),
-        word("you are at", always),
-        jnp.asarray(tables.receptacle_ids)[state.location],
-        word("open", is_open),
-        word("closed", can_open & ~is_open),
-        word("you hold", always),
-        jnp.where(in_hand, thing, -1),
-        word("nothing", ~in_hand),
-        jnp.where(special, condition, -1)[None],
-        word("you see", near),
-        jnp.where(lamp, jnp.asarray(tables.lamp_ids), -1),
-        word("nothing", near & ~lamp & ~jnp.any(seen)),
-        contents.reshape(-1),
+        when(state.examined >= 0, text(pick(examined, state.examined), "."), refusal()),
+        *([goal_text(tables, state.task)] if goal_in_observation else []),
+        "you are at",
+        cases(place, text(at_open, "open"), text(at_open, "closed"), at_desk, at_other, at_middle, name="place"),
+        "you hold",
+        hold,
+        cases(place, text("you see", visible), None, lamp_seen, text("you see", visible), None, name="place"),
     ]
-    said = compact(jnp.concatenate(parts).astype(jnp.int32))
-    return said[: observation_length(tables, goal_in_observation=goal_in_observation)]
+    return text(*parts)
 
 
-def prompt(tables: Tables, task: HouseholdTask) -> Array:
-    """Words before the first observation, int32 `[P]`: where the agent is, which receptacles there are, the goal."""
-    exists = jnp.arange(tables.num_receptacles) < rules.level_sizes(tables, "num_receptacles")[task.level]
-    receptacles = jnp.where(exists[:, None], jnp.asarray(tables.receptacle_ids[:-1]), -1).reshape(-1)
-    start, end = tables.ids("you are at", names.MIDDLE, ".", "you see"), tables.ids(".", "your task is to")
-    parts = [jnp.asarray(start), receptacles, jnp.asarray(end), say_goal(tables, task), jnp.asarray(tables.ids("."))]
-    return compact(jnp.concatenate(parts).astype(jnp.int32))
+def _hand(tables: Tables, state: HouseholdState) -> tuple[Text, Text]:
+    """Says what is held with its condition, if that is special, and what is seen of the things."""
+    num_types, most = len(tables.types), tables.num_objects
+    held, seen = state.places == rules.HELD, rules.visible(tables, state)
+    thing = jnp.argmax(held)
+    special = [[(*name, *[word][: word != "ordinary"]) for word in names.CONDITIONS] for name in tables.objects]
+    special = [[p if able else None for p, able in zip(*row)] for row in zip(special, tables.conditions)]
+    index = thing * len(names.CONDITIONS) + rules.conditions(state)[thing]
+
+    def holding(first: int, last: int) -> Text:
+        return pick([p if first <= i < last else None for i, row in enumerate(special) for p in row], index)
+
+    def seeing(firsts: int, seconds: int) -> Text:
+        later = each(tables.objects[num_types:], seen[num_types:], most=seconds) if seconds else None
+        return text(each(tables.objects[:num_types], seen[:num_types], most=firsts), later)
+
+    in_hand, two = jnp.any(held), state.task.family == names.TWO
+    ways = [("nothing", seeing(most, 0)), (holding(0, num_types), seeing(most - 1, 0))]
+    way = in_hand.astype(jnp.int32)
+    if len(tables.objects) > num_types:
+        # Two of a kind are there only in tasks that are about them.
+        second = holding(num_types, 2 * num_types)
+        ways += [("nothing", seeing(most - 1, 1)), (holding(0, num_types), seeing(most - 2, 1))]
+        ways += [(second, seeing(most - 1, 0))]
+        way = jnp.where(in_hand & (thing >= num_types), 4, way + 2 * two)
+    return tuple(cases(way, *column, name="hand") for column in zip(*ways))
 
 
-def fingerprint(state: HouseholdState) -> Array:
-    """Computes a hash of the goal and of what is the case, not of how it came about: uint32 `[]`."""
-    task = state.task
-    goal = jnp.stack([task.level, task.family, task.object_type, task.target_kind, state.location])
-    return hash_integers(goal, state.opened, state.places, state.temperature, state.clean, state.sliced)
+def prompt(tables: Tables, task: HouseholdTask) -> Text:
+    """Says where the agent is, which receptacles there are, and the goal."""
+    number = np.arange(tables.num_receptacles)
+    there = jnp.where(number < rules.level_sizes(tables, "num_receptacles")[task.level], number, -1)
+    seen = pick(tables.receptacles[:-1], there)
+    return text("you are at", names.MIDDLE, ".", "you see", seen, ".", "your task is to", goal_text(tables, task), ".")
+
+
+def situation(state: HouseholdState) -> tuple[Array, ...]:
+    """Returns what is the case, not how it came about."""
+    things = state.places, state.temperature, state.clean, state.sliced
+    return state.task.level, state.location, state.opened, *things
 
 
 def render(tables: Tables, state: HouseholdState) -> str:
@@ -289,15 +224,18 @@ def render(tables: Tables, state: HouseholdState) -> str:
         The goal, one line per receptacle, and the hand.
     """
 
-    spell = partial(sentence, tables.words)
+    task = state.task
+    family, kind = int(task.family), tables.kinds[int(task.target_kind)]
+    start, joint = names.GOALS[family]
+    place = LAMP_KIND if family == names.EXAMINE else kind
 
     def things(place: int) -> str:
         inside = np.flatnonzero(np.asarray(state.places) == place)
-        return " ".join(spell(tables.object_ids[i]) for i in inside) or "-"
+        return " ".join(" ".join(tables.objects[i]) for i in inside) or "-"
 
-    lines = [spell(say_goal(tables, state.task))]
-    for i in range(tables.levels[int(state.task.level)].num_receptacles):
+    lines = [f"{start} {tables.types[int(task.object_type)]} {joint} {place}"]
+    for i in range(tables.levels[int(task.level)].num_receptacles):
         mark = ">" if int(state.location) == i else " "
         shut = " (closed)" if tables.closable[i] and not bool(state.opened[i]) else ""
-        lines.append(f"{mark} {spell(tables.receptacle_ids[i])}{shut}: {things(i)}")
+        lines.append(f"{mark} {' '.join(tables.receptacles[i])}{shut}: {things(i)}")
     return "\n".join([*lines, f"  hand: {things(rules.HELD)}"])

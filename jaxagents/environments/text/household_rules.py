@@ -46,7 +46,8 @@ class HouseholdState:
         temperature: int32 `[U]`.
         clean: bool `[U]`.
         sliced: bool `[U]`.
-        num_steps: int32, steps taken.
+        examined: int32, the condition that the last action was answered with, of `CONDITIONS`; -1 for none.
+        looked: bool, the last action was to use the lamp with the named object in the hand.
     """
 
     task: HouseholdTask
@@ -57,7 +58,8 @@ class HouseholdState:
     temperature: Array
     clean: Array
     sliced: Array
-    num_steps: Array
+    examined: Array
+    looked: Array
 
 
 def first_state(tables: Tables, task: HouseholdTask) -> HouseholdState:
@@ -73,7 +75,8 @@ def first_state(tables: Tables, task: HouseholdTask) -> HouseholdState:
         temperature=objects.astype(jnp.int32),
         clean=objects,
         sliced=objects,
-        num_steps=jnp.zeros((), jnp.int32),
+        examined=jnp.full((), -1, jnp.int32),
+        looked=jnp.zeros((), bool),
     )
 
 
@@ -100,7 +103,7 @@ def admissible(tables: Tables, state: HouseholdState) -> Array:
         state: what is the case.
 
     Returns:
-        Bool `[A]`, over `tables.actions`.
+        Bool `[A]`, over the entries of the grammar.
     """
     here, near = _here(tables, state), accessible(tables, state)
     exists = jnp.arange(tables.num_receptacles) < level_sizes(tables, "num_receptacles")[state.task.level]
@@ -120,7 +123,7 @@ def admissible(tables: Tables, state: HouseholdState) -> Array:
         names.LOOK: jnp.ones((1,), bool),
         names.INVENTORY: jnp.ones((1,), bool),
     }
-    # `tables.actions` are sorted by verb, and every verb takes some of the indices.
+    # Entries are sorted by verb, and every verb takes some of the indices.
     rows = [by_verb[verb][tables.argument[tables.verb == verb]] for verb in by_verb]
     return jnp.concatenate(rows)
 
@@ -131,11 +134,11 @@ def transition(tables: Tables, state: HouseholdState, verb: Array, argument: Arr
     Args:
         tables: of the world.
         state: what is the case.
-        verb: int32, of an admissible action; `NO_VERB` does nothing.
+        verb: int32, of an admissible action.
         argument: int32, its receptacle or object.
 
     Returns:
-        What is the case then; `num_steps` is left as it is.
+        What is the case then.
     """
     receptacle = jnp.arange(tables.num_receptacles) == argument
     thing = jnp.arange(len(tables.object_type)) == argument
@@ -148,8 +151,15 @@ def transition(tables: Tables, state: HouseholdState, verb: Array, argument: Arr
         temperature=jnp.where(thing & (verb == names.CHILL), COOL, temperature),
         clean=state.clean | (thing & (verb == names.WASH)),
         sliced=state.sliced | (thing & (verb == names.SLICE)),
+        examined=jnp.where(verb == names.LOOK_AT, conditions(state)[argument], -1).astype(jnp.int32),
+        looked=(verb == names.USE) & jnp.any(is_goal_type(tables, state) & (state.places == HELD)),
     )
     return state.replace(visited=state.visited | (_here(tables, state) & accessible(tables, state)))
+
+
+def conditions(state: HouseholdState) -> Array:
+    """Returns the condition of each object, an index into `CONDITIONS`: int32 `[U]`."""
+    return state.temperature + 3 * state.clean + 6 * state.sliced
 
 
 def treated(state: HouseholdState) -> Array:
@@ -175,20 +185,10 @@ def known(tables: Tables, state: HouseholdState) -> Array:
     return jnp.any(at & state.visited[None, :], axis=1) | (state.places == HELD)
 
 
-def is_success(tables: Tables, state: HouseholdState, verb: Array) -> Array:
-    """Returns whether a task is done.
-
-    Args:
-        tables: of the world.
-        state: after the action.
-        verb: int32, of the action if it was admissible, else `NO_VERB`.
-
-    Returns:
-        Bool `[]`: the named objects are placed, both of two; or the lamp is used with the named object in the hand.
-    """
-    subject = is_goal_type(tables, state)
-    looked = (verb == names.USE) & jnp.any(subject & (state.places == HELD))
-    return jnp.where(state.task.family == names.EXAMINE, looked, jnp.all(placed(tables, state) | ~subject))
+def is_success(tables: Tables, state: HouseholdState) -> Array:
+    """Returns whether a task is done: the named objects are placed, or the one is looked at; bool `[]`."""
+    all_placed = jnp.all(placed(tables, state) | ~is_goal_type(tables, state))
+    return jnp.where(state.task.family == names.EXAMINE, state.looked, all_placed)
 
 
 def progress(tables: Tables, state: HouseholdState, success: Array) -> Array:

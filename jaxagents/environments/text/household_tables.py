@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxagents.environments.text.words import NOTHING_HAPPENS, make_words, pad_all
+from jaxagents.environments.text.grammar import Grammar, make_grammar
+from jaxagents.environments.text.words import NOTHING_HAPPENS, make_words
 
 RECEPTACLES = (
     *("countertop 1", "cabinet 1", "drawer 1", "shelf 1", "sinkbasin 1", "desk 1", "microwave 1", "fridge 1"),
@@ -53,8 +54,6 @@ VERBS = (
     *("go to", "open", "close", "take", "put", "clean", "heat", "cool", "slice", "examine"),
     *("use", "look", "inventory"),
 )
-NO_VERB = -1
-
 CONDITIONS = tuple(
     " and ".join(part for part in parts if part) or "ordinary"
     for parts in (
@@ -103,7 +102,7 @@ class Tables:
 
     Attributes:
         levels: those of the world.
-        words: the word table.
+        grammar: of the actions; it has all words.
         ids: `(*phrases) -> int32`, see `make_words`.
         closable: bool `[R]`.
         kind: int32 `[R]`, of each receptacle.
@@ -111,19 +110,17 @@ class Tables:
         goal_types: bool `[6, T]`, types of objects that tasks of a family are about.
         object_type: int32 `[U]`.
         is_knife: bool `[U]`.
-        actions: int32 `[A, 3]`, the rows of `TextFace.actions`.
-        verb: int32 `[A]`, of each action.
-        argument: int32 `[A]`, the receptacle or object of each action, 0 without one.
-        receptacle_ids: int32 `[R + 1, 2]`, kind and number; the last is the middle of the room, where episodes begin.
-        object_ids: int32 `[U, 2]`, type and number.
-        lamp_ids: int32 `[2]`, kind and number.
-        type_ids: int32 `[T]`, words such as "apple".
-        kind_ids: int32 `[K]`, words such as "cabinet".
-        goal_ids: int32 `[6, 2]`, words of `GOALS`.
+        verb: int32 `[A]`, of each entry of the grammar.
+        argument: int32 `[A]`, the receptacle or object of each entry, 0 without one.
+        types: words such as "apple".
+        kinds: words such as "cabinet".
+        receptacles: kind and number; the last is the middle of the room, where episodes begin.
+        objects: type and number.
+        conditions: bool `[U, 12]`, those of `CONDITIONS` that each object can come to be in.
     """
 
     levels: tuple[Level, ...]
-    words: tuple[str, ...]
+    grammar: Grammar
     ids: Any
     closable: np.ndarray
     kind: np.ndarray
@@ -131,15 +128,13 @@ class Tables:
     goal_types: np.ndarray
     object_type: np.ndarray
     is_knife: np.ndarray
-    actions: np.ndarray
     verb: np.ndarray
     argument: np.ndarray
-    receptacle_ids: np.ndarray
-    object_ids: np.ndarray
-    lamp_ids: np.ndarray
-    type_ids: np.ndarray
-    kind_ids: np.ndarray
-    goal_ids: np.ndarray
+    types: tuple[str, ...]
+    kinds: tuple[str, ...]
+    receptacles: tuple[tuple[str, ...], ...]
+    objects: tuple[tuple[str, ...], ...]
+    conditions: np.ndarray
 
     @property
     def num_receptacles(self) -> int:
@@ -171,39 +166,51 @@ def make_tables(num_levels: int) -> Tables:
         kind: receptacles.index(f"{kind} 1") if kind in kinds else -1
         for kind in ("sinkbasin", "microwave", "fridge", "desk")
     }
-    phrases = _actions(receptacles, objects, stations)
+    entries = _entries(receptacles, objects, stations)
     # A name and its number are two words: that "apple 1" is an apple need not be learned.
-    words, ids = make_words(
-        VERBS,
-        kinds,
-        types,
-        sorted({name.split()[1] for name in (*receptacles, *objects)}),
-        sum(GOALS, ()),
-        CONDITIONS,
-        NOTHING_HAPPENS,
-        (MIDDLE, LAMP.split()[0]),
-        PUNCTUATION,
+    words = (
+        *(*VERBS, *kinds, *types, *sorted({name.split()[1] for name in (*receptacles, *objects)})),
+        *(*sum(GOALS, ()), *CONDITIONS, *NOTHING_HAPPENS, MIDDLE, LAMP.split()[0], *PUNCTUATION),
     )
+    grammar = _make_grammar(entries, words)
     return Tables(
         levels=levels,
-        words=words,
-        ids=ids,
+        grammar=grammar,
+        ids=make_words(words)[1],
         closable=np.asarray([name.split()[0] in CLOSABLE for name in receptacles]),
         kind=np.asarray([kinds.index(name.split()[0]) for name in receptacles], np.int32),
         stations=stations,
         goal_types=np.asarray([[_suits(OBJECTS[name], family) for name in types] for family in range(len(GOALS))]),
         object_type=np.tile(np.arange(len(types), dtype=np.int32), instances),
         is_knife=np.asarray([name.startswith("knife ") for name in objects]),
-        actions=pad_all([ids(VERBS[verb], *" ".join(names).split()) for verb, _, *names in phrases], 3),
-        verb=np.asarray([phrase[0] for phrase in phrases], np.int32),
-        argument=np.asarray([phrase[1] for phrase in phrases], np.int32),
-        receptacle_ids=pad_all([*(ids(*name.split()) for name in receptacles), ids(MIDDLE)]),
-        object_ids=pad_all([ids(*name.split()) for name in objects]),
-        lamp_ids=ids(*LAMP.split()),
-        type_ids=ids(*types),
-        kind_ids=ids(*kinds),
-        goal_ids=np.stack([ids(*goal) for goal in GOALS]),
+        verb=np.asarray([verb for verb, rows in entries.items() for _ in rows], np.int32),
+        argument=np.asarray([index for rows in entries.values() for index, _ in rows], np.int32),
+        types=tuple(types),
+        kinds=tuple(kinds),
+        receptacles=(*(tuple(name.split()) for name in receptacles), (MIDDLE,)),
+        objects=tuple(tuple(name.split()) for name in objects),
+        conditions=np.asarray([_conditions(OBJECTS[name.split()[0]], stations) for name in objects]),
     )
+
+
+def _make_grammar(entries: dict[int, list[tuple[int, str]]], words: tuple[str, ...]) -> Grammar:
+    """Makes a template per verb, with a slot where it has arguments."""
+    named = {verb: [name for _, name in rows] for verb, rows in entries.items()}
+    slots = {f"of_{verb}": [tuple(name.split()) for name in names] for verb, names in named.items() if names[0]}
+    templates = [f"{VERBS[verb]} {{of_{verb}}}" if f"of_{verb}" in slots else VERBS[verb] for verb in named]
+    return make_grammar(*templates, words=words, **slots)
+
+
+def _conditions(uses: str, stations: dict[str, int]) -> list[bool]:
+    """Tells which of `CONDITIONS` an object of these uses can come to be in."""
+    stands = {
+        "hot": "heat" in uses and stations["microwave"] >= 0,
+        "cool": "cool" in uses and stations["fridge"] >= 0,
+        "clean": "clean" in uses and stations["sinkbasin"] >= 0,
+        "sliced": "slice" in uses,
+        "ordinary": True,
+    }
+    return [all(stands[part] for part in condition.split(" and ")) for condition in CONDITIONS]
 
 
 def _suits(uses: str, family: int) -> bool:
@@ -212,16 +219,18 @@ def _suits(uses: str, family: int) -> bool:
     return need in uses
 
 
-def _actions(receptacles: tuple[str, ...], objects: list[str], stations: dict[str, int]) -> list[tuple]:
-    """Lists (verb, index of the argument, its name if it has one) of everything that could ever be done."""
+def _entries(
+    receptacles: tuple[str, ...], objects: list[str], stations: dict[str, int]
+) -> dict[int, list[tuple[int, str]]]:
+    """Lists everything that could ever be done: index and name of the arguments of each verb, "" where it has none."""
     closable = [(i, name) for i, name in enumerate(receptacles) if name.split()[0] in CLOSABLE]
-    uses = [(i, name, OBJECTS[name.split()[0]]) for i, name in enumerate(objects)]
-    rows = [(GO, i, name) for i, name in enumerate(receptacles)]
-    rows += [(verb, i, name) for verb in (OPEN, CLOSE) for i, name in closable]
-    rows += [(verb, i, name) for verb in (TAKE, PUT) for i, name, _ in uses]
+    things = list(enumerate(objects))
+    entries = {GO: list(enumerate(receptacles)), OPEN: closable, CLOSE: closable, TAKE: things, PUT: things}
     for verb, use, station in ((WASH, "clean", "sinkbasin"), (WARM, "heat", "microwave"), (CHILL, "cool", "fridge")):
-        rows += [(verb, i, name) for i, name, able in uses if use in able and stations[station] >= 0]
-    rows += [(SLICE, i, name) for i, name, able in uses if "slice" in able]
-    rows += [(LOOK_AT, i, name) for i, name, _ in uses]
-    rows += [(USE, 0, LAMP)] if stations["desk"] >= 0 else []
-    return [*rows, (LOOK, 0), (INVENTORY, 0)]
+        here = stations[station] >= 0
+        entries[verb] = [(i, name) for i, name in things if here and use in OBJECTS[name.split()[0]]]
+    entries[SLICE] = [(i, name) for i, name in things if "slice" in OBJECTS[name.split()[0]]]
+    entries[LOOK_AT] = things
+    entries[USE] = [(0, LAMP)] if stations["desk"] >= 0 else []
+    entries |= {LOOK: [(0, "")], INVENTORY: [(0, "")]}
+    return {verb: rows for verb, rows in entries.items() if rows}

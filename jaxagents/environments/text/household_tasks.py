@@ -1,6 +1,6 @@
 """Tasks of the household world: goals split by what they name, and rooms to reach them in."""
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,56 +8,45 @@ import numpy as np
 
 from jaxagents.environments.text import household_rules as rules
 from jaxagents.environments.text import household_tables as names
+from jaxagents.environments.text.experts import choose
 from jaxagents.environments.text.household_rules import HouseholdTask
 from jaxagents.environments.text.household_tables import Tables
-from jaxagents.environments.text.splits import SampleTask, hash_integers, split_tasks
+from jaxagents.environments.text.splits import hash_integers
 from jaxagents.types import Array
 
-Goal = tuple[Array, Array, Array, Array]
-"""Level, family, type of the object and kind of the target, int32 `[]` each."""
+
+class Goal(NamedTuple):
+    """What a task is about; fields as in `HouseholdTask`."""
+
+    level: Array
+    family: Array
+    object_type: Array
+    target_kind: Array
+
 
 SALT = 17
 """Part of the hash of goals: with it, every family of every level has tasks on both sides of a split of 0.25."""
 
 
-def make_samplers(tables: Tables, *, held_out_fraction: float) -> tuple[SampleTask, SampleTask]:
-    """Makes the samplers of tasks for training and of held-out ones.
+def identify(goal: Goal | HouseholdTask) -> tuple[Array, Array]:
+    """Returns what makes a goal, whatever the level and the rooms."""
+    return jnp.asarray(SALT), jnp.stack([goal.family, goal.object_type, goal.target_kind])
 
-    Args:
-        tables: of the world.
-        held_out_fraction: of the combinations of family, object and place.
 
-    Returns:
-        `sample_task` and `sample_held_out_task`.
+def require_goals(tables: Tables, held_out_fraction: float) -> None:
+    """Checks that every level has goals on both sides of the split.
 
     Raises:
-        ValueError: the fraction leaves a level without tasks on one side.
+        ValueError: it has not.
     """
-
-    def with_room(sample: Callable) -> SampleTask:
-        def sample_task(key: Array, level: Array | None = None) -> HouseholdTask:
-            goal_key, room_key = jax.random.split(key)
-            return furnish(tables, room_key, sample(goal_key, level))
-
-        return sample_task
-
-    def sample(key: Array, level: Array) -> Goal:
-        return sample_goal(tables, key, level)
-
-    goals = split_tasks(sample, identify, num_levels=len(tables.levels), held_out_fraction=held_out_fraction)
+    hashes_of = jax.jit(jax.vmap(lambda goal: hash_integers(*identify(goal))))
     for level in range(len(tables.levels)):
-        hashes = jax.jit(jax.vmap(identify))(tuple(all_goals(tables, level).T))
+        hashes = hashes_of(Goal(*all_goals(tables, level).T))
         share = np.mean(np.asarray(hashes) < held_out_fraction * 2**32)
         if share in (0.0, 1.0):
             raise ValueError(
                 f"`held_out_fraction` must leave level {level} goals on both sides, got {held_out_fraction}; try 0.25."
             )
-    return tuple(with_room(sample) for sample in goals)
-
-
-def identify(goal: Goal) -> Array:
-    """Computes the hash of a goal, whatever the level and the rooms: uint32 `[]`."""
-    return hash_integers(jnp.asarray(SALT), jnp.stack(goal[1:]))
 
 
 def all_goals(tables: Tables, level: int) -> np.ndarray:
@@ -84,18 +73,19 @@ def sample_goal(tables: Tables, key: Array, level: Array) -> Goal:
         level: int32 `[]`.
 
     Returns:
-        Level, family, type of the object, kind of the target: int32 `[]` each.
+        The goal.
     """
     family_key, type_key, target_key = jax.random.split(key, 3)
     families = np.asarray([[f in level.families for f in range(len(names.GOALS))] for level in tables.levels])
-    family = _choose(family_key, jnp.asarray(families)[level])
-    of_level = jnp.arange(len(tables.type_ids)) < rules.level_sizes(tables, "num_types")[level]
-    object_type = _choose(type_key, jnp.asarray(tables.goal_types)[family] & of_level)
+    family = choose(family_key, jnp.asarray(families)[level])
+    of_level = jnp.arange(len(tables.types)) < rules.level_sizes(tables, "num_types")[level]
+    object_type = choose(type_key, jnp.asarray(tables.goal_types)[family] & of_level)
     present = jnp.arange(tables.num_receptacles) < rules.level_sizes(tables, "num_receptacles")[level]
     first_of_kind = np.asarray([kind not in tables.kind[:i] for i, kind in enumerate(tables.kind)])
-    target = jnp.asarray(tables.kind)[_choose(target_key, present & first_of_kind)]
+    target = jnp.asarray(tables.kind)[choose(target_key, present & first_of_kind)]
     desk = tables.kind[tables.stations["desk"]]
-    return level, family, object_type, jnp.where(family == names.EXAMINE, desk, target).astype(jnp.int32)
+    target = jnp.where(family == names.EXAMINE, desk, target).astype(jnp.int32)
+    return Goal(level=level, family=family, object_type=object_type, target_kind=target)
 
 
 def furnish(tables: Tables, key: Array, goal: Goal) -> HouseholdTask:
@@ -111,13 +101,13 @@ def furnish(tables: Tables, key: Array, goal: Goal) -> HouseholdTask:
     """
     level, family, object_type, target_kind = goal
     type_key, place_key, goal_key = jax.random.split(key, 3)
-    types = jnp.arange(len(tables.type_ids))
+    types = jnp.arange(len(tables.types))
     # The named type comes first, types of higher levels never; the two of a family count as two objects.
     order = jnp.where(types == object_type, -1.0, jax.random.uniform(type_key, types.shape))
     order = jnp.where(types < rules.level_sizes(tables, "num_types")[level], order, 2.0)
     rank = jnp.sum(order[None, :] < order[:, None], axis=1)
     two = family == names.TWO
-    number = np.arange(len(tables.object_type)) // len(tables.type_ids)
+    number = np.arange(len(tables.object_type)) // len(tables.types)
     chosen = (rank < rules.level_sizes(tables, "num_objects")[level] - two)[tables.object_type]
     named = jnp.asarray(tables.object_type) == object_type
     present = jnp.where(jnp.asarray(number) == 0, chosen, named & two)
@@ -125,12 +115,6 @@ def furnish(tables: Tables, key: Array, goal: Goal) -> HouseholdTask:
     num_receptacles = rules.level_sizes(tables, "num_receptacles")[level]
     anywhere = jax.random.randint(place_key, number.shape, 0, num_receptacles)
     elsewhere = (jnp.arange(tables.num_receptacles) < num_receptacles) & (jnp.asarray(tables.kind) != target_kind)
-    hidden = jnp.stack([_choose(key, elsewhere) for key in jax.random.split(goal_key)])[jnp.asarray(number)]
+    hidden = jnp.stack([choose(key, elsewhere) for key in jax.random.split(goal_key)])[jnp.asarray(number)]
     places = jnp.where(present, jnp.where(named, hidden, anywhere), rules.ABSENT).astype(jnp.int32)
     return HouseholdTask(level=level, family=family, object_type=object_type, target_kind=target_kind, places=places)
-
-
-def _choose(key: Array, mask: Array) -> Array:
-    """Draws one of the indices where `mask` is True, uniformly."""
-    nth = jax.random.randint(key, (), 0, jnp.sum(mask))
-    return jnp.argmax(jnp.cumsum(mask) > nth).astype(jnp.int32)

@@ -1,7 +1,6 @@
 """Kuhn poker in words: three cards, one bet, and an equilibrium that bluffs."""
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.splits import draw_distinct
-from jaxagents.environments.text.textgames import Rules, make_text_game
-from jaxagents.environments.text.words import one_of
-from jaxagents.types import Array, Environment, Pattern
+from jaxagents.environments.text.textgames import ended, make_text_game
+from jaxagents.environments.text.texts import Text, pick, text
+from jaxagents.environments.text.world import World
+from jaxagents.types import Array, Environment
 
 CARDS = ("jack", "queen", "king")
 PASS, BET = range(2)
@@ -51,24 +52,21 @@ def make_environment(**options: Any) -> Environment:
     References:
         Kuhn (1950), "A Simplified Two-Person Poker".
     """
-    rules = Rules(
+    grammar = make_grammar("pass", "bet")
+    world = World(
         name="kuhn poker",
-        moves=(("pass",), ("bet",)),
-        words=("your card is", *CARDS, "moves", "."),
-        longest=3,
-        stake=2.0,  # The ante and the bet.
-        deal=lambda key: draw_distinct(key, jnp.ones(3, bool), 2),
-        start=start,
+        grammar=grammar,
+        max_steps=3,
+        sample=lambda key, level: {"deal": draw_distinct(key, jnp.ones(3, bool), 2), "level": level},
+        start=lambda key, task: start(task["deal"]),
         player=lambda state: state.count % 2,
-        legal=lambda state: jnp.broadcast_to(~over(state), (2,)),
-        play=play,
-        over=over,
-        payoff=payoff,
-        observe=_make_observe,
-        pattern=_pattern,
-        expert=equilibrium,
+        allowed=lambda state: jnp.broadcast_to(~over(state), (2,)),
+        play=lambda key, state, verb, args: play(state, verb),
+        status=lambda state: ended(over(state), payoff(state)),
+        tell=tell,
+        expert=lambda key, state: (equilibrium(key, state), grammar.args(), None),
     )
-    return make_text_game(rules, **options)
+    return make_text_game(world, stake=2.0, **options)  # The ante and the bet.
 
 
 def all_deals() -> np.ndarray:
@@ -120,18 +118,7 @@ def equilibrium(key: Array, state: KuhnState) -> Array:
     return jax.random.bernoulli(key, jnp.asarray(bet)[situation, card]).astype(jnp.int32)
 
 
-def _make_observe(ids):
-    card_ids, move_ids = ids(*CARDS), ids("pass", "bet")
-    your_card, comma, moves, stop = (ids(word) for word in ("your card is", ",", "moves", "."))
-
-    def observe(state: KuhnState, player: Array) -> Array:
-        card = jnp.asarray(card_ids)[state.cards[player]][None]
-        made = jnp.where(state.moves >= 0, jnp.asarray(move_ids)[state.moves], -1)
-        return jnp.concatenate([your_card, card, comma, moves, made, stop])
-
-    return observe
-
-
-def _pattern(ids: Callable[..., np.ndarray]) -> Pattern:
-    moves = (one_of(ids, "pass", "bet", None),) * 3
-    return one_of(ids, "your card is"), one_of(ids, *CARDS), one_of(ids, (",", "moves")), *moves, one_of(ids, ".")
+def tell(state: KuhnState, player: Array) -> Text:
+    """Says what a player sees."""
+    moves = pick(("pass", "bet"), state.moves)
+    return text("your card is", pick(CARDS, state.cards[player]), ",", "moves", moves, ".")

@@ -1,7 +1,6 @@
 """Leduc poker in words: six cards of three ranks, two rounds, a card on the table in the second."""
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.splits import draw_distinct
-from jaxagents.environments.text.textgames import Rules, make_text_game
-from jaxagents.environments.text.words import one_of
-from jaxagents.types import Array, Environment, Pattern
+from jaxagents.environments.text.textgames import ended, make_text_game
+from jaxagents.environments.text.texts import Text, pick, text, when
+from jaxagents.environments.text.world import World
+from jaxagents.types import Array, Environment
 
 CARDS = ("jack", "queen", "king")
 MOVES = FOLD, CALL, RAISE = range(3)
@@ -61,24 +62,21 @@ def make_environment(**options: Any) -> Environment:
     References:
         Southey et al. (2005), "Bayes' Bluff: Opponent Modelling in Poker".
     """
-    rules = Rules(
+    grammar = make_grammar(*MOVE_WORDS)
+    world = World(
         name="leduc poker",
-        moves=tuple((word,) for word in MOVE_WORDS),
-        words=("your card is", *CARDS, "table shows", "moves", "then", "."),
-        longest=8,
-        stake=13.0,  # The ante, and two raises in each round.
-        deal=lambda key: draw_distinct(key, jnp.ones(6, bool), 3) // 2,
-        start=start,
+        grammar=grammar,
+        max_steps=8,
+        sample=lambda key, level: {"deal": draw_distinct(key, jnp.ones(6, bool), 3) // 2, "level": level},
+        start=lambda key, task: start(task["deal"]),
         player=lambda state: state.count[jnp.minimum(state.round, 1)] % 2,
-        legal=legal,
-        play=play,
-        over=over,
-        payoff=payoff,
-        observe=_make_observe,
-        pattern=_pattern,
-        expert=choose,
+        allowed=legal,
+        play=lambda key, state, verb, args: play(state, verb),
+        status=lambda state: ended(over(state), payoff(state)),
+        tell=tell,
+        expert=lambda key, state: (choose(key, state), grammar.args(), None),
     )
-    return make_text_game(rules, **options)
+    return make_text_game(world, stake=13.0, **options)  # The ante, and two raises in each round.
 
 
 def all_deals() -> np.ndarray:
@@ -151,25 +149,10 @@ def choose(key: Array, state: LeducState) -> Array:
     return jax.random.categorical(key, jnp.log(wish)).astype(jnp.int32)
 
 
-def _make_observe(ids):
-    cards, moves = ids(*CARDS), ids(*MOVE_WORDS)
-    your_card, comma, table, said, then, stop = (
-        ids(word) for word in ("your card is", ",", "table shows", "moves", "then", ".")
-    )
-
-    def observe(state: LeducState, player: Array) -> Array:
-        own = jnp.asarray(cards)[state.cards[player]][None]
-        shown = jnp.concatenate([table, jnp.asarray(cards)[state.cards[2]][None], comma])
-        shown = jnp.where(state.round > 0, shown, -1)
-        made = jnp.where(state.moves >= 0, jnp.asarray(moves)[state.moves], -1)
-        later = jnp.where(state.round > 0, jnp.concatenate([then, made[1]]), -1)
-        return jnp.concatenate([your_card, own, comma, shown, said, made[0], later, stop])
-
-    return observe
-
-
-def _pattern(ids: Callable[..., np.ndarray]) -> Pattern:
-    moves = (one_of(ids, *MOVE_WORDS, None),) * 4
-    shown = one_of(ids, None, *(("table shows", card, ",") for card in CARDS))
-    own = one_of(ids, "your card is"), one_of(ids, *CARDS), one_of(ids, ",")
-    return *own, shown, one_of(ids, "moves"), *moves, one_of(ids, None, "then"), *moves, one_of(ids, ".")
+def tell(state: LeducState, player: Array) -> Text:
+    """Says what a player sees."""
+    first, second = (pick(MOVE_WORDS, state.moves[number]) for number in range(2))
+    later = state.round > 0
+    shown = when(later, text("table shows", pick(CARDS, state.cards[2]), ","))
+    own = text("your card is", pick(CARDS, state.cards[player]), ",")
+    return text(own, shown, "moves", first, when(later, text("then", second)), ".")

@@ -1,6 +1,5 @@
 """A simple negotiation in words: two players trade wood and gold, and whoever gains more wins."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxagents.environments.text.textgames import Rules, make_text_game
-from jaxagents.environments.text.words import DIGITS, one_of
-from jaxagents.types import Array, Environment, Pattern
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.textgames import ended, make_text_game
+from jaxagents.environments.text.texts import Text, number, pick, text, when
+from jaxagents.environments.text.world import World
+from jaxagents.types import Array, Environment
 
 GOODS = ("wood", "gold")
 OFFERS = tuple((good, give, take) for good in range(2) for give in (1, 2) for take in (1, 2))
@@ -21,6 +22,9 @@ MOST_HELD, MOST_WORTH = 3, 4
 
 _GIVEN = np.asarray([[(-give, take), (take, -give)][good] for good, give, take in OFFERS], np.int32)
 """What an offer does to the holdings of whoever makes it, `[8, 2]`; to the other, the opposite."""
+
+
+SENTENCES = tuple(("give", str(give), GOODS[good], "for", str(take), GOODS[1 - good]) for good, give, take in OFFERS)
 
 
 @struct.dataclass
@@ -60,29 +64,21 @@ def make_environment(**options: Any) -> Environment:
     References:
         Liu et al. (2025), "SPIRAL", section 4 (simple negotiation, of TextArena).
     """
-    rules = Rules(
+    grammar = make_grammar("accept", "deny", "{offer}", offer=SENTENCES)
+    world = World(
         name="negotiation",
-        moves=(("accept",), ("deny",), *(_say(offer) for offer in OFFERS)),
-        words=(*DIGITS, *GOODS, "you have", "worth", "they have", "offer", "moves left", "."),
-        longest=TURNS,
-        stake=1.0,
-        deal=deal,
-        start=start,
+        grammar=grammar,
+        max_steps=TURNS,
+        sample=lambda key, level: {"deal": deal(key), "level": level},
+        start=lambda key, task: start(task["deal"]),
         player=lambda state: state.count % 2,
-        legal=legal,
-        play=play,
-        over=over,
-        payoff=payoff,
-        observe=_make_observe,
-        pattern=_pattern,
-        expert=choose,
+        allowed=legal,
+        play=lambda key, state, verb, args: play(state, verb + jnp.maximum(args[0, 0], 0)),
+        status=lambda state: ended(over(state), payoff(state)),
+        tell=tell,
+        expert=lambda key, state: (*grammar.entry(choose(key, state)), None),
     )
-    return make_text_game(rules, **options)
-
-
-def _say(offer: tuple[int, int, int]) -> tuple[str, ...]:
-    good, give, take = offer
-    return ("give", str(give), GOODS[good], "for", str(take), GOODS[1 - good])
+    return make_text_game(world, stake=1.0, **options)
 
 
 def deal(key: Array) -> dict[str, Array]:
@@ -148,36 +144,18 @@ def choose(key: Array, state: NegotiationState) -> Array:
     return jnp.where(allowed[ACCEPT] & (gained > 0), ACCEPT, offer).astype(jnp.int32)
 
 
-def _make_observe(ids):
-    digits, goods, comma, stop = ids(*DIGITS), ids(*GOODS), ids(","), ids(".")
-    have, worth, they, offered, left = (ids(w) for w in ("you have", "worth", "they have", "offer", "moves left"))
-    sentences = np.stack([ids(*_say(offer)) for offer in OFFERS])
+def tell(state: NegotiationState, player: Array) -> Text:
+    """Says what a player sees."""
 
-    def amounts(head: np.ndarray, numbers: Array) -> Array:
-        said = jnp.asarray(digits)[numbers]
-        return jnp.concatenate([head, goods[:1], said[:1], goods[1:], said[1:], comma])
+    def amounts(head: str, numbers: Array) -> Text:
+        return text(head, *(part for good in range(2) for part in (GOODS[good], number(numbers[good], 1))), ",")
 
-    def observe(state: NegotiationState, player: Array) -> Array:
-        offer = jnp.concatenate([offered, jnp.asarray(sentences)[jnp.maximum(state.offer, 0)], comma])
-        remaining = jnp.asarray(digits)[jnp.maximum(TURNS - state.count, 0)][None]
-        return jnp.concatenate(
-            [
-                amounts(have, state.holdings[player]),
-                amounts(worth, state.worth[player]),
-                amounts(they, state.holdings[1 - player]),
-                jnp.where(state.offer >= 0, offer, -1),
-                left,
-                remaining,
-                stop,
-            ]
-        )
-
-    return observe
-
-
-def _pattern(ids: Callable[..., np.ndarray]) -> Pattern:
-    amount, comma = one_of(ids, *DIGITS), one_of(ids, ",")
-    amounts = (one_of(ids, "wood"), amount, one_of(ids, "gold"), amount, comma)
-    known = [place for head in ("you have", "worth", "they have") for place in (one_of(ids, head), *amounts)]
-    offer = one_of(ids, None, *(("offer", *_say(offer), ",") for offer in OFFERS))
-    return *known, offer, one_of(ids, "moves left"), amount, one_of(ids, ".")
+    return text(
+        amounts("you have", state.holdings[player]),
+        amounts("worth", state.worth[player]),
+        amounts("they have", state.holdings[1 - player]),
+        when(state.offer >= 0, text("offer", pick(SENTENCES, state.offer), ",")),
+        "moves left",
+        number(jnp.maximum(TURNS - state.count, 0), 1),
+        ".",
+    )

@@ -1,18 +1,18 @@
 """Sokoban in words: push the boxes onto the targets; a box in a corner stays there (Schrader, 2018)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxagents.environments.text.faces import absorbing_world
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.sokoban_expert import choose_direction
-from jaxagents.environments.text.sokoban_rooms import SokobanTask, make_samplers, moves, occupied
-from jaxagents.environments.text.splits import hash_integers
-from jaxagents.environments.text.words import NOTHING_HAPPENS, find_row, make_words, one_of, pad_all
-from jaxagents.environments.timesteps import first_timestep
-from jaxagents.types import Array, Box, Environment, Patterns, TextFace, TimeStep
+from jaxagents.environments.text.sokoban_rooms import SokobanTask, identify, make_samplers, moves, occupied
+from jaxagents.environments.text.texts import Text, board, text
+from jaxagents.environments.text.world import Status, World
+from jaxagents.types import Array, Environment
 
 ACTIONS = ("up", "down", "left", "right")
 FLOOR, WALL, TARGET, BOX, BOX_ON_TARGET, PLAYER, PLAYER_ON_TARGET = CELLS = ("_", "#", "O", "X", "*", "P", "+")
@@ -28,13 +28,11 @@ class SokobanState:
         task: the task of the episode.
         boxes: int32 `[N]`, cells, as in `SokobanTask`.
         player: int32, cell.
-        num_steps: int32, steps taken.
     """
 
     task: SokobanTask
     boxes: Array
     player: Array
-    num_steps: Array
 
 
 def make_environment(
@@ -82,82 +80,52 @@ def make_environment(
         Schrader (2018), gym-sokoban; Wang et al. (2025), RAGEN, section 3.1.
     """
     sizes, num_boxes = tuple(sizes), tuple(num_boxes)
-    _check(sizes, num_boxes, wall_fraction, num_pulls, reward)
-    side = max(sizes)
-    max_steps = 10 + 20 * max(num_boxes) if max_steps is None else max_steps
-    words, ids = make_words(CELLS, (ROW_END,), ACTIONS, NOTHING_HAPPENS, PROMPT)
-    actions, steps = ids(*ACTIONS)[:, None], moves(side)
-    places = _places(sizes, show_border)
-    nothing_happens = jnp.asarray(ids(*NOTHING_HAPPENS))
+    _check(sizes, num_boxes, wall_fraction, num_pulls)
+    grammar, steps = make_grammar(*ACTIONS, words=(*CELLS, ROW_END)), moves(max(sizes))
+    sample, complete = make_samplers(sizes, num_boxes, wall_fraction=wall_fraction, num_pulls=num_pulls)
 
-    def describe(state: SokobanState, timestep: TimeStep) -> TimeStep:
-        cells = jnp.asarray(ids(*CELLS))[cell_kinds(state)]
-        outcome = jnp.where(timestep.info["valid"], -1, nothing_happens)
-        said = jnp.concatenate([cells, jnp.asarray(ids(ROW_END)), outcome, jnp.asarray([-1], jnp.int32)])
-        observation = said[jnp.asarray(places)[state.task.level]]
-        return timestep.replace(observation=observation, action_mask=push(state, steps)[0])
+    def play(key: Array, state: SokobanState, direction: Array, args: Array) -> SokobanState:
+        boxes = push(state, steps)[1][direction]
+        return state.replace(boxes=boxes, player=state.player + jnp.asarray(steps)[direction])
 
-    def reset(key: Array, task: SokobanTask) -> tuple[SokobanState, TimeStep]:
-        del key
-        state = SokobanState(task=task, boxes=task.boxes, player=task.player, num_steps=jnp.zeros((), jnp.int32))
-        info = {"success": jnp.zeros((), bool), "valid": jnp.ones((), bool)}
-        return state, describe(state, first_timestep(None, info=info))
+    def status(state: SokobanState) -> Status:
+        placed = num_placed(state)
+        success = placed == jnp.asarray(num_boxes)[state.task.level]
+        return Status(success=success, over=success, progress=success + box_reward * placed)
 
-    def step(key: Array, state: SokobanState, action: Array) -> tuple[SokobanState, TimeStep]:
-        del key
-        direction, well_formed = find_row(action, actions)
-        possible, boxes = push(state, steps)
-        valid = well_formed & possible[direction]
-        following = state.replace(
-            boxes=jnp.where(valid, boxes[direction], state.boxes),
-            player=jnp.where(valid, state.player + jnp.asarray(steps)[direction], state.player),
-            num_steps=state.num_steps + 1,
-        )
-        before, after = num_placed(state), num_placed(following)
-        success = after == jnp.asarray(num_boxes)[state.task.level]
-        gain = box_reward * (after - before) if reward == "dense" else 0.0
-        timestep = TimeStep(
-            observation=None,
-            reward=(jnp.where(success, 1.0, 0.0) + gain - step_penalty).astype(jnp.float32),
-            terminated=success,
-            truncated=(following.num_steps >= max_steps) & ~success,
-            info={"success": success, "valid": valid},
-        )
-        return following, describe(following, timestep)
-
-    def expert(key: Array, state: SokobanState) -> tuple[Array, None]:
-        del key
+    def expert(key: Array, state: SokobanState) -> tuple[Array, Array, None]:
         direction = choose_direction(state.task, state.boxes, state.player, push(state, steps)[0])
-        return jnp.asarray(actions)[direction], None
+        return direction, grammar.args(), None
 
-    sample_task, sample_held_out_task = make_samplers(
-        sizes, num_boxes, wall_fraction=wall_fraction, num_pulls=num_pulls, held_out_fraction=held_out_fraction
+    def tell(state: SokobanState, seat: Array) -> Text:
+        size, edge = jnp.asarray(sizes)[state.task.level], 0 if show_border else 1
+        row, column = np.indices((max(sizes), max(sizes)))
+        inside = (np.minimum(row, column) >= edge) & (jnp.maximum(row, column) < size - edge)
+        kinds = jnp.where(inside, cell_kinds(state).reshape(row.shape), -1)
+        return board(CELLS, kinds[edge:, edge:][: max(sizes) - 2 * edge, : max(sizes) - 2 * edge], between=ROW_END)
+
+    world = World(
+        name="sokoban",
+        grammar=grammar,
+        max_steps=10 + 20 * max(num_boxes) if max_steps is None else max_steps,
+        num_levels=len(sizes),
+        sample=sample,
+        complete=complete,
+        identity=identify,
+        start=lambda key, task: SokobanState(task=task, boxes=task.boxes, player=task.player),
+        situation=lambda state: (state.task.level, cell_kinds(state)),
+        allowed=lambda state: push(state, steps)[0],
+        play=play,
+        status=status,
+        tell=tell,
+        prompt=lambda task: text(*PROMPT),
+        expert=expert,
+        render=render,
     )
-    return absorbing_world(
-        Environment(
-            name="sokoban",
-            sample_task=sample_task,
-            reset=reset,
-            step=step,
-            observation_space=Box((places.shape[1],), -1, len(words) - 1, np.int32),
-            action_space=Box((1,), -1, len(words) - 1, np.int32),
-            max_steps=max_steps,
-            render=render,
-            text=TextFace(
-                words=words,
-                actions=actions,
-                expert=expert,
-                fingerprint=fingerprint,
-                sample_held_out_task=sample_held_out_task,
-                num_levels=len(sizes),
-                prompt=lambda task: jnp.asarray(ids(*PROMPT)),
-                patterns=_patterns(sizes, show_border, ids),
-            ),
-        )
-    )
+    return make_text_world(world, reward=reward, step_penalty=step_penalty, held_out_fraction=held_out_fraction)
 
 
-def _check(sizes, num_boxes, wall_fraction: float, num_pulls: int, reward: str) -> None:
+def _check(sizes: Sequence[int], num_boxes: Sequence[int], wall_fraction: float, num_pulls: int) -> None:
     """Refuses what cannot be a Sokoban."""
     if not sizes or len(sizes) != len(num_boxes):
         raise ValueError(f"`sizes` and `num_boxes` must have one entry per level, got {sizes} and {num_boxes}.")
@@ -171,33 +139,6 @@ def _check(sizes, num_boxes, wall_fraction: float, num_pulls: int, reward: str) 
         raise ValueError(f"`wall_fraction` must be from 0 to 0.5, got {wall_fraction}; try 0.1.")
     if num_pulls < 1:
         raise ValueError(f"`num_pulls` must be at least 1, got {num_pulls}; try 4.")
-    if reward not in ("sparse", "dense"):
-        raise ValueError(f'`reward` must be "sparse" or "dense", got {reward!r}; try "sparse".')
-
-
-def _places(sizes: tuple[int, ...], show_border: bool) -> np.ndarray:
-    """Returns where each word of an observation comes from: int32 numpy `[levels, K]`.
-
-    The sources are the `side * side` cells, then "/", then the two words of an answer, then no word.
-    """
-    side = max(sizes)
-    row_end, answer, nothing = side * side, (side * side + 1, side * side + 2), side * side + 3
-    layouts = []
-    for size in sizes:
-        grid = np.arange(side * side).reshape(side, side)[:size, :size]
-        rows = (grid if show_border else grid[1:-1, 1:-1]).tolist()
-        cells = [place for row in rows for place in (*row, row_end)][:-1]
-        layouts.append(np.asarray([*cells, *answer], np.int32))
-    padded = pad_all(layouts)
-    return np.where(padded < 0, nothing, padded)
-
-
-def _patterns(sizes: Sequence[int], show_border: bool, ids: Callable[..., np.ndarray]) -> Patterns:
-    """Returns what can be said of rooms: rows of cells, and an answer."""
-    sides = [size if show_border else size - 2 for size in sorted(set(sizes))]
-    rows = [(*[one_of(ids, *CELLS)] * side, one_of(ids, ROW_END)) * side for side in sides]
-    answer = one_of(ids, None, NOTHING_HAPPENS)
-    return Patterns(observation=tuple((*row[:-1], answer) for row in rows), prompt=((one_of(ids, PROMPT),),))
 
 
 def push(state: SokobanState, steps: np.ndarray) -> tuple[Array, Array]:
@@ -235,11 +176,6 @@ def cell_kinds(state: SokobanState) -> Array:
     kind = jnp.where(box, CELLS.index(BOX) + target, kind)
     kind = jnp.where(player, CELLS.index(PLAYER) + target, kind)
     return jnp.where(state.task.walls, CELLS.index(WALL), kind)
-
-
-def fingerprint(state: SokobanState) -> Array:
-    """Computes a hash of what is to be seen: uint32 `[]`."""
-    return hash_integers(state.task.level, cell_kinds(state))
 
 
 def render(state: SokobanState) -> str:

@@ -1,13 +1,15 @@
 """Rooms of the Sokoban world, made by playing backwards from the solution: all of them can be solved."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxagents.environments.text.splits import SampleTask, hash_integers, split_tasks
+from jaxagents.environments.text import grid
+from jaxagents.environments.text.experts import choose
 from jaxagents.types import Array
 
 NO_CELL = -1
@@ -51,19 +53,18 @@ class SokobanTask:
 
 
 def make_samplers(
-    sizes: Sequence[int], num_boxes: Sequence[int], *, wall_fraction: float, num_pulls: int, held_out_fraction: float
-) -> tuple[SampleTask, SampleTask]:
-    """Makes the samplers of tasks for training and of held-out ones: they share no room, walls and targets together.
+    sizes: Sequence[int], num_boxes: Sequence[int], *, wall_fraction: float, num_pulls: int
+) -> tuple[Callable[[Array, Array], SokobanRoom], Callable[[Array, SokobanRoom], SokobanTask]]:
+    """Makes the functions that draw a room, and a task in it.
 
     Args:
         sizes: cells of a side with the border, one per level.
         num_boxes: one per level.
         wall_fraction: share of walls inside, before way is made for the first box.
         num_pulls: how often each box is pulled, backwards; it starts from the farthest place that it comes to.
-        held_out_fraction: of the rooms.
 
     Returns:
-        `sample_task` and `sample_held_out_task`.
+        `(key, level) -> room` and `(key, room) -> task`.
     """
     side = max(sizes)
     inside = np.stack([inside_of(size, side) for size in sizes])
@@ -74,7 +75,7 @@ def make_samplers(
         walls = ~room | jax.random.bernoulli(wall_key, wall_fraction, room.shape)
         # The first target, the place of the player and the cell behind it are in a row and free.
         rows = jnp.stack([room & ahead(room, move) & ahead(ahead(room, move), move) for move in moves(side)])
-        direction, first = jnp.divmod(_choose(first_key, rows.reshape(-1)), side * side)
+        direction, first = jnp.divmod(choose(first_key, rows.reshape(-1)), side * side)
         player = first + jnp.asarray(moves(side))[direction]
         kept = first + jnp.arange(3) * jnp.asarray(moves(side))[direction]
         kept = jnp.any(jnp.arange(side * side)[:, None] == kept[None, :], axis=1)
@@ -84,26 +85,18 @@ def make_samplers(
             pulled = [free & ahead(~walls, move) & ahead(ahead(~walls, move), move) for move in moves(side)]
             best = jnp.any(jnp.stack(pulled), axis=0)
             free = jnp.where(jnp.any(free), free, room & ~kept)
-            cell = _choose(target_keys[i], jnp.where(jnp.any(best), best, free))
+            cell = choose(target_keys[i], jnp.where(jnp.any(best), best, free))
             targets.append(jnp.where(i < jnp.asarray(num_boxes)[level], cell, NO_CELL))
             chosen = jnp.arange(side * side) == targets[-1]
             walls, kept = walls & ~chosen, kept | chosen
         return SokobanRoom(level=level, walls=walls, targets=jnp.stack(targets), player=player)
 
-    def complete(sample: SampleTask) -> SampleTask:
-        def sample_task(key: Array, level: Array | None = None) -> SokobanTask:
-            room_key, play_key = jax.random.split(key)
-            return play_backwards(play_key, sample(room_key, level), num_pulls=num_pulls)
-
-        return sample_task
-
-    samplers = split_tasks(sample_room, identify, num_levels=len(sizes), held_out_fraction=held_out_fraction)
-    return tuple(complete(sample) for sample in samplers)
+    return sample_room, partial(play_backwards, num_pulls=num_pulls)
 
 
-def identify(room: SokobanRoom) -> Array:
-    """Computes the hash of walls and targets: uint32 `[]`."""
-    return hash_integers(room.walls, occupied(room.targets, room.walls.shape[0]))
+def identify(room: SokobanRoom | SokobanTask) -> tuple[Array, Array]:
+    """Returns what makes a room, whatever the level: its walls and its targets."""
+    return room.walls, occupied(room.targets, room.walls.shape[0])
 
 
 def play_backwards(key: Array, room: SokobanRoom, *, num_pulls: int) -> SokobanTask:
@@ -138,7 +131,7 @@ def play_backwards(key: Array, room: SokobanRoom, *, num_pulls: int) -> SokobanT
         walls=room.walls,
         targets=room.targets,
         boxes=boxes,
-        player=_choose(walk_key, free),
+        player=choose(walk_key, free),
     )
 
 
@@ -177,25 +170,10 @@ def _pull(
 
 
 def flood(start: Array, free: Array) -> Array:
-    """Computes which cells can be walked to.
-
-    Args:
-        start: int32 `[]`, a cell.
-        free: bool `[S * S]`, False on the border.
-
-    Returns:
-        Bool `[S * S]`, with the start.
-    """
-    steps = moves(_side(free.shape[0]))
-
-    def spread(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        reached, _ = carry
-        near = jnp.any(jnp.stack([ahead(reached, move) for move in steps]), axis=0)
-        grown = reached | (near & free)
-        return grown, jnp.any(grown != reached)
-
-    begun = (jnp.arange(free.shape[0]) == start, jnp.ones((), bool))
-    return jax.lax.while_loop(lambda carry: carry[1], spread, begun)[0]
+    """Computes which cells can be walked to from a cell, int32 `[]`, over free ones: bool `[S * S]`, with the start."""
+    side = _side(free.shape[0])
+    begun = jnp.arange(free.shape[0]) == start
+    return grid.flood(begun.reshape(side, side), free.reshape(side, side)).reshape(-1)
 
 
 def occupied(cells: Array, num_cells: int) -> Array:
@@ -221,9 +199,3 @@ def inside_of(size: int, side: int) -> np.ndarray:
 
 def _side(num_cells: int) -> int:
     return int(round(num_cells**0.5))
-
-
-def _choose(key: Array, mask: Array) -> Array:
-    """Draws one of the indices where `mask` is True, uniformly."""
-    nth = jax.random.randint(key, (), 0, jnp.sum(mask))
-    return jnp.argmax(jnp.cumsum(mask) > nth).astype(jnp.int32)

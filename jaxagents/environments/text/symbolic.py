@@ -20,11 +20,13 @@ def symbolic(environment: Environment) -> Environment:
         The environment with `Discrete` actions and without a text face.
 
     Raises:
-        ValueError: not a text world.
+        ValueError: not a text world, or one whose actions are too many to be listed.
     """
     if environment.text is None:
         raise ValueError(f"`environment` must be a text world, got {environment.name}, which has no `text`.")
     actions = environment.text.actions
+    if actions is None:
+        raise ValueError(f"`environment` must have actions that can be listed, {environment.name} has free ones.")
 
     def step(key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
         return environment.step(key, state, jnp.asarray(actions)[action])

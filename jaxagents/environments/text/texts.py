@@ -4,6 +4,7 @@ A text is a pytree: its phrases are static, the numbers that choose among them a
 known without running anything, and with it the most words and tokens that a text needs.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
@@ -56,6 +57,7 @@ class Cases:
 
     index: Array
     texts: "tuple[Text, ...]"
+    name: str | None = struct.field(pytree_node=False)
 
 
 @struct.dataclass
@@ -84,7 +86,7 @@ def text(*parts: "Text | Phrase") -> Text:
     """Makes a text of phrases and texts that are said one after the other."""
     flat = []
     for part in parts:
-        flat += part.parts if isinstance(part, Text) else [Fixed(words) for words in _phrases([part])]
+        flat += part.parts if isinstance(part, Text) else [Fixed(words) for words in _phrases([part]) if words]
     return Text(parts=tuple(flat))
 
 
@@ -123,7 +125,7 @@ def each(phrases: Sequence[Phrase], mask: Array, *, most: int | None = None) -> 
     Args:
         phrases: A.
         mask: bool `[A]`.
-        most: that can be true at once; None for A. More are cut off.
+        most: that can be true at once, for the room that the text needs; None for A.
 
     Returns:
         The text.
@@ -135,14 +137,27 @@ def each(phrases: Sequence[Phrase], mask: Array, *, most: int | None = None) -> 
     return Text(parts=(Each(mask=jnp.asarray(mask), phrases=phrases, most=most),))
 
 
-def cases(index: Array, *texts: "Text | Phrase") -> Text:
-    """Says one of some texts; nothing where the index, int32 `[]`, is out of range."""
-    return Text(parts=(Cases(index=jnp.asarray(index, jnp.int32), texts=tuple(text(one) for one in texts)),))
+def cases(index: Array, *texts: "Text | Phrase", name: str | None = None) -> Text:
+    """Says one of some texts.
+
+    Args:
+        index: int32 `[]`; nothing is said where it is out of range.
+        *texts: what may be said.
+        name: choices of one name within a text have the same number of texts and the same index, always in range; the
+            longest text is then found among those in which they agree.
+
+    Returns:
+        The text.
+    """
+    index = jnp.asarray(index, jnp.int32)
+    return Text(parts=(Cases(index=index, texts=tuple(text(one) for one in texts), name=name),))
 
 
-def when(condition: Array, then: "Text | Phrase", otherwise: "Text | Phrase" = None) -> Text:
-    """Says one of two texts by a condition, bool `[]`."""
-    return cases(jnp.where(jnp.asarray(condition), 0, 1), then, otherwise)
+def when(
+    condition: Array, then: "Text | Phrase", otherwise: "Text | Phrase" = None, *, name: str | None = None
+) -> Text:
+    """Says one of two texts by a condition, bool `[]`; `name` as in `cases`."""
+    return cases(jnp.where(jnp.asarray(condition), 0, 1), then, otherwise, name=name)
 
 
 def span(corpus: Sequence[str], start: Array, count: Array, *, most: int) -> Text:
@@ -231,20 +246,40 @@ def pattern_of(said: Text, ids: Callable[..., np.ndarray]) -> Pattern:
     Returns:
         The pattern, in word ids.
     """
+    names = _names(said)
+    chosen = itertools.product(*(range(count) for count in names.values()))
+    patterns = [_pattern(said, ids, dict(zip(names, choice))) for choice in chosen]
+    return patterns[0] if len(patterns) == 1 else (Choice(tuple(patterns)),)
+
+
+def _names(said: Text) -> dict[str, int]:
+    """Returns the numbers of texts of the choices that have names."""
+    found = {}
+    for part in said.parts:
+        if isinstance(part, Cases):
+            found |= {} if part.name is None else {part.name: len(part.texts)}
+            for one in part.texts:
+                found |= _names(one)
+    return found
+
+
+def _pattern(said: Text, ids: Callable[..., np.ndarray], chosen: dict[str, int]) -> Pattern:
     places = []
     for part in said.parts:
         if isinstance(part, Fixed):
             places.append(ids(*part.words)[None])
         elif isinstance(part, Pick):
-            rows = pad_all([ids(*row) for row in (*part.phrases, ())])
+            rows = pad_all([ids(*row) for row in dict.fromkeys((*part.phrases, ()))])
             places += [rows] * int(np.prod(part.index.shape, dtype=int))
         elif isinstance(part, Number):
             digits = ids(*DIGITS)[:, None]
             places += [np.append(digits, [[-1]], axis=0)] * part.digits
         elif isinstance(part, Each):
             places.append(Several(pad_all([ids(*row) for row in part.phrases]), part.most))
+        elif isinstance(part, Cases) and part.name is not None:
+            places += _pattern(part.texts[chosen[part.name]], ids, chosen)
         elif isinstance(part, Cases):
-            places.append(Choice((*(pattern_of(one, ids) for one in part.texts), ())))
+            places.append(Choice((*(_pattern(one, ids, chosen) for one in part.texts), ())))
         elif isinstance(part, Span):
             places.append(Window(ids(*part.corpus), part.most))
         else:
@@ -252,24 +287,17 @@ def pattern_of(said: Text, ids: Callable[..., np.ndarray]) -> Pattern:
     return tuple(places)
 
 
-def num_words(said: Text) -> int:
-    """Returns the greatest length of a text in words."""
+def num_words(pattern: Pattern) -> int:
+    """Returns the most words of what follows a pattern."""
     total = 0
-    for part in said.parts:
-        if isinstance(part, Fixed):
-            total += len(part.words)
-        elif isinstance(part, Pick):
-            total += max(map(len, part.phrases)) * int(np.prod(part.index.shape, dtype=int))
-        elif isinstance(part, Number):
-            total += part.digits
-        elif isinstance(part, Each):
-            total += sum(sorted(map(len, part.phrases))[len(part.phrases) - part.most :])
-        elif isinstance(part, Cases):
-            total += max(map(num_words, part.texts))
-        elif isinstance(part, Span):
-            total += min(part.most, len(part.corpus))
+    for place in pattern:
+        if isinstance(place, Choice):
+            total += max(map(num_words, place.patterns))
+        elif isinstance(place, Window):
+            total += min(place.most, len(place.words))
         else:
-            total += len(NOTHING_HAPPENS)
+            sizes = np.sort(np.sum((place.phrases if isinstance(place, Several) else place) >= 0, axis=1))
+            total += int(sizes[len(sizes) - (place.most if isinstance(place, Several) else 1) :].sum())
     return total
 
 
@@ -296,11 +324,8 @@ def _write(part, ids: Callable[..., np.ndarray], valid: Array) -> Array:
     if isinstance(part, Number):
         return jnp.where(part.value >= 0, number_words(part.value, ids(*DIGITS), part.digits), -1)
     if isinstance(part, Each):
-        mask = part.mask
-        if part.most < len(part.phrases):
-            mask = mask & (jnp.cumsum(mask) <= part.most)
         table = pad_all([ids(*row) for row in part.phrases])
-        return jnp.where(mask[:, None], jnp.asarray(table), -1).reshape(-1)
+        return jnp.where(part.mask[:, None], jnp.asarray(table), -1).reshape(-1)
     if isinstance(part, Cases):
         texts = [write_text(one, ids, valid) for one in part.texts]
         width = max(one.shape[0] for one in texts)

@@ -1,7 +1,6 @@
 """Tic-tac-toe in words, with an expert that never loses."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxagents.environments.text.textgames import Rules, make_text_game
-from jaxagents.environments.text.words import one_of
-from jaxagents.types import Array, Environment, Pattern
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.textgames import ended, make_text_game
+from jaxagents.environments.text.texts import board, pick, text
+from jaxagents.environments.text.world import World
+from jaxagents.types import Array, Environment
 
 CELLS = tuple(f"{row}{column}" for row in "abc" for column in "123")
 MARKS = ("_", "X", "O")
@@ -44,25 +45,24 @@ def make_environment(**options: Any) -> Environment:
     Returns:
         The environment.
     """
-    rules = Rules(
+    grammar, zero = make_grammar(*CELLS), jnp.zeros((), jnp.int32)
+    world = World(
         name="tic tac toe",
-        moves=tuple((cell,) for cell in CELLS),
-        words=(*MARKS, "to move", "/", "."),
-        longest=9,
-        stake=1.0,
-        deal=lambda key: jnp.zeros((), jnp.int32),
-        start=lambda deal: TicTacToeState(board=jnp.zeros(9, jnp.int32), count=jnp.zeros((), jnp.int32)),
+        grammar=grammar,
+        max_steps=9,
+        sample=lambda key, level: {"deal": zero, "level": level},
+        start=lambda key, task: TicTacToeState(board=jnp.zeros(9, jnp.int32), count=zero),
         player=lambda state: state.count % 2,
-        legal=lambda state: (state.board == 0) & ~over(state),
-        play=play,
-        over=over,
-        payoff=payoff,
-        observe=_make_observe,
-        pattern=_pattern,
-        expert=_make_expert(),
+        allowed=lambda state: (state.board == 0) & ~over(state),
+        play=lambda key, state, cell, args: play(state, cell),
+        status=lambda state: ended(over(state), payoff(state)),
+        tell=lambda state, player: text(
+            pick(MARKS, 1 + player), "to move", ",", board(MARKS, state.board.reshape(3, 3)), "."
+        ),
+        expert=lambda key, state: (choose(key, state), grammar.args(), None),
         render=render,
     )
-    return make_text_game(rules, **options)
+    return make_text_game(world, stake=1.0, **options)
 
 
 def play(state: TicTacToeState, action: Array) -> TicTacToeState:
@@ -112,33 +112,13 @@ def best_moves() -> np.ndarray:
     return best
 
 
-def _make_expert():
-    table = best_moves()
-
-    def expert(key: Array, state: TicTacToeState) -> Array:
-        good = jnp.asarray(table)[jnp.sum(state.board * jnp.asarray(_POWERS, jnp.int32))]
-        return jnp.argmax(jnp.where(good, jax.random.uniform(key, (9,)), -1.0)).astype(jnp.int32)
-
-    return expert
+def choose(key: Array, state: TicTacToeState) -> Array:
+    """Draws among the best moves, int32 `[]`."""
+    good = jnp.asarray(best_moves())[jnp.sum(state.board * jnp.asarray(_POWERS, jnp.int32))]
+    return jnp.argmax(jnp.where(good, jax.random.uniform(key, (9,)), -1.0)).astype(jnp.int32)
 
 
 def render(state: TicTacToeState) -> str:
     """Draws the board."""
     cells = [MARKS[mark] for mark in np.asarray(state.board).tolist()]
     return "\n".join(" ".join(cells[row : row + 3]) for row in (0, 3, 6))
-
-
-def _make_observe(ids):
-    marks, to_move, comma, slash, stop = ids(*MARKS), ids("to move"), ids(","), ids("/"), ids(".")
-
-    def observe(state: TicTacToeState, player: Array) -> Array:
-        cells = jnp.asarray(marks)[state.board]
-        own = jnp.asarray(marks)[1 + player][None]
-        return jnp.concatenate([own, to_move, comma, cells[:3], slash, cells[3:6], slash, cells[6:], stop])
-
-    return observe
-
-
-def _pattern(ids: Callable[..., np.ndarray]) -> Pattern:
-    rows = (*[one_of(ids, *MARKS)] * 3, one_of(ids, "/")) * 3
-    return one_of(ids, *MARKS[1:]), one_of(ids, ("to move", ",")), *rows[:-1], one_of(ids, ".")

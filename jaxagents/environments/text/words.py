@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.types import Array, Pattern
+from jaxagents.types import Array
 
 DIGITS = tuple("0123456789")
 NOTHING_HAPPENS = ("nothing happens", ".")
@@ -40,22 +40,6 @@ def make_words(*groups: Iterable[str]) -> tuple[tuple[str, ...], Callable[..., n
         return np.asarray([index[phrase] for phrase in phrases], np.int32)
 
     return words, ids
-
-
-def one_of(ids: Callable[..., np.ndarray], *phrases: str | Sequence[str] | None) -> np.ndarray:
-    """Returns a place of a `Pattern` at which one of some phrases stands, int32 `[len(phrases), n]`.
-
-    Args:
-        ids: of `make_words`.
-        *phrases: a word, several of them, or None for none at all.
-    """
-    rows = [() if phrase is None else (phrase,) if isinstance(phrase, str) else phrase for phrase in phrases]
-    return pad_all([ids(*row) for row in rows])
-
-
-def number_pattern(ids: Callable[..., np.ndarray], num_digits: int) -> Pattern:
-    """Returns the places of a number of at least one and at most so many digits."""
-    return one_of(ids, *DIGITS), *[one_of(ids, *DIGITS, None)] * (num_digits - 1)
 
 
 def pad_to(ids: np.ndarray, length: int) -> np.ndarray:
@@ -113,28 +97,6 @@ def number_words(number: Array, digit_ids: np.ndarray, num_digits: int) -> Array
     leading = jnp.sum(number < jnp.asarray(powers[:-1]), dtype=jnp.int32)
     place = jnp.arange(num_digits) + leading
     return jnp.where(place < num_digits, jnp.asarray(digit_ids)[digits][jnp.minimum(place, num_digits - 1)], -1)
-
-
-def read_number(ids: Array, digit_ids: np.ndarray) -> tuple[Array, Array]:
-    """Reads what `number_words` writes.
-
-    Args:
-        ids: int32 `[M]`.
-        digit_ids: as in `number_words`.
-
-    Returns:
-        The number, int32 `[]`, and whether the ids are at least one digit word, then only -1s. Leading zeros are
-        read as nothing.
-    """
-    matches = ids[:, None] == jnp.asarray(digit_ids)[None, :]
-    is_digit = jnp.any(matches, axis=1)
-    digits = jnp.argmax(matches, axis=1).astype(jnp.int32)
-    number = jnp.zeros((), jnp.int32)
-    for i in range(ids.shape[0]):
-        number = jnp.where(is_digit[i], number * 10 + digits[i], number)
-    ended = is_digit | (ids == -1)
-    well_formed = is_digit[0] & jnp.all(ended) & ~jnp.any(is_digit[1:] & ~is_digit[:-1])
-    return number, well_formed
 
 
 def find_row(action: Array, rows: np.ndarray) -> tuple[Array, Array]:

@@ -47,8 +47,7 @@ class World:
         max_steps: turns after which an episode is cut (truncated); turns of all seats count. What is over after a
             number of turns by its rules says so in `status`.
         sample: `(key, level int32 []) -> task`, with `task["level"] == level`. It is drawn again until the task is on
-            the side of the split that is asked for; only `identity` is computed meanwhile, so that what it does not
-            depend on may be costly.
+            the side of the split that is asked for.
         start: `(key, task) -> state`.
         play: `(key, state, verb int32 [], args int32 [max_args, max_length]) -> state`, see `Grammar` for what they
             hold. Called for actions that are understood and allowed; what it returns for others is thrown away. Where
@@ -63,9 +62,13 @@ class World:
         num_levels: of difficulty.
         num_seats: P, players. With more than one, `status` gives payoffs.
         identity: `(task) -> pytree of integers or bools`, what makes it the same task. Splits hash it: tasks with the
-            same identity are on the same side. None takes all of the task but its level.
+            same identity are on the same side. It is the same before and after `complete`. None takes all of the task
+            but its level.
+        complete: `(key, task) -> task`, adds to a task what its identity does not depend on and what is too costly to
+            draw again and again. None adds nothing.
         situation: `(state) -> pytree of arrays`, what makes it the same situation within a task, for fingerprints. None
-            takes all of the state but fields that are called `level`.
+            takes all of the state but fields that are called `level`. Two situations of one task are the same if and
+            only if these arrays are equal.
         player: `(state) -> int32 []`, the seat that acts. None where there is one seat, or where all seats act at once:
             they are asked one after the other, see nothing of what the others say, and `play` gets all actions.
         allowed: `(state) -> bool [E]`, over `grammar.entries`; where all seats act at once, bool `[P, E]`. None allows
@@ -90,6 +93,7 @@ class World:
     num_levels: int = 1
     num_seats: int = 1
     identity: Callable[[Task], PyTree] | None = None
+    complete: Callable[[Array, Task], Task] | None = None
     situation: Callable[[State], PyTree] | None = None
     player: Callable[[State], Array] | None = None
     allowed: Callable[[State], Array] | None = None

@@ -60,15 +60,15 @@ def compare_trees(saved: TreeSpec, wanted: TreeSpec) -> str | None:
     return None
 
 
-def write_digest(directory: Path, step: int, tree: TreeSpec) -> None:
+def write_digest(directory: Path, step: int, items: dict[str, TreeSpec]) -> None:
     """Hashes the files of a committed step and writes its digest atomically.
 
     Args:
         directory: folder that holds the step's folder, and the digest beside it.
         step: number of the step, the name of its folder.
-        tree: tree spec of the saved state.
+        items: tree specs of what was saved, by item.
     """
-    content = {"files": _hash_files(directory / str(step)), "step": step, "tree": tree}
+    content = {"files": _hash_files(directory / str(step)), "step": step, "items": items}
     content["self"] = _hash_content(content)
     target = digest_path(directory, step)
     temporary = target.with_suffix(".json.tmp")
@@ -76,22 +76,23 @@ def write_digest(directory: Path, step: int, tree: TreeSpec) -> None:
     os.replace(temporary, target)
 
 
-def check_digest(directory: Path, step: int) -> tuple[str | None, TreeSpec]:
+def check_digest(directory: Path, step: int, unread: str | None = None) -> tuple[str | None, dict[str, TreeSpec]]:
     """Compares the files of a step with its digest.
 
     Args:
         directory: folder that holds the step and its digest.
         step: number of the step.
+        unread: an item of the step, a folder in its folder, whose files are not looked at.
 
     Returns:
-        `(reason, tree)`: why the step cannot be trusted, None when it can; and the tree spec it was saved with, empty
-        when it cannot be read.
+        `(reason, items)`: why the step cannot be trusted, None when it can; and the tree specs of the items it was
+        saved with, empty when they cannot be read.
     """
     path = digest_path(directory, step)
     try:
         content = json.loads(path.read_bytes())
         claimed = content.pop("self")
-        files, tree = content["files"], content["tree"]
+        files, items = content["files"], content["items"]
     except FileNotFoundError:
         return f"`{path.name}` is missing, so the save was cut off before its end", {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -99,12 +100,14 @@ def check_digest(directory: Path, step: int) -> tuple[str | None, TreeSpec]:
     if claimed != _hash_content(content) or content.get("step") != step:
         return f"`{path.name}` is damaged", {}
     for name, expected in files.items():
+        if Path(name).parts[0] == unread:
+            continue
         try:
             if _hash_file(directory / str(step) / name) != expected:
-                return f"the file `{name}` differs from its digest", tree
+                return f"the file `{name}` differs from its digest", items
         except OSError as error:
-            return f"the file `{name}` cannot be read ({error.strerror})", tree
-    return None, tree
+            return f"the file `{name}` cannot be read ({error.strerror})", items
+    return None, items
 
 
 def digest_path(directory: Path, step: int) -> Path:

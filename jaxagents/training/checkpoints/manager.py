@@ -1,7 +1,8 @@
 """Checkpoints that are saved in the background and trusted only after their digest was verified.
 
 A step is a folder written by orbax plus `<step>.digest.json` beside it (see `digests`). A kill at any moment
-leaves every older step as it was, and at worst a newest one without a digest, which counts as never saved.
+leaves every older step as it was, and at worst a newest one without a digest, which counts as never saved. What a
+policy acts with is an item of its own, beside that of everything else, so that it can be read alone.
 """
 
 import errno
@@ -9,7 +10,7 @@ import json
 import shutil
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,8 @@ from jaxagents.training.checkpoints.snapshots import describe_target, restore_sn
 from jaxagents.training.processes import of_first_process
 from jaxagents.types import PyTree
 
+_ACTING, _OTHERS = "acting", "state"
+
 
 class Restored(NamedTuple):
     """What `Checkpoints.restore` returns.
@@ -49,10 +52,11 @@ class Checkpoints(NamedTuple):
     """A folder of checkpoints; with several processes, every process calls every function, in the same order.
 
     Attributes:
-        save: `(step, state, metadata, after=None) -> None`, see `open_checkpoints`.
-        restore: `(abstract_state, step=None, on_fallback=warnings.warn) -> Restored | None`; None when there is no
-            checkpoint at all.
-        latest_metadata: `() -> dict | None`, metadata of the newest step whose files hold.
+        save: `(step, state, metadata, after=None, acting=()) -> None`, see `open_checkpoints`.
+        restore: `(abstract_state, step=None, on_fallback=warnings.warn, acting=None) -> Restored | None`; None when
+            there is no checkpoint at all.
+        latest_metadata: `(acting=False) -> dict | None`, metadata of the newest step whose files hold, or with `acting`
+            those that acting needs.
         steps: `() -> list of int`, ascending, the committed steps, whether they hold or not.
         under_way: `() -> Pending | None`, the last save, until the next call of `save`, `wait` or `restore`.
         wait: `() -> None`, returns when the last save is committed and has its digest.
@@ -95,9 +99,12 @@ def open_checkpoints(directory: str | Path, keep: int = 3, read_only: bool = Fal
     state at once. An error of the background surfaces at the next `save`, `wait` or `close`. Steps must rise;
     saving the step that was last saved or restored does nothing. Steps on the disk at or above the saved one belong to
     an abandoned line (damaged, or resumed from before them) and are deleted. `after` is another folder, whose save
-    under way must hold first: a kill at any moment leaves both saves, or not this one.
+    under way must hold first: a kill at any moment leaves both saves, or not this one. `acting` are the paths of the
+    leaves that a policy acts with (`jax.tree_util.keystr`).
     `restore` verifies the newest step and falls back to older ones; `on_fallback` hears of each step that is passed
     over; where the only step lacks its digest, the very first save was cut off, and there is nothing to restore.
+    Given `acting`, the paths that were saved as such, it verifies and reads these leaves alone, not a byte of the
+    others, which stay as they are in the abstract state.
     A leaf of the abstract state with a sharding is restored to it, on any number of devices; one without, as an
     array that is not bound to a device. With several processes, leaves that are no global array are those of process 0.
 
@@ -140,7 +147,12 @@ def open_checkpoints(directory: str | Path, keep: int = 3, read_only: bool = Fal
 
 
 def _save(
-    folder: _Folder, step: int, state: PyTree, metadata: dict[str, Any], after: Checkpoints | None = None
+    folder: _Folder,
+    step: int,
+    state: PyTree,
+    metadata: dict[str, Any],
+    after: Checkpoints | None = None,
+    acting: Collection[str] = (),
 ) -> None:
     _wait(folder)
     earlier = None if after is None else after.under_way()
@@ -153,10 +165,9 @@ def _save(
         json.dumps(metadata)
     except TypeError as error:
         raise ValueError(f"`metadata` must be JSON, got {error}; try int(), float() or .tolist().") from error
-    tree = describe_tree(state)
-    arguments = ocp.args.Composite(
-        state=ocp.args.StandardSave(take_snapshot(state)), metadata=ocp.args.JsonSave(metadata)
-    )
+    items = _by_item(describe_tree(state), acting)
+    content = {name: ocp.args.StandardSave(leaves) for name, leaves in _by_item(take_snapshot(state), acting).items()}
+    arguments = ocp.args.Composite(metadata=ocp.args.JsonSave(metadata), **content)
     try:
         for abandoned in [old for old in folder.manager.all_steps() if old >= step]:
             if jax.process_index() == 0:
@@ -169,13 +180,13 @@ def _save(
     folder.current[:] = [step]
     pending = Pending(step=step)
     if jax.process_index() == 0:
-        thread = threading.Thread(target=_finish, args=(folder, pending, tree, earlier), name=f"digest_{step}")
+        thread = threading.Thread(target=_finish, args=(folder, pending, items, earlier), name=f"digest_{step}")
         pending = replace(pending, thread=thread)
         thread.start()
     folder.pending.append(pending)
 
 
-def _finish(folder: _Folder, pending: Pending, tree: TreeSpec, earlier: Pending | None) -> None:
+def _finish(folder: _Folder, pending: Pending, items: dict[str, TreeSpec], earlier: Pending | None) -> None:
     try:
         folder.manager.wait_until_finished()
     except Exception:  # orbax raises it again in the thread that waits
@@ -185,7 +196,7 @@ def _finish(folder: _Folder, pending: Pending, tree: TreeSpec, earlier: Pending 
         if not earlier.holds.is_set():
             return  # Its own folder raises why.
     try:
-        write_digest(folder.directory, pending.step, tree)
+        write_digest(folder.directory, pending.step, items)
         pending.holds.set()
         _delete_old(folder)
     except Exception as error:
@@ -224,7 +235,7 @@ def _close(folder: _Folder) -> None:
         folder.manager.close()
 
 
-def _refuse_save(step: int, state: PyTree, metadata: dict[str, Any], after: Checkpoints | None = None) -> None:
+def _refuse_save(step: int, state: PyTree, metadata: dict[str, Any], **options: Any) -> None:
     raise ValueError("`read_only` must be False to save, got True; try open_checkpoints(directory).")
 
 
@@ -248,42 +259,59 @@ def _restore(
     abstract_state: PyTree,
     step: int | None = None,
     on_fallback: Callable[[str], Any] = warnings.warn,
+    acting: Collection[str] | None = None,
 ) -> Restored | None:
     _wait(folder)
-    chosen = _choose(folder, describe_tree(abstract_state), step, on_fallback)
-    if chosen is None:
+    wanted, target = describe_tree(abstract_state), describe_target(abstract_state)
+    if acting is not None:
+        wanted, target = ({name: tree[name] for name in acting if name in tree} for tree in (wanted, target))
+    found = _choose(folder, wanted, step, on_fallback, acting=acting is not None)
+    if found is None:
         return None
-    arguments = ocp.args.Composite(state=ocp.args.StandardRestore(describe_target(abstract_state)))
-    saved = folder.manager.restore(chosen, args=arguments).state
-    state = restore_snapshot(saved, abstract_state)
-    folder.current[:] = [chosen]
+    chosen, own_item = found
+    arguments = {name: ocp.args.StandardRestore(part) for name, part in _by_item(target, own_item).items() if part}
+    saved = folder.manager.restore(chosen, args=ocp.args.Composite(**arguments)) if arguments else {}
+    snapshot = {name: leaf for item in arguments for name, leaf in saved[item].items()}
+    state = restore_snapshot(snapshot, abstract_state, only=acting)
+    if acting is None:
+        folder.current[:] = [chosen]
     return Restored(step=chosen, state=state, metadata=_read_metadata(folder.directory, chosen))
 
 
-def _latest_metadata(folder: _Folder) -> dict[str, Any] | None:
+def _by_item(tree: dict[str, Any], acting: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Splits leaves by path into the items that they are saved in; there is always one."""
+    own = {name: leaf for name, leaf in tree.items() if name in acting}
+    others = {name: leaf for name, leaf in tree.items() if name not in acting}
+    return {name: leaves for name, leaves in ((_ACTING, own), (_OTHERS, others)) if leaves} or {_OTHERS: {}}
+
+
+def _latest_metadata(folder: _Folder, acting: bool = False) -> dict[str, Any] | None:
     _wait(folder)
-    chosen = _choose(folder, tree=None, step=None, on_fallback=lambda message: None)
-    return None if chosen is None else _read_metadata(folder.directory, chosen)
+    found = _choose(folder, tree=None, step=None, on_fallback=lambda message: None, acting=acting)
+    return None if found is None else _read_metadata(folder.directory, found[0])
 
 
-def _choose(folder: _Folder, tree: TreeSpec | None, step: int | None, on_fallback: Callable[[str], Any]) -> int | None:
-    """Process 0 verifies, and every process hears the step, or raises the same error."""
-    return of_first_process(lambda: _newest_good_step(folder.directory, tree, step, on_fallback))
+def _choose(
+    folder: _Folder, tree: TreeSpec | None, step: int | None, on_fallback: Callable[[str], Any], *, acting: bool
+) -> list[Any] | None:
+    """Process 0 verifies, and every process hears the step and what acts in it, or raises the same error."""
+    return of_first_process(lambda: _newest_good_step(folder.directory, tree, step, on_fallback, acting))
 
 
 def _newest_good_step(
-    directory: Path, tree: TreeSpec | None, step: int | None, on_fallback: Callable[[str], Any]
-) -> int | None:
+    directory: Path, tree: TreeSpec | None, step: int | None, on_fallback: Callable[[str], Any], acting: bool
+) -> list[Any] | None:
     steps = _list_steps(directory)
     if step is not None and step not in steps:
         raise ValueError(f"`step` must be a checkpoint in {directory}, got {step}; try one of {steps}.")
     reasons = []
     for candidate in reversed(steps) if step is None else [step]:
-        reason, saved_tree = check_digest(directory, candidate)
+        reason, items = check_digest(directory, candidate, unread=_OTHERS if acting else None)
+        own = items.get(_ACTING, {})
         if reason is None and tree is not None:
-            reason = compare_trees(saved_tree, tree)
+            reason = compare_trees(own if acting else own | items.get(_OTHERS, {}), tree)
         if reason is None:
-            return candidate
+            return [candidate, list(own)]
         reasons.append(f"step {candidate}: {reason}")
         if step is None:
             message = f"The checkpoint of step {candidate} in {directory} is not used: {reason}"

@@ -4,6 +4,7 @@ Orbax takes neither typed PRNG keys nor arrays of size zero, and stumbles over N
 the key data, and only leaves with content; everything else comes back from the abstract state.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -45,12 +46,13 @@ def describe_target(abstract_state: PyTree) -> Snapshot:
     return {name: _target_of(leaf) for name, leaf in _leaves_with_content(abstract_state).items()}
 
 
-def restore_snapshot(snapshot: Snapshot, abstract_state: PyTree) -> PyTree:
+def restore_snapshot(snapshot: Snapshot, abstract_state: PyTree, only: Collection[str] | None = None) -> PyTree:
     """Builds the state from a snapshot.
 
     Args:
         snapshot: `{path: array}`, restored into `describe_target(abstract_state)`.
         abstract_state: as there.
+        only: paths of the leaves to build; the others stay as they are in `abstract_state`. None builds all.
 
     Returns:
         Pytree with the structure of `abstract_state`. Where it has a ShapeDtypeStruct without a sharding, or an array
@@ -58,6 +60,8 @@ def restore_snapshot(snapshot: Snapshot, abstract_state: PyTree) -> PyTree:
     """
 
     def restore(path: Any, leaf: Any) -> Any:
+        if only is not None and jax.tree_util.keystr(path) not in only:
+            return leaf
         array = _zero_size(leaf) if 0 in leaf.shape else snapshot[jax.tree_util.keystr(path)]
         if isinstance(leaf, np.ndarray | np.generic):
             return array

@@ -9,6 +9,7 @@ import pytest
 
 from jaxagents.environments.adapters.pgx import make_environment as make_pgx
 from jaxagents.environments.text import connect_four, tic_tac_toe
+from jaxagents.environments.text.experts import lookahead
 from jaxagents.environments.text.opponents import against_expert
 from jaxagents.environments.text.words import sentence
 
@@ -125,16 +126,17 @@ def test_four_in_a_row(columns, won):
 
 
 def test_the_expert_wins_and_blocks():
+    look_one, look_two, look_three = (lookahead(connect_four.RULES, depth) for depth in (1, 2, 3))
     three = drop([0, 6, 1, 6, 2, 5])  # Player 0 to move wins with column 4, player 1 has two in column 7.
-    values = connect_four.look_ahead(three, 1)
-    np.testing.assert_array_equal(values, [0, 0, 0, 1, 0, 0, 0])
+    np.testing.assert_array_equal(look_one(three), [0, 0, 0, 1, 0, 0, 0])
     threatened = drop([0, 6, 1, 6, 2])  # Player 1 to move must block.
-    np.testing.assert_array_equal(connect_four.look_ahead(threatened, 2), [-1, -1, -1, 0, -1, -1, -1])
-    assert int(connect_four.choose(KEY, threatened, 2)) == 3
+    np.testing.assert_array_equal(look_two(threatened), [-1, -1, -1, 0, -1, -1, -1])
+    assert int(connect_four.make_expert(2)(KEY, threatened)[0]) == 3
     # Two open ends: whatever player 1 does, column 1 or 5 wins. Only seen by looking two further moves ahead.
-    fork = drop([1, 1, 2, 2])
-    values = np.asarray(connect_four.look_ahead(fork, 3))
+    values = np.asarray(look_three(drop([1, 1, 2, 2])))
     np.testing.assert_array_equal(np.flatnonzero(values == 1.0), [3])
+    full = drop([0, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(np.isinf(look_one(full)), [True] + [False] * 6)
 
 
 @pytest.mark.parametrize(

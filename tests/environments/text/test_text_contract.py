@@ -11,7 +11,11 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from jaxagents.environments.text.texts import num_words
 from jaxagents.environments.text.words import NOTHING_HAPPENS
+from jaxagents.language.lexicon import make_lexicon
+from jaxagents.language.tokenizers import byte_level, train_sentencepiece, word_level
+from jaxagents.types import Choice, Several, Window
 
 FOLDER = Path(__file__).parents[3] / "configs" / "environment"
 TARGETS = {path.stem: str(OmegaConf.load(path).get("_target_")) for path in sorted(FOLDER.glob("*.yaml"))}
@@ -27,7 +31,15 @@ AGAINST = [name for name in WORLDS if TARGETS[name].endswith(".against_expert")]
 SLOW = ("text_connect_four", "text_kuhn_against_expert", "text_leduc", "text_negotiation", "text_tic_tac_toe")
 CASES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in WORLDS]
 BATCH = 16
+
+
+def bpe(words):
+    return train_sentencepiece(words, vocab_size=120, model_type="bpe", whole_words=False)
+
+
+KINDS = {word_level: "words", byte_level: "bytes", bpe: "bpe"}
 QUICK = ("bandit",)
+TOKENIZED = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in WORLDS]
 
 
 @functools.cache
@@ -59,12 +71,27 @@ def contents(task):
     return [tuple(np.asarray(leaf[row]).tobytes() for leaf in leaves) for row in range(leaves[0].shape[0])]
 
 
+def rows_of(name):
+    """The actions of a world; where they cannot be listed, some that have every word somewhere."""
+    face = world(name).text
+    return face.examples if face.actions is None else face.actions
+
+
+def mask_of(timestep, num_actions):
+    return jnp.ones(num_actions, bool) if timestep.action_mask is None else timestep.action_mask
+
+
+def rules_of(state):
+    """The state of the rules within that of the world and of its wrappers."""
+    return rules_of(state.inner) if hasattr(state, "inner") else state
+
+
 @functools.cache
 def player(name):
     """`(key, task) -> record` of the expert's episode, and of what other actions would have done in its states."""
     environment = world(name)
     face, space = environment.text, environment.action_space
-    actions = jnp.asarray(face.actions)
+    actions = jnp.asarray(rows_of(name))
 
     def look(state, timestep, key):
         any_key, word_key, row_key, step_key = jax.random.split(key, 4)
@@ -75,13 +102,17 @@ def player(name):
         )
         row = jax.random.randint(row_key, (), 0, len(actions))
         garbled_state, garbled = environment.step(step_key, state, garbage)
-        other = environment.step(step_key, state, actions[row])[1]
+        other_state, other = environment.step(step_key, state, actions[row])
         return {
             "known": jnp.any(jnp.all(actions == garbage[None], axis=1)),
             "garbled": garbled,
             "fingerprints": jnp.stack([face.fingerprint(state), face.fingerprint(garbled_state)]),
+            "other": other,
+            "other_fingerprint": face.fingerprint(other_state),
+            "rules": rules_of(state),
             "other_valid": other.info["valid"],
-            "other_allowed": jnp.ones((), bool) if timestep.action_mask is None else timestep.action_mask[row],
+            # Where actions cannot be listed, there is no mask.
+            "other_allowed": other.info["valid"] if face.actions is None else mask_of(timestep, len(actions))[row],
         }
 
     def play(key, task):
@@ -91,7 +122,8 @@ def player(name):
             action, thought = face.expert(expert_key, state)
             seen = look(state, timestep, look_key)
             state, following = environment.step(step_key, state, action)
-            return (state, following), {**seen, "timestep": following, "action": action, "thought": thought}
+            record = {"timestep": following, "action": action, "thought": thought}
+            return (state, following), {**seen, **record, "before": timestep}
 
         reset_key, play_key = jax.random.split(key)
         first = environment.reset(reset_key, task)
@@ -149,18 +181,30 @@ def test_word_ids_are_in_range_and_pads_are_at_the_end(name):
     face = environment.text
     texts = [seen["first"].observation, seen["timestep"].observation, seen["garbled"].observation]
     assert all(text.shape[-1:] == environment.observation_space.shape for text in texts)
-    texts += [seen["action"], face.actions, *(seen[name] for name in ("thought", "prompt") if seen[name] is not None)]
-    for text in texts:
+    texts += [seen["action"], rows_of(name), *([] if seen["prompt"] is None else [seen["prompt"]])]
+    thoughts = [] if seen["thought"] is None else [seen["thought"]]
+    assert all((text[..., 0] >= 0).all() for text in texts)
+    for text in texts + thoughts:
         assert text.dtype == np.int32
         assert text.min() >= -1 and text.max() < len(face.words)
         assert not ((text[..., :-1] < 0) & (text[..., 1:] >= 0)).any()
-        assert (text[..., 0] >= 0).all()
-    assert face.actions.shape[1:] == environment.action_space.shape == seen["action"].shape[-1:]
+    assert rows_of(name).shape[1:] == environment.action_space.shape == seen["action"].shape[-1:]
 
 
 def expression(pattern):
     """A regular expression of the texts of a pattern, a letter per word."""
-    return "".join("(?:" + "|".join({letters(phrase) for phrase in place}) + ")" for place in pattern)
+    return "".join(map(of_place, pattern))
+
+
+def of_place(place):
+    if isinstance(place, Choice):
+        return "(?:" + "|".join(map(expression, place.patterns)) + ")"
+    if isinstance(place, Several):
+        return "".join(f"(?:{letters(phrase)})?" for phrase in place.phrases)
+    if isinstance(place, Window):
+        starts = [letters(place.words[start : start + place.most]) for start in range(len(place.words))]
+        return "(?:" + "|".join({text[:end] for text in starts for end in range(len(text) + 1)}) + ")"
+    return "(?:" + "|".join(sorted({letters(phrase) for phrase in place}, reverse=True)) + ")"
 
 
 def letters(word_ids):
@@ -181,15 +225,16 @@ def test_what_is_said_follows_a_pattern(name):
         assert bool(found) == bool(texts)
         for text in {letters(row) for array in texts for row in array.reshape(-1, array.shape[-1])}:
             assert any(one.fullmatch(text) for one in found), [environment.text.words[ord(c) - 0x4E00] for c in text]
-    longest = max(sum(place.shape[1] for place in pattern) for pattern in patterns.observation)
-    assert longest <= environment.observation_space.shape[0]
+    actions = [re.compile(expression(pattern)) for pattern in patterns.action]
+    assert all(any(one.fullmatch(letters(row)) for one in actions) for row in rows_of(name))
+    assert max(map(num_words, patterns.observation)) == environment.observation_space.shape[0]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_words_and_actions_are_all_different(name):
     face = world(name).text
     assert len(set(face.words)) == len(face.words)
-    assert len({tuple(row) for row in face.actions.tolist()}) == len(face.actions)
+    assert len({tuple(row) for row in rows_of(name).tolist()}) == len(rows_of(name))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -234,6 +279,77 @@ def test_fingerprints_of_resets_are_equal_where_the_tasks_are(name):
     assert len(set(by_content.values())) == len(by_content)
 
 
+def situations(name):
+    """`(fingerprint, what is seen and allowed, state of the rules or None)` of the states of many moves."""
+    seen, found, content = record(name, False), [], contents(tasks(name, False))
+    rows = jax.tree.leaves(seen["rules"])
+    running_now = running(name)
+    for timestep, fingerprint, known in (
+        (seen["before"], seen["fingerprints"][..., 0], True),
+        (seen["other"], seen["other_fingerprint"], False),
+    ):
+        mask = timestep.action_mask if timestep.action_mask is not None else timestep.observation[..., :0]
+        player = timestep.player if timestep.player is not None else np.zeros_like(fingerprint)
+        for place in zip(*np.nonzero(timestep.info["valid"] & running_now)):
+            view = timestep.observation[place].tobytes() + mask[place].tobytes() + player[place].tobytes()
+            rules = (content[place[0]], *(np.asarray(leaf[place]).tobytes() for leaf in rows)) if known else None
+            found.append((int(fingerprint[place]), view, rules))
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fingerprints_are_equal_where_the_situations_are(name):
+    by_print, by_rules = {}, {}
+    for fingerprint, view, rules in situations(name):
+        assert by_print.setdefault(fingerprint, view) == view
+        assert rules is None or by_rules.setdefault(rules, fingerprint) == fingerprint
+    assert len(by_print) > 40  # Thousands of pairs that differ.
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=KINDS.get)
+@pytest.mark.parametrize("name", TOKENIZED)
+def test_what_is_said_and_heard_survives_every_tokenizer(name, kind):
+    environment = world(name)
+    face, lexicon = environment.text, make_lexicon(world(name).text.words, kind(world(name).text.words))
+    rows = jnp.asarray(rows_of(name)[:256])
+    length = max(map(lexicon.max_tokens, face.patterns.action))
+    rendered = jax.vmap(lambda row: lexicon.render(row, length))(rows)
+    back, parsed = jax.jit(jax.vmap(lambda tokens, mask: lexicon.parse(tokens, mask, rows.shape[1])))(*rendered)
+    np.testing.assert_array_equal(back, rows)
+    assert bool(parsed.all())
+    texts = {
+        lexicon.text(row)
+        for row in record(name, False)["timestep"].observation[:, :3].reshape(-1, *environment.observation_space.shape)
+    }
+    room = max(map(lexicon.max_tokens, face.patterns.observation))
+    assert all(len(lexicon.tokenizer.encode(text)) <= room for text in texts)
+
+
+@pytest.mark.parametrize("num_outputs", [256, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", CASES)
+def test_whatever_a_model_says_the_world_goes_on(name, num_outputs):
+    environment = world(name)
+    lexicon = make_lexicon(environment.text.words, byte_level())
+    rows, width = jnp.asarray(rows_of(name)), environment.action_space.shape[0]
+    length = max(map(lexicon.max_tokens, environment.text.patterns.action)) + 2
+    state, first = environment.reset(jax.random.key(1), jax.tree.map(lambda leaf: leaf[0], tasks(name, False)))
+
+    def say(key):
+        row_key, mask_key, token_key, step_key = jax.random.split(key, 4)
+        tokens, mask = lexicon.render(rows[jax.random.randint(row_key, (), 0, len(rows))], length)
+        noise = jax.random.bernoulli(mask_key, 0.1, tokens.shape)
+        tokens = jnp.where(noise, jax.random.randint(token_key, tokens.shape, 0, 300), tokens)
+        action, parsed = lexicon.parse(tokens, mask | noise, width)
+        following, timestep = environment.step(step_key, state, action)
+        return timestep, environment.text.fingerprint(following), parsed
+
+    timestep, fingerprint, parsed = jax.jit(jax.vmap(say))(jax.random.split(jax.random.key(2), num_outputs))
+    valid = np.asarray(timestep.info["valid"])
+    assert not valid[~np.asarray(parsed)].any() and 0 < valid.sum() < num_outputs
+    assert (np.asarray(fingerprint)[~valid] == int(environment.text.fingerprint(state))).all()
+    assert np.isfinite(np.asarray(timestep.reward)).all()
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_happens_after_the_end(name):
     timestep = record(name, False)["timestep"]
@@ -246,9 +362,7 @@ def test_nothing_happens_after_the_end(name):
             np.testing.assert_array_equal(later, np.broadcast_to(leaf[row, column], later.shape))
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in WORLDS]
-)
+@pytest.mark.parametrize("name", TOKENIZED)
 def test_one_instance_is_a_row_of_the_batch(name):
     rows = jax.tree.leaves(tasks(name, False))[0].shape[0]
     row = rows - 1
@@ -268,7 +382,7 @@ def test_types_do_not_change_from_step_to_step(name):
     assert jax.tree.structure(first) == jax.tree.structure(following)
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(following))
     assert all((a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type) for a, b in pairs)
-    assert first[1].action_mask is None or first[1].action_mask.shape == (len(environment.text.actions),)
+    assert first[1].action_mask is None or first[1].action_mask.shape == (len(rows_of(name)),)
     assert jax.eval_shape(environment.text.fingerprint, first[0]).dtype == jnp.uint32
 
 

@@ -1,6 +1,5 @@
 """Word tables: ids, padding, numbers in digits, and what is refused."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -63,19 +62,6 @@ def test_numbers_are_written_most_significant_digit_first(number, num_digits, te
     assert ids.shape == (num_digits,) and ids.dtype == jnp.int32
     assert tables.sentence(WORDS, ids) == text
     assert (np.asarray(ids)[len(text.split()) :] == -1).all()
-
-
-def test_numbers_are_read_as_written():
-    numbers = jnp.arange(1000)
-    written = jax.vmap(lambda number: tables.number_words(number, DIGIT_IDS, 3))(numbers)
-    read, well_formed = jax.jit(jax.vmap(lambda ids: tables.read_number(ids, DIGIT_IDS)))(written)
-    np.testing.assert_array_equal(read, numbers)
-    assert well_formed.all()
-
-
-@pytest.mark.parametrize("ids", [[-1, -1], [-1, 3], [3, -1, 3], [0, 3], [3, 0], [3, -2], [99, 3], [-5, -1]])
-def test_what_is_no_number(ids):
-    assert not bool(tables.read_number(jnp.asarray(ids, jnp.int32), DIGIT_IDS)[1])
 
 
 def test_rows_are_found_by_their_whole_content():

@@ -8,6 +8,7 @@ import pytest
 from jaxagents.training.checkpoints.digests import check_digest, compare_trees, describe_tree, write_digest
 
 TREE = {"['w']": ["float32", [2]]}
+ITEMS = {"inner": TREE}
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def directory(tmp_path):
     (tmp_path / "7" / "a").write_bytes(b"abc")
     (tmp_path / "7" / "inner" / "b").write_bytes(bytes(range(256)))
     (tmp_path / "7" / "empty").write_bytes(b"")
-    write_digest(tmp_path, 7, TREE)
+    write_digest(tmp_path, 7, ITEMS)
     return tmp_path
 
 
@@ -52,7 +53,7 @@ def test_compare_trees_says_the_difference(saved, message):
 
 
 def test_check_digest_holds_for_what_was_written(directory):
-    assert check_digest(directory, 7) == (None, TREE)
+    assert check_digest(directory, 7) == (None, ITEMS)
     # echo -n abc | sha256sum
     digest = json.loads((directory / "7.digest.json").read_text())
     assert digest["files"]["a"] == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
@@ -67,9 +68,16 @@ def test_check_digest_sees_every_bit(directory, name):
     for index in range(0, len(content), 17):
         for bit in range(8):
             path.write_bytes(content[:index] + bytes([content[index] ^ (1 << bit)]) + content[index + 1 :])
-            assert check_digest(directory, 7) == (f"the file `{name}` differs from its digest", TREE)
+            assert check_digest(directory, 7) == (f"the file `{name}` differs from its digest", ITEMS)
     path.write_bytes(content[:-1])
     assert check_digest(directory, 7)[0] == f"the file `{name}` differs from its digest"
+
+
+def test_check_digest_looks_at_no_file_of_an_item_that_is_not_read(directory):
+    (directory / "7" / "inner" / "b").unlink()
+    assert check_digest(directory, 7, unread="inner") == (None, ITEMS)
+    (directory / "7" / "a").unlink()
+    assert check_digest(directory, 7, unread="inner")[0] == "the file `a` cannot be read (No such file or directory)"
 
 
 def test_check_digest_sees_a_missing_and_a_grown_file(directory):

@@ -40,6 +40,10 @@ def make_state(value=0.0):
     }
 
 
+def make_state_of_jax(value=0.0):
+    return {**make_state(value), "host": jnp.zeros(2)}
+
+
 def bits(leaf):
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return str(leaf.dtype), np.asarray(jax.random.key_data(leaf)).tobytes()
@@ -342,6 +346,58 @@ def test_a_reader_sees_later_steps_and_leaves_the_folder_alone(two_steps):
     with opened(two_steps) as folder:
         folder.save(5, small(5.0), {})  # the clean-up runs in the background, and ends before the first save
     assert not temporary.exists()
+
+
+ACTING = ["['counters'].updates", "['params']['dense']['bias']", "['params']['dense']['kernel']", "['zero']"]
+
+
+@pytest.fixture
+def apart(tmp_path):
+    """Two steps of a state, of which some leaves act; a numpy leaf does not."""
+    with opened(tmp_path / "last") as folder:
+        for step in (1, 2):
+            folder.save(step, make_state(float(step)), {"updates": step}, acting=ACTING)
+    return tmp_path / "last"
+
+
+def test_what_acts_is_read_without_a_byte_of_the_others(apart):
+    for step in (1, 2):
+        shutil.rmtree(apart / str(step) / "state")
+    abstract = jax.eval_shape(make_state_of_jax)
+    with opened(apart, read_only=True) as folder:
+        restored = folder.restore(abstract, acting=ACTING)
+        assert (restored.step, restored.metadata) == (2, {"updates": 2}) == (2, folder.latest_metadata(acting=True))
+        expected = make_state_of_jax(2.0)
+        assert_same_bits(restored.state["params"], expected["params"])
+        assert_same_bits(restored.state["counters"], expected["counters"])
+        assert restored.state["opt_state"] is not None
+        for name in ("opt_state", "mask", "key"):
+            assert restored.state[name] == abstract[name]
+        for read in (lambda: folder.restore(abstract, on_fallback=lambda message: None), folder.latest_metadata):
+            with pytest.raises(ValueError, match="`checkpoint` must be whole"):
+                read()
+
+
+def test_all_is_restored_from_both_items(apart):
+    with opened(apart) as folder:
+        assert_same_bits(folder.restore(make_state()).state, make_state(2.0))
+        folder.save(3, make_state(3.0), {}, acting=ACTING[:1])
+        assert_same_bits(folder.restore(make_state()).state, make_state(3.0))
+
+
+def test_damage_to_what_acts_and_other_leaves_than_those_are_seen(apart):
+    files = [path for path in (apart / "2" / "acting").rglob("*") if path.is_file() and path.stat().st_size]
+    abstract = jax.eval_shape(make_state_of_jax)
+    with opened(apart) as folder:
+        for path in files:
+            content, messages = damage(path, "flip"), []
+            assert folder.restore(abstract, on_fallback=messages.append, acting=ACTING).step == 1
+            assert "the file `acting/" in messages[0]
+            path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"step 2: it has no leaf \['mask'\]; step 1"):
+            folder.restore(abstract, on_fallback=lambda message: None, acting=[*ACTING, "['mask']"])
+        with pytest.raises(ValueError, match=r"it has a leaf \['zero'\] that the state lacks"):
+            folder.restore(abstract, step=1, acting=ACTING[:-1])
 
 
 def test_invalid_arguments_are_refused(tmp_path, two_steps):

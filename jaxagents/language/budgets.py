@@ -1,0 +1,85 @@
+"""How many tokens the longest text of a pattern has, on the host."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxagents.types import Choice, Pattern, Several, Window
+
+_NEVER = -(10**9)
+
+
+class _Length(NamedTuple):
+    """The most tokens of a part of a text.
+
+    Attributes:
+        begins: where it begins the text, with at least one word; `_NEVER` where it has none.
+        follows: where it follows other words.
+        optional: it may be empty.
+    """
+
+    begins: int
+    follows: int
+    optional: bool
+
+
+def make_max_tokens(first: Sequence[Sequence[int]], later: Sequence[Sequence[int]]) -> Callable[[int | Pattern], int]:
+    """Makes the function that counts the tokens of the longest text.
+
+    Args:
+        first: tokens of each word at the beginning of a text.
+        later: tokens of each word after another one.
+
+    Returns:
+        `(pattern) -> int`; a number stands for so many words, any of them.
+    """
+    first_size, later_size = (np.asarray([len(row) for row in pieces]) for pieces in (first, later))
+
+    def of_phrases(phrases: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the lengths of phrases `[A, n]` where they begin a text and where not, and which have words."""
+        present = phrases >= 0
+        follows = np.sum(np.where(present, later_size[phrases], 0), axis=1)
+        opening = np.take_along_axis(phrases, np.argmax(present, axis=1)[:, None], axis=1)[:, 0]
+        return follows - later_size[opening] + first_size[opening], follows, present.any(axis=1)
+
+    def of_place(place: np.ndarray | Choice | Several | Window) -> _Length:
+        if isinstance(place, Choice):
+            lengths = [of_sequence(one) for one in place.patterns]
+            return _Length(
+                max(length.begins for length in lengths),
+                max(length.follows for length in lengths),
+                any(length.optional for length in lengths),
+            )
+        if isinstance(place, Window):
+            later_of, first_of = later_size[place.words], first_size[place.words]
+            sums = [later_of[start : start + place.most].sum() for start in range(len(place.words))]
+            return _Length(int(max(np.asarray(sums) - later_of + first_of)), int(max(sums)), True)
+        rows = _rows(place)
+        if rows.size == 0:
+            return _Length(_NEVER, 0, True)
+        begins, follows, has_words = of_phrases(rows.reshape(len(rows), -1))
+        if isinstance(place, Several):
+            rest = [np.sort(follows[i + 1 :])[::-1][: place.most - 1].sum() for i in range(len(follows))]
+            return _Length(int(max(begins + rest)), int(np.sort(follows)[::-1][: place.most].sum()), True)
+        if not has_words.any():
+            return _Length(_NEVER, 0, True)
+        return _Length(int(begins[has_words].max()), int(follows.max()), not has_words.all())
+
+    def of_sequence(pattern: Pattern) -> _Length:
+        begins, follows, optional = _NEVER, 0, True
+        for length in map(of_place, pattern):
+            begins = max(begins + length.follows, length.begins if optional else _NEVER)
+            follows, optional = follows + length.follows, optional and length.optional
+        return _Length(begins, follows, optional)
+
+    def max_tokens(pattern: int | Pattern) -> int:
+        if isinstance(pattern, int | np.integer):
+            pattern = [np.arange(len(first_size))] * pattern
+        return max(of_sequence(pattern).begins, 0)
+
+    return max_tokens
+
+
+def _rows(place: np.ndarray | Several) -> np.ndarray:
+    return np.asarray(place.phrases if isinstance(place, Several) else place, np.int64)

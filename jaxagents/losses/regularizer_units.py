@@ -1,0 +1,64 @@
+"""In which units the coefficients of regularisers are: what `learner.regularizer_units` names.
+
+A unit is a slot `(magnitude: Mean of |A| over the tokens of this device, *, axis_name) -> factor of all regularisers`.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.types import Array, Mean, Remembering
+
+
+@struct.dataclass
+class RunningMagnitude:
+    """Running mean of the magnitude of advantages: `total / weight`, both float32 and zero before the first one."""
+
+    total: Array
+    weight: Array
+
+    @property
+    def value(self) -> Array:
+        """Returns the mean, zero before the first magnitude."""
+        return self.total / jnp.maximum(self.weight, 1e-9)
+
+
+def of_loss(magnitude: Mean, *, axis_name: str | None = None) -> float:
+    """Returns 1: coefficients are in the units of the loss, whatever the advantages are."""
+    del magnitude, axis_name
+    return 1.0
+
+
+def make_of_advantage(decay: float = 0.9) -> Remembering:
+    """Makes the unit of the mean |A| of the tokens, so that one coefficient is as strong under any credit.
+
+    The unit of an update is a running mean of the mean |A| of its batch and of those before it, without bias at the
+    start: `m <- decay m + (1 - decay) |A|`. A batch whose advantages are all zero, as where all episodes of every group
+    fared alike, leaves it as it is. The unit is to be the scale of the credit, of which such a batch says nothing; with
+    its own |A| as unit, neither the KL divergence to the reference nor an entropy bonus would hold a policy whose
+    groups fare alike, which is where nothing else does. Before the first batch with an advantage, the scale is not
+    known and the unit is zero: nothing moves the policy then, and it cannot have left its reference.
+
+    Args:
+        decay: of earlier batches, per update that has advantages, in [0, 1).
+
+    Returns:
+        The slot; its memory is a `RunningMagnitude`.
+    """
+
+    def add(memory: RunningMagnitude, batch: Mean) -> RunningMagnitude:
+        mean = batch.total / jnp.maximum(batch.count, 1.0)
+        added = RunningMagnitude(
+            total=decay * memory.total + (1.0 - decay) * mean, weight=decay * memory.weight + (1.0 - decay)
+        )
+        return jax.tree.map(lambda new, old: jnp.where(batch.total > 0.0, new, old), added, memory)
+
+    def init(num_updates: int) -> RunningMagnitude:
+        del num_updates
+        return RunningMagnitude(total=jnp.zeros(()), weight=jnp.zeros(()))
+
+    def apply(memory: RunningMagnitude, magnitude: Mean, *, axis_name: str | None = None) -> tuple[Array, Mean]:
+        batch = magnitude if axis_name is None else jax.lax.psum(magnitude, axis_name)
+        return jax.lax.stop_gradient(add(memory, batch).value), magnitude
+
+    return Remembering(init=init, apply=apply, update=add)
