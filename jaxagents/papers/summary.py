@@ -49,7 +49,7 @@ def describe_finding(finding: Finding) -> str:
     if finding.measured is None:
         return finding.reason
     seeds = f" over {len(finding.seeds)} seeds" if len(finding.seeds) > 1 else ""
-    return f"measured {describe_interval(finding.measured._asdict())}{seeds}"
+    return f"{describe_interval(finding.measured._asdict())}{seeds}"
 
 
 def describe_seeds(seeds: Sequence[int]) -> str:

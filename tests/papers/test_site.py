@@ -134,7 +134,7 @@ def test_links_resolve_and_nothing_is_fetched(site, pages):
 def test_the_page_of_a_tested_paper_says_what_came_out(site, pages):
     text = (site / "papers" / "gigpo.html").read_text(encoding="utf-8")
     told = " ".join(" ".join(pages["papers/gigpo.html"].text).split())
-    assert "Verdict: reproduced" in told and "success of ours higher than of theirs by 0.1 held measured 0.2" in told
+    assert "Verdict: reproduced" in told and "success of ours higher than of theirs by 0.1 held 0.2" in told
     assert "Secondary: 0 of 1 held" in told and "12 points & more" in told and "Does credit by state help <b>?" in told
     assert "seeds 10 to 12" in told and "paper=gigpo" in told and "No KL." in told
     # Two panels of two arms: lines with their bands, and points.
@@ -157,7 +157,7 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
     table = write_pages(tmp_path, families, entries).read_text(encoding="utf-8")
     (line,) = [line for line in table.splitlines() if line.startswith("| [gigpo]")]
-    assert "(papers/lm_rl/gigpo.md) | reproduced | success of ours higher than of theirs by 0.1: measured 0.2" in line
+    assert "(papers/lm_rl/gigpo.md) | reproduced | success of ours higher than of theirs by 0.1: 0.2" in line
     assert "| 0 of 1 held | 10 to 12 | 0 | 3.0 |" in line and "1 of 45 papers are tested here." in table
     assert [path.name for path in tmp_path.rglob("*.md")] == ["README.md", "gigpo.md"]
     page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
