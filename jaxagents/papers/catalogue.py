@@ -115,8 +115,10 @@ def read_entries(
         One entry per card, by id.
 
     Raises:
-        ValueError: a paper has no card (the nearest ones are offered), or see `load_paper`.
+        ValueError: there is no such folder, a paper has no card (the nearest ones are offered), or see `load_paper`.
     """
+    if not Path(results).is_dir():
+        raise ValueError(f"`results_folder` must be a folder of results, got {results}; run reproduce.py first.")
     entries = {card.id: Entry(card) for family in families for card in family.cards}
     for paper_id in paper_files(config_folder):
         if paper_id not in entries:

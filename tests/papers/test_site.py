@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxagents.papers.catalogue import Entry, read_cards
+from jaxagents.papers.catalogue import Entry, read_cards, read_entries
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.judge import judge
 from jaxagents.papers.pages import write_pages
@@ -166,6 +166,22 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     write_pages(tmp_path, families, entries | {"gigpo": changed})
     page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
     assert "Changed since it was registered: headline, seeds." in page
+
+
+def test_results_that_are_not_there_and_damaged_cards_are_refused(tmp_path):
+    families = read_cards(ROOT / "experiments" / "cards")
+    with pytest.raises(ValueError, match="`results_folder` must be a folder of results, got .*nowhere"):
+        read_entries(families, ROOT / "configs", tmp_path / "nowhere")
+    few = [family._replace(cards=family.cards[:1]) for family in families]
+    with pytest.raises(ValueError, match="must hold papers of experiments/cards, got '"):
+        read_entries(few, ROOT / "configs", tmp_path)
+    card = "{id: a, number: 1, title: A, kind: method, what: w, headline: h, source: s, worlds: [], size: S}"
+    (tmp_path / "f.yaml").write_text(f"title: F\ncards:\n- {card}\n- {card}\n")
+    with pytest.raises(ValueError, match=r"`cards` must be of different papers, one at least, got \['a'\]"):
+        read_cards(tmp_path)
+    (tmp_path / "f.yaml").write_text("title: F\ncards:\n- {id: a, size: S}\n")
+    with pytest.raises(ValueError, match="f.yaml: `a` must have headline, id, kind, number, size"):
+        read_cards(tmp_path)
 
 
 def test_settings_of_the_authors_stand_beside_ours(tested):
