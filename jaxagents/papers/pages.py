@@ -55,7 +55,8 @@ def write_pages(results: str | Path, families: Sequence[Family], entries: Mappin
 
 def _line(entry: Entry, path: Path) -> str:
     verdict = entry.verdict
-    headline = "; ".join(f"{f.expectation.describe()}: {describe_finding(f)}" for f in verdict.headline)
+    told = [describe_finding(finding) if finding.measured else finding.outcome for finding in verdict.headline]
+    headline = "; ".join(f"{f.expectation.describe()}: {text}" for f, text in zip(verdict.headline, told))
     return _row(
         f"[{entry.card.id}]({path.as_posix()})",
         verdict.describe(),
