@@ -42,7 +42,9 @@ def end_with_parent() -> None:
     """Ends this process as soon as the one that started it as a worker is gone."""
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        # Unbuffered: a lock of `sys.stdin` that is held at the end of the interpreter is fatal.
+        while os.read(0, 4096):
+            pass
         os._exit(143)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -4,8 +4,10 @@ import json
 import pathlib
 import sys
 
+import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxagents.papers.arms import build_stages, compose_arms, logged_names
 from jaxagents.papers.execution import read_paper_runs, run_papers
@@ -398,3 +400,22 @@ def test_every_paper_runs_in_quick_mode(paper_id, tmp_path):
     assert not [
         finding.reason for finding in (*verdict.headline, *verdict.secondary, *verdict.checks) if not finding.seeds
     ]
+
+
+def test_arms_that_differ_by_numbers_compile_once(trained, start, tmp_path):
+    """The second arm finds the program of the first in the cache of compiled programs."""
+    settings = {"jax_compilation_cache_dir": str(tmp_path), "jax_persistent_cache_min_compile_time_secs": 0.0}
+    before = {name: getattr(jax.config, name) for name in settings}
+    programs = []
+    try:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        for arm in compose_arms(trained[0], CONFIGS).values():
+            train_seeds(build_stages(arm.recipe, 1), [0], start.params, first_stage=1)
+            programs.append({path.name for path in tmp_path.iterdir() if path.name.startswith("jit_chunk")})
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+    assert programs[0] and programs[1] == programs[0]
