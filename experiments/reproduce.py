@@ -1,34 +1,73 @@
-"""Tests a paper's claim: `python experiments/reproduce.py paper=gigpo`; settings: configs/paper/reproduce.yaml."""
+"""Tests papers' claims: `python experiments/reproduce.py paper=gigpo,nft`; settings: configs/paper/reproduce.yaml."""
 
 import json
+import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from jaxagents.papers.curves import write_paper_curves
-from jaxagents.papers.execution import reproduce
-from jaxagents.papers.plan import make_request
-from jaxagents.papers.spec import load_paper
-from jaxagents.reporting.loggers import to_json
-from jaxagents.reporting.tables import print_paper
-from jaxagents.training.command import command
+from jaxagents.papers.execution import read_paper_runs, run_papers
+from jaxagents.papers.judge import judge
+from jaxagents.papers.library import load_paper, select_papers
+from jaxagents.papers.plan import Request, make_request, reported_metrics
+from jaxagents.papers.power import plan_seeds
+from jaxagents.papers.printing import print_paper, print_plan, print_status
+from jaxagents.papers.registration import changes_since, read_registrations
+from jaxagents.papers.status import read_status
+from jaxagents.papers.study import Paper
+from jaxagents.papers.workers import end_with_parent, run_workers
+from jaxagents.training.command import command, quote_lists
 
 ROOT = Path(__file__).parents[1]
+LISTS = ("paper", "study", "arms")
 
 
 @command("reproduce", folder="configs/paper")  # In configs, `paper=` would choose an option of the group.
 def main(config: DictConfig) -> None:
-    """Runs what is missing, prints the verdict and, as the last line on stdout, one JSON object."""
-    paper = load_paper(ROOT / "configs" / "paper", config.paper)
-    request = make_request(config, paper, ROOT)
-    results = reproduce(paper, request)
-    print_paper(results)
-    picture = write_paper_curves(request.results_file.with_suffix(".png"), results)
-    means = {arm: {name: told["mean"] for name, told in of.items()} for arm, of in results["summary"].items()}
-    files = {"results": str(request.results_file.resolve()), "picture": str(picture.resolve())}
-    told = {name: results[name] for name in ("paper", "verdict", "minutes")}
-    print(json.dumps(files | to_json(told | {"means": means})))
+    """Runs what is missing, prints the verdicts and, as the last line on stdout, one JSON object."""
+    folder, request = ROOT / "configs", make_request(config, ROOT)
+    papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
+    if not papers:
+        raise ValueError("`paper` must be ids, <family>/* or all, or `study` a file of configs/study, got neither.")
+    if config.worker is not None:
+        end_with_parent()
+        turn = config.worker * len(papers) // max(config.workers, 1)  # Each begins elsewhere.
+        raise SystemExit(1 if run_papers([*papers[turn:], *papers[:turn]], request) else 0)
+    failed = False
+    if not config.status and not config.plan:
+        failed = _run(papers, request, config.workers)
+    told = {"results": str(request.results.resolve()), "verdicts": _tell(papers, request, config)}
+    print(json.dumps(told), flush=True)
+    if failed:
+        raise SystemExit(1)
+
+
+def _run(papers: list[Paper], request: Request, workers: int) -> bool:
+    if workers > 1:
+        return any(run_workers(Path(__file__), sys.argv[1:], workers))
+    return bool(run_papers(papers, request))
+
+
+def _tell(papers: list[Paper], request: Request, config: DictConfig) -> dict[str, str]:
+    """Prints what was asked for, and returns the verdict of every paper."""
+    if config.status:
+        rows = read_status(papers, request)
+        print_status(rows)
+        return {row.paper: row.verdict for row in rows}
+    verdicts, registered = {}, read_registrations(request.results)
+    for paper in papers:
+        settings = {"quick": request.quick, "overrides": request.overrides}
+        runs = read_paper_runs(paper, request.config_folder, request.results, **settings)
+        verdict = judge(paper, runs)
+        verdicts[paper.id] = verdict.describe()
+        if config.plan:
+            print_plan(paper, plan_seeds(paper, runs))
+        else:
+            changed = changes_since(paper, registered.get(paper.id, []))
+            print_paper(paper, runs, verdict, reported_metrics(paper), changed=changed)
+    return verdicts
 
 
 if __name__ == "__main__":
+    sys.argv[1:] = quote_lists(sys.argv[1:], LISTS)
     main()

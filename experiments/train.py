@@ -1,4 +1,4 @@
-"""Trains an agent: `python experiments/train.py experiment=ppo_cartpole seed=1 seeds=10`."""
+"""Trains an agent: `python experiments/train.py experiment=ppo_cartpole seeds=10`; `--list` says what there is."""
 
 import json
 import sys
@@ -11,16 +11,24 @@ from hydra.core.hydra_config import HydraConfig  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
 from jaxagents.training.command import command  # noqa: E402
-from jaxagents.training.launch import run  # noqa: E402
+from jaxagents.training.explicit import honour_overrides  # noqa: E402
+from jaxagents.training.listing import list_choices  # noqa: E402
 
 
 @command("train")
 def main(config: DictConfig) -> None:
     """Runs the composed experiment; the last line on stdout is one JSON object."""
-    result = run(config, Path(HydraConfig.get().runtime.output_dir), started=STARTED)
+    from jaxagents.training.launch import run  # Imports jax: help and mistakes in names come without it.
+
+    hydra = HydraConfig.get()
+    honour_overrides(config, hydra.overrides.task)
+    result = run(config, Path(hydra.runtime.output_dir), started=STARTED)
     print(json.dumps(result))
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) == 1 or "--list" in sys.argv:
+        print(list_choices(Path(__file__).resolve().parent.parent / "configs"))
+    else:
+        main()

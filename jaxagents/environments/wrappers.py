@@ -11,11 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxagents.environments.opponents import require_two_players
 from jaxagents.environments.timesteps import ended, restart, select, with_successor
-from jaxagents.types import Array, Box, Environment, PyTree, State, Task, TimeStep
-
-Opponent = Callable[[Array, PyTree, Array], Array]
-"""`(key, observation, action_mask) -> action`."""
+from jaxagents.types import Array, Box, Environment, State, Task, TimeStep
 
 
 def _render_inner(environment: Environment) -> Callable[[State], str] | None:
@@ -265,7 +263,7 @@ def alternating(environment: Environment) -> Environment:
     Raises:
         ValueError: not a game of two players.
     """
-    _require_two_players(environment, "alternating")
+    require_two_players(environment, "alternating")
 
     def view(timestep: TimeStep, reward: Array, perspective: Array) -> TimeStep:
         return timestep.replace(reward=reward, info={**timestep.info, "perspective": perspective})
@@ -282,111 +280,3 @@ def alternating(environment: Environment) -> Environment:
         return following, view(timestep, timestep.reward[state.player], perspective)
 
     return replace(environment, reset=reset, step=step, num_players=1, render=_render_inner(environment))
-
-
-@struct.dataclass
-class AgainstState:
-    """State of `against`.
-
-    Attributes:
-        inner: state of the wrapped game.
-        seat: int32, the player that the agent is.
-        episode_return: float32, rewards of the agent in the episode so far.
-    """
-
-    inner: State
-    seat: Array
-    episode_return: Array
-
-
-def against(environment: Environment, opponent: Opponent | None = None) -> Environment:
-    """Shows a two-player game to one agent; the opponent's moves are part of the dynamics.
-
-    The task `{"seat": int32, "game": task}` says which player the agent is, drawn uniformly. The opponent moves
-    inside `reset` and `step` until it is the agent's turn or the game is over. `info["success"]` is set where the
-    game ended with a positive return of the agent.
-
-    Args:
-        environment: a game of two players who take turns.
-        opponent: `(key, observation, action_mask) -> action`; None draws uniformly from the allowed actions.
-
-    Returns:
-        The game as an environment with `num_players == 1`, a scalar reward and no `player`.
-
-    Raises:
-        ValueError: not a game of two players.
-    """
-    _require_two_players(environment, "against")
-    opponent = uniform_opponent(environment) if opponent is None else opponent
-
-    def play(key: Array, seat: Array, inner: State, timestep: TimeStep) -> tuple[State, TimeStep]:
-        def opponent_acts(carry: tuple[Array, State, TimeStep]) -> Array:
-            return (carry[2].player != seat) & ~ended(carry[2])
-
-        def move(carry: tuple[Array, State, TimeStep]) -> tuple[Array, State, TimeStep]:
-            key, inner, before = carry
-            key, action_key, step_key = jax.random.split(key, 3)
-            action = opponent(action_key, before.observation, before.action_mask)
-            inner, after = environment.step(step_key, inner, action)
-            return key, inner, after.replace(reward=before.reward + after.reward)
-
-        return jax.lax.while_loop(opponent_acts, move, (key, inner, timestep))[1:]
-
-    def view(state: AgainstState, timestep: TimeStep, reward: Array) -> tuple[AgainstState, TimeStep]:
-        info = {**timestep.info, "success": ended(timestep) & (state.episode_return > 0)}
-        return state, timestep.replace(reward=reward, player=None, info=info)
-
-    def sample_task(key: Array, level: Array | None = None) -> Task:
-        seat_key, game_key = jax.random.split(key)
-        seat = jax.random.bernoulli(seat_key).astype(jnp.int32)
-        return {"seat": seat, "game": environment.sample_task(game_key, level)}
-
-    def reset(key: Array, task: Task) -> tuple[AgainstState, TimeStep]:
-        reset_key, play_key = jax.random.split(key)
-        inner, timestep = play(play_key, task["seat"], *environment.reset(reset_key, task["game"]))
-        state = AgainstState(inner=inner, seat=task["seat"], episode_return=timestep.reward[task["seat"]])
-        return view(state, timestep, jnp.zeros((), jnp.float32))
-
-    def step(key: Array, state: AgainstState, action: Array) -> tuple[AgainstState, TimeStep]:
-        step_key, play_key = jax.random.split(key)
-        inner, timestep = play(play_key, state.seat, *environment.step(step_key, state.inner, action))
-        reward = timestep.reward[state.seat]
-        state = state.replace(inner=inner, episode_return=state.episode_return + reward)
-        return view(state, timestep, reward)
-
-    return replace(
-        environment,
-        sample_task=sample_task,
-        reset=reset,
-        step=step,
-        num_players=1,
-        render=_render_inner(environment),
-    )
-
-
-def uniform_opponent(environment: Environment) -> Opponent:
-    """Makes the opponent that draws uniformly from the allowed actions.
-
-    Args:
-        environment: with a discrete action space.
-
-    Returns:
-        `(key, observation, action_mask) -> action`.
-    """
-    num_actions = environment.action_space.num_values
-
-    def act(key: Array, observation: PyTree, action_mask: Array | None) -> Array:
-        del observation
-        if action_mask is None:
-            return jax.random.randint(key, (), 0, num_actions)
-        return jax.random.categorical(key, jnp.where(action_mask, 0.0, -jnp.inf)).astype(jnp.int32)
-
-    return act
-
-
-def _require_two_players(environment: Environment, wrapper: str) -> None:
-    if environment.num_players != 2:
-        raise ValueError(
-            f"`environment` of `{wrapper}` must have 2 players, got {environment.num_players} in {environment.name!r}; "
-            "try a two-player game of the pgx adapter such as 'tic_tac_toe'."
-        )

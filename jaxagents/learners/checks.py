@@ -14,7 +14,7 @@ def check_counts(**counts: int | None) -> None:
 def check_fractions(**fractions: float | Remembering) -> None:
     """Refuses numbers outside of [0, 1], and schedules that begin or end outside."""
     for name, number in fractions.items():
-        for fraction in _values(number):
+        for fraction in _values(name, number):
             if not 0.0 <= fraction <= 1.0:
                 raise ValueError(f"`{name}` must be in [0, 1], got {fraction}.")
 
@@ -22,13 +22,15 @@ def check_fractions(**fractions: float | Remembering) -> None:
 def check_positive(**numbers: float | Remembering | None) -> None:
     """Refuses numbers that are not above 0, and schedules that begin or end there; None is not looked at."""
     for name, number in numbers.items():
-        for value in _values(number):
+        for value in _values(name, number):
             if value is not None and value <= 0.0:
                 raise ValueError(f"`{name}` must be positive, got {value}.")
 
 
-def _values(number: float | Remembering | None) -> list[float | None]:
+def _values(name: str, number: float | Remembering | None) -> list[float | None]:
     """Returns the number itself; of a schedule, the first and the last one."""
+    if isinstance(number, str | bool):
+        raise ValueError(f"`{name}` must be a number, got {number!r}.")
     if not isinstance(number, Remembering):
         return [number]
     memory = number.init(1)

@@ -41,7 +41,9 @@ class EstimatedState:
         return self.inner.params
 
 
-def with_estimator(learner: Learner, estimator: Estimator, *, num_exploring: int = 0) -> Learner:
+def with_estimator(
+    learner: Learner, estimator: Estimator, *, num_exploring: int = 0, num_fitted: int | None = None
+) -> Learner:
     """Makes a learner that learns from batches as an estimator judges them.
 
     Every update first judges the batch with the estimator as it was before, then fits the estimator to the batch as it
@@ -51,15 +53,19 @@ def with_estimator(learner: Learner, estimator: Estimator, *, num_exploring: int
         learner: of the batches.
         estimator: judges and is fitted.
         num_exploring: first updates in which only the estimator learns.
+        num_fitted: first updates in which the estimator learns; None: all of them.
 
     Returns:
         The learner. Metrics are those of `learner` and of `estimator.fit`.
 
     Raises:
-        ValueError: `num_exploring` is negative.
+        ValueError: `num_exploring` is negative, or `num_fitted` smaller.
     """
     if num_exploring < 0:
         raise ValueError(f"`num_exploring` must not be negative, got {num_exploring}; try 0.")
+
+    if num_fitted is not None and num_fitted < max(num_exploring, 1):
+        raise ValueError(f"`num_fitted` must be at least 1 and `num_exploring`, got {num_fitted} and {num_exploring}.")
 
     def init(key: Array, start: EstimatedState | Params | None = None) -> EstimatedState:
         learner_key, estimator_key = jax.random.split(key)
@@ -79,6 +85,9 @@ def with_estimator(learner: Learner, estimator: Estimator, *, num_exploring: int
             ready = state.num_updates >= num_exploring
             inner = jax.tree.map(lambda new, old: jnp.where(ready, new, old), inner, state.inner)
         fitted, health = estimator.fit(state.estimator, fit_key, batch, estimates)
+        if num_fitted is not None:
+            open_ = state.num_updates < num_fitted
+            fitted = jax.tree.map(lambda new, old: jnp.where(open_, new, old), fitted, state.estimator)
         state = EstimatedState(inner=inner, estimator=fitted, num_updates=state.num_updates + 1)
         return state, dict(metrics) | dict(health)
 

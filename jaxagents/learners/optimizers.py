@@ -161,11 +161,12 @@ def make_adam(
         The transformation. For other moments, schedules or masks, see `make_chain`.
 
     Raises:
-        ValueError: `anneal` without `num_updates`.
+        ValueError: a learning rate below 0, or `anneal` without `num_updates`.
 
     References:
         Kingma & Ba (2015), "Adam"; Loshchilov & Hutter (2019), "Decoupled Weight Decay Regularization".
     """
+    _require_rate(learning_rate)
     if anneal and not num_updates:
         raise ValueError(f"`num_updates` must be positive when `anneal` is true, got {num_updates}.")
     steps = [optax.scale_by_adam(eps=epsilon)]
@@ -201,6 +202,7 @@ def make_chain(
     Returns:
         The transformation.
     """
+    _require_rate(learning_rate)
     steps = [_with_arrays(transform) for transform in transforms.values()]
     if schedule is not None:
         steps.append(optax.scale_by_schedule(schedule(num_updates)))
@@ -246,6 +248,12 @@ def warmup(
     return factor
 
 
+def _require_rate(learning_rate: float) -> None:
+    """Refuses what climbs the loss; arrays, which may be traced, are not looked at."""
+    if isinstance(learning_rate, str | bool) or (isinstance(learning_rate, float | int) and learning_rate < 0.0):
+        raise ValueError(f"`learning_rate` must be a number and not below 0, got {learning_rate!r}; try 1e-3.")
+
+
 def _with_arrays(transform: Any) -> optax.GradientTransformation:
     """Makes a transformation whose floats are arrays of its state, of a partial; others stay what they are."""
     if isinstance(transform, optax.GradientTransformation):
@@ -263,7 +271,7 @@ def _with_arrays(transform: Any) -> optax.GradientTransformation:
 def _flags(params: Params, trainable: Trainable) -> PyTree | None:
     if trainable is None:
         return None
-    flags = trainable(params) if callable(trainable) else trainable
+    flags = _to_dict(trainable(params) if callable(trainable) else trainable)
     try:
         jax.tree.map(lambda flag, _: bool(flag), flags, params)
     except (ValueError, TypeError) as error:
@@ -272,6 +280,11 @@ def _flags(params: Params, trainable: Trainable) -> PyTree | None:
             f"{jax.tree.structure(params)}."
         ) from error
     return flags
+
+
+def _to_dict(tree: PyTree) -> PyTree:
+    """Returns mappings of any kind, such as those of configs, as dicts, which are pytrees."""
+    return {key: _to_dict(value) for key, value in tree.items()} if isinstance(tree, Mapping) else tree
 
 
 def _without_frozen(tree: PyTree, flags: PyTree | None) -> PyTree:

@@ -214,9 +214,13 @@ def make_agent(
         The agent.
 
     Raises:
-        ValueError: parameters that are not shared, without a team.
+        ValueError: the policy has no critic, or parameters are not shared, without a team.
     """
     actor_critic = policy(environment.observation_space, environment.action_space)
+    if not isinstance(actor_critic, ActorCritic):
+        raise ValueError(
+            f"`policy` must have a critic for PPO, got a {type(actor_critic).__name__} without one; try policy=mlp."
+        )
     if not share_parameters:
         actor_critic = separate_parameters(actor_critic, environment.num_agents)
     make = partial(make_ppo, num_epochs=num_epochs, num_minibatches=num_minibatches, axis_name=axis_name, **options)

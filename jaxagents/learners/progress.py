@@ -79,7 +79,7 @@ def make_progress_estimator(
     References:
         Wang et al. (2025), "SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution", eq. 4 to 7.
 
-    Deviation: the estimator goes on learning from the episodes of the policy as it changes; the paper fits it once.
+    Deviation: without `num_fitted` it goes on learning from the episodes of the policy; the paper fits it once.
     Deviation: it reads a turn before the last token that was sampled, which is the end mark unless the action was cut.
     """
     if model.value is None:
@@ -155,6 +155,7 @@ def make_agent(
     contribution: float = 1.0,
     grounding: float = 0.5,
     num_exploring: int = 0,
+    num_fitted: int | None = None,
     num_estimator_steps: int = 1,
     microbatch_tokens: int = 4096,
     axis_name: str | None = None,
@@ -170,6 +171,7 @@ def make_agent(
         contribution: see `make_progress_estimator`.
         grounding: see `make_progress_estimator`.
         num_exploring: see `with_estimator`.
+        num_fitted: see `with_estimator`.
         num_estimator_steps: gradient steps of the estimator per update.
         microbatch_tokens: about how many tokens go through the model at once.
         axis_name: see `make_progress_estimator`.
@@ -198,6 +200,7 @@ def make_agent(
             microbatch_tokens=microbatch_tokens,
             axis_name=axis_name,
         )
-        return with_estimator(agent.make_learner(collector, num_updates), estimator, num_exploring=num_exploring)
+        inner = agent.make_learner(collector, num_updates)
+        return with_estimator(inner, estimator, num_exploring=num_exploring, num_fitted=num_fitted)
 
     return Agent(policy=agent.policy, make_learner=make_learner)

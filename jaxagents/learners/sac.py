@@ -1,4 +1,4 @@
-"""Soft actor-critic with twin critics and automatic temperature."""
+"""Off-policy actor-critics of continuous actions: SAC with automatic temperature, TD3, DDPG."""
 
 import math
 from collections.abc import Callable
@@ -10,10 +10,17 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.checks import check_fractions, check_positive
+from jaxagents.learners.actor_critic_terms import (
+    choose_actions,
+    critic_loss_of,
+    policy_loss_of,
+    targets_of,
+    temperature_loss_of,
+)
+from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer, parts_of
-from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
+from jaxagents.learners.replay import make_replay_agent
 from jaxagents.learners.slots import (
     Number,
     Numbers,
@@ -25,9 +32,8 @@ from jaxagents.learners.slots import (
     numbers_of,
     remember,
 )
-from jaxagents.losses.q import sac_actor_loss, sac_critic_loss, sac_temperature_loss, soft_q_target
-from jaxagents.ops.returns import n_step_transition
-from jaxagents.policies.actor_critic import act
+from jaxagents.losses.q import sac_actor_loss, sac_critic_loss, soft_q_target
+from jaxagents.ops.distributions import sample_action
 from jaxagents.types import (
     Agent,
     Array,
@@ -37,7 +43,6 @@ from jaxagents.types import (
     Metrics,
     Params,
     Policy,
-    PolicyInput,
     PyTree,
     Sample,
 )
@@ -52,21 +57,25 @@ class SACState:
         params: of the policy.
         critic: of the twin critics.
         target_critic: their moving average.
+        target_params: moving average of the policy; None where targets follow the policy itself.
         log_temperature: float32 `[]`.
         opt_states: one for each of `policy`, `critic` and `temperature`.
         hyperparameters: float32 arrays.
         slots: floats of the losses, by slot.
         memory: of numbers and slots that remember something.
+        num_updates: int32, updates done.
     """
 
     params: Params
     critic: Params
     target_critic: Params
+    target_params: Params | None
     log_temperature: Array
     opt_states: dict[str, optax.OptState]
     hyperparameters: dict[str, Array]
     slots: dict[str, Numbers]
     memory: dict[str, PyTree]
+    num_updates: Array
 
 
 class _Parts(NamedTuple):
@@ -77,6 +86,8 @@ class _Parts(NamedTuple):
     optimizers: dict[str, optax.GradientTransformation]
     hyperparameters: dict[str, Number]
     slots: dict[str, Slot]
+    policy_period: int
+    target_policy: bool
     num_updates: int
     trainable: Trainable
     axis_name: str | None
@@ -97,6 +108,10 @@ def make_sac(
     critic_loss: Slot = sac_critic_loss,
     actor_loss: Slot = sac_actor_loss,
     target: Slot = soft_q_target,
+    action: Slot = sample_action,
+    next_action: Slot = sample_action,
+    policy_period: int = 1,
+    target_policy: bool = False,
     num_updates: int = 1,
     trainable: Trainable = None,
     axis_name: str | None = None,
@@ -123,6 +138,10 @@ def make_sac(
         critic_loss: `(q [2, B], target [B]) -> [B]`.
         actor_loss: `(q [2, B], log_prob [B], temperature) -> [B]`.
         target: `(reward, discount, next_q [2, B], next_log_prob, temperature) -> [B]`.
+        action: `(distribution, key) -> action` of one state, at which the policy is improved; it remembers nothing.
+        next_action: the same, of the successors, in the targets.
+        policy_period: critics' updates for each of policy and targets. TD3: 2.
+        target_policy: whether targets follow a moving average of the policy. TD3 and DDPG: yes.
         num_updates: of the whole run, for schedules and slots that ask how far it is.
         trainable: prefix pytree of bool of `{"policy", "critic", "temperature"}`, see `descend`; null: everything
             learns.
@@ -140,13 +159,17 @@ def make_sac(
     Deviation: the temperature's loss is that of its logarithm, as in the released code; multi-step targets leave out
         the entropy of the steps between.
     """
+    check_counts(policy_period=policy_period)
     _check_arguments(policy, action_space, discount, target_update_rate, initial_temperature)
     target_entropy = _entropy_of_paper(action_space) if target_entropy is None else target_entropy
     slots = {"critic_loss": critic_loss, "actor_loss": actor_loss, "target": target}
+    slots |= {"action": action, "next_action": next_action}
     optimizers = {"policy": policy_optimizer, "critic": q_optimizer, "temperature": temperature_optimizer}
     hyperparameters = {"discount": discount, "target_update_rate": target_update_rate, "target_entropy": target_entropy}
 
-    parts = _Parts(policy, twin_q, optimizers, hyperparameters, slots, num_updates, trainable, axis_name)
+    counts = {"policy_period": policy_period, "num_updates": num_updates}
+    static = counts | {"target_policy": target_policy, "trainable": trainable, "axis_name": axis_name}
+    parts = _Parts(policy, twin_q, optimizers, hyperparameters, slots, **static)
     return Learner(init=partial(_init, parts, initial_temperature), update=partial(_update, parts))
 
 
@@ -208,9 +231,6 @@ def make_agent(
     )
 
 
-_Bound = Callable[..., tuple[Array, dict[str, PyTree]]]
-
-
 def _entropy_of_paper(action_space: Box) -> float:
     return math.prod(action_space.shape) * (math.log(0.5 * (action_space.high - action_space.low)) - 1.0)
 
@@ -227,6 +247,7 @@ def _init(parts: _Parts, initial_temperature: float, key: Array, start: SACState
         critic=critic,
         # Copies, because a donated state must not hold one buffer twice.
         target_critic=jax.tree.map(jnp.copy, critic),
+        target_params=jax.tree.map(jnp.copy, params) if parts.target_policy else None,
         log_temperature=log_temperature,
         opt_states={
             name: init_optimizer(optimizer, trained[name], flags[name]) for name, optimizer in parts.optimizers.items()
@@ -234,6 +255,7 @@ def _init(parts: _Parts, initial_temperature: float, key: Array, start: SACState
         hyperparameters=arrays_of(parts.hyperparameters),
         slots=numbers_of(parts.slots),
         memory=memory_of(parts.hyperparameters | parts.slots, parts.num_updates),
+        num_updates=jnp.zeros((), jnp.int32),
     )
     return _go_on(state, start) if isinstance(start, SACState) else state
 
@@ -243,8 +265,21 @@ def _update(parts: _Parts, state: SACState, key: Array, batch: Sample) -> tuple[
     twin_q, temperature = parts.twin_q, jnp.exp(state.log_temperature)
     numbers = numbers_due(parts.hyperparameters, state.hyperparameters, state.memory)
     bound = bind(parts.slots, state.slots, state.memory)
-    draw = partial(_sample_actions, parts.policy, parts.axis_name)
-    targets, noted = _targets(draw, twin_q, bound["target"], state, numbers["discount"], temperature, next_key, batch)
+    draw, draw_next = (
+        partial(choose_actions, parts.policy, bound[name], parts.axis_name) for name in ("action", "next_action")
+    )
+    following = state.params if state.target_params is None else state.target_params
+    targets, noted = targets_of(
+        draw_next,
+        twin_q,
+        bound["target"],
+        following,
+        state.target_critic,
+        numbers["discount"],
+        temperature,
+        next_key,
+        batch,
+    )
     trained = {"policy": state.params, "critic": state.critic, "temperature": state.log_temperature}
     flags, opt_states, summaries = parts_of(parts.trainable, trained), {}, dict(noted)
 
@@ -262,20 +297,28 @@ def _update(parts: _Parts, state: SACState, key: Array, batch: Sample) -> tuple[
         return params, auxiliary
 
     critic, (critic_metrics, priority) = step(
-        "critic", lambda critic: _critic_loss(twin_q, bound["critic_loss"], critic, batch, targets)
+        "critic", lambda critic: critic_loss_of(twin_q, bound["critic_loss"], critic, batch, targets)
     )
     params, (policy_metrics, log_prob) = step(
-        "policy", partial(_policy_loss, draw, twin_q, bound["actor_loss"], critic, temperature, key, batch)
+        "policy", partial(policy_loss_of, draw, twin_q, bound["actor_loss"], critic, temperature, key, batch)
     )
-    log_temperature, _ = step("temperature", partial(_temperature_loss, log_prob, numbers["target_entropy"]))
+    log_temperature, _ = step("temperature", partial(temperature_loss_of, log_prob, numbers["target_entropy"]))
+    rate = numbers["target_update_rate"]
+    if parts.policy_period > 1:
+        due = (state.num_updates + 1) % parts.policy_period == 0
+        old, new = (state.params, state.opt_states["policy"]), (params, opt_states["policy"])
+        params, opt_states["policy"] = jax.tree.map(partial(jnp.where, due), new, old)
+        rate = jnp.where(due, rate, 0.0)
     choices = parts.hyperparameters | parts.slots
     new_state = state.replace(
         params=params,
         critic=critic,
-        target_critic=optax.incremental_update(critic, state.target_critic, numbers["target_update_rate"]),
+        target_critic=optax.incremental_update(critic, state.target_critic, rate),
+        target_params=optax.incremental_update(params, state.target_params, rate) if parts.target_policy else None,
         log_temperature=log_temperature,
         opt_states=opt_states,
         memory=remember(choices, state.memory, summaries, axis_name=parts.axis_name),
+        num_updates=state.num_updates + 1,
     )
     metrics = critic_metrics | policy_metrics
     if parts.axis_name is not None:
@@ -285,9 +328,11 @@ def _update(parts: _Parts, state: SACState, key: Array, batch: Sample) -> tuple[
 
 def _go_on(state: SACState, earlier: SACState) -> SACState:
     """Returns a new state with what an earlier one has learned."""
+    is_without = state.target_params is None or earlier.target_params is None
     return state.replace(
         critic=earlier.critic,
         target_critic=earlier.target_critic,
+        target_params=state.target_params if is_without else earlier.target_params,
         log_temperature=earlier.log_temperature,
         opt_states={name: carry_over(fresh, earlier.opt_states[name]) for name, fresh in state.opt_states.items()},
     )
@@ -302,70 +347,3 @@ def _check_arguments(
         raise ValueError(f"`action_space` must be a bounded Box, got {action_space}; try `make_dqn`.")
     if jax.tree.leaves(policy.initial_carry((1,))):
         raise ValueError("`policy` must be feed-forward, got one with a carry; leave out its `memory`.")
-
-
-def _critic_loss(
-    twin_q: TwinQ, critic_loss: _Bound, critic: Params, batch: Sample, target: Array
-) -> tuple[Array, tuple[tuple[dict[str, Array], Array], dict[str, PyTree]]]:
-    q = twin_q.apply(critic, first_step(batch.transition.observation), first_step(batch.transition.action))
-    losses, noted = critic_loss(q, target)
-    loss = jnp.mean(batch.weight * losses)
-    metrics, priority = {"critic_loss": loss, "q": jnp.mean(q)}, jnp.mean(jnp.abs(q - target[None]), axis=0)
-    return loss, ((metrics, priority), noted)
-
-
-def _policy_loss(
-    sample_actions: Callable[..., tuple[Array, Array]],
-    twin_q: TwinQ,
-    actor_loss: _Bound,
-    critic: Params,
-    temperature: Array,
-    key: Array,
-    batch: Sample,
-    params: Params,
-) -> tuple[Array, tuple[tuple[dict[str, Array], Array], dict[str, PyTree]]]:
-    observation = first_step(batch.transition.observation)
-    action, log_prob = sample_actions(params, key, observation)
-    losses, noted = actor_loss(twin_q.apply(critic, observation, action), log_prob, temperature)
-    loss = jnp.mean(losses)
-    return loss, (({"policy_loss": loss, "entropy": -jnp.mean(log_prob)}, log_prob), noted)
-
-
-def _temperature_loss(
-    log_prob: Array, target_entropy: Array, log_temperature: Array
-) -> tuple[Array, tuple[tuple[()], dict[str, PyTree]]]:
-    return jnp.mean(sac_temperature_loss(log_temperature, log_prob, target_entropy)), ((), {})
-
-
-def _sample_actions(
-    policy: Policy, axis_name: str | None, params: Params, key: Array, observation: PyTree
-) -> tuple[Array, Array]:
-    """Draws unsquashed actions `[B, A]` with log-probabilities `[B]`, one stream per global index of the sample."""
-    batch_size = jax.tree.leaves(observation)[0].shape[0]
-    carry, first = policy.initial_carry((batch_size,)), jnp.ones(batch_size, bool)
-    _, distribution = act(policy, params, carry, PolicyInput(observation=observation, first=first))
-    start = 0 if axis_name is None else jax.lax.axis_index(axis_name) * batch_size
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, start + jnp.arange(batch_size))
-    action = jax.vmap(lambda distribution, key: distribution.sample(key))(distribution, keys)
-    return action, distribution.log_prob(action)
-
-
-def _targets(
-    sample_actions: Callable[..., tuple[Array, Array]],
-    twin_q: TwinQ,
-    target: _Bound,
-    state: SACState,
-    discount: Array,
-    temperature: Array,
-    key: Array,
-    batch: Sample,
-) -> tuple[Array, dict[str, PyTree]]:
-    """Computes the targets of the critics, float32 `[B]`."""
-    transition = batch.transition
-    reward, discount, index = n_step_transition(
-        transition.reward, transition.terminated, transition.truncated, discount=discount
-    )
-    next_observation = gather_step(transition.next_observation, index)
-    next_action, next_log_prob = sample_actions(state.params, key, next_observation)
-    next_q = twin_q.apply(state.target_critic, next_observation, next_action)
-    return target(reward, discount, next_q, next_log_prob, temperature)

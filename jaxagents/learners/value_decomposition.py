@@ -211,8 +211,13 @@ def _require_expectations(
     """Refuses what the mixture of values has no place for."""
     if num_agents < 1:
         return  # Refused with the team.
-    if jax.tree.leaves(q_function.initial_carry((1,))) or q_function.draw_noise or options.get("burn_in"):
+    if jax.tree.leaves(q_function.initial_carry((1,))) or q_function.draw_noise:
         raise ValueError("`value` must be feed-forward and without noise in a mixture, got one that is not; try MLPs.")
+    if unread := [name for name in ("burn_in", "num_steps", "target") if options.get(name)]:
+        raise ValueError(
+            f"`{unread[0]}` must be left out of a mixture, got {options[unread[0]]}; targets are of the team, of all "
+            "steps of a sequence."
+        )
     observation = jax.tree.map(
         lambda space: jnp.zeros((1, 1, num_agents, *space.shape), space.dtype), observation_space
     )

@@ -77,7 +77,7 @@ def munchausen_target(
     with the temperature t and `pi = softmax(values / t)` of the target network.
 
     Args:
-        view: of single steps: between several, there would be a bonus for each.
+        view: of single steps; of several, there would be a bonus for each.
         temperature: t, in units of the value. Paper: 0.03.
         bonus: alpha, in [0, 1). Paper: 0.9.
         floor: the least that is added, in units of the value. Paper: -1.
@@ -86,7 +86,7 @@ def munchausen_target(
         As `q_target`; not for `CategoricalValues`.
 
     Raises:
-        ValueError: the values are `CategoricalValues`, whose mixtures are not on their atoms.
+        ValueError: the values are `CategoricalValues`, whose mixtures are not on their atoms, or of several steps.
 
     References:
         Vieillard, Pietquin and Geist (2020), Munchausen reinforcement learning, equation 1 and appendix B.
@@ -94,6 +94,11 @@ def munchausen_target(
     if isinstance(view.next_values, CategoricalValues):
         raise ValueError(
             "`target` must not be `munchausen_target` for values on atoms, got CategoricalValues; try quantiles."
+        )
+    if view.num_steps != 1:
+        raise ValueError(
+            f"`num_steps` must be 1 for `munchausen_target`, got {view.num_steps}; try learner.num_steps=1, or "
+            "learner.buffer.sequence_length=1."
         )
     log_policy = _log_policy(view.target_values, view.action_mask, temperature)
     chosen = jnp.clip(temperature * select_action(log_policy, view.action), floor, 0.0)
@@ -231,6 +236,39 @@ def sac_actor_loss(q: Array, log_prob: Array, temperature: Array) -> Array:
         Haarnoja et al. (2018b), equation 9.
     """
     return jax.lax.stop_gradient(temperature) * log_prob - jnp.min(q, axis=0)
+
+
+def twin_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: Array, temperature: Array) -> Array:
+    """Computes `reward + discount min_i next_q_i`, without entropy; arguments are those of `soft_q_target`.
+
+    References:
+        Fujimoto, van Hoof and Meger (2018), Addressing function approximation error, equation 10.
+    """
+    return soft_q_target(reward, discount, next_q, jnp.zeros_like(next_log_prob), temperature)
+
+
+def single_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: Array, temperature: Array) -> Array:
+    """Computes `reward + discount next_q_0`, of the first of two critics; arguments are those of `soft_q_target`.
+
+    References:
+        Lillicrap et al. (2016), Continuous control with deep reinforcement learning, algorithm 1.
+    """
+    return twin_q_target(reward, discount, next_q[:1], next_log_prob, temperature)
+
+
+def single_critic_loss(q: Array, target: Array) -> Array:
+    """Computes `0.5 (q_0 - target)^2`, of the first of two critics; arguments are those of `sac_critic_loss`."""
+    return sac_critic_loss(q[:1], target)
+
+
+def deterministic_actor_loss(q: Array, log_prob: Array, temperature: Array) -> Array:
+    """Computes `-q_0` at the action of the policy; arguments are those of `sac_actor_loss`.
+
+    References:
+        Silver et al. (2014), Deterministic policy gradient algorithms, equation 9.
+    """
+    del log_prob, temperature
+    return -q[0]
 
 
 def sac_temperature_loss(log_temperature: Array, log_prob: Array, target_entropy: Array | float) -> Array:

@@ -70,6 +70,39 @@ class Categorical:
         return jnp.sum(jnp.exp(log_probs) * (log_probs - other.log_probs()), axis=-1)
 
 
+def sample_action(distribution: "TanhNormal", key: Array) -> Array:
+    """Draws an unsquashed action `[..., D]`."""
+    return distribution.sample(key)
+
+
+def greedy_action(distribution: "TanhNormal", key: Array) -> Array:
+    """Returns the unsquashed mode `[..., D]`, whatever the key."""
+    del key
+    return distribution.mode()
+
+
+def smoothed_action(
+    distribution: "TanhNormal", key: Array, *, scale: Array | float = 0.2, bound: Array | float = 0.5
+) -> Array:
+    """Draws `clip(tanh(mode) + clip(scale * e, -bound, bound), -1, 1)` before its squashing, e standard normal.
+
+    Args:
+        distribution: of one or several steps.
+        key: PRNG key.
+        scale: of the noise, in units of half the range of an action. TD3: 0.2.
+        bound: of the noise, in the same units. TD3: 0.5.
+
+    Returns:
+        float `[..., D]`.
+
+    References:
+        Fujimoto, van Hoof and Meger (2018), Addressing function approximation error, equation 14.
+    """
+    mode = jnp.tanh(distribution.mode())
+    noise = jnp.clip(scale * jax.random.normal(key, mode.shape, mode.dtype), -bound, bound)
+    return jnp.arctanh(jnp.clip(mode + noise, -1.0 + 1e-6, 1.0 - 1e-6))
+
+
 def is_bounded(space: Discrete | Box) -> bool:
     """Tells whether a space is a `Box` with finite bounds, whose actions policies squash."""
     return isinstance(space, Box) and bool(np.isfinite(space.low) and np.isfinite(space.high))

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 from jaxagents.ops.episodes import require_one_seat
+from jaxagents.ops.seats import seat_of_turn
 from jaxagents.types import Array, Episode, EpisodeView
 
 
@@ -117,6 +118,50 @@ def only_turn(view: EpisodeView, *, axis_name: str | None = None, turn: int) -> 
         raise ValueError(f"`turn` must be in [0, {num_turns}), the turns of an episode, got {turn}.")
     other = jnp.arange(num_turns)[None] != turn
     return _subtract(episode, jnp.where(other, episode.reward, 0.0))
+
+
+def at_the_end(view: EpisodeView, *, axis_name: str | None = None) -> Array:
+    """Hands out all rewards of an episode in its last turn.
+
+    Args:
+        view: of B episodes of T turns.
+        axis_name: not used.
+
+    Returns:
+        The rewards; their sum is as it was.
+
+    Raises:
+        ValueError: it is a game of several seats.
+    """
+    episode = view.episode
+    require_one_seat(episode, "at_the_end")
+    turns = jnp.arange(episode.reward.shape[1])[None]
+    is_last = turns == jnp.max(jnp.where(episode.valid, turns, -1), axis=1, keepdims=True)
+    total = jnp.sum(jnp.where(episode.valid, episode.reward, 0.0), axis=1, keepdims=True)
+    return _subtract(episode, jnp.where(is_last, episode.reward - total, episode.reward))
+
+
+def seat_handicap(view: EpisodeView, *, axis_name: str | None = None, amount: Array | float) -> Array:
+    """Lets seat 0 of a game pay seat 1, with the last turn that each of them takes.
+
+    Best responses and equilibria stay as they are; what the two seats are worth does not.
+
+    Args:
+        view: of B games of T turns.
+        axis_name: not used.
+        amount: in units of the reward.
+
+    Returns:
+        The rewards.
+    """
+    episode = view.episode
+    seat, turns = seat_of_turn(episode), jnp.arange(episode.reward.shape[1])[None]
+    paid = jnp.zeros_like(episode.reward)
+    for number, sign in ((0, 1.0), (1, -1.0)):
+        own = episode.valid & (seat == number)
+        is_last = own & (turns == jnp.max(jnp.where(own, turns, -1), axis=1, keepdims=True))
+        paid = paid + jnp.where(is_last, sign * amount, 0.0)
+    return _subtract(episode, paid)
 
 
 def _sampled_tokens(episode: Episode) -> Array:

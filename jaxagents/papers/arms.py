@@ -1,119 +1,148 @@
-"""One arm of a paper: composed, and trained from the shared start."""
+"""The arms of a paper as they are now: composed, built, and found in the store."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from jaxagents.papers.spec import Arm, Paper, Variant
+from jaxagents.papers.closure import code_digest, find_targets
+from jaxagents.papers.runs import Address
+from jaxagents.papers.study import Arm, Paper, Study, Trained, Variant
 from jaxagents.training.build import Stage, build_stage, resolve, stage_configs
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import DevicesConfig, config_hash, make_section
 from jaxagents.types import LanguagePolicy
 
+TRAINED = ("environment", "learner", "collector", "quick")  # What of a stage's config changes what it learns.
+_ENGINE = ("jaxagents.papers.seeds.train_seeds", "jaxagents.training.build.build_stage")
+_CALLS = ("jaxagents.papers.seeds.call_function",)
 
-@dataclass(frozen=True)
-class Composed:
-    """An arm with its resolved config.
+
+class Recipe(NamedTuple):
+    """Stages that are trained one after the other.
+
+    Attributes:
+        config: resolved config of the experiment.
+        stages: resolved config of each by its name, in order.
+        first: number of the first of them within the experiment.
+        seed: of all of them; None: that of the run.
+    """
+
+    config: Mapping[str, Any]
+    stages: Mapping[str, Mapping[str, Any]]
+    first: int = 0
+    seed: int | None = None
+
+
+class Composed(NamedTuple):
+    """An arm with all that determines its runs.
 
     Attributes:
         name: of the arm.
-        config: resolved; of an arm with a target its node.
-        digest: hash of everything in the config that changes results; seeds do not count.
+        address: of its runs in the store.
+        recipe: of what every run trains; None of a function.
+        start: of what its runs start from, or its function is called with; None: of nothing.
+        function: node with a `_target_`, None of an experiment.
+        companions: of what the function is called with, too, by name.
+        content: what `address.train` and `address.evaluation` are hashes of.
     """
 
     name: str
-    config: dict[str, Any]
-    digest: str
-
-
-def compose_arm(
-    paper: Paper,
-    arm: Arm,
-    config_folder: Path,
-    *,
-    overrides: Sequence[str] = (),
-    arguments: Mapping[str, Any] | None = None,
-    quick: bool = False,
-) -> Composed:
-    """Composes an arm.
-
-    Args:
-        paper: that it belongs to.
-        arm: to compose.
-        config_folder: of the experiments.
-        overrides: further ones, of a variant of the paper.
-        arguments: further ones of an arm with a target, of a variant of the paper.
-        quick: merges the experiment's `when_quick`.
-
-    Returns:
-        The arm with its config.
-
-    Raises:
-        ValueError: the arm has no stage that the paper's `start` names first.
-    """
-    if arm.target is not None:
-        node = {**(paper.arguments or {}), **arm.target, **(arguments or {})}
-        return Composed(name=arm.name, config=node, digest=config_hash(node))
-    wanted = [*arm.overrides, f"quick={str(quick).lower()}"]
-    config = resolve(compose(config_folder, *merge_overrides(wanted, list(overrides))))
-    first = next(iter(stage_configs(config)))
-    if paper.start is not None and first != paper.start:
-        raise ValueError(
-            f"`start` must be the first stage of the arm {arm.name}, got {paper.start!r}; its stages are "
-            f"{', '.join(stage_configs(config))}."
-        )
-    counted = {key: value for key, value in config.items() if key not in ("name", "seed", "seeds")}
-    return Composed(name=arm.name, config=config, digest=config_hash({**counted, "start": paper.start}))
+    address: Address
+    recipe: Recipe | None
+    start: Recipe | None
+    function: Mapping[str, Any] | None
+    companions: Mapping[str, Recipe]
+    content: Mapping[str, Any]
 
 
 def compose_arms(
-    paper: Paper, config_folder: Path, *, quick: bool = False, full: bool = False, overrides: Sequence[str] = ()
+    paper: Paper, config_folder: str | Path, *, quick: bool = False, overrides: Sequence[str] = ()
 ) -> dict[str, Composed]:
     """Composes every arm of a paper as it is now.
 
     Args:
-        paper: see `papers.load_paper`.
+        paper: see `library.load_paper`.
         config_folder: of the experiments.
-        quick: the paper's small variant.
-        full: its large one.
-        overrides: further ones of all arms.
+        quick: the small variant.
+        overrides: further ones of all arms, for trials.
 
     Returns:
         The arms by name.
     """
-    variant = variant_of(paper, quick=quick, full=full)
-    options = {"overrides": (*variant.overrides, *overrides), "arguments": variant.arguments, "quick": quick}
-    return {arm.name: compose_arm(paper, arm, config_folder, **options) for arm in paper.arms}
+    return {
+        arm.name: compose_arm(paper.study, arm, config_folder, quick=quick, overrides=overrides) for arm in paper.arms
+    }
 
 
-def variant_of(paper: Paper, *, quick: bool, full: bool) -> Variant:
-    """Returns what `quick=true` or `full=true` changes."""
-    return paper.when_full if full else paper.when_quick if quick else Variant()
-
-
-def build_stages(composed: Composed, num_seeds: int, *, start: str | None) -> list[Stage]:
-    """Builds what an arm trains for every seed: all stages but the shared one.
+def compose_arm(
+    study: Study, arm: Arm, config_folder: str | Path, *, quick: bool = False, overrides: Sequence[str] = ()
+) -> Composed:
+    """Composes an arm.
 
     Args:
-        composed: the arm.
-        num_seeds: trained side by side.
-        start: name of the shared stage, None without.
+        study: that it belongs to.
+        arm: to compose.
+        config_folder: of the experiments.
+        quick: merges the experiment's `when_quick` and the study's.
+        overrides: further ones, for trials.
 
     Returns:
-        The stages, in order.
+        The arm.
+
+    Raises:
+        ValueError: the arm has no stage that the study's `start` names first.
     """
-    devices = make_section(DevicesConfig, "devices", composed.config["devices"])
-    configs = stage_configs({**composed.config, "seeds": num_seeds})
-    return [build_stage(name, config, devices) for name, config in configs.items() if name != start]
+    variant = study.when_quick if quick else Variant()
+    folder, further = Path(config_folder), (*variant.overrides, *overrides)
+    recipe = start = function = None
+    if arm.function is not None:
+        function = {**(study.arguments or {}), **arm.function, **(variant.arguments or {})}
+    if arm.overrides:
+        recipe = _make_recipe(arm.name, Trained(arm.overrides), folder, further, quick)
+        if study.start is not None:
+            start, recipe = _split_recipe(study, arm.name, recipe)
+    companions = {
+        name: _make_recipe(name, trained, folder, (), quick)._replace(seed=study.start_seed)
+        for name, trained in (arm.companions or {}).items()
+    }
+    recipe = None if function is not None else recipe
+    content = {
+        "train": _content(recipe, start, function, companions),
+        "evaluation": [] if recipe is None else [node["evaluation"] for node in recipe.stages.values()],
+    }
+    address = Address(
+        train=config_hash({"train": content["train"]}),
+        evaluation=config_hash({"evaluation": content["evaluation"]}),
+        code=_code(content, [one for one in (recipe, start, *companions.values()) if one is not None], function),
+    )
+    return Composed(arm.name, address, recipe, start, function, companions, content)
 
 
-def budget_of(stages: Sequence[Stage]) -> tuple[str, int]:
+def start_address(start: Recipe) -> Address:
+    """Returns where the parameters of a start are kept: by what determines them and their last evaluation."""
+    *_, last = start.stages.values()
+    evaluation = {name: value for name, value in last["evaluation"].items() if name != "every_steps"}
+    content = {"train": _stage_contents(start), "evaluation": evaluation}
+    return Address(
+        train=config_hash({"train": content["train"]}),
+        evaluation=config_hash({"evaluation": evaluation}),
+        code=_code(content, [start], None),
+    )
+
+
+def build_stages(recipe: Recipe, num_seeds: int) -> list[Stage]:
+    """Builds the stages of a recipe for seeds that are trained side by side."""
+    devices = make_section(DevicesConfig, "devices", recipe.config["devices"])
+    return [build_stage(name, {**node, "seeds": num_seeds}, devices) for name, node in recipe.stages.items()]
+
+
+def budget_of(stages: Sequence[Stage]) -> list[Any]:
     """Returns the unit in which an arm counts, and the length of its training per seed."""
     unit = "episodes" if isinstance(stages[-1].policy, LanguagePolicy) else "env_steps"
-    return unit, sum(stage.num_updates * stage.steps_per_update for stage in stages)
+    return [unit, sum(stage.num_updates * stage.steps_per_update for stage in stages)]
 
 
 def logged_names(stages: Sequence[Stage]) -> list[str]:
@@ -125,3 +154,64 @@ def logged_names(stages: Sequence[Stage]) -> list[str]:
         names |= {f"eval/{name}" for name in evaluated}
         names |= set(jax.eval_shape(lambda state, stage=stage: stage.runner.run(state, 1)[1], abstract))
     return sorted(names)
+
+
+def _make_recipe(name: str, trained: Trained, folder: Path, further: Sequence[str], quick: bool) -> Recipe:
+    wanted = [*trained.overrides, f"quick={str(quick).lower()}"]
+    config = _resolved(folder, tuple(merge_overrides(wanted, list(further))))
+    stages = stage_configs(config)
+    if trained.stage is not None and trained.stage not in stages:
+        raise ValueError(f"`stage` of {name} must be one of {', '.join(stages)}, got {trained.stage!r}.")
+    names = list(stages)
+    kept = names[: names.index(trained.stage) + 1] if trained.stage is not None else names
+    return Recipe(config=config, stages={stage: stages[stage] for stage in kept})
+
+
+@cache
+def _resolved(folder: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
+    return resolve(compose(folder, *overrides))
+
+
+def _split_recipe(study: Study, arm: str, recipe: Recipe) -> tuple[Recipe, Recipe]:
+    """Returns the shared first stage, and what every run trains after it."""
+    first, *others = recipe.stages
+    if first != study.start:
+        raise ValueError(
+            f"`start` must be the first stage of the arm {arm}, got {study.start!r}; its stages are "
+            f"{', '.join(recipe.stages)}."
+        )
+    start = recipe._replace(stages={first: recipe.stages[first]}, seed=study.start_seed)
+    return start, recipe._replace(stages={name: recipe.stages[name] for name in others}, first=1)
+
+
+def _content(
+    recipe: Recipe | None, start: Recipe | None, function: Mapping[str, Any] | None, companions: Mapping[str, Recipe]
+) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if recipe is not None:
+        content["stages"] = _stage_contents(recipe, None if start is None else next(iter(start.stages)))
+    if start is not None:
+        content["start"] = [*_stage_contents(start), start.seed]
+    if function is not None:
+        content["function"] = dict(function)
+    if companions:
+        content["companions"] = {name: [*_stage_contents(one), one.seed] for name, one in companions.items()}
+    return content
+
+
+def _stage_contents(recipe: Recipe, start: str | None = None) -> list[dict[str, Any]]:
+    """Returns what determines what the stages learn; `from` by number, as names change nothing."""
+    numbers = {name: recipe.first + i for i, name in enumerate(recipe.stages)} | ({} if start is None else {start: 0})
+    return [
+        {
+            **{name: node[name] for name in TRAINED},
+            **{name: total for name, total in node["training"].items() if name.startswith("total_") and total},
+            "from": None if node["from"] is None else numbers[node["from"]],
+        }
+        for node in recipe.stages.values()
+    ]
+
+
+def _code(content: Mapping[str, Any], recipes: Sequence[Recipe], function: Mapping[str, Any] | None) -> str:
+    engine = (*(_ENGINE if recipes else ()), *(_CALLS if function is not None else ()))
+    return code_digest([*find_targets(content), *engine])

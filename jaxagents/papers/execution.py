@@ -1,146 +1,277 @@
-"""Runs a paper: all arms and seeds that are missing, from shared starts, to numbers on the disk."""
+"""Runs papers: what is missing, from shared starts, into the store; several workers share the work."""
 
+import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxagents.papers.arms import budget_of, compose_arms
+from jaxagents.papers.arms import Composed, Recipe, compose_arm, compose_arms, start_address
+from jaxagents.papers.leases import Lease, take_lease
 from jaxagents.papers.metrics import Curves, find_metric
-from jaxagents.papers.plan import Job, Request, plan_jobs
-from jaxagents.papers.seeds import call_target, train_seeds
-from jaxagents.papers.spec import Paper, choose_arms
-from jaxagents.papers.starts import Start, prepare_start, start_digest
-from jaxagents.papers.store import read_results, select_arms, write_results
-from jaxagents.papers.verdicts import conclude, reported_metrics
+from jaxagents.papers.plan import (
+    Job,
+    Request,
+    build_job,
+    make_job,
+    prepare_devices,
+    require_equal_budgets,
+    require_metrics,
+    wanted_arms,
+    wanted_seeds,
+)
+from jaxagents.papers.registration import register
+from jaxagents.papers.runs import DIVERGED, DONE, ArmRuns, Run, read_runs, run_path, write_once, write_run
+from jaxagents.papers.seeds import TrainedPolicy, call_function, train_seeds
+from jaxagents.papers.starts import Start, prepare_start, stack_params, start_path
+from jaxagents.papers.study import SEARCH_SEEDS, Paper
+from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.reporting.reports import versions
-from jaxagents.training.config import DevicesConfig, make_section
-from jaxagents.training.launch import prepare_backend
-from jaxagents.types import COUNTERS, Params
 
-_COUNTERS = [f"rollout/{unit}" for unit in COUNTERS]  # `x@turns=N` reads them.
+_POLL_SECONDS = 1.0
 
 
-def reproduce(paper: Paper, request: Request) -> dict[str, Any]:
-    """Runs what is missing of a paper, and writes the results after every group of seeds.
+@dataclass
+class Session:
+    """What one process remembers while it runs papers.
+
+    Attributes:
+        request: what to run.
+        progress: hears of everything.
+        failures: by arm, why it could not be run.
+        starts: that were loaded, by what determines them.
+        checked: papers whose metrics and budgets hold.
+    """
+
+    request: Request
+    progress: Progress
+    failures: dict[str, str] = field(default_factory=dict)
+    starts: dict[Any, Start] = field(default_factory=dict)
+    checked: set[str] = field(default_factory=set)
+
+
+def run_papers(papers: Sequence[Paper], request: Request) -> dict[str, str]:
+    """Runs what is missing of papers; returns when nothing is missing any more, or has failed here.
+
+    Arms that other workers are at are left to them, and looked at again: what a worker leaves behind, by whatever
+    signal it ended, is run by the others.
 
     Args:
-        paper: see `papers.load_paper`.
+        papers: see `library.load_paper`.
         request: what to run.
 
     Returns:
-        The results, see `store.read_results` and `conclude`.
-
-    Raises:
-        ValueError: an arm, a metric, a budget or the file of earlier results does not hold.
+        Why arms failed, by `<paper>: <arm>`; a failure of one does not stop the others.
     """
-    chosen = [arm.name for arm in choose_arms(paper, request.arms)]
-    settings = {"quick": request.quick, "full": request.full, "overrides": list(request.overrides)}
-    composed = compose_arms(paper, request.config_folder, **settings)
-    results = read_results(request.results_file, paper.id)
-    digests = {name: arm.digest for name, arm in composed.items()}
-    results = {**select_arms(results, digests, chosen if request.redo else ()), "settings": settings}
-    trained = next((arm for arm in composed.values() if "devices" in arm.config), None)
-    if trained is not None:
-        prepare_backend(make_section(DevicesConfig, "devices", trained.config["devices"]))
-    jobs = plan_jobs(paper, request, {name: composed[name] for name in chosen}, results["arms"])
-    progress = open_progress(sum(len(job.seeds) for job in jobs) or 1, paper.id, enabled=False)
-    starts = _prepare_starts(paper, request, jobs, results, progress)
+    session = Session(request, open_progress(1, "reproduce", enabled=False))
+    waiting = list(papers)
+    while waiting:
+        busy = []
+        for paper in waiting:
+            try:
+                if not _run_paper(paper, session):
+                    busy.append(paper)
+            except Exception as error:  # One paper's mistake, or a full disk, stops no other.
+                _fail(session, paper.id, error)
+        if len(busy) == len(waiting):
+            time.sleep(_POLL_SECONDS)
+        waiting = busy
+    return session.failures
+
+
+def read_paper_runs(
+    paper: Paper, config_folder: str | Path, results: str | Path, *, quick: bool = False, overrides: Sequence[str] = ()
+) -> dict[str, ArmRuns]:
+    """Reads the stored runs of all arms of a paper as they are now, by arm.
+
+    Args:
+        paper: see `library.load_paper`.
+        config_folder: of the experiments.
+        results: folder of the store.
+        quick: those of the small variant.
+        overrides: of trials.
+
+    Returns:
+        What `judge.judge` judges.
+    """
+    composed = compose_arms(paper, config_folder, quick=quick, overrides=overrides)
+    return {name: read_runs(results, arm.address) for name, arm in composed.items()}
+
+
+def _run_paper(paper: Paper, session: Session) -> bool:
+    """Runs what nobody else is at; returns whether nothing is missing, but for what failed here."""
+    request = session.request
+    settings = {"quick": request.quick, "overrides": request.overrides}
+    chosen = [compose_arm(paper.study, arm, request.config_folder, **settings) for arm in wanted_arms(paper, request)]
+    jobs = [make_job(paper, composed, request, session.progress.message) for composed in chosen]
+    jobs = [job for job in jobs if job.seeds and f"{paper.id}: {job.composed.name}" not in session.failures]
+    if not jobs:
+        return True
+    if paper.id not in session.checked:
+        prepare_devices(jobs)
+        for job in jobs:
+            build_job(job)
+        require_metrics(paper, jobs)
+        require_equal_budgets(paper, {job.composed.name: job.budget for job in jobs})
+        if not request.quick and not request.overrides and min(wanted_seeds(paper, request)) < SEARCH_SEEDS:
+            register(request.results, paper, again=request.register)
+        session.checked.add(paper.id)
+    finished = True
     for job in jobs:
-        start = starts.get(job.composed.name)
-        arm = {"hash": job.composed.digest, "budget": job.budget, "start": start and start.digest, "runs": {}}
-        results["arms"].setdefault(job.composed.name, arm)
-        _run_job(paper, job, start, results, request.results_file, progress)
+        try:
+            finished &= _run_job(job, session)
+        except Exception as error:  # Also what XLA raises where memory ends.
+            _fail(session, f"{paper.id}: {job.composed.name}", error)
         job.stages.clear()  # Compiled programs are large.
-    order = [name for name in composed if name in results["arms"]]
-    results = conclude(paper, {**results, "arms": {name: results["arms"][name] for name in order}})
-    write_results(request.results_file, results)
-    return results
+    return finished
 
 
-def _prepare_starts(
-    paper: Paper, request: Request, jobs: Sequence[Job], results: dict[str, Any], progress: Progress
-) -> dict[str, Start]:
-    """Returns the start of every job; those of one digest are one."""
-    if paper.start is None:
-        return {}
-    by_digest: dict[str, Start] = {}
-    by_arm: dict[str, Start] = {}
-    for job in (job for job in jobs if job.stages):
-        digest = start_digest(job.composed, paper.start, paper.start_seed)
-        if digest not in by_digest:
-            by_digest[digest] = prepare_start(
-                job.composed,
-                paper.start,
-                paper.start_seed,
-                request.starts_folder,
-                say=progress.message,
-                redo=request.redo,
-            )
-            earlier = results["starts"].setdefault(digest, {"evaluation": by_digest[digest].evaluation})
-            if earlier["evaluation"] != by_digest[digest].evaluation:
-                raise ValueError(
-                    f"`starts` must hold the start {digest} of the earlier results, got one with another evaluation; "
-                    "try redo=true, or the folder and the code that they were made with."
-                )
-        by_arm[job.composed.name] = by_digest[digest]
-    if len(by_digest) > 1:
-        groups = [" ".join(n for n, s in by_arm.items() if s.digest == digest) for digest in by_digest]
-        progress.message(f"The arms have {len(by_digest)} starts of their own configs: {'; '.join(groups)}.")
-    return by_arm
+def _fail(session: Session, name: str, error: Exception) -> None:
+    said = " ".join(str(error).split()) or type(error).__name__
+    session.failures[name] = said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
+    session.progress.message(f"Failed: {name}: {session.failures[name]}")
 
 
-def _run_job(
-    paper: Paper, job: Job, start: Start | None, results: dict[str, Any], path: Path, progress: Progress
-) -> None:
-    name = job.composed.name
-    for first in range(0, len(job.seeds), job.group):
-        seeds, began = job.seeds[first : first + job.group], time.time()
-        curves = _train_group(paper, job, seeds, start.params if start else None)
-        minutes = (time.time() - began) / 60.0
-        made_with = versions()
-        for seed, of_seed in zip(seeds, curves):
-            if start is not None:
-                _prepend(of_seed, start.evaluation)
-            run = {"minutes": round(minutes / len(seeds), 4), "commit": made_with.get("commit")}
-            results["arms"][name]["runs"][str(seed)] = {**run, **_record(paper, of_seed)}
-        results["versions"] = made_with
-        write_results(path, results)
-        values = ", ".join(f"{curve[find_metric(paper.metric, list(curve))]['values'][-1]:.4g}" for curve in curves)
-        told = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-        progress.message(f"{paper.id}: {name}, {told}: {paper.metric} {values} ({minutes:.1f} minutes)")
+def _run_job(job: Job, session: Session) -> bool:
+    """Runs the seeds of a job that nobody else is at; returns whether all of them are stored."""
+    results, address = session.request.results, job.composed.address
+    waiting = list(job.seeds)
+    while waiting:
+        leases = _take_leases(job, waiting, results)
+        seeds = list(leases)
+        try:
+            if seeds:
+                _run_group(job, seeds, session)
+        finally:
+            for lease in leases.values():
+                lease.release()
+        before = len(waiting)
+        waiting = [seed for seed in waiting if not run_path(results, address, seed).exists()]
+        if not seeds and len(waiting) == before:
+            return False
+    return True
 
 
-def _train_group(paper: Paper, job: Job, seeds: Sequence[int], params: Params | None) -> list[Curves]:
-    if not job.stages:
-        return [call_target(job.composed, seed) for seed in seeds]
-    padded = [*seeds, *[seeds[-1]] * (job.group - len(seeds))]  # The last group runs in the same program.
-    total = budget_of(job.stages)[1]
-    progress = open_progress(total, f"{job.composed.name} {', '.join(map(str, seeds))}")
-    try:
-        curves, _ = train_seeds(
-            job.stages, padded, params, first_stage=0 if paper.start is None else 1, progress=progress
+def _take_leases(job: Job, waiting: Sequence[int], results: Path) -> dict[int, Lease]:
+    """Takes the leases of a group of seeds that are neither stored nor leased."""
+    leases: dict[int, Lease] = {}
+    for seed in waiting:
+        lease = take_lease(results, f"{'-'.join(job.composed.address)}-{seed}") if len(leases) < job.group else None
+        if lease is None:
+            continue
+        if run_path(results, job.composed.address, seed).exists():  # Stored since it was looked for.
+            lease.release()
+        else:
+            leases[seed] = lease
+    return leases
+
+
+def _run_group(job: Job, seeds: Sequence[int], session: Session) -> None:
+    composed, paper = job.composed, job.paper
+    if composed.recipe is not None and not job.stages:
+        build_job(job)
+    starts = _prepare_starts(composed.start, seeds, session)
+    _require_same_start(session.request.results, composed, starts)
+    began = time.time()
+    if composed.function is not None:
+        told = [(_call(composed, seed, starts.get(seed), session), False) for seed in seeds]
+    else:
+        told = _train_group(job, seeds, starts)
+    minutes, made_with = (time.time() - began) / 60.0, versions()
+    for seed, (curves, diverged) in zip(seeds, told):
+        start = starts.get(seed)
+        if start is not None and composed.function is None:
+            _prepend(curves, start.evaluation)
+        run = Run(
+            address=composed.address,
+            seed=seed,
+            status=DIVERGED if diverged else DONE,
+            curves=curves,
+            minutes=minutes / len(seeds),
+            start=start and start.digest,
+            budget=job.budget,
+            versions=made_with,
         )
+        write_run(session.request.results, run)
+    _write_content(session.request.results, composed)
+    values = ", ".join(_last(paper, curves) for curves, _ in told)
+    which = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    session.progress.message(f"{paper.id}: {composed.name}, {which}: {values} ({minutes:.1f} minutes)")
+
+
+def _write_content(results: Path, composed: Composed) -> None:
+    """Keeps beside the runs what the hashes in their path are of."""
+    folder = run_path(results, composed.address, 0).parents[1]
+    for path, name in ((folder.parent / "train.json", "train"), (folder / "evaluation.json", "evaluation")):
+        text = json.dumps(to_json(composed.content[name]), indent=1, sort_keys=True)
+        write_once(path, f"{text}\n".encode())
+
+
+def _train_group(job: Job, seeds: Sequence[int], starts: Mapping[int, Start]) -> list[tuple[Curves, bool]]:
+    padded = [*seeds, *[seeds[-1]] * (job.group - len(seeds))]  # The last group runs in the same program.
+    params = stack_params([starts[seed].params for seed in padded]) if starts else None
+    progress = open_progress(job.budget[1], f"{job.composed.name} {', '.join(map(str, seeds))}")
+    try:
+        trained = train_seeds(job.stages, padded, params, first_stage=job.composed.recipe.first, progress=progress)
     finally:
         progress.close()
-    return curves[: len(seeds)]
+    return list(zip(trained.curves, trained.diverged))[: len(seeds)]
+
+
+def _call(composed: Composed, seed: int, start: Start | None, session: Session) -> Curves:
+    companions = {
+        name: _policy_of(_prepare_starts(recipe, [seed], session)[seed]) for name, recipe in composed.companions.items()
+    }
+    return call_function(composed.function, seed, None if start is None else _policy_of(start), companions)
+
+
+def _policy_of(start: Start) -> TrainedPolicy:
+    return TrainedPolicy(environment=start.stage.environment, policy=start.stage.policy, params=start.params)
+
+
+def _prepare_starts(recipe: Recipe | None, seeds: Sequence[int], session: Session) -> dict[int, Start]:
+    """Returns the start of every seed; one for all of them unless the recipe has none of its own."""
+    if recipe is None:
+        return {}
+    found = {}
+    for seed in seeds:
+        own = seed if recipe.seed is None else recipe.seed
+        name = (id(recipe.config), tuple(recipe.stages), own)
+        if name not in session.starts:
+            request = session.request
+            session.starts[name] = prepare_start(
+                recipe, own, request.results, request.cache, say=session.progress.message
+            )
+        found[seed] = session.starts[name]
+    return found
+
+
+def _require_same_start(results: Path, composed: Composed, starts: Mapping[int, Start]) -> None:
+    """Refuses to add runs from another start than the stored ones of the arm."""
+    if composed.start is None or composed.start.seed is None:
+        return
+    here = {start.digest for start in starts.values()}
+    stored = {run.start for run in read_runs(results, composed.address).runs.values()}
+    if stored - here:
+        raise ValueError(
+            f"`start` must be {' or '.join(map(str, stored))}, that of the stored runs of {composed.name}, got "
+            f"{' or '.join(here)}: training it on this machine gave other parameters; bring its file to "
+            f"{start_path(results, start_address(composed.start), composed.start.seed)}."
+        )
 
 
 def _prepend(curves: Curves, evaluation: Mapping[str, float]) -> None:
     """Puts the evaluation of the start before the curves."""
     for name, value in evaluation.items():
-        if name in curves:
-            curves[name]["steps"].insert(0, 0)
-            curves[name]["values"].insert(0, value)
+        curve = curves.setdefault(name, {"steps": [], "values": []})
+        curve["steps"].insert(0, 0)
+        curve["values"].insert(0, value)
 
 
-def _record(paper: Paper, curves: Curves) -> dict[str, Any]:
-    """Keeps the reported curves and evaluations, and the last value of everything else."""
-    reported = {find_metric(metric, list(curves)) for metric in reported_metrics(paper)}
-    kept = {n: _rounded(c) for n, c in curves.items() if n in reported or n.startswith("eval/") or n in _COUNTERS}
-    return {"curves": kept, "last": {n: _rounded(c)["values"][-1] for n, c in curves.items() if n not in kept}}
-
-
-def _rounded(curve: Mapping[str, list]) -> dict[str, list]:
-    return {"steps": curve["steps"], "values": [float(f"{value:.6g}") for value in curve["values"]]}
+def _last(paper: Paper, curves: Curves) -> str:
+    try:
+        return f"{paper.study.metric} {curves[find_metric(paper.study.metric, list(curves))]['values'][-1]:.4g}"
+    except (ValueError, IndexError):
+        return "stored"

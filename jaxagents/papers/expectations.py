@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 START = "start"  # In expectations, what the other arm starts from.
 _FORMS = (
     "{better: a, worse: b, margin: x} of the own metric, {higher: a, lower: b, margin: x}, {equal: [a, b], margin: x}, "
-    "{arm: a, above: x}, {arm: a, below: x}, {arm: a, near: x, margin: y} or "
+    "{arm: a, above: x}, {arm: a, below: x}, {arm: a, near: x, margin: y}, {arm: a, than: metric, margin: x} or "
     "{wins: a, against: [b, c], within: x, above: share}"
 )
 
@@ -17,12 +17,14 @@ class Expectation(NamedTuple):
     Attributes:
         metric: of the arms; of "wins" a pattern such as `exploitability_*`, one metric per game.
         kind: "higher" and "lower": the metric of the first arm is at least `margin` higher (lower) than that of the
-            second; "equal": they differ by `margin` at most; "above" and "below": that of the only arm is above or
-            below `margin`; "near": it is within `margin` of `value`; "wins": the share of the games in which the first
-            arm is best of all arms, or within `tolerance` of the best, is above `margin`.
+            second, or than another one of its own, `than`; "equal": they differ by `margin` at most; "above" and
+            "below": that of the only arm is above or below `margin`; "near": it is within `margin` of `value`; "wins":
+            the share of the games in which the first arm is best of all, or within `tolerance` of it, is above
+            `margin`.
         arms: one, two, or all that are compared by "wins"; `START` is what the other arm starts from.
         margin: in units of the metric.
         confidence: of the interval that decides.
+        than: metric of the second arm, where it is another one.
         value: of "near".
         tolerance: of "wins".
         effect: the size that is expected, for the calculation of power; None: twice the margin.
@@ -34,6 +36,7 @@ class Expectation(NamedTuple):
     arms: tuple[str, ...]
     margin: float
     confidence: float = 0.95
+    than: str | None = None
     value: float = 0.0
     tolerance: float = 0.0
     effect: float | None = None
@@ -53,7 +56,8 @@ class Expectation(NamedTuple):
             return f"{self.metric} of {first} {self.kind} {self.margin:g}"
         if self.kind == "equal":
             return f"{self.metric} of {first} and {second} equal within {self.margin:g}"
-        return f"{self.metric} of {first} {self.kind} than of {second} by {self.margin:g}"
+        other = f"of {second}" if self.than is None else f"its {self.than}"
+        return f"{self.metric} of {first} {self.kind} than {other} by {self.margin:g}"
 
 
 def make_expectations(
@@ -112,6 +116,9 @@ def _read_form(node: Mapping[str, Any], of_own_metric: bool, higher_is_better: b
         kind, arms = "higher", (node["higher"], node["lower"])
     elif keys == {"equal", "margin"} and isinstance(node["equal"], Sequence) and len(node["equal"]) == 2:
         kind, arms = "equal", tuple(node["equal"])
+    elif keys == {"arm", "than", "margin"}:
+        told = {"margin": float(node["margin"]), "than": node["than"]}
+        return {"kind": "higher", "arms": (node["arm"], node["arm"]), **told}
     elif keys == {"arm", "near", "margin"}:
         return {"kind": "near", "arms": (node["arm"],), "margin": float(node["margin"]), "value": float(node["near"])}
     elif keys in ({"arm", "above"}, {"arm", "below"}):

@@ -210,10 +210,17 @@ def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, Arm
             )
             stale = f", and {len(runs[arm].stale)} of other code" if runs[arm].stale else ""
             return Finding(expected, role, MISSING, reason=f"{reason}{stale}; run reproduce.py.")
-    columns = [_column(expected, arm, runs) for arm in expected.arms]
-    lacking = [arm for arm, values in zip(expected.arms, columns) if set(values) != set(paper.seeds)]
+    if mixed := [arm for arm in expected.arms if arm != START and _starts(paper, runs[arm]) > 1]:
+        reason = f"runs of {mixed[0]} must have one start, got {_starts(paper, runs[mixed[0]])}; see the field start."
+        return Finding(expected, role, UNDECIDED, reason=reason)
+    metrics = [expected.metric, expected.than or expected.metric][: len(expected.arms)]
+    if expected.kind == "wins":  # Compared game by game, see `_share_won`.
+        columns = [dict.fromkeys(runs[arm].runs, 0.0) for arm in expected.arms]
+    else:
+        columns = [_column(expected, arm, metric, runs) for arm, metric in zip(expected.arms, metrics)]
+    lacking = [i for i, values in enumerate(columns) if set(values) != set(paper.seeds)]
     if lacking:
-        reason = _why(expected.metric, lacking[0], runs)
+        reason = _why(metrics[lacking[0]], expected.arms[lacking[0]], runs)
         return Finding(expected, role, UNDECIDED, reason=reason)
     table = [np.asarray([values[seed] for seed in paper.seeds]) for values in columns]
     if expected.kind == "wins":
@@ -228,6 +235,11 @@ def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, Arm
     return Finding(expected, role, decide(expected, interval), interval, improvement, paper.seeds)
 
 
+def _starts(paper: Paper, runs: ArmRuns) -> int:
+    """Returns how many starts the runs of an arm have, where they should have one."""
+    return 1 if paper.study.start_seed is None else len({run.start for run in runs.runs.values()})
+
+
 def _why(metric: str, arm: str, runs: Mapping[str, ArmRuns]) -> str:
     """Returns why an arm has no number of a metric in every run, with the first seed in which it lacks it."""
     for seed, run in runs[arm].runs.items() if arm in runs else ():
@@ -240,13 +252,11 @@ def _why(metric: str, arm: str, runs: Mapping[str, ArmRuns]) -> str:
     return f"{metric} of {arm} has no finite value in every run."
 
 
-def _column(expected: Expectation, arm: str, runs: Mapping[str, ArmRuns]) -> dict[int, float]:
-    if expected.kind == "wins":  # Compared game by game, see `_share_won`.
-        return dict.fromkeys(runs[arm].runs, 0.0)
+def _column(expected: Expectation, arm: str, metric: str, runs: Mapping[str, ArmRuns]) -> dict[int, float]:
     if arm != START:
-        return values_of(runs[arm].runs, expected.metric)
+        return values_of(runs[arm].runs, metric)
     other = next(name for name in expected.arms if name != START)
-    return start_values(runs[other].runs, expected.metric)
+    return start_values(runs[other].runs, metric)
 
 
 def _share_won(expected: Expectation, arms: Sequence[Mapping[int, Run]], seeds: Sequence[int]) -> np.ndarray:

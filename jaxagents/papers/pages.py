@@ -1,114 +1,103 @@
-"""The page of all papers: `experiments/results/README.md`, from the JSON files beside it."""
+"""The pages of results: `experiments/results/README.md`, and one page per paper that is tested here."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from jaxagents.papers.arms import compose_arms
-from jaxagents.papers.spec import load_paper
-from jaxagents.papers.store import read_results, select_arms, stale_arms
-from jaxagents.papers.verdicts import conclude
+from jaxagents.papers.catalogue import Entry, Family
+from jaxagents.papers.judge import Finding
+from jaxagents.papers.plan import reported_metrics
+from jaxagents.papers.summary import (
+    arm_rows,
+    authors_rows,
+    describe_finding,
+    describe_seeds,
+)
 from jaxagents.reporting.loggers import write_atomically
-from jaxagents.reporting.tables import describe_finding, describe_interval
 
 REPORT_FILE = "README.md"
 _HEAD = """# Papers, reproduced small
 
-Written by `python experiments/report.py` from the JSON files beside it; do not edit. A number is the mean over seeds
-with its 95 % Student interval. Differences are taken seed by seed; their interval decides, by the rule of
-`jaxagents/papers/verdicts.py`, on expectations that were written down before the runs. Stale
-numbers were measured with earlier settings: they are shown, but not compared with new ones, and say no verdict.
-
-| paper | verdict | metric | arms | minutes |
-|---|---|---|---|---|
+Written by `python experiments/report.py` from the files of runs beside it; do not edit. A paper's headline is one or
+two expectations that were written down before its runs, and decides the verdict; secondary ones are counted. What is
+measured is a mean over seeds with its 95 % Student interval; differences are taken seed by seed. The rule is that of
+`jaxagents/papers/judge.py`. A verdict with the word mechanism is about a claim on named models, of which only the
+mechanism is tested. Stale runs are of other code: they are shown, and say no verdict.
 """
 
 
-def write_paper_report(folder: str | Path, config_folder: str | Path) -> Path:
-    """Writes the page of all results in a folder.
+def write_pages(results: str | Path, families: Sequence[Family], entries: Mapping[str, Entry]) -> Path:
+    """Writes the table of all papers that are tested here, and a page for each of them.
 
     Args:
-        folder: holds `<id>.json` files of `experiments/reproduce.py`, and the pictures beside them.
-        config_folder: holds the papers as they are now.
+        results: folder of results; pages of papers go to `papers/<family>/<id>.md`.
+        families: see `read_cards`.
+        entries: by id, see `read_entries`.
 
     Returns:
-        Path of the page.
-
-    Raises:
-        ValueError: `folder` is missing, or a file in it is damaged or was cut off before its verdict.
+        Path of the table.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise ValueError(f"`results_folder` must be a folder of results, got {folder}; run reproduce.py first.")
-    papers = {path.stem: read_conclusion(path, config_folder) for path in sorted(folder.glob("*.json"))}
-    sections = [_section(name, results, folder) for name, results in papers.items()]
-    lines = [_line(name, results) for name, results in papers.items()]
-    path = folder / REPORT_FILE
-    write_atomically(path, _HEAD + "".join(lines) + "".join(sections))
-    return path
+    results = Path(results)
+    lines = [_HEAD]
+    for family in families:
+        tested = [entries[card.id] for card in family.cards if entries[card.id].paper is not None]
+        lines.append(f"\n## {family.title}\n\n{len(tested)} of {len(family.cards)} papers are tested here.\n")
+        if tested:
+            lines.append("\n" + _row("paper", "verdict", "headline", "secondary", "seeds", "stale", "minutes"))
+            lines.append(_row(*["---"] * 7))
+        for entry in tested:
+            path = Path("papers") / family.name / f"{entry.card.id}.md"
+            (results / path).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(results / path, "".join(_page(entry)))
+            lines.append(_line(entry, path))
+    write_atomically(results / REPORT_FILE, "".join(lines))
+    return results / REPORT_FILE
 
 
-def read_conclusion(path: str | Path, config_folder: str | Path) -> dict[str, Any]:
-    """Reads results and concludes from those of today's settings; stale ones are told apart and get no verdict.
-
-    Args:
-        path: file of `experiments/reproduce.py`.
-        config_folder: holds the paper as it is now.
-
-    Returns:
-        See `conclude`.
-
-    Raises:
-        ValueError: the file is damaged, or was cut off before its verdict.
-    """
-    results = read_results(path)
-    if "verdict" not in results:
-        raise ValueError(f"`{path}` must be finished, got no verdict; run reproduce.py again.")
-    paper = load_paper(Path(config_folder) / "paper", results["paper"])
-    composed = compose_arms(paper, Path(config_folder), **results.get("settings", {}))
-    return conclude(paper, select_arms(results, {name: arm.digest for name, arm in composed.items()}))
+def _line(entry: Entry, path: Path) -> str:
+    verdict = entry.verdict
+    told = [describe_finding(finding) if finding.measured else finding.outcome for finding in verdict.headline]
+    headline = "; ".join(f"{f.expectation.describe()}: {text}" for f, text in zip(verdict.headline, told))
+    return _row(
+        f"[{entry.card.id}]({path.as_posix()})",
+        verdict.describe(),
+        headline,
+        verdict.count_secondary(),
+        describe_seeds(entry.paper.seeds),
+        str(sum(verdict.stale.values())),
+        f"{verdict.minutes:.1f}",
+    )
 
 
-def _line(name: str, results: Mapping[str, Any]) -> str:
-    metric = results["metrics"][0]
-    arms = [f"{arm} {describe_interval(means.get(metric))}" for arm, means in _summaries(results)]
-    return _row(f"[{name}](#{name})", results["verdict"], metric, "; ".join(arms), f"{results['minutes']:.1f}")
-
-
-def _section(name: str, results: Mapping[str, Any], folder: Path) -> str:
-    metrics = [metric for metric in results["metrics"] if any(metric in arm for _, arm in _summaries(results))]
+def _page(entry: Entry) -> list[str]:
+    card, paper, verdict = entry.card, entry.paper, entry.verdict
+    metrics = reported_metrics(paper)
     lines = [
-        f"\n## {name}\n\n*{results['title']}*\n\n",
-        f"The paper: {results['claim']}\n\n**{results['verdict'].capitalize()}.**\n\n",
-        *[f"- {f['verdict']}: {f['expectation']}; {describe_finding(f)}\n" for f in results["findings"]],
-        "\n",
+        f"# {card.id}\n\n*{card.title}* ({card.source})\n\n{card.what}\n\n",
+        f"The paper: {paper.claim}\n\n**{verdict.describe().capitalize()}.**\n\n",
+        *([f"Changed since it was registered: {', '.join(entry.changed)}.\n\n"] if entry.changed else []),
+        *_findings("Headline", verdict.headline),
+        *_findings(f"Secondary: {verdict.count_secondary() or 'not run'}", verdict.secondary),
+        *_findings("What the baselines must show", verdict.checks),
+        f"## Arms\n\nStudy {paper.study.id}: {paper.study.question}\n\n",
         _row("arm", "seeds", *metrics, "minutes"),
         _row(*["---"] * (len(metrics) + 3)),
-        *[_arm(arm, means, results, metrics) for arm, means in _summaries(results)],
+        *[_row(row.name, row.seeds, *row.values, f"{row.minutes:.1f}") for row in arm_rows(entry)],
     ]
-    for metric, values in results["start"].items():
-        if values:
-            lines.append(f"\nBefore training, {metric}: {', '.join(f'{value:.3g}' for value in values.values())}.\n")
-    if results["notes"]:
-        lines.append(f"\n{results['notes'].strip()}\n")
-    if (folder / f"{name}.png").exists():
-        lines.append(f"\n![{name}]({name}.png)\n")
-        if results["stale"] and not results["summary"]:
-            lines.append("\nThe picture is of the earlier settings, too.\n")
-    made = results.get("versions", {})
-    lines.append(f"\nMade on {made.get('device', '?')}, commit {made.get('commit', '?')[:10]}.\n")
-    return "".join(lines)
+    if rows := authors_rows(entry):
+        lines += ["\n## The authors' setting\n\n", _row("setting", "theirs", "here"), _row("---", "---", "---")]
+        lines += [_row(*row) for row in rows]
+    for title, text in (("Notes", paper.notes), ("How the setting was found", paper.study.notes)):
+        if text:
+            lines.append(f"\n## {title}\n\n{text.strip()}\n")
+    lines.append(f"\nRun it: `python experiments/reproduce.py paper={card.id}`, {paper.minutes:g} minutes planned.\n")
+    return lines
 
 
-def _summaries(results: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Returns means by arm: those of today's settings, then stale ones."""
-    return [*results["summary"].items(), *results["stale"].items()]
-
-
-def _arm(arm: str, means: Mapping[str, Any], results: Mapping[str, Any], metrics: list[str]) -> str:
-    runs = {**results["arms"], **stale_arms(results)}[arm]["runs"].values()
-    cells = [describe_interval(means.get(metric)) for metric in metrics]
-    return _row(arm, str(len(runs)), *cells, f"{sum(run['minutes'] for run in runs):.1f}")
+def _findings(title: str, findings: Sequence[Finding]) -> list[str]:
+    if not findings:
+        return []
+    lines = [f"- {one.outcome}: {one.expectation.describe()}; {describe_finding(one)}\n" for one in findings]
+    return [f"## {title}\n\n", *lines, "\n"]
 
 
 def _row(*cells: str) -> str:

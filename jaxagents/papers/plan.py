@@ -1,75 +1,75 @@
 """What is to be run of a paper: arms and seeds that are missing, checked before anything is trained."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jaxagents.ops.checks import require_positive
-from jaxagents.papers.arms import Composed, budget_of, build_stages, logged_names, variant_of
+from jaxagents.papers.arms import Composed, budget_of, build_stages, logged_names
 from jaxagents.papers.metrics import find_metric
-from jaxagents.papers.spec import Paper
-from jaxagents.papers.verdicts import reported_metrics
+from jaxagents.papers.runs import read_runs, set_aside
+from jaxagents.papers.study import SEARCH_SEEDS, Arm, Paper, choose_arms, parse_seeds
 from jaxagents.training.build import Stage
+from jaxagents.training.config import DevicesConfig, make_section
+from jaxagents.training.launch import prepare_backend
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to run of a paper.
+    """What to run.
 
     Attributes:
         config_folder: of the experiments.
-        results_file: JSON file that is gone on with.
-        starts_folder: where shared starts are kept.
-        arms: names; None: all.
-        seeds: per arm; None: the paper's.
-        seeds_at_once: None: the paper's.
+        results: folder of the store.
+        cache: folder of starts that are too large for the results.
+        arms: names; None: all, or with search seeds those of the study.
+        seeds: None: the committed ones.
+        seeds_at_once: None: the study's.
         quick: seconds instead of minutes.
-        full: the paper's large variant.
-        redo: replaces earlier results of these arms, and their starts.
-        overrides: of all arms.
+        register: registers what has changed since the first registration.
+        overrides: of all arms, for trials.
     """
 
     config_folder: Path
-    results_file: Path
-    starts_folder: Path
+    results: Path
+    cache: Path
     arms: tuple[str, ...] | None = None
-    seeds: int | None = None
+    seeds: tuple[int, ...] | None = None
     seeds_at_once: int | None = None
     quick: bool = False
-    full: bool = False
-    redo: bool = False
+    register: bool = False
     overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.quick and self.full:
-            raise ValueError("`quick` and `full` must not both be true, got both; try one of them.")
-        for name in ("seeds", "seeds_at_once"):
-            if getattr(self, name) is not None:
-                require_positive(name, getattr(self, name))
+        if self.seeds_at_once is not None:
+            require_positive("seeds_at_once", self.seeds_at_once)
 
 
-def make_request(config: Mapping[str, Any], paper: Paper, root: Path) -> Request:
+def make_request(config: Mapping[str, Any], root: Path) -> Request:
     """Makes a request of `configs/paper/reproduce.yaml`.
 
     Args:
         config: composed.
-        paper: that it names.
         root: of the repository.
 
     Returns:
         The request.
     """
     folder = config["results_folder"] or (root / "experiments" / "results" if not config["quick"] else "runs/reproduce")
-    suffix = "_full" if config["full"] else ""
     return Request(
         config_folder=root / "configs",
-        results_file=Path(folder) / f"{paper.id}{suffix}.json",
-        starts_folder=Path(config["starts"]),
+        results=Path(folder),
+        cache=Path(config["cache"]),
         arms=None if config["arms"] is None else tuple(config["arms"]),
+        seeds=None if config["seeds"] is None else _read_seeds(config["seeds"]),
         overrides=tuple(config["overrides"]),
-        **{name: config[name] for name in ("seeds", "seeds_at_once", "quick", "full", "redo")},
+        **{name: config[name] for name in ("seeds_at_once", "quick", "register")},
     )
+
+
+def _read_seeds(value: Any) -> tuple[int, ...]:
+    return parse_seeds("seeds", value if isinstance(value, str | int) else list(value))
 
 
 @dataclass
@@ -77,96 +77,112 @@ class Job:
     """An arm that is to be run.
 
     Attributes:
+        paper: that names it.
         composed: the arm.
         seeds: that are missing.
         group: how many run side by side.
         stages: built for a group; none of a function.
         budget: `[unit, length]` of the training of a seed; None of a function.
+        logged: names of all that the stages log.
     """
 
+    paper: Paper
     composed: Composed
     seeds: list[int]
     group: int
     stages: list[Stage] = field(default_factory=list)
     budget: list[Any] | None = None
+    logged: list[str] = field(default_factory=list)
 
 
-def plan_jobs(
-    paper: Paper, request: Request, composed: Mapping[str, Composed], earlier: Mapping[str, Mapping[str, Any]]
-) -> list[Job]:
-    """Plans what is missing, and checks it against what is there.
+def wanted_seeds(paper: Paper, request: Request) -> tuple[int, ...]:
+    """Returns the seeds that are asked for: the committed ones, in quick mode two of them."""
+    seeds = request.seeds or paper.seeds
+    return seeds[:2] if request.quick and request.seeds is None else seeds
+
+
+def wanted_arms(paper: Paper, request: Request) -> list[Arm]:
+    """Returns the arms that are asked for: with search seeds the study's, which choose the setting."""
+    searching = request.arms is None and min(wanted_seeds(paper, request)) >= SEARCH_SEEDS
+    return list(paper.study.arms) if searching else choose_arms(paper, request.arms)
+
+
+def make_job(paper: Paper, composed: Composed, request: Request, say: Callable[[str], Any]) -> Job:
+    """Finds what is missing of an arm; damaged files are set aside, which `say` hears, and are missing.
 
     Args:
-        paper: that is put to the test.
+        paper: that names the arm.
+        composed: the arm.
         request: what to run.
-        composed: the chosen arms.
-        earlier: stored arms of today's settings, by name.
+        say: hears of damaged files.
 
     Returns:
-        One job for every arm that lacks seeds, its stages built.
+        The job; nothing is built.
+    """
+    stored = read_runs(request.results, composed.address)
+    for path in stored.damaged:
+        if path.parent.name == composed.address.code:
+            say(f"`{path}` is damaged: it is {set_aside(path)} now, and run again.")
+    missing = [seed for seed in wanted_seeds(paper, request) if seed not in stored.runs]
+    at_once = request.seeds_at_once or paper.study.seeds_at_once or len(missing)
+    return Job(paper=paper, composed=composed, seeds=missing, group=max(1, min(at_once, len(missing))))
+
+
+def prepare_devices(jobs: Sequence[Job]) -> None:
+    """Prepares the backend as the first arm that trains wants it."""
+    recipe = next((job.composed.recipe or job.composed.start for job in jobs), None)
+    if recipe is not None:
+        prepare_backend(make_section(DevicesConfig, "devices", recipe.config["devices"]))
+
+
+def build_job(job: Job) -> None:
+    """Builds the stages of a job, unless it is a function, and refuses metrics that they do not log.
 
     Raises:
-        ValueError: an arm does not log a metric, or earlier results do not, or budgets differ.
+        ValueError: an expectation about the arm has a metric that it does not log.
     """
-    _require_metrics(paper, earlier)
-    jobs = [_make_job(paper, request, arm, earlier.get(name)) for name, arm in composed.items()]
-    jobs = [job for job in jobs if job.seeds]
-    for job in jobs:
-        _build(paper, job)
-    budgets = {name: arm["budget"] for name, arm in earlier.items()}
-    _require_equal_budgets(paper, budgets | {job.composed.name: job.budget for job in jobs})
-    return jobs
-
-
-def num_seeds(paper: Paper, request: Request) -> int:
-    """Returns the seeds of every arm that are asked for."""
-    default = 3 if request.quick else paper.seeds
-    return (
-        1
-        if paper.deterministic
-        else request.seeds or variant_of(paper, quick=request.quick, full=request.full).seeds or default
-    )
-
-
-def _make_job(paper: Paper, request: Request, composed: Composed, earlier: Mapping[str, Any] | None) -> Job:
-    done = {int(seed) for seed in earlier["runs"]} if earlier else set()
-    missing = [seed for seed in range(num_seeds(paper, request)) if seed not in done]
-    at_once = request.seeds_at_once or paper.seeds_at_once or len(missing)
-    return Job(composed=composed, seeds=missing, group=max(1, min(at_once, len(missing))))
-
-
-def _build(paper: Paper, job: Job) -> None:
-    """Builds the stages of a job, unless it is a function."""
-    if "_target_" in job.composed.config:
+    if job.composed.recipe is None:
         return
-    job.stages = build_stages(job.composed, job.group, start=paper.start)
-    names = logged_names(job.stages)
-    for metric in reported_metrics(paper):
-        find_metric(metric, names)
-    job.budget = list(budget_of(job.stages))
+    job.stages = build_stages(job.composed.recipe, job.group)
+    job.budget = budget_of(job.stages)
+    job.logged = logged_names(job.stages)
+    for expected in (*job.paper.headline, *job.paper.secondary, *job.paper.study.checks):
+        if job.composed.name in expected.arms and expected.kind != "wins":
+            for metric in filter(None, (expected.metric, expected.than)):
+                find_metric(metric, job.logged)
 
 
-def _require_metrics(paper: Paper, arms: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuses earlier results without the curve of a metric, which was not reported then."""
-    for name, arm in arms.items():
-        for run in arm["runs"].values():
-            for metric in reported_metrics(paper):
-                try:
-                    find_metric(metric, list(run["curves"]))
-                except ValueError as error:
-                    raise ValueError(
-                        f"`metrics` must be those that earlier results report, got {metric}, which is new to {name}; "
-                        "try redo=true, or leave it out."
-                    ) from error
+def require_metrics(paper: Paper, jobs: Sequence[Job]) -> None:
+    """Refuses metrics to report that no arm logs; what functions return is not known before.
+
+    Raises:
+        ValueError: names the metric.
+    """
+    if all(job.stages for job in jobs):
+        logged = sorted({name for job in jobs for name in job.logged})
+        for metric in reported_metrics(paper):
+            find_metric(metric, logged)
 
 
-def _require_equal_budgets(paper: Paper, budgets: Mapping[str, Sequence[Any] | None]) -> None:
-    if paper.budget == "none":
+def reported_metrics(paper: Paper) -> list[str]:
+    """Returns the metric of the study first, those of all expectations, and further ones; each once."""
+    expected = [one.metric for one in (*paper.headline, *paper.secondary, *paper.study.checks) if one.kind != "wins"]
+    own = [paper.study.metric] if "*" not in paper.study.metric else []
+    return list(dict.fromkeys([*own, *expected, *paper.metrics, *paper.study.metrics]))
+
+
+def require_equal_budgets(paper: Paper, budgets: Mapping[str, Sequence[Any] | None]) -> None:
+    """Refuses arms that train for different lengths, or in another unit than the study's.
+
+    Raises:
+        ValueError: names the budgets.
+    """
+    if paper.study.budget == "none":
         return
     told = {name: f"{length} {unit}" for name, (unit, length) in ((n, b) for n, b in budgets.items() if b)}
-    if len(set(told.values())) > 1 or any(not text.endswith(f" {paper.budget}") for text in told.values()):
+    if len(set(told.values())) > 1 or any(not text.endswith(f" {paper.study.budget}") for text in told.values()):
         raise ValueError(
-            f"`arms` must have the same budget in {paper.budget}, got "
+            f"`arms` must have the same budget in {paper.study.budget}, got "
             f"{', '.join(f'{text} of {name}' for name, text in told.items())}; try equal training.total_steps, or "
             "budget: none."
         )

@@ -1,18 +1,48 @@
 """Runs of one arm: seeds trained side by side, or calls of a function."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from hydra.utils import instantiate
 
-from jaxagents.papers.arms import Composed
 from jaxagents.papers.metrics import Curves
 from jaxagents.reporting.progress import Progress
 from jaxagents.training.build import Stage
 from jaxagents.training.chunks import add_counts, mean_evaluation, run_chunks
-from jaxagents.types import Params
+from jaxagents.training.program import TrainState
+from jaxagents.types import Environment, LanguagePolicy, Params, Policy
+
+
+class TrainedSeeds(NamedTuple):
+    """What came out of seeds that were trained side by side.
+
+    Attributes:
+        curves: of every seed; steps are those of one seed, over all stages.
+        diverged: of every seed: whether its parameters became infinite or NaN. Its curves end there, so that its last
+            evaluation is the one before.
+        params: final ones, with a leading axis of seeds where there are several.
+    """
+
+    curves: list[Curves]
+    diverged: list[bool]
+    params: Params
+
+
+class TrainedPolicy(NamedTuple):
+    """What a function of a trained start is called with.
+
+    Attributes:
+        environment: that the policy was evaluated in.
+        policy: what acts.
+        params: of the policy.
+    """
+
+    environment: Environment
+    policy: Policy | LanguagePolicy
+    params: Params
 
 
 def train_seeds(
@@ -22,7 +52,7 @@ def train_seeds(
     *,
     first_stage: int = 0,
     progress: Progress | None = None,
-) -> tuple[list[Curves], Params]:
+) -> TrainedSeeds:
     """Trains seeds side by side through all stages, and evaluates as the stages' configs say.
 
     Every seed starts every stage from the key of this pair, as the run of the experiment with this seed does, whatever
@@ -32,18 +62,16 @@ def train_seeds(
     Args:
         stages: built for `len(seeds)` seeds.
         seeds: of the runs.
-        params: that every seed starts from; None: random ones.
+        params: that the runs start from, with a leading axis of seeds where there are several; None: random ones.
         first_stage: number of the first of `stages` within the experiment.
         progress: hears of every chunk.
 
     Returns:
-        `(curves of every seed, final parameters)`; steps are those of one seed, over all stages. Every run has the
-        evaluation of what came out as its last point.
+        Curves and parameters. Every run has the evaluation of what came out as its last point.
     """
-    rows: list[tuple[int, dict[str, np.ndarray]]] = []
+    rows: list[tuple[int, dict[str, np.ndarray], np.ndarray]] = []
     grouped = len(seeds) > 1
-    if params is not None and grouped:
-        params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(seeds), *leaf.shape)), params)
+    diverged = np.zeros(len(seeds), bool)
     steps, counts, ends = 0, {}, {}
     for index, stage in enumerate(stages, start=first_stage):
         start = None if stage.start is None else ends.get(stage.start, params)
@@ -52,20 +80,41 @@ def train_seeds(
             state, row = chunk.state, {name: np.asarray(value) for name, value in chunk.metrics.items()}
             steps, counts = steps + chunk.steps, add_counts(counts, row)
             row |= {f"rollout/{unit}": count for unit, count in counts.items()}
+            before, diverged = diverged, diverged | _find_diverged(state, grouped)
+            if diverged.all():
+                rows.append((steps, row, before))
+                break
             if "evaluate" in chunk.due:
                 row |= mean_evaluation(stage, stage.runner.params(state), is_last=chunk.is_last)
-            rows.append((steps, row))
+            rows.append((steps, row, before))
             if progress is not None:
                 progress.update(steps, row)
+        if diverged.all():
+            break
         ends[stage.name] = stage.runner.to_global(state).learner
-    return _curves(rows, len(seeds)), stage.runner.params(state)
+    return TrainedSeeds(_curves(rows, diverged), diverged.tolist(), stage.runner.params(state))
 
 
-def call_target(composed: Composed, seed: int) -> Curves:
-    """Calls the function of an arm that is no experiment; a number is a curve of one point."""
-    metrics = instantiate(composed.config, seed=seed)
-    if callable(metrics):  # A node with `_partial_: true`.
-        metrics = metrics(seed=seed)
+def call_function(
+    node: Mapping[str, Any],
+    seed: int,
+    start: TrainedPolicy | None = None,
+    companions: Mapping[str, TrainedPolicy] | None = None,
+) -> Curves:
+    """Calls the function of an arm; a number is a curve of one point.
+
+    Args:
+        node: with a `_target_`.
+        seed: of the run.
+        start: what the function is called with, as `environment`, `policy` and `params`.
+        companions: further ones by name.
+
+    Returns:
+        Its metrics as curves, whose steps count their points.
+    """
+    given = {} if start is None else start._asdict()
+    function = instantiate({**node, "_partial_": True})
+    metrics = function(seed=seed, **given, **(companions or {}))
     curves = {}
     for name, value in metrics.items():
         values = np.asarray(value, np.float64).reshape(-1).tolist()
@@ -73,12 +122,27 @@ def call_target(composed: Composed, seed: int) -> Curves:
     return curves
 
 
-def _curves(rows: Sequence[tuple[int, Mapping[str, np.ndarray]]], num_seeds: int) -> list[Curves]:
-    curves: list[Curves] = [{} for _ in range(num_seeds)]
-    for steps, row in rows:
+def _find_diverged(state: TrainState, grouped: bool) -> np.ndarray:
+    """Returns whether parameters are infinite or NaN, `[seeds]`; of several seeds, the program itself remembers."""
+    if grouped:
+        return np.asarray(state.diverged) >= 0
+    return np.asarray([not _all_finite(state.learner.params)])
+
+
+@jax.jit
+def _all_finite(params: Params) -> jax.Array:
+    floats = [leaf for leaf in jax.tree.leaves(params) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in floats]))
+
+
+def _curves(rows: Sequence[tuple[int, Mapping[str, np.ndarray], np.ndarray]], diverged: np.ndarray) -> list[Curves]:
+    """Returns the curves of every seed; a diverged one has nothing after the chunk in which it diverged."""
+    curves: list[Curves] = [{} for _ in diverged]
+    for steps, row, dead in rows:
         for name, value in row.items():
-            for seed, number in enumerate(np.broadcast_to(np.atleast_1d(value), (num_seeds,))):
-                curve = curves[seed].setdefault(name, {"steps": [], "values": []})
-                curve["steps"].append(int(steps))
-                curve["values"].append(float(number))
+            for seed, number in enumerate(np.broadcast_to(np.atleast_1d(value), diverged.shape)):
+                if not dead[seed]:
+                    curve = curves[seed].setdefault(name, {"steps": [], "values": []})
+                    curve["steps"].append(int(steps))
+                    curve["values"].append(float(number))
     return curves

@@ -1,107 +1,166 @@
-"""What the arms of a paper start from: trained once, and kept for the next time."""
+"""What arms start from: trained once, kept in one immutable file with the results, so that all machines have the same.
+
+`<results>/starts/<train>/<evaluation>/<code>/<seed>.npz`; large ones are kept in the cache in place of the results.
+"""
 
 import base64
-import os
-import shutil
-from collections.abc import Callable, Mapping
-from contextlib import closing
+import hashlib
+import io
+import json
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxagents.papers.arms import Composed
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.papers.arms import Recipe, build_stages, start_address
+from jaxagents.papers.leases import leased
+from jaxagents.papers.runs import Address, set_aside, write_once
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.reporting.progress import open_progress
-from jaxagents.training.build import Stage, build_stage, stage_configs
-from jaxagents.training.checkpoints.manager import open_checkpoints
-from jaxagents.training.config import DevicesConfig, config_hash, make_section
+from jaxagents.training.build import Stage
 from jaxagents.types import LanguagePolicy, Params
 
-_DETERMINE = ("environment", "learner", "collector", "quick")
+STARTS_FOLDER = "starts"
+SMALL = 4 * 2**20  # Bytes of what is kept with the results.
+_INFO = "information"
+_POLL_SECONDS = 1.0
 
 
 class Start(NamedTuple):
     """Parameters that several runs start from.
 
     Attributes:
-        digest: of everything that determines them.
+        digest: of the parameters themselves.
         params: of one seed.
         evaluation: means by name, of the held-out evaluation.
-        trained: whether they were trained just now.
+        stage: that was trained last, built for one seed.
     """
 
     digest: str
     params: Params
     evaluation: dict[str, float]
-    trained: bool
-
-
-def start_digest(composed: Composed, start: str, seed: int) -> str:
-    """Returns the hash of what determines a start and its evaluation: not logs, devices, other stages."""
-    config = stage_configs(composed.config)[start]
-    counted = {name: config[name] for name in _DETERMINE}
-    evaluation = {name: value for name, value in config["evaluation"].items() if name != "every_steps"}
-    length = config["training"]["total_steps"]
-    return config_hash({**counted, "evaluation": evaluation, "total_steps": length, "seed": seed})
+    stage: Stage
 
 
 def prepare_start(
-    composed: Composed, start: str, seed: int, folder: str | Path, *, say: Callable[[str], Any], redo: bool = False
+    recipe: Recipe, seed: int, results: str | Path, cache: str | Path, *, say: Callable[[str], Any]
 ) -> Start:
-    """Loads the start of an arm, or trains and keeps it.
+    """Loads a start, or trains and keeps it; waits where another worker is training it.
 
     Args:
-        composed: the arm.
-        start: name of its first stage.
-        seed: of the stage.
-        folder: where starts are kept, one folder of each digest.
-        say: hears what is trained, and why a kept one is not used.
-        redo: trains it in any case, as after a change of the code.
+        recipe: its stages.
+        seed: of all of them.
+        results: folder that small ones are kept in.
+        cache: folder that large ones are kept in.
+        say: hears what is trained, and which file is damaged.
 
     Returns:
         The start.
+
+    Raises:
+        ValueError: the file is of another code or config than its place says.
+        FloatingPointError: it diverged.
     """
-    digest = start_digest(composed, start, seed)
-    config = stage_configs({**composed.config, "seeds": 1})[start]
-    stage = build_stage(start, config, make_section(DevicesConfig, "devices", config["devices"]))
-    home = Path(folder).expanduser() / digest
-    kept = None if redo else _load(home, stage, say)
-    if kept is not None:
-        return Start(digest=digest, params=kept[0], evaluation=kept[1], trained=False)
-    say(f"Training the start {digest} ({start} of {composed.name}, seed {seed}).")
-    progress = open_progress(stage.num_updates * stage.steps_per_update, start)
+    address = start_address(recipe)
+    stages = build_stages(recipe, 1)
+    places = [start_path(folder, address, seed) for folder in (results, cache)]
+    name = f"start-{address.train}-{address.evaluation}-{address.code}-{seed}"
+    while True:
+        for path in places:
+            found = _load(path, stages[-1], address, say) if path.exists() else None
+            if found is not None:
+                return found
+        with leased(results, name) as mine:
+            if mine and not any(path.exists() for path in places):
+                say(f"Training the start {address.train} ({' and '.join(recipe.stages)}, seed {seed}).")
+                _train(stages, seed, address, places)
+                continue
+        time.sleep(0.0 if mine else _POLL_SECONDS)
+
+
+def start_path(folder: str | Path, address: Address, seed: int) -> Path:
+    """Returns the file of a start."""
+    return Path(folder) / STARTS_FOLDER / address.train / address.evaluation / address.code / f"{seed}.npz"
+
+
+def stack_params(params: Sequence[Params]) -> Params:
+    """Returns parameters as runs of several seeds take them: with a leading axis, unless there is one."""
+    return params[0] if len(params) == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
+
+
+def _train(stages: Sequence[Stage], seed: int, address: Address, places: Sequence[Path]) -> None:
+    progress = open_progress(sum(stage.num_updates * stage.steps_per_update for stage in stages), stages[-1].name)
     try:
-        (curves,), params = train_seeds([stage], [seed], None, progress=progress)
+        trained = train_seeds(stages, [seed], None, progress=progress)
     finally:
         progress.close()
+    if trained.diverged[0]:
+        raise FloatingPointError(
+            f"The start {address.train} diverged with the seed {seed}; try a smaller learning rate."
+        )
+    (curves,), params = trained.curves, jax.device_get(trained.params)
     evaluation = {name: curve["values"][-1] for name, curve in curves.items() if name.startswith("eval/")}
-    _keep(home, params, {"evaluation": evaluation, "config": config, "tokenizer": _tokenizer(stage)})
-    return Start(digest=digest, params=params, evaluation=evaluation, trained=True)
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
+    information = {
+        "address": list(address),
+        "digest": _digest(leaves),
+        "evaluation": evaluation,
+        "tokenizer": _tokenizer(stages[-1]),
+        "dtypes": [str(leaf.dtype) for leaf in leaves],
+    }
+    buffer = io.BytesIO()
+    # Types that numpy does not know, such as bfloat16, are kept as bytes.
+    arrays = {str(i): np.ascontiguousarray(leaf).view(np.uint8) if leaf.ndim else leaf for i, leaf in enumerate(leaves)}
+    np.savez(buffer, **{_INFO: np.array(json.dumps(information))}, **arrays)
+    write_once(places[0 if buffer.tell() <= SMALL else 1], buffer.getvalue())
 
 
-def _load(home: Path, stage: Stage, say: Callable[[str], Any]) -> tuple[Params, dict[str, float]] | None:
-    if not home.is_dir():
-        return None
+def _load(path: Path, stage: Stage, address: Address, say: Callable[[str], Any]) -> Start | None:
+    """Returns a start; None, and the file set aside, where it is damaged."""
+    abstract, structure = jax.tree.flatten(stage.runner.abstract.learner.params)
     try:
-        with closing(open_checkpoints(home, keep=1)) as checkpoints:
-            restored = checkpoints.restore(stage.runner.abstract.learner.params, on_fallback=lambda message: None)
-        if restored is None:
-            raise ValueError("its save was cut off")
-        if restored.metadata["tokenizer"] != _tokenizer(stage):
+        with np.load(path, allow_pickle=False) as file:
+            information = json.loads(str(file[_INFO]))
+            leaves = [
+                _as_array(file[str(i)], name, leaf.shape)
+                for i, (name, leaf) in enumerate(zip(information["dtypes"], abstract, strict=True))
+            ]
+        if _digest(leaves) != information["digest"]:
+            raise ValueError("its parameters are not those of its digest")
+        if information["tokenizer"] != _tokenizer(stage):
             raise ValueError("its tokenizer was another one")
-    except (ValueError, OSError, KeyError) as error:
-        say(f"The kept start in {home} is not used, and trained again: {error}")
+    except Exception as error:  # Whatever a damaged archive makes numpy, zipfile and json say.
+        say(f"`{path}` must hold a start, got a damaged file ({error}); it is {set_aside(path)} now.")
         return None
-    return restored.state, restored.metadata["evaluation"]
+    if information["address"] != list(address):
+        raise ValueError(
+            f"`{path}` must hold the start of its place, got one of the {_differs(information['address'], address)}; "
+            "remove it: the start is trained again."
+        )
+    params = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
+    return Start(information["digest"], params, information["evaluation"], stage)
 
 
-def _keep(home: Path, params: Params, metadata: Mapping[str, Any]) -> None:
-    """Saves beside the final place and moves the whole folder there: it is complete, or it is not there."""
-    temporary = home.with_name(f"{home.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    with closing(open_checkpoints(temporary, keep=1)) as checkpoints:
-        checkpoints.save(0, params, dict(metadata))
-    shutil.rmtree(home, ignore_errors=True)
-    os.replace(temporary, home)
+def _as_array(stored: np.ndarray, dtype: str, shape: Sequence[int]) -> np.ndarray:
+    return (stored.view(jnp.dtype(dtype)) if len(shape) else stored).reshape(shape)
+
+
+def _differs(address: Sequence[str], wanted: Address) -> str:
+    return " and ".join(
+        f"{name} {value}" for name, value, other in zip(Address._fields, address, wanted) if value != other
+    )
+
+
+def _digest(leaves: Sequence[np.ndarray]) -> str:
+    content = hashlib.sha256()
+    for leaf in leaves:
+        content.update(f"{leaf.dtype}{leaf.shape}".encode())
+        content.update(np.ascontiguousarray(leaf).tobytes())
+    return content.hexdigest()[:16]
 
 
 def _tokenizer(stage: Stage) -> str | None:

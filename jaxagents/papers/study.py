@@ -61,7 +61,7 @@ class Study:
     Attributes:
         id: `<family>/<name>`, of its file.
         question: that its papers answer.
-        metric: of expectations that name none, see `statistics.measure`.
+        metric: of expectations that name none, see `metrics.measure`.
         seeds: committed, of every arm; below `SEARCH_SEEDS`.
         arms: baselines that papers share.
         checks: what baselines must show for the question to have an answer.
@@ -123,7 +123,8 @@ class Paper:
         metrics: further ones to report.
         seeds: committed; those of the study unless the file has its own.
         mechanism: the claim is about named models, and only its mechanism can be tested.
-        notes: deviations from the paper and its code, diagnosis.
+        authors: what the authors set, by the dotted name of the treatment's setting here.
+        notes: deviations from the paper and its code (file and line), diagnosis.
         source: what the two files say, for the registration.
     """
 
@@ -139,6 +140,7 @@ class Paper:
     secondary: tuple[Expectation, ...] = ()
     metrics: tuple[str, ...] = ()
     mechanism: bool = False
+    authors: Mapping[str, Any] | None = None
     notes: str = ""
     source: Mapping[str, Any] | None = None
 
@@ -234,7 +236,7 @@ def make_paper(values: Mapping[str, Any], study: Study, source: Mapping[str, Any
     made |= {"arms": arms, "study": study}
     made["seeds"] = parse_seeds("seeds", values["seeds"]) if "seeds" in values else study.seeds
     made["metrics"] = _texts("metrics", values.get("metrics", ()))
-    told = {key: node for key, node in values.items() if key not in ("title", "claim", "minutes", "notes")}
+    told = {key: node for key, node in values.items() if key not in ("title", "claim", "minutes", "authors", "notes")}
     made["source"] = {"paper": told, "study": dict(source or {})}
     return make_section(Paper, "paper", values | made)
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxagents.environments.opponents import Opponent, against
 from jaxagents.environments.vectorized import vectorize
-from jaxagents.environments.wrappers import Opponent, against, episode_statistics
+from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.ops import opponents
 from jaxagents.policies.actor_critic import act
 from jaxagents.rollouts.unroll import RolloutState, make_rollout_collector

@@ -31,7 +31,9 @@ def solve_games(
 
     Returns:
         Of every game over iterations: `cce_gap_<game>` and `ce_gap_<game>`, `value_<game>` of the first player and
-        `welfare_<game>` of all, `policies_<game>`, different ones of the player who has most.
+        `welfare_<game>` of all, `policies_<game>`, different ones of the player who has most. Over games,
+        `least_cce_gap` and `least_ce_gap`: the smallest gap so far, of the game where it is largest, and
+        `least_cce_gap_of_any_game`, of the game where it is smallest.
 
     Raises:
         ValueError: no games, or see `jpsro`.
@@ -49,4 +51,9 @@ def solve_games(
         metrics[f"value_{name}"] = curves.value[:, 0]
         metrics[f"welfare_{name}"] = np.sum(curves.value, axis=1)
         metrics[f"policies_{name}"] = np.max(curves.num_policies, axis=1).astype(float)
+    least = {
+        kind: [np.minimum.accumulate(metrics[f"{kind}_gap_{name}"])[-1] for name in games] for kind in ("cce", "ce")
+    }
+    metrics |= {f"least_{kind}_gap": np.asarray([max(of_games)]) for kind, of_games in least.items()}
+    metrics["least_cce_gap_of_any_game"] = np.asarray([min(least["cce"])])
     return {name: values.tolist() for name, values in metrics.items()}

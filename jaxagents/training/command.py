@@ -76,6 +76,27 @@ def command(
     return decorate
 
 
+def quote_lists(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Writes `paper=gigpo,nft` as the list that Hydra reads, for options that are always lists.
+
+    Args:
+        arguments: of the command line; in a sweep (`-m`), commas separate its jobs.
+        names: of the options.
+
+    Returns:
+        The arguments.
+    """
+    sweeps = any(argument in ("-m", "--multirun") for argument in arguments)
+    written = []
+    for argument in arguments:
+        name, is_option, value = argument.partition("=")
+        if is_option and name in names and value not in ("", "null") and not value.startswith("["):
+            quoted = [f"'{part}'" for part in value.split(",")]
+            value = ",".join(f"[{part}]" for part in quoted) if sweeps else f"[{','.join(quoted)}]"
+        written.append(f"{name}{is_option}{value}")
+    return written
+
+
 @contextmanager
 def _errors_in_one_line(show_traceback: bool) -> Iterator[None]:
     try:

@@ -29,7 +29,7 @@ def to_plain(config: DictConfig) -> dict[str, Any]:
 
 
 def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
-    """Refuses learners of language models in worlds of arrays, and the other way round.
+    """Refuses learners without their Q-functions, learners of language models in worlds of arrays, and the opposite.
 
     Args:
         config: of a stage, resolved.
@@ -39,6 +39,11 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
         ValueError: says what does not fit, and what would.
     """
     learner = config["learner"]
+    if learner.get("value") == {}:
+        raise ValueError(
+            "`value` must be chosen for this learner, got none; try value=q_mlp, or value=twin_q_mlp for continuous "
+            "actions."
+        )
     policy = learner.get("policy") or learner.get("inner", {}).get("policy") or {}
     speaks = policy.get("_target_") == _LANGUAGE_POLICY
     if environment.text is not None and not speaks:

@@ -1,6 +1,7 @@
 """From a composed config to a finished run directory."""
 
 import os
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from omegaconf import DictConfig
 
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.reports import write_report, write_result
-from jaxagents.training.build import build, resolve
+from jaxagents.training.build import Experiment, build, resolve
 from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, make_section
 from jaxagents.training.devices import initialize_distributed
 from jaxagents.training.loop import train
@@ -45,12 +46,26 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
             claim(run_dir, resolved)
 
         of_first_process(take_run_dir)
+        if jax.process_index() == 0:
+            print(introduction(experiment, run_dir), file=sys.stderr, flush=True)
         result = train(experiment, run_dir, started=started)
         if jax.process_index() == 0:
             write_result(run_dir, result)
             if experiment.logging.report:
                 write_report(run_dir)
     return {"run_dir": str(run_dir), **to_json(result)}
+
+
+def introduction(experiment: Experiment, run_dir: Path) -> str:
+    """Says in a line what is about to run: the world, the size of the policy, the devices and the directory."""
+    stage = experiment.stages[-1]
+    params = jax.eval_shape(stage.runner.params, stage.runner.abstract)
+    count = sum(leaf.size for leaf in jax.tree.leaves(params)) // max(experiment.num_seeds, 1)
+    devices = f"{len(stage.runner.replicated.device_set)} x {jax.devices()[0].device_kind}"
+    seeds = f", {experiment.num_seeds} seeds" if experiment.num_seeds else ""
+    return (
+        f"{experiment.name}: {stage.environment.name}, {count:,} parameters{seeds}, {devices}, in {run_dir}; compiling."
+    )
 
 
 def prepare_backend(devices: DevicesConfig) -> None:

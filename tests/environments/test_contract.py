@@ -10,8 +10,9 @@ import pytest
 
 from jaxagents.environments import contextual_gridworld, coordination, donor, tmaze
 from jaxagents.environments.calls import with_calls
+from jaxagents.environments.opponents import against
 from jaxagents.environments.teams import agent_ids, team_view
-from jaxagents.environments.wrappers import against, alternating, auto_reset, episode_statistics
+from jaxagents.environments.wrappers import alternating, auto_reset, episode_statistics
 from jaxagents.types import Discrete
 
 NUM_STEPS, BATCH = 20, 3

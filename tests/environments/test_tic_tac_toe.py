@@ -7,7 +7,7 @@ import pytest
 
 from jaxagents.environments import tic_tac_toe
 from jaxagents.environments.adapters.pgx import make_environment
-from jaxagents.environments.wrappers import against
+from jaxagents.environments.opponents import against
 
 PLACES = 3 ** np.arange(9)
 

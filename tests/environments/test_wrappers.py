@@ -7,16 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.environments.opponents import against, uniform_opponent
 from jaxagents.environments.timesteps import ended, first_timestep, select
 from jaxagents.environments.wrappers import (
     absorbing,
-    against,
     alternating,
     auto_reset,
     episode_statistics,
     flatten_observation,
     time_limit,
-    uniform_opponent,
 )
 from jaxagents.types import Box, Discrete, Environment, TimeStep
 

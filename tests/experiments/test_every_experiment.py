@@ -22,11 +22,14 @@ VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "
 # World -> the algorithms that fit it.
 PAIRS = {
     **dict.fromkeys(("arithmetic", "bandit", "frozenlake", "household", "sokoban"), (*LANGUAGE, *PREFERENCES)),
+    # Like those, and not tuned for each algorithm.
+    **dict.fromkeys(("code", "countdown", "crafting", "guess_number", "lists"), ("grpo", "sft")),
+    **dict.fromkeys(("mastermind", "screen", "search", "tools", "twentyq"), ("grpo", "sft")),
     # Values and demonstrations are those of one seat.
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
     "breakout": ("ppo", *VALUES),
     "cartpole": ("ppo", *VALUES),
-    **dict.fromkeys(("pendulum", "reacher"), ("ppo", "sac")),
+    **dict.fromkeys(("pendulum", "reacher"), ("ddpg", "ppo", "sac", "td3")),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
     "smax_3m": ("ppo",),  # A policy with memory that has no Q-function.
     "tmaze": ("dqn", "ppo", "r2d2"),
@@ -48,6 +51,12 @@ def _surrogate(width):
 
 def _falling(start):
     return f"{{_target_: jaxagents.ops.schedules.linear_schedule, start: {start}, end: 0.0}}"
+
+
+_ENTROPY = (
+    "+learner.regularizers.entropy={_target_: jaxagents.losses.regularizers.entropy_bonus, _partial_: true, "
+    f"coefficient: {_falling(0.01)}}}"
+)
 
 
 def _huber(delta):
@@ -157,6 +166,7 @@ def test_losses_are_chosen_on_the_command_line_and_their_numbers_are_arrays(choi
         (["world=cartpole", "algorithm=ppo", f"learner.loss={_surrogate(_falling(0.3))}"], "loss.clip_epsilon"),
         (["world=pendulum", "algorithm=sac", f"learner.target_entropy={_falling(-2.0)}"], "target_entropy"),
         (["world=cartpole", "algorithm=rainbow"], "importance_exponent"),
+        (["world=bandit", "algorithm=grpo", "stages=[]", _ENTROPY], "regularizer/entropy.coefficient"),
     ],
 )
 def test_schedules_are_chosen_on_the_command_line(choices, name):

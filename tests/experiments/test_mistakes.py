@@ -54,6 +54,29 @@ def said(monkeypatch, capsys, tmp_path):
         ("train.py", ["seed=-1"], "`seed` must be a whole number from 0 to 4294967295, got -1."),
         ("train.py", ["seed=[1"], "Error: "),
         ("train.py", ["seeds=0", "experiment=ppo_cartpole"], "`seeds` must be a positive number, got 0."),
+        (
+            "train.py",
+            ["world=bandit", "algorithm=sft", "collector=transcripts"],
+            "`collector=transcripts` must be used by a stage, got warm_start with a collector of its own; "
+            "try collector@warm_start.collector=transcripts, or stages=[].",
+        ),
+        ("train.py", ["world=cartpole", "quick=true", "training.total_steps=lots"], "a positive number, got 'lots'"),
+        (
+            "train.py",
+            ["environment=pendulum", "policy=tanh_normal"],
+            "`policy` must have a critic for PPO, got a Policy",
+        ),
+        (
+            "train.py",
+            ["world=pendulum", "learner=sac", "policy=tanh_normal"],
+            "`value` must be chosen for this learner",
+        ),
+        (
+            "train.py",
+            ["world=cartpole", "optimizer.learning_rate=-1"],
+            "`learning_rate` must be a number and not below 0",
+        ),
+        ("train.py", ["world=cartpole", "learner.clip_epsilon=abc"], "`clip_epsilon` must be a number, got 'abc'."),
         ("evaluate.py", ["path=nowhere"], "`path` must be a run directory, with a config.yaml in it, got nowhere"),
         ("play.py", ["path=nowhere"], "`path` must be a run directory, with a config.yaml in it, got nowhere"),
         ("reproduce.py", ["paper=gigppo"], "`paper` must be a file of configs/paper, got 'gigppo'; try gigpo"),

@@ -1,8 +1,9 @@
-"""The scripts of papers: what they print last, and what they refuse at once."""
+"""The scripts of papers: what they print last, what they refuse at once, and that no kill loses or repeats a run."""
 
 import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import sys
@@ -10,66 +11,135 @@ import time
 
 import pytest
 
+from jaxagents.papers.runs import read_run
+from jaxagents.training.command import quote_lists
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BANDIT = "paper=onpolicy_negative_gradient"
+
+
+def last_line(result):
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
-def test_a_paper_is_reproduced_and_reported(call_main, tmp_path):
-    options = ("quick=true", "seeds=3", f"results_folder={tmp_path}", f"starts={tmp_path}/starts")
-    arms = "arms=[onpolicy_best_of_n,offline_best_of_n]"
-    result = call_main("reproduce.py", "paper=onpolicy_negative_gradient", arms, *options)
+def test_papers_are_reproduced_planned_and_reported(call_main, tmp_path):
+    folder = f"results_folder={tmp_path}"
+    result = call_main("reproduce.py", BANDIT, "quick=true", folder, "arms=reinforce,onpolicy_rwr", "seeds=10-11")
     assert result.returncode == 0, result.stderr
-    told = json.loads(result.stdout.splitlines()[-1])
-    assert set(told["means"]) == {"onpolicy_best_of_n", "offline_best_of_n"} and told["verdict"] in result.stdout
-    page = call_main("report.py", f"results_folder={tmp_path}")
-    assert page.returncode == 0, page.stderr
-    path = pathlib.Path(json.loads(page.stdout.splitlines()[-1])["report"])
-    assert "onpolicy_best_of_n" in path.read_text(encoding="utf-8")
+    assert last_line(result)["verdicts"] == {"onpolicy_negative_gradient": "unfinished (4 of 60 runs)"}
+    assert "REINFORCE" not in result.stderr and "onpolicy_rwr, seeds 10, 11" in result.stderr
+    status = call_main("reproduce.py", "study=didactic_bandit", "status=true", "quick=true", folder)
+    assert status.returncode == 0 and "4 of 12" in status.stdout, status.stdout + status.stderr
+    searched = call_main("reproduce.py", BANDIT, "quick=true", folder, "seeds=100-102")
+    assert searched.returncode == 0, searched.stderr
+    planned = call_main("reproduce.py", BANDIT, "plan=true", "quick=true", folder)
+    assert "from differences of 3 search seeds" in planned.stdout, planned.stdout + planned.stderr
+    page = call_main("report.py", folder)
+    assert page.returncode == 0 and "onpolicy_negative_gradient" in (tmp_path / "README.md").read_text()
 
 
 @pytest.mark.slow
-def test_a_killed_reproduction_runs_what_was_missing_only(call_main, tmp_path):
-    options = ("quick=true", "seeds=3", f"results_folder={tmp_path}", "arms=[onpolicy_best_of_n,offline_best_of_n]")
-    command = ("paper=onpolicy_negative_gradient", *options)
-    results = tmp_path / "onpolicy_negative_gradient.json"
+def test_no_kill_loses_or_repeats_a_run(call_main, tmp_path):
+    command = [BANDIT, "quick=true", "seeds=10-17", "seeds_at_once=1", f"results_folder={tmp_path}", "workers=2"]
+    script = [sys.executable, str(ROOT / "experiments/reproduce.py"), *command]
 
-    def finished():
-        arms = json.loads(results.read_text(encoding="utf-8"))["arms"] if results.exists() else {}
-        return {(name, seed): run for name, arm in arms.items() for seed, run in arm["runs"].items()}
+    def stored():
+        return {path: path.read_bytes() for path in (tmp_path / "runs").rglob("[0-9]*.json")}
 
-    with open(tmp_path / "killed.log", "w", encoding="utf-8") as log:
-        script = [sys.executable, str(ROOT / "experiments/reproduce.py"), *command]
-        process = subprocess.Popen(script, cwd=tmp_path, env=dict(os.environ), stdout=log, stderr=log)
-        deadline = time.monotonic() + 240.0
-        while not finished() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, "it ended before it could be killed"
-    before = finished()
-    assert 0 < len(before) < 6
+    seen, generator = {}, random.Random(0)
+    for attempt in range(5):
+        with open(tmp_path / "killed.log", "a", encoding="utf-8") as log:
+            process = subprocess.Popen(script, cwd=tmp_path, stdout=log, stderr=log)
+            deadline = time.monotonic() + 240.0
+            while len(stored()) <= len(seen) and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+            time.sleep(generator.uniform(0.0, 1.0))
+            process.send_signal(signal.SIGTERM if attempt == 2 else signal.SIGKILL)
+            process.wait()
+        after = stored()
+        assert {path: after[path] for path in seen} == seen, "stored runs stay to the byte"
+        assert len(after) > len(seen) or len(after) == 48
+        seen = after
     result = call_main("reproduce.py", *command)
     assert result.returncode == 0, result.stderr
-    after = finished()
-    assert len(after) == 6
-    assert {key: after[key] for key in before} == before, "minutes and numbers are those of the first run"
+    after = stored()
+    assert len(after) == 48 and {path: after[path] for path in seen} == seen
+    assert not list((tmp_path / "runs").rglob("*.damaged")) and not list((tmp_path / "runs").rglob(".*.tmp"))
+    seeds = [read_run(path).seed for path in after]
+    assert sorted(seeds) == sorted([*range(10, 18)] * 6)
+
+
+@pytest.mark.slow
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    command = ["paper=debate", "quick=true", f"results_folder={tmp_path}", "workers=2"]
+    process = subprocess.Popen([sys.executable, str(ROOT / "experiments/reproduce.py"), *command], cwd=tmp_path)
+
+    def workers():
+        found = []
+        for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = entry.read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if f"results_folder={tmp_path}".encode() in words and any(word.startswith(b"worker=") for word in words):
+                found.append(entry)
+        return found
+
+    deadline = time.monotonic() + 120.0
+    while len(workers()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(workers()) == 2
+    time.sleep(3.0)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 60.0
+    while workers() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert workers() == []
 
 
 @pytest.mark.slow
 def test_equilibria_are_found_once_without_randomness(call_main, tmp_path):
-    options = ("arms=[vad_cfr,cfr_plus,psro_nash]", "quick=true", f"results_folder={tmp_path}")
-    result = call_main("reproduce.py", "paper=vad_cfr_shor_psro", *options)
+    arms = "arms=vad_cfr,cfr_plus,psro_nash"
+    result = call_main("reproduce.py", "paper=vad_cfr_shor_psro", arms, "quick=true", f"results_folder={tmp_path}")
     assert result.returncode == 0, result.stderr
-    results = json.loads((tmp_path / "vad_cfr_shor_psro.json").read_text(encoding="utf-8"))
-    assert {name: len(arm["runs"]) for name, arm in results["arms"].items()} == dict.fromkeys(results["arms"], 1)
-    means = json.loads(result.stdout.splitlines()[-1])["means"]
-    assert means["cfr_plus"]["exploitability"] < means["vad_cfr"]["exploitability"] == pytest.approx(-0.338819)
-    assert "exploitability_kuhn3" not in means["psro_nash"]  # Not played.
+    runs = {path: read_run(path) for path in (tmp_path / "runs").rglob("0.json")}
+    assert len(runs) == 3
+    last = sorted(run.curves["exploitability_leduc2"]["values"][-1] for run in runs.values())
+    assert -0.33882 in [round(value, 5) for value in last]
 
 
-def test_unknown_papers_and_arms_are_refused_at_once(call_main):
-    result = call_main("reproduce.py", "paper=gigppo")
-    assert result.returncode != 0
-    assert "`paper` must be a file of configs/paper, got 'gigppo'; try gigpo" in result.stderr
-    result = call_main("reproduce.py", "paper=gigpo", "arms=[grpoo]")
-    assert result.returncode != 0
+def test_lists_are_written_as_hydra_reads_them():
+    names = ("paper", "arms")
+    assert quote_lists(["paper=gigpo,nft", "seeds=1-3", "status=true"], names) == [
+        *("paper=['gigpo','nft']", "seeds=1-3", "status=true")
+    ]
+    assert quote_lists(["paper=lm_rl/*", "arms=null", "arms=[a]"], names) == [
+        "paper=['lm_rl/*']",
+        "arms=null",
+        "arms=[a]",
+    ]
+    assert quote_lists(["-m", "paper=a,b"], names) == ["-m", "paper=['a'],['b']"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["paper=gigppo"], "`paper` must be a file of configs/paper, got 'gigppo'; try gigpo"),
+        (["study=lke"], "`study` must be a file of configs/study, got 'lke'; try lake"),
+        ([], "`paper` must be ids, <family>/* or all, or `study` a file of configs/study, got neither."),
+        (["paper=gigpo", "seeds=5"], "`seeds` must be a range such as 10-17, or a list, got 5."),
+        (["paper=gigpo", "worker_s=2"], "The config has no key 'worker_s'; try worker"),
+    ],
+)
+def test_mistakes_are_told_at_once(call_main, arguments, message):
+    result = call_main("reproduce.py", *arguments)
+    assert result.returncode == 2 and message in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_an_unknown_arm_is_a_failure_of_its_paper(call_main, tmp_path):
+    result = call_main("reproduce.py", "paper=gigpo", "arms=grpoo", f"results_folder={tmp_path}")
+    assert result.returncode == 1
     assert "`arms` must be of the paper gigpo, got 'grpoo'; try grpo" in result.stderr
+    assert os.listdir(tmp_path) == []

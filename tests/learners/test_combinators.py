@@ -134,5 +134,12 @@ def test_an_estimator_judges_before_it_is_fitted_and_alone_while_it_explores():
     assert float(state.params) == 0.0 and float(state.estimator) == 1.0
     state, _ = learner.update(state, KEY, rollout())
     assert float(state.params) == 1.0 and float(state.estimator) == 2.0
+    frozen = with_estimator(COUNTING, HALVING, num_exploring=1, num_fitted=1)
+    state = frozen.init(KEY)
+    for _ in range(3):
+        state, _ = frozen.update(state, KEY, rollout())
+    assert float(state.params) == 2.0 and float(state.estimator) == 1.0
+    with pytest.raises(ValueError, match="`num_fitted` must be at least 1 and `num_exploring`, got 1 and 2"):
+        with_estimator(COUNTING, HALVING, num_exploring=2, num_fitted=1)
     with pytest.raises(ValueError, match="`num_exploring` must not be negative, got -1"):
         with_estimator(COUNTING, HALVING, num_exploring=-1)

@@ -1,6 +1,7 @@
 """Steps of optimisers: what learns and what stays; Adam and chains against optax's own optimisers."""
 
 from functools import partial
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -179,3 +180,13 @@ def test_warm_up_refuses_what_it_cannot_do():
         warmup(None)
     with pytest.raises(ValueError, match=r"`warmup_fraction` must be in \[0, 1\).*, got 1 and 0.0; try 0.1 and 0."):
         warmup(10, warmup_fraction=1)
+
+
+def test_trainable_may_be_any_mapping_as_configs_give_it():
+    params = {"torso": jnp.ones(2), "head": jnp.ones(2)}
+    flags = MappingProxyType({"torso": False, "head": True})
+    optimizer = optax.sgd(1.0)
+    opt_state = init_optimizer(optimizer, params, flags)
+    after, _, _ = descend(params, params, opt_state, optimizer, trainable=flags)
+    np.testing.assert_array_equal(after["torso"], 1.0)
+    np.testing.assert_array_equal(after["head"], 0.0)

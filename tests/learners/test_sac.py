@@ -12,10 +12,11 @@ import pytest
 from jaxagents.data.buffers import make_uniform_buffer
 from jaxagents.learners.replay import with_replay
 from jaxagents.learners.sac import make_agent, make_sac
+from jaxagents.losses.q import deterministic_actor_loss, single_critic_loss, single_q_target, twin_q_target
 from jaxagents.networks.heads import TanhNormalHead
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
-from jaxagents.ops.distributions import TanhNormal
+from jaxagents.ops.distributions import TanhNormal, greedy_action, smoothed_action
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.actor_critic import act, make_policy
 from jaxagents.types import (
@@ -235,6 +236,79 @@ def test_numbers_may_be_schedules_and_slots_may_remember():
     assert float(second.memory["target"]) == 5.0 and update._cache_size() == 1
 
 
+DETERMINISTIC = {
+    "target": twin_q_target,
+    "actor_loss": deterministic_actor_loss,
+    "action": greedy_action,
+    "next_action": greedy_action,
+    "target_policy": True,
+}
+
+
+def test_deterministic_targets_follow_the_target_policy_by_hand():
+    """Target critics say 7 and 4 plus the action, which is -1 for the target policy."""
+    target_critic = {"offset": jnp.array([7.0, 4.0]), "slope": jnp.ones(2)}
+    for target, worth in ((twin_q_target, 3.0), (single_q_target, 6.0)):
+        learner = make_linear(**(DETERMINISTIC | {"target": target}))
+        state = learner.init(KEY).replace(target_critic=target_critic, target_params=jnp.float32(-1.0))
+        _, metrics = jax.jit(learner.update)(state, KEY, sample([1.0], [0], [0]))
+        # The critics say 5 and 7 of the action 1.
+        expected = abs(5.0 - (1.0 + 0.5 * worth)) + abs(7.0 - (1.0 + 0.5 * worth))
+        np.testing.assert_allclose(metrics["priority"], [0.5 * expected], rtol=1e-6)
+
+
+def test_delayed_policies_and_targets_move_every_other_time():
+    learner = make_linear(**DETERMINISTIC, policy_period=2, target_update_rate=0.5)
+    update, state, moved = jax.jit(learner.update), learner.init(KEY), []
+    for _ in range(4):
+        after, _ = update(state, KEY, sample([100.0], [1], [0]))
+        parts = ("params", "target_params", "target_critic", "critic")
+        moved.append([not np.array_equal(*map(_first, (getattr(state, p), getattr(after, p)))) for p in parts])
+        state = after
+    assert moved == [[False, False, False, True], [True, True, True, True]] * 2 and update._cache_size() == 1
+    assert float(state.params) > float(state.target_params) > 0.5
+
+
+def _first(tree):
+    return jax.tree.leaves(tree)[0]
+
+
+def test_one_critic_of_ddpg_learns_alone():
+    learner = make_linear(**(DETERMINISTIC | {"critic_loss": single_critic_loss, "target": single_q_target}))
+    before = learner.init(KEY)
+    after, _ = jax.jit(learner.update)(before, KEY, sample([100.0], [1], [0]))
+    moved = np.asarray(after.critic["offset"] != before.critic["offset"])
+    np.testing.assert_array_equal(moved, [True, False])
+
+
+@pytest.mark.parametrize(
+    "options", [{"next_action": smoothed_action, "policy_period": 2}, {"critic_loss": single_critic_loss}]
+)
+def test_deterministic_policies_solve_a_bandit(options):
+    """The best action is the observation itself."""
+
+    def rollout(key):
+        observation_key, action_key = jax.random.split(key)
+        observation = jax.random.uniform(observation_key, (1, 64), minval=-1.0)
+        action = jax.random.uniform(action_key, (1, 64), minval=-1.99, maxval=1.99)
+        reward = -4.0 * jnp.square(action - observation)
+        flags = jnp.ones((1, 64), bool), jnp.zeros((1, 64), bool)
+        return Rollout(transition=transitions(observation, jnp.arctanh(0.5 * action), reward, *flags), carry=())
+
+    td3 = make_sac(POLICY, TWIN_Q, *[optax.adam(5e-3)] * 3, ACTIONS, **(DETERMINISTIC | options))
+    learner = with_replay(
+        td3, make_uniform_buffer(capacity=64 * 12, batch_size=64), rollout(KEY), updates_per_rollout=50
+    )
+    update, state = jax.jit(learner.update, donate_argnums=0), learner.init(KEY)
+    for index in range(12):
+        rollout_key, update_key = jax.random.split(jax.random.fold_in(KEY, index))
+        state, _ = update(state, update_key, rollout(rollout_key))
+    assert update._cache_size() == 1
+    observation = jnp.linspace(-0.9, 0.9, 7)[:, None]
+    _, distribution = act(POLICY, state.params, (), PolicyInput(observation=observation, first=jnp.ones(7, bool)))
+    np.testing.assert_allclose(2.0 * jnp.tanh(distribution.mode()), observation, atol=0.25)
+
+
 def test_weights_scale_the_critic_loss():
     losses = [
         float(make_linear().update(make_linear().init(KEY), KEY, sample([9.0], [1], [0], weight))[1]["critic_loss"])
@@ -274,6 +348,7 @@ def test_devices_agree_with_one_device():
     ("make", "message"),
     [
         (lambda: make_linear(discount=-0.1), "`discount` must be in"),
+        (lambda: make_linear(policy_period=0), "`policy_period` must be at least 1, got 0"),
         (lambda: make_linear(initial_temperature=0.0), "`initial_temperature` must be positive"),
         (
             lambda: make_sac(POLICY, TWIN_Q, optax.sgd(1.0), optax.sgd(1.0), optax.sgd(1.0), Discrete(2)),

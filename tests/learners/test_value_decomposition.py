@@ -228,6 +228,12 @@ def test_refuses_values_that_it_cannot_mix(options, message):
         make_value_decomposition(q_function, SumMixer(), optax.sgd(0.1), num_agents=2, observation_space=SPACE)
 
 
+@pytest.mark.parametrize("options", [{"target": lambda view: view.reward}, {"burn_in": 1}, {"num_steps": 2}])
+def test_refuses_what_it_would_not_read(options):
+    with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be left out of a mixture, got"):
+        make_value_decomposition(TABLES, SumMixer(), optax.sgd(0.1), num_agents=2, observation_space=SPACE, **options)
+
+
 def test_refuses_batches_without_the_team():
     make = partial(make_value_decomposition, TABLES, SumMixer(), optax.sgd(0.1), observation_space=SPACE)
     with pytest.raises(ValueError, match="`num_agents` must be at least 1, got 0; try `learner=dqn`"):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from jaxagents.ops.distributions import Categorical, TanhNormal, squash
+from jaxagents.ops.distributions import Categorical, TanhNormal, greedy_action, smoothed_action, squash
 
 KEY = jax.random.key(0)
 LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.25])) + 3.0
@@ -225,3 +225,17 @@ def test_jit_and_vmap_change_nothing(distribution, action):
             expected,
             transformed(distribution, action),
         )
+
+
+def test_smoothed_actions_are_near_the_mode_and_inside_the_bounds():
+    """Within half of the mode after squashing, and nowhere beyond the ends."""
+    keys = jax.random.split(jax.random.key(0), 2000)
+    loc = jnp.array([0.0, 0.3, 20.0])
+    distribution = TanhNormal(loc=loc, scale=jnp.ones(3))
+    actions = jnp.tanh(jax.vmap(lambda key: smoothed_action(distribution, key, scale=0.4, bound=0.5))(keys))
+    distance = np.asarray(actions - jnp.tanh(loc)[None])
+    assert np.abs(distance).max() <= 0.5 + 1e-5 and np.abs(actions).max() <= 1.0
+    # A standard normal number is beyond 1.25 of its scale in 0.1056 of the cases, on either side.
+    np.testing.assert_allclose(np.mean(distance[:, 0] >= 0.5 - 1e-5), 0.1056, atol=0.03)
+    np.testing.assert_allclose(np.mean(actions[:, 2] >= 1.0 - 1e-5), 0.5, atol=0.05)
+    np.testing.assert_array_equal(greedy_action(distribution, keys[0]), loc)

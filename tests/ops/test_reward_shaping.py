@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxagents.ops import reward_shaping
+from jaxagents.ops.seats import own_return_to_go
 from jaxagents.types import EpisodeView
 
 
@@ -32,7 +33,20 @@ SHAPED = [
     (partial(reward_shaping.self_correction_bonus, coefficient=10.0), [[1.0, 12.0], [3.0, 0.0]]),
     (partial(reward_shaping.only_turn, turn=0), [[1.0, 0.0], [3.0, 0.0]]),
     (partial(reward_shaping.only_turn, turn=1), [[0.0, 2.0], [0.0, 0.0]]),
+    (reward_shaping.at_the_end, [[0.0, 3.0], [3.0, 0.0]]),
 ]
+
+
+def test_a_seat_pays_the_other_with_the_last_turn_of_each(make_episode):
+    # Row 0: turns of the seats 0, 1, 0; row 1: 1, 0, and nothing.
+    agent = jnp.repeat(jnp.asarray([[[0], [1], [0]], [[1], [0], [0]]]), 4, axis=2)
+    game = make_episode([[1.0, 2.0, 3.0], [4.0, 5.0, 0.0]], [[1, 1, 1], [1, 1, 0]], agent=agent)
+    game = game.replace(seat_return=jnp.asarray([[4.0, 2.0], [5.0, 4.0]]))
+    shaped = reward_shaping.seat_handicap(EpisodeView(episode=game), amount=0.5)
+    np.testing.assert_allclose(shaped, [[1.0, 2.5, 2.5], [4.5, 4.5, 0.0]])
+    # In sum over the own turns, seat 0 pays seat 1.
+    before, after = (own_return_to_go(game.replace(reward=reward)) for reward in (game.reward, shaped))
+    np.testing.assert_allclose(after - before, [[-0.5, 0.5, -0.5], [0.5, -0.5, 0.0]])
 
 
 @pytest.mark.parametrize(("shape", "expected"), SHAPED)

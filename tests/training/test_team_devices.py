@@ -1,4 +1,4 @@
-"""One seed of a team's experiment gives the same run on one device and on two, mapped or sharded."""
+"""One seed gives the same run on one device and on two, mapped or sharded: of teams, with memory, with noise."""
 
 from pathlib import Path
 
@@ -23,9 +23,11 @@ pytestmark = pytest.mark.slow
         (("experiment=mappo_smax_3m",), 2, ()),
         (("world=two_step_game", "algorithm=qmix"), 128, (SHARDS,)),
         (("experiment=mansa_two_step_game",), 40, (SHARDS, "learner.buffer.min_size=512")),
+        (("experiment=r2d2_tmaze",), 12, (SHARDS, "learner.buffer.min_size=512")),
+        (("world=cartpole", "algorithm=rainbow"), 16, (SHARDS,)),
     ],
 )
-def test_the_run_of_a_team_does_not_depend_on_devices(choices, num_updates, overrides, mode):
+def test_the_run_does_not_depend_on_devices(choices, num_updates, overrides, mode):
     told = []
     for choice in (["devices=jit"], [f"devices={mode}", "devices.num_devices=2"]):
         config = compose(CONFIGS, *choices, *QUICK, *overrides, *choice)

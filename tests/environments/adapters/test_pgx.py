@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jaxagents.environments.adapters import pgx
-from jaxagents.environments.wrappers import against, alternating
+from jaxagents.environments.opponents import against
+from jaxagents.environments.wrappers import alternating
 
 KEY = jax.random.key(0)
 

@@ -1,0 +1,220 @@
+"""Which code a run goes through: a hash of every definition that its `_target_`s reach, and of the packages' versions.
+
+Definitions are followed by name, from the syntax of the files: functions, classes and constants of `jaxagents` that a
+definition mentions, those that these mention, and so on. Docstrings, comments and annotations of functions do not
+count, so that what is only said differently keeps its runs.
+"""
+
+import ast
+import hashlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_ROOT = Path(__file__).parents[1]
+_OWN = "jaxagents"
+_WHOLE = "*"  # All definitions of a module.
+_WITH = {"jax": ("jax", "jaxlib")}  # Distributions of a package, where its name does not tell.
+
+
+class _Module(NamedTuple):
+    """A file of ours.
+
+    Attributes:
+        definitions: top-level statements by the name that they define.
+        imports: dotted name by the name that it has here.
+    """
+
+    definitions: Mapping[str, tuple[ast.stmt, ...]]
+    imports: Mapping[str, str]
+
+
+def code_digest(targets: Iterable[str]) -> str:
+    """Computes the hash of all code that some functions reach.
+
+    Args:
+        targets: dotted names, such as `_target_`s of a config.
+
+    Returns:
+        16 hexadecimal digits.
+    """
+    return _digest(tuple(sorted(set(targets))))
+
+
+def find_targets(node: Any) -> Iterator[str]:
+    """Yields every `_target_` in nested plain data."""
+    if isinstance(node, Mapping):
+        if isinstance(node.get("_target_"), str):
+            yield node["_target_"]
+        for value in node.values():
+            yield from find_targets(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from find_targets(value)
+
+
+def reach(targets: Iterable[str]) -> tuple[dict[tuple[str, str], str], set[str]]:
+    """Follows definitions by name.
+
+    Args:
+        targets: dotted names.
+
+    Returns:
+        `(syntax of every definition of ours by module and name, names of other packages)`.
+    """
+    found: dict[tuple[str, str], str] = {}
+    others: set[str] = set()
+    queue = list(targets)
+    while queue:
+        dotted = queue.pop()
+        if dotted.partition(".")[0] != _OWN:
+            others.add(dotted.partition(".")[0])
+            continue
+        module, name = _split(dotted)
+        if (module, name) in found or not module:
+            continue
+        source = _parse(module)
+        if name in source.imports and name not in source.definitions:
+            queue.append(source.imports[name])
+            continue
+        wanted = source.definitions if name == _WHOLE else {name: source.definitions.get(name, ())}
+        statements = [statement for of_name in wanted.values() for statement in of_name]
+        found[module, name] = "\n".join(ast.dump(statement) for statement in statements)
+        for statement in statements:
+            queue += _mentioned(statement, module, source)
+    return found, others
+
+
+@cache
+def _digest(targets: tuple[str, ...]) -> str:
+    found, others = reach(targets)
+    parts = [f"{module}.{name}\n{syntax}" for (module, name), syntax in sorted(found.items())]
+    parts += [f"{name}=={version}" for name, version in sorted(_versions(others))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _versions(packages: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields what identifies other packages: versions, or the source of a file that belongs to none."""
+    for package in set(packages) - set(sys.stdlib_module_names):
+        distributions = _WITH.get(package) or _distributions().get(package, ())
+        for name in sorted(set(distributions)):
+            yield name, importlib.metadata.version(name)
+        spec = None if distributions else importlib.util.find_spec(package)
+        if spec is not None and spec.origin:
+            yield package, hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
+
+
+def _split(dotted: str) -> tuple[str, str]:
+    """Splits a dotted name into its module and the first name in it; `_WHOLE` for a module."""
+    parts = dotted.split(".")
+    for end in range(len(parts), 0, -1):
+        if _file(".".join(parts[:end])) is not None:
+            return ".".join(parts[:end]), parts[end] if end < len(parts) else _WHOLE
+    return "", ""
+
+
+@cache
+def _file(module: str) -> Path | None:
+    place = _ROOT.joinpath(*module.split(".")[1:])
+    files = [place / "__init__.py", place.with_suffix(".py")] if module != _OWN else [_ROOT / "__init__.py"]
+    return next((path for path in files if path.is_file()), None)
+
+
+@cache
+def _parse(module: str) -> _Module:
+    tree = _Stripped().visit(ast.parse(_file(module).read_text(encoding="utf-8")))
+    definitions: dict[str, tuple[ast.stmt, ...]] = {}
+    imports: dict[str, str] = {}
+    queue = list(tree.body)
+    while queue:
+        statement = queue.pop(0)
+        imports |= _imported(statement)
+        if isinstance(statement, ast.If | ast.Try | ast.With):
+            queue += [inner for inner in ast.iter_child_nodes(statement) if isinstance(inner, ast.stmt)]
+        for name in _defined(statement):
+            definitions[name] = (*definitions.get(name, ()), statement)
+    return _Module(definitions, imports)
+
+
+def _defined(statement: ast.stmt) -> list[str]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement.name]
+    if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+    return []
+
+
+def _imported(statement: ast.AST) -> dict[str, str]:
+    """Returns what an import statement names, by the name that it has in the file."""
+    if isinstance(statement, ast.Import):
+        return {
+            alias.asname or alias.name.partition(".")[0]: alias.name if alias.asname else alias.name.partition(".")[0]
+            for alias in statement.names
+        }
+    if isinstance(statement, ast.ImportFrom):
+        return {alias.asname or alias.name: f"{statement.module}.{alias.name}" for alias in statement.names}
+    return {}
+
+
+def _mentioned(statement: ast.stmt, module: str, source: _Module) -> list[str]:
+    """Returns the dotted names of definitions and packages that a statement mentions."""
+    nodes = list(_walk(statement))
+    inner = {name: dotted for node in nodes for name, dotted in _imported(node).items()}
+    imports = {**source.imports, **inner}
+    found = []
+    chains = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
+        chain = _chain(node)
+        if not chain or id(node) in chains:  # The longest chain alone: `a.b.c`, not `a.b` and `a`.
+            continue
+        if chain[0] in imports:
+            found.append(".".join([imports[chain[0]], *chain[1:]]))
+        elif chain[0] in source.definitions:
+            found.append(f"{module}.{chain[0]}")
+    return found
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Walks a tree without the annotations of variables."""
+    yield node
+    for name, value in ast.iter_fields(node):
+        if name == "annotation":
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _walk(child)
+
+
+def _chain(node: ast.AST) -> list[str]:
+    """Returns the names of `a.b.c`; nothing of other expressions."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    chain = _chain(node.value) if isinstance(node, ast.Attribute) else []
+    return [*chain, node.attr] if chain else []
+
+
+class _Stripped(ast.NodeTransformer):
+    """Removes docstrings, and annotations of functions."""
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            said = body[0].value
+            if isinstance(said, ast.Constant) and isinstance(said.value, str):
+                node.body = body[1:] or [ast.Pass()]
+        return node

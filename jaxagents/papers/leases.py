@@ -1,0 +1,84 @@
+"""Leases: which worker is at what. A lease ends with its process, however that ends, and is then free at once."""
+
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+LEASES_FOLDER = ".leases"
+
+
+class Lease:
+    """An open lock on the file of a lease; `release` ends it, as the end of the process does."""
+
+    def __init__(self, file: IO[str], path: Path) -> None:
+        self._file, self._path = file, path
+
+    def release(self) -> None:
+        """Ends the lease; its file goes first, so that nobody waits at a file that is no longer there."""
+        self._path.unlink(missing_ok=True)
+        self._file.close()
+
+
+def take_lease(results: str | Path, name: str) -> Lease | None:
+    """Takes a lease, or leaves it to who has it.
+
+    The lock is the kernel's (`flock`): a worker that was killed, by any signal, holds none. After locking, the file is
+    compared with the one that has the name now, as its last holder may just have removed it.
+
+    Args:
+        results: folder of results.
+        name: of what is leased.
+
+    Returns:
+        The lease; None where another process, or this one, has it.
+    """
+    path = Path(results) / LEASES_FOLDER / name.replace("/", "-")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        try:
+            same = os.path.samestat(os.fstat(file.fileno()), path.stat())
+        except FileNotFoundError:
+            same = False
+        if same:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+            return Lease(file, path)
+        file.close()
+
+
+@contextmanager
+def leased(results: str | Path, name: str) -> Iterator[bool]:
+    """Holds a lease, or not, for a block; yields whether it does."""
+    lease = take_lease(results, name)
+    try:
+        yield lease is not None
+    finally:
+        if lease is not None:
+            lease.release()
+
+
+def held_leases(results: str | Path) -> dict[str, str]:
+    """Returns who has which lease, by its name; those of processes that have ended do not count."""
+    held = {}
+    for path in sorted((Path(results) / LEASES_FOLDER).glob("*")):
+        try:
+            with path.open("r", encoding="utf-8") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    held[path.name] = file.read().strip() or "another process"
+        except OSError as error:
+            print(f"`{path}` cannot be read: {error}", file=sys.stderr)
+    return held

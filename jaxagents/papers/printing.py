@@ -1,0 +1,101 @@
+"""What `experiments/reproduce.py` prints: verdicts, how far papers are, and how many seeds they need."""
+
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from jaxagents.papers.judge import Finding, Verdict
+from jaxagents.papers.power import Plan
+from jaxagents.papers.runs import ArmRuns
+from jaxagents.papers.statistics import summarize_arms
+from jaxagents.papers.status import Status
+from jaxagents.papers.study import Paper
+from jaxagents.reporting.tables import describe_interval
+
+
+def print_paper(
+    paper: Paper,
+    runs: Mapping[str, ArmRuns],
+    verdict: Verdict,
+    metrics: Sequence[str],
+    *,
+    changed: Sequence[str] = (),
+    stream: TextIO | None = None,
+) -> None:
+    """Prints what came out of a paper, to stdout unless there is another stream.
+
+    Args:
+        paper: its claim.
+        runs: of its arms; all seeds are shown, and search seeds apart.
+        verdict: of the committed ones.
+        metrics: to show.
+        changed: what differs from what was registered.
+        stream: where to.
+    """
+    console = Console(file=stream, width=160, force_jupyter=False)
+    console.print(f"{paper.title}\nThe paper: {paper.claim}", markup=False, highlight=False)
+    table = Table(title=f"{paper.id}: means over seeds with 95 % intervals")
+    for column in ("metric", "arm", "mean", "interval", "seeds"):
+        table.add_column(column, justify="left" if column in ("metric", "arm") else "right")
+    groups: dict[str, dict] = {}
+    for name, of_arm in runs.items():
+        groups[name] = {seed: run for seed, run in of_arm.runs.items() if seed in paper.seeds}
+        groups[f"{name} (search)"] = {seed: run for seed, run in of_arm.runs.items() if seed not in paper.seeds}
+        groups[f"{name} (stale)"] = {seed: run for seed, run in of_arm.stale.items() if seed not in of_arm.runs}
+    summary = summarize_arms(metrics, groups)
+    for metric in metrics:
+        for name, of_metrics in summary.items():
+            if metric in of_metrics:
+                mean, _, interval = describe_interval(of_metrics[metric]).partition(" ")
+                table.add_row(metric, name, mean, interval.strip("()"), str(of_metrics[metric]["num_seeds"]))
+        table.add_section()
+    console.print(table)
+    for finding in (*verdict.checks, *verdict.headline, *verdict.secondary):
+        console.print(_finding(finding), markup=False, highlight=False)
+    if verdict.diverged:
+        told = ", ".join(f"{count} of {name}" for name, count in verdict.diverged.items())
+        console.print(f"Diverged runs: {told}", markup=False, highlight=False)
+    if changed:
+        told = f"Changed since it was registered: {', '.join(changed)}"
+        console.print(told, markup=False, highlight=False)
+    counted = f"; secondary {verdict.count_secondary()}" if verdict.count_secondary() else ""
+    minutes = f"{verdict.minutes:.1f} of {paper.minutes:g} minutes"
+    console.print(f"Verdict: {verdict.describe()}{counted} ({minutes})", markup=False, highlight=False)
+
+
+def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
+    """Prints how far papers are."""
+    table = Table()
+    for column in ("paper", "verdict", "runs", "running", "diverged", "stale", "minutes left"):
+        table.add_column(column, justify="left" if column in ("paper", "verdict") else "right")
+    for row in rows:
+        counts = (row.running, row.diverged, row.stale)
+        table.add_row(
+            row.paper, row.verdict, f"{row.done} of {row.needed}", *map(str, counts), f"{row.minutes_left:.1f}"
+        )
+    Console(file=stream, width=160, force_jupyter=False).print(table)
+
+
+def print_plan(paper: Paper, plans: Sequence[Plan], stream: TextIO | None = None) -> None:
+    """Prints the seeds that the headline of a paper needs."""
+    console = Console(file=stream, width=160, force_jupyter=False)
+    for plan in plans:
+        told = f"{paper.id}: {plan.expectation.describe()}, expected {plan.effect:g}: "
+        if plan.deviation is None:
+            told += f"{plan.pilot}."
+        else:
+            needed = "more than can be planned" if plan.seeds is None else f"{plan.seeds} seeds"
+            told += (
+                f"{needed} for a power of 90 % (deviation {plan.deviation:.3g}, from {plan.pilot}); the "
+                f"{len(paper.seeds)} committed ones have {plan.power:.0%}."
+            )
+        console.print(told, markup=False, highlight=False)
+
+
+def _finding(finding: Finding) -> str:
+    told = f"{finding.role}, {finding.outcome}: {finding.expectation.describe()}"
+    if finding.measured is None:
+        return f"{told}; {finding.reason}"
+    return f"{told}; measured {describe_interval(finding.measured._asdict())} over {len(finding.seeds)} seeds"

@@ -1,0 +1,132 @@
+"""What was committed before the runs: `<results>/registrations.json`, written before the first run of verdict seeds."""
+
+import datetime
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxagents.papers.leases import leased
+from jaxagents.papers.study import Paper
+from jaxagents.reporting.loggers import write_atomically
+from jaxagents.reporting.reports import versions
+
+REGISTRATIONS_FILE = "registrations.json"
+_COUNTS = {  # What of the files is registered; titles and notes may change.
+    "paper": ("headline", "secondary", "arms", "mechanism"),
+    "study": (
+        *("metric", "higher_is_better", "checks", "arms", "experiment", "overrides", "arguments"),
+        *("start", "start_seed", "deterministic"),
+    ),
+}
+
+
+class Registration(NamedTuple):
+    """What was written down of a paper before its runs.
+
+    Attributes:
+        hash: of the content.
+        commit: of the repository; "+changes" where files differed from it, None outside of one.
+        time: UTC.
+        content: headline, secondary, checks, seeds and arms as the files said them.
+    """
+
+    hash: str
+    commit: str | None
+    time: str
+    content: Mapping[str, Any]
+
+
+def registered_content(paper: Paper) -> dict[str, Any]:
+    """Returns what is registered of a paper: what its runs and their verdict depend on, as its files say it."""
+    source = paper.source or {}
+    content: dict[str, Any] = {
+        part: {name: source.get(part, {})[name] for name in names if name in source.get(part, {})}
+        for part, names in _COUNTS.items()
+    }
+    baselines = content["study"].get("arms", {})  # Those of other papers do not count.
+    content["study"]["arms"] = {arm.name: baselines[arm.name] for arm in paper.arms if arm.name in baselines}
+    content["seeds"] = list(paper.seeds)
+    return json.loads(json.dumps(content, sort_keys=True, default=str))
+
+
+def read_registrations(results: str | Path) -> dict[str, list[Registration]]:
+    """Reads all registrations by paper, the first one first.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = Path(results) / REGISTRATIONS_FILE
+    if not path.exists():
+        return {}
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return {paper: [Registration(**one) for one in of_paper] for paper, of_paper in stored.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"`{path}` must hold registrations, got a damaged file ({error}); try the one in git."
+        ) from error
+
+
+def changes_since(paper: Paper, registrations: list[Registration]) -> list[str]:
+    """Returns what differs from the first registration of a paper, such as "headline" and "seeds"; [] where nothing."""
+    if not registrations:
+        return []
+    return _changes(registrations[0].content, registered_content(paper))
+
+
+def register(results: str | Path, paper: Paper, *, again: bool = False) -> Registration:
+    """Writes down what a paper expects, or finds it written down.
+
+    Args:
+        results: folder of results.
+        paper: to register.
+        again: registers what has changed since, beside the first one; pages flag it from then on.
+
+    Returns:
+        The registration.
+
+    Raises:
+        ValueError: something has changed since, and not `again`.
+    """
+    content = registered_content(paper)
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    while True:
+        with leased(results, "registrations") as mine:
+            if mine:
+                return _register(Path(results), paper.id, Registration(digest, *_now(), content), again)
+        time.sleep(0.1)
+
+
+def _register(results: Path, paper_id: str, new: Registration, again: bool) -> Registration:
+    registrations = read_registrations(results)
+    earlier = registrations.get(paper_id, [])
+    if earlier and earlier[-1].hash == new.hash:
+        return earlier[-1]
+    if earlier and not again:
+        raise ValueError(
+            f"`{paper_id}` must be what was registered on {earlier[-1].time[:10]}, got changes of "
+            f"{', '.join(_changes(earlier[-1].content, new.content))}; set them back, or try register=true, "
+            "which pages flag."
+        )
+    registrations[paper_id] = [*earlier, new]
+    told = {paper: [one._asdict() for one in of_paper] for paper, of_paper in sorted(registrations.items())}
+    write_atomically(results / REGISTRATIONS_FILE, json.dumps(told, indent=1) + "\n")
+    return new
+
+
+def _now() -> tuple[str | None, str]:
+    return versions().get("commit"), datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for key in sorted({*before, *after}):
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += _changes(old, new, f"{prefix}{key}.")
+        elif old != new:
+            found.append(f"{prefix}{key}")
+    return found

@@ -1,0 +1,77 @@
+"""How far papers are: runs that are stored, running, diverged and stale, and the minutes that are left."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxagents.papers.arms import compose_arms
+from jaxagents.papers.execution import read_paper_runs
+from jaxagents.papers.judge import judge
+from jaxagents.papers.leases import held_leases
+from jaxagents.papers.plan import Request, wanted_seeds
+from jaxagents.papers.runs import DIVERGED
+from jaxagents.papers.study import Paper
+
+
+class Status(NamedTuple):
+    """How far a paper is.
+
+    Attributes:
+        paper: its id.
+        verdict: see `Verdict.describe`.
+        done: wanted runs that are stored.
+        needed: wanted runs.
+        running: wanted runs that a worker is at.
+        diverged: of those that are stored.
+        stale: wanted runs that are there of other code alone.
+        minutes_left: by the mean of stored runs, else by the paper's own estimate.
+    """
+
+    paper: str
+    verdict: str
+    done: int
+    needed: int
+    running: int
+    diverged: int
+    stale: int
+    minutes_left: float
+
+
+def read_status(papers: Sequence[Paper], request: Request) -> list[Status]:
+    """Reads how far papers are; runs that papers share count for each of them.
+
+    Args:
+        papers: see `library.load_paper`.
+        request: which results, and which seeds.
+
+    Returns:
+        One status per paper.
+    """
+    leases = held_leases(request.results)
+    return [_status(paper, request, leases) for paper in papers]
+
+
+def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status:
+    settings = {"quick": request.quick, "overrides": request.overrides}
+    composed = compose_arms(paper, request.config_folder, **settings)
+    runs = read_paper_runs(paper, request.config_folder, request.results, **settings)
+    seeds = wanted_seeds(paper, request)
+    stored = {name: [of.runs[seed] for seed in seeds if seed in of.runs] for name, of in runs.items()}
+    names = [f"{'-'.join(arm.address)}-{seed}" for arm in composed.values() for seed in seeds]
+    done, needed = sum(map(len, stored.values())), len(seeds) * len(composed)
+    planned = paper.minutes / (len(paper.seeds) * len(paper.arms))
+    left = [
+        (len(seeds) - len(of_arm)) * (float(np.mean([run.minutes for run in of_arm])) if of_arm else planned)
+        for of_arm in stored.values()
+    ]
+    return Status(
+        paper=paper.id,
+        verdict=judge(paper, runs).describe(),
+        done=done,
+        needed=needed,
+        running=sum(name in leases for name in names),
+        diverged=sum(run.status == DIVERGED for of_arm in stored.values() for run in of_arm),
+        stale=sum(seed in of.stale and seed not in of.runs for of in runs.values() for seed in seeds),
+        minutes_left=sum(left),
+    )

@@ -1,0 +1,99 @@
+"""Hashes of code: what a definition reaches, and which changes of a file count."""
+
+import pytest
+
+from jaxagents.papers import closure
+from jaxagents.papers.closure import code_digest, find_targets, reach
+
+FILES = {
+    "__init__.py": "",
+    "ops/__init__.py": "",
+    "ops/shared.py": "SCALE = 2.0\n\ndef scaled(x):\n    return SCALE * x\n\ndef unused(x):\n    return x\n",
+    "types/__init__.py": "from jaxagents.types.arrays import Array\n",
+    "types/arrays.py": "class Array:\n    kind = 1\n",
+    "main.py": (
+        "import numpy as np\n"
+        "from jaxagents.ops import shared\n"
+        "from jaxagents.types import Array\n\n"
+        "LIMIT = 3\n\n"
+        'def make(x: Array) -> Array:\n    """Makes."""\n    return _inner(x)\n\n'
+        "def _inner(x):\n    from jaxagents.ops.later import late\n    return late(shared.scaled(x), LIMIT)\n\n"
+        "def other(x):\n    return np.sum(x) + Array.kind\n"
+    ),
+    "ops/later.py": "def late(x, limit):\n    return x\n",
+}
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Returns `(path, before, after) -> None`, which edits a small package in place of ours."""
+
+    def forget():
+        for cached in (closure._digest, closure._parse, closure._file):
+            cached.cache_clear()
+
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr(closure, "_ROOT", tmp_path)
+    forget()
+
+    def edit(name, before, after):
+        text = (tmp_path / name).read_text()
+        assert before in text
+        (tmp_path / name).write_text(text.replace(before, after))
+        forget()
+
+    yield edit
+    monkeypatch.undo()
+    forget()
+
+
+def test_definitions_are_followed_by_name(package):
+    found, others = reach(["jaxagents.main.make"])
+    assert {f"{module.removeprefix('jaxagents.')}.{name}" for module, name in found} == {
+        *("main.make", "main._inner", "main.LIMIT", "ops.shared.scaled", "ops.shared.SCALE", "ops.later.late")
+    }
+    assert others == set()
+    found, others = reach(["jaxagents.main.other"])
+    assert ("jaxagents.types.arrays", "Array") in found and others == {"numpy"}
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "counts"),
+    [
+        ("ops/shared.py", "SCALE = 2.0", "SCALE = 3.0", True),
+        ("ops/shared.py", "return SCALE * x", "return x * SCALE", True),
+        ("ops/later.py", "return x", "return x + limit", True),
+        ("main.py", "LIMIT = 3", "LIMIT = 4", True),
+        ("ops/shared.py", "def unused(x):\n    return x", "def unused(x):\n    return 5", False),
+        ("main.py", "return np.sum(x)", "return np.mean(x)", False),
+        ("main.py", "Makes.", "Builds.", False),
+        ("main.py", "(x: Array) -> Array", "(x)", False),
+        ("main.py", "LIMIT = 3\n", "LIMIT = 3  # At most.\n", False),
+    ],
+)
+def test_changes_count_where_they_are_reached(package, name, before, after, counts):
+    earlier = code_digest(["jaxagents.main.make"])
+    package(name, before, after)
+    assert (code_digest(["jaxagents.main.make"]) != earlier) == counts
+
+
+def test_versions_of_packages_count(package, monkeypatch):
+    earlier = code_digest(["jaxagents.main.other"])
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0.0")
+    closure._digest.cache_clear()
+    assert code_digest(["jaxagents.main.other"]) != earlier
+
+
+def test_targets_are_found_in_nested_data():
+    node = {"a": [{"_target_": "x.y"}, {"b": {"_target_": "z", "c": {"_target_": "w"}}}], "_target_": None}
+    assert list(find_targets(node)) == ["x.y", "z", "w"]
+
+
+def test_our_own_trainings_reach_their_learner_and_the_loop():
+    found, others = reach(["jaxagents.learners.ppo.make_agent", "jaxagents.papers.seeds.train_seeds"])
+    assert {("jaxagents.training.chunks", "run_chunks"), ("jaxagents.learners.ppo", "make_agent")} <= set(found)
+    assert not [name for module, name in found if module == "jaxagents.learners.dqn"]
+    assert {"jax", "optax"} <= others

@@ -1,0 +1,226 @@
+"""Verdicts: the rule at its borders, seeds that count, and what decides."""
+
+import math
+
+import pytest
+
+from jaxagents.papers.expectations import Expectation
+from jaxagents.papers.judge import HELD, MISSING, NOT_HELD, UNDECIDED, decide, judge
+from jaxagents.papers.runs import DIVERGED, DONE, Address, ArmRuns, Run
+from jaxagents.papers.statistics import summarize_arms
+from jaxagents.papers.study import make_paper, make_study
+from jaxagents.reporting.statistics import Interval
+
+STUDY = {"id": "f/s", "question": "q", "metric": "success", "seeds": "0-2", "experiment": "x", "start": "warm_start"}
+PAPER = {
+    "id": "p",
+    "family": "f",
+    "title": "t",
+    "claim": "c",
+    "minutes": 1,
+    "study": "s",
+    "arms": {"a": []},
+    "headline": [{"better": "a", "worse": "b", "margin": 0.1}],
+}
+
+
+def runs_of(values, status=DONE, start="s", **curves):
+    """Returns runs with these final values of `eval/success` by seed, from a start of 0.25."""
+    return {
+        seed: Run(
+            address=Address("t", "e", "c"),
+            seed=seed,
+            status=status,
+            curves={"eval/success": {"steps": [0, 8], "values": [0.25, value]}, **curves},
+            minutes=1.0,
+            start=start,
+        )
+        for seed, value in values.items()
+    }
+
+
+def stored(**arms):
+    return {
+        name: values if isinstance(values, ArmRuns) else ArmRuns(runs_of(values), {}) for name, values in arms.items()
+    }
+
+
+def seeds(*values):
+    return dict(enumerate(values))
+
+
+def verdict_of(runs, study=None, **changes):
+    made = make_study(STUDY | {"arms": {"b": []}} | (study or {}))
+    return judge(make_paper(PAPER | changes, made), runs)
+
+
+def only_finding(runs, study=None, **changes):
+    (finding,) = verdict_of(runs, study, **changes).headline
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("kind", "margin", "interval", "outcome"),
+    [
+        ("higher", 0.1, (0.1, 0.01, 0.19), HELD),
+        ("higher", 0.1, (0.09, 0.01, 0.17), UNDECIDED),  # The order holds, but by less than the margin.
+        ("higher", 0.1, (0.3, 0.0, 0.6), UNDECIDED),  # The order does not hold with confidence.
+        ("higher", 0.1, (0.05, 0.01, 0.09), NOT_HELD),  # The margin is outside.
+        ("higher", 0.0, (-0.1, -0.2, 0.0), NOT_HELD),
+        ("higher", 0.0, (0.1, 0.01, 0.2), HELD),
+        ("lower", 0.1, (-0.2, -0.3, -0.1), HELD),
+        ("lower", 0.1, (0.2, 0.1, 0.3), NOT_HELD),
+        ("equal", 0.1, (0.0, -0.09, 0.09), HELD),
+        ("equal", 0.1, (0.05, -0.05, 0.15), UNDECIDED),
+        ("equal", 0.1, (0.2, 0.1, 0.3), NOT_HELD),
+        ("equal", 0.1, (-0.2, -0.3, -0.1), NOT_HELD),
+        ("equal", 0.0, (0.0, 0.0, 0.0), HELD),  # Identical arms are equal.
+        ("equal", 0.0, (0.1, 0.1, 0.1), NOT_HELD),
+        ("near", 0.1, (0.5, 0.45, 0.59), HELD),  # Of 0.5.
+        ("near", 0.1, (0.5, 0.35, 0.55), UNDECIDED),
+        ("near", 0.1, (0.7, 0.61, 0.8), NOT_HELD),
+        ("above", 0.5, (0.6, 0.5, 0.7), HELD),
+        ("above", 0.5, (0.6, 0.4, 0.8), UNDECIDED),
+        ("above", 0.5, (0.3, 0.2, 0.4), NOT_HELD),
+        ("below", 0.5, (0.3, 0.2, 0.4), HELD),
+        ("below", 0.5, (0.6, 0.51, 0.7), NOT_HELD),
+        ("below", -0.5, (-0.6, -0.7, -0.51), HELD),
+        ("wins", 0.5, (0.6, 0.6, 0.6), HELD),
+        ("wins", 0.5, (0.4, 0.4, 0.4), NOT_HELD),
+    ],
+)
+def test_the_rule(kind, margin, interval, outcome):
+    arms = ("a",) if kind in ("above", "below", "near") else ("a", "b")
+    assert decide(Expectation("success", kind, arms, margin, value=0.5), Interval(*interval)) == outcome
+
+
+def test_differences_are_taken_seed_by_seed():
+    # The arms vary over seeds by far more than they differ. Differences: 0.2, 0.2, 0.23.
+    finding = only_finding(stored(a=seeds(0.9, 0.5, 0.33), b=seeds(0.7, 0.3, 0.1)))
+    assert (finding.outcome, finding.seeds) == (HELD, (0, 1, 2))
+    assert finding.measured.mean == pytest.approx(0.21)
+    # t(0.975, 2) = 4.302653, deviation 0.0173205 over sqrt(3): 0.01.
+    assert finding.measured.high - finding.measured.mean == pytest.approx(0.0430265, abs=1e-6)
+    assert finding.improvement == pytest.approx(7 / 9)
+
+
+def test_exactly_the_committed_seeds_count():
+    many = stored(a={0: 0.5, 1: 0.6, 2: 0.7, 5: 0.0, 100: 0.0}, b={0: 0.1, 1: 0.2, 2: 0.3, 4: 1.0, 101: 1.0})
+    verdict = verdict_of(many)
+    assert verdict.headline[0].measured.mean == pytest.approx(0.4) and (verdict.done, verdict.needed) == (6, 6)
+    few = verdict_of(stored(a=seeds(0.9, 0.9), b=seeds(0.1, 0.1, 0.1)))
+    assert few.word == "unfinished" and few.describe() == "unfinished (5 of 6 runs)"
+    (finding,) = few.headline
+    assert finding.outcome == MISSING and finding.measured is None
+    assert finding.reason == "`seeds` of a must be all 3 committed ones, got 2; run reproduce.py."
+    assert verdict_of({}).describe() == "not run"
+
+
+def test_lower_may_be_better():
+    runs = stored(a=seeds(0.1, 0.1, 0.1), b=seeds(0.3, 0.3, 0.3))
+    assert only_finding(runs).outcome == NOT_HELD
+    assert only_finding(runs, study={"higher_is_better": False}).outcome == HELD
+
+
+def test_runs_of_other_code_get_no_verdict():
+    stale = ArmRuns({}, runs_of(seeds(0.1, 0.1, 0.1)))
+    verdict = verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=stale))
+    assert verdict.word == "stale" and verdict.stale == {"b": 3} and verdict.headline[0].measured is None
+    assert "got 0, and 3 of other code; run reproduce.py." in verdict.headline[0].reason
+    rerun = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1)), runs_of(seeds(5.0, 5.0, 5.0)))
+    assert verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=rerun)).word == "reproduced"
+
+
+def test_divergence_counts_with_its_last_evaluation():
+    diverged = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1), status=DIVERGED), {})
+    verdict = verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=diverged))
+    assert verdict.word == "reproduced" and verdict.diverged == {"b": 3}
+    never = {"eval/success": {"steps": [4], "values": [math.nan]}}
+    nothing = ArmRuns({seed: run._replace(curves=never) for seed, run in diverged.runs.items()}, {})
+    verdict = verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=nothing))
+    assert verdict.word == "inconclusive" and "eval/success has no finite value" in verdict.headline[0].reason
+
+
+def test_a_function_without_randomness_needs_one_seed():
+    headline = [{"better": "a", "worse": "b", "margin": 0.1}, {"equal": ["a", "b"], "margin": 0.1}]
+    study = {"deterministic": True, "seeds": [0]}
+    verdict = verdict_of(stored(a=seeds(0.2), b=seeds(0.05)), study, headline=headline)
+    assert [finding.outcome for finding in verdict.headline] == [HELD, NOT_HELD]
+    assert verdict.word == "not reproduced"
+
+
+def test_what_arms_start_from_is_in_their_curves():
+    headline = [{"better": "a", "worse": "start", "margin": 0.2}]
+    finding = only_finding(stored(a=seeds(0.5, 0.55, 0.6)), headline=headline)
+    assert finding.outcome == HELD and finding.measured.mean == pytest.approx(0.3)
+
+
+def test_an_arm_is_compared_with_itself():
+    runs = runs_of(seeds(0.5, 0.55, 0.6))
+    for run in runs.values():
+        run.curves["eval/success"] = {
+            "steps": [0, 4, 8],
+            "values": [0.2, 0.9, run.curves["eval/success"]["values"][-1]],
+        }
+    headline = [{"metric": "max(success)", "than": "success", "arm": "a", "margin": 0.2}]
+    finding = only_finding(stored(a=ArmRuns(runs, {})), headline=headline)
+    assert finding.measured.mean == pytest.approx(0.35) and finding.outcome == HELD
+
+
+def test_runs_of_two_starts_are_not_compared():
+    mixed = ArmRuns(runs_of(seeds(0.9, 0.9)) | runs_of({2: 0.9}, start="other"), {})
+    finding = only_finding(stored(a=mixed, b=seeds(0.1, 0.1, 0.1)))
+    assert finding.outcome == UNDECIDED and "runs of a must have one start, got 2" in finding.reason
+    assert only_finding(stored(a=mixed, b=seeds(0.1, 0.1, 0.1)), study={"start_seed": None}).outcome == HELD
+
+
+def test_games_won_are_counted():
+    def games(*values):
+        return {f"gap_{name}": {"steps": [0], "values": [value]} for name, value in zip("uvw", values)}
+
+    runs = {
+        "a": ArmRuns(runs_of(seeds(0.0), **games(-1.0, -2.0, -3.0)), {}),
+        "b": ArmRuns(runs_of(seeds(0.0), **games(-0.5, -2.005, -4.0)), {}),
+        "c": ArmRuns(runs_of(seeds(0.0), **games(-0.7, -1.0, math.nan)), {}),
+    }
+    study = {"deterministic": True, "seeds": [0], "metric": "gap_*", "higher_is_better": False}
+    arms = {"a": [], "c": []}
+
+    def share(against, within):
+        headline = [{"wins": "a", "against": against, "within": within, "above": 0.6}]
+        return only_finding(runs, study, arms=arms, headline=headline).measured.mean
+
+    assert share(["b"], 0.01) == pytest.approx(2 / 3) and share(["b"], 0.001) == pytest.approx(1 / 3)
+    assert share(["b", "c"], 0.01) == 1.0  # A game that is not played by all is none.
+
+
+def test_only_headline_and_checks_decide():
+    runs = stored(a=seeds(0.9, 0.95, 1.0), b=seeds(0.1, 0.15, 0.2))
+    secondary = [{"arm": "a", "above": 0.99}, {"arm": "b", "above": 0.9}, {"arm": "b", "below": 0.9}]
+    verdict = verdict_of(runs, secondary=secondary)
+    assert verdict.word == "reproduced" and verdict.count_secondary() == "1 of 3 held"
+    assert verdict_of(runs).count_secondary() == ""
+    two = [PAPER["headline"][0], {"arm": "a", "above": 0.95}]
+    assert verdict_of(runs, headline=two).word == "inconclusive"
+    assert verdict_of(runs, headline=[*two[:1], {"arm": "b", "above": 0.9}]).word == "not reproduced"
+    assert verdict_of(runs, {"checks": [{"arm": "b", "below": 0.5}]}).word == "reproduced"
+    assert verdict_of(runs, {"checks": [{"arm": "b", "below": 0.15}]}).word == "inconclusive"
+
+
+def test_the_phenomenon_may_be_absent_before_the_treatment_is_run():
+    study = {"checks": [{"arm": "b", "above": 0.5}]}
+    verdict = verdict_of(stored(b=seeds(0.1, 0.15, 0.2)), study)
+    assert verdict.word == "phenomenon absent" and verdict.checks[0].outcome == NOT_HELD
+    assert verdict_of(stored(b=seeds(0.9, 0.9, 0.95)), study).word == "unfinished"
+
+
+def test_mechanism_is_said_where_something_was_found():
+    runs = stored(a=seeds(0.9, 0.95, 1.0), b=seeds(0.1, 0.15, 0.2))
+    assert verdict_of(runs, mechanism=True).describe() == "reproduced (mechanism)"
+    assert verdict_of({}, mechanism=True).describe() == "not run"
+
+
+def test_means_over_seeds_are_summarized():
+    summary = summarize_arms(["success", "other"], {"a": runs_of(seeds(0.8, 1.0))})
+    assert summary["a"]["success"]["mean"] == pytest.approx(0.9) and summary["a"]["success"]["num_seeds"] == 2
+    assert set(summary["a"]) == {"success"}

@@ -1,0 +1,67 @@
+"""Registrations: what counts of the files, and what is flagged."""
+
+import pytest
+
+from jaxagents.papers.registration import (
+    REGISTRATIONS_FILE,
+    changes_since,
+    read_registrations,
+    register,
+    registered_content,
+)
+from jaxagents.papers.study import make_paper, make_study
+
+STUDY = {"question": "q", "metric": "success", "seeds": "0-2", "experiment": "x", "arms": {"b": [], "other": ["k=1"]}}
+PAPER = {
+    "title": "t",
+    "claim": "c",
+    "study": "s",
+    "minutes": 1,
+    "arms": {"a": ["k=2"]},
+    "headline": [{"better": "a", "worse": "b", "margin": 0.1}],
+}
+
+
+def paper_of(study=None, **changes):
+    source = STUDY | (study or {})
+    return make_paper(PAPER | changes | {"id": "p", "family": "f"}, make_study(source | {"id": "f/s"}), source)
+
+
+def test_what_decides_is_registered_and_nothing_else():
+    content = registered_content(paper_of())
+    assert content["paper"]["arms"] == {"a": ["k=2"]} and content["study"]["arms"] == {"b": []}
+    assert content["seeds"] == [0, 1, 2] and content["paper"]["headline"][0]["margin"] == 0.1
+    assert registered_content(paper_of(notes="n", title="u", minutes=2)) == content
+    others = {"arms": {"b": [], "other": ["k=9"], "new": []}}  # Baselines of other papers.
+    assert registered_content(paper_of(study=others)) == content
+
+
+@pytest.mark.parametrize(
+    ("study", "changes", "names"),
+    [
+        ({}, {"headline": [{"better": "a", "worse": "b", "margin": 0.05}]}, ["paper.headline"]),
+        ({}, {"arms": {"a": ["k=3"]}}, ["paper.arms.a"]),
+        ({}, {"seeds": "3-5"}, ["seeds"]),
+        ({"seeds": "0-3"}, {}, ["seeds"]),
+        ({"overrides": ["k=4"]}, {}, ["study.overrides"]),
+        ({"checks": [{"arm": "b", "above": 0}]}, {}, ["study.checks"]),
+    ],
+)
+def test_later_changes_are_flagged_and_refused(tmp_path, study, changes, names):
+    first = register(tmp_path, paper_of())
+    assert register(tmp_path, paper_of()) == first and first.time
+    changed = paper_of(study, **changes)
+    assert changes_since(changed, read_registrations(tmp_path)["p"]) == names
+    with pytest.raises(ValueError, match=f"got changes of {names[0]}; set them back, or try register=true"):
+        register(tmp_path, changed)
+    register(tmp_path, changed, again=True)
+    registrations = read_registrations(tmp_path)["p"]
+    assert len(registrations) == 2 and changes_since(changed, registrations) == names
+    assert changes_since(paper_of(), registrations) == [] and changes_since(paper_of(), []) == []
+
+
+def test_a_damaged_file_is_named_and_left_alone(tmp_path):
+    (tmp_path / REGISTRATIONS_FILE).write_text('{"p": [')
+    with pytest.raises(ValueError, match="must hold registrations, got a damaged file"):
+        register(tmp_path, paper_of())
+    assert (tmp_path / REGISTRATIONS_FILE).read_text() == '{"p": ['

@@ -1,0 +1,33 @@
+"""Tests of the list of what can be run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxagents.training.listing import list_choices
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_file_is_listed_with_its_first_sentence():
+    lines = list_choices(ROOT / "configs").splitlines()
+    assert (
+        "  cartpole          CartPole-v1 for any algorithm of discrete actions; half a million steps suffice." in lines
+    )
+    names = {line.split()[0] for line in lines if line.startswith("  ")}
+    for pattern in ("world/*.yaml", "algorithm/*.yaml", "experiment/*.yaml", "paper/*/*.yaml"):
+        assert {path.stem for path in (ROOT / "configs").glob(pattern)} <= names
+
+
+def test_a_line_is_cut_to_the_width():
+    assert max(map(len, list_choices(ROOT / "configs", width=80).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("arguments", [[], ["--list"]])
+def test_without_arguments_the_script_lists_and_trains_nothing(arguments, tmp_path):
+    script = [sys.executable, str(ROOT / "experiments/train.py"), *arguments]
+    result = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "experiment=<name>" in result.stdout and "ppo_cartpole" in result.stdout
+    assert not list(tmp_path.iterdir())
