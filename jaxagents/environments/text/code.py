@@ -1,0 +1,222 @@
+"""Programs in words for a small stack machine: write one that passes tests, repair one, or predict a result."""
+
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.experts import choose
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.splits import draw_distinct
+from jaxagents.environments.text.texts import Text, number, pick, text, when
+from jaxagents.environments.text.world import Status, World
+from jaxagents.types import Array, Environment, Task
+
+OPERATIONS = ("one", "two", "three", "dup", "swap", "add", "sub", "mul")
+NEEDS = np.asarray([0, 0, 0, 1, 2, 2, 2, 2], np.int32)
+"""Numbers that must be on the stack."""
+GROWS = np.asarray([1, 1, 1, 1, 0, -1, -1, -1], np.int32)
+"""By how much an operation makes the stack larger."""
+DEPTH, MODULUS, NUM_TESTS = 4, 100, 6
+SHOWN = 3
+"""Tests that are seen; the others are hidden."""
+
+
+@struct.dataclass
+class CodeState:
+    """What was written.
+
+    Attributes:
+        task: the task of the episode.
+        program: int32 `[L]`, the last one, -1 after it; in the mode "predict", the answer and then -1s.
+        answered: bool, there was one.
+        turns: int32, attempts so far.
+    """
+
+    task: Task
+    program: Array
+    answered: Array
+    turns: Array
+
+
+def make_environment(
+    lengths: tuple[int, ...] = (2, 3, 4, 6),
+    *,
+    mode: Literal["write", "repair", "predict"] = "write",
+    num_attempts: int = 1,
+    **options: Any,
+) -> Environment:
+    """Makes a world of programs.
+
+    A program works on a stack that begins with its input: `two mul dup add` is 4 x. Numbers are taken modulo 100; `sub`
+    takes the upper number from the one below it. It fails where a number is missing or the stack has more than four,
+    and returns the upper number. The observation shows three tests, `1 to 4 , 5 to 2 0 , 9 to 3 6 ,`, in the mode
+    "repair" after `fix dup mul dup add`, the program with one operation replaced. The action is a program; with several
+    attempts, `you said <program> passes 1` follows. In the mode "predict" the observation is `two mul of 7`, and the
+    action a number. The thought of the expert is what lies on top after each operation, for the first input. Held-out
+    tasks have programs that no training task has.
+
+    Success is to pass all six tests, of which three are hidden. `info["metrics"]` has `runs`, the share of them that
+    end without a failure, `tests` and `hidden_tests`, those that pass, and `short`, whether the program is not longer
+    than the one that the tests were made with.
+
+    Args:
+        lengths: of the programs that tests are made with, one per level, from 2 to 8. Answers may be two longer.
+        mode: "write", "repair" or "predict".
+        num_attempts: answers of an episode.
+        **options: of `make_text_world`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ValueError: lengths, modes or attempts that are not there.
+
+    References:
+        Austin et al. (2021), Program Synthesis with Large Language Models, section 2.
+    """
+    lengths = tuple(lengths)
+    if not lengths or not 2 <= min(lengths) <= max(lengths) <= 8:
+        raise ValueError(f"`lengths` must be from 2 to 8, got {lengths}; try (2, 4).")
+    if mode not in ("write", "repair", "predict") or num_attempts < 1:
+        raise ValueError(
+            f'`mode` must be "write", "repair" or "predict", `num_attempts` at least 1, got {mode!r}, {num_attempts}.'
+        )
+    most, predicts = max(lengths) + 2, mode == "predict"
+
+    def start(key: Array, task: Task) -> CodeState:
+        del key
+        nothing, zero = jnp.full(most, -1, jnp.int32), jnp.zeros((), jnp.int32)
+        return CodeState(task=task, program=nothing, answered=jnp.zeros((), bool), turns=zero)
+
+    def play(key: Array, state: CodeState, verb: Array, args: Array) -> CodeState:
+        del key, verb
+        return state.replace(program=pad(args[0], most), answered=jnp.ones((), bool), turns=state.turns + 1)
+
+    def grade(state: CodeState) -> Status:
+        parts = grade_prediction(state) if predicts else grade_program(state)
+        parts = {name: jnp.where(state.answered, value, 0.0) for name, value in parts.items()}
+        success = (parts["tests"] == 1.0) & (parts["hidden_tests"] == 1.0)
+        progress = (parts["tests"] + parts["hidden_tests"]) / 2
+        return Status(success=success, over=success | (state.turns >= num_attempts), progress=progress, parts=parts)
+
+    def expert(key: Array, state: CodeState) -> tuple[Array, Array, Text]:
+        del key
+        task = state.task
+        tops, value, _ = run(task["program"], task["inputs"][0])
+        steps = [when(task["program"][i] >= 0, text(number(tops[i], 2), ",")) for i in range(len(tops))]
+        answer = jnp.reshape(value, (1, 1)) if predicts else pad(task["program"], most)[None]
+        return jnp.int32(0), answer, text(*steps)
+
+    world = World(
+        name="code",
+        grammar=make_grammar("{int:2}") if predicts else make_grammar(f"{{operation:1-{most}}}", operation=OPERATIONS),
+        max_steps=num_attempts,
+        num_levels=len(lengths),
+        sample=partial(sample, lengths, repair=mode == "repair"),
+        identity=lambda task: task["program"],
+        start=start,
+        situation=lambda state: (_without_level(state.task), state.program, state.answered),
+        play=play,
+        skip=lambda state: state.replace(turns=state.turns + 1),
+        status=grade,
+        tell=partial(tell, mode=mode, again=num_attempts > 1),
+        expert=expert,
+    )
+    return make_text_world(world, **options)
+
+
+def _without_level(task: Task) -> Task:
+    return {name: leaf for name, leaf in task.items() if name != "level"}
+
+
+def pad(program: Array, length: int) -> Array:
+    """Adds -1s to a program, int32 `[length]`."""
+    return jnp.pad(program, (0, length - len(program)), constant_values=-1)
+
+
+def run(program: Array, value: Array) -> tuple[Array, Array, Array]:
+    """Runs a program.
+
+    Args:
+        program: int32 `[L]`, -1 after the last operation.
+        value: int32 `[]`, on the stack at first.
+
+    Returns:
+        The upper number after each operation, int32 `[L]`; that at the end, int32 `[]`; and whether nothing failed.
+    """
+    place = np.arange(DEPTH)
+    stack, depth, fine, tops = jnp.where(place == 0, value, 0), jnp.ones((), jnp.int32), jnp.ones((), bool), []
+    for operation in program:
+        upper, lower = stack[jnp.maximum(depth - 1, 0)], stack[jnp.maximum(depth - 2, 0)]
+        new = jnp.stack([1, 2, 3, upper, lower, lower + upper, lower - upper, lower * upper])[operation] % MODULUS
+        after = depth + jnp.asarray(GROWS)[operation]
+        possible = (depth >= jnp.asarray(NEEDS)[operation]) & (after <= DEPTH)
+        below = (operation == OPERATIONS.index("swap")) & (place == depth - 2)
+        changed = jnp.where(place == after - 1, new, jnp.where(below, upper, stack))
+        works = (operation >= 0) & possible
+        stack, depth = jnp.where(works, changed, stack), jnp.where(works, after, depth)
+        fine &= (operation < 0) | possible
+        tops.append(stack[depth - 1])
+    return jnp.stack(tops), tops[-1], fine
+
+
+def sample(lengths: tuple[int, ...], key: Array, level: Array, *, repair: bool) -> Task:
+    """Draws a program that runs and leaves one number, and the inputs of its tests."""
+    input_key, place_key, other_key, *keys = jax.random.split(key, 3 + max(lengths))
+    length, depth, program = jnp.asarray(lengths, jnp.int32)[level], jnp.ones((), jnp.int32), []
+    for number_done, operation_key in enumerate(keys):
+        after, rest = depth + GROWS, length - number_done - 1
+        # One operation before the end there are two numbers; before that, few enough to be used up.
+        ends = jnp.where(rest == 0, after == 1, jnp.where(rest == 1, after == 2, after - 1 <= rest))
+        operation = choose(operation_key, (depth >= NEEDS) & (after <= DEPTH) & ends)
+        program.append(jnp.where(rest >= 0, operation, -1))
+        depth = jnp.where(rest >= 0, after[operation], depth)
+    program = jnp.stack(program)
+    inputs = draw_distinct(input_key, jnp.ones(20, bool), NUM_TESTS)
+    outputs = jax.vmap(lambda value: run(program, value)[1])(inputs)
+    task = {"program": program, "inputs": inputs, "outputs": outputs, "level": level}
+    if not repair:
+        return task
+    place = jax.random.randint(place_key, (), 0, length)
+    other = choose(other_key, np.arange(len(OPERATIONS)) != program[place])
+    return task | {"broken": program.at[place].set(other)}
+
+
+def grade_program(state: CodeState) -> dict[str, Array]:
+    """Grades a program by its tests."""
+    _, values, fine = jax.vmap(run, in_axes=(None, 0))(state.program, state.task["inputs"])
+    passes = (fine & (values == state.task["outputs"])).astype(jnp.float32)
+    lengths = [jnp.sum(program >= 0) for program in (state.program, state.task["program"])]
+    return {
+        "runs": jnp.mean(fine.astype(jnp.float32)),
+        "tests": jnp.mean(passes[:SHOWN]),
+        "hidden_tests": jnp.mean(passes[SHOWN:]),
+        "short": (lengths[0] <= lengths[1]).astype(jnp.float32),
+    }
+
+
+def grade_prediction(state: CodeState) -> dict[str, Array]:
+    """Grades what was said that a program returns, under the names of `grade_program`."""
+    right = (state.program[0] == state.task["outputs"][0]).astype(jnp.float32)
+    return {"runs": jnp.ones(()), "tests": right, "hidden_tests": right, "short": jnp.ones(())}
+
+
+def tell(state: CodeState, seat: Array, *, mode: str, again: bool) -> Text:
+    """Says the tests or the program, and what became of the last answer."""
+    del seat
+    task = state.task
+    if mode == "predict":
+        question = text(pick(OPERATIONS, task["program"]), "of", number(task["inputs"][0], 2))
+        former = text("you said", number(state.program[0], 2))
+    else:
+        tests = zip(task["inputs"][:SHOWN], task["outputs"][:SHOWN], strict=True)
+        lines = [text(number(given, 2), "to", number(returned, 2), ",") for given, returned in tests]
+        question = text(text("fix", pick(OPERATIONS, task["broken"])) if mode == "repair" else None, *lines)
+        passed = jnp.round(grade_program(state)["tests"] * SHOWN).astype(jnp.int32)
+        former = text("you said", pick(OPERATIONS, state.program), "passes", number(passed, 1))
+    return text(question, when(state.answered, former)) if again else question

@@ -1,0 +1,128 @@
+"""Mastermind: find a hidden row of colours; every guess is answered with how many are right, and how many misplaced."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.experts import choose
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.texts import Text, number, pick, text, when
+from jaxagents.environments.text.world import Status, World
+from jaxagents.types import Array, Environment, Task
+
+COLOURS = ("red", "green", "blue", "yellow", "white", "black")
+
+
+@struct.dataclass
+class MastermindState:
+    """What is known.
+
+    Attributes:
+        task: the task of the episode.
+        possible: bool `[C ** L]`, codes that agree with all answers, the last place changing first.
+        guess: int32 `[L]`, the last; -1s at first.
+        told: int32 `[2]`, how many of it are right, and how many misplaced.
+    """
+
+    task: Task
+    possible: Array
+    guess: Array
+    told: Array
+
+
+def make_environment(
+    num_colours: tuple[int, ...] = (4, 6),
+    *,
+    length: int = 3,
+    max_steps: int = 10,
+    **options: Any,
+) -> Environment:
+    """Makes a world of mastermind.
+
+    A guess is a row of colours, `red red blue`; the answer `1 right 1 misplaced` counts the places that are right, and
+    then the colours that are there at other places. The expert guesses one of the codes that agree with all answers,
+    at random. `progress` is `1 - log(codes left) / log(codes)`.
+
+    Args:
+        num_colours: that codes have, one per level, from 2 to 6.
+        length: L, places, from 2 to 4.
+        max_steps: turns.
+        **options: of `make_text_world`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ValueError: numbers of colours or places that are not there.
+
+    References:
+        Knuth (1976), "The Computer as Master Mind"; Tajwar et al. (2025), PAPRIKA, appendix.
+    """
+    num_colours = tuple(num_colours)
+    if not num_colours or not 2 <= min(num_colours) <= max(num_colours) <= len(COLOURS):
+        raise ValueError(f"`num_colours` must be from 2 to {len(COLOURS)}, got {num_colours}; try (4, 6).")
+    if not 2 <= length <= 4:
+        raise ValueError(f"`length` must be from 2 to 4, got {length}; try 3.")
+    colours = COLOURS[: max(num_colours)]
+    codes = np.indices((len(colours),) * length).reshape(length, -1).T.astype(np.int32)
+
+    def sample(key: Array, level: Array) -> Task:
+        count = jnp.asarray(num_colours, jnp.int32)[level]
+        return {"code": jax.random.randint(key, (length,), 0, count), "colours": count, "level": level}
+
+    def start(key: Array, task: Task) -> MastermindState:
+        del key
+        possible = jnp.all(codes < task["colours"], axis=1)
+        nothing = jnp.full(length, -1, jnp.int32)
+        return MastermindState(task=task, possible=possible, guess=nothing, told=nothing[:2])
+
+    def play(key: Array, state: MastermindState, verb: Array, args: Array) -> MastermindState:
+        del key, verb
+        guess = args[0]
+        told = compare(guess, state.task["code"])
+        agrees = jnp.all(jax.vmap(partial(compare, guess))(jnp.asarray(codes)) == told[None], axis=1)
+        return state.replace(possible=state.possible & agrees, guess=guess, told=told)
+
+    def status(state: MastermindState) -> Status:
+        success = jnp.all(state.guess == state.task["code"])
+        left = jnp.sum(state.possible).astype(jnp.float32)
+        gone = 1.0 - jnp.log(left) / (length * jnp.log(state.task["colours"].astype(jnp.float32)))
+        gone = jnp.where(success, 1.0, gone)
+        return Status(success=success, over=success, progress=gone, parts={"certainty": gone})
+
+    def tell(state: MastermindState, seat: Array) -> Text:
+        del seat
+        right, misplaced = state.told
+        answer = text(number(right, 1), "right", number(misplaced, 1), "misplaced")
+        listed = text("guess", *(when(state.task["colours"] > i, name) for i, name in enumerate(colours)))
+        return when(state.guess[0] < 0, listed, text(pick(colours, state.guess), answer))
+
+    def expert(key: Array, state: MastermindState) -> tuple[Array, Array, None]:
+        return jnp.int32(0), jnp.asarray(codes)[choose(key, state.possible)][None], None
+
+    world = World(
+        name="mastermind",
+        grammar=make_grammar(f"{{colour:{length}-{length}}}", colour=colours),
+        max_steps=max_steps,
+        num_levels=len(num_colours),
+        sample=sample,
+        identity=lambda task: (task["code"], task["colours"]),
+        start=start,
+        play=play,
+        status=status,
+        tell=tell,
+        expert=expert,
+    )
+    return make_text_world(world, **options)
+
+
+def compare(guess: Array, code: Array) -> Array:
+    """Counts the places of a guess that are right, and the other colours of it that the code has: int32 `[2]`."""
+    right = jnp.sum(guess == code)
+    of_guess, of_code = (jnp.sum(row[:, None] == np.arange(len(COLOURS))[None], axis=0) for row in (guess, code))
+    return jnp.stack([right, jnp.sum(jnp.minimum(of_guess, of_code)) - right]).astype(jnp.int32)

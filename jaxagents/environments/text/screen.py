@@ -1,0 +1,185 @@
+"""A screen in words: elements with boxes on a grid, an instruction, and one action that is graded in parts."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.experts import choose
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.splits import draw_distinct
+from jaxagents.environments.text.texts import Text, cases, pick, text
+from jaxagents.environments.text.world import Status, World
+from jaxagents.types import Array, Environment, Task
+
+SIDE = 16
+KINDS = {"button": (4, 2), "field": (6, 2), "link": (3, 1), "icon": (2, 2), "tab": (5, 3)}
+"""Width and height in cells; nothing else tells the size of an element."""
+LABELS = (
+    *("save", "print", "share", "delete", "reply", "mute", "login", "help", "cart", "music", "photo", "clock"),
+    *("map", "mail", "news", "bank", "notes", "radio", "store", "chat", "files", "wifi", "alarm", "profile"),
+)
+TEXTS = ("rain", "pizza", "paris", "jazz", "tiger", "coffee")
+DIRECTIONS, PLACES = ("up", "down", "left", "right"), ("above", "below", "before", "after")
+CLICK, TYPE, SCROLL, BACK, FINISH = range(5)
+SHARES = (0.6, 0.15, 0.1, 0.075, 0.075)
+"""Of the instructions, by the action that they ask for."""
+
+
+@struct.dataclass
+class ScreenState:
+    """What was done.
+
+    Attributes:
+        task: the task of the episode.
+        verb: int32, of the action; -1 before it.
+        args: int32 `[2]`, column and row, or what was typed, or the direction.
+    """
+
+    task: Task
+    verb: Array
+    args: Array
+
+
+def make_environment(num_elements: tuple[int, ...] = (3, 4, 6), *, split: str = "tasks", **options: Any) -> Environment:
+    """Makes a world of screens, one action each.
+
+    The observation lists elements with the column and row of their upper left cell, then the instruction: `button save
+    3 5 icon mail 10 2 press mail`. The kind tells the size, which the middle of a box depends on. Instructions are
+    `press mail` (`click 10 2` hits its box), `enter rain` (`type rain`), `look below` (`scroll down`), `leave` (`back`)
+    and `all done` (`finish`). The episode ends with the action.
+
+    `info["metrics"]` grades it: `type`, the right verb; `inside`, in the box; `distance`, `exp(-4 d^2)` for the
+    distance d to the middle of the box in units of a quarter of the screen; `text` and `direction`; each 0 where it
+    was not asked for.
+
+    Args:
+        num_elements: one per level, from 1 to 8.
+        split: holds out "tasks", or "labels": instructions about elements that training never asks for.
+        **options: of `make_text_world`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ValueError: numbers of elements or a split that are not there.
+
+    References:
+        Luo et al. (2025), GUI-R1, section 3; Liu et al. (2025), InfiGUI-R1, section 3.
+    """
+    num_elements = tuple(num_elements)
+    if not num_elements or not 1 <= min(num_elements) <= max(num_elements) <= 8:
+        raise ValueError(f"`num_elements` must be from 1 to 8, got {num_elements}; try (3, 6).")
+    if split not in ("tasks", "labels"):
+        raise ValueError(f'`split` must be "tasks" or "labels", got {split!r}.')
+    cells = tuple(map(str, range(SIDE)))
+    world = World(
+        name="screen",
+        grammar=make_grammar(
+            "click {column} {row}",
+            "type {text}",
+            "scroll {direction}",
+            "back",
+            "finish",
+            column=cells,
+            row=cells,
+            text=TEXTS,
+            direction=DIRECTIONS,
+        ),
+        max_steps=1,
+        num_levels=len(num_elements),
+        sample=partial(sample, num_elements),
+        identity=partial(identify, by_label=split == "labels"),
+        start=lambda key, task: ScreenState(task=task, verb=jnp.int32(-1), args=jnp.full(2, -1, jnp.int32)),
+        play=lambda key, state, verb, args: state.replace(verb=verb, args=args[:, 0]),
+        status=status,
+        tell=partial(tell, cells),
+        expert=expert,
+    )
+    return make_text_world(world, **options)
+
+
+def sample(num_elements: tuple[int, ...], key: Array, level: Array) -> Task:
+    """Draws elements in different parts of the screen, int32 `[K]` each, -1 for none, and an instruction."""
+    slot_key, kind_key, label_key, place_key, ask_key, of_key = jax.random.split(key, 6)
+    most = max(num_elements)
+    there = np.arange(most) < jnp.asarray(num_elements, jnp.int32)[level]
+    kind = jax.random.randint(kind_key, (most,), 0, len(KINDS))
+    size = jnp.asarray(list(KINDS.values()), jnp.int32)[kind]
+    slot = draw_distinct(slot_key, jnp.ones(8, bool), most)
+    corner = jnp.stack([slot % 2 * 8, slot // 2 * 4], axis=1)
+    room = jnp.asarray([[8, 4]]) - size + 1
+    corner += jnp.floor(jax.random.uniform(place_key, corner.shape) * room).astype(jnp.int32)
+    label = draw_distinct(label_key, jnp.ones(len(LABELS), bool), most)
+    asks = jnp.searchsorted(jnp.cumsum(jnp.asarray(SHARES)), jax.random.uniform(ask_key))
+    asks = jnp.minimum(asks, FINISH).astype(jnp.int32)
+    chosen = label[choose(of_key, there)]
+    drawn = jax.random.randint(of_key, (), 0, jnp.asarray([1, len(TEXTS), len(DIRECTIONS), 1, 1])[asks])
+    elements = jnp.where(there[:, None], jnp.stack([kind, label, corner[:, 0], corner[:, 1]], axis=1), -1)
+    return {"elements": elements, "asks": asks, "of": jnp.where(asks == CLICK, chosen, drawn), "level": level}
+
+
+def identify(task: Task, *, by_label: bool) -> tuple[Array, Array, Array]:
+    """Returns the instruction and the screen; by label, only the label where one is asked for."""
+    hidden = by_label & (task["asks"] == CLICK)
+    return task["asks"], task["of"], jnp.where(hidden, 0, task["elements"])
+
+
+def middle(task: Task) -> tuple[Array, Array]:
+    """Returns the middle of the box that is asked for, float32 `[2]` in cells, and its size, int32 `[2]`."""
+    kind, _, column, row = task["elements"][jnp.argmax(task["elements"][:, 1] == task["of"])]
+    size = jnp.asarray(list(KINDS.values()), jnp.int32)[kind]
+    return jnp.stack([column, row]) + (size - 1) / 2, size
+
+
+def status(state: ScreenState) -> Status:
+    """Grades the action."""
+    task, done = state.task, state.verb >= 0
+    centre, size = middle(task)
+    right = done & (state.verb == task["asks"])
+    away = jnp.abs(state.args - centre)
+    inside = jnp.all(away <= (size - 1) / 2)
+    near = jnp.exp(-4.0 * jnp.sum((away / (SIDE / 4)) ** 2))
+    same, verb = state.args[0] == task["of"], task["asks"]
+    success = right & jnp.stack([inside, same, same, True, True])[verb]
+    parts = {
+        "type": right,
+        "inside": right & (verb == CLICK) & inside,
+        "distance": right * (verb == CLICK) * near,
+        "text": right & (verb == TYPE) & same,
+        "direction": right & (verb == SCROLL) & same,
+    }
+    parts = {name: value.astype(jnp.float32) for name, value in parts.items()}
+    detail = jnp.stack([near, same, same, 1.0, 1.0])[verb]
+    return Status(success=success, over=done, progress=(right + right * detail) / 2, parts=parts)
+
+
+def tell(cells: tuple[str, ...], state: ScreenState, seat: Array) -> Text:
+    """Lists the elements and says the instruction."""
+    del seat
+    elements, of = state.task["elements"], state.task["of"]
+    offset = jnp.asarray([0, len(KINDS), len(KINDS) + len(LABELS), len(KINDS) + len(LABELS)])
+    listed = pick((*KINDS, *LABELS, *cells), jnp.where(elements < 0, -1, elements + offset[None]))
+    asked = cases(
+        state.task["asks"],
+        text("press", pick(LABELS, of)),
+        text("enter", pick(TEXTS, of)),
+        text("look", pick(PLACES, of)),
+        "leave",
+        "all done",
+    )
+    return text(listed, asked)
+
+
+def expert(key: Array, state: ScreenState) -> tuple[Array, Array, None]:
+    """Does what is asked for, in the middle of the box."""
+    del key
+    centre = jnp.floor(middle(state.task)[0]).astype(jnp.int32)
+    verb = state.task["asks"]
+    rest = jnp.where((verb == TYPE) | (verb == SCROLL), state.task["of"], -1)
+    args = jnp.where(verb == CLICK, centre, jnp.stack([rest, -1]))
+    return verb, args[:, None], None

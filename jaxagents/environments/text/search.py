@@ -1,0 +1,251 @@
+"""Search in words: questions of several hops over a graph of facts, whose pages are found by their words."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.experts import choose, first_rule
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.texts import Text, cases, pick, text, when
+from jaxagents.environments.text.world import Status, World
+from jaxagents.types import Array, Environment, Task
+
+NAMES = (
+    *("amber", "birch", "cedar", "dune", "elm", "fern", "gold", "hazel", "ivy", "jade", "kelp", "lark", "moss", "nile"),
+    *("onyx", "pearl", "quartz", "raven", "slate", "thyme", "umber", "violet", "willow", "yarrow", "zinc", "aspen"),
+    *("basil", "coral", "daisy", "ember", "flint", "grove", "heron", "indigo", "juniper", "laurel", "maple", "nectar"),
+    *("olive", "poppy", "reed", "sage", "tulip", "vale", "wren", "acorn", "brook", "clover"),
+)
+RELATIONS = ("founder", "rival", "mentor", "port", "twin", "heir")
+FACTS = 3
+"""Facts of a page, each of another relation."""
+RESULTS = ("1", "2", "3")
+SEARCH, OPEN, ANSWER, UNKNOWN = range(4)
+START, LISTED, OPENED = range(3)
+
+
+@struct.dataclass
+class SearchState:
+    """What was found, of E pages.
+
+    Attributes:
+        task: the task of the episode.
+        results: int32 `[3]`, pages of the last search, the best first; -1 for none.
+        page: int32, the one that was opened last; -1 for none.
+        view: int32, what is seen: the start, a list of results, or a page.
+        opened: bool `[E]`, in this episode.
+        answer: int32, a name, E for unknown, -1 before.
+    """
+
+    task: Task
+    results: Array
+    page: Array
+    view: Array
+    opened: Array
+    answer: Array
+
+
+def make_environment(
+    hops: tuple[int, ...] = (1, 2, 3, 4),
+    *,
+    num_pages: int = 16,
+    num_graphs: int = 1,
+    unanswerable: float = 0.0,
+    seed: int = 0,
+    max_steps: int = 10,
+    **options: Any,
+) -> Environment:
+    """Makes a world of search.
+
+    Every name has a page of three facts, `elm founder jade port moss twin dune`; the prompt asks `what is founder of
+    port of elm`. `search port elm` lists the pages with most of these words, a name of its own counting more than one
+    that is mentioned: `1 elm 2 fern 3 gold`. `open 1` shows a page. `answer jade` ends the episode, and so does `answer
+    unknown`, which is right where the page at the end lacks the relation. The thought of the expert is the name that
+    the question has led to.
+
+    Args:
+        hops: facts that an answer needs, one per level, from 1 to 4.
+        num_pages: E, from 8 to 48: what is not on the way distracts.
+        num_graphs: sets of facts; a task is of one of them. With one, facts can be learned by heart.
+        unanswerable: share of the questions.
+        seed: of the graphs.
+        max_steps: turns, at least two per hop and an answer.
+        **options: of `make_text_world`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ValueError: hops, numbers of pages or shares that are not there, or too few turns.
+
+    References:
+        Jin et al. (2025), Search-R1, section 3; Yang et al. (2018), HotpotQA, section 2.
+    """
+    hops = tuple(hops)
+    if not hops or not 1 <= min(hops) <= max(hops) <= 4:
+        raise ValueError(f"`hops` must be from 1 to 4, got {hops}; try (1, 2).")
+    if not 8 <= num_pages <= len(NAMES) or num_graphs < 1 or not 0.0 <= unanswerable <= 1.0:
+        raise ValueError(
+            f"`num_pages` must be from 8 to {len(NAMES)}, `num_graphs` at least 1 and `unanswerable` in [0, 1], got "
+            f"{num_pages}, {num_graphs} and {unanswerable}."
+        )
+    if max_steps < 2 * max(hops) + 1:
+        raise ValueError(f"`max_steps` must be at least {2 * max(hops) + 1} for {hops}, got {max_steps}.")
+    names = NAMES[:num_pages]
+    world = World(
+        name="search",
+        grammar=make_grammar(
+            "search {word:1-3}",
+            "open {result}",
+            "answer {name}",
+            "answer unknown",
+            word=(*names, *RELATIONS),
+            result=RESULTS,
+            name=names,
+        ),
+        max_steps=max_steps,
+        num_levels=len(hops),
+        sample=partial(sample, make_graphs(seed, num_graphs, num_pages), hops, unanswerable),
+        identity=lambda task: {name: task[name] for name in ("graph", "first", "relations")},
+        start=start,
+        allowed=lambda state: jnp.concatenate(
+            [jnp.ones(1, bool), state.results >= 0, jnp.ones(num_pages + 1, bool)],
+        ),
+        play=play,
+        status=status,
+        tell=partial(tell, names),
+        prompt=partial(prompt, names),
+        expert=partial(expert, names),
+    )
+    return make_text_world(world, **options)
+
+
+def make_graphs(seed: int, num_graphs: int, num_pages: int) -> np.ndarray:
+    """Draws facts, on the host: int32 `[N, E, R]`, a name or -1; nobody has a fact about itself."""
+    rng, facts = np.random.default_rng(seed), np.full((num_graphs, num_pages, len(RELATIONS)), -1, np.int32)
+    for graph in range(num_graphs):
+        for page in range(num_pages):
+            others = rng.permutation(np.delete(np.arange(num_pages), page))[:FACTS]
+            facts[graph, page, rng.permutation(len(RELATIONS))[:FACTS]] = others
+    return facts
+
+
+def sample(graphs: np.ndarray, hops: tuple[int, ...], unanswerable: float, key: Array, level: Array) -> Task:
+    """Draws a graph and walks on it; the last step of a question without an answer is a fact that is missing."""
+    graph_key, first_key, lost_key, *walk_keys = jax.random.split(key, 3 + max(hops))
+    graph = jax.random.randint(graph_key, (), 0, len(graphs))
+    facts, count = jnp.asarray(graphs)[graph], jnp.asarray(hops, jnp.int32)[level]
+    first = name = jax.random.randint(first_key, (), 0, len(facts))
+    lost, relations = jax.random.bernoulli(lost_key, unanswerable), []
+    for hop, walk_key in enumerate(walk_keys):
+        missing = lost & (hop == count - 1)
+        relation = choose(walk_key, (facts[name] < 0) == missing)
+        relations.append(jnp.where(hop < count, relation, -1))
+        name = jnp.maximum(facts[name, relation], 0)
+    return {"facts": facts, "graph": graph, "first": first, "relations": jnp.stack(relations), "level": level}
+
+
+def walk(task: Task) -> tuple[Array, Array]:
+    """Follows a question.
+
+    Returns:
+        Pages int32 `[H]` that tell it, -1 where it is shorter, and the answer, int32 `[]`, E for unknown.
+    """
+    name, pages = task["first"], []
+    for relation in task["relations"]:
+        pages.append(jnp.where(relation >= 0, name, -1))
+        found = task["facts"][name, relation]
+        name = jnp.where(relation < 0, name, jnp.where(found < 0, len(task["facts"]), found))
+    return jnp.stack(pages), name
+
+
+def start(key: Array, task: Task) -> SearchState:
+    """Returns the state before the first search."""
+    del key
+    none, zero = jnp.asarray(-1, jnp.int32), jnp.zeros((), jnp.int32)
+    opened = jnp.zeros(len(task["facts"]), bool)
+    return SearchState(task=task, results=jnp.full(3, -1, jnp.int32), page=none, view=zero, opened=opened, answer=none)
+
+
+def rank(facts: Array, query: Array) -> Array:
+    """Finds the pages with most words of a query, int32 `[3]`, -1 for none; a page's own name counts 1.5."""
+    pages = np.arange(len(facts))
+    asked = jnp.any(query[:, None] == np.arange(len(facts) + len(RELATIONS))[None], axis=0)
+    names, relations = asked[: len(facts)], asked[len(facts) :]
+    there = facts >= 0
+    score = 1.5 * names + jnp.sum(there & relations[None], axis=1)
+    score += jnp.sum(
+        jnp.any((facts[:, :, None] == pages[None, None]) & there[:, :, None], axis=1) & names[None], axis=1
+    )
+    best = []
+    for _ in RESULTS:
+        best.append(jnp.where(jnp.max(score) > 0, jnp.argmax(score), -1).astype(jnp.int32))
+        score = jnp.where(pages == best[-1], 0.0, score)
+    return jnp.stack(best)
+
+
+def play(key: Array, state: SearchState, verb: Array, args: Array) -> SearchState:
+    """Searches, opens or answers."""
+    del key
+    chosen, pages = args[0, 0], np.arange(len(state.opened))
+    page = state.results[jnp.clip(chosen, 0, 2)]
+    answer = jnp.where(verb == UNKNOWN, len(pages), jnp.where(verb == ANSWER, chosen, -1))
+    return state.replace(
+        results=jnp.where(verb == SEARCH, rank(state.task["facts"], args[0]), state.results),
+        page=jnp.where(verb == OPEN, page, state.page),
+        view=jnp.where(verb == SEARCH, LISTED, jnp.where(verb == OPEN, OPENED, state.view)),
+        opened=state.opened | ((verb == OPEN) & (pages == page)),
+        answer=answer,
+    )
+
+
+def status(state: SearchState) -> Status:
+    """Tells success; progress is the share of the needed pages that were opened, and 1 with the right answer."""
+    pages, answer = walk(state.task)
+    success, over = state.answer == answer, state.answer >= 0
+    evidence = jnp.sum((pages >= 0) & state.opened[pages]) / jnp.sum(pages >= 0)
+    progress = jnp.where(over, success, evidence / 2).astype(jnp.float32)
+    return Status(success=success, over=over, progress=progress, parts={"evidence": evidence})
+
+
+def tell(names: tuple[str, ...], state: SearchState, seat: Array) -> Text:
+    """Says the results or the page, or at first "search"."""
+    del seat
+    listed = [when(page >= 0, text(place, pick(names, page))) for place, page in zip(RESULTS, state.results)]
+    found = when(jnp.any(state.results >= 0), text(*listed), "nothing found")
+    told = state.task["facts"][state.page]
+    (relations,) = jnp.nonzero(told >= 0, size=FACTS)
+    facts = pick((*RELATIONS, *names), jnp.stack([relations, len(RELATIONS) + told[relations]], axis=1))
+    return cases(state.view, "search", found, text(pick(names, state.page), facts))
+
+
+def prompt(names: tuple[str, ...], task: Task) -> Text:
+    """Asks the question, the last relation first."""
+    asked = [
+        when(relation >= 0, text(pick(RELATIONS, relation), "of")) for relation in reversed(list(task["relations"]))
+    ]
+    return text("what is", *asked, pick(names, task["first"]))
+
+
+def expert(names: tuple[str, ...], key: Array, state: SearchState) -> tuple[Array, Array, Text]:
+    """Opens the pages that tell the answer one after the other, and searches for those that are not listed."""
+    del key
+    pages, answer = walk(state.task)
+    needed = (pages >= 0) & ~state.opened[pages]
+    page = pages[jnp.argmax(needed)]
+    listed = state.results == page
+    verb, said = first_rule(
+        [
+            (~jnp.any(needed), (jnp.where(answer < len(names), ANSWER, UNKNOWN), answer)),
+            (jnp.any(listed), (OPEN, jnp.argmax(listed))),
+            (True, (SEARCH, page)),
+        ]
+    )
+    said = jnp.where(verb == UNKNOWN, -1, said)
+    thought = when(jnp.any(needed), pick(names, page), pick((*names, "unknown"), answer))
+    return jnp.int32(verb), jnp.stack([said, -1, -1])[None].astype(jnp.int32), thought

@@ -1,0 +1,121 @@
+"""The fixture `hand`: plays text worlds by hand, and finds shortest ways by trying everything."""
+
+import functools
+import itertools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.environments.text.words import pad_to, sentence
+
+KEY = jax.random.key(0)
+MOST = 256
+"""States that are tried at once."""
+
+
+@functools.cache
+def compiled(environment):
+    return jax.jit(environment.reset), jax.jit(environment.step)
+
+
+def action_ids(environment, spoken):
+    """Word ids of what is said, the longest phrase of the word table first: int32 `[M]`."""
+    words, ids, rest = environment.text.words, [], spoken.split()
+    while rest:
+        count = next(n for n in range(len(rest), 0, -1) if " ".join(rest[:n]) in words)
+        ids.append(words.index(" ".join(rest[:count])))
+        rest = rest[count:]
+    return jnp.asarray(pad_to(np.asarray(ids, np.int32), environment.action_space.shape[0]))
+
+
+def play(environment, task, spoken):
+    """Plays actions; returns the texts that are seen, the time steps and the last state."""
+    reset, step = compiled(environment)
+    state, timestep = reset(KEY, task)
+    timesteps = [timestep]
+    for action in spoken:
+        state, timestep = step(KEY, state, action_ids(environment, action))
+        timesteps.append(timestep)
+    return [sentence(environment.text.words, one.observation) for one in timesteps], timesteps, state
+
+
+def told(environment, task):
+    """Returns the prompt as text."""
+    return sentence(environment.text.words, jax.jit(environment.text.prompt)(task))
+
+
+@functools.cache
+def _expand(environment):
+    def one(state, action):
+        following, timestep = environment.step(KEY, state, action)
+        over = timestep.terminated | timestep.truncated
+        return following, environment.text.fingerprint(following), timestep.info["success"], over
+
+    return jax.jit(jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None)))
+
+
+def row_of(tree, index):
+    """Returns the leaves at an index."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def fewest_actions(environment, state, actions, limit):
+    """Finds the fewest of some actions to a success by breadth-first search; inf where `limit` is not enough."""
+    frontier, met = jax.tree.map(lambda leaf: np.asarray(leaf)[None], state), set()
+    for count in range(1, limit + 1):
+        size, found = jax.tree.leaves(frontier)[0].shape[0], []
+        for first in range(0, size, MOST):
+            batch = row_of(frontier, np.minimum(np.arange(first, first + MOST), size - 1))
+            following, names, success, over = jax.device_get(_expand(environment)(batch, jnp.asarray(actions)))
+            if success.any():
+                return count
+            for row, column in itertools.product(range(min(MOST, size - first)), range(len(actions))):
+                name = int(names[row, column])
+                if name not in met and not over[row, column]:
+                    met.add(name)
+                    found.append(row_of(following, (row, column)))
+        if not found:
+            return np.inf
+        frontier = jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+    return np.inf
+
+
+@functools.cache
+def _sampler(environment, held_out):
+    sample = environment.text.sample_held_out_task if held_out else environment.sample_task
+    return jax.jit(jax.vmap(sample, in_axes=(0, None)))
+
+
+def drawn_tasks(environment, count, level, *, held_out=False):
+    """Draws tasks of a level, with leaves `[count, ...]`."""
+    return jax.device_get(_sampler(environment, held_out)(jax.random.split(KEY, count), jnp.int32(level)))
+
+
+def wander(environment, task, num_steps, key):
+    """Returns the states of an episode of random actions, as far as it goes."""
+    reset, step = compiled(environment)
+    draw = jax.jit(environment.text.draw)
+    state, timestep = reset(key, task)
+    states = [state]
+    for step_key in jax.random.split(key, num_steps):
+        state, timestep = step(step_key, state, draw(step_key, state))
+        if timestep.terminated | timestep.truncated:
+            break
+        states.append(state)
+    return states
+
+
+@pytest.fixture(scope="session")
+def hand():
+    return types.SimpleNamespace(
+        action_ids=action_ids,
+        play=play,
+        told=told,
+        fewest_actions=fewest_actions,
+        drawn_tasks=drawn_tasks,
+        wander=wander,
+        row_of=row_of,
+    )

@@ -1,0 +1,102 @@
+"""Screens: what is seen, which actions are right, and how they are graded."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.environments.text import screen
+
+make = functools.cache(functools.partial(screen.make_environment, (2, 8)))
+KINDS = tuple(screen.KINDS)
+
+
+def task(asks, of):
+    """A button of 4 x 2 from column 3 and row 5 on, and an icon of 2 x 2."""
+    elements = [
+        [KINDS.index("button"), screen.LABELS.index("save"), 3, 5],
+        [KINDS.index("icon"), screen.LABELS.index("mail"), 10, 2],
+    ] + [[-1] * 4] * 6
+    numbers = {"elements": elements, "asks": asks, "of": of, "level": 0}
+    return {name: jnp.asarray(value, jnp.int32) for name, value in numbers.items()}
+
+
+PRESS_SAVE = task(screen.CLICK, screen.LABELS.index("save"))
+
+
+def act(hand, one, action, **options):
+    return hand.play(make(**options), one, [action])[1][1]
+
+
+def test_a_screen_and_its_instruction_are_seen(hand):
+    texts, timesteps, _ = hand.play(make(), PRESS_SAVE, ["click 4 6"])
+    assert texts[0] == "button save 3 5 icon mail 10 2 press save"
+    assert bool(timesteps[1].terminated) and bool(timesteps[1].info["success"]) and float(timesteps[1].reward) == 1.0
+
+
+@pytest.mark.parametrize(
+    "action, success", [("3 5", True), ("6 6", True), ("2 5", False), ("7 5", False), ("3 4", False), ("3 7", False)]
+)
+def test_a_box_is_hit_inside_and_at_its_border(hand, action, success):
+    timestep = act(hand, PRESS_SAVE, f"click {action}")
+    assert bool(timestep.info["success"]) == success == bool(timestep.info["metrics"]["inside"])
+
+
+def test_the_distance_is_graded(hand):
+    # The middle is at column 4.5 and row 5.5: 4 cells, a quarter of the screen, lie between it and (8.5, 5.5).
+    graded = float(act(hand, PRESS_SAVE, "click 9 6").info["metrics"]["distance"])
+    np.testing.assert_allclose(graded, np.exp(-4 * (4.5**2 + 0.5**2) / 16), rtol=1e-5)
+    rewards = [float(act(hand, PRESS_SAVE, action, reward="dense").reward) for action in ("click 4 5", "back")]
+    np.testing.assert_allclose(rewards, [0.5 + 0.5 * np.exp(-4 * 0.5 / 16), 0.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "asks, of, seen, right, wrong",
+    [
+        (screen.TYPE, 1, "enter pizza", "type pizza", "type rain"),
+        (screen.SCROLL, 1, "look below", "scroll down", "scroll up"),
+        (screen.BACK, 0, "leave", "back", "finish"),
+        (screen.FINISH, 0, "all done", "finish", "click 3 5"),
+    ],
+)
+def test_other_instructions(hand, asks, of, seen, right, wrong):
+    texts, timesteps, _ = hand.play(make(), task(asks, of), [right])
+    assert texts[0].endswith(seen) and bool(timesteps[1].info["success"])
+    told = act(hand, task(asks, of), wrong).info
+    assert not bool(told["success"]) and float(told["metrics"]["type"]) == float(wrong.split()[0] == right.split()[0])
+
+
+def test_boxes_do_not_overlap_and_are_on_the_screen(hand):
+    elements = hand.drawn_tasks(make(), 64, 1)["elements"]
+    for row in elements.tolist():
+        cells = [
+            (column + x, line + y)
+            for kind, _, column, line in row
+            for x in range(list(screen.KINDS.values())[kind][0])
+            for y in range(list(screen.KINDS.values())[kind][1])
+        ]
+        assert len(cells) == len(set(cells)) and all(0 <= value < 16 for cell in cells for value in cell)
+
+
+def test_held_out_labels_are_never_asked_for(hand):
+    environment = make(split="labels")
+    asked = []
+    for held_out in (False, True):
+        tasks = hand.drawn_tasks(environment, 512, 1, held_out=held_out)
+        asked.append(set(tasks["of"][tasks["asks"] == screen.CLICK].tolist()))
+        assert set(tasks["asks"].tolist()) == set(range(5))
+    assert len(asked[0]) > 8 and len(asked[1]) > 2 and not asked[0] & asked[1]
+
+
+def test_instructions_are_as_frequent_as_said(hand):
+    asks = hand.drawn_tasks(make(), 4000, 0)["asks"]
+    np.testing.assert_allclose(np.bincount(asks, minlength=5) / 4000, screen.SHARES, atol=0.04)
+
+
+@pytest.mark.parametrize(
+    "options, message", [({"num_elements": (9,)}, "from 1 to 8"), ({"split": "apps"}, "`split` must be")]
+)
+def test_wrong_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        screen.make_environment(**options)
