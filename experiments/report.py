@@ -1,11 +1,13 @@
-"""Writes the page of all papers: `python experiments/report.py [results_folder=experiments/results]`."""
+"""Writes the pages of all papers: `python experiments/report.py [site=true]`; settings: configs/report.yaml."""
 
 import json
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from jaxagents.papers.pages import write_paper_report
+from jaxagents.papers.catalogue import read_cards, read_entries
+from jaxagents.papers.pages import write_pages
+from jaxagents.papers.site import play_worlds, write_site
 from jaxagents.training.command import command
 
 ROOT = Path(__file__).parents[1]
@@ -13,10 +15,16 @@ ROOT = Path(__file__).parents[1]
 
 @command("report")
 def main(config: DictConfig) -> None:
-    """Writes `README.md` into the folder of results; the last line on stdout is one JSON object."""
-    quick = "runs/reproduce" if config.quick else None
-    path = write_paper_report(config.results_folder or quick or ROOT / "experiments" / "results", ROOT / "configs")
-    print(json.dumps({"report": str(path.resolve())}))
+    """Writes the pages of results, and the site if wanted; the last line on stdout is one JSON object."""
+    results = Path(config.results_folder or ("runs/reproduce" if config.quick else ROOT / "experiments" / "results"))
+    families = read_cards(ROOT / "experiments" / "cards")
+    entries = read_entries(families, ROOT / "configs", results, quick=config.quick)
+    written = {"report": str(write_pages(results, families, entries).resolve())}
+    if config.site:
+        names = ["frozenlake"] if config.quick else None
+        worlds = play_worlds(ROOT / "configs" / "environment", num_episodes=config.num_episodes, names=names)
+        written["site"] = str(write_site(config.site_folder, families, entries, worlds).resolve())
+    print(json.dumps(written))
 
 
 if __name__ == "__main__":

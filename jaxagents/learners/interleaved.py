@@ -12,7 +12,7 @@ from jaxagents.learners.combinators import replace_innermost, start_of_inner, wr
 from jaxagents.learners.optimizers import Trainable
 from jaxagents.learners.policy_gradient import PolicyGradientState
 from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
-from jaxagents.learners.supervised import SupervisedState, make_supervised
+from jaxagents.learners.supervised import make_supervised
 from jaxagents.ops.rows import rows_of_all_devices
 from jaxagents.types import (
     Agent,
@@ -105,7 +105,7 @@ def make_interleaved(
 
     def imitate(inner: State, key: Array, demonstrations: Episode) -> State:
         def step(state: PolicyGradientState) -> PolicyGradientState:
-            shown = SupervisedState(params=state.params, opt_state=state.opt_state)
+            shown = supervised.init(key, state.params).replace(params=state.params, opt_state=state.opt_state)
             shown, _ = supervised.update(shown, key, _share_of_device(demonstrations, axis_name))
             return state.replace(params=shown.params, opt_state=shown.opt_state)
 

@@ -94,6 +94,7 @@ def values_of_sample(
         next_selector=at_successors(network, carries, 3),
         action_mask=learned.action_mask,
         next_action_mask=gather_step(later.extras.get("next_action_mask"), successor),
+        num_steps=num_steps,
     )
     return values, jax.lax.stop_gradient(view)
 

@@ -12,6 +12,17 @@ from flax import struct
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
+from jaxagents.learners.slots import (
+    Number,
+    Numbers,
+    Slot,
+    arrays_of,
+    bind,
+    memory_of,
+    numbers_due,
+    numbers_of,
+    remember,
+)
 from jaxagents.learners.token_batches import make_token_view
 from jaxagents.learners.token_losses import zero_where_uncounted
 from jaxagents.losses.aggregation import token_mean
@@ -29,33 +40,38 @@ from jaxagents.types import (
     Mean,
     Metrics,
     Params,
+    PyTree,
+    Remembering,
 )
 
 
 @struct.dataclass
 class SupervisedState:
-    """Parameters and optimiser state."""
+    """Parameters, optimiser state, numbers of the slots and weights, and what they remember."""
 
     params: Params
     opt_state: optax.OptState
+    numbers: dict[str, Numbers]
+    memory: dict[str, PyTree]
 
 
 def make_supervised(
     model: LanguageModel,
     optimizer: optax.GradientTransformation,
     *,
-    aggregation: Callable[..., Array] = token_mean,
-    thought_weight: float = 1.0,
-    action_weight: float = 1.0,
+    aggregation: Slot = token_mean,
+    thought_weight: Number = 1.0,
+    action_weight: Number = 1.0,
     only_success: bool = False,
     microbatch_tokens: int = 4096,
+    num_updates: int = 1,
     trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes a learner that raises the likelihood of what was said in `Episode` batches.
 
     Minimises `-sum_i weight_i log p(token_i | context_i)` over the thoughts and actions; observations and prompts are
-    read, not learned.
+    read, not learned. Weights may be schedules (see `ops.schedules`), and the aggregation may remember.
 
     Args:
         model: learns.
@@ -65,6 +81,7 @@ def make_supervised(
         action_weight: multiplies the weight of tokens of actions.
         only_success: learns from successful episodes only (rejection sampling).
         microbatch_tokens: about how many tokens go through the model at once.
+        num_updates: of the whole run, for schedules and slots that ask how far it is.
         trainable: prefix pytree of bool of the parameters, see `descend`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
 
@@ -75,8 +92,9 @@ def make_supervised(
     Raises:
         ValueError: a weight is negative.
     """
-    for name, weight in (("thought_weight", thought_weight), ("action_weight", action_weight)):
-        if weight < 0.0:
+    weights, slots = {"thought_weight": thought_weight, "action_weight": action_weight}, {"aggregation": aggregation}
+    for name, weight in weights.items():
+        if not isinstance(weight, Remembering) and weight < 0.0:
             raise ValueError(f"`{name}` must not be negative, got {weight}; try 1.")
 
     def init(key: Array, start: SupervisedState | Params | None = None) -> SupervisedState:
@@ -84,7 +102,9 @@ def make_supervised(
         opt_state = init_optimizer(optimizer, params, trainable)
         if isinstance(start, SupervisedState):
             opt_state = carry_over(opt_state, start.opt_state)
-        return SupervisedState(params=params, opt_state=opt_state)
+        numbers = numbers_of(slots) | {"learner": arrays_of(weights)}
+        memory = memory_of(slots | weights, num_updates)
+        return SupervisedState(params=params, opt_state=opt_state, numbers=numbers, memory=memory)
 
     def loss(
         params: Params, rows: Rows, mask: Array, weight: Array, layout: Layout
@@ -104,8 +124,10 @@ def make_supervised(
         layout = episode.layout
         microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
         mask = episode.action_mask & (episode.success | (not only_success))[:, None, None]
-        weight = aggregation(make_token_view(episode, mask=mask), axis_name=axis_name)
-        weight = weight * jnp.where(episode.thought_mask, thought_weight, action_weight)
+        aggregate = bind(slots, state.numbers, state.memory)["aggregation"]
+        weight, noted = aggregate(make_token_view(episode, mask=mask), axis_name=axis_name)
+        due = numbers_due(weights, state.numbers["learner"], state.memory)
+        weight = weight * jnp.where(episode.thought_mask, due["thought_weight"], due["action_weight"])
         weight = weight if episode.loss_weight is None else weight * episode.loss_weight
         valid = episode.valid & jnp.any(mask, axis=(1, 2))[:, None]
 
@@ -125,7 +147,9 @@ def make_supervised(
         params, opt_state, metrics["gradient_norm"] = descend(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        return SupervisedState(params=params, opt_state=opt_state), zero_where_uncounted(metrics)
+        memory = remember(slots | weights, state.memory, noted, axis_name=axis_name)
+        state = state.replace(params=params, opt_state=opt_state, memory=memory)
+        return state, zero_where_uncounted(metrics)
 
     return Learner(init=init, update=update)
 
@@ -155,6 +179,6 @@ def make_agent(
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
         del collector
-        return make(optimizer(num_updates))
+        return make(optimizer(num_updates), num_updates=num_updates)
 
     return Agent(policy=speaker, make_learner=make_learner)

@@ -77,7 +77,7 @@ def munchausen_target(
     with the temperature t and `pi = softmax(values / t)` of the target network.
 
     Args:
-        view: of single steps: between several, there would be a bonus for each.
+        view: of single steps; of several, there would be a bonus for each.
         temperature: t, in units of the value. Paper: 0.03.
         bonus: alpha, in [0, 1). Paper: 0.9.
         floor: the least that is added, in units of the value. Paper: -1.
@@ -86,7 +86,7 @@ def munchausen_target(
         As `q_target`; not for `CategoricalValues`.
 
     Raises:
-        ValueError: the values are `CategoricalValues`, whose mixtures are not on their atoms.
+        ValueError: the values are `CategoricalValues`, whose mixtures are not on their atoms, or of several steps.
 
     References:
         Vieillard, Pietquin and Geist (2020), Munchausen reinforcement learning, equation 1 and appendix B.
@@ -94,6 +94,11 @@ def munchausen_target(
     if isinstance(view.next_values, CategoricalValues):
         raise ValueError(
             "`target` must not be `munchausen_target` for values on atoms, got CategoricalValues; try quantiles."
+        )
+    if view.num_steps != 1:
+        raise ValueError(
+            f"`num_steps` must be 1 for `munchausen_target`, got {view.num_steps}; try learner.num_steps=1, or "
+            "learner.buffer.sequence_length=1."
         )
     log_policy = _log_policy(view.target_values, view.action_mask, temperature)
     chosen = jnp.clip(temperature * select_action(log_policy, view.action), floor, 0.0)

@@ -1,13 +1,18 @@
-"""The page of all papers: `experiments/results/README.md`, from the files of runs beside it."""
+"""The pages of results: `experiments/results/README.md`, and one page per paper that is tested here."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jaxagents.papers.execution import read_paper_runs
-from jaxagents.papers.judge import judge
-from jaxagents.papers.library import load_paper, paper_files
-from jaxagents.papers.study import Paper
+from jaxagents.papers.catalogue import Entry, Family
+from jaxagents.papers.judge import Finding
+from jaxagents.papers.plan import reported_metrics
+from jaxagents.papers.summary import (
+    arm_rows,
+    authors_rows,
+    describe_finding,
+    describe_seeds,
+)
 from jaxagents.reporting.loggers import write_atomically
-from jaxagents.reporting.tables import describe_interval
 
 REPORT_FILE = "README.md"
 _HEAD = """# Papers, reproduced small
@@ -15,41 +20,85 @@ _HEAD = """# Papers, reproduced small
 Written by `python experiments/report.py` from the files of runs beside it; do not edit. A paper's headline is one or
 two expectations that were written down before its runs, and decides the verdict; secondary ones are counted. What is
 measured is a mean over seeds with its 95 % Student interval; differences are taken seed by seed. The rule is that of
-`jaxagents/papers/judge.py`.
-
-| paper | verdict | headline | secondary | seeds | minutes |
-|---|---|---|---|---|---|
+`jaxagents/papers/judge.py`. A verdict with the word mechanism is about a claim on named models, of which only the
+mechanism is tested. Stale runs are of other code: they are shown, and say no verdict.
 """
 
 
-def write_paper_report(results: str | Path, config_folder: str | Path) -> Path:
-    """Writes the table of all papers.
+def write_pages(results: str | Path, families: Sequence[Family], entries: Mapping[str, Entry]) -> Path:
+    """Writes the table of all papers that are tested here, and a page for each of them.
 
     Args:
-        results: folder of results.
-        config_folder: `configs`.
+        results: folder of results; pages of papers go to `papers/<family>/<id>.md`.
+        families: see `read_cards`.
+        entries: by id, see `read_entries`.
 
     Returns:
-        Path of the page.
-
-    Raises:
-        ValueError: there is no such folder.
+        Path of the table.
     """
     results = Path(results)
-    if not results.is_dir():
-        raise ValueError(f"`results_folder` must be a folder of results, got {results}; run reproduce.py first.")
-    papers = [load_paper(config_folder, paper_id) for paper_id in paper_files(config_folder)]
-    path = results / REPORT_FILE
-    write_atomically(path, _HEAD + "".join(_line(paper, results, config_folder) for paper in papers))
-    return path
+    lines = [_HEAD]
+    for family in families:
+        tested = [entries[card.id] for card in family.cards if entries[card.id].paper is not None]
+        lines.append(f"\n## {family.title}\n\n{len(tested)} of {len(family.cards)} papers are tested here.\n")
+        if tested:
+            lines.append("\n" + _row("paper", "verdict", "headline", "secondary", "seeds", "stale", "minutes"))
+            lines.append(_row(*["---"] * 7))
+        for entry in tested:
+            path = Path("papers") / family.name / f"{entry.card.id}.md"
+            (results / path).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(results / path, "".join(_page(entry)))
+            lines.append(_line(entry, path))
+    write_atomically(results / REPORT_FILE, "".join(lines))
+    return results / REPORT_FILE
 
 
-def _line(paper: Paper, results: Path, config_folder: str | Path) -> str:
-    verdict = judge(paper, read_paper_runs(paper, config_folder, results))
-    headline = [
-        f"{finding.expectation.describe()}: "
-        + (finding.outcome if finding.measured is None else describe_interval(finding.measured._asdict()))
-        for finding in verdict.headline
+def _line(entry: Entry, path: Path) -> str:
+    verdict = entry.verdict
+    told = [describe_finding(finding) if finding.measured else finding.outcome for finding in verdict.headline]
+    headline = "; ".join(f"{f.expectation.describe()}: {text}" for f, text in zip(verdict.headline, told))
+    return _row(
+        f"[{entry.card.id}]({path.as_posix()})",
+        verdict.describe(),
+        headline,
+        verdict.count_secondary(),
+        describe_seeds(entry.paper.seeds),
+        str(sum(verdict.stale.values())),
+        f"{verdict.minutes:.1f}",
+    )
+
+
+def _page(entry: Entry) -> list[str]:
+    card, paper, verdict = entry.card, entry.paper, entry.verdict
+    metrics = reported_metrics(paper)
+    lines = [
+        f"# {card.id}\n\n*{card.title}* ({card.source})\n\n{card.what}\n\n",
+        f"The paper: {paper.claim}\n\n**{verdict.describe().capitalize()}.**\n\n",
+        *([f"Changed since it was registered: {', '.join(entry.changed)}.\n\n"] if entry.changed else []),
+        *_findings("Headline", verdict.headline),
+        *_findings(f"Secondary: {verdict.count_secondary() or 'not run'}", verdict.secondary),
+        *_findings("What the baselines must show", verdict.checks),
+        f"## Arms\n\nStudy {paper.study.id}: {paper.study.question}\n\n",
+        _row("arm", "seeds", *metrics, "minutes"),
+        _row(*["---"] * (len(metrics) + 3)),
+        *[_row(row.name, row.seeds, *row.values, f"{row.minutes:.1f}") for row in arm_rows(entry)],
     ]
-    cells = (paper.id, verdict.describe(), "; ".join(headline), verdict.count_secondary(), str(len(paper.seeds)))
-    return f"| {' | '.join((*cells, f'{verdict.minutes:.1f}'))} |\n"
+    if rows := authors_rows(entry):
+        lines += ["\n## The authors' setting\n\n", _row("setting", "theirs", "here"), _row("---", "---", "---")]
+        lines += [_row(*row) for row in rows]
+    for title, text in (("Notes", paper.notes), ("How the setting was found", paper.study.notes)):
+        if text:
+            lines.append(f"\n## {title}\n\n{text.strip()}\n")
+    lines.append(f"\nRun it: `python experiments/reproduce.py paper={card.id}`, {paper.minutes:g} minutes planned.\n")
+    return lines
+
+
+def _findings(title: str, findings: Sequence[Finding]) -> list[str]:
+    if not findings:
+        return []
+    lines = [f"- {one.outcome}: {one.expectation.describe()}; {describe_finding(one)}\n" for one in findings]
+    return [f"## {title}\n\n", *lines, "\n"]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"

@@ -1,5 +1,6 @@
 """Pages of HTML from the templates beside this file; each is one file that needs nothing else."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def opacity(log_prob: float) -> float:
     return 0.85 * min(max(0.0, -log_prob / _DARKEST), 1.0)
 
 
+@cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),

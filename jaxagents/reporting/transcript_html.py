@@ -38,7 +38,9 @@ def write_transcripts(
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     legend = [(probability, math.log(probability)) for probability in _LEGEND] if tokenizer else []
-    shown = {name: [_describe(episode, tokenizer) for episode in episodes] for name, episodes in sections.items()}
+    shown = {
+        name: [describe_episode(episode, tokenizer) for episode in episodes] for name, episodes in sections.items()
+    }
     return write_page(path, "transcripts.html", title=title, legend=legend, sections=shown)
 
 
@@ -93,8 +95,8 @@ def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
     return texts
 
 
-def _describe(trajectory: Trajectory, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Returns what the template shows of an episode."""
+def describe_episode(trajectory: Trajectory, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
+    """Returns what the template `episode.html` shows of an episode."""
     outcomes = {True: ("good", "success"), False: ("bad", "no success"), None: ("quiet", "unfinished")}
     kind, outcome = outcomes[trajectory.success]
     return {

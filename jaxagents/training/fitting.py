@@ -39,17 +39,17 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
         ValueError: says what does not fit, and what would.
     """
     learner = config["learner"]
-    if learner.get("value") == {}:
-        raise ValueError(
-            "`value` must be chosen for this learner, got none; try value=q_mlp, or value=twin_q_mlp for continuous "
-            "actions."
-        )
     policy = learner.get("policy") or learner.get("inner", {}).get("policy") or {}
     speaks = policy.get("_target_") == _LANGUAGE_POLICY
     if environment.text is not None and not speaks:
         raise ValueError(
             f"`environment` must be of arrays for this policy and learner, got {environment.name}, which is in words; "
             "try algorithm=grpo with a world of words, or environment=frozenlake_symbolic policy=embedding_mlp."
+        )
+    if learner.get("value") == {}:
+        raise ValueError(
+            "`value` must be chosen for this learner, got none; try value=q_mlp, or value=twin_q_mlp for continuous "
+            "actions."
         )
     if environment.text is None and (speaks or any(slot in config and slot not in learner for slot in _SLOTS)):
         raise ValueError(

@@ -76,6 +76,7 @@ class QView:
         next_selector: of the online network, at the successor.
         action_mask: bool `[L, B, A]`, True = allowed at the observation; None when every action is.
         next_action_mask: the same at the successor.
+        num_steps: n, steps to the successor where the episode does not end before; static.
     """
 
     action: Array
@@ -86,6 +87,7 @@ class QView:
     next_selector: PyTree
     action_mask: Array | None = None
     next_action_mask: Array | None = None
+    num_steps: int = struct.field(pytree_node=False, default=1)
 
 
 @struct.dataclass

@@ -10,7 +10,10 @@ import pytest
 
 from jaxagents.language.demonstrations import make_demonstration_collector, make_demonstrations
 from jaxagents.learners.supervised import make_agent, make_supervised
+from jaxagents.losses.aggregation import token_mean
+from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.types import Remembering
 
 KEY = jax.random.key(11)
 
@@ -53,6 +56,27 @@ def test_weights_of_zero_teach_nothing(shown):
     assert float(metrics["loss"]) == 0.0
     with pytest.raises(ValueError, match="`thought_weight` must not be negative, got -1"):
         update(policy, params, episode, thought_weight=-1.0)
+
+
+def test_weights_follow_their_schedules_and_aggregations_remember(shown):
+    """The expert says actions alone: the loss is the weight of actions times that without one."""
+    policy, params, episode = shown
+
+    def counting(memory, view, *, axis_name):
+        return token_mean(view, axis_name=axis_name), jnp.sum(view.mask, dtype=jnp.float32)
+
+    aggregation = Remembering(
+        init=lambda num_updates: jnp.float32(0.0), apply=counting, update=lambda memory, summary: memory + summary
+    )
+    options = {"aggregation": aggregation, "action_weight": linear_schedule(start=1.0, end=0.0), "num_updates": 2}
+    learner = make_supervised(policy.model, optax.sgd(0.0), **options)
+    state, step = learner.init(KEY, params), jax.jit(learner.update)
+    losses = []
+    for _ in range(2):
+        state, metrics = step(state, KEY, episode)
+        losses.append(float(metrics["loss"]))
+    np.testing.assert_allclose(losses[1], 0.5 * losses[0], rtol=1e-6)
+    assert losses[0] > 0.0 and float(state.memory["aggregation"]) == 2.0 * np.sum(episode.action_mask)
 
 
 def test_the_expert_speaks_in_the_slots_of_the_policy(shown, lake):

@@ -166,7 +166,9 @@ def test_munchausen_target_by_hand():
     np.testing.assert_allclose(soft, [[expected - 0.5, expected + 0.5]], rtol=1e-6)
 
 
-def test_munchausen_refuses_atoms():
+def test_munchausen_refuses_several_steps_and_atoms():
+    with pytest.raises(ValueError, match="`num_steps` must be 1 for `munchausen_target`, got 3"):
+        munchausen_target(VIEW.replace(num_steps=3))
     with pytest.raises(ValueError, match="`target` must not be `munchausen_target` for values on atoms"):
         munchausen_target(VIEW.replace(next_values=categorical(NEXT_LOGITS)))
 

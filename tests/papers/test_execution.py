@@ -328,6 +328,7 @@ def test_addresses_differ_with_what_determines_results(fast):
     assert len(others | {fast.address.train}) == 5
 
 
+@pytest.mark.slow
 def test_every_seed_may_have_a_start_of_its_own(tmp_path):
     paper = of_training(study={"start_seed": None})
     assert run_papers([paper], request(tmp_path, arms=("fast",), seeds=(0, 1))) == {}
@@ -346,6 +347,7 @@ def test_a_function_gets_a_trained_start_and_its_companions(calls, tmp_path):
     assert runs[1].curves["score"]["values"] == [1] and runs[1].start is not None
 
 
+@pytest.mark.slow
 def test_divergence_is_a_result(tmp_path):
     for at_once in (1, 2):
         paper = of_training(arms={"fast": ["optimizer.learning_rate=1e30", "optimizer.max_gradient_norm=null"]})

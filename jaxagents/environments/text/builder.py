@@ -72,7 +72,7 @@ def make_text_world(
     """
     shapes = trace_world(world)
     check_world(world, shapes, reward, illegal)
-    grammar, identity = world.grammar, world.identity or _without_level
+    grammar = world.grammar
     said = [shapes.observation, *(one for one in (shapes.prompt, shapes.thought) if one is not None)]
     words, ids = make_words(grammar.words, words_of(said[0]), NOTHING_HAPPENS, *map(words_of, said[1:]))
     require_no_collisions(grammar.elements, words)
@@ -124,12 +124,12 @@ def make_text_world(
         state = select(running, following, state)
         return state, describe(state, jnp.where(running, earned - step_penalty, 0.0))
 
-    samplers = _make_samplers(world, identity, held_out_fraction)
+    samplers = _make_samplers(world, held_out_fraction)
     face = TextFace(
         words=words,
         actions=grammar.actions,
         expert=_make_expert(world, ids, patterns.thought),
-        fingerprint=_make_fingerprint(world, identity),
+        fingerprint=_make_fingerprint(world),
         sample_held_out_task=samplers[1],
         num_levels=world.num_levels,
         prompt=_make_prompt(world, ids, patterns.prompt),
@@ -172,12 +172,19 @@ def _integers(tree: PyTree) -> list[Array]:
     return [convert(leaf) for leaf in jax.tree.leaves(tree)]
 
 
-def _make_samplers(
-    world: World, identity: Callable[[Task], PyTree], held_out_fraction: float
-) -> tuple[SampleTask, SampleTask]:
+def identity_hash(world: World) -> Callable[[Task], Array]:
+    """Returns `(task) -> uint32 []`, by which tasks are split."""
+    return lambda task: hash_integers(*_identity(world, task))
+
+
+def _identity(world: World, task: Task) -> list[Array]:
+    return _integers(_without_level(task) if world.identity is None else world.identity(task))
+
+
+def _make_samplers(world: World, held_out_fraction: float) -> tuple[SampleTask, SampleTask]:
     samplers = split_tasks(
         world.sample,
-        lambda task: hash_integers(*_integers(identity(task))),
+        identity_hash(world),
         num_levels=world.num_levels,
         held_out_fraction=held_out_fraction,
     )
@@ -194,12 +201,12 @@ def _make_samplers(
     return tuple(completed(sample) for sample in samplers)
 
 
-def _make_fingerprint(world: World, identity: Callable[[Task], PyTree]) -> Callable[[TextWorldState], Array]:
+def _make_fingerprint(world: World) -> Callable[[TextWorldState], Array]:
     situation = world.situation or _without_level
 
     def fingerprint(state: TextWorldState) -> Array:
         seat = [seat_of(world, state)] if acts_together(world) else []
-        return hash_integers(*_integers(identity(state.task)), *_integers(situation(state.inner)), *seat)
+        return hash_integers(*_identity(world, state.task), *_integers(situation(state.inner)), *seat)
 
     return fingerprint
 

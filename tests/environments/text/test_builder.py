@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.checks import require_playable
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.texts import number, pick, text, when
 from jaxagents.environments.text.words import sentence
@@ -211,6 +212,15 @@ def test_tasks_are_completed_after_the_split():
     ours, theirs = (jax.vmap(s)(keys) for s in (environment.sample_task, environment.text.sample_held_out_task))
     assert ours["extra"].shape == (200, 3)
     assert not set(ours["code"].tolist()) & set(theirs["code"].tolist())
+
+
+def test_a_world_is_checked_by_playing_it():
+    assert require_playable(library(), num_tasks=16).name == "library"
+    with pytest.raises(ValueError, match="`held_out_fraction` must leave level 0 of 'library' tasks on both sides"):
+        require_playable(library(identity=lambda task: task["code"] >= 0), num_tasks=16)
+    lazy = library(max_steps=1)
+    with pytest.raises(ValueError, match="`expert` of 'library' must solve its tasks within 1 turns, got 0% of the tr"):
+        require_playable(lazy, num_tasks=4)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,150 @@
+"""All papers: cards of what they say, and for those that are tested here their runs and verdicts."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from jaxagents.papers.arms import compose_arms
+from jaxagents.papers.judge import Verdict, judge
+from jaxagents.papers.library import load_paper, paper_files
+from jaxagents.papers.registration import changes_since, read_registrations
+from jaxagents.papers.runs import ArmRuns, read_runs
+from jaxagents.papers.study import Paper
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, where it was built.
+
+
+class Card(NamedTuple):
+    """What a paper says, tested here or not: an entry of `experiments/cards/<family>.yaml`.
+
+    Attributes:
+        id: of the paper.
+        number: of the paper.
+        title: of the paper.
+        kind: method, data, system, analysis, benchmark, survey, environment or theory.
+        what: the idea in a sentence or two.
+        headline: the paper's own numbers.
+        source: where it is, and its code.
+        worlds: that a small version of it needs.
+        size: S, M or L, what it asks of this code base.
+        family: name of the file.
+    """
+
+    id: str
+    number: int
+    title: str
+    kind: str
+    what: str
+    headline: str
+    source: str
+    worlds: tuple[str, ...]
+    size: str
+    family: str
+
+
+class Family(NamedTuple):
+    """A file of cards.
+
+    Attributes:
+        name: of the file.
+        title: in words.
+        cards: by number.
+    """
+
+    name: str
+    title: str
+    cards: tuple[Card, ...]
+
+
+class Entry(NamedTuple):
+    """A paper with all that there is of it.
+
+    Attributes:
+        card: what it says.
+        paper: how it is tested here; None: it is not.
+        runs: of its arms by name.
+        verdict: what they say; None without a test.
+        settings: resolved config of what the treatment ends with, or the node of its function.
+        changed: what differs from what was registered before the first run.
+    """
+
+    card: Card
+    paper: Paper | None = None
+    runs: Mapping[str, ArmRuns] = {}
+    verdict: Verdict | None = None
+    settings: Mapping[str, Any] = {}
+    changed: tuple[str, ...] = ()
+
+
+def read_cards(folder: str | Path) -> list[Family]:
+    """Reads the cards of all papers.
+
+    Args:
+        folder: `experiments/cards`.
+
+    Raises:
+        ValueError: there are none, a card lacks a field or has another one, or two have the same id.
+    """
+    families = []
+    for path in sorted(Path(folder).glob("*.yaml")):
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        cards = tuple(_make_card(path, node) for node in content["cards"])
+        families.append(Family(path.stem, content["title"], cards))
+    ids = [card.id for family in families for card in family.cards]
+    if not ids or len(set(ids)) < len(ids):
+        twice = sorted({name for name in ids if ids.count(name) > 1})
+        raise ValueError(f"`cards` must be of different papers, one at least, got {twice or 'none'} in {folder}.")
+    return families
+
+
+def read_entries(
+    families: Sequence[Family], config_folder: str | Path, results: str | Path, *, quick: bool = False
+) -> dict[str, Entry]:
+    """Reads the runs of all papers that are tested here and judges them.
+
+    Args:
+        families: see `read_cards`.
+        config_folder: `configs`.
+        results: folder of the store.
+        quick: reads the runs of the small variants.
+
+    Returns:
+        One entry per card, by id.
+
+    Raises:
+        ValueError: there is no such folder, a paper has no card (the nearest ones are offered), or see `load_paper`.
+    """
+    if not Path(results).is_dir():
+        raise ValueError(f"`results_folder` must be a folder of results, got {results}; run reproduce.py first.")
+    entries = {card.id: Entry(card) for family in families for card in family.cards}
+    for paper_id in paper_files(config_folder):
+        if paper_id not in entries:
+            near = difflib.get_close_matches(paper_id, entries, n=3, cutoff=0.4) or ["a new one"]
+            raise ValueError(
+                f"`configs/paper` must hold papers of experiments/cards, got {paper_id!r}; try {' or '.join(near)}."
+            )
+        entries[paper_id] = read_entry(entries[paper_id].card, config_folder, results, quick=quick)
+    return entries
+
+
+def read_entry(card: Card, config_folder: str | Path, results: str | Path, *, quick: bool = False) -> Entry:
+    """Reads the runs of a paper that is tested here and judges them; see `read_entries`."""
+    paper = load_paper(config_folder, card.id)
+    composed = compose_arms(paper, config_folder, quick=quick)
+    runs = {name: read_runs(results, arm.address) for name, arm in composed.items()}
+    treatment = composed[paper.arms[0].name]
+    settings = treatment.function if treatment.recipe is None else [*treatment.recipe.stages.values()][-1]
+    changed = tuple(changes_since(paper, read_registrations(results).get(card.id, [])))
+    return Entry(card, paper, runs, judge(paper, runs), settings or {}, changed)
+
+
+def _make_card(path: Path, node: Mapping[str, Any]) -> Card:
+    wanted = {*Card._fields} - {"family"}
+    if wrong := sorted({*node} ^ wanted):
+        raise ValueError(
+            f"{path.name}: `{node.get('id', 'a card')}` must have {', '.join(sorted(wanted))}; see {wrong}."
+        )
+    return Card(**{**node, "worlds": tuple(node["worlds"]), "family": path.stem})

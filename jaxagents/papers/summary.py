@@ -1,0 +1,150 @@
+"""What the pages say of a paper that is tested here: words and numbers, whatever they are written in."""
+
+import fnmatch
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxagents.papers.catalogue import Entry
+from jaxagents.papers.judge import Finding, values_of
+from jaxagents.papers.metrics import find_metric
+from jaxagents.papers.plan import reported_metrics
+from jaxagents.papers.runs import DIVERGED, Run
+from jaxagents.papers.study import Paper
+from jaxagents.reporting.curves import Curve
+from jaxagents.reporting.loggers import to_json
+from jaxagents.reporting.panels import Panel, lay_out_panel
+from jaxagents.reporting.statistics import describe
+from jaxagents.reporting.tables import describe_interval
+
+NOT_TESTED = "not tested here"
+MAX_PANELS = 12
+
+
+class ArmRow(NamedTuple):
+    """One arm in the table of a paper.
+
+    Attributes:
+        name: of the arm.
+        seeds: that are stored, in words.
+        values: mean and interval of every reported metric, "-" without.
+        minutes: of its runs.
+    """
+
+    name: str
+    seeds: str
+    values: list[str]
+    minutes: float
+
+
+def verdict_of(entry: Entry) -> str:
+    """Returns the verdict in words, without what it counts: what the site filters by."""
+    return NOT_TESTED if entry.verdict is None else entry.verdict.word
+
+
+def describe_finding(finding: Finding) -> str:
+    """Returns what was measured of an expectation, or why nothing was."""
+    if finding.measured is None:
+        return finding.reason
+    seeds = f" over {len(finding.seeds)} seeds" if len(finding.seeds) > 1 else ""
+    return f"{describe_interval(finding.measured._asdict())}{seeds}"
+
+
+def describe_seeds(seeds: Sequence[int]) -> str:
+    """Returns "10 to 17" for a range, else the list."""
+    seeds = sorted(seeds)
+    if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds))
+
+
+def arm_rows(entry: Entry) -> list[ArmRow]:
+    """Returns the table of a paper: every arm with its committed seeds, those of other code apart."""
+    rows = []
+    for arm in entry.paper.arms:
+        of_arm = entry.runs[arm.name]
+        committed = {seed: run for seed, run in of_arm.runs.items() if seed in entry.paper.seeds}
+        stale = {seed: run for seed, run in of_arm.stale.items() if seed in entry.paper.seeds}
+        rows.append(_arm_row(arm.name, committed, entry.paper))
+        if not committed and stale:
+            rows[-1] = _arm_row(f"{arm.name} (stale)", stale, entry.paper)
+    return rows
+
+
+def panels_of(entry: Entry) -> list[Panel]:
+    """Returns the pictures of a paper: a panel for every reported metric, with all arms that log it."""
+    shown = {arm.name: _shown_runs(entry, arm.name) for arm in entry.paper.arms}
+    logged = {name for runs in shown.values() for run in runs.values() for name in run.curves}
+    panels = []
+    for name in _logged_metrics(entry.paper, sorted(logged)):
+        curves = {arm: curve for arm, runs in shown.items() if (curve := gather_curve(runs, name)) is not None}
+        if curves:
+            panels.append(lay_out_panel(name, curves, list(shown)))
+    return panels[:MAX_PANELS]
+
+
+def gather_curve(runs: Mapping[int, Run], name: str) -> Curve | None:
+    """Returns what the runs of an arm logged under a name, at the steps that all of them have; None without."""
+    logged = [run.curves[name] for run in runs.values() if name in run.curves]
+    tables = [dict(zip(curve["steps"], curve["values"])) for curve in logged]
+    steps = sorted(set.intersection(*map(set, tables))) if tables else []
+    values = np.asarray([[table[step] for table in tables] for step in steps], np.float64).reshape(len(steps), -1)
+    seen = np.isfinite(values).any(axis=1)
+    return Curve(steps=np.asarray(steps, np.float64)[seen], values=values[seen]) if seen.any() else None
+
+
+def authors_rows(entry: Entry) -> list[tuple[str, str, str]]:
+    """Returns where the authors' setting and this one differ or agree: name, theirs, ours."""
+    settings = {name: (theirs, _look_up(entry, name)) for name, theirs in (entry.paper.authors or {}).items()}
+    return [(name, *(json.dumps(to_json(value)) for value in values)) for name, values in settings.items()]
+
+
+def _arm_row(name: str, runs: Mapping[int, Run], paper: Paper) -> ArmRow:
+    diverged = sum(run.status == DIVERGED for run in runs.values())
+    seeds = (describe_seeds(list(runs)) or "none") + (f", {diverged} diverged" if diverged else "")
+    values = [_mean(values_of(runs, metric), paper.study.deterministic) for metric in reported_metrics(paper)]
+    return ArmRow(name, seeds, values, sum(run.minutes for run in runs.values()))
+
+
+def _mean(values: Mapping[int, float], deterministic: bool) -> str:
+    if not values:
+        return "-"
+    if deterministic:
+        return f"{np.mean([*values.values()]):.3g}"
+    return describe_interval(describe(np.asarray([*values.values()])))
+
+
+def _shown_runs(entry: Entry, arm: str) -> dict[int, Run]:
+    """Returns the committed runs of an arm, those of other code where there are no others."""
+    runs = entry.runs[arm]
+    chosen = {seed: run for seed, run in runs.runs.items() if seed in entry.paper.seeds}
+    return chosen or {seed: run for seed, run in runs.stale.items() if seed in entry.paper.seeds}
+
+
+def _logged_metrics(paper: Paper, logged: Sequence[str]) -> list[str]:
+    """Returns the logged names behind the reported metrics and the games, each once."""
+    names = []
+    for metric in reported_metrics(paper):
+        try:
+            names.append(find_metric(metric, logged))
+        except ValueError:
+            continue
+    games = [one.metric for one in (*paper.headline, *paper.secondary) if one.kind == "wins"]
+    names += [name for pattern in games for name in fnmatch.filter(logged, pattern)]
+    return list(dict.fromkeys(names))
+
+
+def _look_up(entry: Entry, name: str) -> Any:
+    """Returns a value of the treatment's config by its dotted name."""
+    node: Any = entry.settings
+    for key in name.split("."):
+        if not isinstance(node, Mapping) or key not in node:
+            known = ", ".join(map(str, node)) if isinstance(node, Mapping) else node
+            raise ValueError(
+                f"`authors` of {entry.card.id} must name settings of {entry.paper.arms[0].name}, got {name!r}; where "
+                f"{key!r} is looked for, there is {known}."
+            )
+        node = node[key]
+    return node
