@@ -33,7 +33,8 @@ def linear_schedule(*, start: float, end: float, num_updates: int | None = None,
         fraction: the share of the updates of the run in which it moves, in (0, 1]; read without `num_updates`.
 
     Returns:
-        A slot for any hyper-parameter of a learner, and for the numbers of its other slots.
+        A slot for any hyper-parameter of a learner, and for the numbers of its other slots. Its length is part of the
+        learner's state: a run that is extended keeps it.
 
     Raises:
         ValueError: it moves in no update.

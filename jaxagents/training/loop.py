@@ -186,7 +186,10 @@ def _resume(run: _Run, stage: Stage, metadata: Mapping[str, Any]) -> int:
     run.progress.message(f"Resumed {stage.name} at update {update} of {stage.num_updates}.")
     if metadata["num_updates"] != stage.num_updates:
         planned = metadata["num_updates"]
-        run.progress.message(f"It was to end at update {planned}: schedules over its length are those of the new one.")
+        run.progress.message(
+            f"It was to end at update {planned}: schedules of optimisers run over the new length, those of other "
+            "numbers over the old one."
+        )
     return update
 
 
