@@ -17,7 +17,9 @@ os.environ["PJRT_NPROC"] = "32"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # Tests compile many small things.
 
+import ctypes  # noqa: E402
 import gc  # noqa: E402
+import sys  # noqa: E402
 from functools import partial  # noqa: E402
 
 import jax  # noqa: E402
@@ -32,6 +34,8 @@ def _forget_programs():
     yield
     jax.clear_caches()
     gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)  # Gives memory that is free back to the system.
 
 
 @pytest.fixture(scope="session")

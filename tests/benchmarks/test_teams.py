@@ -62,6 +62,7 @@ def test_returns_are_compared_by_their_standard_errors():
     assert compare_returns([1.0], [4.0])["two_standard_errors"] == 0.0
 
 
+@pytest.mark.slow
 def test_an_experiment_is_trained_and_evaluated():
     config = compose(CONFIGS, "world=two_step_game", "algorithm=vdn", "quick=true", "devices.compilation_cache=null")
     facts = train_and_evaluate(config)

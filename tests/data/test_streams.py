@@ -77,6 +77,7 @@ def test_tokens_by_hand(tokenizer):
     assert second.loss_weight == [5, 0.25, 0.25, 0.25, 1, 1] and not any(second.thought_mask)
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_a_dialogue(tmp_path):
     environment = frozenlake.make_environment()
     model = lambda vocab_size: LanguageModel(*[None] * 6, vocab_size=vocab_size)  # noqa: E731  It does not act.

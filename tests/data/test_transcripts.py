@@ -32,6 +32,7 @@ def losses(policy, params, episode, **options):
     return jax.jit(learner.update)(learner.init(KEY, params), KEY, episode)[1]
 
 
+@pytest.mark.slow
 def test_files_teach_what_the_demonstrations_teach(shown, lake):
     policy, params, episode, path = shown
     longest = int((episode.token_mask.sum(axis=(1, 2)) + episode.prompt_mask.sum(axis=1)).max())
@@ -73,6 +74,7 @@ def thinking(speak, params_of, tmp_path_factory):
     return policy, params_of(policy), episode, taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"only_success": True}, {"thought_weight": 0.0}, {"action_weight": 0.25}])
 def test_options_of_the_learner_count_for_files_as_for_demonstrations(thinking, options):
     policy, params, episode, taken = thinking

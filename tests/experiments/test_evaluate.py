@@ -50,6 +50,7 @@ def test_options_reach_the_evaluation(run_dir):
     assert evaluate_run(run_dir, num_episodes=8, level=0)["level"] == 0
 
 
+@pytest.mark.slow
 def test_a_wrong_path_is_refused_by_the_main(call_main, run_dir):
     result = call_main("evaluate.py", f"path={run_dir.parent}")
     assert result.returncode != 0

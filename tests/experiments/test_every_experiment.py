@@ -79,7 +79,7 @@ def test_every_world_and_algorithm_is_in_the_table():
     assert {path.stem for path in (CONFIGS / "tuned" / "policy_gradient").glob("*.yaml")} <= set(PAIRS)
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("name", [*EXPERIMENTS, *(pytest.param(name, marks=pytest.mark.slow) for name in COMPOSED)])
 def test_it_composes_under_its_name(name):
     config = resolve(compose(CONFIGS, *EVERYTHING[name], "quick=true"))
     assert config["name"] == name and config["run_dir"].startswith(f"runs/{name}/")

@@ -35,6 +35,7 @@ def test_every_frame_is_printed(result):
     assert sum("@" in line for line in lines) == len(captions)
 
 
+@pytest.mark.slow
 def test_the_animation_is_optional_and_quick_is_short(call_main, run_dir, result):
     before = (run_dir / "play.gif").stat().st_mtime_ns
     overrides = ("gif=null", "quick=true", "devices.compilation_cache=null")

@@ -30,6 +30,7 @@ def double_precision():
         yield
 
 
+@pytest.mark.slow
 def test_deviations_from_recommendations_solve_chicken():
     game = compile_game(from_payoffs(CHICKEN))
     daring = [jnp.array([[1.0, 0.0]])] * 2

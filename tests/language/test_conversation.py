@@ -65,6 +65,7 @@ def prompts_of(policy, episode):
     return render_prompt_words(policy, np.stack([words_of(policy, *row, policy.layout.prompt) for row in rows]))
 
 
+@pytest.mark.slow
 def test_it_says_what_the_policy_says_in_a_dialogue(speaker, episode):
     policy, params = speaker
     layout = policy.layout
@@ -87,6 +88,7 @@ def test_it_says_what_the_policy_says_in_a_dialogue(speaker, episode):
             np.testing.assert_allclose(getattr(said, name)[live], getattr(episode, name)[live, turn], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_prompts_begin_anew_in_the_rows_that_are_fresh(speaker, episode):
     policy, params = speaker
     prompt, fresh = tuple(leaf[:2] for leaf in prompts_of(policy, episode)), jnp.asarray([True, False])
@@ -129,6 +131,7 @@ def test_actions_are_read_up_to_their_end(speaker):
     assert words.tolist() == [[policy.lexicon.words.index("left")], [-1], [-1], [-1]]
 
 
+@pytest.mark.slow
 def test_one_conversation_is_a_row_of_a_batch(speaker, episode):
     policy, params = speaker
     act = make_answer(policy, ACTION_WORDS)
@@ -149,6 +152,7 @@ def test_one_conversation_is_a_row_of_a_batch(speaker, episode):
     assert int(renewed.position[1, 0]) > int(later.position[1, 0])
 
 
+@pytest.mark.slow
 def test_answers_are_the_most_probable_or_drawn(speaker, episode):
     policy, params = speaker
     act = make_answer(policy, ACTION_WORDS)

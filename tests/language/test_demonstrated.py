@@ -77,6 +77,7 @@ def test_levels_in_turn():
     np.testing.assert_array_equal(jax.vmap(lambda i: level_of([0, 0, 1], i))(jnp.arange(6)), [0, 0, 1, 0, 0, 1])
 
 
+@pytest.mark.slow
 def test_success_of_every_level(sums, policy, params_of):
     evaluate = make_level_evaluator(sums, policy, num_episodes=6, greedy=False, level=[1, 0, 0])
     results = jax.jit(evaluate)(params_of(policy), KEY)

@@ -112,6 +112,7 @@ def test_models_with_stacked_layers_read_prompts_in_their_own_rows(lake, speak, 
     np.testing.assert_array_equal(all_at_once.tokens, two_rows.tokens)
 
 
+@pytest.mark.slow
 def test_thoughts_are_closed_once(lake, speak, params_of):
     policy = speak(lake, thought_tokens=3, context_turns=1, prompt=False)
     episode = play(lake, policy, params_of(policy))
@@ -132,6 +133,7 @@ def test_decoding_and_training_agree_with_tokens_of_any_size(kind, lake, speak, 
     require_parity(policy, params, play(lake, policy, params))
 
 
+@pytest.mark.slow
 def test_tempered_samples_keep_both_log_probabilities(lake, speak, params_of):
     policy = speak(lake, context_turns=1, prompt=False)
     params = params_of(policy)
@@ -140,6 +142,7 @@ def test_tempered_samples_keep_both_log_probabilities(lake, speak, params_of):
     assert float(jnp.max(jnp.abs(episode.sampling_log_prob - episode.behavior_log_prob))) > 0.05
 
 
+@pytest.mark.slow
 def test_what_cannot_be_parsed_changes_nothing_and_is_counted(lake, speak):
     policy = speak(lake, context_turns=1, prompt=False)
     params = jax.tree.map(jnp.zeros_like, policy.init(jax.random.key(0)))  # Any token, all as likely.
@@ -162,6 +165,7 @@ def test_one_device_and_eight_write_the_same_transcripts(lake, speak, params_of)
         np.testing.assert_array_equal(both[0], np.asarray(both[1]).reshape(both[0].shape), err_msg=field)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["window", pytest.param("thoughts", marks=pytest.mark.slow)])
 def test_forced_turns_are_said_and_seen_but_not_sampled(context, lake, speak, params_of):
     policy = speak(lake, **CONTEXTS[context])
@@ -180,6 +184,7 @@ def test_forced_turns_are_said_and_seen_but_not_sampled(context, lake, speak, pa
     assert sampled[4:, 0].any(axis=1).all() and sampled[2:4, 1][np.asarray(episode.valid)[2:4, 1]].any()
 
 
+@pytest.mark.slow
 def test_given_tasks_states_and_most_turns(lake, speak, params_of):
     policy = speak(lake, context_turns=1, prompt=False)
     params = params_of(policy)
@@ -236,6 +241,7 @@ def test_other_worlds_are_refused(speak):
         speak(make_tmaze())
 
 
+@pytest.mark.slow
 def test_tokenizers_without_a_mark_are_refused(lake, speak):
     def without(words):
         tokenizer = byte_level(words)

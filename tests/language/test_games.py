@@ -126,6 +126,7 @@ def test_a_context_counts_the_turns_of_its_own_seat(game, speak, params_of):
         assert (moved.max() > 1e-3) == matters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context_turns", [2, 3])
 def test_short_contexts_of_several_seats_are_trained_as_they_acted(speak, params_of, context_turns):
     game = kuhn.make_environment(illegal="no_op")  # Untrained players say much that is no move: long episodes.
@@ -143,6 +144,7 @@ def test_short_contexts_of_several_seats_are_trained_as_they_acted(speak, params
     assert apart < 1e-4 and num_long > 4
 
 
+@pytest.mark.slow
 def test_chips_of_self_play_reach_both_seats(game, kuhn_speaker):
     policy = kuhn_speaker(game)
     episode = jax.jit(make_dialogue(game, policy))(policy.init(KEY), KEY, jnp.arange(128))
@@ -151,6 +153,7 @@ def test_chips_of_self_play_reach_both_seats(game, kuhn_speaker):
     assert len({tuple(row) for row in episode.extras["moves"].tolist()}) == 5
 
 
+@pytest.mark.slow
 def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_speaker):
     game = kuhn.make_environment(forfeit_payoff=(-1.5, 0.5))
     policy = kuhn_speaker(game)
@@ -162,6 +165,7 @@ def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_speaker):
     assert not np.any(episode.success) and not np.any(episode.action_valid)
 
 
+@pytest.mark.slow
 def test_a_frozen_partner_takes_the_other_seat(game, kuhn_speaker):
     policy = kuhn_speaker(game)
     # The policy always bets, its partner always passes.

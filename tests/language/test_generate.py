@@ -58,6 +58,7 @@ def test_greedy_is_the_argmax_of_full_passes_and_log_probs_agree():
         np.testing.assert_allclose(generation.log_prob[row], log_prob, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_cache_that_grows_holds_what_a_large_one_does():
     budget, keys = jnp.asarray([40, 17, 16, 1]), KEYS
     run = functools.partial(generate, MODEL, PARAMS, TOKENS, TOKEN_MASK, keys=keys, budget=budget)
@@ -72,6 +73,7 @@ def test_a_cache_that_grows_holds_what_a_large_one_does():
         )
 
 
+@pytest.mark.slow
 def test_sampled_log_probs_are_those_of_one_training_pass():
     generation = sample(TOKENS, TOKEN_MASK, KEYS, Sampling(temperature=2.0), stop_ids=(4,))
     tokens = jnp.concatenate([TOKENS, generation.tokens], axis=1)
@@ -139,6 +141,7 @@ def run_decode(cache, hidden, context, **settings):
     return decode(MODEL, PARAMS, cache, hidden, **context, **settings)
 
 
+@pytest.mark.slow
 def test_decoding_can_be_continued():
     """The last token, stop tokens too, is in the cache, and `hidden` is after it."""
     cache, hidden, context = start(2, LENGTH + 4)
@@ -234,6 +237,7 @@ def test_a_large_vocabulary_is_summed_in_blocks():
     np.testing.assert_allclose(log_prob, jax.nn.log_softmax(logits)[jnp.arange(3), token], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_refused():
     cache, hidden, context = start(2, LENGTH)
     with pytest.raises(ValueError, match="`max_new_tokens` must be at least 1, got 0"):

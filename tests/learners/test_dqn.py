@@ -227,6 +227,7 @@ def test_hyperparameters_are_arrays_of_the_state_and_are_used():
     assert update._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_devices_agree_with_one_device():
     learner = make_dqn(TABLE, optax.adam(0.1), axis_name="device")
     alone = make_dqn(TABLE, optax.adam(0.1))

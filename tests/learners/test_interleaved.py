@@ -171,6 +171,7 @@ def test_a_language_agent_imitates_and_reinforces_with_one_optimiser(sums, agent
     assert int(after.inner.opt_state[0].count) == 2
 
 
+@pytest.mark.slow
 def test_episodes_without_demonstrations_are_refused(sums, agent):
     from jaxagents.language.collect import make_dialogue_collector
 

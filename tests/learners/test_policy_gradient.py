@@ -114,6 +114,7 @@ def test_the_gradient_is_that_of_the_equation(played, microbatch_tokens):
     assert_close(got, expected)
 
 
+@pytest.mark.slow
 def test_ratios_are_one_on_the_first_step(played):
     policy, params, episode = played
     plainly, _ = step(learner_of(policy), params, episode)
@@ -122,6 +123,7 @@ def test_ratios_are_one_on_the_first_step(played):
     assert abs(float(metrics["approximate_kl"].value)) < 1e-8
 
 
+@pytest.mark.slow
 def test_values_are_learned_from_the_targets_of_the_advantage(played):
     policy, params, episode = played
     options = {"advantage": credit.gae_turn, "value_coefficient": 1.0}
@@ -143,6 +145,7 @@ def test_values_without_a_head_are_refused(markov):
         step(learner_of(policy, advantage=credit.gae_turn), params, episode)
 
 
+@pytest.mark.slow
 def test_groups_that_fared_alike_are_left_out(markov):
     policy, params, episode = markov
     alike = episode.replace(reward=episode.reward.at[:4].set(0.0))
@@ -253,6 +256,7 @@ COUNTING = Remembering(
 )
 
 
+@pytest.mark.slow
 def test_a_slot_remembers_all_tokens_of_an_update_by_turn(played):
     policy, params, episode = played
     options = {"num_updates": 3, "num_minibatches": 2, "num_epochs": 2}
@@ -283,6 +287,7 @@ def test_two_devices_remember_the_same_as_one(markov):
     np.testing.assert_array_equal(tokens[0], tokens[1])
 
 
+@pytest.mark.slow
 def test_minibatches_are_of_whole_episodes_and_the_same_on_two_devices(markov):
     policy, params, episode = markov
     options = {"num_epochs": 2, "num_minibatches": 2, "optimizer": optax.sgd(1e-3)}

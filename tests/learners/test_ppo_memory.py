@@ -46,6 +46,7 @@ def episodes(policy, params, num_steps=8, num_envs=4):
     return Rollout(transition=transition, carry=jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("memory", "lengths"),
     [(GRU(hidden_size=4), (None, 2)), (LRU(hidden_size=4, state_size=3), (4,))],

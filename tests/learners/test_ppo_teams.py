@@ -81,6 +81,7 @@ def assert_close(actual, expected):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), actual, expected)
 
 
+@pytest.mark.slow
 def test_agents_are_rows_that_share_the_ends():
     transition = random_transition()
     alive = {"agent_mask": jnp.ones(transition.reward.shape, bool)}

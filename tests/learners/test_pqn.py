@@ -121,6 +121,7 @@ def test_numbers_may_be_schedules_and_the_loss_may_remember():
     assert epsilons == [1.0, 0.5, 0.0] and float(state.memory["loss"]) == 4.0 + 3 * 2 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [None, GRU(hidden_size=4)], ids=["feed-forward", "gru"])
 def test_agent_acts_with_what_its_learner_learns_and_resumes_to_the_same_bits(memory):
     world = tmaze.make_environment(2)
@@ -142,6 +143,7 @@ def test_agent_acts_with_what_its_learner_learns_and_resumes_to_the_same_bits(me
     assert jax.tree.structure(agent.policy.init(KEY)) == jax.tree.structure(whole.learner.params)
 
 
+@pytest.mark.slow
 def test_refused_settings():
     with pytest.raises(ValueError, match=r"`trace_decay` must be in \[0, 1\], got 2.0"):
         make_pqn(TABLE, optax.sgd(0.1), trace_decay=2.0)

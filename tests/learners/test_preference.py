@@ -131,6 +131,7 @@ def test_iterations_have_an_update_at_least(sums, speak):
         agent.make_learner(None, 3)
 
 
+@pytest.mark.slow
 def test_any_loss_and_source_of_pairs_takes_the_gradient_of_the_mean_over_what_counts(played):
     """KTO without pairs, and SimPO of the best and the worst of a group, against automatic differentiation."""
     policy, params, other, batch = played
@@ -196,6 +197,7 @@ def sharpened(memory, log_prob, *, coefficient, **rows):
     return (loss, counted), jnp.sum(counted, dtype=jnp.float32)
 
 
+@pytest.mark.slow
 def test_slots_remember_what_all_devices_saw(played):
     policy, params, other, batch = played
     own = batch.own.replace(success=jnp.array([True, False, False, False, True, True]))

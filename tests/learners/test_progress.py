@@ -57,6 +57,7 @@ def learned(shown):
     return before, after, metrics, update
 
 
+@pytest.mark.slow
 def test_turns_contribute_the_value_of_their_last_token(shown):
     policy, params, episode = shown
     actual = contributions(policy.model, make_microbatches(policy.layout), params, episode)
@@ -99,6 +100,7 @@ def test_models_without_value_head_are_refused(lake, speak):
         make_progress_estimator(policy.model, policy.layout, optax.sgd(RATE))
 
 
+@pytest.mark.slow
 def test_several_steps_on_a_batch_are_as_many_updates_of_the_estimator(shown):
     policy, params, episode = shown
     idle = Learner(

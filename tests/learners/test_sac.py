@@ -85,6 +85,7 @@ def make_linear(**options):
     return make_sac(CONSTANT_POLICY, LINEAR_Q, *rates, ACTIONS, **({"discount": 0.5} | options))
 
 
+@pytest.mark.slow
 def test_solves_a_bandit_in_one_program():
     """The best action is the observation itself; the entropy settles at its target."""
 
@@ -330,6 +331,7 @@ def test_init_keeps_given_parameters_and_holds_no_buffer_twice():
     jax.jit(learner.update, donate_argnums=0)(state, KEY, sample([0.0], [1], [0]))
 
 
+@pytest.mark.slow
 def test_devices_agree_with_one_device():
     batch = jax.tree.map(
         lambda leaf: jnp.concatenate([leaf, leaf + 1 if leaf.dtype == jnp.float32 else leaf], axis=leaf.ndim > 1),

@@ -30,6 +30,7 @@ def update(policy, params, episode, **options):
     return jax.jit(learner.update)(learner.init(KEY, params), KEY, episode)
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_mean_over_what_was_said(shown):
     policy, params, episode = shown
     _, metrics = update(policy, params, episode)
@@ -97,6 +98,7 @@ def test_experts_without_noise_solve_their_tasks(lake, speak):
     np.testing.assert_array_equal(np.asarray(episode.reward).sum(axis=1) > 0.5, solved)
 
 
+@pytest.mark.slow
 def test_a_fixed_set_of_transcripts_repeats_itself(lake, speak):
     policy = speak(lake, context_turns=1, prompt=False)
     collector = make_demonstration_collector(lake, policy, num_episodes=24, num_transcripts=5)

@@ -172,6 +172,7 @@ def test_what_agents_learn_by_hand():
     np.testing.assert_allclose(metrics["loss"], sum(losses), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_compiled_and_not_agree_and_so_do_devices():
     batch = two_steps()
     alone = make_learner(optax.adam(0.1))

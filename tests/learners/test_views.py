@@ -110,6 +110,7 @@ def test_fields_that_are_read_are_found():
     assert fields_read(lambda policy, reference: policy.entropy, every, None) == ({"entropy"}, frozenset())
 
 
+@pytest.mark.slow
 def test_rewards_may_read_the_policy_and_the_reference(played):
     policy, params, episode = played
 
@@ -192,6 +193,7 @@ def test_sequence_ratios_are_of_whole_episodes_although_turns_are_rows(played):
     assert_close(got, expected)
 
 
+@pytest.mark.slow
 def test_the_entropy_is_that_of_a_token_whatever_the_aggregation(played):
     policy, params, episode = played
     entropy = score_tokens(policy.model, params, to_rows(episode), policy.layout).entropy.reshape(episode.tokens.shape)
@@ -201,6 +203,7 @@ def test_the_entropy_is_that_of_a_token_whatever_the_aggregation(played):
         np.testing.assert_allclose(metrics["entropy"].value, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_regularizers_in_units_of_the_advantage_are_as_strong_under_any_credit(played):
     policy, params, episode = played
     options = {"regularizers": {"bonus": partial(entropy_bonus, coefficient=0.1)}, "regularizer_units": "advantage"}
@@ -231,6 +234,7 @@ def test_the_value_loss_is_logged_without_its_coefficient(played):
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_tempered_samples_are_on_policy_for_a_learner_of_their_temperature(lake, speak, params_of):
     policy = speak(lake, context_turns=1, prompt=False)
     params = params_of(policy)
@@ -259,6 +263,7 @@ def test_learners_that_do_not_know_the_temperature_of_their_samples_warn(lake, s
         agent(temperature=0.5, importance_cap=2.0).make_learner(cold, 1)
 
 
+@pytest.mark.slow
 def test_groups_left_over_by_dynamic_sampling_count_nowhere(lake, speak, params_of):
     policy = speak(lake, context_turns=1, prompt=False)
     params = params_of(policy)
@@ -277,6 +282,7 @@ def test_groups_left_over_by_dynamic_sampling_count_nowhere(lake, speak, params_
     np.testing.assert_allclose(jnp.sum(weight[:4]), 1.0, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=pytest.mark.slow), 8])
 def test_groups_are_replaced_over_all_devices(lake, speak, params_of, num_devices):
     policy = speak(lake, context_turns=1, prompt=False)
@@ -298,6 +304,7 @@ def test_groups_are_replaced_over_all_devices(lake, speak, params_of, num_device
     assert episode.keep.all() and metrics["rounds"].tolist() == [3.0] * num_devices
 
 
+@pytest.mark.slow
 def test_returns_of_self_play_are_of_a_seat(speak, params_of):
     game = kuhn.make_environment()
     policy = speak(game)

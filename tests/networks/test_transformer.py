@@ -160,6 +160,7 @@ def test_queries_that_see_nothing_stay_finite(scan_layers):
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 def test_scanned_and_recomputed_layers_are_the_same_function():
     module, params = make(**QWEN)
     layers = [params["params"][f"layers_{i}"] for i in range(2)]
@@ -180,6 +181,7 @@ def test_scanned_and_recomputed_layers_are_the_same_function():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), layer, plain[f"layers_{i}"])
 
 
+@pytest.mark.slow
 def test_types_of_computation_and_parameters():
     module, params = make(dtype="bfloat16", value_head=True)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
@@ -193,6 +195,7 @@ def test_types_of_computation_and_parameters():
     np.testing.assert_allclose(hidden.astype(jnp.float32), reference, atol=0.1)
 
 
+@pytest.mark.slow
 def test_it_starts_near_uniform():
     module, params = make(vocab_size=50, features=64, num_layers=4)
     logits = module.apply(params, module.apply(params, TOKENS, POSITIONS, CAUSAL), method="logits")

@@ -147,6 +147,7 @@ def test_dropped_rows_and_silent_turns_are_as_if_they_were_not_there(walks):
     np.testing.assert_array_equal(gigpo(junk).advantage, actual)
 
 
+@pytest.mark.slow
 def test_jit_and_vmap_change_nothing_and_numbers_do_not_recompile(walks):
     fresh = jax.jit(lambda *args: of_episodes(anchors.gigpo)(args[0], discount=args[1], step_weight=args[2]).advantage)
     for numbers in ((0.9, 1.0), (0.5, 0.7)):

@@ -75,6 +75,7 @@ def test_nothing_varies_and_nothing_is_kept(make_episode):
     assert not top_variance(episode).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [2, 5])
 def test_the_share_is_of_the_groups_of_all_devices(make_episode, num_devices):
     """Deviations 0.5, 3, 0 and 1, ..., so that devices of their own would choose others."""

@@ -40,6 +40,7 @@ def test_returns_are_of_a_seat(games):
     np.testing.assert_array_equal(seat_returns(games, 0.5)[:, 0], [1.0, -0.5, 0.5, 0.5])
 
 
+@pytest.mark.slow
 def test_groups_compare_a_seat_with_itself(games):
     view = EpisodeView(episode=games)
     # Returns 2 and -1 of seat 0, -2 and 1 of seat 1.

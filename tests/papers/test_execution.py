@@ -173,6 +173,7 @@ def test_verdict_seeds_are_registered_first_and_changes_are_refused(calls, tmp_p
     assert len(read_registrations(tmp_path / "results")["p"]) == 2
 
 
+@pytest.mark.slow
 def test_arms_of_others_are_left_to_them_and_taken_over(calls, tmp_path):
     import threading
 
@@ -256,6 +257,7 @@ def test_a_seed_is_the_same_in_every_group(trained, fast, start):
             np.testing.assert_allclose(grouped[name]["values"][skipped:], alone[name]["values"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_seed_is_the_run_of_the_script_with_that_seed(tmp_path):
     paper = of_training(study={"start": None, "overrides": list(TINY)})
     composed = compose_arms(paper, CONFIGS)["fast"]
@@ -404,6 +406,7 @@ def test_every_paper_runs_in_quick_mode(paper_id, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_arms_that_differ_by_numbers_compile_once(trained, start, tmp_path):
     """The second arm finds the program of the first in the cache of compiled programs."""
     settings = {"jax_compilation_cache_dir": str(tmp_path), "jax_persistent_cache_min_compile_time_secs": 0.0}

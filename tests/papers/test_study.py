@@ -210,6 +210,7 @@ def test_a_wrong_file_is_named(library):
         load_paper(library, "spin")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paper_id", IDS)
 def test_every_arm_of_every_paper_composes(paper_id):
     paper = load_paper(CONFIGS, paper_id)

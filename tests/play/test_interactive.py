@@ -57,6 +57,7 @@ def solve(seed):
     return actions
 
 
+@pytest.mark.slow
 def test_a_person_solves_a_held_out_lake():
     actions = solve(seed=0)
     person, heard = typist("fly", *actions)

@@ -20,6 +20,7 @@ ONE = make_actor_critic(Box((3,)), Discrete(2), encoder=MLP((4,)), memory=GRU(hi
 Q = make_q_function(Box((3,)), Discrete(2), encoder=MLP((4,)))
 
 
+@pytest.mark.slow
 def test_every_agent_acts_by_its_own_parameters():
     team, shape = separate_parameters(ONE, 2), (3, 4, 2)
     params, carry = team.init(KEY), jax.tree.map(lambda leaf: leaf + 0.5, team.initial_carry((4, 2)))
@@ -72,6 +73,7 @@ def test_other_numbers_of_agents_are_refused():
         team.apply(team.init(KEY), team.initial_carry((1, 3)), PolicyInput(observation=observation, first=first))
 
 
+@pytest.mark.slow
 def test_critics_that_see_more_than_actors():
     space = {"own": Box((2,)), "team": Box((3,))}
     own, team = Entry("own", MLP((4,))), Entry("team", MLP((4,)))

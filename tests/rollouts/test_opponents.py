@@ -98,6 +98,7 @@ def collected():
     return jax.device_get(results)
 
 
+@pytest.mark.slow
 def test_rollouts_say_whom_they_were_played_against():
     for slot, (rollout, metrics) in enumerate(collected()[:2]):
         transition = rollout.transition

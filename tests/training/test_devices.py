@@ -77,6 +77,7 @@ def test_recurrent_sequences_and_seeds_on_two_devices(mode):
     _assert_same_run(state, metrics, reference, reference_metrics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["jit", "sharded", "pmap"])
 def test_a_state_goes_through_its_global_form_unchanged(mode):
     runner, state, _ = _run(mode, 1 if mode == "jit" else 4, num_updates=1)
@@ -88,6 +89,7 @@ def test_a_state_goes_through_its_global_form_unchanged(mode):
     assert len(again.collector.first.sharding.device_set) == (1 if mode == "jit" else 4)
 
 
+@pytest.mark.slow
 def test_any_number_of_updates_is_one_program():
     runner = place(_program("jit"), mode="jit", devices=select_devices("jit", 1))
     together, _ = runner.run(runner.init(3), 3)
@@ -100,6 +102,7 @@ def test_any_number_of_updates_is_one_program():
     assert int(apart.update) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "num_devices"), [("jit", 1), ("sharded", 2), ("pmap", 2)])
 def test_experience_is_counted_and_limited_over_all_devices(mode, num_devices):
     runner = place(_program(mode), mode=mode, devices=select_devices(mode, num_devices))

@@ -49,6 +49,7 @@ DIVERGING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIVERGING)
 def test_a_run_whose_metrics_are_all_nan_has_diverged(tmp_path, tiny, name):
     """As when a replay buffer is not filled yet, no metric of the learner is a number; no checkpoint comes before."""

@@ -110,6 +110,7 @@ def test_act_takes_allowed_actions_only(run_dir):
         assert int(loaded.act(np.zeros(4), action_mask=allowed, key=jax.random.key(action))[0]) == action
 
 
+@pytest.mark.slow
 def test_a_recurrent_policy_acts_as_over_the_whole_sequence():
     environment = tmaze.make_environment(corridor_length=2)
     policy = make_policy(

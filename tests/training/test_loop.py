@@ -41,6 +41,7 @@ def test_a_run_logs_evaluates_and_saves_when_due(finished, rows_without_time):
     assert result["best_episode_return"] == max(row["eval/episode_return"] for row in rows if "eval/success" in row)
 
 
+@pytest.mark.slow
 def test_tensorboard_gets_scalars_text_images_and_hyper_parameters(tmp_path, compose):
     run(compose("training.total_steps=128", "logging.tensorboard=true", "logging.curves=true"), tmp_path)
     events = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").rglob("events*"))
@@ -118,6 +119,7 @@ def test_the_target_return_stops_the_run(tmp_path, compose):
     assert run(compose("training.target_return=-100"), tmp_path)["steps"] == 128
 
 
+@pytest.mark.slow
 def test_experience_is_counted_over_logs_stages_and_resumes(tmp_path, monkeypatch, compose, rows_without_time):
     stages = "stages=[{name: first, training: {total_steps: 128}}, {name: second, training: {total_episodes: 11}}]"
     straight = run(compose(stages), tmp_path / "straight")
@@ -148,6 +150,7 @@ def test_experience_is_counted_over_logs_stages_and_resumes(tmp_path, monkeypatc
     assert run(compose(stages), tmp_path / "resumed")["steps"] == straight["steps"]  # Nothing is played again.
 
 
+@pytest.mark.slow
 def test_the_last_evaluation_may_have_more_episodes(tmp_path, monkeypatch, compose):
     played = []
     real = loop.mean_evaluation
@@ -167,6 +170,7 @@ def test_the_last_evaluation_may_have_more_episodes(tmp_path, monkeypatch, compo
     assert len(final) == 1 and stopped["evaluation"]["success"] == final[0]["eval/success"]
 
 
+@pytest.mark.slow
 def test_every_episode_that_is_played_counts_in_the_budget(tmp_path, rows_without_time, tiny):
     # No group is ever informative: every update plays all of its three rounds of 16 episodes, and throws them away.
     quiet = [override for override in tiny if override.startswith("logging")]
@@ -189,6 +193,7 @@ def test_every_episode_that_is_played_counts_in_the_budget(tmp_path, rows_withou
     assert len([row for row in rows_without_time(tmp_path) if "rollout/rounds" in row]) == 2
 
 
+@pytest.mark.slow
 def test_a_run_is_extended(tmp_path, compose, rows_without_time, last_state, bits):
     short = compose("optimizer.anneal=false")
     first = run(short, tmp_path / "run")
@@ -214,6 +219,7 @@ def test_a_finished_run_keeps_its_times(tmp_path, compose):
     assert np.isnan(speeds[0])  # What was compiled meanwhile has no speed.
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_holds_before_the_last_one_knows_of_it(tmp_path, monkeypatch, compose):
     real = manager.write_digest
     found = []
@@ -236,6 +242,7 @@ def test_the_best_checkpoint_holds_before_the_last_one_knows_of_it(tmp_path, mon
     assert found == [(float(score), float(score)) for score in range(10)]
 
 
+@pytest.mark.slow
 def test_a_first_score_that_is_not_finite_is_not_the_best(tmp_path, monkeypatch, compose):
     scores = iter([float("nan"), 1.0, 0.5])
 

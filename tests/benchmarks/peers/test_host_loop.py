@@ -52,6 +52,7 @@ def test_other_words_than_one_move_change_nothing(lakes, words):
     assert observe(lake)[-2:] == ["nothing happens", "."]
 
 
+@pytest.mark.slow
 def test_episodes_end_by_chance():
     lakes = make_lakes(GAME._replace(end_probability=1.0))
     state, timestep = lakes.reset(jax.random.key(0), lakes.sample_task(jax.random.key(0)))

@@ -33,6 +33,7 @@ def test_levels_of_xland_differ_in_their_rules():
     assert not easy["ruleset"].rules.any() and hard["ruleset"].rules.any()
 
 
+@pytest.mark.slow
 def test_the_pyramid_lies_in_the_easy_room_only():
     environment = xminigrid.make_environment("XLand-MiniGrid-R1-9x9")
     frames = [environment.render(environment.reset(KEY, environment.sample_task(KEY, level))[0]) for level in (0, 1)]

@@ -115,6 +115,7 @@ def test_the_order_of_what_commutes_is_not_part_of_a_problem(operations, same, o
     assert problem(make_task((3, 4), "+")) != problem(make_task((3, 4), "*"))
 
 
+@pytest.mark.slow
 def test_no_sum_is_held_out_whose_swapped_twin_is_trained_on():
     environment = arithmetic.make_environment((1, 2), (2, 2), operations=("+", "*"))
     keys = jax.random.split(KEY, 2000)

@@ -88,6 +88,7 @@ def test_minimax_never_loses_at_tic_tac_toe():
     assert returns.min() >= 0.0 and returns.mean() > 0.7
 
 
+@pytest.mark.slow
 def test_looking_ahead_wins_at_connect_four():
     returns = returns_of_the_expert("connect_four", 32, depth=2)
     assert returns.mean() > 0.85
@@ -125,6 +126,7 @@ def test_four_in_a_row(columns, won):
     np.testing.assert_array_equal(connect_four.payoff(state), [1.0, -1.0] if won else [0.0, 0.0])
 
 
+@pytest.mark.slow
 def test_the_expert_wins_and_blocks():
     look_one, look_two, look_three = (lookahead(connect_four.RULES, depth) for depth in (1, 2, 3))
     three = drop([0, 6, 1, 6, 2, 5])  # Player 0 to move wins with column 4, player 1 has two in column 7.

@@ -45,6 +45,7 @@ def test_programs_by_hand(spoken, value, tops, fine):
     assert (found[0].tolist(), int(found[1]), bool(found[2])) == (tops, tops[-1], fine)
 
 
+@pytest.mark.slow
 def test_a_program_is_graded_by_its_tests(hand):
     environment = make(reward="dense")
     one = task("two mul dup add")
@@ -82,6 +83,7 @@ def test_attempts_are_told(hand):
     assert [bool(t.terminated) for t in timesteps] == [False, False, False, True]
 
 
+@pytest.mark.slow
 def test_a_program_is_repaired(hand):
     one = task("two mul dup add", broken=program("two mul dup mul"))
     texts, timesteps, _ = hand.play(make(mode="repair"), one, ["two mul dup add"])
@@ -98,6 +100,7 @@ def test_a_result_is_predicted(hand, action, success):
     assert bool(timesteps[1].info["success"]) == success
 
 
+@pytest.mark.slow
 def test_drawn_programs_run_and_use_up_their_numbers(hand):
     for level, length in enumerate((2, 4)):
         tasks = hand.drawn_tasks(make(), 256, level)

@@ -111,6 +111,7 @@ def test_recipes_are_told_where_asked_for(hand):
     assert make().text.prompt is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", [pytest.param("nothing", marks=pytest.mark.slow), "spoils"])
 def test_the_distance_is_that_of_a_search(hand, mistake):
     environment = make(mistake=mistake, max_steps=50)

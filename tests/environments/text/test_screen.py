@@ -67,6 +67,7 @@ def test_other_instructions(hand, asks, of, seen, right, wrong):
     assert not bool(told["success"]) and float(told["metrics"]["type"]) == float(wrong.split()[0] == right.split()[0])
 
 
+@pytest.mark.slow
 def test_boxes_do_not_overlap_and_are_on_the_screen(hand):
     elements = hand.drawn_tasks(make(), 64, 1)["elements"]
     for row in elements.tolist():
@@ -79,6 +80,7 @@ def test_boxes_do_not_overlap_and_are_on_the_screen(hand):
         assert len(cells) == len(set(cells)) and all(0 <= value < 16 for cell in cells for value in cell)
 
 
+@pytest.mark.slow
 def test_held_out_labels_are_never_asked_for(hand):
     environment = make(split="labels")
     asked = []

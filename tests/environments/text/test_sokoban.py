@@ -196,6 +196,7 @@ NUM = 160
 PLAY = experts_play(ENV, 45)
 
 
+@pytest.mark.slow
 def test_tasks_and_their_expert():
     first, (_, timesteps) = PLAY(jax.random.split(KEY, NUM), jnp.arange(NUM) % 2, 0)
     assert timesteps.info["success"][:, -1].all() and timesteps.info["valid"].all()

@@ -154,6 +154,7 @@ def test_the_distance_is_that_of_a_search(hand):
             assert float(distance(state)) == hand.fewest_actions(environment, state, actions, 8)
 
 
+@pytest.mark.slow
 def test_levels_are_numbers_of_calls(hand):
     environment = make()
     reset = jax.jit(jax.vmap(environment.reset, in_axes=(None, 0)))
@@ -162,6 +163,7 @@ def test_levels_are_numbers_of_calls(hand):
         assert set(jax.vmap(environment.text.distance)(state).tolist()) == {level + 1.0}
 
 
+@pytest.mark.slow
 def test_held_out_apps_are_never_trained_on(hand):
     environment = make(num_apps=64, split="apps")
     trained, held_out = (set(hand.drawn_tasks(environment, 256, 0, held_out=h)["app"].tolist()) for h in (False, True))
