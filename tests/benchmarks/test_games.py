@@ -23,6 +23,7 @@ def test_subjects_count_iterations():
     assert exploitability_of(game, METHODS["cfr_plus"](), num_iterations=20) < 0.1
 
 
+@pytest.mark.slow
 def test_both_solvers_get_equally_far(monkeypatch):
     monkeypatch.setattr(suites, "METHODS", {name: METHODS[name] for name in ("cfr_plus", "vad_cfr")})
     config = OmegaConf.create({**OmegaConf.load(CONFIGS / "benchmark.yaml"), "suite": "games", "quick": True})

@@ -84,6 +84,7 @@ def test_sampling_an_empty_buffer_is_finite(make):
     jax.tree.map(np.testing.assert_array_equal, state, after)
 
 
+@pytest.mark.slow
 def test_priorities_are_written_at_the_sampled_indices():
     buffer = make_prioritized_buffer(capacity=8, batch_size=64, priority_exponent=1.0)
     state = filled(buffer, 2, [4])

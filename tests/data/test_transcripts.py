@@ -48,6 +48,7 @@ def test_files_teach_what_the_demonstrations_teach(shown, lake):
     np.testing.assert_allclose(ours["entropy"].value, theirs["entropy"].value, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_weights_of_the_file_count(shown, lake):
     policy, params, _, path = shown
     collector = make_transcript_collector(lake, policy, paths=str(path), num_rows=4, row_length=512)

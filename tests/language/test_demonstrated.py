@@ -60,6 +60,7 @@ def test_a_fixed_set_has_so_many_tasks(batches):
     assert set(levels.tolist()) <= {0, 1} and levels.mean() < 0.6
 
 
+@pytest.mark.slow
 def test_transcripts_of_the_same_seed_are_the_same_tasks(sums, policy, batches):
     _, (_, batch, _), _ = batches
     collector = make_demonstration_collector(

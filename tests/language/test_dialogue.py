@@ -66,6 +66,7 @@ def test_decoding_and_training_agree_in_every_context(played):
     require_parity(policy, params, episode)
 
 
+@pytest.mark.slow
 def test_rows_that_take_one_episode_after_the_other_play_the_same(played, lake):
     name, policy, params, episode = played
     if name == "window":

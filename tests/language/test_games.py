@@ -63,6 +63,7 @@ def game():
     return kuhn.make_environment()
 
 
+@pytest.mark.slow
 def test_both_seats_of_the_demonstrations_earn_their_chips(game, speak):
     policy = speak(game)
     episode = jax.jit(make_demonstrations(game, policy, noise=1.0))(KEY, jnp.arange(64))
@@ -107,6 +108,7 @@ def test_self_play_sees_and_earns_by_seat(game, speak, params_of):
         assert said == {sentence(game.text.words, word)}
 
 
+@pytest.mark.slow
 def test_a_context_counts_the_turns_of_its_own_seat(game, speak, params_of):
     """With two turns in context, player 0 still sees its first turn in the third one of the game."""
     policy = inclined_to_move(speak(game, context_turns=2, prompt=False))

@@ -46,6 +46,7 @@ def rows():
     return [np.asarray(tokens)[np.asarray(mask)] for tokens, mask in zip(TOKENS, TOKEN_MASK)]
 
 
+@pytest.mark.slow
 def test_greedy_is_the_argmax_of_full_passes_and_log_probs_agree():
     generation = sample(TOKENS, TOKEN_MASK, KEYS, Sampling(greedy=True))
     assert np.all(generation.mask)
@@ -102,6 +103,7 @@ def test_rows_do_not_depend_on_each_other():
     np.testing.assert_array_equal(garbage.tokens, together.tokens)
 
 
+@pytest.mark.slow
 def test_budgets_and_stop_tokens():
     free = sample(TOKENS, TOKEN_MASK, KEYS)
     budget = jnp.array([0, 1, 3, 9])
@@ -163,6 +165,7 @@ def test_decoding_can_be_continued():
     np.testing.assert_allclose(second.log_prob[1], whole.log_prob[1, 1:3], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write_last", [True, False])
 def test_it_stops_as_soon_as_all_rows_have(write_last):
     cache, hidden, context = start(2, LENGTH + 4)

@@ -52,6 +52,7 @@ def weighted(transition, weight=1.0):
     return Sample(transition=transition, weight=jnp.full(transition.reward.shape[1], weight))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_buffer", [make_uniform_buffer, make_prioritized_buffer])
 def test_learns_the_values_of_the_corridor_in_one_program(make_buffer):
     batch = Rollout(transition=CORRIDOR, carry=())
@@ -100,6 +101,7 @@ def updated(transition, *, weight=1.0, target=None, extras=None, **options):
     return learner.update(state, KEY, weighted(transition, weight))
 
 
+@pytest.mark.slow
 def test_loss_and_target_are_slots_whose_numbers_are_arrays():
     """Half of half the square of the error to the reward alone, 3, goes half of the way there from 1."""
 

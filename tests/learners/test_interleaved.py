@@ -76,6 +76,7 @@ def make_counting(batch, **options):
     )
 
 
+@pytest.mark.slow
 def test_demonstrations_of_unsolved_tasks_wait_until_there_are_enough():
     # Task 1 of the first batch and tasks 3, 4, 5 of the second are unsolved; the newest two are shown, two stay.
     first = make_batch([0, 1], [[True, False], [False, False]])

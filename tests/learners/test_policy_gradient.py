@@ -198,6 +198,7 @@ def test_entropy_rises_with_its_bonus(markov):
     assert float(last["entropy"].value) > float(first["entropy"].value)
 
 
+@pytest.mark.slow
 def test_tempered_tokens_are_weighed(markov):
     policy, params, episode = markov
     tempered = episode.replace(sampling_log_prob=episode.behavior_log_prob - jnp.log(1.5))
@@ -302,6 +303,7 @@ def test_minibatches_are_of_whole_episodes_and_the_same_on_two_devices(markov):
         assert_close(difference(params, mine), difference(params, one.params), tolerance=1e-3)
 
 
+@pytest.mark.slow
 def test_gradients_flow_through_an_update(markov):
     """A step of plain gradient descent is linear in the coefficient of a regulariser: differences give its slope."""
     policy, params, episode = markov
@@ -337,6 +339,7 @@ def test_dropped_rows_count_nowhere(markov):
     assert bool(jnp.all(mask[:4] == episode.action_mask[:4])) and not bool(jnp.any(mask[4:]))
 
 
+@pytest.mark.slow
 def test_agents_tell_the_optimiser_the_length_of_the_run(lake, speak):
     told = []
     agent = make_agent(

@@ -54,6 +54,7 @@ def make(**changes):
     return population(CLIMBING, NUM_MEMBERS, **settings | changes)
 
 
+@pytest.mark.slow
 def test_the_fittest_is_copied_and_shown():
     learner = make()
     state = learner.init(jax.random.key(0))

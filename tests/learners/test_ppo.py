@@ -298,6 +298,7 @@ def on_policy(rollout, params):
 TWO_STEPS = {"num_epochs": 2, "num_minibatches": 1, "target_kl": 1e-6}
 
 
+@pytest.mark.slow
 def test_target_kl_keeps_what_was_before_the_offending_step_until_the_next_rollout():
     rollout = random_rollout()
     learner = make_ppo(TABLE, optax.adam(0.1), **TWO_STEPS)

@@ -124,6 +124,7 @@ def test_the_policy_learns_from_the_living_and_the_value_from_all(normalize_adva
     np.testing.assert_allclose(metrics["policy_loss"], 0.0 if normalize_advantages else -1.0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_devices_agree_where_they_have_unequal_numbers_of_living_agents():
     transition = random_transition(num_envs=4)
     mask = np.random.default_rng(3).random(transition.reward.shape) < np.array([0.9, 0.9, 0.3, 0.3])[None, :, None]

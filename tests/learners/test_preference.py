@@ -229,6 +229,7 @@ def test_slots_remember_what_all_devices_saw(played):
     assert {name: memory.tolist() for name, memory in both.memory.items()} == {"loss": [2.0] * 2, "pairs": [6.0] * 2}
 
 
+@pytest.mark.slow
 def test_the_coefficient_of_a_preference_follows_its_schedule(played):
     policy, params, other, batch = played
     schedule = linear_schedule(start=0.5, end=0.0)

@@ -90,6 +90,7 @@ def test_the_expert_speaks_in_the_slots_of_the_policy(shown, lake):
     assert np.asarray(episode.action_valid)[np.asarray(episode.valid)].all()
 
 
+@pytest.mark.slow
 def test_experts_without_noise_solve_their_tasks(lake, speak):
     policy = speak(lake, context_turns=1, prompt=False)
     episode = jax.jit(make_demonstrations(lake, policy))(KEY, jnp.arange(32))

@@ -191,6 +191,7 @@ def test_compiled_and_not_agree_and_so_do_devices():
             np.testing.assert_allclose(metrics[name][device], expected_metrics[name], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_team_of_one_learns_too():
     learner = make_learner(num_agents=1)
     _, metrics = learner.update(learner.init(KEY), KEY, two_steps(num_agents=1))

@@ -170,6 +170,7 @@ def test_errors_of_independent_agents_by_hand():
     np.testing.assert_allclose(new.network[[0, 1], 0, [1, 0]], [1.0, 8.0 + 13.25], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["independent", "mixed"])
 def test_devices_agree_with_one_device(kind):
     mask = {"agent_mask": jnp.asarray(np.random.default_rng(0).random((1, 12, 2)) < 0.6)}

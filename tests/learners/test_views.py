@@ -140,6 +140,7 @@ def counting(function):
     )
 
 
+@pytest.mark.slow
 def test_every_slot_may_remember(played):
     options = {
         "advantage": counting(credit.rloo),
@@ -158,6 +159,7 @@ def test_every_slot_may_remember(played):
     assert {name: float(count) for name, count in state.memory.items()} == once | {"loss": 2, "regularizer/none": 2}
 
 
+@pytest.mark.slow
 def test_credit_is_shaped_after_it_was_estimated(played):
     policy, params, episode = played
     half, *_ = step(played, credits={"half": lambda view, advantage, axis_name: 0.5 * advantage})
@@ -174,6 +176,7 @@ def test_credit_is_shaped_after_it_was_estimated(played):
     )
 
 
+@pytest.mark.slow
 def test_sequence_ratios_are_of_whole_episodes_although_turns_are_rows(played):
     policy, params, episode = played
     noise = 0.1 * jnp.asarray(np.random.default_rng(0).normal(size=episode.tokens.shape), jnp.float32)
@@ -225,6 +228,7 @@ def test_regularizers_in_units_of_the_advantage_are_as_strong_under_any_credit(p
         learner_of(policy, regularizer_units="reward")
 
 
+@pytest.mark.slow
 def test_the_value_loss_is_logged_without_its_coefficient(played):
     losses = [
         step(played, advantage=credit.gae_turn, value_coefficient=coefficient)[2]["value_loss"]

@@ -121,6 +121,7 @@ def test_gspo_by_hand():
     np.testing.assert_allclose(gradient(tight, *arguments)[1], [1.2, 1.2, 0, 0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_gspo_has_the_gradient_of_the_sequence_ratio():
     log_prob, behavior, advantage, mask = random_batch()
     advantage = jnp.broadcast_to(advantage[:, :1], advantage.shape)

@@ -41,6 +41,7 @@ def test_attention_by_hand():
     np.testing.assert_allclose(output[0, 0, 0], [3.0, 2.0], rtol=1e-5)  # Weights 3/4 and 1/4.
 
 
+@pytest.mark.slow
 def test_grouped_heads_are_repeated_heads():
     keys = jax.random.split(jax.random.key(0), 3)
     query = jax.random.normal(keys[0], (2, 3, 4, 5))

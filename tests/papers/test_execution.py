@@ -247,6 +247,7 @@ def test_what_hashes_are_of_is_kept_beside_the_runs(trained, fast):
     assert json.loads((folder / fast.address.evaluation / "evaluation.json").read_text())[0]["num_episodes"] == 3
 
 
+@pytest.mark.slow
 def test_a_seed_is_the_same_in_every_group(trained, fast, start):
     stages = build_stages(fast.recipe, 1)
     for seed in (1, 2):
@@ -297,6 +298,7 @@ def test_a_start_of_other_code_is_refused(trained, fast):
         starts._load(wrong, stage, address, pytest.fail)
 
 
+@pytest.mark.slow
 def test_another_machine_adds_seeds_from_the_kept_start_only(trained, start, tmp_path):
     paper, folder = trained
     more = of_training(study={"seeds": "0-3"})
@@ -317,6 +319,7 @@ def test_another_machine_adds_seeds_from_the_kept_start_only(trained, start, tmp
     assert "`start` must be another, that of the stored runs of fast" in failures["p: fast"]
 
 
+@pytest.mark.slow
 def test_addresses_differ_with_what_determines_results(fast):
     def address(*overrides, study=None):
         return compose_arms(of_training(study=study), CONFIGS, overrides=overrides)["fast"].address
@@ -338,6 +341,7 @@ def test_every_seed_may_have_a_start_of_its_own(tmp_path):
     assert runs[0].start != runs[1].start and len(list((tmp_path / "results" / "starts").rglob("*.npz"))) == 2
 
 
+@pytest.mark.slow
 def test_a_function_gets_a_trained_start_and_its_companions(calls, tmp_path):
     arm = {"function": {"_target_": "functions_of_test.play"}}
     arm["companions"] = {"judge": {"experiment": "ppo_cartpole", "overrides": [*TINY, STAGES], "stage": "first"}}

@@ -93,6 +93,7 @@ def test_an_episode_that_a_person_leaves_is_unfinished():
         assert trajectory.success is None and len(trajectory.turns) == 1
 
 
+@pytest.mark.slow
 def test_the_policy_answers_a_person(speaker):
     policy, params = speaker
     lake = "P _ _ _ / _ _ _ _ / _ _ _ _ / _ _ _ G"
@@ -105,6 +106,7 @@ def test_the_policy_answers_a_person(speaker):
     assert second.prompt == "" and [turn.observation for turn in second.turns] == ["P _"]
 
 
+@pytest.mark.slow
 def test_what_the_policy_says_is_kept_with_its_probabilities(speaker):
     policy, params = speaker
     (trajectory,) = act_as_world(ENVIRONMENT, policy, params, typist("", "P _")[0], seed=0)
@@ -118,6 +120,7 @@ def test_what_the_policy_says_is_kept_with_its_probabilities(speaker):
     assert again == [trajectory]
 
 
+@pytest.mark.slow
 def test_roles_are_checked(speaker):
     policy, params = speaker
     loaded = LoadedPolicy(act=None, policy=policy, params=params, environment=ENVIRONMENT, config={})

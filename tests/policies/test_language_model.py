@@ -18,6 +18,7 @@ HIDDEN = 5.0 * jax.random.normal(jax.random.key(1), (2, 5, 8))
 TOKENS = jax.random.randint(jax.random.key(2), (2, 5), 0, 7)
 
 
+@pytest.mark.slow
 def test_record():
     assert (MODEL.vocab_size, MODEL.max_positions, MODEL.value) == (7, None, None)
     positions, mask = jnp.broadcast_to(jnp.arange(5), (2, 5)), jnp.ones((2, 5, 5), bool)

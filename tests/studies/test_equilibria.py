@@ -41,6 +41,7 @@ def _first_policy(payoffs, counts):
     return jnp.zeros_like(counts).at[:, 0].set(1.0)
 
 
+@pytest.mark.slow
 def test_populations_are_measured_in_the_games_that_are_played():
     rock_paper_scissors = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
     games = {"poker": kuhn(3), "fists": from_payoffs([rock_paper_scissors, -rock_paper_scissors])}

@@ -37,6 +37,7 @@ def test_images_of_bytes_are_read():
     assert q.shape == (1, 2, 3)
 
 
+@pytest.mark.slow
 def test_memory_remembers_until_the_episode_is_over():
     q_function = make_q_function(Box((3,)), Discrete(2), encoder=MLP((4,)), memory=GRU(hidden_size=5))
     params, carry = q_function.init(jax.random.key(0)), q_function.initial_carry((1,))

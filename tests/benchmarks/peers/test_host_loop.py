@@ -22,6 +22,7 @@ def lakes():
     return make_lakes(GAME)
 
 
+@pytest.mark.slow
 def test_the_python_lake_is_the_compiled_one(lakes):
     reset, step = jax.jit(lakes.reset), jax.jit(lakes.step)
     words, key = lakes.text.words, jax.random.key(0)

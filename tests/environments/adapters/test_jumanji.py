@@ -28,6 +28,7 @@ def play_snake(choose):
     return state, timesteps
 
 
+@pytest.mark.slow
 def test_snake_survives_to_the_limit_and_is_truncated():
     _, timesteps = play_snake(jnp.argmax)
     assert [bool(t.truncated) for t in timesteps] == [False, False, False, True]

@@ -179,6 +179,7 @@ def test_sparse_rewards_are_all_or_nothing():
     assert float(timesteps[1].reward) == 0.0 and bool(timesteps[1].terminated)
 
 
+@pytest.mark.slow
 def test_tasks_are_as_asked_for():
     environment = arithmetic.make_environment((1, 2), (2, 3))
     levels = jnp.arange(512, dtype=jnp.int32) % 2

@@ -83,6 +83,7 @@ def returns_of_the_expert(name, num_games, **options):
     return np.asarray(returns)
 
 
+@pytest.mark.slow
 def test_minimax_never_loses_at_tic_tac_toe():
     returns = returns_of_the_expert("tic_tac_toe", 256)
     assert returns.min() >= 0.0 and returns.mean() > 0.7
@@ -141,6 +142,7 @@ def test_the_expert_wins_and_blocks():
     np.testing.assert_array_equal(np.isinf(look_one(full)), [True] + [False] * 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "moves", "text"),
     [

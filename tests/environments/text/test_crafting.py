@@ -144,6 +144,7 @@ def test_books_differ_and_are_valid():
     assert (hidden == hidden[:1]).all() and len({row.tobytes() for row in methods}) > 4
 
 
+@pytest.mark.slow
 def test_held_out_books_are_never_trained_on(hand):
     environment = make(num_books=64, told=True, split="books")
     trained, held_out = (set(hand.drawn_tasks(environment, 256, 0, held_out=h)["book"].tolist()) for h in (False, True))

@@ -91,6 +91,7 @@ def test_held_out_labels_are_never_asked_for(hand):
     assert len(asked[0]) > 8 and len(asked[1]) > 2 and not asked[0] & asked[1]
 
 
+@pytest.mark.slow
 def test_instructions_are_as_frequent_as_said(hand):
     asks = hand.drawn_tasks(make(), 4000, 0)["asks"]
     np.testing.assert_allclose(np.bincount(asks, minlength=5) / 4000, screen.SHARES, atol=0.04)
