@@ -305,7 +305,7 @@ def test_fingerprints_are_equal_where_the_situations_are(name):
     for fingerprint, view, rules in situations(name):
         assert by_print.setdefault(fingerprint, view) == view
         assert rules is None or by_rules.setdefault(rules, fingerprint) == fingerprint
-    assert len(by_print) > 40  # Thousands of pairs that differ.
+    assert len(by_print) > 30  # Hundreds of pairs that differ; Kuhn poker against an expert has 33 situations.
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=KINDS.get)
