@@ -1,7 +1,10 @@
 """Settings of every test: eight virtual CPU devices, strict rank promotion, compilations kept between runs."""
 
+import ctypes
+import gc
 import os
 import pathlib
+import sys
 
 _CACHE = pathlib.Path(__file__).resolve().parent.parent / ".cache" / "jax"
 
@@ -17,9 +20,6 @@ os.environ["PJRT_NPROC"] = "32"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # Tests compile many small things.
 
-import ctypes  # noqa: E402
-import gc  # noqa: E402
-import sys  # noqa: E402
 from functools import partial  # noqa: E402
 
 import jax  # noqa: E402
