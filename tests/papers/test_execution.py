@@ -405,9 +405,10 @@ def test_every_paper_runs_in_quick_mode(paper_id, tmp_path):
     runs = read(paper, tmp_path, quick=True)
     assert {name: len(of_arm.runs) for name, of_arm in runs.items()} == {arm.name: needed for arm in paper.arms}
     verdict = judge(paper.__class__(**{**vars(paper), "seeds": paper.seeds[:needed]}), runs)
-    assert not [
-        finding.reason for finding in (*verdict.headline, *verdict.secondary, *verdict.checks) if not finding.seeds
-    ]
+    findings = (*verdict.headline, *verdict.secondary, *verdict.checks)
+    unmeasured = [finding.reason for finding in findings if not finding.seeds]
+    # A short run ends before the budget of `x@episodes=N`: its reason says so, and is the only one.
+    assert not [reason for reason in unmeasured if "was last measured at" not in reason]
 
 
 @pytest.mark.slow
