@@ -13,7 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTRAS = ("gymnax", "envs", "hf", "openspiel", "papers", "sweeps", "test")  # What `make test` installs.
+# What `make test` installs.
+EXTRAS = ("datasets", "gymnax", "envs", "hf", "openspiel", "papers", "search", "sweeps", "test")
 
 
 def test_installed_version_is_that_of_setup_cfg():
