@@ -1,0 +1,151 @@
+"""Losses of actor-critics of fixed data with the slots of `learners.offline`."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxagents.learners.actor_critic_terms import choose_actions
+from jaxagents.learners.replay import first_step, gather_step
+from jaxagents.learners.slots import Number, Slot
+from jaxagents.losses.imitation import squared_distance
+from jaxagents.losses.offline import ActorView, SampledView, TargetView
+from jaxagents.ops.distributions import unsquash
+from jaxagents.ops.returns import n_step_transition
+from jaxagents.policies.actor_critic import act
+from jaxagents.types import Array, Box, Metrics, Params, Policy, PolicyInput, PyTree, Sample
+from jaxagents.values.q_function import TwinQ
+from jaxagents.values.state_value import StateValue
+
+Bound = Mapping[str, Callable[..., tuple[Array, dict[str, PyTree]]]]
+"""Slots with their numbers and memories, see `learners.slots.bind`."""
+
+
+class Parts(NamedTuple):
+    """What the functions of an offline actor-critic share, static; see `learners.offline`."""
+
+    policy: Policy
+    twin_q: TwinQ
+    state_value: StateValue | None
+    optimizers: dict[str, optax.GradientTransformation]
+    action_space: Box
+    hyperparameters: dict[str, Number]
+    slots: dict[str, Slot]
+    num_sampled: int
+    policy_period: int
+    num_updates: int
+    axis_name: str | None
+
+
+def value_loss_of(
+    parts: Parts, bound: Bound, state: Any, batch: Sample, value: Params
+) -> tuple[Array, tuple[Metrics, PyTree]]:
+    """Computes the loss of the value of states; besides `(metrics, summaries)`."""
+    observation, action = first_step((batch.transition.observation, batch.transition.action))
+    q = jnp.min(parts.twin_q.apply(state.target_critic, observation, action), axis=0)
+    values = parts.state_value.apply(value, observation)
+    losses, noted = bound["value_loss"](values, q)
+    loss = jnp.mean(batch.weight * losses)
+    return loss, ({"value_loss": loss, "value": jnp.mean(values)}, noted)
+
+
+def critic_loss_of(
+    parts: Parts,
+    bound: Bound,
+    state: Any,
+    value: Params,
+    discount: Array,
+    keys: dict[str, Array],
+    batch: Sample,
+    critic: Params,
+) -> tuple[Array, tuple[Metrics, PyTree]]:
+    """Computes the loss of the critics; besides `(metrics, summaries)`, of which `priority` is `[B]`."""
+    transition = batch.transition
+    reward, discount, index = n_step_transition(
+        transition.reward, transition.terminated, transition.truncated, discount=discount
+    )
+    observation, action = first_step((transition.observation, transition.action))
+    next_observation = gather_step(transition.next_observation, index)
+    choose = partial(choose_actions, parts.policy, bound["next_action"], parts.axis_name)
+    next_action, _ = choose(state.target_params, keys["target"], next_observation)
+    next_value = None if parts.state_value is None else parts.state_value.apply(value, next_observation)
+    next_q = parts.twin_q.apply(state.target_critic, next_observation, next_action)
+    target, noted = bound["target"](TargetView(reward=reward, discount=discount, next_q=next_q, next_value=next_value))
+    target = jax.lax.stop_gradient(target)
+    q = parts.twin_q.apply(critic, observation, action)
+    losses, told = 0.5 * jnp.sum(jnp.square(q - target[None]), axis=0), {}
+    if "critic_term" in bound:
+        sampled = _sample(parts, state.params, critic, keys["sampled"], observation, next_observation)
+        sampled = sampled.replace(q=q, return_to_go=first_step(transition.extras["return_to_go"]))
+        term, noted_of_term = bound["critic_term"](sampled)
+        losses, noted, told = losses + term, noted | noted_of_term, {"critic_term": jnp.mean(term)}
+    loss, priority = jnp.mean(batch.weight * losses), jnp.mean(jnp.abs(q - target[None]), axis=0)
+    return loss, (told | {"critic_loss": loss, "q": jnp.mean(q), "priority": priority}, noted)
+
+
+def _sample(
+    parts: Parts, params: Params, critic: Params, key: Array, observation: PyTree, next_observation: PyTree
+) -> SampledView:
+    """Judges actions at the observation: uniform ones, the policy's, and those it takes at the successor."""
+    space, count, size = parts.action_space, parts.num_sampled, jax.tree.leaves(observation)[0].shape[0]
+    start = 0 if parts.axis_name is None else jax.lax.axis_index(parts.axis_name) * size
+    draw_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, start + jnp.arange(size))
+    uniform = jax.vmap(lambda key: jax.random.uniform(key, (count, *space.shape), minval=space.low, maxval=space.high))(
+        draw_keys
+    )
+    uniform = jnp.moveaxis(unsquash(uniform, low=space.low, high=space.high), 1, 0)
+    volume = -space.shape[0] * jnp.log(space.high - space.low)
+    actions, densities = [uniform], [jnp.full((count, size), volume)]
+    choose = partial(choose_actions, parts.policy, lambda distribution, key: (distribution.sample(key), {}))
+    for number, seen in enumerate((observation, next_observation)):
+        draws = jax.random.split(jax.random.fold_in(key, number), count)
+        drawn = jax.vmap(lambda key, seen=seen: choose(parts.axis_name, params, key, seen))(draws)
+        actions.append(drawn[0])
+        densities.append(drawn[1])
+    action, log_density = jax.lax.stop_gradient((jnp.concatenate(actions), jnp.concatenate(densities)))
+    sampled_q = jax.vmap(lambda action: parts.twin_q.apply(critic, observation, action), out_axes=-1)(action)
+    return SampledView(
+        q=None,
+        sampled_q=sampled_q,
+        log_density=log_density.T,
+        from_policy=jnp.arange(3 * count) >= count,
+        return_to_go=None,
+    )
+
+
+def policy_loss_of(
+    parts: Parts,
+    bound: Bound,
+    state: Any,
+    critic: Params,
+    value: Params,
+    key: Array,
+    batch: Sample,
+    params: Params,
+) -> tuple[Array, tuple[Metrics, PyTree]]:
+    """Computes the loss of the policy; besides `(metrics, summaries)`."""
+    observation, action = first_step((batch.transition.observation, batch.transition.action))
+    size = batch.weight.shape[0]
+    inputs = PolicyInput(observation=observation, first=jnp.ones(size, bool))
+    _, distribution = act(parts.policy, params, parts.policy.initial_carry((size,)), inputs)
+    own_action, own_log_prob = choose_actions(parts.policy, bound["action"], parts.axis_name, params, key, observation)
+    own_q = parts.twin_q.apply(critic, observation, own_action)
+    magnitude = jnp.mean(jnp.abs(own_q[0]))
+    magnitude = magnitude if parts.axis_name is None else jax.lax.pmean(magnitude, parts.axis_name)
+    values = jnp.min(own_q, axis=0) if parts.state_value is None else parts.state_value.apply(value, observation)
+    view = ActorView(
+        log_prob=distribution.log_prob(action),
+        distance=squared_distance(distribution, action),
+        own_q=own_q,
+        own_log_prob=own_log_prob,
+        q=jnp.min(parts.twin_q.apply(state.target_critic, observation, action), axis=0),
+        value=jax.lax.stop_gradient(values),
+        q_magnitude=jax.lax.stop_gradient(magnitude),
+    )
+    losses, noted = bound["policy_loss"](view)
+    loss = jnp.mean(batch.weight * losses)
+    told = {"policy_loss": loss, "entropy": -jnp.mean(own_log_prob), "log_prob": jnp.mean(view.log_prob)}
+    return loss, (told, noted)
