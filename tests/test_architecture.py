@@ -50,7 +50,8 @@ CONFINED = {
 }
 TOP_LEVEL = {
     *("setup.cfg", "jaxagents", "experiments", "configs", "notebooks", "tests", "tpu_scripts"),
-    *("README.md", "Makefile", "LICENSE", "pyproject.toml", ".ci", ".git", ".gitignore", ".ruff.toml"),
+    *("README.md", "CONTRIBUTING.md", "CITATION.cff", "Makefile", "LICENSE", "pyproject.toml"),
+    *(".ci", ".git", ".github", ".gitignore", ".pre-commit-config.yaml", ".ruff.toml"),
 }
 # Lines. A function's own are those without its docstring and without nested functions, which count for themselves: a
 # `make_x` that returns a record of functions is as long as they are. MAX_MAKER bounds all of it.
