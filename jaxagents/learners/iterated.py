@@ -122,7 +122,6 @@ def make_iterated(
             "collector=demonstrated."
         )
     slots = {"select": select}
-    own_example = example.own if isinstance(example, Demonstrated) else example
 
     def init(key: Array, start: IteratedState | Params | None = None) -> IteratedState:
         inner = imitation.init(key, start_of_inner(start, IteratedState))
@@ -131,7 +130,7 @@ def make_iterated(
             base=jax.tree.map(jnp.copy, params_of(inner)) if restart else None,
             shown=_empty(example.demonstration, num_demonstrations) if num_demonstrations else None,
             num_shown=jnp.int32(0),
-            store=_empty(own_example, capacity),
+            store=_empty(_own(example), capacity),
             filled=jnp.zeros(capacity, bool),
             num_updates=jnp.int32(0),
             numbers=numbers_of(slots),
@@ -140,7 +139,7 @@ def make_iterated(
 
     def keep(state: IteratedState, batch: Episode | Demonstrated) -> tuple[IteratedState, Array]:
         """Stores what is to be imitated; returns which own episodes of this device were chosen."""
-        own = batch.own if isinstance(batch, Demonstrated) else batch
+        own = _own(batch)
         chosen, noted = bind(slots, state.numbers, state.memory)["select"](
             EpisodeView(episode=own), axis_name=axis_name
         )
@@ -178,9 +177,9 @@ def make_iterated(
         due = (state.num_updates % num_collects == 0) & (jnp.any(state.filled) | (state.num_shown > 0))
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(imitate, state, key)[1])
         inner, metrics = jax.lax.cond(due, imitate, lambda state, key: (state.inner, nothing), state, key)
-        count = jnp.float32(chosen.shape[0])
+        total = jnp.sum(chosen, dtype=jnp.float32)
         metrics = dict(metrics) | {
-            "selected_fraction": Mean(total=jnp.sum(chosen, dtype=jnp.float32), count=count),
+            "selected_fraction": Mean(total=total, count=jnp.float32(chosen.shape[0])),
             "stored": jnp.sum(state.filled, dtype=jnp.float32),
         }
         return state.replace(inner=inner), metrics
@@ -265,6 +264,10 @@ def _example(policy: LanguagePolicy, collector: Collector) -> Episode | Demonstr
         return collector.collect(collector.init(key, params), params, key)[1]
 
     return jax.eval_shape(collect, jax.random.key(0))
+
+
+def _own(batch: Episode | Demonstrated) -> Episode:
+    return batch.own if isinstance(batch, Demonstrated) else batch
 
 
 def _empty(example: Episode, num_rows: int) -> Episode:
