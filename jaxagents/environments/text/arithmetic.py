@@ -1,6 +1,7 @@
 """Sums, differences and products of small numbers, as formulas and as stories; numbers are one word per digit."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +54,7 @@ def make_environment(
     feedback: bool = True,
     reward: str = "sparse",
     held_out_fraction: float = 0.25,
+    **options: Any,
 ) -> Environment:
     """Makes arithmetic problems.
 
@@ -83,6 +85,7 @@ def make_environment(
         reward: "sparse" is 1 for the right answer; "dense" also gives the last wrong answer its share of right digits,
             those that agree from the first on, divided by the length of the longer number.
         held_out_fraction: of the tasks.
+        **options: further ones of `make_text_world`.
 
     Returns:
         The environment.
@@ -153,7 +156,7 @@ def make_environment(
         expert=lambda key, state: (jnp.int32(0), grammar.args(state.answer), say_thought(state.task)),
         render=render,
     )
-    return make_text_world(world, reward=reward, held_out_fraction=held_out_fraction)
+    return make_text_world(world, reward=reward, held_out_fraction=held_out_fraction, **options)
 
 
 def _check(

@@ -1,7 +1,8 @@
 """Makes text worlds of their rules: words, budgets, splits, limits, garbage, forfeits, rewards."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +25,12 @@ from jaxagents.environments.text.turns import (
     TextWorldState,
     action_mask,
     acts_together,
-    allowed_entries,
     draw_action,
     first_turn,
     make_finish,
+    pay_out,
     play_turn,
+    read_action,
     score_of,
     seat_of,
 )
@@ -46,6 +48,7 @@ def make_text_world(
     illegal: str = "no_op",
     forfeit_payoff: Sequence[float] = (0.0, 0.0),
     held_out_fraction: float = 0.25,
+    wrappers: Mapping[str, Callable[[World], World]] = MappingProxyType({}),
 ) -> Environment:
     """Makes the environment of a text world.
 
@@ -62,6 +65,7 @@ def make_text_world(
             seats with "no_op", who last said what was not allowed forfeits when the limit of turns is reached.
         forfeit_payoff: reward of who forfeits, and of each of the others.
         held_out_fraction: of the tasks.
+        wrappers: change the rules, one after the other, under any names.
 
     Returns:
         The environment, with a text face.
@@ -70,6 +74,8 @@ def make_text_world(
         ValueError: unknown options; dense rewards without progress; several seats without payoffs; words that run
             together; functions of the world that do not fit together, with what they gave.
     """
+    for wrap in wrappers.values():
+        world = wrap(world)
     shapes = trace_world(world)
     check_world(world, shapes, reward, illegal)
     grammar = world.grammar
@@ -106,9 +112,9 @@ def make_text_world(
         return state, describe(state, jnp.zeros_like(state.score))
 
     def step(key: Array, state: TextWorldState, action: Array) -> tuple[TextWorldState, TimeStep]:
-        verb, args, entry, known = grammar.parse(action)
+        key, *pay_keys = (key,) if not world.payouts else jax.random.split(key, 1 + len(world.payouts))
+        verb, args, valid = read_action(world, state, action)
         seat = seat_of(world, state)
-        valid = known & allowed_entries(world, state)[entry]
         inner, pending = play_turn(world, key, state, verb, args, valid)
         status = world.status(inner)
         following = state.replace(
@@ -120,6 +126,7 @@ def make_text_world(
             offender=jnp.where(valid, state.offender, seat).astype(jnp.int32),
         )
         following, earned = finish(following, following.score - state.score, status.over)
+        following, earned = pay_out(world, pay_keys, following, earned)
         running = ~(state.terminated | state.truncated)
         state = select(running, following, state)
         return state, describe(state, jnp.where(running, earned - step_penalty, 0.0))
@@ -137,6 +144,7 @@ def make_text_world(
         examples=grammar.examples,
         draw=lambda key, state: draw_action(world, key, state),
         distance=None if world.distance is None else lambda state: world.distance(state.inner),
+        rules=world,
     )
     return Environment(
         name=world.name,
@@ -191,14 +199,14 @@ def _make_samplers(world: World, held_out_fraction: float) -> tuple[SampleTask, 
     if world.complete is None:
         return samplers
 
-    def completed(sample: SampleTask) -> SampleTask:
+    def completed(sample: SampleTask, *, held_out: bool) -> SampleTask:
         def sample_task(key: Array, level: Array | None = None) -> Task:
             sample_key, complete_key = jax.random.split(key)
-            return world.complete(complete_key, sample(sample_key, level))
+            return world.complete(complete_key, sample(sample_key, level), held_out)
 
         return sample_task
 
-    return tuple(completed(sample) for sample in samplers)
+    return completed(samplers[0], held_out=False), completed(samplers[1], held_out=True)
 
 
 def _make_fingerprint(world: World) -> Callable[[TextWorldState], Array]:

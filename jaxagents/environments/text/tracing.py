@@ -31,7 +31,7 @@ def trace_world(world: World) -> Shapes:
 
     def follow(key: Array) -> Shapes:
         task = world.sample(key, zero)
-        task = task if world.complete is None else world.complete(key, task)
+        task = task if world.complete is None else world.complete(key, task, False)
         state = world.start(key, task)
         *action, thought = world.expert(key, state)
         verb, args = jnp.zeros(several, jnp.int32), jnp.zeros((*several, *shape), jnp.int32)
