@@ -8,18 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.environments.text.splits import SampleTask, hash_integers, split_tasks
-from jaxagents.environments.text.templates import require_no_collisions
-from jaxagents.environments.text.texts import (
-    Text,
-    has_refusal,
-    num_words,
-    pattern_of,
-    refusal,
-    text,
-    words_of,
-    write_text,
+from jaxagents.environments.text.splits import (
+    SampleTask,
+    as_integers,
+    hash_integers,
+    leaves_without_level,
+    split_tasks,
 )
+from jaxagents.environments.text.templates import require_no_collisions
 from jaxagents.environments.text.tracing import check_world, trace_world
 from jaxagents.environments.text.turns import (
     TextWorldState,
@@ -36,8 +32,9 @@ from jaxagents.environments.text.turns import (
 )
 from jaxagents.environments.text.words import NOTHING_HAPPENS, compact, make_words, sentence
 from jaxagents.environments.text.world import World
+from jaxagents.environments.text.writing import num_words, pattern_of, with_refusal, words_of, write_text
 from jaxagents.environments.timesteps import select
-from jaxagents.types import Array, Box, Environment, Pattern, Patterns, PyTree, Task, TextFace, TimeStep
+from jaxagents.types import Array, Box, Environment, Pattern, Patterns, Task, TextFace, TimeStep
 
 
 def make_text_world(
@@ -83,7 +80,7 @@ def make_text_world(
     words, ids = make_words(grammar.words, words_of(said[0]), NOTHING_HAPPENS, *map(words_of, said[1:]))
     require_no_collisions(grammar.elements, words)
     patterns = Patterns(
-        observation=(pattern_of(_with_refusal(shapes.observation), ids),),
+        observation=(pattern_of(with_refusal(shapes.observation), ids),),
         prompt=() if shapes.prompt is None else (pattern_of(shapes.prompt, ids),),
         thought=() if shapes.thought is None else (pattern_of(shapes.thought, ids),),
         action=(grammar.pattern,),
@@ -162,31 +159,13 @@ def make_text_world(
     )
 
 
-def _without_level(tree: PyTree) -> list[Array]:
-    """Returns the leaves but those of fields that are called `level`."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [leaf for path, leaf in leaves if not (path and str(path[-1]).strip(".[]'") == "level")]
-
-
-def _integers(tree: PyTree) -> list[Array]:
-    """Returns the leaves as integers of the same bits."""
-
-    def convert(leaf: Array) -> Array:
-        leaf = jnp.asarray(leaf)
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.key_data(leaf)
-        return jax.lax.bitcast_convert_type(leaf, jnp.uint32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-
-    return [convert(leaf) for leaf in jax.tree.leaves(tree)]
-
-
 def identity_hash(world: World) -> Callable[[Task], Array]:
     """Returns `(task) -> uint32 []`, by which tasks are split."""
     return lambda task: hash_integers(*_identity(world, task))
 
 
 def _identity(world: World, task: Task) -> list[Array]:
-    return _integers(_without_level(task) if world.identity is None else world.identity(task))
+    return as_integers(leaves_without_level(task) if world.identity is None else world.identity(task))
 
 
 def _make_samplers(world: World, held_out_fraction: float) -> tuple[SampleTask, SampleTask]:
@@ -210,22 +189,18 @@ def _make_samplers(world: World, held_out_fraction: float) -> tuple[SampleTask, 
 
 
 def _make_fingerprint(world: World) -> Callable[[TextWorldState], Array]:
-    situation = world.situation or _without_level
+    situation = world.situation or leaves_without_level
 
     def fingerprint(state: TextWorldState) -> Array:
         seat = [seat_of(world, state)] if acts_together(world) else []
-        return hash_integers(*_identity(world, state.task), *_integers(situation(state.inner)), *seat)
+        return hash_integers(*_identity(world, state.task), *as_integers(situation(state.inner)), *seat)
 
     return fingerprint
 
 
-def _with_refusal(said: Text) -> Text:
-    return said if has_refusal(said) else text(said, refusal())
-
-
 def _make_observe(world: World, ids: Callable, length: int) -> Callable[[TextWorldState], Array]:
     def observe(state: TextWorldState) -> Array:
-        said = _with_refusal(world.tell(state.inner, seat_of(world, state)))
+        said = with_refusal(world.tell(state.inner, seat_of(world, state)))
         return compact(write_text(said, ids, state.valid))[:length]
 
     return observe
