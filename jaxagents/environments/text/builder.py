@@ -1,7 +1,7 @@
 """Makes text worlds of their rules: words, budgets, splits, limits, garbage, forfeits, rewards."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from types import MappingProxyType
 
 import jax
@@ -71,8 +71,7 @@ def make_text_world(
         ValueError: unknown options; dense rewards without progress; several seats without payoffs; words that run
             together; functions of the world that do not fit together, with what they gave.
     """
-    for wrap in wrappers.values():
-        world = wrap(world)
+    world = reduce(lambda rules, wrap: wrap(rules), wrappers.values(), world)
     shapes = trace_world(world)
     check_world(world, shapes, reward, illegal)
     grammar = world.grammar
