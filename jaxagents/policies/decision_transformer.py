@@ -95,6 +95,23 @@ def make_decision_transformer(
                 "`previous_reward` and `previous_action` must be told to a decision transformer, got none; act in "
                 "rollouts or evaluations."
             )
+        length, before = inputs.first.shape[0], carry.observation.shape[1]
+        if length > 1 and before:
+
+            def step(carry: Window, told: PolicyInput) -> tuple[Window, Any]:
+                carry, distribution = see(params, carry, jax.tree.map(lambda leaf: leaf[None], told))
+                return carry, jax.tree.map(lambda leaf: leaf[0], distribution)
+
+            return jax.lax.scan(step, carry, inputs)
+        if length > encoder.num_steps:
+            raise ValueError(
+                f"`sequence_length` must be at most the {encoder.num_steps} steps that are seen, got {length}; try "
+                f"{encoder.num_steps}."
+            )
+        return see(params, carry, inputs)
+
+    def see(params: Params, carry: Window, inputs: PolicyInput) -> tuple[Window, Any]:
+        """Attends to the window and the steps together, of which no one sees more than the window is long."""
 
         def step(state: tuple[Array, Array], told: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
             left, age = state
@@ -110,10 +127,9 @@ def make_decision_transformer(
         new = (action, target[..., None] / return_scale, inputs.observation.astype(jnp.float32))
         old = (carry.previous_action, carry.return_to_go, carry.observation)
         parts = tuple(jnp.concatenate([a, jnp.swapaxes(b, 0, 1)], axis=1) for a, b in zip(old, new, strict=True))
-        before = carry.observation.shape[1]
-        episodes = _episodes(carry.age, jnp.swapaxes(inputs.first, 0, 1), before)
+        episodes = _episodes(carry.age, jnp.swapaxes(inputs.first, 0, 1), carry.observation.shape[1])
         encoded = encoder.apply(params["encoder"], parts, episodes)
-        told = head.apply(params["head"], jnp.swapaxes(encoded[:, before:], 0, 1))
+        told = head.apply(params["head"], jnp.swapaxes(encoded[:, -inputs.first.shape[0] :], 0, 1))
         if bounded:
             low, high = float(action_space.low), float(action_space.high)
             distribution = TanhNormal(loc=told[0], scale=told[1], low=low, high=high)

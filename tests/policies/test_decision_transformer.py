@@ -35,26 +35,31 @@ def inputs(**changes):
     return PolicyInput(**fields | changes)
 
 
-def test_steps_one_by_one_are_the_steps_of_a_sequence(params):
-    told = inputs()
-    _, whole = jax.jit(POLICY.apply)(params, POLICY.initial_carry((B,)), told)
-    carry, step = POLICY.initial_carry((B,)), jax.jit(lambda carry, told: act(POLICY, params, carry, told))
-    for t in range(T):
-        carry, distribution = step(carry, jax.tree.map(lambda leaf, t=t: leaf[t], told))
-        np.testing.assert_allclose(distribution.logits, whole.logits[t], atol=1e-5)
+@pytest.fixture(scope="module")
+def apply():
+    return jax.jit(POLICY.apply)
 
 
-def test_it_sees_its_window_and_its_episode_only(params):
+def test_a_sequence_without_a_past_is_seen_as_its_steps_are_one_by_one(params, apply):
+    told = jax.tree.map(lambda leaf: leaf[:3], inputs())
+    start = POLICY.initial_carry((B,))
+    short = jax.tree.map(lambda leaf: leaf[:, :0] if leaf.ndim == 3 else leaf, start)
+    _, whole = apply(params, short, told)
+    _, stepwise = apply(params, start, told)
+    np.testing.assert_allclose(whole.logits, stepwise.logits, atol=1e-5)
+    with pytest.raises(ValueError, match="`sequence_length` must be at most the 3 steps that are seen, got 7; try 3"):
+        POLICY.apply(params, short, inputs())
+
+
+def test_it_sees_its_window_and_its_episode_only(params, apply):
     """A changed first observation reaches the third step; the second environment begins anew at step 4."""
-    apply = jax.jit(POLICY.apply)
 
     def logits(observation):
         return np.asarray(apply(params, POLICY.initial_carry((B,)), inputs(observation=observation))[1].logits)
 
     observation = inputs().observation
     early = np.abs(logits(observation.at[0, 0].add(1.0)) - logits(observation))[:, 0].max(-1)
-    # Two layers see twice as far; deeper layers of later steps see nothing of it.
-    assert np.all(early[:5] > 1e-6) and np.all(early[5:] < 1e-6)
+    assert np.all(early[:3] > 1e-6) and np.all(early[3:] < 1e-6)
     across = np.abs(logits(observation.at[3, 1].add(1.0)) - logits(observation))[:, 1].max(-1)
     assert np.all(across[:3] < 1e-6) and across[3] > 1e-6 and np.all(across[4:] < 1e-6)
 

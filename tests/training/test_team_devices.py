@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
         (("experiment=mansa_two_step_game",), 40, (SHARDS, "learner.buffer.min_size=512")),
         (("experiment=r2d2_tmaze",), 12, (SHARDS, "learner.buffer.min_size=512")),
         (("world=cartpole", "algorithm=rainbow"), 16, (SHARDS,)),
-        (("world=pendulum", "algorithm=cal_ql"), 4, (DATA_SHARDS, "learner.normalize_observations=true")),
+        (("world=pendulum", "algorithm=iql"), 4, (DATA_SHARDS, "learner.normalize_observations=true")),
         (("world=pendulum", "algorithm=rlpd"), 24, (SHARDS, "learner.buffer.min_size=64")),
     ],
 )
