@@ -19,7 +19,7 @@ SELF_TRAINING = ("raft", "rest_em")
 PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
 VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
-OFFLINE = ("awac", "bc", "cal_ql", "cql", "dagger", "diffusion_policy", "gail", "iql", "rlpd", "td3_bc")
+OFFLINE = ("awac", "bc", "dagger", "diffusion_policy", "gail", "iql", "rlpd", "td3_bc")
 # World -> the algorithms that fit it.
 PAIRS = {
     **dict.fromkeys(
