@@ -6,14 +6,16 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from jaxagents.reporting.comparison import compare_runs, comparison_rows, draw_comparison, find_runs
-from jaxagents.reporting.tables import print_table
 from jaxagents.training.command import command, quote_lists
 
 
 @command("compare")
 def main(config: DictConfig) -> None:
     """Prints a table and writes a picture; the last line on stdout is one JSON object."""
+    # Imported here: help and mistakes in names come without jax.
+    from jaxagents.reporting.comparison import compare_runs, comparison_rows, draw_comparison, find_runs
+    from jaxagents.reporting.tables import print_table
+
     paths = list(config.paths or ())
     if not paths:
         raise ValueError("`paths` must name runs, or folders that hold some, got none; try paths=runs.")

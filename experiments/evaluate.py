@@ -7,14 +7,16 @@ from functools import partial
 from omegaconf import DictConfig
 
 from jaxagents.training.command import command
-from jaxagents.training.config import DevicesConfig, make_section
-from jaxagents.training.evaluate import evaluate_run, print_evaluation
-from jaxagents.training.launch import prepare_backend
 
 
 @command("evaluate")
 def main(config: DictConfig) -> None:
     """Prints a table; the last line on stdout is one JSON object."""
+    # Imported here: help and mistakes in names come without jax.
+    from jaxagents.training.config import DevicesConfig, make_section
+    from jaxagents.training.evaluate import evaluate_run, print_evaluation
+    from jaxagents.training.launch import prepare_backend
+
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
     evaluation = evaluate_run(
         config.path,
