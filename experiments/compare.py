@@ -1,15 +1,14 @@
 """Draws runs side by side: `python experiments/compare.py paths=runs/a,runs/b`; settings: configs/compare.yaml."""
 
 import json
-import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from jaxagents.training.command import command, quote_lists
+from jaxagents.training.command import command
 
 
-@command("compare")
+@command("compare", lists=("paths",))
 def main(config: DictConfig) -> None:
     """Prints a table and writes a picture; the last line on stdout is one JSON object."""
     # Imported here: help and mistakes in names come without jax.
@@ -28,5 +27,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = quote_lists(sys.argv[1:], ("paths",))
     main()
