@@ -123,7 +123,8 @@ def parse_line(content: bytes) -> Trajectory:
     """Reads one line of a file: a trajectory, or a conversation `{"messages": [...]}` of Hugging Face.
 
     Args:
-        content: the bytes of the line.
+        content: the bytes of the line: a trajectory, or `{"messages": [...]}` of a chat, with "id" and "success" where
+            they are known.
 
     Returns:
         The trajectory; other fields of a conversation are its metadata.
@@ -141,9 +142,9 @@ def parse_line(content: bytes) -> Trajectory:
         cut = "" if content.endswith(b"\n") else "; it has no line end, so its writer may have been killed"
         raise ValueError(f"the line must be JSON, got {error}{cut}.") from error
     if isinstance(value, dict) and "messages" in value and "turns" not in value:
-        others = {name: field for name, field in value.items() if name not in ("messages", "id")}
         name = value.get("id") or hashlib.sha256(content).hexdigest()[:16]
-        return from_messages(value["messages"], id=str(name), metadata=others)
+        others = {field: told for field, told in value.items() if field not in ("messages", "id", "success")}
+        return from_messages(value["messages"], id=str(name), success=value.get("success"), metadata=others)
     return from_json(value)
 
 
