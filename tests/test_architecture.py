@@ -32,9 +32,10 @@ MAY_IMPORT = {
     "papers": f"types {LIBRARY} reporting training",
     "studies": f"types {LIBRARY} reporting training",
     "benchmarks": f"types {LIBRARY} reporting training",
+    "documentation": "",
 }
 # What `experiments/` may import.
-MAINS = ("training", "reporting", "play", "papers", "studies", "benchmarks")
+MAINS = ("training", "reporting", "play", "papers", "studies", "benchmarks", "documentation")
 # Third-party package -> the only folders (or modules) that may import it.
 CONFINED = {
     **dict.fromkeys(
