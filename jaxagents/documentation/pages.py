@@ -114,7 +114,7 @@ def command_pages(root: Path) -> Pages:
     """Makes the page of all commands with their settings, from the mains and the configs that they name."""
     parts = ["# Commands", "Every main of `experiments/` takes `key=value` arguments; `--help` prints them all."]
     for file in sorted((root / "experiments").glob("[!_]*.py")):
-        named = re.search(r'@command\("(\w+)"(?:, folder="([\w/]+)")?', file.read_text(encoding="utf-8"))
+        named = re.search(r'@command\(\s*"(\w+)"(?:,\s*folder="([\w/]+)")?', file.read_text(encoding="utf-8"))
         if named:
             about, _ = read_module(file, "")
             config = root / (named.group(2) or "configs") / f"{named.group(1)}.yaml"
