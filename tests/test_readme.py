@@ -1,6 +1,8 @@
 """Runs the commands of the README and of the guides in quick mode, and follows their links."""
 
+import ast
 import configparser
+import importlib
 import os
 import pathlib
 import re
@@ -94,6 +96,15 @@ def test_links_and_anchors_are_found():
     text = "# One: a `b`\n[x](y.md#z) ![p](q.png)\n```\n[no](no)\n```\n`[no](no)`\n"
     assert links_of(text) == ["y.md#z", "q.png"]
     assert anchors_of(text) == {"one-a-b"}
+
+
+def test_python_of_the_guides_imports_what_there_is():
+    blocks = [block for text in GUIDES.values() for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)]
+    imports = [node for block in blocks for node in ast.parse(block).body if isinstance(node, ast.ImportFrom)]
+    assert len(imports) > 5
+    for node in imports:
+        module = importlib.import_module(node.module)
+        assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
 def test_every_extra_is_in_the_table_of_the_readme():
