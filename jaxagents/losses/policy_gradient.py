@@ -23,6 +23,24 @@ def importance_ratio(log_prob: Array, behavior_log_prob: Array | float) -> Array
     return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
+def policy_gradient_loss(log_prob: Array, behavior_log_prob: Array, advantage: Array) -> Array:
+    """Computes `-A log_prob`, the policy gradient without correction for old data but that in the advantage.
+
+    Args:
+        log_prob: of the actions under the policy being trained, any shape.
+        behavior_log_prob: not read.
+        advantage: same shape; treated as a constant by the caller.
+
+    Returns:
+        Loss per element.
+
+    References:
+        Mnih et al. (2016), "Asynchronous Methods for Deep Reinforcement Learning", algorithm S3.
+    """
+    del behavior_log_prob
+    return -advantage * log_prob
+
+
 def clipped_surrogate(
     log_prob: Array,
     behavior_log_prob: Array | float,

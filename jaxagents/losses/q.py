@@ -271,6 +271,15 @@ def deterministic_actor_loss(q: Array, log_prob: Array, temperature: Array) -> A
     return -q[0]
 
 
+def mean_actor_loss(q: Array, log_prob: Array, temperature: Array) -> Array:
+    """Computes `temperature log_prob - mean_i q_i`, of all critics; arguments are those of `sac_actor_loss`.
+
+    References:
+        Chen et al. (2021), Randomized ensembled double Q-learning, algorithm 1, line 13.
+    """
+    return sac_actor_loss(jnp.mean(q, axis=0, keepdims=True), log_prob, temperature)
+
+
 def sac_temperature_loss(log_temperature: Array, log_prob: Array, target_entropy: Array | float) -> Array:
     """Computes `-temperature (log_prob + target_entropy)`, which raises the temperature of a too certain policy.
 
