@@ -237,7 +237,8 @@ def make_agent(
     make = partial(make_ppo, num_epochs=num_epochs, num_minibatches=num_minibatches, axis_name=axis_name, **options)
     make(actor_critic, optax.identity())  # Refuses settings before anything is compiled.
 
-    def make_learner(num_updates: int) -> Learner:
+    def make_learner(rollout: Rollout, num_updates: int) -> Learner:
+        del rollout
         num_steps = num_updates * num_epochs * num_minibatches
         return make(actor_critic, optimizer(num_steps), num_updates=num_updates)
 
@@ -252,33 +253,40 @@ def make_agent(
     )
 
 
-def _evaluate(
-    actor_critic: ActorCritic, params: Params, numbers: Numbers, advantage_of: Bound, rollout: Rollout
-) -> tuple[PPOBatch, dict[str, PyTree]]:
-    """Computes values, advantages and targets of a rollout, leaves `[T, B, ...]`, and summaries."""
+def values_of(actor_critic: ActorCritic, params: Params, rollout: Rollout) -> tuple[Any, Array, Array]:
+    """Computes distributions and values of a rollout and the values of its true successors, leaves `[T, B, ...]`."""
     transition = rollout.transition
-    carry = jax.tree.map(lambda leaf: leaf[:-1], rollout.carry)
     first_carry = jax.tree.map(lambda leaf: leaf[0], rollout.carry)
     _, distribution, value = actor_critic.apply(params, first_carry, input_of(transition))
-    ratio = importance_ratio(distribution.log_prob(transition.action), transition.behavior_log_prob)
     # The true successors, all as one batch of single steps from the carries that the policy had there.
     shape = transition.terminated.shape
     num_steps = shape[0] * shape[1]
     successor = jax.tree.map(lambda leaf: leaf.reshape(1, num_steps, *leaf.shape[2:]), input_of_successor(transition))
     next_carry = jax.tree.map(lambda leaf: leaf[1:].reshape(num_steps, *leaf.shape[2:]), rollout.carry)
     _, _, next_value = actor_critic.apply(params, next_carry, successor)
+    return distribution, value, next_value.reshape(value.shape)
+
+
+def _evaluate(
+    actor_critic: ActorCritic, params: Params, numbers: Numbers, advantage_of: Bound, rollout: Rollout
+) -> tuple[PPOBatch, dict[str, PyTree]]:
+    """Computes values, advantages and targets of a rollout, leaves `[T, B, ...]`, and summaries."""
+    transition = rollout.transition
+    distribution, value, next_value = values_of(actor_critic, params, rollout)
+    ratio = importance_ratio(distribution.log_prob(transition.action), transition.behavior_log_prob)
     perspective = transition.extras.get("perspective")
     discount = numbers["discount"]
     (advantage, target), seen = advantage_of(
         transition.reward,
         value,
-        next_value.reshape(value.shape),
+        next_value,
         per_agent(transition.terminated, value),
         per_agent(transition.truncated, value),
         ratio,
         discount=discount if perspective is None else discount * per_agent(perspective, value),
         trace_decay=numbers["trace_decay"],
     )
+    carry = jax.tree.map(lambda leaf: leaf[:-1], rollout.carry)
     return PPOBatch(transition=transition, advantage=advantage, target=target, value=value, carry=carry), seen
 
 

@@ -213,7 +213,9 @@ def make_agent(
     make(optax.identity())  # Refuses settings before anything is compiled.
     return make_rollout_agent(
         make_epsilon_greedy(q_function),
-        lambda num_updates: make(optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates),
+        lambda rollout, num_updates: make(
+            optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates
+        ),
         space,
         normalize_observations=normalize_observations,
         reward_discount=reward_discount,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 
 from jaxagents.learners.lagged import with_lagged_actor
 from jaxagents.learners.normalization import normalize_observations as normalize_observations_of_learner
@@ -10,12 +11,12 @@ from jaxagents.learners.normalization import scale_rewards
 from jaxagents.learners.replay import rollout_shapes
 from jaxagents.ops.checks import require_positive
 from jaxagents.policies.normalization import normalize_observations as normalize_observations_of_policy
-from jaxagents.types import Agent, Collector, Learner, Policy, PyTree
+from jaxagents.types import Agent, Collector, Learner, Policy, PyTree, Rollout
 
 
 def make_rollout_agent(
     policy: Policy,
-    make_rollout_learner: Callable[[int], Learner],
+    make_rollout_learner: Callable[[Rollout, int], Learner],
     observation_space: PyTree,
     *,
     normalize_observations: bool = False,
@@ -27,7 +28,8 @@ def make_rollout_agent(
 
     Args:
         policy: acts with the parameters of the learner.
-        make_rollout_learner: `(updates of the whole run) -> Learner` of batches of `Rollout`s.
+        make_rollout_learner: `(shapes of a rollout over all devices, updates of the whole run) -> Learner` of such
+            rollouts.
         observation_space: of the environment.
         normalize_observations: standardises observations by running statistics.
         reward_discount: divides rewards by the standard deviation of returns of this discount, see `scale_rewards`;
@@ -49,9 +51,9 @@ def make_rollout_agent(
         policy = normalize_observations_of_policy(policy, observation_space)
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
-        learner = make_rollout_learner(num_updates)
+        rollout = rollout_shapes(collector, jax.eval_shape(policy.init, jax.random.key(0)))
+        learner = make_rollout_learner(_in_float32(rollout) if normalize_observations else rollout, num_updates)
         if reward_discount is not None:
-            rollout = rollout_shapes(collector, jax.eval_shape(policy.init, jax.random.key(0)))
             shape = rollout.transition.reward.shape[1:]
             learner = scale_rewards(learner, shape, discount=reward_discount, axis_name=axis_name)
         if normalize_observations:
@@ -59,3 +61,10 @@ def make_rollout_agent(
         return learner if actor_period == 1 else with_lagged_actor(learner, every=actor_period)
 
     return Agent(policy=policy, make_learner=make_learner)
+
+
+def _in_float32(rollout: Rollout) -> Rollout:
+    """Returns the shapes of a rollout whose observations are normalised."""
+    seen = rollout.transition.observation, rollout.transition.next_observation
+    seen = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), seen)
+    return rollout.replace(transition=rollout.transition.replace(observation=seen[0], next_observation=seen[1]))

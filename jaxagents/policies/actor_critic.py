@@ -60,6 +60,7 @@ def make_actor_critic(
     memory: nn.Module | None = None,
     head: nn.Module | None = None,
     shared: bool = False,
+    detach_value: bool = False,
     critic_encoder: nn.Module | None = None,
 ) -> ActorCritic:
     """Makes a policy and a state-value function in one record.
@@ -71,6 +72,7 @@ def make_actor_critic(
         memory: see `make_policy`.
         head: of the policy, see `make_policy`.
         shared: True computes both heads from one torso, False gives the critic a torso of its own.
+        detach_value: whether the value of a shared torso trains its head alone.
         critic_encoder: of the critic's torso, which may see what the actor does not; None: as `encoder`.
 
     Returns:
@@ -105,7 +107,7 @@ def make_actor_critic(
         actor_carry, actor_features = torso.apply(actor["torso"], actor_carry, observation, first)
         distribution = to_distribution(head_module.apply(actor["head"], actor_features)).mask(inputs.action_mask)
         if shared:
-            critic_features = actor_features
+            critic_features = jax.lax.stop_gradient(actor_features) if detach_value else actor_features
         else:
             critic_carry, critic_features = critic_torso.apply(critic["torso"], critic_carry, observation, first)
         return (actor_carry, critic_carry), distribution, value_head.apply(critic["head"], critic_features)

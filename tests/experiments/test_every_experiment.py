@@ -19,7 +19,7 @@ LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
 PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
 CONTROL = ("crossq", "ddpg", "droq", "mpo", "redq", "sac", "td3")
-GRADIENTS = ("a2c", "appo", "awr", "impala", "ppo")
+GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo")
 VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
 # World -> the algorithms that fit it.
 PAIRS = {
