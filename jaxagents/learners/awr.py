@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import optax
 
-from jaxagents.learners.ppo import make_ppo
+from jaxagents.learners.ppo import PPOState, make_ppo
 from jaxagents.learners.replay import make_replay_agent
 from jaxagents.policies.actor_critic import as_policy
-from jaxagents.types import ActorCritic, Agent, Environment, Learner
+from jaxagents.types import ActorCritic, Agent, Array, Environment, Learner, Metrics, Rollout, Sample
 
 
 def make_agent(
@@ -59,7 +59,13 @@ def make_agent(
 
     def make_learner(num_updates: int) -> Learner:
         num_samples = num_updates * updates_per_rollout
-        return make_ppo(actor_critic, optimizer(num_samples * num_minibatches), num_updates=num_samples, **options)
+        ppo = make_ppo(actor_critic, optimizer(num_samples * num_minibatches), num_updates=num_samples, **options)
+        carry = actor_critic.initial_carry((1,))  # Without leaves.
+
+        def update(state: PPOState, key: Array, sample: Sample) -> tuple[PPOState, Metrics]:
+            return ppo.update(state, key, Rollout(transition=sample.transition, carry=carry))
+
+        return Learner(init=ppo.init, update=update)
 
     return make_replay_agent(
         as_policy(actor_critic),
