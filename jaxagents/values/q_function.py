@@ -82,7 +82,8 @@ def make_q_function(
     """
     if not isinstance(action_space, Discrete):
         raise ValueError(
-            f"`action_space` must be Discrete, got {action_space}; try algorithm=sac or ppo, which take continuous actions."
+            f"`action_space` must be Discrete, got {action_space}; try algorithm=sac or algorithm=ppo, which take "
+            "continuous actions."
         )
     if noise_scale is not None and noise_scale <= 0.0:
         raise ValueError(f"`noise_scale` must be positive, got {noise_scale}; try 0.5, or null for no noise.")
