@@ -70,7 +70,8 @@ def mpo(
     constant = jax.lax.stop_gradient(dict(temperature))
     weights = jax.nn.softmax(q / constant["temperature"], axis=0)
     action = jax.lax.stop_gradient(view.action)
-    likelihood = jnp.sum(weights * (located.log_prob(action) + scaled.log_prob(action)), axis=0)
+    log_prob = jax.vmap(lambda action: located.log_prob(action) + scaled.log_prob(action))(action)
+    likelihood = jnp.sum(weights * log_prob, axis=0)
     divergences = {"loc": former.kl_divergence(located), "scale": former.kl_divergence(scaled)}
     policy_loss = -likelihood + sum(constant[name] * divergences[name] for name in divergences)
 

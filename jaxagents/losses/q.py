@@ -244,7 +244,8 @@ def twin_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: 
     References:
         Fujimoto, van Hoof and Meger (2018), Addressing function approximation error, equation 10.
     """
-    return soft_q_target(reward, discount, next_q, jnp.zeros_like(next_log_prob), temperature)
+    del next_log_prob, temperature
+    return jax.lax.stop_gradient(reward + discount * jnp.min(next_q, axis=0))
 
 
 def single_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: Array, temperature: Array) -> Array:

@@ -19,6 +19,7 @@ LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
 PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
 CONTROL = ("crossq", "ddpg", "droq", "mpo", "redq", "sac", "td3")
+EVOLUTION = ("cma_es", "open_es", "pgpe")
 GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo")
 VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
 # World -> the algorithms that fit it.
@@ -30,7 +31,7 @@ PAIRS = {
     # Values and demonstrations are those of one seat.
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
     "breakout": (*GRADIENTS, *VALUES),
-    "cartpole": (*GRADIENTS, *VALUES),
+    "cartpole": (*EVOLUTION, *GRADIENTS, *VALUES),
     **dict.fromkeys(("pendulum", "reacher"), (*CONTROL, *GRADIENTS)),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
     "smax_3m": ("ppo",),  # A policy with memory that has no Q-function.

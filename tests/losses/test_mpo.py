@@ -37,7 +37,7 @@ def theirs(loc, scale, temperature):
         for name, policy in (("loc", located), ("scale", scaled))
     ]
     loss, _ = rlax.mpo_loss(
-        sample_log_probs=located.log_prob(view.action) + scaled.log_prob(view.action),
+        sample_log_probs=jnp.stack([located.log_prob(a) + scaled.log_prob(a) for a in view.action]),
         sample_q_values=view.q[0],
         temperature_constraint=rlax.LagrangePenalty(temperature["temperature"], EPSILONS["epsilon"]),
         kl_constraints=constraints,
