@@ -63,16 +63,19 @@ def make_evolution(
     def init(key: Array, start: EvolutionState | Params | None = None) -> EvolutionState:
         init_key, strategy_key, ask_key = jax.random.split(key, 3)
         params = policy.init(init_key) if start is None else params_of(start)
-        state = strategy.init(strategy_key, params, constants)
-        members, state = strategy.ask(ask_key, state, constants)
+        # The library broadcasts over ranks, which callers may forbid.
+        with jax.numpy_rank_promotion("allow"):
+            state = strategy.init(strategy_key, params, constants)
+            members, state = strategy.ask(ask_key, state, constants)
         return _settled(EvolutionState(strategy=state, members=members, params=params))
 
     def update(state: EvolutionState, key: Array, batch: Rollout) -> tuple[EvolutionState, Metrics]:
         tell_key, ask_key = jax.random.split(key)
         fitness = _fitness(batch, axis_name)
         # A strategy minimises.
-        inner, _ = strategy.tell(tell_key, state.members, -fitness, state.strategy, constants)
-        members, inner = strategy.ask(ask_key, inner, constants)
+        with jax.numpy_rank_promotion("allow"):
+            inner, _ = strategy.tell(tell_key, state.members, -fitness, state.strategy, constants)
+            members, inner = strategy.ask(ask_key, inner, constants)
         metrics = {"fitness": jnp.mean(fitness), "best_fitness": jnp.max(fitness), "loss": -jnp.mean(fitness)}
         metrics = {name: Mean(total=value, count=jnp.ones(())) for name, value in metrics.items()}
         state = EvolutionState(strategy=inner, members=members, params=strategy.get_mean(inner))

@@ -184,11 +184,11 @@ def test_critics_of_crossq_see_a_batch_and_its_successors_together():
 
 def test_dropout_is_of_samples_and_critics_and_in_learning_alone():
     critics = make_twin_q(SEEN, MOVES, encoder=MLP((64,), "relu", dropout_rate=0.5))
-    params, keys = critics.init(KEY), jax.random.split(KEY, 2000)
-    rows = jnp.full((2000, 2), 0.5), jnp.zeros((2000, 1))
+    params, keys = critics.init(KEY), jax.random.split(KEY, 500)
+    rows = jnp.full((500, 2), 0.5), jnp.zeros((500, 1))
     whole, dropped = critics.apply(params, *rows), critics.drop_out(params, *rows, keys)
-    assert np.ptp(whole, axis=1).max() < 1e-5 and len(np.unique(dropped[0])) > 1900
-    np.testing.assert_allclose(dropped.mean(1), whole[:, 0], atol=0.05)  # Units that stay count double.
+    assert np.ptp(whole, axis=1).max() < 1e-5 and len(np.unique(dropped[0])) > 450
+    np.testing.assert_allclose(dropped.mean(1), whole[:, 0], atol=0.15)  # Units that stay count double.
     assert make_twin_q(SEEN, MOVES, encoder=MLP((4,))).drop_out is None
 
 
