@@ -342,10 +342,11 @@ def test_minibatches_of_little_divergence_do_not_end_a_stop():
     np.testing.assert_array_equal(params["actor"][0], 0.0)
 
 
-def test_devices_agree_with_one_device():
+@pytest.mark.parametrize("slots", [{}, pytest.param({"advantage": vtrace}, marks=pytest.mark.slow)])
+def test_devices_agree_with_one_device(slots):
     rollout = random_rollout()
-    alone = make_ppo(TABLE, optax.adam(0.1), **TWO_STEPS)
-    learner = make_ppo(TABLE, optax.adam(0.1), axis_name="device", **TWO_STEPS)
+    alone = make_ppo(TABLE, optax.adam(0.1), **TWO_STEPS, **slots)
+    learner = make_ppo(TABLE, optax.adam(0.1), axis_name="device", **TWO_STEPS, **slots)
     state = alone.init(KEY)
     parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
     update = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="device"))
