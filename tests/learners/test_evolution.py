@@ -57,6 +57,7 @@ def test_the_mean_moves_to_where_members_return_more(name):
     np.testing.assert_allclose(state.params["x"], [1.0, -1.0], atol=0.3)
 
 
+@pytest.mark.slow
 def test_devices_agree_with_one_device():
     generator = np.random.default_rng(0)
     batch = experience(generator.normal(size=(4, 3, 2)), generator.random((4, 3, 2)) < 0.3)
