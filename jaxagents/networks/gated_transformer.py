@@ -87,10 +87,14 @@ class GTrXL(nn.Module):
         Raises:
             ValueError: if the leading axes disagree.
         """
-        if first.shape != features.shape[:-1] or carry[0].shape != (*first.shape[1:], self.window, self.hidden_size):
+        if first.shape != features.shape[:-1]:
             raise ValueError(
-                f"`features` [T, *B, F], `first` [T, *B], `carry` [*B, {self.window}, {self.hidden_size}] must agree, "
-                f"got {features.shape}, {first.shape} and {carry[0].shape}; try `initial_carry(features.shape[1:-1])`."
+                f"`first` must have the leading axes [T, *B] of `features`, got {first.shape} and {features.shape}."
+            )
+        if carry[0].shape != (*first.shape[1:], self.window, self.hidden_size):
+            raise ValueError(
+                f"`carry` must be [*B, {self.window}, {self.hidden_size}] for `features` [T, *B, F], got "
+                f"{carry[0].shape} and {features.shape}; try `initial_carry(features.shape[1:-1])`."
             )
         length, *batch_shape = first.shape
         if features.shape[-1] != self.hidden_size:

@@ -11,7 +11,7 @@ T, B, F, H = 7, 2, 3, 4
 MODULES = {
     "gru": GRU(H),
     "lru": LRU(H),
-    "gtrxl": GTrXL(H, num_heads=2, window=3),
+    "gtrxl": GTrXL(H, num_heads=2, window=T),
     "stack": Stack([GRU(5), LRU(H, state_size=6, r_min=0.5, r_max=0.9)]),
 }
 FEATURES = jax.random.normal(jax.random.key(0), (T, B, F))
