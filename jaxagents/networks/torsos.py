@@ -41,46 +41,28 @@ class MLP(nn.Module):
         activation: name of an element-wise function of flax.linen, applied after every layer.
         layer_norm: whether to normalise before every activation.
         observation_ndim: trailing axes that make one observation.
-        dropout_rate: share of the units of every layer that are dropped before the layer norm, where the caller gives
-            a key of the name "dropout".
-        batch_norm: whether to normalise what enters every layer, and the features, by their statistics over all leading
-            axes, where the caller lets "batch_stats" change; elsewhere by their running means (momentum 0.99).
     """
 
     hidden_sizes: Sequence[int] = (64, 64)
     activation: str = "tanh"
     layer_norm: bool = False
     observation_ndim: int = 1
-    dropout_rate: float = 0.0
-    batch_norm: bool = False
 
     def __post_init__(self):
         self.hidden_sizes = tuple(self.hidden_sizes)
         activation_function(self.activation)
         if self.observation_ndim < 0:
             raise ValueError(f"`observation_ndim` must be at least 0, got {self.observation_ndim}.")
-        if not 0.0 <= self.dropout_rate < 1.0:
-            raise ValueError(f"`dropout_rate` must be in [0, 1), got {self.dropout_rate}; try 0.01, or 0 for none.")
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, observation: Array, axis_name: str | None = None) -> Array:
-        """Computes features `[..., hidden_sizes[-1]]` of observations `[..., *observation_shape]` of any dtype.
-
-        Args:
-            observation: see above.
-            axis_name: mapped axis over whose members the batch of the statistics is spread.
-        """
+    def __call__(self, observation: Array) -> Array:
+        """Computes features `[..., hidden_sizes[-1]]` of observations `[..., *observation_shape]` of any dtype."""
         x, restore = as_rows(_flatten(observation, self.observation_ndim))
-        known = not self.is_mutable_collection("batch_stats")
-        x = nn.BatchNorm(known, axis_name=axis_name)(x) if self.batch_norm else x
         for size in self.hidden_sizes:
             x = nn.Dense(size, kernel_init=nn.initializers.orthogonal(math.sqrt(2.0)))(x)
-            if self.dropout_rate:
-                x = nn.Dropout(self.dropout_rate, deterministic=not self.has_rng("dropout"))(x)
             x = nn.LayerNorm()(x) if self.layer_norm else x
             x = activation_function(self.activation)(x)
-            x = nn.BatchNorm(known, axis_name=axis_name)(x) if self.batch_norm else x
         return restore(x)
 
 

@@ -81,10 +81,7 @@ def make_q_function(
     Deviation: the last layers alone are noisy; every step of a batch has weights of its own.
     """
     if not isinstance(action_space, Discrete):
-        raise ValueError(
-            f"`action_space` must be Discrete, got {action_space}; try algorithm=sac or algorithm=ppo, which take "
-            "continuous actions."
-        )
+        raise ValueError(f"`action_space` must be Discrete, got {action_space}; try `make_twin_q`.")
     if noise_scale is not None and noise_scale <= 0.0:
         raise ValueError(f"`noise_scale` must be positive, got {noise_scale}; try 0.5, or null for no noise.")
     distribution = distribution or EXPECTATIONS
@@ -136,7 +133,7 @@ def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module
     Args:
         observation_space: a vector.
         action_space: a bounded vector.
-        encoder: `[..., D + A]` -> features `[..., F]`; an `MLP` may have dropout or batch normalisation.
+        encoder: `[..., D + A]` -> features `[..., F]`; a `RegularizedMLP` may have dropout or batch normalisation.
         num_critics: E.
 
     Returns:
@@ -148,10 +145,6 @@ def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module
     References:
         Fujimoto, van Hoof and Meger (2018), section 4.2.
         Chen et al. (2021), Randomized ensembled double Q-learning (E = 10).
-        Hiraoka et al. (2022), Dropout Q-functions for doubly efficient reinforcement learning, figure 1.
-        Bhatt et al. (2024), CrossQ, figure 2.
-
-    Deviation: CrossQ renormalises batches during a long warm-up; here they are normalised.
     """
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if not isinstance(space, Box) or len(space.shape) != 1:

@@ -13,6 +13,7 @@ from jaxagents.environments.timesteps import first_timestep
 from jaxagents.learners.sac import make_agent, make_sac
 from jaxagents.losses.mpo import mpo
 from jaxagents.losses.q import mean_actor_loss, twin_q_target
+from jaxagents.networks.critics import RegularizedMLP
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.tanh_normal import make_tanh_normal_policy
 from jaxagents.rollouts.unroll import make_rollout_collector
@@ -26,8 +27,8 @@ PRICES = {"temperature": 1.0, "loc": 1.0, "scale": 10.0}
 # Options of the critics and of the learner.
 FAMILY = {
     "redq": ({"num_critics": 4}, {"num_target_critics": 2, "actor_loss": mean_actor_loss, "policy_period": 2}),
-    "droq": ({"encoder": MLP((8,), "relu", layer_norm=True, dropout_rate=0.25)}, {"actor_loss": mean_actor_loss}),
-    "crossq": ({"encoder": MLP((8,), "relu", batch_norm=True)}, {"policy_period": 3}),
+    "droq": ({"encoder": RegularizedMLP((8,), layer_norm=True, dropout_rate=0.25)}, {"actor_loss": mean_actor_loss}),
+    "crossq": ({"encoder": RegularizedMLP((8,), batch_norm=True)}, {"policy_period": 3}),
     "mpo": (
         {},
         {"improve": mpo, "initial_temperature": PRICES, "num_actions": 3, "target_policy": True}
@@ -161,7 +162,7 @@ def test_targets_of_redq_are_the_lesser_of_two_of_all_critics():
 
 def test_critics_of_crossq_see_a_batch_and_its_successors_together():
     """Against numpy: input and features are normalised by the mean and variance of all sixteen rows."""
-    critics = make_twin_q(SEEN, MOVES, encoder=MLP((4,), "relu", batch_norm=True), num_critics=1)
+    critics = make_twin_q(SEEN, MOVES, encoder=RegularizedMLP((4,), batch_norm=True), num_critics=1)
     params = critics.init(KEY)
     generator = np.random.default_rng(1)
     observation, action = generator.normal(size=(16, 2)), generator.normal(size=(16, 1))
@@ -183,7 +184,7 @@ def test_critics_of_crossq_see_a_batch_and_its_successors_together():
 
 
 def test_dropout_is_of_samples_and_critics_and_in_learning_alone():
-    critics = make_twin_q(SEEN, MOVES, encoder=MLP((64,), "relu", dropout_rate=0.5))
+    critics = make_twin_q(SEEN, MOVES, encoder=RegularizedMLP((64,), dropout_rate=0.5))
     params, keys = critics.init(KEY), jax.random.split(KEY, 500)
     rows = jnp.full((500, 2), 0.5), jnp.zeros((500, 1))
     whole, dropped = critics.apply(params, *rows), critics.drop_out(params, *rows, keys)
@@ -198,7 +199,7 @@ def test_dropout_is_of_samples_and_critics_and_in_learning_alone():
         ({}, {"num_target_critics": 3}, "`num_target_critics` must be at most the 2 critics that have targets, got 3"),
         ({}, {"improve": mpo}, "`improve` must have targets of policy and critics; try target_policy=true"),
         (
-            {"encoder": MLP((4,), batch_norm=True)},
+            {"encoder": RegularizedMLP((4,), batch_norm=True)},
             {"num_target_critics": 1},
             "`num_target_critics` must be at most .* without batch normalisation",
         ),
