@@ -11,8 +11,8 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from jaxagents.environments.text.texts import num_words
 from jaxagents.environments.text.words import NOTHING_HAPPENS
+from jaxagents.environments.text.writing import num_words
 from jaxagents.language.lexicon import make_lexicon
 from jaxagents.language.tokenizers import byte_level, train_sentencepiece, word_level
 from jaxagents.types import Choice, Several, Window
