@@ -3,21 +3,17 @@
 import json
 import sys
 from functools import partial
+from typing import Any
 
 from omegaconf import DictConfig
 
-from jaxagents.play.interactive import play_text
-from jaxagents.play.person import at_terminal
-from jaxagents.reporting.frames import play, show_frames, write_gif
-from jaxagents.reporting.transcript_html import save_transcripts
 from jaxagents.training.command import command
-from jaxagents.training.config import DevicesConfig, make_section
-from jaxagents.training.launch import prepare_backend
-from jaxagents.training.load import LoadedPolicy, load_policy
 
 
-def show_game(config: DictConfig, loaded: LoadedPolicy) -> dict:
+def show_game(config: DictConfig, loaded: Any) -> dict:
     """Shows text frames and writes an animation."""
+    from jaxagents.reporting.frames import play, show_frames, write_gif
+
     settings = {
         "seed": config.seed,
         "num_episodes": 1 if config.quick else config.num_episodes,
@@ -28,16 +24,19 @@ def show_game(config: DictConfig, loaded: LoadedPolicy) -> dict:
     title = "after" if config.before else ""
     episodes = play(loaded.environment, loaded.policy, loaded.params, **settings, title=title)
     untrained = play(loaded.environment, loaded.policy, None, **settings, title="before") if config.before else []
-    frames = [frame for episode in episodes for frame in episode.frames]
-    beside = [frame for episode in untrained for frame in episode.frames]
+    frames, beside = ([frame for one in played for frame in one.frames] for played in (episodes, untrained))
     gif = config.gif and str(write_gif(config.gif, frames, fps=config.fps, beside=beside))
     show_frames(frames, delay=1 / config.fps if config.delay is None else config.delay)
     returns = [episode.episode_return for episode in episodes]
     return {"gif": gif, "episode_return": returns, "episode_length": [episode.episode_length for episode in episodes]}
 
 
-def show_text(config: DictConfig, loaded: LoadedPolicy) -> dict:
+def show_text(config: DictConfig, loaded: Any) -> dict:
     """Shows transcripts, of the policy or with a person, and writes them."""
+    from jaxagents.play.interactive import play_text
+    from jaxagents.play.person import at_terminal
+    from jaxagents.reporting.transcript_html import save_transcripts
+
     trajectories = play_text(
         loaded,
         at_terminal(),
@@ -62,6 +61,10 @@ def show_text(config: DictConfig, loaded: LoadedPolicy) -> dict:
 @command("play")
 def main(config: DictConfig) -> None:
     """Shows episodes; the last line on stdout is one JSON object."""
+    from jaxagents.training.config import DevicesConfig, make_section
+    from jaxagents.training.launch import prepare_backend
+    from jaxagents.training.load import load_policy
+
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
     loaded = load_policy(
         *(config.path, config.which, config.step),
