@@ -10,19 +10,18 @@ from omegaconf import DictConfig
 from jaxagents.training.command import command
 
 
-def show_game(config: DictConfig, loaded: Any) -> dict:
+def show_game(config: DictConfig, loaded: Any, greedy: bool) -> dict:
     """Shows text frames and writes an animation."""
     from jaxagents.reporting.frames import play, show_frames, write_gif
 
     settings = {
         "seed": config.seed,
         "num_episodes": 1 if config.quick else config.num_episodes,
-        "greedy": config.greedy,
+        "greedy": greedy,
         "max_steps": 20 if config.quick else config.max_steps,
         "level": config.level,
     }
-    title = "after" if config.before else ""
-    episodes = play(loaded.environment, loaded.policy, loaded.params, **settings, title=title)
+    episodes = play(loaded.environment, loaded.policy, loaded.params, **settings, title="after" * config.before)
     untrained = play(loaded.environment, loaded.policy, None, **settings, title="before") if config.before else []
     frames, beside = ([frame for one in played for frame in one.frames] for played in (episodes, untrained))
     gif = config.gif and str(write_gif(config.gif, frames, fps=config.fps, beside=beside))
@@ -31,7 +30,7 @@ def show_game(config: DictConfig, loaded: Any) -> dict:
     return {"gif": gif, "episode_return": returns, "episode_length": [episode.episode_length for episode in episodes]}
 
 
-def show_text(config: DictConfig, loaded: Any) -> dict:
+def show_text(config: DictConfig, loaded: Any, greedy: bool) -> dict:
     """Shows transcripts, of the policy or with a person, and writes them."""
     from jaxagents.play.interactive import play_text
     from jaxagents.play.person import at_terminal
@@ -43,13 +42,12 @@ def show_text(config: DictConfig, loaded: Any) -> dict:
         role=config.role,
         seed=config.seed,
         num_episodes=1 if config.quick else config.num_episodes,
-        greedy=config.greedy,
+        greedy=greedy,
         held_out=config.held_out,
         level=config.level,
     )
-    files = save_transcripts(
-        trajectories, loaded.policy.tokenizer, html=config.html, jsonl=config.jsonl, title=loaded.config["name"]
-    )
+    title = f"{loaded.config['name']}, {'most probable' if greedy else 'sampled'} actions"
+    files = save_transcripts(trajectories, loaded.policy.tokenizer, html=config.html, jsonl=config.jsonl, title=title)
     return {
         **files,
         "episode_return": [trajectory.episode_return for trajectory in trajectories],
@@ -73,7 +71,8 @@ def main(config: DictConfig) -> None:
         on_fallback=partial(print, file=sys.stderr),
     )
     show = show_game if loaded.play is None and config.role == "none" else show_text
-    print(json.dumps(show(config, loaded)))
+    greedy = loaded.config["evaluation"]["greedy"] if config.greedy is None else config.greedy
+    print(json.dumps(show(config, loaded, greedy)))
 
 
 if __name__ == "__main__":

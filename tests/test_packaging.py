@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What `make test` installs.
-EXTRAS = ("datasets", "gymnax", "envs", "hf", "openspiel", "papers", "search", "sweeps", "docs", "test")
+EXTRAS = ("datasets", "gymnax", "envs", "evolution", "hf", "openspiel", "papers", "search", "sweeps", "docs", "test")
 
 
 def test_installed_version_is_that_of_setup_cfg():

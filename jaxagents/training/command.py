@@ -25,7 +25,8 @@ from jaxagents.training.composition import register_resolvers
 
 _TRACEBACK = "HYDRA_FULL_ERROR"
 _NOTES = "JAXAGENTS_SWEEP_NOTES"  # File of the jobs of a sweep.
-_MISTAKES = (ValueError, FileNotFoundError, NotADirectoryError, HydraException, OmegaConfBaseException)
+# A suite that is not installed is a mistake of the user, too.
+_MISTAKES = (ValueError, FileNotFoundError, NotADirectoryError, ImportError, HydraException, OmegaConfBaseException)
 _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
 
 
