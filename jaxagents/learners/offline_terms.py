@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxagents.learners.actor_critic_terms import choose_actions
+from jaxagents.learners.actor_critic_terms import choose_actions, distribution_of
 from jaxagents.learners.replay import first_step, gather_step
 from jaxagents.learners.slots import Number, Slot
 from jaxagents.losses.imitation import squared_distance
 from jaxagents.losses.offline import ActorView, TargetView
 from jaxagents.ops.returns import n_step_transition
-from jaxagents.policies.actor_critic import act
-from jaxagents.types import Array, Metrics, Params, Policy, PolicyInput, PyTree, Sample
+from jaxagents.types import Array, Metrics, Params, Policy, PyTree, Sample
 from jaxagents.values.q_function import TwinQ
 from jaxagents.values.state_value import StateValue
 
@@ -90,9 +89,7 @@ def policy_loss_of(
 ) -> tuple[Array, tuple[Metrics, PyTree]]:
     """Computes the loss of the policy; besides `(metrics, summaries)`."""
     observation, action = first_step((batch.transition.observation, batch.transition.action))
-    size = batch.weight.shape[0]
-    inputs = PolicyInput(observation=observation, first=jnp.ones(size, bool))
-    _, distribution = act(parts.policy, params, parts.policy.initial_carry((size,)), inputs)
+    distribution = distribution_of(parts.policy, params, observation)
     own_action, own_log_prob = choose_actions(parts.policy, bound["action"], parts.axis_name, params, key, observation)
     own_q = parts.twin_q.apply(critic, observation, own_action)
     magnitude = jnp.mean(jnp.abs(own_q[0]))
