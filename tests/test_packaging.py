@@ -26,7 +26,7 @@ def test_metadata():
     metadata = importlib.metadata.metadata("jaxagents")
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License"] == "Apache-2.0"
-    assert set(metadata.get_all("Provides-Extra")) == {*EXTRAS, "browser", "notebooks"}
+    assert set(metadata.get_all("Provides-Extra")) == {*EXTRAS, "browser", "cuda12", "notebooks", "tpu"}
 
 
 def test_license_is_the_full_text():
