@@ -11,7 +11,7 @@ LIGHT := $(VENV)/.light
 FULL := $(VENV)/.full
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint benchmark clean
+.PHONY: help train test lint docs benchmark clean
 
 help:  ## List the targets.
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,6 +25,9 @@ test: $(FULL)  ## Run the tests; PYTEST_ARGS="tests/ops -m slow" goes to pytest.
 lint: $(FULL)  ## Check style and formatting.
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+
+docs: $(FULL)  ## Build the documentation into runs/docs/site.
+	$(RUN) experiments/document.py $(ARGS)
 
 benchmark: $(LIGHT)  ## Measure speed; ARGS="..." goes to experiments/benchmark.py.
 	$(RUN) experiments/benchmark.py suite=rl $(ARGS)

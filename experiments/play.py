@@ -18,18 +18,19 @@ from jaxagents.training.load import LoadedPolicy, load_policy
 
 def show_game(config: DictConfig, loaded: LoadedPolicy) -> dict:
     """Shows text frames and writes an animation."""
-    episodes = play(
-        loaded.environment,
-        loaded.policy,
-        loaded.params,
-        seed=config.seed,
-        num_episodes=1 if config.quick else config.num_episodes,
-        greedy=config.greedy,
-        max_steps=20 if config.quick else config.max_steps,
-        level=config.level,
-    )
+    settings = {
+        "seed": config.seed,
+        "num_episodes": 1 if config.quick else config.num_episodes,
+        "greedy": config.greedy,
+        "max_steps": 20 if config.quick else config.max_steps,
+        "level": config.level,
+    }
+    title = "after" if config.before else ""
+    episodes = play(loaded.environment, loaded.policy, loaded.params, **settings, title=title)
+    untrained = play(loaded.environment, loaded.policy, None, **settings, title="before") if config.before else []
     frames = [frame for episode in episodes for frame in episode.frames]
-    gif = config.gif and str(write_gif(config.gif, frames, fps=config.fps))
+    beside = [frame for episode in untrained for frame in episode.frames]
+    gif = config.gif and str(write_gif(config.gif, frames, fps=config.fps, beside=beside))
     show_frames(frames, delay=1 / config.fps if config.delay is None else config.delay)
     returns = [episode.episode_return for episode in episodes]
     return {"gif": gif, "episode_return": returns, "episode_length": [episode.episode_length for episode in episodes]}

@@ -12,6 +12,7 @@ from jaxagents.papers.library import load_paper, select_papers
 from jaxagents.papers.plan import Request, make_request, reported_metrics
 from jaxagents.papers.power import plan_seeds
 from jaxagents.papers.printing import print_paper, print_plan, print_status
+from jaxagents.papers.refresh import refresh_papers
 from jaxagents.papers.registration import changes_since, read_registrations
 from jaxagents.papers.status import read_status
 from jaxagents.papers.study import Paper
@@ -32,7 +33,7 @@ def main(config: DictConfig) -> None:
     if config.worker is not None:
         end_with_parent()
         turn = config.worker * len(papers) // max(config.workers, 1)  # Each begins elsewhere.
-        raise SystemExit(1 if run_papers([*papers[turn:], *papers[:turn]], request) else 0)
+        raise SystemExit(1 if _run_here([*papers[turn:], *papers[:turn]], request) else 0)
     failed = False
     if not config.status and not config.plan:
         failed = _run(papers, request, config.workers)
@@ -45,7 +46,11 @@ def main(config: DictConfig) -> None:
 def _run(papers: list[Paper], request: Request, workers: int) -> bool:
     if workers > 1:
         return any(run_workers(Path(__file__), sys.argv[1:], workers))
-    return bool(run_papers(papers, request))
+    return _run_here(papers, request)
+
+
+def _run_here(papers: list[Paper], request: Request) -> bool:
+    return bool((refresh_papers if request.refresh else run_papers)(papers, request))
 
 
 def _tell(papers: list[Paper], request: Request, config: DictConfig) -> dict[str, str]:

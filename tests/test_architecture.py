@@ -32,9 +32,10 @@ MAY_IMPORT = {
     "papers": f"types {LIBRARY} reporting training",
     "studies": f"types {LIBRARY} reporting training",
     "benchmarks": f"types {LIBRARY} reporting training",
+    "documentation": "",
 }
 # What `experiments/` may import.
-MAINS = ("training", "reporting", "play", "papers", "studies", "benchmarks")
+MAINS = ("training", "reporting", "play", "papers", "studies", "benchmarks", "documentation")
 # Third-party package -> the only folders (or modules) that may import it.
 CONFINED = {
     **dict.fromkeys(
@@ -50,7 +51,8 @@ CONFINED = {
 }
 TOP_LEVEL = {
     *("setup.cfg", "jaxagents", "experiments", "configs", "notebooks", "tests", "tpu_scripts"),
-    *("README.md", "Makefile", "LICENSE", "pyproject.toml", ".ci", ".git", ".gitignore", ".ruff.toml"),
+    *("README.md", "CONTRIBUTING.md", "CITATION.cff", "Makefile", "LICENSE", "pyproject.toml"),
+    *(".ci", ".git", ".github", ".gitignore", ".pre-commit-config.yaml", ".ruff.toml"),
 }
 # Lines. A function's own are those without its docstring and without nested functions, which count for themselves: a
 # `make_x` that returns a record of functions is as long as they are. MAX_MAKER bounds all of it.

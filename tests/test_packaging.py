@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTRAS = ("gymnax", "envs", "hf", "openspiel", "papers", "sweeps", "test")  # What `make test` installs.
+EXTRAS = ("gymnax", "envs", "hf", "openspiel", "papers", "sweeps", "docs", "test")  # What `make test` installs.
 
 
 def test_installed_version_is_that_of_setup_cfg():
@@ -26,7 +26,8 @@ def test_metadata():
     metadata = importlib.metadata.metadata("jaxagents")
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License"] == "Apache-2.0"
-    assert set(metadata.get_all("Provides-Extra")) == {*EXTRAS, "browser", "cuda12", "notebooks", "tpu"}
+    extras = {*EXTRAS, "browser", "cuda12", "notebooks", "tpu", "tracking"}
+    assert set(metadata.get_all("Provides-Extra")) == extras
 
 
 def test_license_is_the_full_text():

@@ -1,5 +1,6 @@
-"""Runs the README's commands in quick mode."""
+"""Runs the commands of the README and of the guides in quick mode, and follows their links."""
 
+import configparser
 import os
 import pathlib
 import re
@@ -8,14 +9,17 @@ import subprocess
 import sys
 
 import pytest
+from omegaconf import OmegaConf
+
+from jaxagents.training.composition import compose
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIMEOUT = 900.0  # Seconds for one command.
 
 
-def commands_in_blocks(markdown):
+def commands_in_blocks(markdown, language="bash"):
     """Returns, for each ```bash block that has any, its `python experiments/...` lines; continued lines are joined."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", markdown, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", markdown, re.MULTILINE | re.DOTALL)
     lines_in_blocks = [block.replace("\\\n", " ").splitlines() for block in blocks]
     commands = [[line for line in lines if re.search(r"python experiments/\w+\.py", line)] for lines in lines_in_blocks]
     return [block for block in commands if block]
@@ -32,7 +36,13 @@ def quick_command(line):
     return variables, [sys.executable, str(ROOT / script), *overrides]
 
 
-BLOCKS = commands_in_blocks((ROOT / "README.md").read_text())
+GUIDE_PATHS = [ROOT / "README.md", *sorted((ROOT / "experiments/docs").glob("*.md"))]
+GUIDES = {path.name: path.read_text() for path in GUIDE_PATHS}
+BLOCKS = {
+    f"{name}: {block[0].strip()[:60]}": block for name, text in GUIDES.items() for block in commands_in_blocks(text)
+}
+# Blocks of `sh` hold what takes something that a test does not have; they are composed.
+COMPOSED = [line for text in GUIDES.values() for block in commands_in_blocks(text, "sh") for line in block]
 
 
 def test_commands_are_found():
@@ -50,14 +60,60 @@ def test_commands_are_found():
     ]
 
 
-def test_the_readme_has_commands():
-    assert any("experiments/train.py" in line for block in BLOCKS for line in block)
+def test_the_readme_and_the_guides_have_commands():
+    assert {name.partition(":")[0] for name in BLOCKS} > {"README.md", "run.md", "papers.md"}
+
+
+def links_of(markdown):
+    """Returns the targets of links and pictures outside of blocks of code."""
+    text = re.sub(r"^```.*?^```", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", text))
+
+
+def anchors_of(markdown):
+    """Returns the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", markdown, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", [ROOT / "CONTRIBUTING.md", *GUIDE_PATHS], ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    broken = []
+    for link in links_of(path.read_text()):
+        target, _, anchor = link.partition("#")
+        found = (path.parent / target) if target else path
+        if not link.startswith("https://") and not (
+            found.exists() and (not anchor or anchor in anchors_of(found.read_text()))
+        ):
+            broken.append(link)
+    assert broken == []
+
+
+def test_links_and_anchors_are_found():
+    text = "# One: a `b`\n[x](y.md#z) ![p](q.png)\n```\n[no](no)\n```\n`[no](no)`\n"
+    assert links_of(text) == ["y.md#z", "q.png"]
+    assert anchors_of(text) == {"one-a-b"}
+
+
+def test_every_extra_is_in_the_table_of_the_readme():
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "setup.cfg")
+    table = GUIDES["README.md"].partition("| extra | adds |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", table)) == set(config["options.extras_require"])
+
+
+@pytest.mark.parametrize("line", [line for line in COMPOSED if not re.search(r"--config-dir|install=", line)])
+def test_commands_that_are_not_run_compose(line):
+    words = shlex.split(line)
+    overrides = [word for word in words[words.index("experiments/train.py") + 1 :] if "=" in word and word != "-m"]
+    assert OmegaConf.to_container(compose(ROOT / "configs", *overrides), resolve=True)["learner"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block[0].strip()[:60])
-def test_commands_of_a_block_run_in_quick_mode(block, tmp_path):
+@pytest.mark.parametrize("name", BLOCKS)
+def test_commands_of_a_block_run_in_quick_mode(name, tmp_path):
     """The commands of one block share a working directory, where a later one finds what earlier ones wrote."""
+    block = BLOCKS[name]
     # As on a user's machine: without the virtual devices of conftest.
     environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PJRT_NPROC")}
     for line in block:

@@ -10,7 +10,6 @@ from flax import struct
 
 from jaxagents.learners.combinators import replace_innermost, start_of_inner, wrap
 from jaxagents.learners.optimizers import Trainable
-from jaxagents.learners.policy_gradient import PolicyGradientState
 from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
 from jaxagents.learners.supervised import make_supervised
 from jaxagents.ops.rows import rows_of_all_devices
@@ -40,11 +39,13 @@ class InterleavedState:
         inner: of the reinforcement.
         waiting: `Episode` of C rows.
         filled: bool `[C]`, rows that hold a demonstration.
+        opt_state: of the supervised steps.
     """
 
     inner: State
     waiting: Episode
     filled: Array
+    opt_state: optax.OptState
 
     @property
     def params(self) -> Params:
@@ -66,11 +67,12 @@ def make_interleaved(
 
     Every update first lets the demonstrations of the chosen tasks wait, at the front of the queue, then learns from
     the policy's own episodes, and then, if at least `batch_size` demonstrations wait, takes the newest `batch_size` of
-    them out and makes one supervised step on them, with the optimiser of the reinforcement.
+    them out and makes one supervised step on them. Both change the same parameters, each with an optimiser state of
+    its own, so that the moments of one do not scale the steps of the other.
 
     Args:
         reinforcement: a policy-gradient learner of `Episode` batches, or one around it.
-        supervised: a supervised learner of `Episode` batches with the same optimiser and `axis_name`.
+        supervised: a supervised learner of `Episode` batches with the same `axis_name`.
         example: a batch as arrays or `ShapeDtypeStruct`s; gives the shapes.
         choose: `(success bool [n, G], key) -> bool [n]`, the tasks whose demonstrations are to wait.
         batch_size: demonstrations per supervised step.
@@ -101,15 +103,17 @@ def make_interleaved(
     def init(key: Array, start: InterleavedState | Params | None = None) -> InterleavedState:
         waiting = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape[1:]), leaf.dtype), example.demonstration)
         inner = reinforcement.init(key, start_of_inner(start, InterleavedState))
-        return InterleavedState(inner=inner, waiting=waiting, filled=jnp.zeros(capacity, bool))
+        opt_state = (
+            start.opt_state if isinstance(start, InterleavedState) else supervised.init(key, inner.params).opt_state
+        )
+        return InterleavedState(inner=inner, waiting=waiting, filled=jnp.zeros(capacity, bool), opt_state=opt_state)
 
-    def imitate(inner: State, key: Array, demonstrations: Episode) -> State:
-        def step(state: PolicyGradientState) -> PolicyGradientState:
-            shown = supervised.init(key, state.params).replace(params=state.params, opt_state=state.opt_state)
-            shown, _ = supervised.update(shown, key, _share_of_device(demonstrations, axis_name))
-            return state.replace(params=shown.params, opt_state=shown.opt_state)
-
-        return replace_innermost(inner, step)
+    def imitate(
+        inner: State, opt_state: optax.OptState, key: Array, demonstrations: Episode
+    ) -> tuple[State, optax.OptState]:
+        shown = supervised.init(key, inner.params).replace(params=inner.params, opt_state=opt_state)
+        shown, _ = supervised.update(shown, key, _share_of_device(demonstrations, axis_name))
+        return replace_innermost(inner, lambda state: state.replace(params=shown.params)), shown.opt_state
 
     def update(state: InterleavedState, key: Array, batch: Demonstrated) -> tuple[InterleavedState, Metrics]:
         choice_key, update_key, imitation_key = jax.random.split(key, 3)
@@ -121,14 +125,20 @@ def make_interleaved(
         inner, metrics = reinforcement.update(state.inner, update_key, batch.own)
         enough = jnp.sum(filled) >= batch_size
         newest = jax.tree.map(lambda leaf: leaf[:batch_size], waiting)
-        inner = jax.lax.cond(enough, lambda inner: imitate(inner, imitation_key, newest), lambda inner: inner, inner)
+        inner, opt_state = jax.lax.cond(
+            enough,
+            lambda inner, opt_state: imitate(inner, opt_state, imitation_key, newest),
+            lambda inner, opt_state: (inner, opt_state),
+            inner,
+            state.opt_state,
+        )
         filled = filled & ~(enough & (jnp.arange(capacity) < batch_size))
         metrics = dict(metrics) | {
             "demonstrations": jnp.where(enough, jnp.float32(batch_size), 0.0),
             "demonstrated_fraction": Mean(total=jnp.sum(chosen, dtype=jnp.float32), count=jnp.float32(chosen.shape[0])),
             "waiting": jnp.sum(filled, dtype=jnp.float32),
         }
-        return InterleavedState(inner=inner, waiting=waiting, filled=filled), metrics
+        return InterleavedState(inner=inner, waiting=waiting, filled=filled, opt_state=opt_state), metrics
 
     return wrap(reinforcement, init, update)
 
@@ -211,8 +221,8 @@ def make_agent(
     Args:
         environment: a text world.
         policy: `(environment) -> LanguagePolicy`.
-        optimizer: `(optimiser steps of the reinforcement) -> optax.GradientTransformation`; supervised steps come on
-            top, so that a schedule ends a little early.
+        optimizer: `(optimiser steps of the reinforcement) -> optax.GradientTransformation`, of both; each has a state
+            of its own, and a schedule of supervised steps, which are fewer, does not come to its end.
         choose: see `make_interleaved`.
         batch_size: see `make_interleaved`.
         capacity: see `make_interleaved`.

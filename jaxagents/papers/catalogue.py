@@ -11,7 +11,7 @@ from jaxagents.papers.arms import compose_arms
 from jaxagents.papers.judge import Verdict, judge
 from jaxagents.papers.library import load_paper, paper_files
 from jaxagents.papers.registration import changes_since, read_registrations
-from jaxagents.papers.runs import ArmRuns, read_runs
+from jaxagents.papers.stored import ArmRuns, read_runs
 from jaxagents.papers.study import Paper
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, where it was built.

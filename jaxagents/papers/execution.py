@@ -22,9 +22,10 @@ from jaxagents.papers.plan import (
     wanted_seeds,
 )
 from jaxagents.papers.registration import register
-from jaxagents.papers.runs import DIVERGED, DONE, ArmRuns, Run, read_runs, run_path, write_once, write_run
+from jaxagents.papers.runs import DIVERGED, DONE, Run, run_path, write_once, write_run
 from jaxagents.papers.seeds import TrainedPolicy, call_function, train_seeds
 from jaxagents.papers.starts import Start, prepare_start, stack_params, start_path
+from jaxagents.papers.stored import ArmRuns, read_runs
 from jaxagents.papers.study import SEARCH_SEEDS, Paper
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.progress import Progress, open_progress

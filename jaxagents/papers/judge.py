@@ -9,7 +9,8 @@ import numpy as np
 
 from jaxagents.papers.expectations import START, Expectation
 from jaxagents.papers.metrics import find_metric, measure, parse_metric
-from jaxagents.papers.runs import DIVERGED, ArmRuns, Run
+from jaxagents.papers.runs import DIVERGED, Run
+from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import Paper
 from jaxagents.reporting.statistics import Interval, probability_of_improvement, t_interval
 
@@ -54,6 +55,7 @@ class Verdict(NamedTuple):
         needed: committed runs of all arms.
         diverged: diverged runs among them, by arm.
         stale: committed runs that are there of other code alone, by arm.
+        carried: committed runs of earlier code that is known to log the same, by arm; they count.
         minutes: that the runs took.
     """
 
@@ -66,6 +68,7 @@ class Verdict(NamedTuple):
     needed: int
     diverged: Mapping[str, int]
     stale: Mapping[str, int]
+    carried: Mapping[str, int]
     minutes: float
 
     def describe(self) -> str:
@@ -152,6 +155,7 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
         needed=len(paper.seeds) * len(paper.arms),
         diverged={n: k for n, of in runs.items() if (k := sum(r.status == DIVERGED for r in of.runs.values()))},
         stale=stale,
+        carried={name: len(of_arm.carried) for name, of_arm in runs.items() if of_arm.carried},
         minutes=sum(run.minutes for run in stored),
     )
 
@@ -186,7 +190,8 @@ def _values(runs: Mapping[int, Run], read) -> dict[int, float]:
 def _committed(paper: Paper, runs: ArmRuns) -> ArmRuns:
     of_today = {seed: run for seed, run in runs.runs.items() if seed in paper.seeds}
     stale = {seed: run for seed, run in runs.stale.items() if seed in paper.seeds and seed not in of_today}
-    return ArmRuns(of_today, stale, runs.damaged)
+    carried = {seed: code for seed, code in runs.carried.items() if seed in paper.seeds}
+    return ArmRuns(of_today, stale, runs.damaged, carried)
 
 
 def _word(headline: Sequence[Finding], checks: Sequence[Finding], any_run: bool, any_stale: bool) -> str:

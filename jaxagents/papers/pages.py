@@ -9,6 +9,7 @@ from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.summary import (
     arm_rows,
     authors_rows,
+    describe_carried,
     describe_finding,
     describe_seeds,
 )
@@ -21,7 +22,8 @@ Written by `python experiments/report.py` from the files of runs beside it; do n
 two expectations that were written down before its runs, and decides the verdict; secondary ones are counted. What is
 measured is a mean over seeds with its 95 % Student interval; differences are taken seed by seed. The rule is that of
 `jaxagents/papers/judge.py`. A verdict with the word mechanism is about a claim on named models, of which only the
-mechanism is tested. Stale runs are of other code: they are shown, and say no verdict.
+mechanism is tested. Stale runs are of other code: they are shown, and say no verdict. Carried runs are of earlier code,
+too, and count: one seed of their arm was run again, and all that it logged was the same (`reproduce.py refresh=true`).
 """
 
 
@@ -42,8 +44,10 @@ def write_pages(results: str | Path, families: Sequence[Family], entries: Mappin
         tested = [entries[card.id] for card in family.cards if entries[card.id].paper is not None]
         lines.append(f"\n## {family.title}\n\n{len(tested)} of {len(family.cards)} papers are tested here.\n")
         if tested:
-            lines.append("\n" + _row("paper", "verdict", "headline", "secondary", "seeds", "stale", "minutes"))
-            lines.append(_row(*["---"] * 7))
+            lines.append(
+                "\n" + _row("paper", "verdict", "headline", "secondary", "seeds", "carried", "stale", "minutes")
+            )
+            lines.append(_row(*["---"] * 8))
         for entry in tested:
             path = Path("papers") / family.name / f"{entry.card.id}.md"
             (results / path).parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +67,7 @@ def _line(entry: Entry, path: Path) -> str:
         headline,
         verdict.count_secondary(),
         describe_seeds(entry.paper.seeds),
+        str(sum(verdict.carried.values())),
         str(sum(verdict.stale.values())),
         f"{verdict.minutes:.1f}",
     )
@@ -75,6 +80,7 @@ def _page(entry: Entry) -> list[str]:
         f"# {card.id}\n\n*{card.title}* ({card.source})\n\n{card.what}\n\n",
         f"The paper: {paper.claim}\n\n**{verdict.describe().capitalize()}.**\n\n",
         *([f"Changed since it was registered: {', '.join(entry.changed)}.\n\n"] if entry.changed else []),
+        *([f"{describe_carried(verdict)}\n\n"] if verdict.carried else []),
         *_findings("Headline", verdict.headline),
         *_findings(f"Secondary: {verdict.count_secondary() or 'not run'}", verdict.secondary),
         *_findings("What the baselines must show", verdict.checks),

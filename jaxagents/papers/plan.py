@@ -8,7 +8,8 @@ from typing import Any
 from jaxagents.ops.checks import require_positive
 from jaxagents.papers.arms import Composed, budget_of, build_stages, logged_names
 from jaxagents.papers.metrics import find_metric
-from jaxagents.papers.runs import read_runs, set_aside
+from jaxagents.papers.runs import set_aside
+from jaxagents.papers.stored import read_runs
 from jaxagents.papers.study import SEARCH_SEEDS, Arm, Paper, choose_arms, parse_seeds
 from jaxagents.training.build import Stage
 from jaxagents.training.config import DevicesConfig, make_section
@@ -28,6 +29,7 @@ class Request:
         seeds_at_once: None: the study's.
         quick: seconds instead of minutes.
         register: registers what has changed since the first registration.
+        refresh: runs no more than tells whether runs of earlier code count, see `refresh`.
         overrides: of all arms, for trials.
     """
 
@@ -39,6 +41,7 @@ class Request:
     seeds_at_once: int | None = None
     quick: bool = False
     register: bool = False
+    refresh: bool = False
     overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -64,7 +67,7 @@ def make_request(config: Mapping[str, Any], root: Path) -> Request:
         arms=None if config["arms"] is None else tuple(config["arms"]),
         seeds=None if config["seeds"] is None else _read_seeds(config["seeds"]),
         overrides=tuple(config["overrides"]),
-        **{name: config[name] for name in ("seeds_at_once", "quick", "register")},
+        **{name: config[name] for name in ("seeds_at_once", "quick", "register", "refresh")},
     )
 
 
@@ -125,6 +128,9 @@ def make_job(paper: Paper, composed: Composed, request: Request, say: Callable[[
             say(f"`{path}` is damaged: it is {set_aside(path)} now, and run again.")
     missing = [seed for seed in wanted_seeds(paper, request) if seed not in stored.runs]
     at_once = request.seeds_at_once or paper.study.seeds_at_once or len(missing)
+    if request.refresh:  # As many as ran side by side: groups of other sizes are other programs.
+        stale = [seed for seed in missing if seed in stored.stale]
+        missing = stale[: 1 if composed.function is not None else at_once]
     return Job(paper=paper, composed=composed, seeds=missing, group=max(1, min(at_once, len(missing))))
 
 

@@ -8,9 +8,9 @@ from rich.table import Table
 
 from jaxagents.papers.judge import Finding, Verdict
 from jaxagents.papers.power import Plan
-from jaxagents.papers.runs import ArmRuns
 from jaxagents.papers.statistics import summarize_arms
 from jaxagents.papers.status import Status
+from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import Paper
 from jaxagents.reporting.tables import describe_interval
 
@@ -57,6 +57,9 @@ def print_paper(
     if verdict.diverged:
         told = ", ".join(f"{count} of {name}" for name, count in verdict.diverged.items())
         console.print(f"Diverged runs: {told}", markup=False, highlight=False)
+    if verdict.carried:
+        told = ", ".join(f"{count} of {name}" for name, count in verdict.carried.items())
+        console.print(f"Runs of earlier code that logs the same: {told}", markup=False, highlight=False)
     if changed:
         told = f"Changed since it was registered: {', '.join(changed)}"
         console.print(told, markup=False, highlight=False)

@@ -61,47 +61,9 @@ class Run(NamedTuple):
     versions: Mapping[str, str] = {}
 
 
-class ArmRuns(NamedTuple):
-    """All stored runs of an arm.
-
-    Attributes:
-        runs: of today's code, by seed.
-        stale: of other code, by seed: the newest one. They are shown, and compared with nothing.
-        damaged: files that hold no run.
-    """
-
-    runs: dict[int, Run]
-    stale: dict[int, Run]
-    damaged: tuple[Path, ...] = ()
-
-
 def run_path(results: str | Path, address: Address, seed: int) -> Path:
     """Returns the file of a run."""
     return Path(results) / RUNS_FOLDER / address.train / address.evaluation / address.code / f"{seed}.json"
-
-
-def read_runs(results: str | Path, address: Address) -> ArmRuns:
-    """Reads all runs of an arm; nothing is changed.
-
-    Args:
-        results: folder of results, such as `experiments/results`.
-        address: of the arm as it is now.
-
-    Returns:
-        Its runs; those of other code apart.
-    """
-    folder = run_path(results, address, 0).parents[1]
-    runs: dict[int, Run] = {}
-    stale: dict[int, Run] = {}
-    damaged = []
-    for path in sorted(folder.glob("*/*.json"), key=lambda path: path.stat().st_mtime):
-        try:
-            run = read_run(path)
-        except ValueError:
-            damaged.append(path)
-            continue
-        (runs if run.address.code == address.code else stale)[run.seed] = run
-    return ArmRuns(dict(sorted(runs.items())), dict(sorted(stale.items())), tuple(damaged))
 
 
 def read_run(path: str | Path) -> Run:
@@ -114,7 +76,7 @@ def read_run(path: str | Path) -> Run:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         digest = content.pop("digest")
-        if digest != _digest(content):
+        if digest != content_digest(content):
             raise ValueError("its content is not that of its digest")
         if str(content["seed"]) != path.stem:
             raise ValueError(f"it is of the seed {content['seed']}")
@@ -152,7 +114,7 @@ def write_run(results: str | Path, run: Run) -> bool:
     told |= {"budget": run.budget, "versions": dict(run.versions), "points": points, "curves": curves}
     told = json.loads(json.dumps(to_json(told), allow_nan=False))
     lines = [f'"{name}": {json.dumps(value, separators=(",", ":"))}' for name, value in told.items()]
-    text = "{" + ",\n".join([f'"digest": "{_digest(told)}"', *lines]) + "}\n"
+    text = "{" + ",\n".join([f'"digest": "{content_digest(told)}"', *lines]) + "}\n"
     return write_once(run_path(results, run.address, run.seed), text.encode())
 
 
@@ -177,15 +139,16 @@ def write_once(path: Path, content: bytes) -> bool:
     return True
 
 
+def content_digest(content: Mapping[str, Any]) -> str:
+    """Computes the hash of plain data; 16 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def set_aside(path: Path) -> Path:
     """Renames a damaged file, so that the run is missing again; returns where it is now."""
     aside = path.with_name(f"{path.name}.damaged")
     os.replace(path, aside)
     return aside
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _rounded(value: float | None) -> float | None:

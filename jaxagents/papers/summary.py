@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxagents.papers.catalogue import Entry
-from jaxagents.papers.judge import Finding, values_of
+from jaxagents.papers.judge import Finding, Verdict, values_of
 from jaxagents.papers.metrics import find_metric
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.runs import DIVERGED, Run
@@ -50,6 +50,17 @@ def describe_finding(finding: Finding) -> str:
         return finding.reason
     seeds = f" over {len(finding.seeds)} seeds" if len(finding.seeds) > 1 else ""
     return f"{describe_interval(finding.measured._asdict())}{seeds}"
+
+
+def describe_carried(verdict: Verdict) -> str:
+    """Returns which runs are of earlier code and count, "" without any."""
+    if not verdict.carried:
+        return ""
+    told = ", ".join(f"{count} of {name}" for name, count in verdict.carried.items())
+    return (
+        f"Carried over from earlier code: {told}, of {verdict.done} runs in all. One seed of each arm was run again "
+        "with today's code, and all that it logged was the same."
+    )
 
 
 def describe_seeds(seeds: Sequence[int]) -> str:

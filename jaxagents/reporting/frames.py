@@ -59,25 +59,27 @@ class PlayedEpisode(NamedTuple):
 def play(
     environment: Environment,
     policy: Policy,
-    params: Params,
+    params: Params | None,
     *,
     seed: int,
     num_episodes: int = 1,
     greedy: bool = True,
     max_steps: int | None = None,
     level: int | None = None,
+    title: str = "",
 ) -> list[PlayedEpisode]:
     """Plays episodes and draws them.
 
     Args:
         environment: see `play_episode`.
         policy: see `play_episode`.
-        params: of the policy.
+        params: of the policy; None: as they are before training.
         seed: of tasks and randomness; episode i folds in i.
         num_episodes: one after the other.
         greedy: see `play_episode`.
         max_steps: cuts episodes; None does not.
         level: difficulty of the tasks.
+        title: in front of every caption.
 
     Returns:
         The episodes.
@@ -87,14 +89,16 @@ def play(
     """
     require_positive("num_episodes", num_episodes)
     tracked = episode_statistics(environment)
+    params = policy.init(jax.random.key(seed)) if params is None else params
     played = []
     for index in range(num_episodes):
         key = jax.random.fold_in(jax.random.key(seed), index)
         episode = play_episode(tracked, policy, params, key, greedy=greedy, max_steps=max_steps, level=level)
         info = episode[-1][1].info
+        number = f"episode {index + 1}" if num_episodes > 1 else ""
         played.append(
             PlayedEpisode(
-                frames=draw_episode(tracked, episode, title=f"episode {index + 1}" if num_episodes > 1 else ""),
+                frames=draw_episode(tracked, episode, title="  ".join(filter(None, [title, number]))),
                 episode_return=np.asarray(info["episode_return"]).tolist(),
                 episode_length=int(info["episode_length"]),
             )
@@ -177,13 +181,14 @@ def show_frames(frames: Sequence[Frame], *, delay: float, stream: TextIO | None 
             time.sleep(delay)
 
 
-def write_gif(path: str | Path, frames: Sequence[Frame], *, fps: float) -> Path:
+def write_gif(path: str | Path, frames: Sequence[Frame], *, fps: float, beside: Sequence[Frame] = ()) -> Path:
     """Writes frames as an animation that repeats.
 
     Args:
         path: of the file; its folder is created if missing.
         frames: in order; those with a grid show it, the others their text.
         fps: frames per second, up to 50, which is what viewers keep up with.
+        beside: frames of something else, shown on the left; whichever ends first waits at its last one.
 
     Returns:
         Absolute path of the file.
@@ -199,6 +204,9 @@ def write_gif(path: str | Path, frames: Sequence[Frame], *, fps: float) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     pictures = draw_pictures(frames)
     milliseconds = [round(1000 * _HOLD if frame.last else 1000 / fps) for frame in frames]
+    if beside:
+        pictures = join_pictures(draw_pictures(beside), pictures)
+        milliseconds = [round(1000 / fps)] * (len(pictures) - 1) + [round(1000 * _HOLD)]
     pictures[0].save(path, format="GIF", save_all=True, append_images=pictures[1:], duration=milliseconds, loop=0)
     return path
 
@@ -218,6 +226,18 @@ def draw_pictures(frames: Sequence[Frame]) -> list[Image.Image]:
         picture.paste(content, ((width - content.width) // 2, top))
         pictures.append(picture)
     return pictures
+
+
+def join_pictures(left: Sequence[Image.Image], right: Sequence[Image.Image]) -> list[Image.Image]:
+    """Puts two films side by side; the shorter one waits at its last picture."""
+    width, height = left[0].width + right[0].width, max(left[0].height, right[0].height)
+    joined = []
+    for index in range(max(len(left), len(right))):
+        picture = Image.new("RGB", (width, height), _BACKGROUND)
+        picture.paste(left[min(index, len(left) - 1)], (0, 0))
+        picture.paste(right[min(index, len(right) - 1)], (left[0].width, 0))
+        joined.append(picture)
+    return joined
 
 
 def _is_grid(environment: Environment, timestep: TimeStep) -> bool:

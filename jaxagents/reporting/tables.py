@@ -1,8 +1,9 @@
 """Tables for the terminal."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from jaxagents.reporting.statistics import Interval
@@ -17,6 +18,16 @@ def print_speeds(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
         table.add_row(
             name, f"{row['per_second']:,.0f}", f"{100 * row['spread']:.0f} %", f"{row['compile_seconds']:.1f}"
         )
+    Console().print(table)
+
+
+def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints rows of text; the first column is on the left, the others on the right."""
+    table = Table(title=title)
+    for index, column in enumerate(head):
+        table.add_column(column, justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*map(escape, row))
     Console().print(table)
 
 

@@ -1,5 +1,6 @@
 """What a user writes on the command line wins, or is refused where nothing would come of it."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,7 +16,8 @@ def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
         overrides: arguments, such as "training.total_steps=4096" or "collector=transcripts".
 
     Raises:
-        ValueError: a value has no effect, since all stages have one of their own in its place.
+        ValueError: a value has no effect, since all stages have one of their own in its place, or since no stage
+            refers to the option that it belongs to.
     """
     stages = list(_stages(config, config.stages))
     for key, text in _keys_of(overrides):
@@ -23,6 +25,12 @@ def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
             OmegaConf.update(config.when_quick, key, OmegaConf.select(config, key), merge=False)
         if stages and all(_replaces(config, stage, key) for stage in stages):
             raise ValueError(_without_effect(key, text, [stage["name"] for stage in stages]))
+        if not any(_reads(config, stage, key.partition(".")[0]) for stage in stages or [{}]):
+            raise ValueError(_without_reader(key, text, stages))
+
+
+# Sections that a stage is built of; options in other places count where these refer to them.
+_BUILT = ("environment", "learner", "collector", "training", "evaluation")
 
 
 def _stages(config: DictConfig, nodes: Any) -> Iterator[dict[str, Any]]:
@@ -47,6 +55,33 @@ def _replaces(config: DictConfig, stage: dict[str, Any], key: str) -> bool:
     if isinstance(own, dict) and "_target_" in own and own["_target_"] != shared.get("_target_"):
         return True
     return key != group and OmegaConf.select(OmegaConf.create(stage), key) is not None
+
+
+def _reads(config: DictConfig, stage: dict[str, Any], group: str) -> bool:
+    """Tells whether a stage is built of an option, or refers to it; what is no option counts in any case."""
+    shared = OmegaConf.to_container(config)
+    if group in _BUILT or not isinstance(shared.get(group), dict) or "_target_" not in shared[group]:
+        return True
+    found, queue = set(), list(_BUILT)
+    while queue:
+        name = queue.pop()
+        own, node = stage.get(name), shared.get(name)
+        if isinstance(own, dict):
+            other = isinstance(node, dict) and "_target_" in own and own["_target_"] != node.get("_target_")
+            node = own if other else [own, node]
+        found.add(name)
+        queue += [root for root in re.findall(r"\$\{(\w+)[.}]", str(node)) if root in shared and root not in found]
+    return group in found
+
+
+def _without_reader(key: str, text: str, stages: Sequence[dict[str, Any]]) -> str:
+    group = key.partition(".")[0]
+    names = [stage["name"] for stage in stages]
+    who = f"{' and '.join(names)}, which" if names else "a learner that"
+    hint = f"leave it out, or choose what reads {group}"
+    if len(stages) == 1 and group in stages[0].get("learner", {}) and key != group:
+        hint = f"try {names[0]}.learner.{text}"
+    return f"`{text}` must be used by a stage, got {who} does not refer to {group}; {hint}."
 
 
 def _without_effect(key: str, text: str, names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxagents.networks.decoder import Decoder
 from jaxagents.networks.transformer import Transformer
 from jaxagents.policies.language_model import make_language_model
 from jaxagents.training.sharding import Rule, spec_by_rules
@@ -81,7 +82,7 @@ class Plan:
 
 
 def make_plan(
-    network: Transformer,
+    network: Transformer | Decoder,
     optimizer: optax.GradientTransformation,
     work: Work,
     accelerator: Accelerator,
@@ -147,7 +148,7 @@ def make_plan(
 
 
 def plan_devices(
-    network: Transformer,
+    network: Transformer | Decoder,
     optimizer: optax.GradientTransformation,
     devices: Sequence[str],
     *,
@@ -230,7 +231,7 @@ def bytes_per_device(tree: PyTree, rules: Mapping[str, Rule], sizes: Mapping[str
     return sum(jax.tree.leaves(jax.tree.map(bytes_of, tree, specs)))
 
 
-def training_operations(network: Transformer, num_params: int, tokens: int) -> float:
+def training_operations(network: Transformer | Decoder, num_params: int, tokens: int) -> float:
     """Counts floating-point operations per trained token: `6 N + 12 layers H F tokens / 2`, times 4/3 with remat.
 
     Args:
@@ -243,7 +244,7 @@ def training_operations(network: Transformer, num_params: int, tokens: int) -> f
     return (6 * (num_params - embedded) + attention) * (4 / 3 if network.remat else 1)
 
 
-def activation_bytes(network: Transformer, rows: int, tokens: int, tensor: int = 1) -> int:
+def activation_bytes(network: Transformer | Decoder, rows: int, tokens: int, tensor: int = 1) -> int:
     """Computes the bytes that a forward and backward pass keeps at its most on one device.
 
     With remat, the stream before every layer and all of one layer; without, all of every layer. To these comes a chunk
@@ -269,9 +270,9 @@ def activation_bytes(network: Transformer, rows: int, tokens: int, tensor: int =
     return layers + _LOGITS_COPIES * positions * network.vocab_size * 4 // tensor
 
 
-def _cache_features(network: Transformer) -> int:
+def _cache_features(network: Transformer | Decoder) -> int:
     return 2 * network.num_layers * (network.num_kv_heads or network.num_heads) * _head_features(network)
 
 
-def _head_features(network: Transformer) -> int:
+def _head_features(network: Transformer | Decoder) -> int:
     return network.head_features or network.features // network.num_heads

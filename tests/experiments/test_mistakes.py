@@ -60,6 +60,13 @@ def said(monkeypatch, capsys, tmp_path):
             "`collector=transcripts` must be used by a stage, got warm_start with a collector of its own; "
             "try collector@warm_start.collector=transcripts, or stages=[].",
         ),
+        (
+            "train.py",
+            ["world=bandit", "algorithm=sft", "optimizer.learning_rate=1"],
+            "got warm_start, which does not refer to optimizer; try warm_start.learner.optimizer.learning_rate=1.",
+        ),
+        ("compare.py", [], "`paths` must name runs, or folders that hold some, got none; try paths=runs."),
+        ("compare.py", ["paths=."], "`paths` must hold runs, directories with config.yaml and metrics.jsonl, got ."),
         ("train.py", ["world=cartpole", "quick=true", "training.total_steps=lots"], "a positive number, got 'lots'"),
         (
             "train.py",

@@ -38,7 +38,7 @@ def test_every_frame_is_printed(result):
 @pytest.mark.slow
 def test_the_animation_is_optional_and_quick_is_short(call_main, run_dir, result):
     before = (run_dir / "play.gif").stat().st_mtime_ns
-    overrides = ("gif=null", "quick=true", "devices.compilation_cache=null")
+    overrides = ("gif=null", "before=true", "quick=true", "devices.compilation_cache=null")
     last = json.loads(call_main("play.py", f"path={run_dir}", *overrides).stdout.splitlines()[-1])
     assert last["gif"] is None
     assert (run_dir / "play.gif").stat().st_mtime_ns == before

@@ -156,7 +156,7 @@ def agent(sums, speak):
 
 
 @pytest.mark.slow
-def test_a_language_agent_imitates_and_reinforces_with_one_optimiser(sums, agent):
+def test_a_language_agent_imitates_and_reinforces_each_with_moments_of_its_own(sums, agent):
     collector = make_demonstrated_collector(sums, agent.policy, num_groups=4, group_size=2)
     learner = agent.make_learner(collector, 3)
     state = learner.init(KEY)
@@ -168,8 +168,11 @@ def test_a_language_agent_imitates_and_reinforces_with_one_optimiser(sums, agent
 
     after, metrics = train(state)
     assert float(metrics["demonstrations"]) == 4.0 and np.isfinite(float(metrics["loss"]))
-    # One step of the reinforcement and one of the imitation.
-    assert int(after.inner.opt_state[0].count) == 2
+    assert int(after.inner.opt_state[0].count) == int(after.opt_state[0].count) == 1
+    shown, earned = (jax.tree.leaves(state[0].mu) for state in (after.opt_state, after.inner.opt_state))
+    assert all(np.abs(one).max() > 0.0 for one in map(np.asarray, shown)) and any(
+        not np.allclose(one, other) for one, other in zip(shown, earned)
+    )
 
 
 @pytest.mark.slow

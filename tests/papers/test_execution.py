@@ -15,8 +15,9 @@ from jaxagents.papers.judge import judge
 from jaxagents.papers.leases import take_lease
 from jaxagents.papers.library import load_paper, paper_files
 from jaxagents.papers.plan import Request
+from jaxagents.papers.refresh import refresh_papers
 from jaxagents.papers.registration import read_registrations
-from jaxagents.papers.runs import read_run
+from jaxagents.papers.runs import read_run, write_run
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.papers.starts import prepare_start
 from jaxagents.papers.status import read_status
@@ -123,8 +124,7 @@ def test_a_damaged_run_is_set_aside_and_run_again(calls, tmp_path, capsys):
 def test_other_code_makes_runs_stale(calls, tmp_path):
     paper = of_functions()
     run_papers([paper], request(tmp_path))
-    for folder in list((tmp_path / "results" / "runs").glob("*/*/*/")):
-        folder.rename(folder.with_name("other"))
+    make_other_code(tmp_path)
     runs = read(paper, tmp_path)
     assert runs["treatment"].runs == {} and list(runs["treatment"].stale) == [0, 1, 2]
     verdict = judge(paper, runs)
@@ -132,6 +132,47 @@ def test_other_code_makes_runs_stale(calls, tmp_path):
     run_papers([paper], request(tmp_path))
     assert len(calls) == 12 and judge(paper, read(paper, tmp_path)).word == "reproduced"
     assert len(list((tmp_path / "results" / "runs").rglob("other/*.json"))) == 6
+
+
+def make_other_code(tmp_path, change=None):
+    """Gives all stored runs the code "other", and perhaps changes what a seed logged."""
+    for folder in list((tmp_path / "results" / "runs").glob("*/*/*/")):
+        folder.rename(folder.with_name("other"))
+    for path in (tmp_path / "results" / "runs").rglob("0.json") if change else ():
+        run = read_run(path)
+        path.unlink()
+        write_run(tmp_path / "results", run._replace(curves=change(run.curves)))
+
+
+def test_refreshing_runs_one_seed_of_every_arm_and_lets_the_others_count(calls, tmp_path, capsys):
+    paper = of_functions()
+    run_papers([paper], request(tmp_path))
+    make_other_code(tmp_path)
+    capsys.readouterr()
+    assert refresh_papers([paper], request(tmp_path, refresh=True)) == {}
+    assert calls[6:] == [(0, 1.0), (0, 0.0)]
+    said = capsys.readouterr().err.replace("\n", " ")
+    assert "p: treatment: seed 0 logged the same as with the code other: its 3 runs count." in said
+    verdict = judge(paper, read(paper, tmp_path))
+    assert verdict.word == "reproduced" and verdict.carried == {"treatment": 2, "baseline": 2} and verdict.stale == {}
+    assert refresh_papers([paper], request(tmp_path, refresh=True)) == {} and len(calls) == 8
+    assert run_papers([paper], request(tmp_path)) == {} and len(calls) == 8
+
+
+def test_refreshing_leaves_runs_stale_that_one_seed_contradicts(calls, tmp_path, capsys):
+    paper = of_functions()
+    run_papers([paper], request(tmp_path))
+    make_other_code(tmp_path, lambda curves: curves | {"score": {"steps": [1], "values": [0.7]}})
+    capsys.readouterr()
+    assert refresh_papers([paper], request(tmp_path, refresh=True)) == {} and len(calls) == 8
+    said = capsys.readouterr().err.replace("\n", " ")
+    assert "p: baseline: seed 0 differs from that of the code other in score: its runs stay stale." in said
+    verdict = judge(paper, read(paper, tmp_path))
+    assert verdict.word == "stale" and verdict.carried == {} and verdict.stale == {"treatment": 2, "baseline": 2}
+
+
+def test_refreshing_runs_nothing_where_nothing_was_run(calls, tmp_path):
+    assert refresh_papers([of_functions()], request(tmp_path, refresh=True)) == {} and calls == []
 
 
 def test_a_failure_stops_nothing_else(calls, tmp_path):

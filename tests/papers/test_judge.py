@@ -6,8 +6,9 @@ import pytest
 
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.judge import HELD, MISSING, NOT_HELD, UNDECIDED, decide, judge
-from jaxagents.papers.runs import DIVERGED, DONE, Address, ArmRuns, Run
+from jaxagents.papers.runs import DIVERGED, DONE, Address, Run
 from jaxagents.papers.statistics import summarize_arms
+from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import make_paper, make_study
 from jaxagents.reporting.statistics import Interval
 

@@ -4,7 +4,8 @@ import pytest
 
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.power import plan_seeds, power_of, seeds_needed
-from jaxagents.papers.runs import DONE, Address, ArmRuns, Run
+from jaxagents.papers.runs import DONE, Address, Run
+from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import make_paper, make_study
 
 HIGHER = Expectation("success", "higher", ("a", "b"), 0.05)

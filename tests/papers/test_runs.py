@@ -10,12 +10,12 @@ from jaxagents.papers.runs import (
     Address,
     Run,
     read_run,
-    read_runs,
     run_path,
     set_aside,
     write_once,
     write_run,
 )
+from jaxagents.papers.stored import read_runs
 
 ADDRESS = Address("t", "e", "c")
 CURVES = {
@@ -62,7 +62,7 @@ def test_runs_of_other_code_are_stale_and_never_mixed(tmp_path):
     stored = read_runs(tmp_path, ADDRESS)
     assert list(stored.runs) == [1] and stored.runs[1].address == ADDRESS
     assert sorted(stored.stale) == [1, 2] and stored.stale[2].address.code == "old" and stored.damaged == ()
-    assert read_runs(tmp_path, Address("x", "y", "z")) == ({}, {}, ())
+    assert read_runs(tmp_path, Address("x", "y", "z")) == ({}, {}, (), {})
 
 
 @pytest.mark.parametrize(

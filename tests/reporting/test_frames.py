@@ -19,6 +19,7 @@ from jaxagents.reporting.frames import (
     describe_observation,
     draw_episode,
     draw_pictures,
+    join_pictures,
     play,
     show_frames,
     write_gif,
@@ -169,3 +170,22 @@ def test_frames_are_printed_below_each_other_or_shown_in_place():
     show_frames(frames, delay=0.0, stream=terminal)
     assert "\x1b[" in terminal.getvalue()
     assert "[bold]d" in terminal.getvalue()
+
+
+def test_films_are_joined_and_the_shorter_one_waits():
+    left = [Image.new("RGB", (2, 3), color) for color in ("red", "blue")]
+    right = [Image.new("RGB", (1, 5), color) for color in ("white", "white", "lime")]
+    joined = join_pictures(left, right)
+    assert [picture.size for picture in joined] == [(3, 5)] * 3
+    assert [picture.getpixel((1, 2)) for picture in joined] == [(255, 0, 0), (0, 0, 255), (0, 0, 255)]
+    assert [picture.getpixel((2, 4)) for picture in joined] == [(255, 255, 255)] * 2 + [(0, 255, 0)]
+    assert joined[0].getpixel((0, 4)) == BACKGROUND
+
+
+def test_without_parameters_the_policy_plays_as_before_training():
+    environment = contextual_gridworld.make_environment(size=4, max_steps=3)
+    policy, params = make_policy_for(environment, observation_ndim=3)
+    (untrained,) = play(environment, policy, None, seed=0, title="before")
+    (same,) = play(environment, policy, params, seed=0, title="before")
+    assert [frame.text for frame in untrained.frames] == [frame.text for frame in same.frames]
+    assert untrained.frames[0].caption.startswith("before  step 0")

@@ -49,3 +49,52 @@ def test_rounds_are_looked_into():
 def test_what_some_stage_uses_is_taken(override):
     stages = ["${warm}", {"name": "main"}] if override.startswith("collector") else ["${warm}"]
     honour_overrides(make_config(stages), [override])
+
+
+def make_referring_config(stages):
+    return OmegaConf.create(
+        {
+            "quick": False,
+            "when_quick": {},
+            "optimizer": {"_target_": "adam", "learning_rate": 1e-3},
+            "loss": {"_target_": "plain"},
+            "model": {"_target_": "tiny", "size": 4},
+            "policy": {"_target_": "speaks", "model": "${model}"},
+            "learner": {"_target_": "gradient", "policy": "${policy}", "optimizer": "${optimizer}", "loss": "${loss}"},
+            "warm": {
+                "name": "warm",
+                "learner": {
+                    "_target_": "imitate",
+                    "policy": "${policy}",
+                    "optimizer": {"_target_": "adam", "learning_rate": 1e-2},
+                },
+            },
+            "stages": stages,
+        }
+    )
+
+
+@pytest.mark.parametrize("override", ["optimizer.learning_rate=1", "loss=plain"])
+def test_options_that_no_stage_refers_to_are_refused(override):
+    with pytest.raises(ValueError, match=rf"`{override}` must be used by a stage, got warm, which does not refer to"):
+        honour_overrides(make_referring_config(["${warm}"]), [override])
+
+
+def test_the_name_that_works_is_offered():
+    with pytest.raises(ValueError, match=r"; try warm\.learner\.optimizer\.learning_rate=1\."):
+        honour_overrides(make_referring_config(["${warm}"]), ["optimizer.learning_rate=1"])
+
+
+@pytest.mark.parametrize("stages", [[], ["${warm}", {"name": "main"}]])
+@pytest.mark.parametrize("override", ["optimizer.learning_rate=1", "loss=plain", "model.size=8"])
+def test_options_that_are_referred_to_are_taken_also_through_others(stages, override):
+    honour_overrides(make_referring_config(stages), [override])
+
+
+def test_options_of_a_learner_that_has_no_use_for_them_are_refused():
+    config = make_referring_config([])
+    config.value = {"_target_": "q"}
+    with pytest.raises(
+        ValueError, match="`value=q` must be used by a stage, got a learner that does not refer to value"
+    ):
+        honour_overrides(config, ["value=q"])

@@ -9,7 +9,7 @@ import torch
 import transformers
 from jax.extend.core import ClosedJaxpr
 
-from jaxagents.language.huggingface import load_language_model
+from jaxagents.language.checkpoints.read import load_language_model
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose as compose_run
 

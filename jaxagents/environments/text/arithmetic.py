@@ -47,10 +47,11 @@ def make_environment(
     num_digits: Sequence[int] = (1, 1, 2, 2),
     num_terms: Sequence[int] = (2, 3, 2, 3),
     *,
-    operations: Sequence[str] = OPERATIONS,
+    operations: Sequence[str] | Sequence[Sequence[str]] = OPERATIONS,
     story_fraction: float = 0.5,
     num_attempts: int = 1,
     feedback: bool = True,
+    expert_repeats: float = 0.0,
     reward: str = "sparse",
     held_out_fraction: float = 0.25,
 ) -> Environment:
@@ -76,10 +77,11 @@ def make_environment(
     Args:
         num_digits: most digits of a number, one per level.
         num_terms: numbers of a problem, one per level, at least 2.
-        operations: of "+", "-" and "*", equally likely.
+        operations: of "+", "-" and "*", equally likely; or one such list per level.
         story_fraction: of the problems are stories.
         num_attempts: answers before the episode ends.
         feedback: tells after an answer whether it was right; False asks for all attempts in any case.
+        expert_repeats: probability that the expert, asked again, gives the last answer again, right or wrong.
         reward: "sparse" is 1 for the right answer; "dense" also gives the last wrong answer its share of right digits,
             those that agree from the first on, divided by the length of the longer number.
         held_out_fraction: of the tasks.
@@ -89,10 +91,12 @@ def make_environment(
 
     Raises:
         ValueError: levels of different lengths or of too few terms, answers of more than five digits, unknown
-            operations or rewards, a fraction outside of [0, 1], or no attempt.
+            operations or rewards, a fraction or probability outside of [0, 1], or no attempt.
     """
-    num_digits, num_terms, operations = tuple(num_digits), tuple(num_terms), tuple(operations)
-    _check(num_digits, num_terms, operations, story_fraction, num_attempts)
+    num_digits, num_terms = tuple(num_digits), tuple(num_terms)
+    of_level = _operations_of_levels(operations, len(num_digits))
+    operations = tuple(name for name in OPERATIONS if any(name in names for names in of_level))
+    _check(num_digits, num_terms, of_level, story_fraction, num_attempts, expert_repeats)
     size = max_answer_digits(num_digits, num_terms, operations)
     words = (*DIGITS, *OPERATIONS, "=", ",", "wrong", *PEOPLE, *OBJECTS, *STORY)
     grammar = make_grammar(f"{{int:{size}}}", words=words)
@@ -132,6 +136,11 @@ def make_environment(
         outcome = jnp.where(state.answered & wrong(state), 0, 1) if feedback else asked_again
         return text(say_problem(state.task), cases(outcome, text("wrong", "."), refusal(), text("wrong", "?")))
 
+    def expert(key: Array, state: ArithmeticState) -> tuple[Array, Array, Text]:
+        repeats = (state.given >= 0) & jax.random.bernoulli(key, expert_repeats)
+        answer = jnp.where(repeats, state.given, state.answer)
+        return jnp.int32(0), grammar.args(answer), say_thought(state.task)
+
     def situation(state: ArithmeticState) -> tuple[Array, ...]:
         task = state.task
         return task["people"], task["object"], task["story"], wrong(state) if feedback else state.attempts
@@ -141,7 +150,7 @@ def make_environment(
         grammar=grammar,
         max_steps=num_attempts,
         num_levels=len(num_digits),
-        sample=_make_sample(num_digits, num_terms, operations, story_fraction),
+        sample=_make_sample(num_digits, num_terms, of_level, story_fraction),
         identity=identify,
         start=start,
         situation=lambda state: (state.task["numbers"], state.task["operations"], *situation(state)),
@@ -150,33 +159,48 @@ def make_environment(
         status=status,
         tell=tell,
         prompt=lambda task: text(*PROMPT),
-        expert=lambda key, state: (jnp.int32(0), grammar.args(state.answer), say_thought(state.task)),
+        expert=expert,
         render=render,
     )
     return make_text_world(world, reward=reward, held_out_fraction=held_out_fraction)
 
 
+def _operations_of_levels(
+    operations: Sequence[str] | Sequence[Sequence[str]], num_levels: int
+) -> tuple[tuple[str, ...], ...]:
+    """Returns the operations of every level, in their order: the same ones where one list is given."""
+    if all(isinstance(name, str) for name in operations):
+        return (tuple(operations),) * num_levels
+    if len(operations) != num_levels or any(isinstance(names, str) for names in operations):
+        raise ValueError(f"`operations` must be one list, or one per level, {num_levels}, got {list(operations)}.")
+    return tuple(map(tuple, operations))
+
+
 def _check(
     num_digits: Sequence[int],
     num_terms: Sequence[int],
-    operations: Sequence[str],
+    operations: Sequence[Sequence[str]],
     story_fraction: float,
     num_attempts: int,
+    expert_repeats: float,
 ) -> None:
     if not num_digits or min(num_digits) < 1:
         raise ValueError(f"`num_digits` must be at least 1, got {num_digits}; try (1,).")
     if len(num_terms) != len(num_digits) or min(num_terms) < 2:
         raise ValueError(f"`num_terms` must be at least 2, one per level, got {num_terms} for {num_digits}.")
-    if not operations or not set(operations) <= set(OPERATIONS):
-        raise ValueError(f"`operations` must be of {OPERATIONS}, got {operations}.")
-    if max(num_terms) > 2 and set(operations) == {TIMES}:
-        raise ValueError(f'`operations` must have "+" or "-" for more than two terms, got {operations}.')
-    if max_answer_digits(num_digits, num_terms, operations) > 5:
+    for names, terms in zip(operations, num_terms):
+        if not names or not set(names) <= set(OPERATIONS):
+            raise ValueError(f"`operations` must be of {OPERATIONS}, got {names}.")
+        if terms > 2 and set(names) == {TIMES}:
+            raise ValueError(f'`operations` must have "+" or "-" for more than two terms, got {names}.')
+    if max_answer_digits(num_digits, num_terms, [name for names in operations for name in names]) > 5:
         raise ValueError(f"`num_digits` must keep answers below 100000, got {num_digits}; try at most 3.")
     if not 0.0 <= story_fraction <= 1.0:
         raise ValueError(f"`story_fraction` must be in [0, 1], got {story_fraction}; try 0.5.")
     if num_attempts < 1:
         raise ValueError(f"`num_attempts` must be at least 1, got {num_attempts}.")
+    if not 0.0 <= expert_repeats <= 1.0:
+        raise ValueError(f"`expert_repeats` must be in [0, 1], got {expert_repeats}; try 0.8.")
 
 
 def max_answer_digits(num_digits: Sequence[int], num_terms: Sequence[int], operations: Sequence[str]) -> int:
@@ -238,13 +262,20 @@ def running_results(task: Task, num_digits: int) -> Array:
 
 
 def _make_sample(
-    num_digits: Sequence[int], num_terms: Sequence[int], operations: Sequence[str], story_fraction: float
+    num_digits: Sequence[int], num_terms: Sequence[int], operations: Sequence[Sequence[str]], story_fraction: float
 ) -> Callable[[Array, Array], Task]:
     """Makes `(key, level) -> task`."""
     most_terms = max(num_terms)
     minus, times = OPERATIONS.index(MINUS), OPERATIONS.index(TIMES)
-    at_first = np.asarray([OPERATIONS.index(operation) for operation in operations], np.int32)
-    later = at_first[at_first != times] if most_terms > 2 else at_first
+    at_first = [[OPERATIONS.index(name) for name in names] for names in operations]
+    # What a level without further terms draws is not used.
+    later = [[index for index in indices if index != times] or indices for indices in at_first]
+
+    def choose(choices: Sequence[Sequence[int]], level: Array, drawn: Array) -> Array:
+        """Takes one of the choices of the level."""
+        counts = np.asarray(list(map(len, choices)), np.int32)
+        padded = np.asarray([[*row, *[-1] * (counts.max() - len(row))] for row in choices], np.int32)
+        return jnp.asarray(padded)[level, drawn % jnp.asarray(counts)[level]]
 
     def sample(key: Array, level: Array) -> Task:
         number_key, operation_key, wording_key = jax.random.split(key, 3)
@@ -255,8 +286,7 @@ def _make_sample(
         total = 1 + jnp.floor(uniform[0] * largest).astype(jnp.int32)
         numbers, chosen = [total], []
         for term in range(1, most_terms):
-            choices = at_first if term == 1 else later
-            operation = jnp.asarray(choices)[drawn[term - 1] % len(choices)]
+            operation = choose(at_first if term == 1 else later, level, drawn[term - 1])
             high = jnp.where(operation == minus, jnp.minimum(total, largest), jnp.where(operation == times, 9, largest))
             number = jnp.minimum(1 + jnp.floor(uniform[term] * high).astype(jnp.int32), high)
             exists = term < jnp.asarray(num_terms, jnp.int32)[level]

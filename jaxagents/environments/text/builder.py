@@ -33,7 +33,7 @@ from jaxagents.environments.text.turns import (
     seat_of,
 )
 from jaxagents.environments.text.words import NOTHING_HAPPENS, compact, make_words, sentence
-from jaxagents.environments.text.world import World
+from jaxagents.environments.text.world import Status, World
 from jaxagents.environments.timesteps import select
 from jaxagents.types import Array, Box, Environment, Pattern, Patterns, PyTree, Task, TextFace, TimeStep
 
@@ -87,8 +87,7 @@ def make_text_world(
     paid = partial(score_of, world, reward)
     finish = make_finish(world, illegal, forfeit_payoff)
 
-    def describe(state: TextWorldState, earned: Array) -> TimeStep:
-        status = world.status(state.inner)
+    def describe(state: TextWorldState, status: Status, earned: Array) -> TimeStep:
         info = {"success": status.success, "valid": state.valid}
         return TimeStep(
             observation=observe(state),
@@ -102,14 +101,17 @@ def make_text_world(
 
     def reset(key: Array, task: Task) -> tuple[TextWorldState, TimeStep]:
         inner = world.start(key, task)
-        state = first_turn(world, task, inner, paid(world.status(inner)))
-        return state, describe(state, jnp.zeros_like(state.score))
+        status = world.status(inner)
+        state = first_turn(world, task, inner, paid(status))
+        return state, describe(state, status, jnp.zeros_like(state.score))
 
     def step(key: Array, state: TextWorldState, action: Array) -> tuple[TextWorldState, TimeStep]:
         verb, args, entry, known = grammar.parse(action)
         seat = seat_of(world, state)
         valid = known & allowed_entries(world, state)[entry]
         inner, pending = play_turn(world, key, state, verb, args, valid)
+        running = ~(state.terminated | state.truncated)
+        inner = select(running, inner, state.inner)  # Before the status, which is then that of both.
         status = world.status(inner)
         following = state.replace(
             inner=inner,
@@ -120,9 +122,8 @@ def make_text_world(
             offender=jnp.where(valid, state.offender, seat).astype(jnp.int32),
         )
         following, earned = finish(following, following.score - state.score, status.over)
-        running = ~(state.terminated | state.truncated)
         state = select(running, following, state)
-        return state, describe(state, jnp.where(running, earned - step_penalty, 0.0))
+        return state, describe(state, status, jnp.where(running, earned - step_penalty, 0.0))
 
     samplers = _make_samplers(world, held_out_fraction)
     face = TextFace(

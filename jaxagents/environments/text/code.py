@@ -150,8 +150,9 @@ def run(program: Array, value: Array) -> tuple[Array, Array, Array]:
         The upper number after each operation, int32 `[L]`; that at the end, int32 `[]`; and whether nothing failed.
     """
     place = np.arange(DEPTH)
-    stack, depth, fine, tops = jnp.where(place == 0, value, 0), jnp.ones((), jnp.int32), jnp.ones((), bool), []
-    for operation in program:
+
+    def operate(machine: tuple[Array, Array, Array], operation: Array) -> tuple[tuple[Array, Array, Array], Array]:
+        stack, depth, fine = machine
         upper, lower = stack[jnp.maximum(depth - 1, 0)], stack[jnp.maximum(depth - 2, 0)]
         new = jnp.stack([1, 2, 3, upper, lower, lower + upper, lower - upper, lower * upper])[operation] % MODULUS
         after = depth + jnp.asarray(GROWS)[operation]
@@ -160,9 +161,11 @@ def run(program: Array, value: Array) -> tuple[Array, Array, Array]:
         changed = jnp.where(place == after - 1, new, jnp.where(below, upper, stack))
         works = (operation >= 0) & possible
         stack, depth = jnp.where(works, changed, stack), jnp.where(works, after, depth)
-        fine &= (operation < 0) | possible
-        tops.append(stack[depth - 1])
-    return jnp.stack(tops), tops[-1], fine
+        return (stack, depth, fine & ((operation < 0) | possible)), stack[depth - 1]
+
+    machine = jnp.where(place == 0, value, 0).astype(jnp.int32), jnp.ones((), jnp.int32), jnp.ones((), bool)
+    machine, tops = jax.lax.scan(operate, machine, program)
+    return tops, tops[-1], machine[2]
 
 
 def sample(lengths: tuple[int, ...], key: Array, level: Array, *, repair: bool) -> Task:

@@ -80,15 +80,15 @@ def split_tasks(
             drawn = jnp.clip(jnp.asarray(drawn, jnp.int32), 0, num_levels - 1)
 
             def on_the_other_side(carry: tuple[Array, Task]) -> Array:
-                return (identify(carry[1]) < bound) != held_out
+                return (carry[0] < 0) | ((identify(carry[1]) < bound) != held_out)
 
             def propose(carry: tuple[Array, Task]) -> tuple[Array, Task]:
                 attempt = carry[0] + 1
                 return attempt, sample(jax.random.fold_in(key, attempt), drawn)
 
-            start = jnp.zeros((), jnp.int32)
-            first = (start, sample(jax.random.fold_in(key, start), drawn))
-            return jax.lax.while_loop(on_the_other_side, propose, first)[1]
+            # The loop begins without a proposal: the sampler is compiled once, and compiles longer than all else.
+            nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(sample, key, drawn))
+            return jax.lax.while_loop(on_the_other_side, propose, (jnp.full((), -1, jnp.int32), nothing))[1]
 
         return sample_task
 

@@ -238,3 +238,31 @@ def test_splits_know_numbers_and_not_wordings():
 def test_refused_options(options, message):
     with pytest.raises(ValueError, match=message):
         arithmetic.make_environment(**options)
+
+
+def test_every_level_may_have_operations_of_its_own():
+    environment = arithmetic.make_environment((1, 1), (2, 2), operations=[["+", "-"], ["*"]])
+    for level, allowed in ((0, {0, 1}), (1, {2})):
+        tasks = jax.vmap(lambda key, level=level: environment.sample_task(key, level))(jax.random.split(KEY, 64))
+        assert set(np.asarray(tasks["operations"])[:, 0].tolist()) == allowed
+    with pytest.raises(ValueError, match=r"`operations` must be one list, or one per level, 2, got \[\['\+'\]\]"):
+        arithmetic.make_environment((1, 1), (2, 2), operations=[["+"]])
+
+
+@pytest.mark.parametrize(("repeats", "expected"), [(0.0, 46), (1.0, 17)])
+def test_an_expert_that_repeats_gives_its_last_answer_again(repeats, expected):
+    options = {"num_attempts": 2, "feedback": False, "expert_repeats": repeats}
+    environment = arithmetic.make_environment((2,), (2,), **options)
+    task = make_task((12, 34), "+")
+    task = {**task, "numbers": task["numbers"][:2], "operations": task["operations"][:1]}
+    state, _ = environment.reset(KEY, task)
+
+    def say(state):
+        action, _ = environment.text.expert(KEY, state)
+        return action, int(sentence(environment.text.words, action).replace(" ", ""))
+
+    action, first = say(state)
+    assert first == 46  # Nothing to repeat yet.
+    wrong = jnp.asarray([environment.text.words.index(word) for word in "17"] + [-1] * (len(action) - 2), jnp.int32)
+    state, _ = environment.step(KEY, state, wrong)
+    assert say(state)[1] == expected

@@ -1,5 +1,6 @@
 """Word tables: ids, padding, numbers in digits, and what is refused."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -51,6 +52,17 @@ def test_padding():
 )
 def test_compact_closes_gaps(ids, expected):
     assert tables.compact(jnp.asarray(ids, jnp.int32)).tolist() == expected
+
+
+@pytest.mark.parametrize("size", [39, 40, 100])
+def test_compact_closes_gaps_of_short_and_long_texts(size):
+    drawn = np.random.default_rng(0)
+    rows = drawn.integers(-1, 2**20, (64, size)) * drawn.integers(0, 2, (64, size)) - 1
+    rows = np.maximum(rows, -1).astype(np.int32)
+    closed = np.asarray(jax.jit(jax.vmap(tables.compact))(rows))
+    for row, found in zip(rows, closed, strict=True):
+        said = row[row >= 0]
+        assert found.tolist() == [*said, *[-1] * (size - len(said))]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The documentation: pages that are written by hand, and those that are generated from configs and docstrings."""

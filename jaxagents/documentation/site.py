@@ -1,0 +1,130 @@
+"""Building the site with MkDocs: pages by hand and generated ones, nothing loaded from elsewhere."""
+
+import logging
+import os
+import re
+import shutil
+from pathlib import Path
+
+import yaml
+
+from jaxagents.documentation.pages import generated_pages
+
+# What links of the guides, which lead through the repository, lead to on the site.
+_PLACES = {
+    "../../configs": "slots.md",
+    "../../configs/experiment": "experiments/index.md",
+    "../../experiments": "commands.md",
+    "../../jaxagents": "api/index.md",
+    "../../CONTRIBUTING.md": "contributing.md",
+    "../results/README.md": "verdicts/README.md",
+}
+_NAVIGATION = {
+    "Start": ["index.md", "choices.md", "glossary.md", "errors.md"],
+    "Run": ["run.md", "sweep.md", "reports.md", "devices.md"],
+    "Choose": ["algorithms.md", "language_agents.md", "teams_and_games.md", "data.md", "interoperability.md"],
+    "Add": ["add_a_world.md", "add_an_algorithm.md", "add_a_network.md", "papers.md", "contributing.md"],
+    "Results": ["results.md", "speed.md", "verdicts/README.md", "experiments/"],
+    "Reference": ["commands.md", "slots.md", "slots/", "architecture.md", "changelog.md"],
+    "API": ["api/"],
+}
+_SWITCH = {"icon": "material/brightness-6"}
+
+
+def build_site(root: Path, folder: Path) -> Path:
+    """Builds the documentation.
+
+    Args:
+        root: of the repository.
+        folder: for the sources, `pages`, and what is built, `site`; both are made anew.
+
+    Returns:
+        The front page.
+
+    Raises:
+        ValueError: MkDocs is not installed, or a link leads nowhere.
+    """
+    try:
+        from mkdocs.commands.build import build
+        from mkdocs.config import load_config
+        from mkdocs.exceptions import MkDocsException
+    except ImportError as error:
+        raise ValueError(
+            "The documentation must be built with MkDocs, which is missing; try pip install -e '.[docs]'."
+        ) from error
+    pages = write_sources(root, folder)
+    config = folder / "mkdocs.yml"
+    config.write_text(yaml.safe_dump(_settings(pages), sort_keys=False), encoding="utf-8")
+    os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
+    logging.getLogger("mkdocs").addHandler(logging.StreamHandler())
+    try:
+        build(load_config(str(config)))
+    except MkDocsException as error:
+        raise ValueError(f"The documentation must have pages that link to each other, got: {error}") from error
+    site = folder / "site"
+    # Opened as files, pages may load scripts and nothing else.
+    index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
+    (site / "search" / "search_index.js").write_text(f"var __index = {index}", encoding="utf-8")
+    return site / "index.html"
+
+
+def write_sources(root: Path, folder: Path) -> Path:
+    """Writes all pages, by hand and generated, and returns their folder."""
+    pages = folder / "pages"
+    shutil.rmtree(pages, ignore_errors=True)
+    shutil.copytree(root / "experiments" / "docs", pages)
+    for path in pages.rglob("*.md"):
+        path.write_text(lead_to_pages(path.read_text(encoding="utf-8")), encoding="utf-8")
+    contributing = (root / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("(experiments/docs/", "(")
+    (pages / "contributing.md").write_text(contributing, encoding="utf-8")
+    for path in (root / "experiments" / "results").rglob("*.md"):
+        copied = pages / "verdicts" / path.relative_to(root / "experiments" / "results")
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copied)
+    for name, text in generated_pages(root).items():
+        path = pages / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return pages
+
+
+def lead_to_pages(markdown: str) -> str:
+    """Replaces links into the repository by links to the pages that are made of it."""
+    return re.sub(r"\]\(([^)\s]+)\)", lambda match: f"]({_PLACES.get(match.group(1), match.group(1))})", markdown)
+
+
+def _settings(pages: Path) -> dict:
+    schemes = [("(prefers-color-scheme: light)", "default", "Dark"), ("(prefers-color-scheme: dark)", "slate", "Light")]
+    return {
+        "site_name": "jaxagents",
+        "docs_dir": "pages",
+        "site_dir": "site",
+        "strict": True,
+        "use_directory_urls": False,
+        "nav": [{title: _entries(names, pages)} for title, names in _NAVIGATION.items()],
+        "theme": {
+            "name": "material",
+            "font": False,
+            "palette": [
+                {"media": media, "scheme": scheme, "primary": "teal", "toggle": {**_SWITCH, "name": other}}
+                for media, scheme, other in schemes
+            ],
+            "features": ["navigation.tabs", "navigation.top", "content.code.copy", "search.highlight"],
+        },
+        "extra": {"generator": False},
+        "plugins": ["material/search"],
+        "markdown_extensions": ["tables", "attr_list", "toc", "pymdownx.superfences", "pymdownx.highlight"],
+        "validation": {"anchors": "warn", "nav": {"omitted_files": "ignore"}},
+    }
+
+
+def _entries(names: list[str], pages: Path) -> list[str]:
+    entries = []
+    for name in names:
+        inside = (
+            sorted(path.relative_to(pages).as_posix() for path in (pages / name).glob("*.md"))
+            if name.endswith("/")
+            else [name]
+        )
+        entries += sorted(inside, key=lambda path: not path.endswith("index.md"))
+    return entries

@@ -1,0 +1,216 @@
+"""Language models that start from a folder of a public checkpoint."""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.language.checkpoints.families import decoder_settings
+from jaxagents.language.checkpoints.tensors import Place, open_tensors, places, read_json
+from jaxagents.networks.decoder import Decoder
+from jaxagents.policies.language_model import make_language_model
+from jaxagents.types import Array, LanguageModel, Params
+
+# Buffers that some versions saved beside the parameters.
+_BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
+_MOST_ADDED = 256  # Tokens that a tokenizer may have beyond those of the checkpoint.
+Shardings = Callable[[str], jax.sharding.Sharding] | jax.sharding.Sharding | None
+
+
+def load_language_model(
+    vocab_size: int | None = None,
+    *,
+    path: str | Path,
+    sharding: Shardings = None,
+    network: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> LanguageModel:
+    """Makes a language model that starts from a checkpoint.
+
+    Args:
+        vocab_size: V of the tokenizer; rows of the embedding above it are cut, missing ones (of added tokens) are the
+            mean of the others. None keeps that of the checkpoint.
+        path: folder with `config.json` and `model.safetensors`, or several files and their index.
+        sharding: see `read_params`.
+        network: what worlds and algorithms set for models that start from random parameters; of it, only `value_head`
+            counts, since a checkpoint has its own sizes.
+        **settings: of `Decoder`, over those of the checkpoint: `value_head`, `scan_layers`, `remat`, `dtype` ...
+
+    Returns:
+        The model; `init(key)` reads the parameters of the checkpoint on the host, see `LanguageModel.pretrained`, and
+        draws random ones only for a value head.
+
+    Raises:
+        ValueError: a file is missing, the family is not supported, or the tokenizer is that of another model.
+    """
+    folder = Path(path).expanduser()
+    settings["value_head"] = settings.get("value_head", False) or (network or {}).get("value_head", False)
+    decoder = read_decoder(folder, vocab_size, **settings)
+    model = make_language_model(decoder.vocab_size, network=lambda vocab_size: decoder)
+
+    def init(key: Array) -> Params:
+        if isinstance(key, jax.core.Tracer):
+            shapes = jax.eval_shape(model.init, key)
+            return jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan, leaf.dtype), shapes)
+        params = read_params(folder, decoder, sharding=sharding)
+        if model.value is None:
+            return params
+        value_layer = jax.jit(lambda key: model.init(key)["params"]["value_layer"])(key)
+        return {"params": {**params["params"], "value_layer": value_layer}}
+
+    return model._replace(init=init, pretrained=True)
+
+
+def read_decoder(folder: Path, vocab_size: int | None = None, **settings: Any) -> Decoder:
+    """Makes the decoder that the `config.json` of a folder describes; for the arguments see `load_language_model`."""
+    of_config = decoder_settings(read_json(folder / "config.json"))
+    own = of_config["vocab_size"]
+    if vocab_size is not None and vocab_size > own + _MOST_ADDED:
+        raise ValueError(
+            f"`tokenizer` must have the {own} tokens of the checkpoint and at most {_MOST_ADDED} added ones, got "
+            f"{vocab_size}; try tokenizer=huggingface tokenizer.source={folder}."
+        )
+    return Decoder(**{**of_config, **settings} | ({} if vocab_size is None else {"vocab_size": vocab_size}))
+
+
+def read_params(folder: Path, decoder: Decoder, *, sharding: Shardings = None) -> Params:
+    """Reads the parameters of a checkpoint, one tensor at a time, cast to `decoder.param_dtype`.
+
+    Args:
+        folder: of the checkpoint.
+        decoder: what the parameters are for, see `read_decoder`.
+        sharding: of all parameters, or `(name) -> sharding` of names such as `layers/attention/query/kernel` (with
+            `layers_0` where layers are not scanned): devices then read their own parts of the tensors only. None puts
+            them on the default device.
+
+    Returns:
+        Parameters of `decoder`, without those of a value head.
+
+    Raises:
+        ValueError: tensors are missing, left over or of another shape; all of them are listed.
+    """
+    tensors = _with_prefixes(open_tensors(folder), decoder)
+    wanted = jax.eval_shape(functools.partial(decoder.init, method="everything"), *_example())["params"]
+    leaves = {place: wanted_shape(wanted, decoder, place) for place in places(decoder)}
+    _require_all(folder, tensors, leaves, decoder)
+    params: dict[str, Any] = {}
+    for place, shape in leaves.items():
+        if place.per_layer and not decoder.scan_layers:
+            for layer in range(decoder.num_layers):
+                path = (f"layers_{layer}", *place.path[1:])
+                _put(params, path, _read_leaf([tensors[place.name.format(layer=layer)]], place, shape, path, sharding))
+            continue
+        parts = [tensors[name] for name in names_of(place, decoder)]
+        stacked = (len(parts), *shape.shape) if place.per_layer else shape.shape
+        leaf = jax.ShapeDtypeStruct(stacked, shape.dtype)
+        _put(params, place.path, _read_leaf(parts, place, leaf, place.path, sharding))
+    return {"params": params}
+
+
+def names_of(place: Place, decoder: Decoder) -> list[str]:
+    """Returns the tensors of a parameter, one for each layer where there are several."""
+    if not place.per_layer:
+        return [place.name]
+    return [place.name.format(layer=layer) for layer in range(decoder.num_layers)]
+
+
+def wanted_shape(shapes: Params, decoder: Decoder, place: Place) -> jax.ShapeDtypeStruct:
+    """Returns shape and type of a parameter, of one layer where there are several."""
+    keys = place.path
+    if place.per_layer and not decoder.scan_layers:
+        keys = ("layers_0", *keys[1:])
+    leaf = functools.reduce(lambda tree, key: tree[key], keys, shapes)
+    stacked = place.per_layer and decoder.scan_layers
+    return jax.ShapeDtypeStruct(leaf.shape[1:] if stacked else leaf.shape, leaf.dtype)
+
+
+def _example() -> tuple[Array, ...]:
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    return jax.random.key(0), tokens, tokens, jnp.ones((1, 1, 1), bool)
+
+
+def _with_prefixes(tensors: Mapping[str, np.ndarray], decoder: Decoder) -> dict[str, np.ndarray]:
+    """Gives tensors of a body that was saved without its head the names that they have with one."""
+    prefix = "transformer." if decoder.fused_qkv else "model."
+    kept = {name: tensor for name, tensor in tensors.items() if not name.endswith(_BUFFERS)}
+    if any(name.startswith(prefix) for name in kept):
+        return kept
+    return {name if name.startswith("lm_head.") else prefix + name: tensor for name, tensor in kept.items()}
+
+
+def _require_all(
+    folder: Path, tensors: Mapping[str, np.ndarray], leaves: Mapping[Place, jax.ShapeDtypeStruct], decoder: Decoder
+) -> None:
+    """Refuses tensors that do not fit, and lists them."""
+    unused, wrong = set(tensors), {"missing": [], "misshapen": [], "left over": []}
+    for place, leaf in leaves.items():
+        for name in names_of(place, decoder):
+            if name not in tensors:
+                wrong["missing"].append(name)
+                continue
+            unused.discard(name)
+            shape = leaf.shape[::-1] if place.transposed else leaf.shape
+            rows = slice(1, None) if is_vocabulary(place) else slice(None)  # Of a vocabulary there may be others.
+            if tensors[name].shape[rows] != shape[rows]:
+                wrong["misshapen"].append(f"{name} {list(tensors[name].shape)}, not {list(shape)}")
+    if decoder.tied_embeddings:
+        unused.discard("lm_head.weight")
+    wrong["left over"] = sorted(unused)
+    problems = [f"{len(names)} {kind}: {', '.join(names)}" for kind, names in wrong.items() if names]
+    if problems:
+        raise ValueError(
+            f"`path` must hold the tensors that its config.json describes, got {folder} with {'; '.join(problems)}."
+        )
+
+
+def is_vocabulary(place: Place) -> bool:
+    """Tells whether the tensor of a parameter has a row for every token."""
+    return place.path[0] in ("embedding", "head")
+
+
+def _read_leaf(
+    parts: list[np.ndarray], place: Place, leaf: jax.ShapeDtypeStruct, path: tuple[str, ...], sharding: Shardings
+) -> Array:
+    """Reads a parameter, or of a sharded one what the devices of this host hold."""
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        stacked = len(leaf.shape) > parts[0].ndim
+        layers, inner = (parts[index[0]], index[1:]) if stacked else (parts, index)
+        read_part = functools.partial(_read_part, place=place, leaf=leaf)
+        blocks = [read_part(part, inner) for part in layers]
+        return np.stack(blocks) if stacked else blocks[0]
+
+    chosen = sharding("/".join(path)) if callable(sharding) else sharding
+    if chosen is None:
+        return jnp.asarray(read((slice(None),) * len(leaf.shape)))
+    return jax.make_array_from_callback(leaf.shape, chosen, read)
+
+
+def _read_part(part: np.ndarray, index: tuple[slice, ...], *, place: Place, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+    index = index[::-1] if place.transposed else index
+    if is_vocabulary(place):
+        num_rows = leaf.shape[-1] if place.transposed else leaf.shape[0]
+        block = _read_rows(part, range(num_rows)[index[0]], index[1:])
+    else:
+        block = np.asarray(part[index])
+    return np.asarray(block.T if place.transposed else block, leaf.dtype)
+
+
+def _read_rows(rows: np.ndarray, wanted: range, rest: tuple[slice, ...]) -> np.ndarray:
+    """Reads rows `[V, D]` of some tokens; those that the checkpoint lacks are the mean of its own."""
+    own = np.asarray(rows[(slice(wanted.start, min(wanted.stop, len(rows))), *rest)])
+    added = wanted.stop - max(wanted.start, len(rows))
+    if added <= 0:
+        return own
+    mean = np.mean(np.asarray(rows[(slice(None), *rest)], np.float32), axis=0, keepdims=True)
+    return np.concatenate([own.astype(np.float32), np.repeat(mean, added, axis=0)])
+
+
+def _put(params: dict[str, Any], path: tuple[str, ...], leaf: Array) -> None:
+    for key in path[:-1]:
+        params = params.setdefault(key, {})
+    params[path[-1]] = leaf

@@ -1,0 +1,152 @@
+"""The tensors of a checkpoint: where they lie in its files, and which parameter each of them is."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.networks.decoder import Decoder
+
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+TYPES = {
+    **{"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16},
+    **{"I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_},
+}
+
+GPT2_PROJECTIONS = {
+    **{"attention/qkv": "attn.c_attn", "attention/output": "attn.c_proj"},
+    **{"up": "mlp.c_fc", "down": "mlp.c_proj"},
+}
+LLAMA_PROJECTIONS = {
+    **{"attention/query": "self_attn.q_proj", "attention/key": "self_attn.k_proj"},
+    **{"attention/value": "self_attn.v_proj", "attention/output": "self_attn.o_proj"},
+    **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
+}
+"""Linear layers of a layer and what they are called in checkpoints."""
+
+
+class Place(NamedTuple):
+    """Where a parameter stands in a checkpoint.
+
+    Attributes:
+        path: keys of the parameter; "layers" stands for every layer.
+        name: of the tensor, with `{layer}` where there is one per layer.
+        transposed: whether the tensor is the transpose.
+    """
+
+    path: tuple[str, ...]
+    name: str
+    transposed: bool = False
+
+    @property
+    def per_layer(self) -> bool:
+        """Tells whether every layer has one."""
+        return self.path[0] == "layers"
+
+
+def places(decoder: Decoder) -> list[Place]:
+    """Returns where every parameter of a decoder but its value head stands in a checkpoint."""
+    return _gpt2_places(decoder) if decoder.fused_qkv else _llama_places(decoder)
+
+
+def open_tensors(folder: Path) -> dict[str, np.ndarray]:
+    """Opens the tensors of a folder without reading them: arrays of memory-mapped files.
+
+    Args:
+        folder: with `model.safetensors`, or several files and their index.
+
+    Raises:
+        ValueError: a file is missing, cut or of another format, or lacks a tensor that the index says it has.
+    """
+    index = folder / INDEX
+    if not index.is_file():
+        return open_file(folder / SINGLE)
+    files: dict[str, dict[str, np.ndarray]] = {}
+    tensors = {}
+    for name, file in json.loads(index.read_text())["weight_map"].items():
+        if file not in files:
+            files[file] = open_file(folder / file)
+        if name not in files[file]:
+            raise ValueError(f"`{file}` must hold {name}, as {index} says, got {len(files[file])} other tensors.")
+        tensors[name] = files[file][name]
+    return tensors
+
+
+def open_file(file: Path) -> dict[str, np.ndarray]:
+    """Opens the tensors of one file of safetensors; see `open_tensors`."""
+    if not file.is_file():
+        raise ValueError(f"`path` must hold {file.name}, got none at {file}; nothing is downloaded.")
+    content = np.memmap(file, np.uint8, mode="r")
+    start = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    try:
+        header = json.loads(content[8:start].tobytes())
+    except ValueError as error:
+        raise ValueError(f"`path` must hold files of safetensors, got {file}, which is cut or no such file.") from error
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = (start + offset for offset in entry["data_offsets"])
+        if entry["dtype"] not in TYPES or end > content.size:
+            raise ValueError(
+                f"{name} of {file} must be whole and of {', '.join(TYPES)}, got {content.size} of {end} bytes of "
+                f"{entry['dtype']}."
+            )
+        tensors[name] = content[begin:end].view(TYPES[entry["dtype"]]).reshape(entry["shape"])
+    return tensors
+
+
+def read_json(file: Path) -> Mapping:
+    """Reads a file of JSON.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not file.is_file():
+        raise ValueError(f"`path` must hold {file.name}, got none at {file}; nothing is downloaded.")
+    return json.loads(file.read_text())
+
+
+def _dense(path: str, name: str, bias: bool, *, transposed: bool) -> list[Place]:
+    keys = tuple(path.split("/"))
+    kernel = Place((*keys, "kernel"), f"{name}.weight", transposed)
+    return [kernel, Place((*keys, "bias"), f"{name}.bias")] if bias else [kernel]
+
+
+def _norm(path: str, name: str, *, bias: bool = False) -> list[Place]:
+    keys = tuple(path.split("/"))
+    scale = Place((*keys, "scale"), f"{name}.weight")
+    return [scale, Place((*keys, "bias"), f"{name}.bias")] if bias else [scale]
+
+
+def _gpt2_places(decoder: Decoder) -> list[Place]:
+    layer = "transformer.h.{layer}"
+    found = [Place(("embedding",), "transformer.wte.weight"), Place(("position_embedding",), "transformer.wpe.weight")]
+    found += _norm("layers/attention_norm", f"{layer}.ln_1", bias=True)
+    found += _norm("layers/mlp_norm", f"{layer}.ln_2", bias=True)
+    for path, name in GPT2_PROJECTIONS.items():
+        found += _dense(f"layers/{path}", f"{layer}.{name}", True, transposed=False)
+    found += _norm("final_norm", "transformer.ln_f", bias=True)
+    return found if decoder.tied_embeddings else [*found, Place(("head",), "lm_head.weight", True)]
+
+
+def _llama_places(decoder: Decoder) -> list[Place]:
+    layer = "model.layers.{layer}"
+    norms = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+    if decoder.post_norms:
+        norms |= {"attention_post_norm": "post_attention_layernorm", "mlp_norm": "pre_feedforward_layernorm"}
+        norms |= {"mlp_post_norm": "post_feedforward_layernorm"}
+    if decoder.qk_norm:
+        norms |= {"attention/query_norm": "self_attn.q_norm", "attention/key_norm": "self_attn.k_norm"}
+    biases = dict.fromkeys(LLAMA_PROJECTIONS, decoder.mlp_bias) | {"attention/output": decoder.output_bias}
+    biases |= {f"attention/{name}": decoder.qkv_bias for name in ("query", "key", "value")}
+    found = [Place(("embedding",), "model.embed_tokens.weight")]
+    for path, name in norms.items():
+        found += _norm(f"layers/{path}", f"{layer}.{name}")
+    for path, name in LLAMA_PROJECTIONS.items():
+        found += _dense(f"layers/{path}", f"{layer}.{name}", biases[path], transposed=True)
+    found += _norm("final_norm", "model.norm")
+    return found if decoder.tied_embeddings else [*found, Place(("head",), "lm_head.weight", True)]

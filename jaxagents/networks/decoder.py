@@ -1,0 +1,293 @@
+"""The decoder of the checkpoints of GPT-2, Llama, Qwen and Gemma: what these have beyond `networks.transformer`."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from jaxagents.networks.attention import KeyValue, mask_bias, rotary_angles, rotary_frequencies
+from jaxagents.networks.decoder_layers import DecoderLayer, Surroundings, make_norm, soft_cap
+from jaxagents.networks.heads import ValueHead
+from jaxagents.networks.transformer import ACTIVATIONS
+from jaxagents.types import Array, PyTree
+
+NORMS = ("rms", "offset_rms", "layer")
+POLICIES = (
+    *("nothing_saveable", "everything_saveable", "dots_saveable", "checkpoint_dots"),
+    *("dots_with_no_batch_dims_saveable", "checkpoint_dots_with_no_batch_dims"),
+)
+
+
+@struct.dataclass
+class PositionedCache:
+    """Keys and values, and the positions of their tokens: what layers with a window need.
+
+    Attributes:
+        layers: as of a decoder without windows.
+        position: int32 `[B, W]`.
+    """
+
+    layers: PyTree
+    position: Array
+
+
+class Decoder(nn.Module):
+    """A decoder with the methods of `Transformer`, whose parameters are one by one those of public checkpoints.
+
+    Attributes:
+        vocab_size: V.
+        num_layers: of attention and MLP.
+        features: D, of the residual stream.
+        num_heads: of queries.
+        hidden_features: of the MLP.
+        num_kv_heads: of keys and values, divides `num_heads`; None: as many.
+        head_features: of one head; None: `features / num_heads`.
+        activation: of the MLP, a key of `ACTIVATIONS`.
+        gated: whether the MLP is `down(activation(gate(x)) up(x))`, else `down(activation(up(x)))`.
+        norm: "rms", "offset_rms" (a scale of 1 + its parameter; Gemma) or "layer" (GPT-2).
+        norm_epsilon: added to the variance.
+        post_norms: whether what attention and MLP add is normalised, too (Gemma).
+        positions: "rotary" or "learned".
+        max_positions: positions must be below it; needed when they are learned, else None for any.
+        rotary_base: of the wavelengths, the theta of the configs of checkpoints.
+        rotary_frequencies: radians per position, half as many as rotated features; None: from the base.
+        rotary_scale: multiplies what is rotated (YaRN).
+        local_rotary_frequencies: of layers with a window; None: as of the others.
+        window: tokens that a layer with a window sees, the present one included; None where no layer has one.
+        windowed_layers: which layers have it; None: all, where there is a window.
+        qkv_bias: whether queries, keys and values have a bias.
+        output_bias: whether the output of attention has one.
+        mlp_bias: whether the layers of the MLP have one.
+        fused_qkv: whether queries, keys and values are one projection (GPT-2).
+        qk_norm: whether the queries and keys of each head are normalised (Qwen3, Gemma 3).
+        query_scale: multiplies scores; None: `1 / sqrt(head features)`.
+        attention_cap: soft bound of scores (Gemma 2); None: no bound.
+        logit_cap: soft bound of logits (Gemma 2); None: no bound.
+        scale_embedding: whether embeddings are multiplied by `sqrt(D)` (Gemma).
+        tied_embeddings: whether logits use the embedding, else a kernel of their own.
+        value_head: whether there is a linear head for values.
+        scan_layers: whether layers are one scan over stacked parameters: compiles in the time of one, runs slower on a
+            CPU.
+        remat: whether layers are computed again in the backward pass: memory of one layer instead of all. The name of
+            a policy of `jax.checkpoint_policies`, as dots_with_no_batch_dims_saveable, keeps what it says.
+        dtype: of the computation; softmax, statistics of norms, logits and values are float32.
+        param_dtype: of the parameters.
+    """
+
+    vocab_size: int
+    num_layers: int
+    features: int
+    num_heads: int
+    hidden_features: int
+    num_kv_heads: int | None = None
+    head_features: int | None = None
+    activation: str = "silu"
+    gated: bool = True
+    norm: str = "rms"
+    norm_epsilon: float = 1e-6
+    post_norms: bool = False
+    positions: str = "rotary"
+    max_positions: int | None = None
+    rotary_base: float = 10_000.0
+    rotary_frequencies: Sequence[float] | None = None
+    rotary_scale: float = 1.0
+    local_rotary_frequencies: Sequence[float] | None = None
+    window: int | None = None
+    windowed_layers: Sequence[bool] | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    fused_qkv: bool = False
+    qk_norm: bool = False
+    query_scale: float | None = None
+    attention_cap: float | None = None
+    logit_cap: float | None = None
+    scale_embedding: bool = False
+    tied_embeddings: bool = True
+    value_head: bool = False
+    scan_layers: bool = False
+    remat: bool | str = False
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+
+    def __post_init__(self):
+        for name in ("rotary_frequencies", "local_rotary_frequencies", "windowed_layers"):
+            if getattr(self, name) is not None:
+                setattr(self, name, tuple(getattr(self, name)))
+        _check(self)
+        super().__post_init__()
+
+    @property
+    def num_key_heads(self) -> int:
+        """Returns the heads of keys and values."""
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def features_of_head(self) -> int:
+        """Returns the features of one head."""
+        return self.head_features or self.features // self.num_heads
+
+    @property
+    def residual_scale(self) -> float:
+        """Returns the initial scale of what layers add: the variance stays near one at any depth (GPT-2)."""
+        return 1.0 / math.sqrt(2.0 * self.num_layers)
+
+    @property
+    def windows(self) -> tuple[bool, ...]:
+        """Returns which layers have a window."""
+        if self.window is None:
+            return (False,) * self.num_layers
+        return self.windowed_layers or (True,) * self.num_layers
+
+    def setup(self):
+        """Makes the submodules; their names are the keys of the parameters."""
+        normal = nn.initializers.normal(0.02)
+        self.embedding = self.param("embedding", normal, (self.vocab_size, self.features), self.param_dtype)
+        if self.positions == "learned":
+            shape = (self.max_positions, self.features)
+            self.position_embedding = self.param("position_embedding", normal, shape, self.param_dtype)
+        config = self.clone(parent=None, name=None)
+        policy = getattr(jax.checkpoint_policies, self.remat) if isinstance(self.remat, str) else None
+        remat = partial(nn.remat, prevent_cse=not self.scan_layers, policy=policy)
+        layer = remat(DecoderLayer) if self.remat else DecoderLayer
+        if self.scan_layers:
+            scanned = nn.scan(
+                layer,
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+                in_axes=(0, nn.broadcast),
+                length=self.num_layers,
+            )
+            self.layers = scanned(config, windowed=None)
+        else:
+            self.layers = [layer(config, windowed=windowed) for windowed in self.windows]
+        self.final_norm = make_norm(self)
+        if not self.tied_embeddings:
+            self.head = self.param("head", normal, (self.features, self.vocab_size), self.param_dtype)
+        if self.value_head:
+            self.value_layer = ValueHead()
+
+    def __call__(self, tokens: Array, positions: Array, mask: Array) -> Array:
+        """Computes hidden states `[B, L, D]`; see `LanguageModel.apply`."""
+        return self._run(tokens, positions, mask, positions, None, None)[1]
+
+    def extend(self, cache: PyTree, tokens: Array, positions: Array, index: Array, mask: Array) -> tuple[PyTree, Array]:
+        """Computes `(cache, hidden [B, S, D])`; see `LanguageModel.extend`."""
+        if self.window is None:
+            return self._run(tokens, positions, mask, None, cache, index)
+        new = positions.astype(jnp.int32)
+        key_positions = jax.lax.dynamic_update_slice(cache.position, new, (0, index))
+        layers, hidden = self._run(tokens, positions, mask, key_positions, cache.layers, index)
+        return PositionedCache(layers=layers, position=key_positions), hidden
+
+    def logits(self, hidden: Array) -> Array:
+        """Computes logits float32 `[..., V]` of hidden states `[..., D]`."""
+        kernel = self.embedding.T if self.tied_embeddings else self.head
+        logits = jnp.dot(hidden, kernel.astype(self.dtype), preferred_element_type=jnp.float32)
+        return soft_cap(logits, self.logit_cap)
+
+    def value(self, hidden: Array) -> Array:
+        """Computes values float32 `[...]` of hidden states `[..., D]`."""
+        return self.value_layer(hidden.astype(jnp.float32))
+
+    def everything(self, tokens: Array, positions: Array, mask: Array) -> PyTree:
+        """Computes what touches every parameter, to initialise them."""
+        hidden = self(tokens, positions, mask)
+        return self.logits(hidden), self.value(hidden) if self.value_head else None
+
+    def init_cache(self, batch_size: int, length: int) -> PyTree:
+        """Makes an empty cache; one `KeyValue` per layer, or one with stacked layers when scanned."""
+        shape = (batch_size, self.num_key_heads, length, self.features_of_head)
+
+        def empty(shape: tuple[int, ...]) -> KeyValue:
+            return KeyValue(key=jnp.zeros(shape, self.dtype), value=jnp.zeros(shape, self.dtype))
+
+        if self.scan_layers:
+            layers = empty((self.num_layers, *shape))
+        else:
+            layers = tuple(empty(shape) for _ in range(self.num_layers))
+        if self.window is None:
+            return layers
+        return PositionedCache(layers=layers, position=jnp.zeros((batch_size, length), jnp.int32))
+
+    def _run(
+        self,
+        tokens: Array,
+        positions: Array,
+        mask: Array,
+        key_positions: Array | None,
+        cache: PyTree,
+        index: Array | None,
+    ) -> tuple[PyTree, Array]:
+        x = self.embedding.astype(self.dtype)[tokens]
+        if self.scale_embedding:
+            x = x * jnp.asarray(math.sqrt(self.features), self.dtype)
+        if self.positions == "learned":
+            x = x + self.position_embedding.astype(self.dtype)[positions]
+        surroundings = Surroundings(
+            angles=self._angles(positions), bias=self._bias(positions, mask, key_positions), index=index
+        )
+        shape = x.shape
+        x = x.reshape(-1, self.features)
+        if self.scan_layers:
+            # The cache is carried, not scanned over: it is then written in place.
+            places = (jnp.arange(self.num_layers), jnp.asarray(self.windows))
+            (x, cache), _ = self.layers((x, cache), places, surroundings)
+        else:
+            caches = [None] * self.num_layers if cache is None else list(cache)
+            for number, layer in enumerate(self.layers):
+                (x, caches[number]), _ = layer((x, caches[number]), None, surroundings)
+            cache = None if cache is None else tuple(caches)
+        return cache, self.final_norm(x).reshape(shape)
+
+    def _angles(self, positions: Array) -> tuple:
+        if self.positions == "learned":
+            return (None,)
+        full = self.rotary_frequencies or rotary_frequencies(self.features_of_head, self.rotary_base)
+
+        def angles(frequencies: Sequence[float], scale: float) -> tuple[Array, Array]:
+            return jax.tree.map(lambda angle: angle * scale, rotary_angles(positions, frequencies))
+
+        if self.local_rotary_frequencies is None:
+            return (angles(full, self.rotary_scale),)
+        return angles(full, self.rotary_scale), angles(self.local_rotary_frequencies, 1.0)
+
+    def _bias(self, positions: Array, mask: Array, key_positions: Array | None) -> tuple[Array, ...]:
+        if self.window is None:
+            return (mask_bias(mask),)
+        near = positions[:, :, None] - key_positions[:, None, :] < self.window
+        return mask_bias(mask), mask_bias(mask & near)
+
+
+def _check(config: Decoder) -> None:
+    """Refuses settings that do not fit together."""
+    heads, kv_heads = config.num_heads, config.num_key_heads
+    if heads % kv_heads:
+        raise ValueError(f"`num_kv_heads` must divide `num_heads`, got {kv_heads} and {heads}; try 1.")
+    if config.head_features is None and config.features % heads:
+        raise ValueError(
+            f"`features` must be divisible by `num_heads`, got {config.features} and {heads}; try `head_features`."
+        )
+    choices = {"activation": tuple(ACTIVATIONS), "norm": NORMS, "positions": ("rotary", "learned")}
+    for name, allowed in choices.items():
+        if getattr(config, name) not in allowed:
+            raise ValueError(f"`{name}` must be one of {', '.join(allowed)}, got {getattr(config, name)!r}.")
+    if isinstance(config.remat, str) and config.remat not in POLICIES:
+        raise ValueError(
+            f"`remat` must be true, false or a policy of `jax.checkpoint_policies`, got {config.remat!r}; there are "
+            f"{', '.join(POLICIES)}."
+        )
+    if config.window is not None and config.window < 1:
+        raise ValueError(f"`window` must be at least 1, got {config.window}; try null for none.")
+    if config.windowed_layers is not None and len(config.windowed_layers) != config.num_layers:
+        raise ValueError(
+            f"`windowed_layers` must say it of each of the {config.num_layers} layers, got "
+            f"{len(config.windowed_layers)}."
+        )
+    if config.positions == "learned" and config.max_positions is None:
+        raise ValueError('`max_positions` must be given with learned positions, got None; try 512, or "rotary".')

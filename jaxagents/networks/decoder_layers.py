@@ -1,0 +1,195 @@
+"""Layers of the decoders of public checkpoints; a setting that a family does not use costs nothing."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from jaxagents.networks.attention import KeyValue, attend, rotate
+from jaxagents.networks.normalization import RMSNorm
+from jaxagents.networks.transformer import ACTIVATIONS
+from jaxagents.types import Array, PyTree
+
+Angles = tuple[Array, Array] | None
+
+
+@struct.dataclass
+class Surroundings:
+    """What the layers of one call share; with a second entry, that of layers with a window.
+
+    Attributes:
+        angles: see `rotary_angles`; None with learned positions.
+        bias: see `mask_bias`.
+        index: int32 `[]`, where in the cache to write; None without a cache.
+    """
+
+    angles: tuple[Angles, ...]
+    bias: tuple[Array, ...]
+    index: Array | None = None
+
+
+class OffsetRMSNorm(nn.Module):
+    """Computes `x / sqrt(mean(x^2) + epsilon) * (1 + scale)` in float32, as Gemma does.
+
+    Attributes:
+        epsilon: added to the mean square.
+        dtype: of the output.
+        param_dtype: of the scale, zeros at the start.
+
+    References:
+        Gemma Team (2024), "Gemma 2: Improving Open Language Models at a Practical Size", section 2.
+    """
+
+    epsilon: float = 1e-6
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Normalises `[..., D]`."""
+        scale = self.param("scale", nn.initializers.zeros, x.shape[-1:], self.param_dtype)
+        x = x.astype(jnp.float32)
+        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
+        return (x * (1.0 + scale.astype(jnp.float32)).reshape((1,) * (x.ndim - 1) + (-1,))).astype(self.dtype)
+
+
+def make_norm(config: Any, name: str | None = None) -> nn.Module:
+    """Makes the normalisation that a `Decoder` names."""
+    kinds = {"rms": RMSNorm, "offset_rms": OffsetRMSNorm, "layer": nn.LayerNorm}
+    return kinds[config.norm](config.norm_epsilon, dtype=config.dtype, param_dtype=config.param_dtype, name=name)
+
+
+def soft_cap(x: Array, cap: float | None) -> Array:
+    """Computes `cap tanh(x / cap)`; x itself without a cap."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+def attend_capped(query: Array, key: Array, value: Array, bias: Array, *, cap: float) -> Array:
+    """Computes `softmax(cap tanh(q k / (cap sqrt(F))) + bias) v`; for the arguments see `attend`."""
+    batch, length, heads, features = query.shape
+    key_heads = key.shape[1]
+    query = (query / math.sqrt(features)).reshape(batch, length, key_heads, heads // key_heads, features)
+    scores = jnp.einsum("bqkgf,bkwf->bkgqw", query, key, preferred_element_type=jnp.float32)
+    weights = jax.nn.softmax(soft_cap(scores, cap) + bias[:, None, None], axis=-1).astype(value.dtype)
+    return jnp.einsum("bkgqw,bkwf->bqkgf", weights, value).reshape(query.shape[:2] + (heads, features))
+
+
+class GroupedAttention(nn.Module):
+    """Self-attention whose queries, keys and values are projections of their own; `config` is its `Decoder`."""
+
+    config: Any
+
+    @nn.compact
+    def __call__(
+        self, x: Array, angles: Angles, bias: Array, cache: KeyValue | None, index: Array | None, layer: Array | None
+    ) -> tuple[Array, KeyValue | None]:
+        """Computes `(output [B * S, D], cache)`; for the arguments see `attention.Attention`."""
+        config = self.config
+        features = config.features_of_head
+        query, key, value = self._heads(x, bias.shape[:2])
+        if config.qk_norm:
+            query, key = make_norm(config, "query_norm")(query), make_norm(config, "key_norm")(key)
+        if angles is not None:
+            query, key = rotate(query, angles), rotate(key, angles)
+        if config.query_scale is not None:
+            query = query * (config.query_scale * math.sqrt(features))
+        key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
+        if cache is not None:
+            cache = KeyValue(key=_write(cache.key, key, index, layer), value=_write(cache.value, value, index, layer))
+            key, value = cache.key, cache.value
+            if layer is not None:
+                key, value = (jax.lax.dynamic_index_in_dim(x, layer, keepdims=False) for x in (key, value))
+        if config.attention_cap is None:
+            output = attend(query, key, value, bias)
+        else:
+            output = attend_capped(query, key, value, bias, cap=config.attention_cap)
+        output = output.reshape(x.shape[0], config.num_heads * features)
+        return project(config, config.features, "output", config.output_bias, config.residual_scale)(output), cache
+
+    def _heads(self, x: Array, shape: tuple[int, int]) -> tuple[Array, Array, Array]:
+        """Returns queries `[B, S, H, F]`, keys and values `[B, S, K, F]`."""
+        config = self.config
+        counts = {"query": config.num_heads, "key": config.num_key_heads, "value": config.num_key_heads}
+
+        def heads(name: str, count: int) -> Array:
+            width = count * config.features_of_head
+            return project(config, width, name, config.qkv_bias)(x).reshape(*shape, count, config.features_of_head)
+
+        if not config.fused_qkv:
+            return tuple(heads(name, count) for name, count in counts.items())
+        together = heads("qkv", sum(counts.values()))
+        return tuple(jnp.split(together, [config.num_heads, config.num_heads + config.num_key_heads], axis=2))
+
+
+class DecoderLayer(nn.Module):
+    """One layer: `x + attention(norm(x))`, then `x + mlp(norm(x))`, each normalised again where the config says so.
+
+    Attributes:
+        config: the `Decoder` that it is part of.
+        windowed: whether it sees a window only; None where every call says so.
+    """
+
+    config: Any
+    windowed: bool | None = False
+
+    @nn.compact
+    def __call__(
+        self, carry: tuple[Array, KeyValue | None], place: tuple[Array, Array] | None, surroundings: Surroundings
+    ) -> tuple[tuple[Array, KeyValue | None], None]:
+        """Computes the carry `(x [B * S, D], cache)`.
+
+        Args:
+            carry: the same of the layer before.
+            place: int32 `[]` number of the layer and bool `[]` whether it has a window; None where it stands alone.
+            surroundings: what all layers share.
+        """
+        (x, cache), config = carry, self.config
+        layer, windowed = (None, self.windowed) if place is None else place
+        angles, bias = (_choose(values, windowed) for values in (surroundings.angles, surroundings.bias))
+        attention = GroupedAttention(config, name="attention")
+        output, cache = attention(
+            make_norm(config, "attention_norm")(x), angles, bias, cache, surroundings.index, layer
+        )
+        x = x + self._after("attention_post_norm", output)
+        x = x + self._after("mlp_post_norm", self._mlp(make_norm(config, "mlp_norm")(x)))
+        return (x, cache), None
+
+    def _after(self, name: str, output: Array) -> Array:
+        return make_norm(self.config, name)(output) if self.config.post_norms else output
+
+    def _mlp(self, x: Array) -> Array:
+        config = self.config
+        activation, bias = ACTIVATIONS[config.activation], config.mlp_bias
+        hidden = project(config, config.hidden_features, "up", bias)(x)
+        if config.gated:
+            hidden = activation(project(config, config.hidden_features, "gate", bias)(x)) * hidden
+        else:
+            hidden = activation(hidden)
+        return project(config, config.features, "down", bias, config.residual_scale)(hidden)
+
+
+def project(config: Any, features: int, name: str, bias: bool, scale: float = 1.0) -> nn.Dense:
+    """Makes a linear layer whose kernel has a standard deviation of `scale / sqrt(inputs)` at the start."""
+    init = nn.initializers.variance_scaling(scale**2, "fan_in", "normal")
+    types = {"dtype": config.dtype, "param_dtype": config.param_dtype}
+    return nn.Dense(features, bias, kernel_init=init, name=name, **types)
+
+
+def _choose(values: tuple[PyTree, ...], windowed: Array | bool) -> PyTree:
+    """Takes the second entry, if there is one, in layers with a window."""
+    if len(values) == 1:
+        return values[0]
+    if isinstance(windowed, bool):
+        return values[int(windowed)]
+    return jax.tree.map(lambda full, local: jnp.where(windowed, local, full), *values)
+
+
+def _write(entries: Array, new: Array, index: Array, layer: Array | None) -> Array:
+    """Writes `[B, K, S, F]` to `[B, K, W, F]`, or to one layer of `[N, B, K, W, F]`, from `index` of W on."""
+    new, start = new.astype(entries.dtype), (0, 0, index, 0)
+    if layer is None:
+        return jax.lax.dynamic_update_slice(entries, new, start)
+    return jax.lax.dynamic_update_slice(entries, new[None], (layer, *start))

@@ -1,0 +1,172 @@
+"""Runs side by side: what differs between them, their final returns, and their curves in one picture."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+
+from jaxagents.reporting.curves import Curve, read_curves, style_axis
+from jaxagents.reporting.loggers import METRICS_FILE, read_metrics
+from jaxagents.reporting.statistics import t_interval
+
+_CONFIG_FILE = "config.yaml"
+_SAME = ("seed", "seeds", "run_dir", "name", "devices", "logging")  # Sections that make no other experiment.
+_MAX_PARTS = 4  # Differences that a label names.
+
+
+class Compared(NamedTuple):
+    """Runs that differ by their seeds only.
+
+    Attributes:
+        label: what differs from the other runs.
+        folders: of the runs.
+        curve: of the metric, one column per seed of every run.
+        final: values at the end, `[seeds]`.
+    """
+
+    label: str
+    folders: tuple[Path, ...]
+    curve: Curve
+    final: np.ndarray
+
+
+def find_runs(paths: Sequence[str | Path]) -> list[Path]:
+    """Finds run directories in folders and below them.
+
+    Args:
+        paths: run directories, or folders that hold some.
+
+    Returns:
+        The directories, each once, sorted.
+
+    Raises:
+        ValueError: a path holds no run with metrics.
+    """
+    found = set()
+    for path in map(Path, paths):
+        runs = {file.parent for file in path.rglob(METRICS_FILE) if (file.parent / _CONFIG_FILE).is_file()}
+        if not runs:
+            raise ValueError(f"`paths` must hold runs, directories with {_CONFIG_FILE} and {METRICS_FILE}, got {path}.")
+        found |= runs
+    return sorted(found)
+
+
+def compare_runs(folders: Sequence[Path], metric: str) -> list[Compared]:
+    """Gathers runs that differ by their seeds only, and says how the others differ.
+
+    Args:
+        folders: of runs.
+        metric: logged name, such as eval/episode_return.
+
+    Returns:
+        The groups, in the order of their first folder.
+
+    Raises:
+        ValueError: no run has the metric.
+    """
+    configs = {folder: dict(_flatten(_read_config(folder))) for folder in folders}
+    labels = describe_differences(list(configs.values()))
+    curves = {folder: read_curves(read_metrics(folder)) for folder in folders}
+    groups: dict[str, list[Path]] = {}
+    for folder, label in zip(folders, labels):
+        if metric in curves[folder]:
+            groups.setdefault(label, []).append(folder)
+    if not groups:
+        known = sorted({name for each in curves.values() for name in each})
+        raise ValueError(f"`metric` must be logged by a run, got {metric!r}; they have {', '.join(known) or 'none'}.")
+    compared = []
+    for label, members in groups.items():
+        curve = join_curves([curves[folder][metric] for folder in members])
+        compared.append(Compared(label, tuple(members), curve, curve.values[-1]))
+    return compared
+
+
+def describe_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names each of several flat configs by the keys in which they differ; those that only change seeds are alike.
+
+    Args:
+        configs: values by dotted key.
+
+    Returns:
+        A label each, such as "learner.clip_epsilon=0.1"; "all alike" where nothing differs.
+    """
+    keys = sorted({key for config in configs for key in config if key.partition(".")[0] not in _SAME})
+    varied = [key for key in keys if len({json.dumps(config.get(key), default=str) for config in configs}) > 1]
+    short = [key for key in varied if not key.endswith(("_target_", "_partial_"))] or varied
+    labels = []
+    for config in configs:
+        parts = [f"{key}={config[key]}" for key in short if key in config]
+        more = f", {len(parts) - _MAX_PARTS} more" if len(parts) > _MAX_PARTS else ""
+        labels.append(", ".join(parts[:_MAX_PARTS]) + more or "all alike")
+    if len({json.dumps([config.get(key) for key in varied], default=str) for config in configs}) > len(set(labels)):
+        names = [str(config.get("name", "")) for config in configs]
+        labels = [f"{name}: {label}" for name, label in zip(names, labels)]
+    return labels
+
+
+def join_curves(curves: Sequence[Curve]) -> Curve:
+    """Puts curves beside each other as seeds, on the steps of the shortest; others are read between their points."""
+    steps = min((curve.steps for curve in curves), key=lambda steps: steps[-1])
+    columns = [np.interp(steps, curve.steps, column) for curve in curves for column in curve.values.T]
+    return Curve(steps=steps, values=np.stack(columns, axis=1))
+
+
+def draw_comparison(path: str | Path, compared: Sequence[Compared], metric: str) -> Path:
+    """Draws a curve per group with its 95 % interval over seeds.
+
+    Args:
+        path: of the picture.
+        compared: see `compare_runs`.
+        metric: name for the title.
+
+    Returns:
+        Absolute path of the picture.
+    """
+    from matplotlib import colormaps
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    figure = Figure(figsize=(8, 4.5 + 0.22 * len(compared)), layout="constrained", facecolor="white", dpi=130)
+    axis = figure.subplots()
+    for index, one in enumerate(compared):
+        color, mean = colormaps["tab10"](index % 10), one.curve.values[:, 0]
+        if one.curve.values.shape[1] > 1:
+            mean, low, high = t_interval(one.curve.values)
+            axis.fill_between(one.curve.steps, low, high, color=color, alpha=0.18, linewidth=0)
+        axis.plot(one.curve.steps, mean, color=color, label=f"{one.label} ({one.final.size})", linewidth=1.6)
+    style_axis(axis, metric)
+    axis.set_xlabel("steps of training; in brackets the number of seeds", fontsize=8, color="#52606d")
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    figure.legend(loc="outside lower left", fontsize=8, frameon=False)
+    path = Path(path).resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    FigureCanvasAgg(figure).print_png(path)
+    return path
+
+
+def comparison_rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
+    """Returns a row of text per group, best first: label, seeds, final mean with its interval, worst and best seed."""
+    rows = []
+    for one in sorted(compared, key=lambda one: -np.nanmean(one.final)):
+        told = f"{np.nanmean(one.final):.4g}"
+        if one.final.size > 1:
+            _, low, high = t_interval(one.final[None])
+            told += f" ({low[0]:.4g} to {high[0]:.4g})"
+        rows.append((one.label, str(one.final.size), told, f"{one.final.min():.4g}", f"{one.final.max():.4g}"))
+    return rows
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    return yaml.safe_load((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
+
+
+def _flatten(node: Any, name: str = "") -> Any:
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from _flatten(value, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, node

@@ -1,0 +1,82 @@
+"""Tests of jaxagents/reporting/comparison.py."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from jaxagents.reporting.comparison import (
+    compare_runs,
+    comparison_rows,
+    describe_differences,
+    draw_comparison,
+    find_runs,
+    join_curves,
+)
+from jaxagents.reporting.curves import Curve
+
+
+def write_run(folder, values, **config):
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump({"name": "x", "run_dir": str(folder), **config}))
+    rows = [{"step": 10 * (i + 1), "update": i + 1, "eval/episode_return": value} for i, value in enumerate(values)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_run(tmp_path / "0", [1.0, 2.0], seed=0, learner={"clip": 0.1})
+    write_run(tmp_path / "1", [3.0, 4.0], seed=1, learner={"clip": 0.1})
+    write_run(tmp_path / "2", [5.0, 9.0], seed=0, learner={"clip": 0.2})
+    return tmp_path
+
+
+def test_runs_that_differ_by_the_seed_are_one_curve(folder):
+    low, high = compare_runs(find_runs([folder]), "eval/episode_return")
+    assert (low.label, high.label) == ("learner.clip=0.1", "learner.clip=0.2")
+    assert [path.name for path in low.folders] == ["0", "1"]
+    np.testing.assert_array_equal(low.curve.values, [[1.0, 3.0], [2.0, 4.0]])
+    np.testing.assert_array_equal(low.final, [2.0, 4.0])
+
+
+def test_the_best_comes_first_with_its_interval(folder):
+    rows = comparison_rows(compare_runs(find_runs([folder]), "eval/episode_return"))
+    # Two seeds of 2 and 4: 3 +- 12.706 * 1.
+    assert rows == [
+        ("learner.clip=0.2", "1", "9", "9", "9"),
+        ("learner.clip=0.1", "2", "3 (-9.706 to 15.71)", "2", "4"),
+    ]
+
+
+def test_a_picture_is_drawn(folder):
+    compared = compare_runs(find_runs([folder]), "eval/episode_return")
+    with Image.open(draw_comparison(folder / "new" / "c.png", compared, "return")) as picture:
+        colors = {color for _, color in picture.convert("RGB").getcolors(1 << 20)}
+        assert {(31, 119, 180), (255, 127, 14)} <= colors  # A line for each.
+
+
+def test_longer_curves_are_read_at_the_steps_of_the_shortest():
+    long = Curve(np.array([0.0, 20.0, 40.0]), np.array([[0.0], [2.0], [4.0]]))
+    short = Curve(np.array([10.0, 30.0]), np.array([[7.0], [8.0]]))
+    joined = join_curves([long, short])
+    np.testing.assert_array_equal(joined.steps, [10.0, 30.0])
+    np.testing.assert_array_equal(joined.values, [[1.0, 7.0], [3.0, 8.0]])
+
+
+def test_labels_name_what_differs():
+    assert describe_differences([{"a": 1, "seed": 0}, {"a": 1, "seed": 1}]) == ["all alike"] * 2
+    assert describe_differences([{"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 0}]) == ["b=2", "b=3, c=0"]
+    many = [dict.fromkeys("abcdef", index) for index in range(2)]
+    assert describe_differences(many)[1] == "a=1, b=1, c=1, d=1, 2 more"
+
+
+def test_what_is_not_there_is_refused(folder, tmp_path_factory):
+    empty = tmp_path_factory.mktemp("empty")
+    with pytest.raises(ValueError, match="`paths` must hold runs, directories with config.yaml and metrics.jsonl, got"):
+        find_runs([empty])
+    with pytest.raises(
+        ValueError, match="`metric` must be logged by a run, got 'eval/succes'; they have eval/episode_"
+    ):
+        compare_runs(find_runs([folder]), "eval/succes")
