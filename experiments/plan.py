@@ -1,4 +1,4 @@
-"""Plans memory and speed of a language model: `python experiments/plan.py model=llama_7b devices=[v5ex16,h100x8]`."""
+"""Plans memory and speed of a language model: `python experiments/plan.py model=llama_7b slices=[v5ex16,h100x8]`."""
 
 import json
 
@@ -16,10 +16,10 @@ def main(config: DictConfig) -> None:
     network = instantiate(config.model.network)(vocab_size=config.vocab_size)
     optimizer = instantiate(config.optimizer)(1000)
     settings = OmegaConf.to_container(config.work, resolve=True)
-    devices = [config.devices] if isinstance(config.devices, str) else list(config.devices)
+    slices = [config.slices] if isinstance(config.slices, str) else list(config.slices)
     accelerators = OmegaConf.to_container(config.accelerators)
     rules = OmegaConf.to_container(config.sharding.rules)
-    rows = plan_devices(network, optimizer, devices, accelerators=accelerators, rules=rules, **settings)
+    rows = plan_devices(network, optimizer, slices, accelerators=accelerators, rules=rules, **settings)
     print_plan(f"{config.work.tokens} tokens, {network.features} features, {network.num_layers} layers", rows)
     print(json.dumps(rows))
 

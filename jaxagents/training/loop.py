@@ -48,7 +48,7 @@ class _Run:
     experiment: Experiment
     logger: Logger
     progress: Progress
-    is_preempted: Callable[[int], bool]
+    is_preempted: Callable[[], bool]
     started: float
     first_update_seconds: float | None = None
     score: float | None = None
@@ -235,7 +235,7 @@ def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restor
                 _save(run, stage, update, state, finished, last if save else None, best if improved else None)
         if run.reached_target:
             break
-        if run.is_preempted(run.updates_before + update) and not chunk.is_last:
+        if run.is_preempted() and not chunk.is_last:
             _end_early(run, stage, pending, clock, update, state, last)
     run.updates_before += update
     return stage.runner.params(state)

@@ -150,7 +150,7 @@ def make_plan(
 def plan_devices(
     network: Transformer | Decoder,
     optimizer: optax.GradientTransformation,
-    devices: Sequence[str],
+    slices: Sequence[str],
     *,
     accelerators: Mapping[str, Mapping[str, float]],
     tensor: int,
@@ -165,7 +165,7 @@ def plan_devices(
     Args:
         network: the transformer.
         optimizer: an optax transformation.
-        devices: as `v5ex16`, an accelerator and how many.
+        slices: as `v5ex16`, an accelerator and how many.
         accelerators: by name: `teraflops`, `gibibytes`, and gigabytes per second of memory (`bandwidth`) and of all
             links (`link`).
         tensor: devices along `tensor`.
@@ -182,11 +182,11 @@ def plan_devices(
         ValueError: an accelerator is unknown, `tensor` does not divide the devices, or see `make_plan`.
     """
     rows = {}
-    for name in devices:
+    for name in slices:
         kind, _, number = name.rpartition("x")
         if kind not in accelerators or not number.isdecimal() or int(number) % tensor or not int(number):
             raise ValueError(
-                f"`devices` must be an accelerator and a number that `tensor` ({tensor}) divides, as v5ex16, got "
+                f"`slices` must be an accelerator and a number that `tensor` ({tensor}) divides, as v5ex16, got "
                 f"{name!r}; there are {', '.join(accelerators)}."
             )
         chip = accelerators[kind]
@@ -247,8 +247,8 @@ def training_operations(network: Transformer | Decoder, num_params: int, tokens:
 def activation_bytes(network: Transformer | Decoder, rows: int, tokens: int, tensor: int = 1) -> int:
     """Computes the bytes that a forward and backward pass keeps at its most on one device.
 
-    With remat, the stream before every layer and all of one layer; without, all of every layer. To these comes a chunk
-    of logits, see `token_statistics`.
+    With remat, the stream before every layer, and all of one layer or a chunk of logits (see `token_statistics`), what
+    is larger; without, all of every layer, and that chunk.
 
     Args:
         network: the transformer.
@@ -265,9 +265,10 @@ def activation_bytes(network: Transformer | Decoder, rows: int, tokens: int, ten
     scores = 3 * heads * tokens * 4  # Scores, weights and one gradient, in float32.
     layer = rows * tokens * (stream * width + (split * width + scores) // tensor)
     kept = rows * tokens * network.features * width * network.num_layers
-    layers = kept + layer if network.remat else layer * network.num_layers
     positions = min(rows * tokens, max(1, _MAX_LOGITS // network.vocab_size))
-    return layers + _LOGITS_COPIES * positions * network.vocab_size * 4 // tensor
+    logits = _LOGITS_COPIES * positions * network.vocab_size * 4 // tensor
+    # Logits are gone before the layers are computed again.
+    return kept + max(layer, logits) if network.remat else layer * network.num_layers + logits
 
 
 def _cache_features(network: Transformer | Decoder) -> int:

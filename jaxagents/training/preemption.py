@@ -15,31 +15,26 @@ class Preempted(Exception):
 
 
 @contextmanager
-def watch_signals() -> Iterator[Callable[[int], bool]]:
+def watch_signals() -> Iterator[Callable[[], bool]]:
     """Listens for SIGTERM until the end of the block; a second one ends the process at once.
 
-    With several processes, the signal of one is heard by all, and all agree on the step at which they stop.
-
     Yields:
-        `(step) -> bool`, True when it is time to save and end; `step` rises, and every process asks at the same ones.
+        `() -> bool`, True when it is time to save and end. With several processes, all must ask at the same moments of
+        the run: the signal of one is heard by all.
     """
-    import jax  # The command line reads this file before it knows whether it computes anything.
-    from jax.experimental import multihost_utils
+    from jaxagents.training.processes import any_process  # The command line reads this file before it needs jax.
 
-    if jax.process_count() > 1:
-        yield multihost_utils.reached_preemption_sync_point  # The service of `jax.distributed` has the signal.
-        return
     if threading.current_thread() is not threading.main_thread():
-        yield lambda step: False  # Only the main thread may listen.
+        yield lambda: any_process(False)  # Only the main thread may listen.
         return
     heard = threading.Event()
 
     def hear(number: int, frame: Any) -> None:
         heard.set()
-        signal.signal(number, before)
+        signal.signal(number, before or signal.SIG_DFL)  # None: it was not Python that listened, but jax.distributed.
 
     before = signal.signal(signal.SIGTERM, hear)
     try:
-        yield lambda step: heard.is_set()
+        yield lambda: any_process(heard.is_set())
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +35,7 @@ def join_processes(
 
     Raises:
         ValueError: some but not all arguments are given, or nothing says who the others are.
-        ConnectionError: the others were not there in time.
+        ConnectionError: nobody was at the address in time; where too few were, the process ends in one line.
     """
     given = (coordinator_address, num_processes, process_id)
     if any(value is not None for value in given) and any(value is None for value in given):
@@ -43,26 +44,30 @@ def join_processes(
             f"got {given}; give all three or none."
         )
     wanted = f"all {num_processes} processes" if num_processes else "all processes of the cluster"
+    message = (
+        f"{wanted} must meet at {coordinator_address or 'the coordinator'} within `devices.timeout_seconds`, got none "
+        f"or too few in {timeout_seconds} s; are all started, and is the port open?"
+    )
+    if process_id and not _finds_listener(coordinator_address, timeout_seconds):
+        raise ConnectionError(message)
+    # The runtime ends a process that waited too long with a stack of its own functions, and cannot be caught.
+    alarm = threading.Timer(timeout_seconds, _end, [message])
+    alarm.daemon = True
+    alarm.start()
     try:
-        if process_id:
-            _require_listener(coordinator_address, timeout_seconds)
         jax.distributed.initialize(
             *given,
-            initialization_timeout=timeout_seconds,
+            initialization_timeout=timeout_seconds + _SILENCE_SECONDS,
             heartbeat_timeout_seconds=_SILENCE_SECONDS,
             shutdown_timeout_seconds=_SILENCE_SECONDS,
         )
-    except (OSError, jax.errors.JaxRuntimeError) as error:
-        raise ConnectionError(
-            f"{wanted} must meet at {coordinator_address or 'the coordinator'} within `devices.timeout_seconds`, got "
-            f"none or too few in {timeout_seconds} s; are all started, and is the port open? "
-            f"({str(error).partition(chr(10))[0]})"
-        ) from error
     except ValueError as error:
         raise ValueError(
             "`devices.coordinator_address`, `devices.num_processes` and `devices.process_id` must be given where the "
             f"environment names no cluster (Slurm, Open MPI, TPU), got {given}."
         ) from error
+    finally:
+        alarm.cancel()
 
 
 @contextmanager
@@ -77,27 +82,29 @@ def exit_with_partners() -> Iterator[None]:
     except jax.errors.JaxRuntimeError as error:
         if jax.process_count() == 1:
             raise
-        print(
-            f"Error: all {jax.process_count()} processes must stay until the end, got one that is gone, as process "
+        _end(
+            f"all {jax.process_count()} processes must stay until the end, got one that is gone, as process "
             f"{jax.process_index()} noticed; the last checkpoint is kept: start again with the same `run_dir`, on any "
-            f"number of processes that divides the rows. ({str(error).partition(chr(10))[0]})",
-            file=sys.stderr,
-            flush=True,
+            f"number of processes that divides the rows. ({str(error).partition(chr(10))[0]})"
         )
-        os._exit(1)
 
 
-def _require_listener(address: str, timeout_seconds: int) -> None:
-    """Waits until somebody listens at host:port; the runtime itself would end the process without a word."""
+def _end(message: str) -> None:
+    print(f"Error: {message}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def _finds_listener(address: str, timeout_seconds: int) -> bool:
+    """Waits until somebody listens at host:port, and tells whether anybody does."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + timeout_seconds
     while True:
         try:
             socket.create_connection((host, int(port)), timeout=5).close()
-            return
+            return True
         except OSError:
             if time.monotonic() > deadline:
-                raise
+                return False
             time.sleep(0.2)
 
 
@@ -145,6 +152,13 @@ def on_all_processes(work: Callable[[], _Result]) -> _Result:
         if message is not None:
             raise ValueError(f"{message} (said by process {process})")
     return result
+
+
+def any_process(value: bool) -> bool:
+    """Tells whether a value is true on any process; all of them must ask."""
+    if jax.process_count() == 1:
+        return value
+    return bool(multihost_utils.process_allgather(np.bool_(value)).any())
 
 
 def _exchange(value: Any) -> list[Any]:

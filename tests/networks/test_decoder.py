@@ -23,7 +23,7 @@ def test_policies_of_remat_change_no_gradient():
     wanted = gradient(False)
     assert any(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(wanted))
     for remat in (True, "dots_with_no_batch_dims_saveable", "nothing_saveable"):
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), gradient(remat), wanted)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), gradient(remat), wanted)
 
 
 def test_unknown_policies_of_remat_are_refused():

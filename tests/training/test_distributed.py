@@ -99,7 +99,7 @@ def assert_same_metrics(run_dir, reference):
         for name in row:
             if not name.startswith("time/"):
                 # The explained variance divides by a variance that is nearly zero here.
-                rtol = 1e-3 if name == "train/explained_variance" else 1e-4
+                rtol = 1e-2 if name == "train/explained_variance" else 1e-4
                 np.testing.assert_allclose(row[name], other[name], rtol=rtol, atol=1e-5, err_msg=name)
 
 

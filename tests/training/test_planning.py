@@ -10,7 +10,7 @@ import pytest
 
 from jaxagents.networks.transformer import Transformer
 from jaxagents.policies.language_model import make_language_model, token_statistics
-from jaxagents.training.planning import Accelerator, Work, activation_bytes, bytes_per_device, make_plan
+from jaxagents.training.planning import Accelerator, Work, activation_bytes, bytes_per_device, make_plan, plan_devices
 
 CHIP = Accelerator(flops=1e12, memory=1e9, bandwidth=1e10, link=1e9)
 ALONE = {"data": 1, "fsdp": 1, "tensor": 1}
@@ -71,6 +71,19 @@ def test_speeds_are_bound_by_products_in_training_and_by_reading_in_sampling():
     assert plan.cache == cache and plan.optimizer == 0
     assert plan.decoded_tokens == pytest.approx(4 * 1e10 / (4 * params + cache))
     assert plan.total == 8 * params + activation_bytes(network, 1, 20)
+
+
+def test_slices_are_planned_by_name():
+    network = Transformer(vocab_size=16, num_layers=1, features=8, num_heads=2)
+    chip = {"teraflops": 1, "gibibytes": 1e-3, "bandwidth": 1, "link": 1}
+    options = {"tensor": 2, "rules": {"kernel$": "tensor fsdp", "embedding": "tensor fsdp"}, "tokens": 4}
+    options |= {"rows_per_shard": 1, "decoded_rows_per_shard": 1, "efficiency": 0.5, "accelerators": {"v9": chip}}
+    two, eight = plan_devices(network, optax.adam(1.0), ["v9x2", "v9x8"], **options).values()
+    scales = 3 * 8 * 4 / 2**30  # Of norms, whole on every device.
+    assert two["parameters_gib"] - scales == pytest.approx(4 * (eight["parameters_gib"] - scales))
+    assert eight["fits"] and eight["device_gib"] == 1e-3
+    with pytest.raises(ValueError, match=r"a number that `tensor` \(2\) divides, as v5ex16, got 'v9x3'; there are v9"):
+        plan_devices(network, optax.adam(1.0), ["v9x3"], **options)
 
 
 def test_rows_that_do_not_divide_are_refused():

@@ -42,9 +42,9 @@ def test_without_rules_the_largest_dimension_that_divides_is_split():
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({"kernel$": ["tensor"], "gate": ["fsdp"]}, "must find a parameter each, got 'gate'; there are down/kernel"),
+        ({"up/kernel$": ["tensor"], "gate": ["fsdp"]}, "must find a parameter each, got 'gate'; there are down/kernel"),
         (
-            {"kernel$": [None, "tensor"], "^up": "fsdp"},
+            {"kernel$": "tensor", "^up": "fsdp"},
             r"must name every parameter once, got 'kernel\$' and '\^up' for up/kernel",
         ),
         (
