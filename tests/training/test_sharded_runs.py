@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import NamedSharding
 
 from jaxagents.data.buffers import make_prioritized_buffer
 from jaxagents.environments.text.frozenlake import make_environment as make_lake
 from jaxagents.environments.tmaze import make_environment
 from jaxagents.language.collect import make_dialogue_collector
+from jaxagents.language.generate import generate
 from jaxagents.learners import dqn
 from jaxagents.learners.optimizers import make_adam
 from jaxagents.learners.policy_gradient import make_agent
@@ -19,21 +21,25 @@ from jaxagents.learners.ppo import make_ppo
 from jaxagents.losses.aggregation import token_mean
 from jaxagents.losses.regularizers import kl_k3
 from jaxagents.losses.token_policy_gradient import ppo_clip
+from jaxagents.networks.decoder import Decoder
 from jaxagents.networks.torsos import MLP
+from jaxagents.networks.transformer import Transformer
 from jaxagents.ops import credit
 from jaxagents.policies.actor_critic import as_policy, make_actor_critic
+from jaxagents.policies.language_model import make_language_model
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.build import build, resolve
 from jaxagents.training.devices import place, place_on_mesh, select_devices
 from jaxagents.training.loop import train
 from jaxagents.training.mesh import axis_name_on, make_mesh
 from jaxagents.training.program import make_program
+from jaxagents.training.sharding import spec_by_rules
 from jaxagents.values.q_function import make_q_function
 
 HIDDEN = {"Dense_1/kernel$": ["tensor", "fsdp"]}
 TRANSFORMER = {
     "embedding$": "tensor fsdp",
-    "(qkv|up)/kernel$": ["fsdp", "tensor"],
+    "(qkv|query|key|value|up|gate)/kernel$": ["fsdp", "tensor"],
     "(attention/output|down)/kernel$": ["tensor", "fsdp"],
 }
 
@@ -59,7 +65,7 @@ def dqn_program(axis_name):
     return make_program(collector, agent.make_learner(collector, 3))
 
 
-def language_program(axis_name, speak):
+def language_program(axis_name, speak, **options):
     lake = make_lake((4,), (0.2,), reward="dense", max_steps=6)
     agent = make_agent(
         lake,
@@ -71,6 +77,7 @@ def language_program(axis_name, speak):
         regularizers={"reference": partial(kl_k3, coefficient=0.01)},
         reference=True,
         axis_name=axis_name,
+        **options,
     )
     collector = make_dialogue_collector(lake, agent.policy, num_groups=4, group_size=4)
     return make_program(collector, agent.make_learner(collector, 3))
@@ -194,3 +201,41 @@ def test_a_run_in_shards_is_saved_and_goes_on_alone(tmp_path, compose, rows_with
         for name, value in row.items():
             rtol = 1e-2 if name == "train/explained_variance" else 1e-4
             np.testing.assert_allclose(value, wanted[name], rtol=rtol, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_keys_and_values_are_split_as_their_heads():
+    decoder = Decoder(vocab_size=22, num_layers=2, features=24, num_heads=4, hidden_features=26, scan_layers=True)
+    model = make_language_model(22, network=lambda vocab_size: decoder)
+    mesh, shapes = make_mesh({"data": 1, "tensor": 2}), jax.eval_shape(model.init, jax.random.key(0))
+    params = jax.tree.map(
+        lambda leaf, spec: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec)),
+        shapes,
+        spec_by_rules(shapes, TRANSFORMER, mesh.shape),
+    )
+
+    def sample(params, prompt, keys):
+        mask = jnp.ones(prompt.shape, bool)
+        return generate(model, params, prompt, mask, keys=keys, max_new_tokens=5).tokens
+
+    prompt, keys = jnp.zeros((3, 7), jnp.int32), jax.random.split(jax.random.key(0), 3)
+    program = jax.jit(sample).lower(params, prompt, keys).compile().as_text()
+    # Layers, rows, heads, tokens, features of a head.
+    assert "f32[2,3,2,11,6]" in program and "f32[2,3,4,11,6]" not in program
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sizes", "rules"), [({"data": 1, "fsdp": 4}, {}), ({"data": 1, "tensor": 4}, TRANSFORMER)])
+def test_four_devices_share_arithmetic_and_memory_of_a_language_agent(speak, sizes, rules):
+    network = partial(Transformer, num_layers=1, features=64, num_heads=4)
+    speak = partial(speak, model=partial(make_language_model, network=network))
+
+    def costs(runner):
+        compiled = jax.jit(lambda state: runner.run(state, 1)).lower(runner.abstract).compile()
+        return compiled.cost_analysis()["flops"], compiled.memory_analysis().argument_size_in_bytes
+
+    make = partial(language_program, None, speak=speak, microbatch_tokens=10**6)  # What a loop repeats is counted once.
+    alone = costs(place(make(), mode="jit", devices=select_devices("jit", 1)))
+    actual = costs(place_on_mesh(make(), make_mesh(sizes), rules=rules))
+    assert alone[0] > 1e6
+    assert all(share <= 0.3 * whole for share, whole in zip(actual, alone, strict=True)), (actual, alone)
