@@ -64,7 +64,7 @@ def join_processes(
     except ValueError as error:
         raise ValueError(
             "`devices.coordinator_address`, `devices.num_processes` and `devices.process_id` must be given where the "
-            f"environment names no cluster (Slurm, Open MPI, TPU), got {given}."
+            f"environment names no cluster (Slurm, Open MPI, TPU), and fit each other, got {given} ({error})."
         ) from error
     finally:
         alarm.cancel()
@@ -72,7 +72,7 @@ def join_processes(
 
 @contextmanager
 def exit_with_partners() -> Iterator[None]:
-    """Ends this process, in one line and with exit code 1, where the runtime says that another one is gone.
+    """Ends this process, in one line and with exit code 1, where the runtime fails, as when another one is gone.
 
     What would be closed on the way out waits for the other one: there is no way out but this. Where the runtime says
     nothing, it ends the process itself after 30 seconds without a sign of life of the other one.
@@ -83,9 +83,9 @@ def exit_with_partners() -> Iterator[None]:
         if jax.process_count() == 1:
             raise
         _end(
-            f"all {jax.process_count()} processes must stay until the end, got one that is gone, as process "
-            f"{jax.process_index()} noticed; the last checkpoint is kept: start again with the same `run_dir`, on any "
-            f"number of processes that divides the rows. ({str(error).partition(chr(10))[0]})"
+            f"all {jax.process_count()} processes must stay until the end, got an error of the runtime in process "
+            f"{jax.process_index()}, most likely because one is gone; the last checkpoint is kept: start again with the "
+            f"same `run_dir`, on any number of processes that divides the rows. ({str(error).partition(chr(10))[0]})"
         )
 
 
