@@ -28,14 +28,32 @@ import pytest  # noqa: E402
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _forget_programs():
-    """Frees the compiled programs of a file after its tests: all of them together take more than 4 GiB."""
-    yield
+_MOST_GIB = 1.5  # Of a process, above which programs are forgotten: a worker of the tests stays below 3.
+
+
+def _free_memory():
+    """Frees compiled programs where they take much memory; all of them together take more than 4 GiB."""
+    if sys.platform == "linux":
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+        if pages * os.sysconf("SC_PAGE_SIZE") < _MOST_GIB * 2**30:
+            return
     jax.clear_caches()
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)  # Gives memory that is free back to the system.
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _memory_of_files():
+    yield
+    _free_memory()
+
+
+@pytest.fixture
+def memory_of_test():
+    """Frees memory after a test that compiles much."""
+    yield
+    _free_memory()
 
 
 @pytest.fixture(scope="session")
@@ -126,3 +144,57 @@ def kuhn_speaker():
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def make_episode():
+    """Returns the function below."""
+    return _make_episode
+
+
+def _make_episode(reward, num_tokens, *, group=None, valid=None, terminated=True, slot=4, **changes):
+    """Makes episodes of one prompt token and turns of one observation token and up to `slot - 1` sampled ones.
+
+    Args:
+        reward: `[B][T]`.
+        num_tokens: `[B][T]`, tokens that the policy sampled in the turn; the rest of the slot is padding.
+        group: `[B]`; None puts all into one.
+        valid: `[B][T]`; None takes the turns with sampled tokens.
+        terminated: the last turn that took place ended in a terminal state; else it was cut off.
+        slot: tokens per turn.
+        **changes: further fields.
+    """
+    import jax.numpy as jnp
+    import numpy as np
+
+    from jaxagents.types import Episode
+
+    reward, num_tokens = np.asarray(reward, np.float32), np.asarray(num_tokens)
+    valid = num_tokens > 0 if valid is None else np.asarray(valid, bool)
+    rows = reward.shape[0]
+    place = np.arange(slot)[None, None]
+    sampled = (place >= 1) & (place <= num_tokens[..., None])
+    observed = np.broadcast_to((place == 0) & valid[..., None], sampled.shape)
+    last = valid & ~np.concatenate([valid[:, 1:], np.zeros((rows, 1), bool)], axis=1)
+    zeros = jnp.zeros(sampled.shape, jnp.float32)
+    fields = {
+        "prompt_tokens": jnp.zeros((rows, 1), jnp.int32),
+        "prompt_mask": jnp.ones((rows, 1), bool),
+        "tokens": jnp.zeros(sampled.shape, jnp.int32),
+        "token_mask": jnp.asarray(sampled | observed),
+        "action_mask": jnp.asarray(sampled),
+        "thought_mask": jnp.zeros(sampled.shape, bool),
+        "position": jnp.zeros(sampled.shape, jnp.int32),
+        "agent": jnp.zeros(sampled.shape, jnp.int32),
+        "behavior_log_prob": zeros,
+        "sampling_log_prob": zeros,
+        "reward": jnp.asarray(reward),
+        "valid": jnp.asarray(valid),
+        "action_valid": jnp.asarray(valid),
+        "terminated": jnp.asarray(last & terminated),
+        "truncated": jnp.asarray(last & (not terminated)),
+        "fingerprint": jnp.zeros(reward.shape, jnp.uint32),
+        "success": jnp.zeros(rows, bool),
+        "group": jnp.asarray(np.zeros(rows) if group is None else group, jnp.int32),
+    }
+    return Episode(**(fields | changes))

@@ -12,7 +12,7 @@ from jaxagents.learners.combinators import replace_innermost, start_of_inner, wr
 from jaxagents.learners.optimizers import Trainable
 from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
 from jaxagents.learners.supervised import make_supervised
-from jaxagents.ops.rows import rows_of_all_devices
+from jaxagents.ops.rows import put_in_front, rows_of_all_devices, share_of_device
 from jaxagents.types import (
     Agent,
     Array,
@@ -112,7 +112,7 @@ def make_interleaved(
         inner: State, opt_state: optax.OptState, key: Array, demonstrations: Episode
     ) -> tuple[State, optax.OptState]:
         shown = supervised.init(key, inner.params).replace(params=inner.params, opt_state=opt_state)
-        shown, _ = supervised.update(shown, key, _share_of_device(demonstrations, axis_name))
+        shown, _ = supervised.update(shown, key, share_of_device(demonstrations, axis_name))
         return replace_innermost(inner, lambda state: state.replace(params=shown.params)), shown.opt_state
 
     def update(state: InterleavedState, key: Array, batch: Demonstrated) -> tuple[InterleavedState, Metrics]:
@@ -121,7 +121,7 @@ def make_interleaved(
         success = success.reshape(demonstration.success.shape[0], -1)
         demonstration, success = rows_of_all_devices((demonstration, success), axis_name)
         chosen = choose(success, choice_key)
-        waiting, filled = _put_in_front(state.waiting, state.filled, demonstration, chosen)
+        waiting, filled = put_in_front(state.waiting, state.filled, demonstration, chosen)
         inner, metrics = reinforcement.update(state.inner, update_key, batch.own)
         enough = jnp.sum(filled) >= batch_size
         newest = jax.tree.map(lambda leaf: leaf[:batch_size], waiting)
@@ -283,21 +283,3 @@ def _example(policy: LanguagePolicy, collector: Collector) -> Demonstrated:
             "try collector=demonstrated."
         )
     return example
-
-
-def _share_of_device(demonstrations: Episode, axis_name: str | None) -> Episode:
-    """Returns the rows that this device learns from: its own part, or all where they do not divide."""
-    num_devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
-    size, rest = divmod(demonstrations.success.shape[0], num_devices)
-    if num_devices == 1 or rest:
-        return demonstrations
-    start = jax.lax.axis_index(axis_name) * size
-    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), demonstrations)
-
-
-def _put_in_front(waiting: Episode, filled: Array, fresh: Episode, chosen: Array) -> tuple[Episode, Array]:
-    """Puts the chosen rows before those that wait, and closes gaps; what does not fit is lost."""
-    valid = jnp.concatenate([chosen, filled])
-    order = jnp.argsort(~valid, stable=True)[: filled.shape[0]]
-    rows = jax.tree.map(lambda new, old: jnp.concatenate([new, old])[order], fresh, waiting)
-    return rows, valid[order]

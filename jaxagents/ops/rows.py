@@ -45,3 +45,39 @@ def rows_of_all_devices(tree: PyTree, axis_name: str | None) -> PyTree:
 def first_row(num_rows: int, axis_name: str | None) -> Array | int:
     """Returns where the rows of this device begin among those of all devices, which have `num_rows` each."""
     return 0 if axis_name is None else jax.lax.axis_index(axis_name) * num_rows
+
+
+def share_of_device(rows: PyTree, axis_name: str | None) -> PyTree:
+    """Returns the rows that this device works on, of rows that every device has.
+
+    Args:
+        rows: leaves `[n, ...]`, the same on every device.
+        axis_name: mapped device axis; None returns all of them.
+
+    Returns:
+        Leaves `[n / D, ...]`, or all rows where they do not divide by the D devices.
+    """
+    num_devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
+    size, rest = divmod(jax.tree.leaves(rows)[0].shape[0], num_devices)
+    if num_devices == 1 or rest:
+        return rows
+    start = jax.lax.axis_index(axis_name) * size
+    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), rows)
+
+
+def put_in_front(queue: PyTree, filled: Array, rows: PyTree, chosen: Array) -> tuple[PyTree, Array]:
+    """Puts the chosen rows before those of a queue, in their order, and closes gaps; what does not fit is lost.
+
+    Args:
+        queue: leaves `[C, ...]`.
+        filled: bool `[C]`, rows of the queue that hold something.
+        rows: leaves `[n, ...]`, fresh ones.
+        chosen: bool `[n]`.
+
+    Returns:
+        The queue, and which of its rows hold something.
+    """
+    valid = jnp.concatenate([chosen, filled])
+    order = jnp.argsort(~valid, stable=True)[: filled.shape[0]]
+    moved = jax.tree.map(lambda new, old: jnp.concatenate([new, old])[order], rows, queue)
+    return moved, valid[order]

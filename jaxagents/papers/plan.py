@@ -59,7 +59,9 @@ def make_request(config: Mapping[str, Any], root: Path) -> Request:
     Returns:
         The request.
     """
-    folder = config["results_folder"] or (root / "experiments" / "results" if not config["quick"] else "runs/reproduce")
+    committed = root / "experiments" / "results"  # An installed package has none.
+    own = "runs/reproduce" if config["quick"] else committed if committed.is_dir() else "runs/results"
+    folder = config["results_folder"] or own
     return Request(
         config_folder=root / "configs",
         results=Path(folder),
@@ -159,12 +161,13 @@ def build_job(job: Job) -> None:
 
 
 def require_metrics(paper: Paper, jobs: Sequence[Job]) -> None:
-    """Refuses metrics to report that no arm logs; what functions return is not known before.
+    """Refuses metrics to report that no arm logs; what functions return, or arms that have no job, is not known before.
 
     Raises:
         ValueError: names the metric.
     """
-    if all(job.stages for job in jobs):
+    known = {job.composed.name for job in jobs if job.stages}
+    if known >= {arm.name for arm in paper.arms}:
         logged = sorted({name for job in jobs for name in job.logged})
         for metric in reported_metrics(paper):
             find_metric(metric, logged)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from jaxagents.environments.text.words import pad_to, sentence
+from jaxagents.language.tokenizers import phrase_reader
 from jaxagents.types import Environment, TimeStep
 
 _OFFERED = 3  # nearest words
@@ -88,8 +89,13 @@ def choose(text: str, options: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def admissible_actions(environment: Environment, timestep: TimeStep) -> list[str]:
-    """Returns the texts of the actions that the world admits now; of all well-formed ones where it does not tell."""
+    """Returns the texts of the actions that the world admits now; of all well-formed ones where it does not tell.
+
+    Where actions are too many to be listed, examples of them stand in for them, and the world does not tell.
+    """
     face = environment.text
+    if face.actions is None:
+        return [sentence(face.words, row) for row in face.examples]
     mask = np.ones(len(face.actions), bool) if timestep.action_mask is None else np.asarray(timestep.action_mask)
     return [sentence(face.words, row) for row in face.actions[mask]]
 
@@ -125,7 +131,7 @@ def read_words(text: str, words: Sequence[str], read: Callable[[str], np.ndarray
 
 
 def ask_action(person: Person, environment: Environment, offers: Sequence[str]) -> np.ndarray:
-    """Asks until a well-formed action is typed.
+    """Asks until a well-formed action is typed; where they cannot be listed, until words of the world are.
 
     Args:
         person: types.
@@ -133,12 +139,16 @@ def ask_action(person: Person, environment: Environment, offers: Sequence[str]) 
         offers: admissible actions.
 
     Returns:
-        int32 `[M]`, a row of the actions of the world.
+        int32 `[M]`, word ids of the action.
 
     Raises:
         EOFError: there are no more lines.
     """
-    rows = {sentence(environment.text.words, row): row for row in environment.text.actions}
+    face = environment.text
+    if face.actions is None:
+        room = environment.action_space.shape[0]
+        return ask_words(person, "action", words=face.words, read=phrase_reader(face.words), room=room)[1]
+    rows = {sentence(face.words, row): row for row in face.actions}
     while True:
         typed = person.ask("action", offers)
         chosen, near = choose(typed, list(rows))

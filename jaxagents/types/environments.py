@@ -167,6 +167,7 @@ class TextFace:
         draw: `(key, state) -> action int32 [M]`, an admissible action drawn at random; None for a row of `actions`.
         distance: `(state) -> float32 []`, the fewest actions to a success, `inf` where there is none left; None where
             it is not known.
+        rules: `environments.text.world.World` that it was built of; None where it was not.
     """
 
     words: tuple[str, ...]
@@ -180,3 +181,4 @@ class TextFace:
     examples: np.ndarray | None = None
     draw: Callable[[Array, State], Array] | None = None
     distance: Callable[[State], Array] | None = None
+    rules: Any = None

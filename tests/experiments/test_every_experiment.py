@@ -4,7 +4,6 @@ import json
 import math
 import pathlib
 
-import jax
 import pytest
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
@@ -16,15 +15,18 @@ from jaxagents.training.launch import run
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
+SELF_TRAINING = ("raft", "rest_em")
 PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
 VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
 # World -> the algorithms that fit it.
 PAIRS = {
-    **dict.fromkeys(("arithmetic", "bandit", "frozenlake", "household", "sokoban"), (*LANGUAGE, *PREFERENCES)),
+    **dict.fromkeys(
+        ("arithmetic", "bandit", "frozenlake", "household", "sokoban"), (*LANGUAGE, *SELF_TRAINING, *PREFERENCES)
+    ),
     # Like those, and not tuned for each algorithm.
     **dict.fromkeys(("code", "countdown", "crafting", "guess_number", "lists"), ("grpo", "sft")),
-    **dict.fromkeys(("mastermind", "screen", "search", "tools", "twentyq"), ("grpo", "sft")),
+    **dict.fromkeys(("brief", "mastermind", "screen", "search", "tools", "twentyq"), ("grpo", "sft")),
     # Values and demonstrations are those of one seat.
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
     "breakout": ("ppo", *VALUES),
@@ -65,6 +67,8 @@ def _run_pairs():
 
 RUN = _run_pairs()
 
+pytestmark = pytest.mark.usefixtures("memory_of_test")
+
 
 def _surrogate(width):
     target = "jaxagents.losses.policy_gradient.clipped_surrogate"
@@ -85,13 +89,6 @@ def _huber(delta):
     return f"{{_target_: jaxagents.losses.value.huber_loss, _partial_: true, delta: {delta}}}"
 
 
-@pytest.fixture(autouse=True)
-def _forget_programs():
-    """Forty experiments leave more machine code behind than a small machine holds."""
-    yield
-    jax.clear_caches()
-
-
 def test_every_world_and_algorithm_is_in_the_table():
     assert {path.stem for path in (CONFIGS / "world").glob("*.yaml")} == set(PAIRS)
     algorithms = {path.stem for path in (CONFIGS / "algorithm").glob("*.yaml")}
@@ -109,10 +106,19 @@ def test_it_composes_under_its_name(name):
         assert stage["training"]["total_steps"] <= 2048 and stage["environment"]["_target_"]
 
 
-@pytest.mark.parametrize("name", [name for name in COMPOSED if name.split("_")[0] in PREFERENCES])
-def test_worlds_give_preferences_no_numbers_of_policy_gradients(name):
-    documented = OmegaConf.load(CONFIGS / "learner" / "preference.yaml")
-    assert set(compose(CONFIGS, *COMPOSED[name]).learner) == set(documented)
+_WITHOUT_POLICY_GRADIENT = {
+    **dict.fromkeys(PREFERENCES, ("preference",)),
+    **dict.fromkeys(SELF_TRAINING, ("supervised", "iterated")),  # The second one builds on the first.
+}
+
+
+@pytest.mark.parametrize(
+    ("world", "algorithm"), [(w, a) for w, names in PAIRS.items() for a in names if a in _WITHOUT_POLICY_GRADIENT]
+)
+def test_worlds_give_others_no_numbers_of_policy_gradients(world, algorithm):
+    files = [OmegaConf.load(CONFIGS / "learner" / f"{name}.yaml") for name in _WITHOUT_POLICY_GRADIENT[algorithm]]
+    documented = {str(key) for file in files for key in file} - {"defaults"}
+    assert set(compose(CONFIGS, f"world={world}", f"algorithm={algorithm}").learner) == documented
 
 
 @pytest.mark.parametrize("learner", ["policy_gradient", "interleaved", "partnered", "progress"])

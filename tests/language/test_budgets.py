@@ -52,6 +52,7 @@ def test_poker_in_bytes(speak):
     assert policy.layout.prompt == len("petra plays kuhn poker against petra .")
 
 
+@pytest.mark.slow
 def test_everything_that_is_said_has_room(speak):
     world = household.make_environment(1)
     policy = speak(world, tokenizer=byte_level)

@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.tmaze import make_environment
@@ -68,6 +69,7 @@ def test_learns_a_bandit():
     assert float(metrics["rollout/episode_return"].value) > 0.8
 
 
+@pytest.mark.slow
 def test_learns_to_remember_from_normalised_observations():
     maze = make_environment(1)
     agent = make_agent(

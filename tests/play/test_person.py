@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxagents.environments.text import frozenlake
+from jaxagents.environments.text import countdown, frozenlake
 from jaxagents.language.tokenizers import phrase_reader
 from jaxagents.play.person import Person, admissible_actions, ask_action, ask_words, at_terminal, choose, read_words
 
@@ -85,6 +85,18 @@ def test_admissible_actions_follow_the_mask():
     assert admissible_actions(environment, timestep.replace(action_mask=None)) == every
     mask = np.array([False, True, False, True])
     assert admissible_actions(environment, timestep.replace(action_mask=mask)) == ["down", "up"]
+
+
+def test_actions_that_cannot_be_listed_are_typed_in_words():
+    environment = countdown.make_environment()
+    assert environment.text.actions is None
+    person, heard = typist("nope", "1 2 + 3")
+    action = ask_action(person, environment, ["1 + 2"])
+    assert [environment.text.words[i] for i in action[:4]] == ["1", "2", "+", "3"] and (action[4:] == -1).all()
+    assert "got 'nope'" in heard[0]
+    _, timestep = jax.eval_shape(lambda key: environment.reset(key, environment.sample_task(key)), jax.random.key(0))
+    offers = admissible_actions(environment, timestep)
+    assert len(offers) == len(environment.text.examples) and all(offers)
 
 
 def test_lines_of_a_pipe_are_repeated_until_they_end(monkeypatch):

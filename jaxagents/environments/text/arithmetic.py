@@ -1,6 +1,7 @@
 """Sums, differences and products of small numbers, as formulas and as stories; numbers are one word per digit."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +54,7 @@ def make_environment(
     feedback: bool = True,
     expert_repeats: float = 0.0,
     reward: str = "sparse",
-    held_out_fraction: float = 0.25,
+    **options: Any,
 ) -> Environment:
     """Makes arithmetic problems.
 
@@ -84,7 +85,7 @@ def make_environment(
         expert_repeats: probability that the expert, asked again, gives the last answer again, right or wrong.
         reward: "sparse" is 1 for the right answer; "dense" also gives the last wrong answer its share of right digits,
             those that agree from the first on, divided by the length of the longer number.
-        held_out_fraction: of the tasks.
+        **options: further ones of `make_text_world`, as `held_out_fraction`.
 
     Returns:
         The environment.
@@ -162,7 +163,7 @@ def make_environment(
         expert=expert,
         render=render,
     )
-    return make_text_world(world, reward=reward, held_out_fraction=held_out_fraction)
+    return make_text_world(world, reward=reward, **options)
 
 
 def _operations_of_levels(

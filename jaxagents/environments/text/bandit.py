@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +59,7 @@ def make_environment(
     names_seed: int = 0,
     reward: str = "dense",
     held_out_fraction: float = 0.25,
+    **options: Any,
 ) -> Environment:
     """Makes a bandit with named arms.
 
@@ -84,6 +86,7 @@ def make_environment(
         names_seed: which name has which quality.
         reward: "dense" is the payoff of every pull, in units of 10 points; "sparse" is 1 with success and else 0.
         held_out_fraction: of the tasks.
+        **options: further ones of `make_text_world`.
 
     Returns:
         The environment.
@@ -142,7 +145,7 @@ def make_environment(
         ),
         render=render,
     )
-    return make_text_world(world, reward=reward, held_out_fraction=held_out_fraction)
+    return make_text_world(world, reward=reward, held_out_fraction=held_out_fraction, **options)
 
 
 def rank_of(state: BanditState) -> Array:

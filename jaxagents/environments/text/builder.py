@@ -1,41 +1,40 @@
 """Makes text worlds of their rules: words, budgets, splits, limits, garbage, forfeits, rewards."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.environments.text.splits import SampleTask, hash_integers, split_tasks
-from jaxagents.environments.text.templates import require_no_collisions
-from jaxagents.environments.text.texts import (
-    Text,
-    has_refusal,
-    num_words,
-    pattern_of,
-    refusal,
-    text,
-    words_of,
-    write_text,
+from jaxagents.environments.text.splits import (
+    SampleTask,
+    as_integers,
+    hash_integers,
+    leaves_without_level,
+    split_tasks,
 )
+from jaxagents.environments.text.templates import require_no_collisions
 from jaxagents.environments.text.tracing import check_world, trace_world
 from jaxagents.environments.text.turns import (
     TextWorldState,
     action_mask,
     acts_together,
-    allowed_entries,
     draw_action,
     first_turn,
     make_finish,
+    pay_out,
     play_turn,
+    read_action,
     score_of,
     seat_of,
 )
 from jaxagents.environments.text.words import NOTHING_HAPPENS, compact, make_words, sentence
 from jaxagents.environments.text.world import Status, World
+from jaxagents.environments.text.writing import num_words, pattern_of, with_refusal, words_of, write_text
 from jaxagents.environments.timesteps import select
-from jaxagents.types import Array, Box, Environment, Pattern, Patterns, PyTree, Task, TextFace, TimeStep
+from jaxagents.types import Array, Box, Environment, Pattern, Patterns, Task, TextFace, TimeStep
 
 
 def make_text_world(
@@ -46,6 +45,7 @@ def make_text_world(
     illegal: str = "no_op",
     forfeit_payoff: Sequence[float] = (0.0, 0.0),
     held_out_fraction: float = 0.25,
+    wrappers: Mapping[str, Callable[[World], World]] = MappingProxyType({}),
 ) -> Environment:
     """Makes the environment of a text world.
 
@@ -62,6 +62,7 @@ def make_text_world(
             seats with "no_op", who last said what was not allowed forfeits when the limit of turns is reached.
         forfeit_payoff: reward of who forfeits, and of each of the others.
         held_out_fraction: of the tasks.
+        wrappers: change the rules, one after the other, under any names.
 
     Returns:
         The environment, with a text face.
@@ -70,6 +71,7 @@ def make_text_world(
         ValueError: unknown options; dense rewards without progress; several seats without payoffs; words that run
             together; functions of the world that do not fit together, with what they gave.
     """
+    world = reduce(lambda rules, wrap: wrap(rules), wrappers.values(), world)
     shapes = trace_world(world)
     check_world(world, shapes, reward, illegal)
     grammar = world.grammar
@@ -77,7 +79,7 @@ def make_text_world(
     words, ids = make_words(grammar.words, words_of(said[0]), NOTHING_HAPPENS, *map(words_of, said[1:]))
     require_no_collisions(grammar.elements, words)
     patterns = Patterns(
-        observation=(pattern_of(_with_refusal(shapes.observation), ids),),
+        observation=(pattern_of(with_refusal(shapes.observation), ids),),
         prompt=() if shapes.prompt is None else (pattern_of(shapes.prompt, ids),),
         thought=() if shapes.thought is None else (pattern_of(shapes.thought, ids),),
         action=(grammar.pattern,),
@@ -106,9 +108,9 @@ def make_text_world(
         return state, describe(state, status, jnp.zeros_like(state.score))
 
     def step(key: Array, state: TextWorldState, action: Array) -> tuple[TextWorldState, TimeStep]:
-        verb, args, entry, known = grammar.parse(action)
+        key, *pay_keys = (key,) if not world.payouts else jax.random.split(key, 1 + len(world.payouts))
+        verb, args, valid = read_action(world, state, action)
         seat = seat_of(world, state)
-        valid = known & allowed_entries(world, state)[entry]
         inner, pending = play_turn(world, key, state, verb, args, valid)
         running = ~(state.terminated | state.truncated)
         inner = select(running, inner, state.inner)  # Before the status, which is then that of both.
@@ -122,6 +124,7 @@ def make_text_world(
             offender=jnp.where(valid, state.offender, seat).astype(jnp.int32),
         )
         following, earned = finish(following, following.score - state.score, status.over)
+        following, earned = pay_out(world, pay_keys, following, earned)
         state = select(running, following, state)
         return state, describe(state, status, jnp.where(running, earned - step_penalty, 0.0))
 
@@ -138,6 +141,7 @@ def make_text_world(
         examples=grammar.examples,
         draw=lambda key, state: draw_action(world, key, state),
         distance=None if world.distance is None else lambda state: world.distance(state.inner),
+        rules=world,
     )
     return Environment(
         name=world.name,
@@ -155,31 +159,13 @@ def make_text_world(
     )
 
 
-def _without_level(tree: PyTree) -> list[Array]:
-    """Returns the leaves but those of fields that are called `level`."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [leaf for path, leaf in leaves if not (path and str(path[-1]).strip(".[]'") == "level")]
-
-
-def _integers(tree: PyTree) -> list[Array]:
-    """Returns the leaves as integers of the same bits."""
-
-    def convert(leaf: Array) -> Array:
-        leaf = jnp.asarray(leaf)
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.key_data(leaf)
-        return jax.lax.bitcast_convert_type(leaf, jnp.uint32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-
-    return [convert(leaf) for leaf in jax.tree.leaves(tree)]
-
-
 def identity_hash(world: World) -> Callable[[Task], Array]:
     """Returns `(task) -> uint32 []`, by which tasks are split."""
     return lambda task: hash_integers(*_identity(world, task))
 
 
 def _identity(world: World, task: Task) -> list[Array]:
-    return _integers(_without_level(task) if world.identity is None else world.identity(task))
+    return as_integers(leaves_without_level(task) if world.identity is None else world.identity(task))
 
 
 def _make_samplers(world: World, held_out_fraction: float) -> tuple[SampleTask, SampleTask]:
@@ -192,33 +178,29 @@ def _make_samplers(world: World, held_out_fraction: float) -> tuple[SampleTask, 
     if world.complete is None:
         return samplers
 
-    def completed(sample: SampleTask) -> SampleTask:
+    def completed(sample: SampleTask, *, held_out: bool) -> SampleTask:
         def sample_task(key: Array, level: Array | None = None) -> Task:
             sample_key, complete_key = jax.random.split(key)
-            return world.complete(complete_key, sample(sample_key, level))
+            return world.complete(complete_key, sample(sample_key, level), held_out)
 
         return sample_task
 
-    return tuple(completed(sample) for sample in samplers)
+    return completed(samplers[0], held_out=False), completed(samplers[1], held_out=True)
 
 
 def _make_fingerprint(world: World) -> Callable[[TextWorldState], Array]:
-    situation = world.situation or _without_level
+    situation = world.situation or leaves_without_level
 
     def fingerprint(state: TextWorldState) -> Array:
         seat = [seat_of(world, state)] if acts_together(world) else []
-        return hash_integers(*_identity(world, state.task), *_integers(situation(state.inner)), *seat)
+        return hash_integers(*_identity(world, state.task), *as_integers(situation(state.inner)), *seat)
 
     return fingerprint
 
 
-def _with_refusal(said: Text) -> Text:
-    return said if has_refusal(said) else text(said, refusal())
-
-
 def _make_observe(world: World, ids: Callable, length: int) -> Callable[[TextWorldState], Array]:
     def observe(state: TextWorldState) -> Array:
-        said = _with_refusal(world.tell(state.inner, seat_of(world, state)))
+        said = with_refusal(world.tell(state.inner, seat_of(world, state)))
         return compact(write_text(said, ids, state.valid))[:length]
 
     return observe

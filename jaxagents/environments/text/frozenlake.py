@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,7 @@ def make_environment(
     step_penalty: float = 0.0,
     max_steps: int | None = None,
     held_out_fraction: float = 0.25,
+    **options: Any,
 ) -> Environment:
     """Makes a frozen lake whose maps are tasks.
 
@@ -78,6 +80,7 @@ def make_environment(
         max_steps: steps before truncation; None for the longest way that a map is made with, four sides less four, or
             four times that with slipping.
         held_out_fraction: of the tasks.
+        **options: further ones of `make_text_world`.
 
     Returns:
         The environment.
@@ -127,7 +130,9 @@ def make_environment(
         distance=None if slip_probability > 0.0 else steps_to_goal,
         render=render,
     )
-    return make_text_world(world, reward=reward, step_penalty=step_penalty, held_out_fraction=held_out_fraction)
+    return make_text_world(
+        world, reward=reward, step_penalty=step_penalty, held_out_fraction=held_out_fraction, **options
+    )
 
 
 def _check(sizes: Sequence[int], hole_fractions: Sequence[float], slip: float, max_steps: int) -> None:

@@ -58,13 +58,16 @@ class Grammar:
         entry_args: int32 numpy `[E, max_args, max_length]`, all -1 where there are free slots.
         actions: int32 numpy `[A, M]`, all of them, if there are at most `MOST_LISTED`; else None. Where no slot is
             free, they are the entries.
-        action_entry: int32 numpy `[A]`, of each action; None without.
+        action_entry: int32 numpy `[A]`, of each action; with dialects `[D, A]`, -1 where a dialect does not have it;
+            None without actions.
         examples: int32 numpy `[X, M]`, actions with every phrase of every slot.
         pattern: of the actions.
-        parse: `(action int32 [M]) -> (verb, args, entry int32 [], known bool [])`; zeros and -1s where it is none.
+        parse: `(action int32 [M], dialect int32 [] = 0) -> (verb, args, entry int32 [], known bool [])`; zeros and -1s
+            where it is none.
         render: `(verb, args) -> int32 [M]`.
         draw: `(key, entry int32 []) -> (verb, args)`, what is free in the entry drawn uniformly.
         args: `(*values) -> int32 [max_args, max_length]`, a value per slot: int32 `[]`, or `[n]` for a free slot.
+        num_dialects: D, see `dialects.join_grammars`.
     """
 
     templates: tuple[str, ...]
@@ -79,10 +82,11 @@ class Grammar:
     action_entry: np.ndarray | None
     examples: np.ndarray
     pattern: Pattern
-    parse: Callable[[Array], tuple[Array, Array, Array, Array]]
+    parse: Callable[..., tuple[Array, Array, Array, Array]]
     render: Callable[[Array, Array], Array]
     draw: Callable[[Array, Array], tuple[Array, Array]]
     args: Callable[..., Array]
+    num_dialects: int = 1
 
     @property
     def num_entries(self) -> int:

@@ -1,7 +1,7 @@
 """A household of rooms in words: find things, treat them, put them where they belong (Shridhar et al., 2021)."""
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +29,7 @@ def make_environment(
     expert: Literal["searching", "informed"] = "searching",
     held_out_fraction: float = 0.25,
     max_steps: int = 30,
+    **options: Any,
 ) -> Environment:
     """Makes a household.
 
@@ -59,6 +60,7 @@ def make_environment(
             knows everything.
         held_out_fraction: of the combinations.
         max_steps: steps before truncation (50 in ALFWorld).
+        **options: further ones of `make_text_world`.
 
     Returns:
         The environment.
@@ -107,7 +109,9 @@ def make_environment(
         expert=advise,
         render=partial(render, tables),
     )
-    return make_text_world(world, reward=reward, step_penalty=step_penalty, held_out_fraction=held_out_fraction)
+    return make_text_world(
+        world, reward=reward, step_penalty=step_penalty, held_out_fraction=held_out_fraction, **options
+    )
 
 
 def _check(num_levels: int, expert: str, max_steps: int) -> Tables:

@@ -88,17 +88,19 @@ def sample_goal(tables: Tables, key: Array, level: Array) -> Goal:
     return Goal(level=level, family=family, object_type=object_type, target_kind=target)
 
 
-def furnish(tables: Tables, key: Array, goal: Goal) -> HouseholdTask:
+def furnish(tables: Tables, key: Array, goal: Goal, held_out: bool) -> HouseholdTask:
     """Draws what else there is and where everything is; what the goal names is not yet where it belongs.
 
     Args:
         tables: of the world.
         key: PRNG key.
         goal: of `sample_goal`.
+        held_out: not used.
 
     Returns:
         The task.
     """
+    del held_out
     level, family, object_type, target_kind = goal
     type_key, place_key, goal_key = jax.random.split(key, 3)
     types = jnp.arange(len(tables.types))

@@ -43,6 +43,7 @@ def against_expert(environment: Environment, *, seat: int | None = None) -> Envi
         fingerprint=lambda state: face.fingerprint(state.inner),
         sample_held_out_task=with_level(face.sample_held_out_task),
         prompt=lambda task: face.prompt(task["game"]),
+        rules=None,
     )
     # Whether an action was understood is told of the agent's own.
     alone = one_seat(environment, lambda key, state, _: face.expert(key, state)[0], own_info=("valid",))

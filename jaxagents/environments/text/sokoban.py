@@ -1,6 +1,7 @@
 """Sokoban in words: push the boxes onto the targets; a box in a corner stays there (Schrader, 2018)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -47,6 +48,7 @@ def make_environment(
     step_penalty: float = 0.0,
     held_out_fraction: float = 0.25,
     max_steps: int | None = None,
+    **options: Any,
 ) -> Environment:
     """Makes a Sokoban whose rooms are made by playing backwards from the solution.
 
@@ -69,6 +71,7 @@ def make_environment(
         step_penalty: subtracted from the reward of every step.
         held_out_fraction: of the rooms.
         max_steps: steps before truncation; None for 30 and 20 for every box after the first of a level.
+        **options: further ones of `make_text_world`.
 
     Returns:
         The environment.
@@ -110,7 +113,7 @@ def make_environment(
         max_steps=10 + 20 * max(num_boxes) if max_steps is None else max_steps,
         num_levels=len(sizes),
         sample=sample,
-        complete=complete,
+        complete=lambda key, room, held_out: complete(key, room),
         identity=identify,
         start=lambda key, task: SokobanState(task=task, boxes=task.boxes, player=task.player),
         situation=lambda state: (state.task.level, cell_kinds(state)),
@@ -122,7 +125,9 @@ def make_environment(
         expert=expert,
         render=render,
     )
-    return make_text_world(world, reward=reward, step_penalty=step_penalty, held_out_fraction=held_out_fraction)
+    return make_text_world(
+        world, reward=reward, step_penalty=step_penalty, held_out_fraction=held_out_fraction, **options
+    )
 
 
 def _check(sizes: Sequence[int], num_boxes: Sequence[int], wall_fraction: float, num_pulls: int) -> None:

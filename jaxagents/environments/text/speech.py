@@ -95,11 +95,12 @@ def _read(element: Element, here: Array, ids: Ids) -> tuple[Array, Array]:
 
 def make_parse(
     elements: Sequence[Sequence[Element]], listed: Entries, parsers: Sequence[Callable], shape: tuple[int, int]
-) -> Callable[[Array], tuple[Array, Array, Array, Array]]:
-    """Makes `(action [M]) -> (verb, args, entry, known)`."""
+) -> Callable[..., tuple[Array, Array, Array, Array]]:
+    """Makes `(action [M], dialect=0) -> (verb, args, entry, known)`, for which all dialects are the same."""
     free = [verb for verb, row in enumerate(elements) if is_free(row)]
 
-    def parse(action: Array) -> tuple[Array, Array, Array, Array]:
+    def parse(action: Array, dialect: Array | int = 0) -> tuple[Array, Array, Array, Array]:
+        del dialect
         entry, known = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
         args = jnp.full(shape, -1, jnp.int32)
         if len(free) < len(elements):

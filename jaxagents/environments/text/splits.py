@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.types import Array, Task
+from jaxagents.types import Array, PyTree, Task
 
 SampleTask = Callable[..., Task]
 """`(key, level=None) -> task`, as in `Environment`."""
@@ -42,6 +42,24 @@ def _mix(value: Array) -> Array:
     value = (value ^ (value >> 16)) * jnp.uint32(0x85EBCA6B)
     value = (value ^ (value >> 13)) * jnp.uint32(0xC2B2AE35)
     return value ^ (value >> 16)
+
+
+def leaves_without_level(tree: PyTree) -> list[Array]:
+    """Returns the leaves but those of fields that are called `level`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [leaf for path, leaf in leaves if not (path and str(path[-1]).strip(".[]'") == "level")]
+
+
+def as_integers(tree: PyTree) -> list[Array]:
+    """Returns the leaves as integers of the same bits."""
+
+    def convert(leaf: Array) -> Array:
+        leaf = jnp.asarray(leaf)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.key_data(leaf)
+        return jax.lax.bitcast_convert_type(leaf, jnp.uint32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    return [convert(leaf) for leaf in jax.tree.leaves(tree)]
 
 
 def split_tasks(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ def make_text_game(
     expert_strength: float = 1.0,
     max_steps: int | None = None,
     held_out_fraction: float = 0.25,
+    **options: Any,
 ) -> Environment:
     """Makes a text world with two seats.
 
@@ -54,6 +56,7 @@ def make_text_game(
         expert_strength: probability that the expert does not move at random.
         max_steps: turns of an episode; None takes the longest game, and twice that where illegal moves are no-ops.
         held_out_fraction: of the pairs of names.
+        **options: further ones of `make_text_world`.
 
     Returns:
         The environment, `num_players` 2.
@@ -93,6 +96,7 @@ def make_text_game(
         illegal=illegal,
         forfeit_payoff=(-stake, stake) if forfeit_payoff is None else forfeit_payoff,
         held_out_fraction=held_out_fraction,
+        **options,
     )
 
 

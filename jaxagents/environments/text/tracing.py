@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxagents.environments.text.texts import Text
 from jaxagents.environments.text.turns import acts_together
 from jaxagents.environments.text.world import Status, World
+from jaxagents.environments.text.writing import words_of
 from jaxagents.types import Array, PyTree
 
 
@@ -31,7 +32,7 @@ def trace_world(world: World) -> Shapes:
 
     def follow(key: Array) -> Shapes:
         task = world.sample(key, zero)
-        task = task if world.complete is None else world.complete(key, task)
+        task = task if world.complete is None else world.complete(key, task, False)
         state = world.start(key, task)
         *action, thought = world.expert(key, state)
         verb, args = jnp.zeros(several, jnp.int32), jnp.zeros((*several, *shape), jnp.int32)
@@ -47,6 +48,13 @@ def trace_world(world: World) -> Shapes:
         )
 
     return jax.eval_shape(follow, key)
+
+
+def words_said(world: World) -> tuple[str, ...]:
+    """Lists all words of a world: those of its actions, observations, prompts and thoughts."""
+    shapes = trace_world(world)
+    said = [one for one in (shapes.observation, shapes.prompt, shapes.thought) if one is not None]
+    return tuple(dict.fromkeys([*world.grammar.words, *(word for one in said for word in words_of(one))]))
 
 
 def check_world(world: World, shapes: Shapes, reward: str, illegal: str) -> None:

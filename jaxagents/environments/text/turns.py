@@ -27,6 +27,7 @@ class TextWorldState:
         offender: int32, the seat that last said what was not understood or allowed; -1 for none.
         pending: where all seats act at once, verbs int32 `[P]`, args int32 `[P, max_args, max_length]`, and the seat
             that is asked, int32 `[]`; else None.
+        payouts: what those of the world remember.
     """
 
     task: Task
@@ -38,6 +39,7 @@ class TextWorldState:
     truncated: Array
     offender: Array
     pending: tuple[Array, Array, Array] | None
+    payouts: tuple[PyTree, ...] = ()
 
 
 def seat_of(world: World, state: TextWorldState) -> Array:
@@ -74,6 +76,7 @@ def first_turn(world: World, task: Task, inner: PyTree, score: Array) -> TextWor
         truncated=jnp.zeros((), bool),
         offender=jnp.full((), -1, jnp.int32),
         pending=pending,
+        payouts=tuple(strong(payout.init(jnp.zeros_like(score))) for payout in world.payouts),
     )
 
 
@@ -89,7 +92,19 @@ def action_mask(world: World, state: TextWorldState) -> Array | None:
     """Returns the actions that are allowed, bool `[A]`; None where all are, or where they are not listed."""
     if world.allowed is None or world.grammar.actions is None:
         return None
-    return allowed_entries(world, state)[jnp.asarray(world.grammar.action_entry)]
+    entry = jnp.asarray(world.grammar.action_entry)
+    if world.dialect is None:
+        return allowed_entries(world, state)[entry]
+    entry = entry[world.dialect(state.inner)]
+    return allowed_entries(world, state)[entry] & (entry >= 0)
+
+
+def read_action(world: World, state: TextWorldState, action: Array) -> tuple[Array, Array, Array]:
+    """Returns verb and args of an action in words, and whether it is understood and allowed."""
+    dialect = () if world.dialect is None else (world.dialect(state.inner),)
+    verb, args, entry, known = world.grammar.parse(action, *dialect)
+    valid = known & allowed_entries(world, state)[entry]
+    return verb, args, valid if world.accepts is None else valid & world.accepts(state.inner, verb, args)
 
 
 def play_turn(
@@ -134,7 +149,7 @@ def make_finish(
     lost, won = forfeit_payoff
 
     def finish(state: TextWorldState, earned: Array, over: Array) -> tuple[TextWorldState, Array]:
-        at_limit = state.num_steps >= world.max_steps
+        at_limit = state.num_steps >= (world.max_steps if world.limit is None else world.limit(state.task))
         forfeit = jnp.zeros((), bool) if illegal == "no_op" else ~state.valid
         if world.num_seats > 1:
             forfeit = forfeit | (at_limit & (state.offender >= 0))
@@ -146,3 +161,12 @@ def make_finish(
         return state, jnp.where(forfeit, penalty, earned)
 
     return finish
+
+
+def pay_out(world: World, keys: Sequence[Array], state: TextWorldState, earned: Array) -> tuple[TextWorldState, Array]:
+    """Lets the payouts of the world say what is handed out of what was earned."""
+    ended, memories = state.terminated | state.truncated, []
+    for key, payout, memory in zip(keys, world.payouts, state.payouts, strict=True):
+        memory, earned = payout.pay(key, memory, state.inner, earned, ended)
+        memories.append(memory)
+    return state.replace(payouts=tuple(memories)), earned

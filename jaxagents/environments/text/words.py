@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.types import Array
+from jaxagents.types import Array, Choice, Pattern, Several, Window
 
 DIGITS = tuple("0123456789")
 NOTHING_HAPPENS = ("nothing happens", ".")
@@ -116,3 +116,24 @@ def find_row(action: Array, rows: np.ndarray) -> tuple[Array, Array]:
 def sentence(words: Sequence[str], ids: np.ndarray) -> str:
     """Writes ids as text, on the host; -1s are left out."""
     return " ".join(words[i] for i in np.asarray(ids).tolist() if i >= 0)
+
+
+def translate(ids: Array, table: np.ndarray | Array) -> Array:
+    """Returns `table[ids]`, int32 of any shape; -1 stays."""
+    return jnp.where(ids >= 0, jnp.asarray(table, jnp.int32)[ids], -1)
+
+
+def translate_pattern(pattern: Pattern, table: np.ndarray) -> Pattern:
+    """Returns a pattern in the ids of another table, where its id i is `table[i]`."""
+    inner = np.append(table, np.int32(-1)).astype(np.int32)
+    places = []
+    for place in pattern:
+        if isinstance(place, Choice):
+            places.append(Choice(tuple(translate_pattern(one, table) for one in place.patterns)))
+        elif isinstance(place, Several):
+            places.append(Several(inner[place.phrases], place.most))
+        elif isinstance(place, Window):
+            places.append(Window(inner[place.words], place.most))
+        else:
+            places.append(inner[place])
+    return tuple(places)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flax import struct
 
@@ -31,6 +31,19 @@ class Status:
     payoff: Array | None = None
     progress: Array | None = None
     parts: Mapping[str, Array] = struct.field(default_factory=dict)
+
+
+class Payout(NamedTuple):
+    """What is handed out of what the rules pay, and when; `environments.text.rewards` has some.
+
+    Attributes:
+        init: `(reward) -> memory`, pytree of arrays, of a reward of zeros, float32 `[]`, or `[P]` with several seats.
+        pay: `(key, memory, state, reward, ended bool []) -> (memory, reward)`, of what a step would have paid; `state`
+            is that of the rules, `ended` says that the episode is over, or cut.
+    """
+
+    init: Callable[[Array], PyTree]
+    pay: Callable[[Array, PyTree, State, Array, Array], tuple[PyTree, Array]]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,8 +77,8 @@ class World:
         identity: `(task) -> pytree of integers or bools`, what makes it the same task. Splits hash it: tasks with the
             same identity are on the same side. It is the same before and after `complete`. None takes all of the task
             but its level.
-        complete: `(key, task) -> task`, adds to a task what its identity does not depend on and what is too costly to
-            draw again and again. None adds nothing.
+        complete: `(key, task, held_out bool) -> task`, adds to a task what its identity does not depend on and what is
+            too costly to draw again and again, or differs between the sides of the split. None adds nothing.
         situation: `(state) -> pytree of arrays`, what makes it the same situation within a task, for fingerprints. None
             takes all of the state but fields that are called `level`. Two situations of one task are the same if and
             only if these arrays are equal.
@@ -73,6 +86,13 @@ class World:
             they are asked one after the other, see nothing of what the others say, and `play` gets all actions.
         allowed: `(state) -> bool [E]`, over `grammar.entries`; where all seats act at once, bool `[P, E]`. None allows
             everything.
+        accepts: `(state, verb, args) -> bool []`, whether an action that `allowed` admits is legal with these free
+            arguments. None accepts all.
+        dialect: `(state) -> int32 []`, by which the grammar reads actions, see `dialects.join_grammars`. None where it
+            has one.
+        limit: `(task) -> int32 []`, turns after which an episode of this task is cut, at most `max_steps`, which None
+            takes.
+        payouts: what is handed out of the rewards, one after the other.
         skip: `(state) -> state`, what a turn costs in which nothing was understood or allowed, as an attempt. None
             leaves the state as it is.
         prompt: `(task) -> Text`, said once before the first observation; None says nothing.
@@ -93,10 +113,14 @@ class World:
     num_levels: int = 1
     num_seats: int = 1
     identity: Callable[[Task], PyTree] | None = None
-    complete: Callable[[Array, Task], Task] | None = None
+    complete: Callable[[Array, Task, bool], Task] | None = None
     situation: Callable[[State], PyTree] | None = None
     player: Callable[[State], Array] | None = None
     allowed: Callable[[State], Array] | None = None
+    accepts: Callable[[State, Array, Array], Array] | None = None
+    dialect: Callable[[State], Array] | None = None
+    limit: Callable[[Task], Array] | None = None
+    payouts: tuple[Payout, ...] = ()
     skip: Callable[[State], State] | None = None
     prompt: Callable[[Task], Text] | None = None
     distance: Callable[[State], Array] | None = None

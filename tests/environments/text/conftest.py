@@ -9,7 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.environments.text import guess_number
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.texts import number, pick, text
 from jaxagents.environments.text.words import pad_to, sentence
+from jaxagents.environments.text.world import Status, World
 
 KEY = jax.random.key(0)
 MOST = 256
@@ -106,6 +111,87 @@ def wander(environment, task, num_steps, key):
             break
         states.append(state)
     return states
+
+
+PLACES = ("desk", "bed", "shelf", ("door", "1"))
+
+
+def make_rooms():
+    """A key lies in one of four places; go there and take it, within four turns. Held out are pairs of places."""
+    grammar = make_grammar("go to {place}", "take", place=PLACES)
+
+    def play(key, state, verb, args):
+        return {
+            "task": state["task"],
+            "at": jnp.where(verb == 0, args[0, 0], state["at"]),
+            "taken": state["taken"] | ((verb == 1) & (state["at"] == state["task"]["key"])),
+        }
+
+    def expert(key, state):
+        there = state["at"] == state["task"]["key"]
+        args = jnp.where(there, grammar.args(), grammar.args(state["task"]["key"]))
+        return there.astype(jnp.int32), args, text("key at", pick(PLACES, state["task"]["key"]))
+
+    def sample(key, level):
+        places = jax.random.randint(key, (2,), 0, 4)
+        return {"key": places[0], "start": places[1], "level": level}
+
+    return World(
+        name="rooms",
+        grammar=grammar,
+        max_steps=4,
+        num_levels=2,
+        sample=sample,
+        start=lambda key, task: {"task": task, "at": task["start"], "taken": jnp.bool_(False)},
+        allowed=lambda state: jnp.append(jnp.arange(4) != state["at"], state["at"] >= 0),
+        play=play,
+        status=lambda state: Status(
+            success=state["taken"],
+            over=state["taken"],
+            progress=(1.0 * (state["at"] == state["task"]["key"]) + state["taken"]) / 2,
+            parts={"there": 1.0 * (state["at"] == state["task"]["key"])},
+        ),
+        tell=lambda state, seat: text("you are at", pick(PLACES, state["at"]), "."),
+        prompt=lambda task: text("find", number(task["key"] + 1, 1)),
+        expert=expert,
+        distance=lambda state: 2.0 - (state["at"] == state["task"]["key"]) - state["taken"],
+    )
+
+
+def tiny_worlds():
+    """Returns two small worlds by name: one whose actions are listed, and one of numbers."""
+    return {"rooms": make_rooms(), "guess_number": guess_number.make_environment((7,), max_steps=3).text.rules}
+
+
+def run_expert(environment, count=16, *, held_out=False, seed=0):
+    """Lets the expert play tasks of all levels; returns the time steps, leaves `[B, T + 1, ...]`, and the tasks."""
+    face = environment.text
+    sample = face.sample_held_out_task if held_out else environment.sample_task
+
+    def play(key, level):
+        task_key, reset_key, key = jax.random.split(key, 3)
+        task = sample(task_key, level)
+        first = environment.reset(reset_key, task)
+
+        def step(state, key):
+            following = environment.step(key, state, face.expert(key, state)[0])
+            return following[0], (following[1], face.fingerprint(following[0]))
+
+        _, (steps, prints) = jax.lax.scan(step, first[0], jax.random.split(key, environment.max_steps))
+        steps = jax.tree.map(lambda one, rest: jnp.concatenate([one[None], rest]), first[1], steps)
+        return steps, task, prints
+
+    keys = jax.random.split(jax.random.key(seed), count)
+    return jax.device_get(jax.jit(jax.vmap(play))(keys, jnp.arange(count) % face.num_levels))
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    return types.SimpleNamespace(
+        worlds=tiny_worlds(),
+        run_expert=run_expert,
+        make=functools.cache(lambda world, **kw: make_text_world(world, **kw)),
+    )
 
 
 @pytest.fixture(scope="session")

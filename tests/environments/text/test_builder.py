@@ -12,7 +12,7 @@ from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.checks import require_playable
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.texts import number, pick, text, when
-from jaxagents.environments.text.words import sentence
+from jaxagents.environments.text.words import pad_to, sentence
 from jaxagents.environments.text.world import Status, World
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.tokenizers import byte_level
@@ -105,6 +105,21 @@ def test_what_is_not_allowed_now_takes_a_turn_and_changes_nothing():
     assert [bool(t.truncated) for t in timesteps] == [False, False, False, True, True]
     face = functions()[0].text
     assert int(face.fingerprint(state)) == int(face.fingerprint(play([])[0]))
+
+
+def test_free_arguments_may_be_refused_and_tasks_may_have_limits_of_their_own():
+    odd = library(
+        accepts=lambda state, verb, args: (verb != 1) | (args[0, 0] % 2 == 1), limit=lambda task: task["code"] % 10 + 1
+    )
+    environment = make_text_world(odd)
+    step = jax.jit(environment.step)
+    state, _ = environment.reset(KEY, TASK)  # Its code is 4071: two turns.
+    seen = []
+    for said in ("search green red", "answer 4"):
+        ids = [environment.text.words.index(word) for word in said.split()]
+        state, timestep = step(KEY, state, jnp.asarray(pad_to(np.asarray(ids), environment.action_space.shape[0])))
+        seen.append((bool(timestep.info["valid"]), bool(timestep.truncated), int(state.inner["given"])))
+    assert seen == [(True, False, -1), (False, True, -1)]
 
 
 def test_rewards():
@@ -204,14 +219,15 @@ def test_who_stalls_forfeits_against_all_others():
 
 
 def test_tasks_are_completed_after_the_split():
-    def complete(key, task):
-        return {**task, "extra": jax.random.randint(key, (3,), 0, 9)}
+    def complete(key, task, held_out):
+        return {**task, "extra": jax.random.randint(key, (3,), 0, 9), "side": jnp.bool_(held_out)}
 
     world = library(complete=complete, identity=lambda task: task["code"])
     environment = make_text_world(world, held_out_fraction=0.5)
     keys = jax.random.split(KEY, 200)
     ours, theirs = (jax.vmap(s)(keys) for s in (environment.sample_task, environment.text.sample_held_out_task))
     assert ours["extra"].shape == (200, 3)
+    assert not ours["side"].any() and theirs["side"].all()
     assert not set(ours["code"].tolist()) & set(theirs["code"].tolist())
 
 

@@ -12,18 +12,15 @@ from jaxagents.environments.text.texts import (
     board,
     cases,
     each,
-    num_words,
     number,
-    pattern_of,
     pick,
     refusal,
     span,
     text,
     when,
-    words_of,
-    write_text,
 )
 from jaxagents.environments.text.words import DIGITS, make_words, sentence
+from jaxagents.environments.text.writing import num_words, pattern_of, words_of, write_text
 from jaxagents.language.lexicon import make_lexicon
 from jaxagents.language.tokenizers import byte_level, train_sentencepiece, word_level
 

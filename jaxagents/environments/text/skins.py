@@ -1,0 +1,150 @@
+"""Worlds in other words: synonyms, swapped names, nonsense; some of them for held-out tasks only."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.environments.text.dialects import join_grammars
+from jaxagents.environments.text.grammar import Grammar
+from jaxagents.environments.text.texts import Text, rename
+from jaxagents.environments.text.tracing import words_said
+from jaxagents.environments.text.words import NOTHING_HAPPENS
+from jaxagents.environments.text.world import World
+from jaxagents.environments.text.wrapping import with_inner_state, with_inner_task
+from jaxagents.types import Array, State, Task
+
+Skin = Mapping[str, str]
+"""What words of a world are called; others keep their names."""
+
+
+def with_skins(world: World, *, skins: Sequence[Skin], num_held_out: int = 0) -> World:
+    """Tells and hears a world in other words, drawn with the task.
+
+    A skin is a mapping from words of the world, which may be phrases such as "go to", to words: synonyms, other
+    templates, names swapped, nonsense. `{}` is the world as it is. Everything is said in the words of the skin,
+    prompts and thoughts included, and only these are understood; "nothing happens ." stays.
+
+    The task is `{"inner": task, "skin": int32, "level": int32}`, on the side of the split where the inner task is.
+
+    Args:
+        world: the rules.
+        skins: at least one.
+        num_held_out: the last of them, drawn for held-out tasks and these only; with 0, all are drawn for all tasks.
+
+    Returns:
+        The rules.
+
+    Raises:
+        ValueError: no skin, no skin left for one of the sides, words that the world does not have, or two that would be
+            called the same.
+    """
+    skins = [dict(skin) for skin in skins]
+    if not 0 <= num_held_out < len(skins):
+        raise ValueError(f"`num_held_out` must be below the number of skins, got {num_held_out} of {len(skins)} skins.")
+    said = words_said(world)
+    for skin in skins:
+        _require_names(world, said, skin)
+    grammar = join_grammars(*(renamed(world.grammar, skin) for skin in skins))
+    num_verbs, num_entries = len(world.grammar.templates), world.grammar.num_entries
+    outer = with_inner_state(with_inner_task(world, skin=jnp.zeros((), jnp.int32)))
+
+    def complete(key: Array, task: Task, held_out: bool) -> Task:
+        skin_key, inner_key = jax.random.split(key)
+        inner = task["inner"] if world.complete is None else world.complete(inner_key, task["inner"], held_out)
+        low, high = 0, len(skins)
+        if num_held_out:
+            low, high = (high - num_held_out, high) if held_out else (0, high - num_held_out)
+        return {**task, "inner": inner, "skin": jax.random.randint(skin_key, (), low, high)}
+
+    def allowed(state: State) -> Array:
+        entries = jnp.ones(num_entries, bool) if world.allowed is None else world.allowed(state["inner"])
+        own = state["skin"] == np.arange(len(skins))
+        return (own[:, None] & entries[..., None, :]).reshape(*entries.shape[:-1], -1)
+
+    def expert(key: Array, state: State) -> tuple[Array, Array, Text | None]:
+        verb, args, thought = world.expert(key, state["inner"])
+        return (
+            verb + state["skin"] * num_verbs,
+            args,
+            None if thought is None else rename(thought, state["skin"], skins),
+        )
+
+    def dialect(state: State) -> Array:
+        inner = 0 if world.dialect is None else world.dialect(state["inner"])
+        return state["skin"] * world.grammar.num_dialects + inner
+
+    def accepts(state: State, verb: Array, args: Array) -> Array:
+        return world.accepts(state["inner"], verb % num_verbs, args)
+
+    def situation(state: State) -> tuple:
+        return state["skin"], outer.situation(state)
+
+    return replace(
+        outer,
+        grammar=grammar,
+        complete=complete,
+        start=lambda key, task: {"inner": world.start(key, task["inner"]), "skin": task["skin"]},
+        play=lambda key, state, verb, args: outer.play(key, state, verb % num_verbs, args),
+        tell=lambda state, seat: rename(outer.tell(state, seat), state["skin"], skins),
+        prompt=None if world.prompt is None else lambda task: rename(outer.prompt(task), task["skin"], skins),
+        allowed=allowed,
+        expert=expert,
+        dialect=dialect,
+        accepts=None if world.accepts is None else accepts,
+        situation=situation,
+    )
+
+
+def draw_skins(names: Mapping[str, Sequence[str]], *, num_skins: int, seed: int = 0) -> list[dict[str, str]]:
+    """Draws skins in which every word has one of some names, no two skins the same.
+
+    Args:
+        names: what words may be called, the words themselves where they are among them.
+        num_skins: how many.
+        seed: of the choices.
+
+    Returns:
+        The skins.
+
+    Raises:
+        ValueError: there are not as many.
+    """
+    count = int(np.prod([len(some) for some in names.values()], dtype=float))
+    if count < num_skins:
+        raise ValueError(f"`num_skins` must be at most {count}, the number of ways to name {len(names)} words.")
+    drawn, generator = {}, np.random.default_rng(seed)
+    while len(drawn) < num_skins:
+        skin = {word: some[generator.integers(len(some))] for word, some in names.items()}
+        drawn.setdefault(tuple(skin.items()), skin)
+    return list(drawn.values())
+
+
+def renamed(grammar: Grammar, skin: Skin) -> Grammar:
+    """Returns a grammar in other words; numbers of words, verbs and entries stay."""
+    call = {word: skin.get(word, word) for word in grammar.words}
+
+    def phrases(rows: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(call[word] for word in row) for row in rows)
+
+    elements = tuple(
+        tuple(
+            one._replace(phrases=phrases(one.phrases), shown=call[one.shown] if one.kind == "literal" else one.shown)
+            for one in row
+        )
+        for row in grammar.elements
+    )
+    return replace(grammar, words=tuple(call.values()), elements=elements)
+
+
+def _require_names(world: World, said: Sequence[str], skin: Skin) -> None:
+    for word in skin:
+        if word not in said or word in NOTHING_HAPPENS:
+            raise ValueError(f"`skins` must rename words of {world.name!r}, got {word!r}; try {said[0]!r}.")
+    called: dict[str, str] = {}
+    for word in said:
+        other = called.setdefault(skin.get(word, word), word)
+        if other != word:
+            raise ValueError(f"`skins` must keep words apart, got {skin.get(word, word)!r} for {other!r} and {word!r}.")
