@@ -84,8 +84,8 @@ def exit_with_partners() -> Iterator[None]:
             raise
         _end(
             f"all {jax.process_count()} processes must stay until the end, got an error of the runtime in process "
-            f"{jax.process_index()}, most likely because one is gone; the last checkpoint is kept: start again with the "
-            f"same `run_dir`, on any number of processes that divides the rows. ({str(error).partition(chr(10))[0]})"
+            f"{jax.process_index()}, most likely because one is gone; the last checkpoint is kept: start again with "
+            f"the same `run_dir`, on any number of processes that divides the rows ({str(error).partition(chr(10))[0]})"
         )
 
 
