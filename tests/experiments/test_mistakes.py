@@ -86,7 +86,7 @@ def said(monkeypatch, capsys, tmp_path):
         (
             "train.py",
             ["world=cartpole", "optimizer.learning_rate=[1e-3,1e-4]"],
-            "`optimizer.learning_rate` must be one number, got [1e-3,1e-4]; try -m optimizer.learning_rate=0.001,0.0001",
+            "`optimizer.learning_rate` must be one number, got [1e-3,1e-4]; try -m optimizer.learning_rate=0.001",
         ),
         (
             "train.py",
