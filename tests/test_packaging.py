@@ -17,7 +17,17 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTRAS = ("gymnax", "envs", "hf", "openspiel", "papers", "sweeps", "docs", "test")  # What `make test` installs.
+EXTRAS = (
+    "gymnax",
+    "envs",
+    "evolution",
+    "hf",
+    "openspiel",
+    "papers",
+    "sweeps",
+    "docs",
+    "test",
+)  # What `make test` installs.
 
 
 def test_installed_version_is_that_of_setup_cfg():
