@@ -14,7 +14,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "choices",
-    [("world=pendulum", "algorithm=iql"), ("world=tic_tac_toe", "algorithm=gumbel_alphazero")],
+    [("world=pendulum", "algorithm=iql")],
     ids=lambda choices: choices[1],
 )
 def test_a_resumed_run_ends_in_the_same_bits(choices, tmp_path, last_state, bits):
