@@ -29,8 +29,8 @@ def with_retries(
     reflections, the first turn of a later trial asks for one by `note ?`; what is answered, `note <words>`, is shown in
     all observations from then on, until the next one takes its place.
 
-    The episode ends with the first success, or with the last trial. What trials pay adds up; progress is the best of
-    any trial. `info["metrics"]["trials"]` counts them.
+    The episode ends with the first success, or with the last trial. What trials pay adds up; progress is that of the
+    trial, and no less than the most that an earlier one ended with. `info["metrics"]["trials"]` counts them.
 
     Args:
         world: rules of one seat.

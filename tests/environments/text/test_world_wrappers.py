@@ -120,8 +120,7 @@ def test_reflections_are_carried_over(hand, tiny):
         "note desk take . try 2 you are at shelf .",
     ]
     assert all(valid(timesteps)) and bool(timesteps[-1].info["success"])
-    # Progress is the best so far: what was reached once pays once.
-    assert [float(one.reward) for one in timesteps] == [0, 0.5, 0, 0, 0, 0, 0, 0.5]
+    assert [float(one.reward) for one in timesteps] == [0, 0.5, -0.5, 0, 0, 0, 0.5, 0.5]
 
 
 def test_a_macro_does_several_actions_while_they_are_allowed(hand, tiny):
