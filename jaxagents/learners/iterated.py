@@ -111,7 +111,7 @@ def make_iterated(
     References:
         Dong et al. (2023), "RAFT", algorithm 1 (`best_of_group`, one batch an iteration); Singh et al. (2024), "Beyond
         Human Data", algorithm 1 (ReST^EM: `successful`, `restart`); Xi et al. (2024), "AgentGym", algorithm 1
-        (AgentEvol: `restart`, `forget=False`, demonstrations).
+        (AgentEvol: `successful`, `restart`, demonstrations).
 
     Deviation: a step draws its episodes afresh, where the papers go through the store in epochs.
     """

@@ -159,12 +159,13 @@ def build_job(job: Job) -> None:
 
 
 def require_metrics(paper: Paper, jobs: Sequence[Job]) -> None:
-    """Refuses metrics to report that no arm logs; what functions return is not known before.
+    """Refuses metrics to report that no arm logs; what functions return, or arms that have no job, is not known before.
 
     Raises:
         ValueError: names the metric.
     """
-    if all(job.stages for job in jobs):
+    known = {job.composed.name for job in jobs if job.stages}
+    if known >= {arm.name for arm in paper.arms}:
         logged = sorted({name for job in jobs for name in job.logged})
         for metric in reported_metrics(paper):
             find_metric(metric, logged)

@@ -432,6 +432,14 @@ def test_later_overrides_take_the_place_of_earlier_ones():
     assert merged == ["experiment=a", "loss=cispo", "x.y=2"]
 
 
+def test_metrics_of_arms_that_are_not_run_now_are_no_mistake(tmp_path):
+    # Only the baseline runs on search seeds, and logs nothing of the name; with the treatment it would be refused.
+    secondary = [{"metric": "first(train/of_the_treatment)", "arm": "fast", "above": 0.0}]
+    paper = of_training({"seeds": "0-2"}, secondary=secondary)
+    assert run_papers([paper], request(tmp_path, seeds=(100,))) == {}
+    assert "must be logged by the experiment" in run_papers([paper], request(tmp_path))["p"]
+
+
 def test_names_are_known_without_training(fast):
     names = logged_names(build_stages(fast.recipe, 2))
     assert {"eval/episode_return", "train/entropy", "rollout/episode_return"} <= set(names)
