@@ -10,6 +10,7 @@ import numpy as np
 from jaxagents.environments.text.dialects import join_grammars, own_action, widen
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.texts import Text
+from jaxagents.environments.text.turns import strong
 from jaxagents.environments.text.words import pad_to
 from jaxagents.environments.text.world import World
 from jaxagents.environments.timesteps import select
@@ -50,11 +51,11 @@ def with_macros(world: World, *, macros: Mapping[str, Sequence[str]]) -> World:
             step_key, verb, args, entry = step
             running = running & (entry >= 0) & ~world.status(state).over
             running = running & is_allowed(state, verb, args, jnp.maximum(entry, 0))
-            return (select(running, world.play(step_key, state, verb, args), state), running), None
+            return (strong(select(running, world.play(step_key, state, verb, args), state)), running), None
 
         steps = jnp.asarray(verbs)[macro], jnp.asarray(args)[macro], jnp.asarray(entries)[macro]
         keys = jax.random.split(key, verbs.shape[1])
-        return jax.lax.scan(follow, (state, jnp.bool_(True)), (keys, *steps))[0][0]
+        return jax.lax.scan(follow, (strong(state), jnp.bool_(True)), (keys, *steps))[0][0]
 
     def play(key: Array, state: State, verb: Array, args: Array) -> State:
         macro = jnp.clip(verb - num_verbs, 0, len(macros) - 1)
