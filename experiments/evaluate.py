@@ -1,24 +1,38 @@
-"""Evaluates a trained agent: `python experiments/evaluate.py path=runs/ppo_cartpole/... num_episodes=256`."""
+"""Evaluates trained agents: `python experiments/evaluate.py path=runs/ppo_cartpole/...`, or `suite=worlds`."""
 
 import json
 import sys
 from functools import partial
+from pathlib import Path
 
 from omegaconf import DictConfig
 
 from jaxagents.training.command import command
-from jaxagents.training.config import DevicesConfig, make_section
-from jaxagents.training.evaluate import evaluate_run, print_evaluation
-from jaxagents.training.launch import prepare_backend
 
 
 @command("evaluate")
 def main(config: DictConfig) -> None:
     """Prints a table; the last line on stdout is one JSON object."""
+    # Imported here: help and mistakes in names come without jax.
+    from jaxagents.training.config import DevicesConfig, make_section
+    from jaxagents.training.evaluate import evaluate_run, print_evaluation
+    from jaxagents.training.launch import prepare_backend
+    from jaxagents.training.world_suite import evaluate_worlds, print_worlds
+
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
+    num_episodes = 4 if config.quick else config.num_episodes
+    if config.suite is not None:
+        if config.suite != "worlds":
+            raise ValueError(f"`suite` must be worlds or null, got {config.suite!r}; try suite=worlds.")
+        settings = {name: config[name] for name in ("seed", "greedy", "held_out")}
+        folder = Path(__file__).resolve().parents[1] / "configs"
+        rows = [*evaluate_worlds(folder, **config.worlds, num_episodes=num_episodes, **settings)]
+        print_worlds(rows)
+        print(json.dumps(rows))
+        return
     evaluation = evaluate_run(
         config.path,
-        num_episodes=4 if config.quick else config.num_episodes,
+        num_episodes=num_episodes,
         seed=config.seed,
         greedy=config.greedy,
         level=config.level,

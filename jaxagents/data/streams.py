@@ -14,7 +14,7 @@ from jaxagents.data.messages import text_of_call, text_of_result
 from jaxagents.data.packing import PackedBatch, TokenSequence, check_packing, pack, pad_rows
 from jaxagents.data.schema import Trajectory, Turn
 from jaxagents.data.trajectories import Report, parse_line, read_lines
-from jaxagents.types import Tokenizer
+from jaxagents.types import ChatFormat, Tokenizer
 
 Paths = str | Path | Sequence[str | Path]
 Sequences = list[TokenSequence]
@@ -30,7 +30,13 @@ class _Rows(NamedTuple):
     overlong: str
 
 
-def encode(trajectory: Trajectory, tokenizer: Tokenizer, *, weights: Mapping[str, float] = LOSS_WEIGHTS) -> Sequences:
+def encode(
+    trajectory: Trajectory,
+    tokenizer: Tokenizer,
+    *,
+    weights: Mapping[str, float] = LOSS_WEIGHTS,
+    chat: ChatFormat | None = None,
+) -> Sequences:
     """Turns a trajectory into the tokens that a dialogue of it has, one sequence for each agent that has a turn.
 
     The prompt comes first, then for every turn of the agent `[observation] o [act] a [end]`, or with a thought
@@ -42,12 +48,14 @@ def encode(trajectory: Trajectory, tokenizer: Tokenizer, *, weights: Mapping[str
         trajectory: a trajectory.
         tokenizer: with the marks "observation", "think", "act" and "end".
         weights: weights in the loss by part; parts left out have those of `LOSS_WEIGHTS`.
+        chat: writes the format of a chat template instead of the marks.
 
     Returns:
         The tokens, their weights, and which are thoughts; all sequences have the success of the trajectory.
     """
     agents = sorted({turn.agent for turn in trajectory.turns})
-    return [_encode_agent(trajectory, agent, tokenizer, LOSS_WEIGHTS | dict(weights)) for agent in agents]
+    every = LOSS_WEIGHTS | dict(weights)
+    return [_encode_agent(trajectory, agent, tokenizer, every, chat) for agent in agents]
 
 
 def make_stream(
@@ -129,6 +137,7 @@ def load_packed(
     on_error: str = "raise",
     overlong: str = "raise",
     weights: Mapping[str, float] = LOSS_WEIGHTS,
+    chat: ChatFormat | None = None,
     report: Report = warnings.warn,
 ) -> PackedBatch:
     """Reads and packs all trajectories at once, for data that fit in memory.
@@ -140,6 +149,7 @@ def load_packed(
         on_error: "raise" refuses damaged lines, "skip" reports and leaves them out.
         overlong: of sequences longer than a row: "raise", "truncate" or "skip"; the last two are reported.
         weights: as of `encode`.
+        chat: as of `encode`.
         report: called with messages about all that is left out.
 
     Returns:
@@ -149,30 +159,52 @@ def load_packed(
         ValueError: as `make_stream`.
     """
     rows = _Rows(row_length, overlong)
-    found = _read_sequences(paths, _make_encoder(tokenizer, weights), rows, on_error, report)
+    found = _read_sequences(paths, _make_encoder(tokenizer, weights, chat), rows, on_error, report)
     sequences = [sequence for _, trajectory in found for sequence in trajectory]
     return pack(sequences, row_length, pad=tokenizer.marks["pad"], overlong=overlong)[0]
 
 
-def _make_encoder(tokenizer: Tokenizer, weights: Mapping[str, float]) -> Callable[[Trajectory], Sequences]:
+def _make_encoder(
+    tokenizer: Tokenizer, weights: Mapping[str, float], chat: ChatFormat | None = None
+) -> Callable[[Trajectory], Sequences]:
     missing = {"pad", "end", "observation", "think", "act"} - tokenizer.marks.keys()
     if missing:
         raise ValueError(f"`tokenizer` must have the mark {sorted(missing)[0]!r}, got {sorted(tokenizer.marks)}.")
     unknown = weights.keys() - LOSS_WEIGHTS.keys()
     if unknown:
         raise ValueError(f"`weights` must be of {', '.join(LOSS_WEIGHTS)}, got {sorted(unknown)[0]!r}.")
-    return partial(encode, tokenizer=tokenizer, weights=weights)
+    return partial(encode, tokenizer=tokenizer, weights=weights, chat=chat)
 
 
 def _encode_agent(
-    trajectory: Trajectory, agent: int, tokenizer: Tokenizer, weights: Mapping[str, float]
+    trajectory: Trajectory,
+    agent: int,
+    tokenizer: Tokenizer,
+    weights: Mapping[str, float],
+    chat: ChatFormat | None,
 ) -> TokenSequence:
-    marks = tokenizer.marks
-    parts = [("prompt", tokenizer.encode(trajectory.prompt))]
+    parts = _chat_parts(trajectory, agent, tokenizer, chat) if chat else _marked_parts(trajectory, agent, tokenizer)
+    return TokenSequence(
+        tokens=[token for _, ids in parts for token in ids],
+        loss_weight=[float(weights[part]) for part, ids in parts for _ in ids],
+        thought_mask=[part == "thought" for part, ids in parts for _ in ids],
+        success=trajectory.success,
+    )
+
+
+def _turns_of(trajectory: Trajectory, agent: int) -> Iterator[tuple[Turn, str]]:
+    """Yields the turns of an agent and what it saw before each: results of its calls, then the observation."""
     results: list[str] = []
     for turn in (turn for turn in trajectory.turns if turn.agent == agent):
         seen = "\n".join([*results, turn.observation] if turn.observation or not results else results)
         results = [text_of_result(call.result) for call in turn.tool_calls if call.result is not None]
+        yield turn, seen
+
+
+def _marked_parts(trajectory: Trajectory, agent: int, tokenizer: Tokenizer) -> list[tuple[str, Sequence[int]]]:
+    marks = tokenizer.marks
+    parts = [("prompt", tokenizer.encode(trajectory.prompt))]
+    for turn, seen in _turns_of(trajectory, agent):
         parts.append(("observation", [marks["observation"], *tokenizer.encode(seen)]))
         if turn.thought is not None:
             parts.append(("observation", [marks["think"]]))
@@ -180,12 +212,25 @@ def _encode_agent(
         else:
             parts.append(("observation", [marks["act"]]))
         parts.append(("action", [*tokenizer.encode(_said(turn)), marks["end"]]))
-    return TokenSequence(
-        tokens=[token for _, ids in parts for token in ids],
-        loss_weight=[float(weights[part]) for part, ids in parts for _ in ids],
-        thought_mask=[part == "thought" for part, ids in parts for _ in ids],
-        success=trajectory.success,
-    )
+    return parts
+
+
+def _chat_parts(
+    trajectory: Trajectory, agent: int, tokenizer: Tokenizer, chat: ChatFormat
+) -> list[tuple[str, Sequence[int]]]:
+    parts: list[tuple[str, Sequence[int]]] = []
+    opened: Sequence[int] = chat.first_open
+    if trajectory.prompt:
+        parts.append(("prompt", [*chat.prompt_open, *tokenizer.encode(trajectory.prompt), *chat.prompt_close]))
+        opened = chat.user_open
+    for turn, seen in _turns_of(trajectory, agent):
+        parts.append(("observation", [*opened, *tokenizer.encode(seen), *chat.assistant_open]))
+        opened = chat.user_open
+        if chat.think_close is not None:
+            thought = [*tokenizer.encode(turn.thought or ""), *chat.think_break, chat.think_close]
+            parts += [("observation", chat.think_open), ("thought", thought)]
+        parts.append(("action", [*chat.answer_break, *tokenizer.encode(_said(turn)), chat.end]))
+    return parts
 
 
 def _said(turn: Turn) -> str:

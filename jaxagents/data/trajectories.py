@@ -1,6 +1,7 @@
 """Files of trajectories: JSON lines, one object of `schema` per line, read with care for damage and written whole."""
 
 import gzip
+import hashlib
 import json
 import os
 import warnings
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 from flax import serialization
 
+from jaxagents.data.messages import from_messages
 from jaxagents.data.schema import Json, Trajectory, Turn, from_json, to_json
 from jaxagents.types import Episode, Tokenizer
 
@@ -118,13 +120,14 @@ def read_lines(
 
 
 def parse_line(content: bytes) -> Trajectory:
-    """Reads one line of a file.
+    """Reads one line of a file: a trajectory, or a conversation `{"messages": [...]}` of Hugging Face.
 
     Args:
-        content: the bytes of the line.
+        content: the bytes of the line: a trajectory, or `{"messages": [...]}` of a chat, with "id" and "success" where
+            they are known.
 
     Returns:
-        The trajectory.
+        The trajectory; other fields of a conversation are its metadata.
 
     Raises:
         ValueError: the line is not UTF-8, not JSON or not a trajectory.
@@ -138,6 +141,10 @@ def parse_line(content: bytes) -> Trajectory:
     except (json.JSONDecodeError, RecursionError) as error:
         cut = "" if content.endswith(b"\n") else "; it has no line end, so its writer may have been killed"
         raise ValueError(f"the line must be JSON, got {error}{cut}.") from error
+    if isinstance(value, dict) and "messages" in value and "turns" not in value:
+        name = value.get("id") or hashlib.sha256(content).hexdigest()[:16]
+        others = {field: told for field, told in value.items() if field not in ("messages", "id", "success")}
+        return from_messages(value["messages"], id=str(name), success=value.get("success"), metadata=others)
     return from_json(value)
 
 

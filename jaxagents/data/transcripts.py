@@ -26,8 +26,8 @@ def make_transcript_collector(
 
     Args:
         environment: not used; the files say what was seen.
-        policy: its tokenizer writes the transcripts.
-        paths: one file of trajectories or several.
+        policy: its tokenizer writes the transcripts, in its chat format where it has one.
+        paths: one file or several, of trajectories or of `{"messages": [...]}`.
         num_rows: rows per batch, over all devices.
         row_length: tokens per row; several transcripts share one and do not see each other.
         on_error: "raise" refuses damaged lines, "skip" reports and leaves them out.
@@ -44,7 +44,13 @@ def make_transcript_collector(
     if num_rows < 1:
         raise ValueError(f"`num_rows` must be at least 1, got {num_rows}.")
     packed = load_packed(
-        paths, policy.tokenizer, row_length=row_length, on_error=on_error, overlong=overlong, report=report
+        paths,
+        policy.tokenizer,
+        row_length=row_length,
+        on_error=on_error,
+        overlong=overlong,
+        chat=getattr(policy.lexicon, "chat", None),
+        report=report,
     )
     if not packed.success.any():
         report("No transcript says that it succeeded: with learner.only_success=true, nothing would be learned.")

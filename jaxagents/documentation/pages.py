@@ -68,15 +68,11 @@ def experiment_pages(root: Path) -> Pages:
     for file in files:
         header = " ".join(read_header(file))
         about, _, rest = header.partition(" Run: ")
-        command, _, expected = rest.partition(" Expect: ")
-        parts = [
-            f"# {file.stem}",
-            escape(about),
-            "## Run it",
-            f"```\n{command}\n```",
-            "## What to expect",
-            escape(expected),
-        ]
+        told, _, expected = rest.partition(" Expect: ")
+        command, _, aside = told.partition("  ")
+        parts = [f"# {file.stem}", escape(about), "## Run it", f"```\n{command}\n```"]
+        parts += [f"With another setting: {escape(aside.strip(' ()'))}."] if aside else []
+        parts += ["## What to expect", escape(expected[:1].upper() + expected[1:])]
         if file.stem in measured:
             parts += ["## Measured", table(("run", "world", "expected", "measured"), measured[file.stem])]
         parts += ["## Its file", "What differs from `configs/train.yaml`:", f"```yaml\n{file.read_text()}```"]
@@ -113,8 +109,8 @@ def choice_pages(root: Path) -> Pages:
 def command_pages(root: Path) -> Pages:
     """Makes the page of all commands with their settings, from the mains and the configs that they name."""
     parts = ["# Commands", "Every main of `experiments/` takes `key=value` arguments; `--help` prints them all."]
-    for file in sorted((root / "experiments").glob("*.py")):
-        named = re.search(r'@command\("(\w+)"(?:, folder="([\w/]+)")?', file.read_text(encoding="utf-8"))
+    for file in sorted((root / "experiments").glob("[!_]*.py")):
+        named = re.search(r'@command\(\s*"(\w+)"(?:,\s*folder="([\w/]+)")?', file.read_text(encoding="utf-8"))
         if named:
             about, _ = read_module(file, "")
             config = root / (named.group(2) or "configs") / f"{named.group(1)}.yaml"
@@ -125,7 +121,8 @@ def command_pages(root: Path) -> Pages:
 def api_pages(root: Path) -> Pages:
     """Makes a page for every folder of the package: its modules, functions and classes with their docstrings."""
     pages, rows = {}, []
-    for folder in sorted(path.parent for path in (root / "jaxagents").glob("*/__init__.py")):
+    folders = [path.parent for path in (root / "jaxagents").glob("*/__init__.py")]
+    for folder in sorted(folder for folder in folders if not folder.is_symlink()):
         about, _ = read_module(folder / "__init__.py", "")
         parts = [f"# jaxagents.{folder.name}", docstring_text(about)]
         for file in sorted(folder.rglob("*.py")):

@@ -178,6 +178,20 @@ def from_huggingface(
     return restore(_pack("huggingface", backend.to_str().encode(), name=name, marks=ids))
 
 
+def with_marks(backend: Any, marks: Mapping[str, int], *, name: str) -> Tokenizer:
+    """Makes a tokenizer of a `tokenizers.Tokenizer` whose control tokens are given, several names for one included.
+
+    Args:
+        backend: with all tokens in it.
+        marks: ids of the control tokens by name.
+        name: for messages.
+
+    Returns:
+        The tokenizer.
+    """
+    return restore(_pack("huggingface", backend.to_str().encode(), name=name, marks=dict(marks)))
+
+
 def restore(data: bytes) -> Tokenizer:
     """Makes the tokenizer whose `data` this is.
 

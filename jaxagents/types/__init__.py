@@ -24,6 +24,7 @@ from jaxagents.types.environments import (
     Window,
 )
 from jaxagents.types.language import (
+    ChatFormat,
     ChosenTasks,
     Demonstrated,
     Episode,
@@ -64,6 +65,7 @@ __all__ = [
     "Array",
     "Box",
     "Carry",
+    "ChatFormat",
     "Choice",
     "Collector",
     "Count",

@@ -262,6 +262,36 @@ class Tokenizer(NamedTuple):
     data: bytes
 
 
+class ChatFormat(NamedTuple):
+    """How a chat template frames what everybody says, in tokens.
+
+    Attributes:
+        prompt_open: before the text of the system.
+        prompt_close: after it, up to what opens the user's.
+        first_open: before the first text of the user where there is none of the system.
+        user_open: before every text of the user: what follows the token that ended the assistant's.
+        assistant_open: after a text of the user, up to the assistant's own.
+        end: token that closes what the assistant says.
+        stops: all tokens that end it; what comes after any of them is written as `end`.
+        think_open: before a thought, after `assistant_open`; empty without thoughts.
+        think_close: ends a thought, one token; None without thoughts.
+        think_break: between a thought and the tag that closes it, and what opened it.
+        answer_break: between the closing tag and the answer.
+    """
+
+    prompt_open: tuple[int, ...]
+    prompt_close: tuple[int, ...]
+    first_open: tuple[int, ...]
+    user_open: tuple[int, ...]
+    assistant_open: tuple[int, ...]
+    end: int
+    stops: tuple[int, ...]
+    think_open: tuple[int, ...] = ()
+    think_close: int | None = None
+    think_break: tuple[int, ...] = ()
+    answer_break: tuple[int, ...] = ()
+
+
 class LanguageModel(NamedTuple):
     """A causal model of token sequences; who sees whom is said by masks.
 

@@ -96,3 +96,14 @@ def test_evaluation_leaves_the_run_as_it_is(run_dir):
     files = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()}
     evaluate_run(run_dir, num_episodes=1)
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()} == files
+
+
+@pytest.mark.slow
+def test_the_suite_of_worlds_prints_a_table_and_its_rows(call_main):
+    overrides = ("worlds.names=[guess_number]", "quick=true", "devices.compilation_cache=null")
+    result = call_main("evaluate.py", "suite=worlds", *overrides)
+    assert result.returncode == 0, result.stderr
+    (row,) = json.loads(result.stdout.splitlines()[-1])
+    assert (row["world"], row["level"], row["expert"]["mean"], row["sft"]) == ("guess_number", 0, 1.0, None)
+    result = call_main("evaluate.py", "suite=games")
+    assert "`suite` must be worlds or null, got 'games'; try suite=worlds." in result.stderr

@@ -83,6 +83,16 @@ def said(monkeypatch, capsys, tmp_path):
             ["world=cartpole", "optimizer.learning_rate=-1"],
             "`learning_rate` must be a number and not below 0",
         ),
+        (
+            "train.py",
+            ["world=cartpole", "optimizer.learning_rate=[1e-3,1e-4]"],
+            "`optimizer.learning_rate` must be one number, got [1e-3,1e-4]; try -m optimizer.learning_rate=0.001",
+        ),
+        (
+            "train.py",
+            ["world=cartpole", "+environment.gravity=3"],
+            "constructor of CartPole-v1 takes, got gravity; try +environment.params.gravity=...",
+        ),
         ("train.py", ["world=cartpole", "learner.clip_epsilon=abc"], "`clip_epsilon` must be a number, got 'abc'."),
         ("evaluate.py", ["path=nowhere"], "`path` must be a run directory, with a config.yaml in it, got nowhere"),
         ("play.py", ["path=nowhere"], "`path` must be a run directory, with a config.yaml in it, got nowhere"),
@@ -101,6 +111,13 @@ def said(monkeypatch, capsys, tmp_path):
 )
 def test_a_mistake_is_one_line(said, script, arguments, line):
     assert line in said(script, arguments)
+
+
+def test_a_suite_that_is_not_installed_is_named_with_its_extra(said, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnax", None)
+    monkeypatch.delitem(sys.modules, "gymnax.registration", raising=False)
+    line = said("train.py", ["world=cartpole", "algorithm=ppo", "quick=true"])
+    assert line == "Error: `gymnax` must be installed for this environment; run `pip install 'jaxagents[gymnax]'`.\n"
 
 
 def test_the_traceback_is_there_when_asked_for(tmp_path):

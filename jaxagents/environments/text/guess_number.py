@@ -33,17 +33,20 @@ class NumberState:
 def make_environment(
     largest: tuple[int, ...] = (31, 99),
     *,
+    num_starts: int = 1,
     recall: bool = False,
     max_steps: int = 8,
     **options: Any,
 ) -> Environment:
-    """Makes a world in which a number from 1 to `largest` is guessed.
+    """Makes a world in which one of `largest` numbers in a row is guessed, which are from 1 on or begin elsewhere.
 
     A guess is a number; the answer is `higher`, `lower`, or the end. The expert halves what is left; its thought is
     that: `1 6 to 2 3`. `progress` is `1 - log(numbers left) / log(numbers)`.
 
     Args:
-        largest: one per level, from 3 to 999.
+        largest: number from 1 on, one per level, from 3 to 999.
+        num_starts: lowest numbers, 1 to `num_starts`, one of which a task begins with; the largest moves on with it.
+            With one, a policy can learn by heart which secrets are held out: they never win.
         recall: the observation says what is left, `1 6 to 2 3`, and not the last answer only.
         max_steps: turns, enough to halve.
         **options: of `make_text_world`.
@@ -64,15 +67,19 @@ def make_environment(
         raise ValueError(
             f"`max_steps` must be at least {max(largest).bit_length()} to find one of {max(largest)}, got {max_steps}."
         )
-    digits = len(str(max(largest)))
+    if num_starts < 1 or max(largest) + num_starts - 1 > 999:
+        raise ValueError(f"`num_starts` must be at least 1 and leave numbers below 1000, got {num_starts}; try 1.")
+    digits = len(str(max(largest) + num_starts - 1))
 
     def sample(key: Array, level: Array) -> Task:
         high = jnp.asarray(largest, jnp.int32)[level]
-        return {"secret": jax.random.randint(key, (), 1, high + 1), "largest": high, "level": level}
+        more = jax.random.randint(jax.random.fold_in(key, 1), (), 0, num_starts)
+        secret = jax.random.randint(key, (), 1, high + 1) + more
+        return {"secret": secret, "lowest": more + 1, "largest": high + more, "level": level}
 
     def start(key: Array, task: Task) -> NumberState:
         del key
-        return NumberState(task=task, low=jnp.int32(1), high=task["largest"], guess=jnp.int32(-1))
+        return NumberState(task=task, low=task["lowest"], high=task["largest"], guess=jnp.int32(-1))
 
     def tell(state: NumberState, seat: Array) -> Text:
         del seat
@@ -97,7 +104,7 @@ def make_environment(
         max_steps=max_steps,
         num_levels=len(largest),
         sample=sample,
-        identity=lambda task: (task["secret"], task["largest"]),
+        identity=lambda task: (task["secret"], task["lowest"], task["largest"]),
         start=start,
         situation=(lambda state: (state.low, state.high, state.guess == state.task["secret"])) if recall else None,
         play=play,
@@ -121,5 +128,6 @@ def status(state: NumberState) -> Status:
     """Tells success, and how much of the uncertainty is gone."""
     success = state.guess == state.task["secret"]
     left = (state.high - state.low + 1).astype(jnp.float32)
-    gone = jnp.where(success, 1.0, 1.0 - jnp.log(left) / jnp.log(state.task["largest"].astype(jnp.float32)))
+    numbers = (state.task["largest"] - state.task["lowest"] + 1).astype(jnp.float32)
+    gone = jnp.where(success, 1.0, 1.0 - jnp.log(left) / jnp.log(numbers))
     return Status(success=success, over=success, progress=gone, parts={"certainty": gone})

@@ -11,7 +11,8 @@ from flax import struct
 from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.experts import choose
 from jaxagents.environments.text.grammar import make_grammar
-from jaxagents.environments.text.texts import Text, number, pick, text, when
+from jaxagents.environments.text.splits import draw_distinct
+from jaxagents.environments.text.texts import Text, each, number, pick, text, when
 from jaxagents.environments.text.world import Status, World
 from jaxagents.types import Array, Environment, Task
 
@@ -45,11 +46,12 @@ def make_environment(
     """Makes a world of mastermind.
 
     A guess is a row of colours, `red red blue`; the answer `1 right 1 misplaced` counts the places that are right, and
-    then the colours that are there at other places. The expert guesses one of the codes that agree with all answers,
+    then the colours that are there at other places. Tasks draw their colours, so that no code is that of held-out tasks
+    alone. The expert guesses one of the codes that agree with all answers,
     at random. `progress` is `1 - log(codes left) / log(codes)`.
 
     Args:
-        num_colours: that codes have, one per level, from 2 to 6.
+        num_colours: of which codes are made, one per level, from 2 to 6; which ones belongs to the task.
         length: L, places, from 2 to 4.
         max_steps: turns.
         **options: of `make_text_world`.
@@ -68,16 +70,19 @@ def make_environment(
         raise ValueError(f"`num_colours` must be from 2 to {len(COLOURS)}, got {num_colours}; try (4, 6).")
     if not 2 <= length <= 4:
         raise ValueError(f"`length` must be from 2 to 4, got {length}; try 3.")
-    colours = COLOURS[: max(num_colours)]
-    codes = np.indices((len(colours),) * length).reshape(length, -1).T.astype(np.int32)
+    codes = np.indices((len(COLOURS),) * length).reshape(length, -1).T.astype(np.int32)
 
     def sample(key: Array, level: Array) -> Task:
+        code_key, colour_key = jax.random.split(key)
         count = jnp.asarray(num_colours, jnp.int32)[level]
-        return {"code": jax.random.randint(key, (length,), 0, count), "colours": count, "level": level}
+        drawn = draw_distinct(colour_key, jnp.ones(len(COLOURS), bool), len(COLOURS))
+        code = drawn[jax.random.randint(code_key, (length,), 0, count)]
+        colours = jnp.zeros(len(COLOURS), bool).at[drawn].set(np.arange(len(COLOURS)) < count)
+        return {"code": code, "colours": colours, "level": level}
 
     def start(key: Array, task: Task) -> MastermindState:
         del key
-        possible = jnp.all(codes < task["colours"], axis=1)
+        possible = jnp.all(task["colours"][codes], axis=1)
         nothing = jnp.full(length, -1, jnp.int32)
         return MastermindState(task=task, possible=possible, guess=nothing, told=nothing[:2])
 
@@ -91,7 +96,7 @@ def make_environment(
     def status(state: MastermindState) -> Status:
         success = jnp.all(state.guess == state.task["code"])
         left = jnp.sum(state.possible).astype(jnp.float32)
-        gone = 1.0 - jnp.log(left) / (length * jnp.log(state.task["colours"].astype(jnp.float32)))
+        gone = 1.0 - jnp.log(left) / (length * jnp.log(jnp.sum(state.task["colours"], dtype=jnp.float32)))
         gone = jnp.where(success, 1.0, gone)
         return Status(success=success, over=success, progress=gone, parts={"certainty": gone})
 
@@ -99,15 +104,15 @@ def make_environment(
         del seat
         right, misplaced = state.told
         answer = text(number(right, 1), "right", number(misplaced, 1), "misplaced")
-        listed = text("guess", *(when(state.task["colours"] > i, name) for i, name in enumerate(colours)))
-        return when(state.guess[0] < 0, listed, text(pick(colours, state.guess), answer))
+        listed = text("guess", each(COLOURS, state.task["colours"], most=max(num_colours)))
+        return when(state.guess[0] < 0, listed, text(pick(COLOURS, state.guess), answer))
 
     def expert(key: Array, state: MastermindState) -> tuple[Array, Array, None]:
         return jnp.int32(0), jnp.asarray(codes)[choose(key, state.possible)][None], None
 
     world = World(
         name="mastermind",
-        grammar=make_grammar(f"{{colour:{length}-{length}}}", colour=colours),
+        grammar=make_grammar(f"{{colour:{length}-{length}}}", colour=COLOURS),
         max_steps=max_steps,
         num_levels=len(num_colours),
         sample=sample,

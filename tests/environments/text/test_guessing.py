@@ -69,7 +69,7 @@ def test_candidates_are_all_different(hand):
 
 
 def test_a_number_by_hand(hand):
-    task = {"secret": jnp.int32(12), "largest": jnp.int32(31), "level": jnp.int32(0)}
+    task = {"secret": jnp.int32(12), "lowest": jnp.int32(1), "largest": jnp.int32(31), "level": jnp.int32(0)}
     texts, timesteps, _ = hand.play(number(), task, ["8", "1 6", "higher", "1 2"])
     assert texts[:4] == ["guess 1 to 3 1", "higher", "lower", "lower nothing happens ."]
     assert bool(timesteps[-1].info["success"])
@@ -96,7 +96,7 @@ def test_answers_of_mastermind_by_hand(guess, hidden, told):
 
 
 def test_mastermind_by_hand(hand):
-    task = {"code": jnp.asarray([0, 1, 1], jnp.int32), "colours": jnp.int32(4), "level": jnp.int32(0)}
+    task = {"code": jnp.asarray([0, 1, 1], jnp.int32), "colours": jnp.arange(6) < 4, "level": jnp.int32(0)}
     texts, timesteps, state = hand.play(code(), task, ["red red green", "red green", "red green green"])
     assert texts[0] == "guess red green blue yellow"
     assert texts[1] == "red red green 2 right 0 misplaced"
@@ -107,6 +107,16 @@ def test_mastermind_by_hand(hand):
     assert int(one.sum()) == 3 * 9
 
 
+def test_numbers_may_begin_elsewhere_and_colours_are_drawn(hand):
+    tasks = hand.drawn_tasks(guess_number.make_environment((7,), num_starts=20), 128, 0)
+    lowest, secret = tasks["lowest"], tasks["secret"]
+    assert (tasks["largest"] - lowest == 6).all() and set(lowest.tolist()) == set(range(1, 21))
+    assert ((secret >= lowest) & (secret <= tasks["largest"])).all()
+    tasks = hand.drawn_tasks(code(), 128, 0)
+    assert (tasks["colours"].sum(axis=1) == 4).all() and len({tuple(row) for row in tasks["colours"].tolist()}) == 15
+    assert all(tasks["colours"][row, tasks["code"][row]].all() for row in range(128))
+
+
 @pytest.mark.parametrize(
     "make, options, message",
     [
@@ -114,6 +124,7 @@ def test_mastermind_by_hand(hand):
         (twentyq.make_environment, {"max_steps": 1}, "time for a question"),
         (guess_number.make_environment, {"largest": (2,)}, "from 3 to 999"),
         (guess_number.make_environment, {"max_steps": 5}, "at least 7"),
+        (guess_number.make_environment, {"num_starts": 950}, "numbers below 1000, got 950"),
         (mastermind.make_environment, {"num_colours": (7,)}, "from 2 to 6"),
         (mastermind.make_environment, {"length": 5}, "from 2 to 4"),
     ],

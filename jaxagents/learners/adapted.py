@@ -1,0 +1,160 @@
+"""Learners of adapters: what they are around stays as it is, and exists once."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from flax import struct
+
+from jaxagents.learners.combinators import params_of, wrap
+from jaxagents.networks.adapters import Adapter, combine
+from jaxagents.types import (
+    Agent,
+    Array,
+    Collector,
+    Environment,
+    LanguageModel,
+    LanguagePolicy,
+    Learner,
+    Metrics,
+    Params,
+    PyTree,
+)
+
+
+@struct.dataclass
+class AdaptedState:
+    """State of the learner of the adapter, whose parameters are those of the adapter; and the frozen ones below it."""
+
+    inner: Any
+    base: Params
+
+    @property
+    def params(self) -> Params:
+        """Returns what policies act with."""
+        return {"base": self.base, "adapter": self.inner.params}
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    inner: Callable[..., Agent],
+    adapter: Adapter | Mapping[str, Adapter],
+    policy: Callable[..., Any],
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles an agent that learns the parameters of an adapter only.
+
+    The learner inside knows nothing of the frozen parameters: its gradients, optimiser and reference policy are of the
+    size of the adapter. A reference policy is the adapter as the stage started, at first one that changes nothing.
+
+    Args:
+        environment: gives the spaces.
+        inner: `(environment, *, policy, axis_name) -> Agent`, what learns.
+        adapter: of the policy's parameters; several by name are applied in their order.
+        policy: what `inner` takes under this name.
+        axis_name: mapped device axis to average gradients over.
+        **options: further arguments of `inner`.
+
+    Returns:
+        The agent; its parameters are `{"base", "adapter"}`, and it starts from such ones, or from the state or the
+        parameters of a policy without adapters.
+    """
+    adapter = combine(adapter) if isinstance(adapter, Mapping) else adapter
+    made: dict[str, Any] = {}
+
+    def plain(*spaces: Any) -> Any:
+        if "policy" not in made:
+            made["policy"] = policy(*spaces)
+        return made["policy"]
+
+    def agent_on(base: Params | None) -> Agent:
+        def make_policy(*spaces: Any) -> Any:
+            return on_base(plain(*spaces), adapter, base)
+
+        return inner(environment, policy=make_policy, axis_name=axis_name, **options)
+
+    acting = agent_on(None).policy
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        def learner_on(base: Params | None) -> Learner:
+            return agent_on(base).make_learner(collector, num_updates)
+
+        return with_adapter(learner_on, adapter, inside(plain()).init)
+
+    if isinstance(acting, LanguagePolicy):
+        return Agent(policy=whole(plain(), adapter), make_learner=make_learner)
+
+    def apply(params: Params, *inputs: Any) -> Any:
+        return agent_on(params["base"]).policy.apply(params["adapter"], *inputs)
+
+    return Agent(policy=acting._replace(init=whole(plain(), adapter).init, apply=apply), make_learner=make_learner)
+
+
+def with_adapter(
+    learner_on: Callable[[Params | None], Learner], adapter: Adapter, init_base: Callable[[Array], Params]
+) -> Learner:
+    """Makes a learner of an adapter on frozen parameters.
+
+    Args:
+        learner_on: `(base) -> Learner` of the adapter's parameters; what it makes of None is never asked to compute.
+        adapter: what is learned.
+        init_base: `(key) -> params` that are frozen.
+
+    Returns:
+        The learner.
+    """
+    shell = learner_on(None)
+
+    def init(key: Array, start: AdaptedState | Params | None = None) -> AdaptedState:
+        if isinstance(start, AdaptedState):
+            return AdaptedState(inner=learner_on(start.base).init(key, start.inner), base=start.base)
+        base_key, own_key, key = jax.random.split(key, 3)
+        params = init_base(base_key) if start is None else params_of(start)
+        if not (isinstance(params, Mapping) and set(params) == {"base", "adapter"}):
+            params = {"base": params, "adapter": adapter.init(own_key, params)}
+        return AdaptedState(inner=learner_on(params["base"]).init(key, params["adapter"]), base=params["base"])
+
+    def update(state: AdaptedState, key: Array, batch: PyTree) -> tuple[AdaptedState, Metrics]:
+        inner, metrics = learner_on(state.base).update(state.inner, key, batch)
+        return state.replace(inner=inner), metrics
+
+    return wrap(shell, init, update, acting=lambda state, own: {"base": state.base, "adapter": own})
+
+
+def on_base(policy: Any, adapter: Adapter, base: Params | None) -> Any:
+    """Returns a policy, or a language policy, whose parameters are those of an adapter on frozen ones."""
+    return _with_params(policy, adapter, lambda own: (base, own))
+
+
+def whole(policy: Any, adapter: Adapter) -> Any:
+    """Returns a policy, or a language policy, whose parameters are `{"base", "adapter"}`."""
+    return _with_params(policy, adapter, lambda params: (params["base"], params["adapter"]))
+
+
+def _with_params(policy: Any, adapter: Adapter, split: Callable[[Params], tuple[Params, PyTree]]) -> Any:
+    network = inside(policy)
+
+    def merged(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(params: Params, *inputs: Any, **named: Any) -> Any:
+            return function(adapter.merge(*split(params)), *inputs, **named)
+
+        return call
+
+    def init(key: Array) -> Params:
+        base_key, own_key = jax.random.split(key)
+        base = network.init(base_key)
+        return {"base": base, "adapter": adapter.init(own_key, base)}
+
+    changed = {"init": init, "apply": merged(network.apply)}
+    if isinstance(network, LanguageModel):
+        changed |= {name: merged(getattr(network, name)) for name in ("extend", "logits")}
+        changed |= {"value": network.value and merged(network.value)}
+        return policy._replace(model=network._replace(**changed))
+    return policy._replace(**changed)
+
+
+def inside(policy: Any) -> Any:
+    """Returns what has the parameters: the model of a language policy, or a policy itself."""
+    return policy.model if isinstance(policy, LanguagePolicy) else policy

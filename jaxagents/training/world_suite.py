@@ -1,0 +1,123 @@
+"""Every world in words, level by level: how often its expert, random actions and trained agents succeed."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import hydra.utils
+import jax
+import jax.numpy as jnp
+import numpy as np
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from jaxagents.language.demonstrations import draw_action
+from jaxagents.reporting.statistics import describe
+from jaxagents.reporting.tables import describe_interval
+from jaxagents.training.composition import compose
+from jaxagents.training.evaluate import evaluate_run
+from jaxagents.training.run_directory import CONFIG_FILE, load_config
+from jaxagents.types import Array, Environment, State, TimeStep
+
+SCRIPTED = ("expert", "random")
+
+
+def evaluate_worlds(
+    config_folder: str | Path,
+    *,
+    names: Sequence[str] | None = None,
+    agents: Mapping[str, str] | None = None,
+    num_episodes: int = 256,
+    seed: int = 2_000_003,
+    greedy: bool | None = None,
+    held_out: bool | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Plays whole episodes in every world as `world=<name>` sets it, at each of its levels.
+
+    Args:
+        config_folder: `configs`.
+        names: option files of `world`; None takes all worlds in words with one seat.
+        agents: by column, a run directory, or a folder whose newest run counts; "{world}" stands for the option file.
+        num_episodes: of every cell, each on a task of its own.
+        seed: of the tasks.
+        greedy: see `evaluate_run`; of agents.
+        held_out: False plays tasks of the training split; None is True, and for agents as their run evaluated itself.
+
+    Yields:
+        A row per world and level: `world`, `level`, and the success of "expert", "random" and the agents as `mean`,
+        `low` and `high`; None where there is no run of that world.
+
+    Raises:
+        ValueError: a world that is not in words, or has several seats.
+    """
+    folder = Path(config_folder)
+    for name in names or sorted(path.stem for path in folder.glob("world/*.yaml")):
+        config = compose(folder, f"world={name}").environment
+        spoken = str(config.get("_target_")).startswith("jaxagents.environments.text.")
+        environment = hydra.utils.instantiate(config) if spoken else None
+        if environment is None or environment.num_players != 1:
+            if names:
+                raise ValueError(f"`names` must be worlds in words with one seat, got {name}; try frozenlake.")
+            continue
+        own = OmegaConf.to_container(config, resolve=True)
+        runs = {column: _run_of(place.replace("{world}", name), own) for column, place in (agents or {}).items()}
+        play = jax.jit(make_scripted(environment, num_episodes=num_episodes, held_out=held_out is not False))
+        for level in range(environment.text.num_levels):
+            scripted = np.asarray(play(jax.random.fold_in(jax.random.key(seed), level), level), np.float64)
+            row = {"world": name, "level": level} | dict(zip(SCRIPTED, map(describe, scripted), strict=True))
+            settings = {"num_episodes": num_episodes, "seed": seed, "greedy": greedy, "held_out": held_out}
+            for column, run in runs.items():
+                played = None if run is None else evaluate_run(run, level=level, **settings)
+                row[column] = played and played["metrics"]["success"]
+            yield row
+
+
+def make_scripted(environment: Environment, *, num_episodes: int, held_out: bool) -> Callable[[Array, Array], Array]:
+    """Makes `(key, level int32 []) -> bool [2, num_episodes]`: the success of the expert, and of random actions."""
+    face = environment.text
+    sample = face.sample_held_out_task if held_out else environment.sample_task
+
+    def play_one(key: Array, level: Array, by_expert: Array) -> Array:
+        task_key, reset_key, turn_key = jax.random.split(key, 3)
+
+        def act(carry: tuple[State, TimeStep], key: Array) -> tuple[tuple[State, TimeStep], Array]:
+            (state, timestep), (expert_key, draw_key, step_key) = carry, jax.random.split(key, 3)
+            drawn = draw_action(face, draw_key, state, timestep.action_mask)
+            action = jnp.where(by_expert, face.expert(expert_key, state)[0], drawn)
+            state, timestep = environment.step(step_key, state, action)
+            return (state, timestep), timestep.info["success"] & timestep.terminated
+
+        start = environment.reset(reset_key, sample(task_key, level))
+        return jax.lax.scan(act, start, jax.random.split(turn_key, environment.max_steps))[1].any()
+
+    def play(key: Array, level: Array) -> Array:
+        keys, by_expert = jax.random.split(key, num_episodes), jnp.asarray([True, False])
+        play_all = jax.vmap(jax.vmap(play_one, in_axes=(0, None, None)), in_axes=(None, None, 0))
+        return play_all(keys, jnp.asarray(level, jnp.int32), by_expert)
+
+    return play
+
+
+def newest_run(place: str | Path) -> Path | None:
+    """Returns a run directory, or the newest one in a folder; None without any."""
+    files = [Path(place) / CONFIG_FILE, *Path(place).glob(f"*/{CONFIG_FILE}")]
+    newest = max(filter(Path.is_file, files), key=lambda path: path.stat().st_mtime, default=None)
+    return newest and newest.parent
+
+
+def _run_of(place: str, environment: Mapping[str, Any]) -> Path | None:
+    """Returns the newest run in a place if it was trained in this environment."""
+    run = newest_run(place)
+    return run if run is not None and load_config(run / CONFIG_FILE)["environment"] == environment else None
+
+
+def print_worlds(rows: Sequence[Mapping[str, Any]], stream: TextIO | None = None) -> None:
+    """Prints what `evaluate_worlds` yielded as a table, to stdout unless there is another `stream`."""
+    table = Table(title="success on tasks of every world and level (95 % interval over episodes)")
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    for column in columns:
+        table.add_column(column, justify="left" if column == "world" else "right")
+    for row in rows:
+        table.add_row(row["world"], str(row["level"]), *(describe_interval(row[column]) for column in columns[2:]))
+    Console(file=stream).print(table)

@@ -1,0 +1,56 @@
+"""The table of worlds: experts and random actions where the chances are known, and agents where they were trained."""
+
+import io
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from jaxagents.environments.text.bandit import make_environment
+from jaxagents.training.composition import compose
+from jaxagents.training.launch import run
+from jaxagents.training.world_suite import evaluate_worlds, make_scripted, newest_run, print_worlds
+
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+
+
+def test_experts_always_pull_the_best_arm_and_random_actions_one_of_them():
+    environment = make_environment(num_arms=(2, 4), min_gaps=(0.0, 0.0))
+    play = jax.jit(make_scripted(environment, num_episodes=1024, held_out=True))
+    for level, arms in enumerate((2, 4)):
+        expert, drawn = np.asarray(play(jax.random.key(1), level)).mean(axis=1)
+        assert expert == 1.0
+        # Four standard errors of 1,024 draws are at most 0.0625.
+        assert abs(drawn - 1 / arms) < 0.0625
+
+
+def test_a_world_that_is_not_in_words_is_refused():
+    for name in ("cartpole", "text_kuhn"):
+        with pytest.raises(ValueError, match=f"`names` must be worlds in words with one seat, got {name}; try"):
+            next(evaluate_worlds(CONFIGS, names=[name]))
+
+
+def test_the_newest_run_of_a_folder_is_taken(tmp_path):
+    assert newest_run(tmp_path) is None
+    for number, name in enumerate(("b", "a")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.yaml").write_text("")
+        pathlib.os.utime(folder / "config.yaml", (number, number))
+    assert newest_run(tmp_path) == tmp_path / "a"
+    assert newest_run(tmp_path / "b") == tmp_path / "b"
+
+
+@pytest.mark.slow
+def test_agents_are_shown_in_the_world_that_they_were_trained_in(tmp_path):
+    overrides = ["world=bandit", "algorithm=sft", "quick=true", "devices.compilation_cache=null"]
+    run(compose(CONFIGS, *overrides), tmp_path / "sft_bandit" / "first")
+    agents = {"sft": f"{tmp_path}/sft_{{world}}", "other": f"{tmp_path}/none"}
+    rows = [*evaluate_worlds(CONFIGS, names=["bandit", "guess_number"], agents=agents, num_episodes=8)]
+    assert [(row["world"], row["level"]) for row in rows] == [("bandit", 0), ("guess_number", 0)]
+    assert 0.0 <= rows[0]["sft"]["mean"] <= 1.0 and rows[0]["other"] is None
+    assert rows[1]["sft"] is None and rows[1]["expert"]["mean"] == 1.0
+    stream = io.StringIO()
+    print_worlds(rows, stream)
+    assert "guess_number" in stream.getvalue() and "random" in stream.getvalue()
