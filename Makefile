@@ -22,9 +22,10 @@ train: $(LIGHT)  ## Train an agent; ARGS="world=... algorithm=..." goes to exper
 test: $(FULL)  ## Run the tests; PYTEST_ARGS="tests/ops -m slow" goes to pytest.
 	@$(RUN) -m pytest $(PYTEST_ARGS)
 
-lint: $(FULL)  ## Check style and formatting.
+lint: $(FULL)  ## Check style, formatting, and types.
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
 
 docs: $(FULL)  ## Build the documentation into runs/docs/site.
 	$(RUN) experiments/document.py $(ARGS)

@@ -5,14 +5,16 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from jaxagents.benchmarks import suites
-from jaxagents.reporting.tables import print_speeds
 from jaxagents.training.command import command
 
 
 @command("benchmark")
 def main(config: DictConfig) -> None:
     """Prints a table and, as the last line on stdout, one JSON object `{name: value}`."""
+    # Imported here: help and mistakes in names come without jax.
+    from jaxagents.benchmarks import suites
+    from jaxagents.reporting.tables import print_speeds
+
     rows, values = suites.run_suite(config, Path(__file__).parents[1] / "configs")
     print_speeds(f"suite={config.suite}", rows)
     print(json.dumps(values))

@@ -1,19 +1,20 @@
 """Draws runs side by side: `python experiments/compare.py paths=runs/a,runs/b`; settings: configs/compare.yaml."""
 
 import json
-import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from jaxagents.reporting.comparison import compare_runs, comparison_rows, draw_comparison, find_runs
-from jaxagents.reporting.tables import print_table
-from jaxagents.training.command import command, quote_lists
+from jaxagents.training.command import command
 
 
-@command("compare")
+@command("compare", lists=("paths",))
 def main(config: DictConfig) -> None:
     """Prints a table and writes a picture; the last line on stdout is one JSON object."""
+    # Imported here: help and mistakes in names come without jax.
+    from jaxagents.reporting.comparison import compare_runs, comparison_rows, draw_comparison, find_runs
+    from jaxagents.reporting.tables import print_table
+
     paths = list(config.paths or ())
     if not paths:
         raise ValueError("`paths` must name runs, or folders that hold some, got none; try paths=runs.")
@@ -26,5 +27,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = quote_lists(sys.argv[1:], ("paths",))
     main()

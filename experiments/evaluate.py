@@ -8,15 +8,17 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from jaxagents.training.command import command
-from jaxagents.training.config import DevicesConfig, make_section
-from jaxagents.training.evaluate import evaluate_run, print_evaluation
-from jaxagents.training.launch import prepare_backend
-from jaxagents.training.world_suite import evaluate_worlds, print_worlds
 
 
 @command("evaluate")
 def main(config: DictConfig) -> None:
     """Prints a table; the last line on stdout is one JSON object."""
+    # Imported here: help and mistakes in names come without jax.
+    from jaxagents.training.config import DevicesConfig, make_section
+    from jaxagents.training.evaluate import evaluate_run, print_evaluation
+    from jaxagents.training.launch import prepare_backend
+    from jaxagents.training.world_suite import evaluate_worlds, print_worlds
+
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
     num_episodes = 4 if config.quick else config.num_episodes
     if config.suite is not None:

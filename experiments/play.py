@@ -3,54 +3,51 @@
 import json
 import sys
 from functools import partial
+from typing import Any
 
 from omegaconf import DictConfig
 
-from jaxagents.play.interactive import play_text
-from jaxagents.play.person import at_terminal
-from jaxagents.reporting.frames import play, show_frames, write_gif
-from jaxagents.reporting.transcript_html import save_transcripts
 from jaxagents.training.command import command
-from jaxagents.training.config import DevicesConfig, make_section
-from jaxagents.training.launch import prepare_backend
-from jaxagents.training.load import LoadedPolicy, load_policy
 
 
-def show_game(config: DictConfig, loaded: LoadedPolicy) -> dict:
+def show_game(config: DictConfig, loaded: Any, greedy: bool) -> dict:
     """Shows text frames and writes an animation."""
+    from jaxagents.reporting.frames import play, show_frames, write_gif
+
     settings = {
         "seed": config.seed,
         "num_episodes": 1 if config.quick else config.num_episodes,
-        "greedy": config.greedy,
+        "greedy": greedy,
         "max_steps": 20 if config.quick else config.max_steps,
         "level": config.level,
     }
-    title = "after" if config.before else ""
-    episodes = play(loaded.environment, loaded.policy, loaded.params, **settings, title=title)
+    episodes = play(loaded.environment, loaded.policy, loaded.params, **settings, title="after" * config.before)
     untrained = play(loaded.environment, loaded.policy, None, **settings, title="before") if config.before else []
-    frames = [frame for episode in episodes for frame in episode.frames]
-    beside = [frame for episode in untrained for frame in episode.frames]
+    frames, beside = ([frame for one in played for frame in one.frames] for played in (episodes, untrained))
     gif = config.gif and str(write_gif(config.gif, frames, fps=config.fps, beside=beside))
     show_frames(frames, delay=1 / config.fps if config.delay is None else config.delay)
     returns = [episode.episode_return for episode in episodes]
     return {"gif": gif, "episode_return": returns, "episode_length": [episode.episode_length for episode in episodes]}
 
 
-def show_text(config: DictConfig, loaded: LoadedPolicy) -> dict:
+def show_text(config: DictConfig, loaded: Any, greedy: bool) -> dict:
     """Shows transcripts, of the policy or with a person, and writes them."""
+    from jaxagents.play.interactive import play_text
+    from jaxagents.play.person import at_terminal
+    from jaxagents.reporting.transcript_html import save_transcripts
+
     trajectories = play_text(
         loaded,
         at_terminal(),
         role=config.role,
         seed=config.seed,
         num_episodes=1 if config.quick else config.num_episodes,
-        greedy=config.greedy,
+        greedy=greedy,
         held_out=config.held_out,
         level=config.level,
     )
-    files = save_transcripts(
-        trajectories, loaded.policy.tokenizer, html=config.html, jsonl=config.jsonl, title=loaded.config["name"]
-    )
+    title = f"{loaded.config['name']}, {'most probable' if greedy else 'sampled'} actions"
+    files = save_transcripts(trajectories, loaded.policy.tokenizer, html=config.html, jsonl=config.jsonl, title=title)
     return {
         **files,
         "episode_return": [trajectory.episode_return for trajectory in trajectories],
@@ -62,6 +59,10 @@ def show_text(config: DictConfig, loaded: LoadedPolicy) -> dict:
 @command("play")
 def main(config: DictConfig) -> None:
     """Shows episodes; the last line on stdout is one JSON object."""
+    from jaxagents.training.config import DevicesConfig, make_section
+    from jaxagents.training.launch import prepare_backend
+    from jaxagents.training.load import load_policy
+
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
     loaded = load_policy(
         *(config.path, config.which, config.step),
@@ -70,7 +71,8 @@ def main(config: DictConfig) -> None:
         on_fallback=partial(print, file=sys.stderr),
     )
     show = show_game if loaded.play is None and config.role == "none" else show_text
-    print(json.dumps(show(config, loaded)))
+    greedy = loaded.config["evaluation"]["greedy"] if config.greedy is None else config.greedy
+    print(json.dumps(show(config, loaded, greedy)))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,6 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from jaxagents.papers.catalogue import read_cards, read_entries
-from jaxagents.papers.pages import write_pages
-from jaxagents.papers.site import play_worlds, write_site
 from jaxagents.training.command import command
 
 ROOT = Path(__file__).parents[1]
@@ -16,6 +13,11 @@ ROOT = Path(__file__).parents[1]
 @command("report")
 def main(config: DictConfig) -> None:
     """Writes the pages of results, and the site if wanted; the last line on stdout is one JSON object."""
+    # Imported here: help and mistakes in names come without jax.
+    from jaxagents.papers.catalogue import read_cards, read_entries
+    from jaxagents.papers.pages import write_pages
+    from jaxagents.papers.site import play_worlds, write_site
+
     results = Path(config.results_folder or ("runs/reproduce" if config.quick else ROOT / "experiments" / "results"))
     families = read_cards(ROOT / "experiments" / "cards")
     entries = read_entries(families, ROOT / "configs", results, quick=config.quick)

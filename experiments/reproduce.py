@@ -17,13 +17,14 @@ from jaxagents.papers.registration import changes_since, read_registrations
 from jaxagents.papers.status import read_status
 from jaxagents.papers.study import Paper
 from jaxagents.papers.workers import end_with_parent, run_workers
-from jaxagents.training.command import command, quote_lists
+from jaxagents.training.command import command
 
 ROOT = Path(__file__).parents[1]
-LISTS = ("paper", "study", "arms")
 
 
-@command("reproduce", folder="configs/paper")  # In configs, `paper=` would choose an option of the group.
+@command(
+    "reproduce", folder="configs/paper", lists=("paper", "study", "arms")
+)  # In configs, `paper=` would choose an option of the group.
 def main(config: DictConfig) -> None:
     """Runs what is missing, prints the verdicts and, as the last line on stdout, one JSON object."""
     folder, request = ROOT / "configs", make_request(config, ROOT)
@@ -74,5 +75,4 @@ def _tell(papers: list[Paper], request: Request, config: DictConfig) -> dict[str
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = quote_lists(sys.argv[1:], LISTS)
     main()

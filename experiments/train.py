@@ -27,8 +27,13 @@ def main(config: DictConfig) -> None:
     sys.stdout.flush()
 
 
-if __name__ == "__main__":
+def start() -> None:
+    """Lists what there is where nothing else was asked for, or trains."""
     if len(sys.argv) == 1 or "--list" in sys.argv:
-        print(list_choices(Path(__file__).resolve().parent.parent / "configs"))
+        print(list_choices(Path(__file__).resolve().parents[1] / "configs"))
     else:
         main()
+
+
+if __name__ == "__main__":
+    start()

@@ -4,7 +4,11 @@ import ast
 import configparser
 import hashlib
 import importlib.metadata
+import json
+import os
 import pathlib
+import shutil
+import subprocess
 import sys
 import tomllib
 
@@ -13,7 +17,17 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTRAS = ("gymnax", "envs", "hf", "openspiel", "papers", "sweeps", "docs", "test")  # What `make test` installs.
+EXTRAS = (
+    "gymnax",
+    "envs",
+    "evolution",
+    "hf",
+    "openspiel",
+    "papers",
+    "sweeps",
+    "docs",
+    "test",
+)  # What `make test` installs.
 
 
 def test_installed_version_is_that_of_setup_cfg():
@@ -80,3 +94,77 @@ def test_everything_that_is_imported_is_declared():
     names_of = {root: {canonicalize_name(name) for name in providers.get(root, [root])} for root in imported}
     assert len(imported) > 10
     assert {root: imported[root] for root, names in names_of.items() if not names & declared} == {}
+
+
+@pytest.mark.slow
+def test_the_wheel_trains_without_the_repository(tmp_path):
+    """Our package alone is installed anew; those that it needs are this environment's."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    settings = {"capture_output": True, "text": True, "timeout": 300}
+    build = [
+        *pip,
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(tmp_path),
+        str(copied(tmp_path)),
+    ]
+    result = subprocess.run(build, **settings)
+    assert result.returncode == 0, result.stderr
+    (wheel,) = tmp_path.glob("jaxagents-*.whl")
+    installed = tmp_path / "installed"
+    result = subprocess.run(
+        [*pip, "install", "--quiet", "--no-deps", "--target", str(installed), str(wheel)], **settings
+    )
+    assert result.returncode == 0, result.stderr
+    names = {str(path.relative_to(ROOT / "configs")) for path in (ROOT / "configs").rglob("*.yaml")}
+    assert {
+        str(path.relative_to(installed / "jaxagents/configs")) for path in installed.rglob("configs/**/*.yaml")
+    } == names
+    shutil.rmtree(tmp_path / "source")
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    environment.pop("XLA_FLAGS", None)
+    command = [
+        installed / "bin/jaxagents-train",
+        "world=tmaze",
+        "algorithm=ppo",
+        "policy=mlp",
+        "quick=true",
+        "run_dir=run",
+    ]
+    quiet = ["logging.tensorboard=false", "logging.curves=false", "devices.compilation_cache=null"]
+    result = subprocess.run([*command, *quiet], cwd=tmp_path, env=environment, **settings)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout.splitlines()[-1])["run_dir"] == str(tmp_path / "run")
+    mistake = subprocess.run([installed / "bin/jaxagents-train", "sed=1"], cwd=tmp_path, env=environment, **settings)
+    assert mistake.returncode == 2 and "try seed" in mistake.stderr
+    for name in console_scripts():
+        assert (installed / "bin" / name).exists()
+
+
+def copied(folder):
+    """Copies what a wheel is made of, so that the build leaves nothing in the repository."""
+    ignore = shutil.ignore_patterns("__pycache__", "results", "docs")
+    source = folder / "source"
+    for name in ("jaxagents", "experiments", "configs"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignore)
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    return source
+
+
+def console_scripts():
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "setup.cfg")
+    lines = config["options.entry_points"]["console_scripts"].strip().splitlines()
+    return {line.partition("=")[0].strip(): line.partition("=")[2].strip() for line in lines}
+
+
+def test_console_scripts_are_functions_of_the_mains():
+    for name, target in console_scripts().items():
+        module, _, function = target.partition(":")
+        main = name.removeprefix("jaxagents-")
+        assert module == f"jaxagents.experiments.{main}"
+        assert f"def {function}(" in (ROOT / f"experiments/{main}.py").read_text()

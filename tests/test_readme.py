@@ -1,6 +1,8 @@
 """Runs the commands of the README and of the guides in quick mode, and follows their links."""
 
+import ast
 import configparser
+import importlib
 import os
 import pathlib
 import re
@@ -41,7 +43,8 @@ GUIDES = {path.name: path.read_text() for path in GUIDE_PATHS}
 BLOCKS = {
     f"{name}: {block[0].strip()[:60]}": block for name, text in GUIDES.items() for block in commands_in_blocks(text)
 }
-# Blocks of `sh` hold what takes something that a test does not have; they are composed.
+# Blocks of `sh` hold what takes something that a test does not have; they are composed, but for sweeps, which
+# tests/training/test_command.py has in small.
 COMPOSED = [line for text in GUIDES.values() for block in commands_in_blocks(text, "sh") for line in block]
 
 
@@ -95,6 +98,15 @@ def test_links_and_anchors_are_found():
     assert anchors_of(text) == {"one-a-b"}
 
 
+def test_python_of_the_guides_imports_what_there_is():
+    blocks = [block for text in GUIDES.values() for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)]
+    imports = [node for block in blocks for node in ast.parse(block).body if isinstance(node, ast.ImportFrom)]
+    assert len(imports) > 5
+    for node in imports:
+        module = importlib.import_module(node.module)
+        assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+
+
 def test_every_extra_is_in_the_table_of_the_readme():
     config = configparser.ConfigParser(interpolation=None)
     config.read(ROOT / "setup.cfg")
@@ -102,7 +114,7 @@ def test_every_extra_is_in_the_table_of_the_readme():
     assert set(re.findall(r"`(\w+)`", table)) == set(config["options.extras_require"])
 
 
-@pytest.mark.parametrize("line", [line for line in COMPOSED if not re.search(r"--config-dir|install=", line)])
+@pytest.mark.parametrize("line", [line for line in COMPOSED if not re.search(r"--config-dir|install=| -m ", line)])
 def test_commands_that_are_not_run_compose(line):
     words = shlex.split(line)
     overrides = [word for word in words[words.index("experiments/train.py") + 1 :] if "=" in word and word != "-m"]

@@ -120,14 +120,14 @@ def read_lines(
 
 
 def parse_line(content: bytes) -> Trajectory:
-    """Reads one line of a file.
+    """Reads one line of a file: a trajectory, or a conversation `{"messages": [...]}` of Hugging Face.
 
     Args:
         content: the bytes of the line: a trajectory, or `{"messages": [...]}` of a chat, with "id" and "success" where
             they are known.
 
     Returns:
-        The trajectory.
+        The trajectory; other fields of a conversation are its metadata.
 
     Raises:
         ValueError: the line is not UTF-8, not JSON or not a trajectory.
@@ -143,7 +143,8 @@ def parse_line(content: bytes) -> Trajectory:
         raise ValueError(f"the line must be JSON, got {error}{cut}.") from error
     if isinstance(value, dict) and "messages" in value and "turns" not in value:
         name = value.get("id") or hashlib.sha256(content).hexdigest()[:16]
-        return from_messages(value["messages"], id=str(name), success=value.get("success"))
+        others = {field: told for field, told in value.items() if field not in ("messages", "id", "success")}
+        return from_messages(value["messages"], id=str(name), success=value.get("success"), metadata=others)
     return from_json(value)
 
 

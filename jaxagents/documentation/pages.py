@@ -113,8 +113,8 @@ def choice_pages(root: Path) -> Pages:
 def command_pages(root: Path) -> Pages:
     """Makes the page of all commands with their settings, from the mains and the configs that they name."""
     parts = ["# Commands", "Every main of `experiments/` takes `key=value` arguments; `--help` prints them all."]
-    for file in sorted((root / "experiments").glob("*.py")):
-        named = re.search(r'@command\("(\w+)"(?:, folder="([\w/]+)")?', file.read_text(encoding="utf-8"))
+    for file in sorted((root / "experiments").glob("[!_]*.py")):
+        named = re.search(r'@command\(\s*"(\w+)"(?:,\s*folder="([\w/]+)")?', file.read_text(encoding="utf-8"))
         if named:
             about, _ = read_module(file, "")
             config = root / (named.group(2) or "configs") / f"{named.group(1)}.yaml"
@@ -125,7 +125,8 @@ def command_pages(root: Path) -> Pages:
 def api_pages(root: Path) -> Pages:
     """Makes a page for every folder of the package: its modules, functions and classes with their docstrings."""
     pages, rows = {}, []
-    for folder in sorted(path.parent for path in (root / "jaxagents").glob("*/__init__.py")):
+    folders = [path.parent for path in (root / "jaxagents").glob("*/__init__.py")]
+    for folder in sorted(folder for folder in folders if not folder.is_symlink()):
         about, _ = read_module(folder / "__init__.py", "")
         parts = [f"# jaxagents.{folder.name}", docstring_text(about)]
         for file in sorted(folder.rglob("*.py")):

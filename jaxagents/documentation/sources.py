@@ -48,7 +48,9 @@ def read_header(path: Path) -> list[str]:
 
 def read_settings(path: Path) -> list[Setting]:
     """Reads the settings of an option file with their comments, those of sections by their dotted names."""
-    settings, parents, above = [], [], ""
+    settings: list[Setting] = []
+    parents: list[tuple[int, str]] = []
+    above = ""
     for line in path.read_text(encoding="utf-8").splitlines():
         alone = re.fullmatch(r"\s*#\s*(\S.*)", line)
         keyed = re.fullmatch(r"(\s*)([A-Za-z_][\w@./]*):(.*)", line)

@@ -1,6 +1,5 @@
 """Experience from parameters of some updates ago: the lag of an asynchronous actor, in a program that has none."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,7 +8,7 @@ from flax import struct
 
 from jaxagents.learners.combinators import params_to_act, start_of_inner, wrap
 from jaxagents.ops.checks import require_positive
-from jaxagents.types import Agent, Array, Collector, Environment, Learner, Metrics, Params, PyTree
+from jaxagents.types import Array, Learner, Metrics, Params, PyTree
 
 
 @struct.dataclass
@@ -60,25 +59,3 @@ def with_lagged_actor(learner: Learner, *, every: int) -> Learner:
         return LaggedState(inner=inner, actor=actor, num_updates=count), metrics
 
     return wrap(learner, init, update, acting=lambda state, own: state.actor)
-
-
-def make_agent(
-    environment: Environment, *, inner: Callable[..., Agent], every: int, axis_name: str | None = None
-) -> Agent:
-    """Assembles an agent whose actor lags.
-
-    Args:
-        environment: gives the spaces.
-        inner: `(environment, *, axis_name) -> Agent`, what learns.
-        every: see `with_lagged_actor`.
-        axis_name: mapped device axis to average gradients over.
-
-    Returns:
-        The agent.
-    """
-    agent = inner(environment, axis_name=axis_name)
-
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        return with_lagged_actor(agent.make_learner(collector, num_updates), every=every)
-
-    return Agent(policy=agent.policy, make_learner=make_learner)

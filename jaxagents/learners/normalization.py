@@ -1,12 +1,14 @@
-"""Observation normalisation as a combinator of learners."""
+"""Normalisation of observations and of rewards as combinators of learners."""
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.learners.combinators import params_of, wrap
+from jaxagents.learners.combinators import params_of, start_of_inner, wrap
 from jaxagents.ops.statistics import RunningStatistics, init_statistics, normalize, update_statistics
-from jaxagents.types import Array, Learner, Metrics, Params, PyTree
+from jaxagents.types import REPLICATED, Array, Learner, Metrics, Params, PyTree, Rollout
 
 
 @struct.dataclass
@@ -67,3 +69,76 @@ def normalize_observations(
         return NormalizationState(inner=inner, statistics=statistics), metrics
 
     return wrap(learner, init, update, acting=lambda state, own: {"params": own, "statistics": state.statistics})
+
+
+@struct.dataclass
+class RewardScaleState:
+    """State of a learner beside what the scale of its rewards comes from.
+
+    Attributes:
+        inner: state of the learner.
+        returns: float32 `[B, ...]`, discounted sums of the rewards of every episode so far.
+        statistics: of all such sums.
+    """
+
+    inner: Any
+    returns: Array
+    statistics: RunningStatistics
+
+    @property
+    def params(self) -> Params:
+        """Returns the parameters of the learner."""
+        return self.inner.params
+
+
+def scale_rewards(
+    learner: Learner, shape: tuple[int, ...], *, discount: float, clip: float = 10.0, axis_name: str | None = None
+) -> Learner:
+    """Makes a learner see rewards in units of the standard deviation of returns so far.
+
+    With `R_t = discount R_(t-1) + r_t` within an episode, rewards are `clip(r_t / std(R), -clip, clip)`. What a rollout
+    adds to the statistics counts for its own rewards, too.
+
+    Args:
+        learner: of `Rollout`s.
+        shape: of the rewards of a step, `[B]` or `[B, N]`, over all devices.
+        discount: in [0, 1].
+        clip: largest magnitude of a scaled reward.
+        axis_name: mapped axis over whose members a rollout is split.
+
+    Returns:
+        The learner, which acts as before.
+
+    References:
+        Engstrom et al. (2020), "Implementation Matters in Deep Policy Gradients", appendix A.2 (algorithm 1).
+
+    Deviation: the sums of an episode end with it, as in Gymnasium; in the code that they describe they go on.
+    """
+
+    def init(key: Array, start: RewardScaleState | Params | None = None) -> RewardScaleState:
+        is_state = isinstance(start, RewardScaleState)
+        statistics = start.statistics if is_state else init_statistics(jax.ShapeDtypeStruct((), jnp.float32))
+        inner = learner.init(key, start_of_inner(start, RewardScaleState))
+        return RewardScaleState(inner=inner, returns=jnp.zeros(shape), statistics=statistics)
+
+    def update(state: RewardScaleState, key: Array, batch: Rollout) -> tuple[RewardScaleState, Metrics]:
+        transition = batch.transition
+        ended = transition.terminated | transition.truncated
+
+        def add(returns: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
+            reward, ended = step
+            returns = discount * returns + reward
+            return jnp.where(ended.reshape(ended.shape + (1,) * (returns.ndim - 1)), 0.0, returns), returns
+
+        last, returns = jax.lax.scan(add, state.returns, (transition.reward, ended))
+        statistics = update_statistics(state.statistics, returns, axis_name=axis_name)
+        scale = jax.lax.rsqrt(statistics.variance + 1e-8)
+        transition = transition.replace(reward=jnp.clip(transition.reward * scale, -clip, clip))
+        inner, metrics = learner.update(state.inner, key, batch.replace(transition=transition))
+        return RewardScaleState(inner=inner, returns=last, statistics=statistics), metrics
+
+    def partition(state: RewardScaleState, of_inner: PyTree) -> RewardScaleState:
+        replicated = jax.tree.map(lambda leaf: REPLICATED, state)
+        return replicated.replace(inner=of_inner, returns=0)
+
+    return wrap(learner, init, update, partition=partition)

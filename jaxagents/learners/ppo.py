@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners import normalization as learner_normalization
 from jaxagents.learners.agents import living_weights, per_agent, require_agents
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.epochs import descend_in_minibatches, sequence_length_of, to_sequences
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
+from jaxagents.learners.rollouts import make_rollout_agent
 from jaxagents.learners.slots import (
+    Bound,
     Number,
     Numbers,
     Slot,
@@ -26,11 +27,10 @@ from jaxagents.learners.slots import (
     numbers_of,
     remember,
 )
-from jaxagents.losses.policy_gradient import approximate_kl, clip_fraction, clipped_surrogate
+from jaxagents.losses.policy_gradient import approximate_kl, clip_fraction, clipped_surrogate, importance_ratio
 from jaxagents.losses.value import clipped_value_loss, squared_loss
 from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
 from jaxagents.ops.minibatches import minibatches_of_device
-from jaxagents.policies import normalization as policy_normalization
 from jaxagents.policies.actor_critic import as_policy
 from jaxagents.policies.inputs import input_of, input_of_successor
 from jaxagents.policies.teams import separate_parameters
@@ -39,7 +39,6 @@ from jaxagents.types import (
     Agent,
     Array,
     Carry,
-    Collector,
     Environment,
     Learner,
     Metrics,
@@ -86,6 +85,8 @@ def make_ppo(
     entropy_coefficient: Number = 0.01,
     normalize_advantages: bool = True,
     target_kl: Number | None = None,
+    kl_coefficient: Number | None = None,
+    advantage: Slot | None = None,
     loss: Slot | None = None,
     value_loss: Slot | None = None,
     num_updates: int = 1,
@@ -94,9 +95,10 @@ def make_ppo(
 ) -> Learner:
     """Makes PPO with generalised advantage estimation over `Rollout` batches, with or without an agent axis.
 
-    Minimises, over shuffled minibatches of sequences,
-    `mean(clipped_surrogate + value_coefficient * value_loss - entropy_coefficient * entropy)`. Every number may be a
-    schedule (see `ops.schedules`), and every slot a `Remembering`; their floats are arrays of the state.
+    Minimises, over shuffled minibatches of sequences, `mean(clipped_surrogate + value_coefficient * value_loss -
+    entropy_coefficient * entropy + kl_coefficient * approximate_kl)`. Every number may be a schedule (see
+    `ops.schedules`), and every slot a `Remembering`; their floats are arrays of the state. Other slots make it A2C,
+    IMPALA or APPO.
 
     Args:
         actor_critic: policy and value; its carry decides whether sequences keep their order.
@@ -112,6 +114,9 @@ def make_ppo(
         entropy_coefficient: weight of the entropy bonus.
         normalize_advantages: standardises advantages in each minibatch.
         target_kl: stops updating on a rollout once the mean KL estimate of a minibatch exceeds this; null never does.
+        kl_coefficient: weight of the estimate of `KL(acting policy || policy)` in the loss; null leaves it out.
+        advantage: `(reward, value, next_value, terminated, truncated, ratio, *, discount, trace_decay) -> (advantage,
+            target)`, see `ops.advantages.vtrace`; null takes `generalized_advantage` and its returns.
         loss: `(log_prob, behavior_log_prob, advantage) -> per element`; null takes `clipped_surrogate`.
         value_loss: `(value, old_value, target) -> per element`; null takes `squared_loss`, or `clipped_value_loss`.
         num_updates: of the whole run, for schedules and slots that ask how far it is.
@@ -143,8 +148,9 @@ def make_ppo(
     hyperparameters = {"discount": discount, "trace_decay": trace_decay, "clip_epsilon": clip_epsilon}
     hyperparameters |= {"value_clip_epsilon": value_clip_epsilon, "value_coefficient": value_coefficient}
     hyperparameters |= {"entropy_coefficient": entropy_coefficient, "target_kl": target_kl}
+    hyperparameters |= {"kl_coefficient": kl_coefficient}
     mean = partial(_mean, axis_name=axis_name)
-    slots = {"loss": loss, "value_loss": value_loss}
+    slots = {"advantage": advantage, "loss": loss, "value_loss": value_loss}
     objective = partial(_loss, actor_critic, normalize=normalize_advantages, axis_name=axis_name)
 
     def init(key: Array, start: PPOState | Params | None = None) -> PPOState:
@@ -165,8 +171,9 @@ def make_ppo(
         counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
         indices = minibatches_of_device(key, num_steps // length, num_envs, **counts, axis_name=axis_name)
         numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
-        terms = _default_losses(numbers) | bind(slots, state.slots, state.memory)
-        sequences = to_sequences(_evaluate(actor_critic, state.params, numbers, rollout), length)
+        terms = _default_slots(numbers) | bind(slots, state.slots, state.memory)
+        batch, seen = _evaluate(actor_critic, state.params, numbers, terms["advantage"], rollout)
+        sequences = to_sequences(batch, length)
         params, opt_state, metrics, noted = descend_in_minibatches(
             partial(objective, numbers, terms),
             state.params,
@@ -179,7 +186,7 @@ def make_ppo(
             axis_name=axis_name,
         )
         metrics["explained_variance"] = _explained_variance(sequences.value, sequences.target, mean)
-        memory = remember(hyperparameters | slots, state.memory, noted, axis_name=axis_name)
+        memory = remember(hyperparameters | slots, state.memory, noted | seen, axis_name=axis_name)
         return state.replace(params=params, opt_state=opt_state, memory=memory), metrics
 
     return Learner(init=init, update=update)
@@ -193,6 +200,8 @@ def make_agent(
     num_epochs: int = 4,
     num_minibatches: int = 4,
     normalize_observations: bool = False,
+    reward_discount: float | None = None,
+    actor_period: int = 1,
     share_parameters: bool = True,
     axis_name: str | None = None,
     **options: Any,
@@ -206,6 +215,8 @@ def make_agent(
         num_epochs: see `make_ppo`.
         num_minibatches: see `make_ppo`.
         normalize_observations: standardises observations by running statistics.
+        reward_discount: see `make_rollout_agent`.
+        actor_period: see `make_rollout_agent`.
         share_parameters: False gives every agent of a team parameters of its own.
         axis_name: see `make_ppo`.
         **options: further arguments of `make_ppo`.
@@ -226,50 +237,63 @@ def make_agent(
     make = partial(make_ppo, num_epochs=num_epochs, num_minibatches=num_minibatches, axis_name=axis_name, **options)
     make(actor_critic, optax.identity())  # Refuses settings before anything is compiled.
 
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        del collector
-        learner = make(actor_critic, optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates)
-        if not normalize_observations:
-            return learner
-        space = environment.observation_space
-        return learner_normalization.normalize_observations(learner, space, axis_name=axis_name)
+    def make_learner(rollout: Rollout, num_updates: int) -> Learner:
+        del rollout
+        num_steps = num_updates * num_epochs * num_minibatches
+        return make(actor_critic, optimizer(num_steps), num_updates=num_updates)
 
-    acting = actor_critic
-    if normalize_observations:
-        acting = policy_normalization.normalize_observations(actor_critic, environment.observation_space)
-    return Agent(policy=as_policy(acting), make_learner=make_learner)
+    return make_rollout_agent(
+        as_policy(actor_critic),
+        make_learner,
+        environment.observation_space,
+        normalize_observations=normalize_observations,
+        reward_discount=reward_discount,
+        actor_period=actor_period,
+        axis_name=axis_name,
+    )
 
 
-def _evaluate(actor_critic: ActorCritic, params: Params, numbers: Numbers, rollout: Rollout) -> PPOBatch:
-    """Computes values, advantages and lambda-returns of a rollout; leaves of the result are `[T, B, ...]`."""
+def values_of(actor_critic: ActorCritic, params: Params, rollout: Rollout) -> tuple[Any, Array, Array]:
+    """Computes distributions and values of a rollout and the values of its true successors, leaves `[T, B, ...]`."""
     transition = rollout.transition
-    carry = jax.tree.map(lambda leaf: leaf[:-1], rollout.carry)
     first_carry = jax.tree.map(lambda leaf: leaf[0], rollout.carry)
-    _, _, value = actor_critic.apply(params, first_carry, input_of(transition))
+    _, distribution, value = actor_critic.apply(params, first_carry, input_of(transition))
     # The true successors, all as one batch of single steps from the carries that the policy had there.
     shape = transition.terminated.shape
     num_steps = shape[0] * shape[1]
     successor = jax.tree.map(lambda leaf: leaf.reshape(1, num_steps, *leaf.shape[2:]), input_of_successor(transition))
     next_carry = jax.tree.map(lambda leaf: leaf[1:].reshape(num_steps, *leaf.shape[2:]), rollout.carry)
     _, _, next_value = actor_critic.apply(params, next_carry, successor)
+    return distribution, value, next_value.reshape(value.shape)
+
+
+def _evaluate(
+    actor_critic: ActorCritic, params: Params, numbers: Numbers, advantage_of: Bound, rollout: Rollout
+) -> tuple[PPOBatch, dict[str, PyTree]]:
+    """Computes values, advantages and targets of a rollout, leaves `[T, B, ...]`, and summaries."""
+    transition = rollout.transition
+    distribution, value, next_value = values_of(actor_critic, params, rollout)
+    ratio = importance_ratio(distribution.log_prob(transition.action), transition.behavior_log_prob)
     perspective = transition.extras.get("perspective")
     discount = numbers["discount"]
-    advantage = generalized_advantage(
+    (advantage, target), seen = advantage_of(
         transition.reward,
         value,
-        next_value.reshape(value.shape),
+        next_value,
         per_agent(transition.terminated, value),
         per_agent(transition.truncated, value),
+        ratio,
         discount=discount if perspective is None else discount * per_agent(perspective, value),
         trace_decay=numbers["trace_decay"],
     )
-    return PPOBatch(transition=transition, advantage=advantage, target=advantage + value, value=value, carry=carry)
+    carry = jax.tree.map(lambda leaf: leaf[:-1], rollout.carry)
+    return PPOBatch(transition=transition, advantage=advantage, target=target, value=value, carry=carry), seen
 
 
 def _loss(
     actor_critic: ActorCritic,
     numbers: Numbers,
-    terms: Mapping[str, Callable[..., tuple[Array, dict[str, PyTree]]]],
+    terms: Mapping[str, Bound],
     params: Params,
     batch: PPOBatch,
     *,
@@ -304,18 +328,27 @@ def _loss(
         + numbers["value_coefficient"] * metrics["value_loss"]
         - numbers["entropy_coefficient"] * metrics["entropy"]
     )
+    if "kl_coefficient" in numbers:
+        metrics["loss"] += numbers["kl_coefficient"] * metrics["approximate_kl"]
     return metrics["loss"], (metrics, noted | noted_of_value)
 
 
-def _default_losses(numbers: Numbers) -> dict[str, Callable[..., tuple[Array, dict[str, PyTree]]]]:
+def _generalized(*steps: Array, **numbers: Array) -> tuple[Array, Array]:
+    reward, value, next_value, terminated, truncated, _ = steps
+    advantage = generalized_advantage(reward, value, next_value, terminated, truncated, **numbers)
+    return advantage, advantage + value
+
+
+def _default_slots(numbers: Numbers) -> dict[str, Bound]:
     clip_epsilon, value_clip = numbers["clip_epsilon"], numbers.get("value_clip_epsilon")
-    losses = {
+    default = {
+        "advantage": _generalized,
         "loss": partial(clipped_surrogate, clip_epsilon=clip_epsilon),
         "value_loss": partial(clipped_value_loss, clip_epsilon=value_clip)
         if value_clip is not None
         else lambda value, old_value, target: squared_loss(value, target),
     }
-    return bind(losses, {})
+    return bind(default, {})
 
 
 def _explained_variance(value: Array, target: Array, mean: Any) -> Array:

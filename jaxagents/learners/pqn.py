@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners import normalization as learner_normalization
 from jaxagents.learners.agents import living_weights, per_agent, require_agents
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
@@ -17,6 +16,7 @@ from jaxagents.learners.dqn import EPSILON
 from jaxagents.learners.epochs import descend_in_minibatches, sequence_length_of, to_sequences
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
 from jaxagents.learners.q_values import discount_per_step
+from jaxagents.learners.rollouts import make_rollout_agent
 from jaxagents.learners.slots import (
     Number,
     Numbers,
@@ -32,7 +32,6 @@ from jaxagents.losses.value import squared_loss
 from jaxagents.ops.minibatches import minibatches_of_device
 from jaxagents.ops.returns import lambda_returns
 from jaxagents.ops.value_distributions import mask_q, select_action
-from jaxagents.policies import normalization as policy_normalization
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
 from jaxagents.policies.inputs import input_of, input_of_successor
 from jaxagents.policies.teams import separate_parameters
@@ -40,7 +39,6 @@ from jaxagents.types import (
     Agent,
     Array,
     Carry,
-    Collector,
     Environment,
     Learner,
     Metrics,
@@ -181,6 +179,7 @@ def make_agent(
     num_epochs: int = 2,
     num_minibatches: int = 4,
     normalize_observations: bool = False,
+    reward_discount: float | None = None,
     share_parameters: bool = True,
     axis_name: str | None = None,
     **options: Any,
@@ -194,6 +193,7 @@ def make_agent(
         num_epochs: see `make_pqn`.
         num_minibatches: see `make_pqn`.
         normalize_observations: standardises observations by running statistics.
+        reward_discount: see `make_rollout_agent`.
         share_parameters: False gives every agent of a team parameters of its own.
         axis_name: see `make_pqn`.
         **options: further arguments of `make_pqn`.
@@ -211,18 +211,16 @@ def make_agent(
     counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
     make = partial(make_pqn, q_function, axis_name=axis_name, **counts, **options)
     make(optax.identity())  # Refuses settings before anything is compiled.
-
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        del collector
-        learner = make(optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates)
-        if not normalize_observations:
-            return learner
-        return learner_normalization.normalize_observations(learner, space, axis_name=axis_name)
-
-    policy = make_epsilon_greedy(q_function)
-    if normalize_observations:
-        policy = policy_normalization.normalize_observations(policy, space)
-    return Agent(policy=policy, make_learner=make_learner)
+    return make_rollout_agent(
+        make_epsilon_greedy(q_function),
+        lambda rollout, num_updates: make(
+            optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates
+        ),
+        space,
+        normalize_observations=normalize_observations,
+        reward_discount=reward_discount,
+        axis_name=axis_name,
+    )
 
 
 def _targets(q_function: QFunction, network: Params, numbers: Numbers, rollout: Rollout) -> Array:

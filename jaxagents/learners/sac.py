@@ -1,7 +1,6 @@
-"""Off-policy actor-critics of continuous actions: SAC with automatic temperature, TD3, DDPG."""
+"""Off-policy actor-critics of continuous actions: SAC with automatic temperature, and by its slots TD3 to MPO."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,17 +10,23 @@ import optax
 from flax import struct
 
 from jaxagents.learners.actor_critic_terms import (
+    check_actor_critic,
     choose_actions,
     critic_loss_of,
+    dual_loss_of,
+    entropy_of_paper,
+    improvement_loss_of,
     policy_loss_of,
-    targets_of,
+    some_critics,
+    successor_of,
     temperature_loss_of,
 )
-from jaxagents.learners.checks import check_counts, check_fractions, check_positive
+from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer, parts_of
 from jaxagents.learners.replay import make_replay_agent
 from jaxagents.learners.slots import (
+    Bound,
     Number,
     Numbers,
     Slot,
@@ -46,7 +51,7 @@ from jaxagents.types import (
     PyTree,
     Sample,
 )
-from jaxagents.values.q_function import TwinQ
+from jaxagents.values.q_function import TwinQ, with_statistics
 
 
 @struct.dataclass
@@ -55,10 +60,10 @@ class SACState:
 
     Attributes:
         params: of the policy.
-        critic: of the twin critics.
-        target_critic: their moving average.
+        critic: of the critics.
+        target_critic: their moving average; None for critics with batch normalisation.
         target_params: moving average of the policy; None where targets follow the policy itself.
-        log_temperature: float32 `[]`.
+        log_temperature: float32 `[]`, or several by name.
         opt_states: one for each of `policy`, `critic` and `temperature`.
         hyperparameters: float32 arrays.
         slots: floats of the losses, by slot.
@@ -68,9 +73,9 @@ class SACState:
 
     params: Params
     critic: Params
-    target_critic: Params
+    target_critic: Params | None
     target_params: Params | None
-    log_temperature: Array
+    log_temperature: PyTree
     opt_states: dict[str, optax.OptState]
     hyperparameters: dict[str, Array]
     slots: dict[str, Numbers]
@@ -87,6 +92,9 @@ class _Parts(NamedTuple):
     hyperparameters: dict[str, Number]
     slots: dict[str, Slot]
     policy_period: int
+    target_period: int
+    num_actions: int
+    num_target_critics: int | None
     target_policy: bool
     num_updates: int
     trainable: Trainable
@@ -104,13 +112,17 @@ def make_sac(
     discount: Number = 0.99,
     target_update_rate: Number = 0.005,
     target_entropy: Number | None = None,
-    initial_temperature: float = 1.0,
+    initial_temperature: float | Mapping[str, float] = 1.0,
     critic_loss: Slot = sac_critic_loss,
     actor_loss: Slot = sac_actor_loss,
     target: Slot = soft_q_target,
     action: Slot = sample_action,
     next_action: Slot = sample_action,
+    improve: Slot | None = None,
     policy_period: int = 1,
+    target_period: int = 1,
+    num_actions: int = 1,
+    num_target_critics: int | None = None,
     target_policy: bool = False,
     num_updates: int = 1,
     trainable: Trainable = None,
@@ -134,13 +146,19 @@ def make_sac(
         target_update_rate: share by which the target critics move per update, in (0, 1].
         target_entropy: in nats, of the action in its own units; null takes `D (log((high - low) / 2) - 1)` for D
             action dimensions, which is the paper's `-D` for actions in `[-1, 1]`.
-        initial_temperature: positive.
-        critic_loss: `(q [2, B], target [B]) -> [B]`.
-        actor_loss: `(q [2, B], log_prob [B], temperature) -> [B]`.
-        target: `(reward, discount, next_q [2, B], next_log_prob, temperature) -> [B]`.
+        initial_temperature: positive; several by name where `improve` wants them.
+        critic_loss: `(q [E, B], target [B]) -> [B]` of E critics.
+        actor_loss: `(q [E, B], log_prob [B], temperature) -> [B]`.
+        target: `(reward [B], discount [B], next_q [E, K, B], next_log_prob [K, B], temperature) -> [K, B]`, which is
+            averaged over the K actions.
         action: `(distribution, key) -> action` of one state, at which the policy is improved; it remembers nothing.
         next_action: the same, of the successors, in the targets.
-        policy_period: critics' updates for each of policy and targets. TD3: 2.
+        improve: `(ImprovementView, temperature) -> (loss of the policy [B], of the temperatures [B])`, see
+            `losses.mpo`, in place of `actor_loss` and `action`; null takes those.
+        policy_period: critics' updates for each of the policy and the temperature. TD3: 2.
+        target_period: the same for each of the targets. TD3: 2.
+        num_actions: K, drawn at each successor, and at each state for `improve`. MPO: 20.
+        num_target_critics: of all, drawn for the targets of every update; null: all. REDQ: 2 of 10.
         target_policy: whether targets follow a moving average of the policy. TD3 and DDPG: yes.
         num_updates: of the whole run, for schedules and slots that ask how far it is.
         trainable: prefix pytree of bool of `{"policy", "critic", "temperature"}`, see `descend`; null: everything
@@ -155,20 +173,33 @@ def make_sac(
 
     References:
         Haarnoja et al. (2018b), "Soft Actor-Critic Algorithms and Applications", algorithm 1.
+        Chen et al. (2021), "Randomized Ensembled Double Q-Learning", algorithm 1 (num_target_critics, policy_period).
+        Bhatt et al. (2024), "CrossQ", figure 2: critics with batch normalisation have no targets of their own.
 
     Deviation: the temperature's loss is that of its logarithm, as in the released code; multi-step targets leave out
         the entropy of the steps between.
     """
-    check_counts(policy_period=policy_period)
-    _check_arguments(policy, action_space, discount, target_update_rate, initial_temperature)
-    target_entropy = _entropy_of_paper(action_space) if target_entropy is None else target_entropy
+    counts = {"policy_period": policy_period, "target_period": target_period, "num_actions": num_actions}
+    counts |= {"num_target_critics": num_target_critics}
+    check_counts(**counts)
+    check_fractions(discount=discount, target_update_rate=target_update_rate)
+    check_actor_critic(policy, twin_q, action_space, target_update_rate, initial_temperature, num_target_critics)
+    if improve is not None and (twin_q.fit is not None or not target_policy):
+        raise ValueError(
+            "`improve` must have targets of policy and critics; try target_policy=true without batch norm."
+        )
+    target_entropy = entropy_of_paper(action_space) if target_entropy is None else target_entropy
     slots = {"critic_loss": critic_loss, "actor_loss": actor_loss, "target": target}
-    slots |= {"action": action, "next_action": next_action}
+    slots |= {"action": action, "next_action": next_action, "improve": improve}
     optimizers = {"policy": policy_optimizer, "critic": q_optimizer, "temperature": temperature_optimizer}
     hyperparameters = {"discount": discount, "target_update_rate": target_update_rate, "target_entropy": target_entropy}
 
-    counts = {"policy_period": policy_period, "num_updates": num_updates}
-    static = counts | {"target_policy": target_policy, "trainable": trainable, "axis_name": axis_name}
+    static = counts | {
+        "num_updates": num_updates,
+        "target_policy": target_policy,
+        "trainable": trainable,
+        "axis_name": axis_name,
+    }
     parts = _Parts(policy, twin_q, optimizers, hyperparameters, slots, **static)
     return Learner(init=partial(_init, parts, initial_temperature), update=partial(_update, parts))
 
@@ -231,22 +262,19 @@ def make_agent(
     )
 
 
-def _entropy_of_paper(action_space: Box) -> float:
-    return math.prod(action_space.shape) * (math.log(0.5 * (action_space.high - action_space.low)) - 1.0)
-
-
-def _init(parts: _Parts, initial_temperature: float, key: Array, start: SACState | Params | None = None) -> SACState:
+def _init(parts: _Parts, initial_temperature: Any, key: Array, start: SACState | Params | None = None) -> SACState:
     policy_key, critic_key = jax.random.split(key)
     params = parts.policy.init(policy_key) if start is None else params_of(start)
     critic = parts.twin_q.init(critic_key)
-    log_temperature = jnp.log(jnp.float32(initial_temperature))
+    initial_temperature = dict(initial_temperature) if isinstance(initial_temperature, Mapping) else initial_temperature
+    log_temperature = jax.tree.map(lambda number: jnp.log(jnp.float32(number)), initial_temperature)
     trained = {"policy": params, "critic": critic, "temperature": log_temperature}
     flags = parts_of(parts.trainable, trained)
     state = SACState(
         params=params,
         critic=critic,
         # Copies, because a donated state must not hold one buffer twice.
-        target_critic=jax.tree.map(jnp.copy, critic),
+        target_critic=jax.tree.map(jnp.copy, critic) if parts.twin_q.fit is None else None,
         target_params=jax.tree.map(jnp.copy, params) if parts.target_policy else None,
         log_temperature=log_temperature,
         opt_states={
@@ -261,27 +289,15 @@ def _init(parts: _Parts, initial_temperature: float, key: Array, start: SACState
 
 
 def _update(parts: _Parts, state: SACState, key: Array, batch: Sample) -> tuple[SACState, Metrics]:
-    next_key, key = jax.random.split(key)
-    twin_q, temperature = parts.twin_q, jnp.exp(state.log_temperature)
+    next_key, key, subset_key, *dropout_keys = jax.random.split(key, 5)
+    temperature = jax.tree.map(jnp.exp, state.log_temperature)
     numbers = numbers_due(parts.hyperparameters, state.hyperparameters, state.memory)
     bound = bind(parts.slots, state.slots, state.memory)
-    draw, draw_next = (
-        partial(choose_actions, parts.policy, bound[name], parts.axis_name) for name in ("action", "next_action")
-    )
     following = state.params if state.target_params is None else state.target_params
-    targets, noted = targets_of(
-        draw_next,
-        twin_q,
-        bound["target"],
-        following,
-        state.target_critic,
-        numbers["discount"],
-        temperature,
-        next_key,
-        batch,
-    )
+    draw_next = partial(choose_actions, parts.policy, bound["next_action"], parts.axis_name)
+    successor = successor_of(draw_next, following, numbers["discount"], _keys(next_key, parts.num_actions), batch)
     trained = {"policy": state.params, "critic": state.critic, "temperature": state.log_temperature}
-    flags, opt_states, summaries = parts_of(parts.trainable, trained), {}, dict(noted)
+    flags, opt_states, summaries = parts_of(parts.trainable, trained), {}, {}
 
     def step(name: str, loss: Callable[[Params], tuple[Array, Any]]) -> tuple[Params, Any]:
         grads, (auxiliary, noted) = jax.grad(loss, has_aux=True)(trained[name])
@@ -296,34 +312,71 @@ def _update(parts: _Parts, state: SACState, key: Array, batch: Sample) -> tuple[
         )
         return params, auxiliary
 
-    critic, (critic_metrics, priority) = step(
-        "critic", lambda critic: critic_loss_of(twin_q, bound["critic_loss"], critic, batch, targets)
+    target_critic = state.target_critic
+    some = None if target_critic is None else some_critics(target_critic, parts.num_target_critics, subset_key)
+    losses = bound["critic_loss"], bound["target"]
+    arguments = parts.twin_q, *losses, some, temperature, dropout_keys[0], parts.axis_name, successor, batch
+    critic, (critic_metrics, priority, statistics) = step("critic", partial(critic_loss_of, *arguments))
+    if statistics is not None:
+        critic = with_statistics(critic, statistics)
+    policy_loss, temperature_loss = _losses_of_policy(
+        parts, state, bound, numbers, temperature, critic, (key, dropout_keys[1]), batch
     )
-    params, (policy_metrics, log_prob) = step(
-        "policy", partial(policy_loss_of, draw, twin_q, bound["actor_loss"], critic, temperature, key, batch)
-    )
-    log_temperature, _ = step("temperature", partial(temperature_loss_of, log_prob, numbers["target_entropy"]))
-    rate = numbers["target_update_rate"]
+    params, (policy_metrics, seen) = step("policy", policy_loss)
+    log_temperature, _ = step("temperature", partial(temperature_loss, seen))
     if parts.policy_period > 1:
-        due = (state.num_updates + 1) % parts.policy_period == 0
-        old, new = (state.params, state.opt_states["policy"]), (params, opt_states["policy"])
-        params, opt_states["policy"] = jax.tree.map(partial(jnp.where, due), new, old)
-        rate = jnp.where(due, rate, 0.0)
-    choices = parts.hyperparameters | parts.slots
+        due, names = (state.num_updates + 1) % parts.policy_period == 0, ("policy", "temperature")
+        old = (state.params, state.log_temperature, {name: state.opt_states[name] for name in names})
+        new = (params, log_temperature, {name: opt_states[name] for name in names})
+        params, log_temperature, chosen = jax.tree.map(partial(jnp.where, due), new, old)
+        opt_states |= chosen
+    rate = numbers["target_update_rate"]
+    if parts.target_period > 1:
+        rate = jnp.where((state.num_updates + 1) % parts.target_period == 0, rate, 0.0)
     new_state = state.replace(
         params=params,
         critic=critic,
-        target_critic=optax.incremental_update(critic, state.target_critic, rate),
+        target_critic=None if target_critic is None else optax.incremental_update(critic, target_critic, rate),
         target_params=optax.incremental_update(params, state.target_params, rate) if parts.target_policy else None,
         log_temperature=log_temperature,
         opt_states=opt_states,
-        memory=remember(choices, state.memory, summaries, axis_name=parts.axis_name),
+        memory=remember(parts.hyperparameters | parts.slots, state.memory, summaries, axis_name=parts.axis_name),
         num_updates=state.num_updates + 1,
     )
     metrics = critic_metrics | policy_metrics
     if parts.axis_name is not None:
         metrics = jax.lax.pmean(metrics, parts.axis_name)
-    return new_state, metrics | {"temperature": temperature, "priority": priority}
+    told = temperature if isinstance(temperature, dict) else {"temperature": temperature}
+    return new_state, metrics | told | {"priority": priority}
+
+
+def _losses_of_policy(
+    parts: _Parts,
+    state: SACState,
+    bound: Mapping[str, Bound],
+    numbers: Numbers,
+    temperature: PyTree,
+    critic: Params,
+    keys: tuple[Array, Array],
+    batch: Sample,
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Returns `(params) -> (loss, ((metrics, seen), summaries))`, and `(seen, log_temperature) -> ...` of that."""
+    if parts.slots["improve"] is not None:
+        arguments = parts.policy, parts.twin_q, bound["improve"], temperature, _keys(keys[0], parts.num_actions)
+        targets = state.target_params, state.target_critic
+        loss = partial(improvement_loss_of, *arguments, parts.axis_name, *targets, batch)
+        return loss, partial(dual_loss_of, bound["improve"])
+    draw = partial(choose_actions, parts.policy, bound["action"], parts.axis_name)
+    arguments = draw, parts.twin_q, bound["actor_loss"], critic, temperature, keys, parts.axis_name, batch
+
+    def temperature_loss(log_prob: Array, log_temperature: Array) -> tuple[Array, Any]:
+        return temperature_loss_of(log_prob, numbers["target_entropy"], log_temperature)
+
+    return partial(policy_loss_of, *arguments), temperature_loss
+
+
+def _keys(key: Array, count: int) -> Array:
+    return key[None] if count == 1 else jax.random.split(key, count)
 
 
 def _go_on(state: SACState, earlier: SACState) -> SACState:
@@ -336,14 +389,3 @@ def _go_on(state: SACState, earlier: SACState) -> SACState:
         log_temperature=earlier.log_temperature,
         opt_states={name: carry_over(fresh, earlier.opt_states[name]) for name, fresh in state.opt_states.items()},
     )
-
-
-def _check_arguments(
-    policy: Policy, action_space: Box, discount: float, target_update_rate: float, initial_temperature: float
-) -> None:
-    check_fractions(discount=discount, target_update_rate=target_update_rate)
-    check_positive(initial_temperature=initial_temperature, target_update_rate=target_update_rate)
-    if not isinstance(action_space, Box) or not math.isfinite(action_space.high - action_space.low):
-        raise ValueError(f"`action_space` must be a bounded Box, got {action_space}; try `make_dqn`.")
-    if jax.tree.leaves(policy.initial_carry((1,))):
-        raise ValueError("`policy` must be feed-forward, got one with a carry; leave out its `memory`.")

@@ -17,6 +17,8 @@ from jaxagents.types import Array, Episode, EpisodeView, PyTree, Remembering
 Numbers = dict[str, Array]
 Slot = Callable[..., Any] | Remembering
 Number = float | Remembering
+Bound = Callable[..., tuple[Any, dict[str, PyTree]]]
+"""A slot with its numbers and its memory, see `bind`."""
 
 
 def numbers_of(slots: Mapping[str, Slot]) -> dict[str, Numbers]:
@@ -61,7 +63,7 @@ def memory_of(slots: Mapping[str, Slot | Number | None], num_updates: int) -> di
 
 def bind(
     slots: Mapping[str, Slot], numbers: Mapping[str, Numbers], memory: Mapping[str, PyTree] | None = None
-) -> dict[str, Callable[..., tuple[Any, dict[str, PyTree]]]]:
+) -> dict[str, Bound]:
     """Binds slots to their numbers and memories.
 
     Args:

@@ -23,6 +23,52 @@ def importance_ratio(log_prob: Array, behavior_log_prob: Array | float) -> Array
     return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
+def policy_gradient_loss(log_prob: Array, behavior_log_prob: Array, advantage: Array) -> Array:
+    """Computes `-A log_prob`, the policy gradient without correction for old data but that in the advantage.
+
+    Args:
+        log_prob: of the actions under the policy being trained, any shape.
+        behavior_log_prob: not read.
+        advantage: same shape; treated as a constant by the caller.
+
+    Returns:
+        Loss per element.
+
+    References:
+        Mnih et al. (2016), "Asynchronous Methods for Deep Reinforcement Learning", algorithm S3.
+    """
+    del behavior_log_prob
+    return -advantage * log_prob
+
+
+def advantage_weighted_loss(
+    log_prob: Array,
+    behavior_log_prob: Array,
+    advantage: Array,
+    *,
+    temperature: Array | float = 1.0,
+    max_weight: Array | float = 20.0,
+) -> Array:
+    """Computes `-min(exp(A / temperature), max_weight) log_prob`, whoever acted.
+
+    Args:
+        log_prob: of the actions under the policy being trained, any shape.
+        behavior_log_prob: not read.
+        advantage: same shape; treated as a constant by the caller.
+        temperature: positive, in units of the advantage; the lower, the fewer actions count.
+        max_weight: positive.
+
+    Returns:
+        Loss per element.
+
+    References:
+        Peng et al. (2019), "Advantage-Weighted Regression", equation 11 and section 5.1 (weight clipping).
+    """
+    del behavior_log_prob
+    # The exponent is cut first: exp overflows, and the gradient of a minimum with infinity is not a number.
+    return -jnp.exp(jnp.minimum(advantage / temperature, jnp.log(max_weight))) * log_prob
+
+
 def clipped_surrogate(
     log_prob: Array,
     behavior_log_prob: Array | float,

@@ -244,7 +244,8 @@ def twin_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: 
     References:
         Fujimoto, van Hoof and Meger (2018), Addressing function approximation error, equation 10.
     """
-    return soft_q_target(reward, discount, next_q, jnp.zeros_like(next_log_prob), temperature)
+    del next_log_prob, temperature
+    return jax.lax.stop_gradient(reward + discount * jnp.min(next_q, axis=0))
 
 
 def single_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: Array, temperature: Array) -> Array:
@@ -269,6 +270,15 @@ def deterministic_actor_loss(q: Array, log_prob: Array, temperature: Array) -> A
     """
     del log_prob, temperature
     return -q[0]
+
+
+def mean_actor_loss(q: Array, log_prob: Array, temperature: Array) -> Array:
+    """Computes `temperature log_prob - mean_i q_i`, of all critics; arguments are those of `sac_actor_loss`.
+
+    References:
+        Chen et al. (2021), Randomized ensembled double Q-learning, algorithm 1, line 13.
+    """
+    return sac_actor_loss(jnp.mean(q, axis=0, keepdims=True), log_prob, temperature)
 
 
 def sac_temperature_loss(log_temperature: Array, log_prob: Array, target_entropy: Array | float) -> Array:

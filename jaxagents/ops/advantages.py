@@ -50,6 +50,66 @@ def generalized_advantage(
     return advantage
 
 
+def vtrace(
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    ratio: Array,
+    *,
+    discount: Array | float,
+    trace_decay: Array | float,
+    clip_ratio: Array | float = 1.0,
+    clip_advantage_ratio: Array | float | None = 1.0,
+) -> tuple[Array, Array]:
+    """Computes V-trace: advantages and values of a policy from steps of another one.
+
+    With `rho_t = min(clip_ratio, ratio_t)` and `c_t = trace_decay min(1, ratio_t)`, the error of a value is
+    `e_t = rho_t (r_t + discount_t V(s'_t) - V(s_t)) + discount_t c_t e_{t+1}` within an episode, and its target
+    `v_t = V(s_t) + e_t`. The advantage is
+    `min(clip_advantage_ratio, ratio_t) (r_t + discount_t ((1 - trace_decay) V(s'_t) + trace_decay v_{t+1}) - V(s_t))`,
+    where `v_{t+1} = V(s'_t)` at the end of an episode that is cut, and of the sequence.
+
+    Args:
+        reward: `[T, ...]`.
+        value: `V(s_t)`, `[T, ...]`.
+        next_value: `V(s'_t)` of the true successors, `[T, ...]`.
+        terminated: bool `[T, ...]`.
+        truncated: bool `[T, ...]`.
+        ratio: `[T, ...]`, probability of the action under the policy whose values these are over that when it acted.
+        discount: scalar or `[T, ...]`; negative where the opponent values the successor.
+        trace_decay: scalar in [0, 1]; 1 in the paper.
+        clip_ratio: rho-bar, positive; decides whose values they are.
+        clip_advantage_ratio: of the policy gradient, positive; None for losses that weigh by the ratio themselves.
+
+    Returns:
+        Advantages and targets of the values, each `[T, ...]`, without gradient.
+
+    References:
+        Espeholt et al. (2018), "IMPALA", equation 1, remark 1 and section 4.2.
+    """
+    discount = jnp.where(terminated, 0.0, discount)
+    ended = terminated | truncated
+    errors = jnp.minimum(clip_ratio, ratio) * (reward + discount * next_value - value)
+    decay = jnp.where(ended, 0.0, discount * trace_decay * jnp.minimum(1.0, ratio))
+
+    def step(error: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        own, decay_t = inputs
+        error = own + decay_t * error
+        return error, error
+
+    _, errors = jax.lax.scan(step, jnp.zeros_like(errors[0]), (errors, decay), reverse=True, unroll=16)
+    target = value + errors
+    # The correction of the successor's value, of which nothing is known at ends.
+    following = jnp.concatenate([errors[1:] + value[1:] - next_value[:-1], jnp.zeros_like(errors[:1])])
+    successor = next_value + jnp.where(ended, 0.0, trace_decay * following)
+    advantage = reward + discount * successor - value
+    if clip_advantage_ratio is not None:
+        advantage = jnp.minimum(clip_advantage_ratio, ratio) * advantage
+    return jax.lax.stop_gradient((advantage, target))
+
+
 def normalize_advantage(
     advantage: Array, mask: Array | None = None, *, epsilon: float = 1e-8, axis_name: str | None = None
 ) -> Array:

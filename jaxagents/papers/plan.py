@@ -59,7 +59,9 @@ def make_request(config: Mapping[str, Any], root: Path) -> Request:
     Returns:
         The request.
     """
-    folder = config["results_folder"] or (root / "experiments" / "results" if not config["quick"] else "runs/reproduce")
+    committed = root / "experiments" / "results"  # An installed package has none.
+    own = "runs/reproduce" if config["quick"] else committed if committed.is_dir() else "runs/results"
+    folder = config["results_folder"] or own
     return Request(
         config_folder=root / "configs",
         results=Path(folder),

@@ -1,5 +1,6 @@
 """Policies and actor-critics assembled from an encoder, an optional memory and heads."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from jaxagents.networks.heads import CategoricalHead, TanhNormalHead, ValueHead
 from jaxagents.networks.torsos import make_torso
 from jaxagents.ops.distributions import Categorical, TanhNormal
+from jaxagents.ops.multi_categorical import Discretized, MultiCategorical
 from jaxagents.types import ActorCritic, Array, Box, Carry, Discrete, Params, Policy, PolicyInput, PyTree
 
 
@@ -20,25 +22,29 @@ def make_policy(
     encoder: nn.Module,
     memory: nn.Module | None = None,
     head: nn.Module | None = None,
+    num_bins: int | None = None,
 ) -> Policy:
     """Makes a policy `pi(a | s)`.
 
     Args:
         observation_space: of one agent; batch, time and agent axes are free.
-        action_space: `Discrete` gives a categorical, a bounded `Box` a tanh-Gaussian distribution.
+        action_space: `Discrete` gives a categorical distribution, with a shape `(D,)` one of each of D parts; a bounded
+            `Box` a tanh-Gaussian one.
         encoder: `module(observation [..., *shape]) -> features [..., F]`.
         memory: recurrent module of `networks.recurrent`; None for a feed-forward policy.
         head: maps features to the distribution's parameters; None takes the usual one for the action space.
+        num_bins: values of every number of a bounded `Box`, evenly spaced: categorical distributions in place of the
+            Gaussian; None for the latter.
 
     Returns:
         The policy. Its parameters are a dict with the keys `torso` and `head`.
 
     Raises:
-        ValueError: the action space is unbounded.
+        ValueError: the action space is unbounded, or `num_bins` does not fit it.
     """
     torso = make_torso(observation_space, encoder, memory)
-    head_module = head if head is not None else _make_head(action_space)
-    to_distribution = _make_distribution(action_space)
+    head_module = head if head is not None else _make_head(action_space, num_bins)
+    to_distribution = _make_distribution(action_space, num_bins)
 
     def init(key: Array) -> Params:
         torso_key, head_key = jax.random.split(key)
@@ -59,7 +65,9 @@ def make_actor_critic(
     encoder: nn.Module,
     memory: nn.Module | None = None,
     head: nn.Module | None = None,
+    num_bins: int | None = None,
     shared: bool = False,
+    detach_value: bool = False,
     critic_encoder: nn.Module | None = None,
 ) -> ActorCritic:
     """Makes a policy and a state-value function in one record.
@@ -70,7 +78,9 @@ def make_actor_critic(
         encoder: see `make_policy`.
         memory: see `make_policy`.
         head: of the policy, see `make_policy`.
+        num_bins: see `make_policy`.
         shared: True computes both heads from one torso, False gives the critic a torso of its own.
+        detach_value: whether the value of a shared torso trains its head alone.
         critic_encoder: of the critic's torso, which may see what the actor does not; None: as `encoder`.
 
     Returns:
@@ -82,10 +92,10 @@ def make_actor_critic(
     """
     if shared and critic_encoder is not None:
         raise ValueError("`critic_encoder` must be null when `shared` is true; try `shared: false`.")
-    policy = make_policy(observation_space, action_space, encoder=encoder, memory=memory, head=head)
+    policy = make_policy(observation_space, action_space, encoder=encoder, memory=memory, head=head, num_bins=num_bins)
     torso = make_torso(observation_space, encoder, memory)
-    head_module = head if head is not None else _make_head(action_space)
-    to_distribution = _make_distribution(action_space)
+    head_module = head if head is not None else _make_head(action_space, num_bins)
+    to_distribution = _make_distribution(action_space, num_bins)
     critic_torso = torso if critic_encoder is None else make_torso(observation_space, critic_encoder, memory)
     value_head = ValueHead()
 
@@ -105,7 +115,7 @@ def make_actor_critic(
         actor_carry, actor_features = torso.apply(actor["torso"], actor_carry, observation, first)
         distribution = to_distribution(head_module.apply(actor["head"], actor_features)).mask(inputs.action_mask)
         if shared:
-            critic_features = actor_features
+            critic_features = jax.lax.stop_gradient(actor_features) if detach_value else actor_features
         else:
             critic_carry, critic_features = critic_torso.apply(critic["torso"], critic_carry, observation, first)
         return (actor_carry, critic_carry), distribution, value_head.apply(critic["head"], critic_features)
@@ -130,18 +140,31 @@ def act(policy: Policy, params: Params, carry: Carry, inputs: PolicyInput) -> tu
     return carry, jax.tree.map(lambda leaf: leaf[0], distribution)
 
 
-def _make_head(action_space: Discrete | Box) -> nn.Module:
+def _make_head(action_space: Discrete | Box, num_bins: int | None) -> nn.Module:
     if isinstance(action_space, Discrete):
-        return CategoricalHead(num_actions=action_space.num_values)
-    return TanhNormalHead(action_dim=_action_dim(action_space))
+        return CategoricalHead(num_actions=action_space.num_values * math.prod(action_space.shape))
+    action_dim = _action_dim(action_space)
+    return TanhNormalHead(action_dim=action_dim) if num_bins is None else CategoricalHead(action_dim * num_bins)
 
 
-def _make_distribution(action_space: Discrete | Box) -> Callable[[Any], Any]:
-    if isinstance(action_space, Discrete):
+def _make_distribution(action_space: Discrete | Box, num_bins: int | None) -> Callable[[Any], Any]:
+    if num_bins is not None and (isinstance(action_space, Discrete) or num_bins < 2):
+        raise ValueError(
+            f"`num_bins` must be at least 2, of a bounded Box, got {num_bins} of {action_space}; try null."
+        )
+    if isinstance(action_space, Discrete) and not action_space.shape:
         return lambda logits: Categorical(logits=logits)
-    _action_dim(action_space)
+    if isinstance(action_space, Discrete):
+        return _of_parts(MultiCategorical, *action_space.shape, action_space.num_values)
+    action_dim = _action_dim(action_space)
+    if num_bins is not None:
+        return _of_parts(Discretized, action_dim, num_bins)
     low, high = float(action_space.low), float(action_space.high)
     return lambda parameters: TanhNormal(loc=parameters[0], scale=parameters[1], low=low, high=high)
+
+
+def _of_parts(kind: type[MultiCategorical], num_parts: int, num_values: int) -> Callable[[Array], MultiCategorical]:
+    return lambda logits: kind(logits=logits.reshape(*logits.shape[:-1], num_parts, num_values))
 
 
 def _action_dim(action_space: Box) -> int:

@@ -28,6 +28,9 @@ def make_tanh_normal_policy(
         Haarnoja et al. (2018a), appendix C.
     """
     if not isinstance(action_space, Box) or len(action_space.shape) != 1:
-        raise ValueError(f"`action_space` must be a Box of rank 1, got {action_space}; try `make_policy`.")
+        raise ValueError(
+            f"`action_space` must be a Box of rank 1, got {action_space}; try algorithm=ppo or algorithm=dqn, which "
+            "take discrete actions, or world=pendulum."
+        )
     head = TanhNormalHead(action_dim=action_space.shape[0], state_dependent_scale=True, initial_scale=initial_scale)
     return make_policy(observation_space, action_space, encoder=encoder, head=head)

@@ -91,7 +91,7 @@ def describe_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         configs: values by dotted key.
 
     Returns:
-        A label each, such as "learner.clip_epsilon=0.1"; "all alike" where nothing differs.
+        A label each, such as "learner.clip_epsilon=0.1"; the name of the run where nothing differs.
     """
     keys = sorted({key for config in configs for key in config if key.partition(".")[0] not in _SAME})
     varied = [key for key in keys if len({json.dumps(config.get(key), default=str) for config in configs}) > 1]
@@ -100,7 +100,7 @@ def describe_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     for config in configs:
         parts = [f"{key}={config[key]}" for key in short if key in config]
         more = f", {len(parts) - _MAX_PARTS} more" if len(parts) > _MAX_PARTS else ""
-        labels.append(", ".join(parts[:_MAX_PARTS]) + more or "all alike")
+        labels.append(", ".join(parts[:_MAX_PARTS]) + more or str(config.get("name", "all alike")))
     if len({json.dumps([config.get(key) for key in varied], default=str) for config in configs}) > len(set(labels)):
         names = [str(config.get("name", "")) for config in configs]
         labels = [f"{name}: {label}" for name, label in zip(names, labels)]

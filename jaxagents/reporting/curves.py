@@ -25,7 +25,7 @@ class Curve(NamedTuple):
     """One metric over training.
 
     Attributes:
-        steps: float64 `[points]`, environment steps.
+        steps: float64 `[points]`, in the unit of the collector.
         values: float64 `[points, seeds]`, NaN where a seed has no value.
     """
 
@@ -34,9 +34,10 @@ class Curve(NamedTuple):
 
 
 def write_curves(run_dir: str | Path) -> Path | None:
-    """Draws every metric of a run over the environment steps, with several seeds their mean and its 95 % interval.
+    """Draws every metric of a run over its steps, with several seeds their mean and its 95 % interval.
 
-    Metrics of one name, such as the return of rollouts and of evaluations, share a panel.
+    The one that matters most, a return where there is one, has a panel of its own over the whole width. Metrics of one
+    name, such as the return of rollouts and of evaluations, share a panel.
 
     Args:
         run_dir: directory of the run.
@@ -52,14 +53,16 @@ def write_curves(run_dir: str | Path) -> Path | None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    columns = min(_COLUMNS, len(panels))
-    rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(4.0 * columns, 2.6 * rows), layout="constrained", facecolor="white", dpi=130)
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axis, names in zip(axes, panels):
-        _draw_panel(axis, {name: curves[name] for name in names})
-    for axis in axes[len(panels) :]:
-        axis.set_axis_off()
+    first, *others = panels
+    columns = min(_COLUMNS, max(len(others), 1))
+    rows = math.ceil(len(others) / columns)
+    size = (4.0 * _COLUMNS, 4.2 + 2.6 * rows)
+    figure = Figure(figsize=size, layout="constrained", facecolor="white", dpi=130)
+    grid = figure.add_gridspec(1 + rows, columns, height_ratios=[1.6] + [1.0] * rows)
+    _draw_panel(figure.add_subplot(grid[0, :]), {name: curves[name] for name in first})
+    for index, names in enumerate(others):
+        place = grid[1 + index // columns, index % columns]
+        _draw_panel(figure.add_subplot(place), {name: curves[name] for name in names})
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, wspace=0.02, hspace=0.04)
     path = Path(run_dir) / CURVES_FILE
     FigureCanvasAgg(figure).print_png(path)
@@ -140,7 +143,7 @@ def _draw_panel(axis: Any, curves: dict[str, Curve]) -> None:
         axis.plot(curve.steps, mean, color=color, label=phase, linewidth=1.6, marker=marker, markersize=3)
     phases = [name.partition("/")[0] for name in curves]
     style_axis(axis, next(iter(curves)) if len(phases) == 1 else next(iter(curves)).partition("/")[2])
-    axis.set_xlabel("environment steps", fontsize=8, color="#52606d")
+    axis.set_xlabel("steps of training", fontsize=8, color="#52606d")
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.yaxis.set_major_locator(MaxNLocator(5))

@@ -4,6 +4,7 @@ A line is `{"step": steps, "update": number, "<phase>/<name>": value, ...}`; a v
 (one per seed), or null where it is not finite.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -40,7 +41,13 @@ class Logger(NamedTuple):
     close: Callable[[], None]
 
 
-def open_logger(run_dir: str | Path, tensorboard: bool = True, resume_update: int | None = None) -> Logger:
+def open_logger(
+    run_dir: str | Path,
+    tensorboard: bool = True,
+    resume_update: int | None = None,
+    *,
+    tracked: Mapping[str, Any] | None = None,
+) -> Logger:
     """Opens the metrics of a run.
 
     TensorBoard gets the mean over the seeds that are finite, and with several seeds the standard deviation as
@@ -51,12 +58,13 @@ def open_logger(run_dir: str | Path, tensorboard: bool = True, resume_update: in
         tensorboard: also write `<run_dir>/tensorboard`.
         resume_update: number of updates of the checkpoint that the run goes on from (0: none was saved); later lines
             are removed. None for a new run.
+        tracked: config of a run whose metrics go to Weights & Biases, too; None: they do not.
 
     Returns:
         The functions of the logger.
 
     Raises:
-        ValueError: a new run, and `run_dir` has metrics already.
+        ValueError: a new run, and `run_dir` has metrics already, or wandb is not installed.
     """
     if jax.process_index() != 0:
         return Logger(*[_ignore] * len(Logger._fields))
@@ -68,6 +76,7 @@ def open_logger(run_dir: str | Path, tensorboard: bool = True, resume_update: in
         raise ValueError(f"`run_dir` must be new, got {run_dir} with a {METRICS_FILE}; try resuming, or another one.")
     steps = [row["step"] for row in read_metrics(run_dir)]
     writer = _open_tensorboard(Path(run_dir), steps[-1] + 1 if steps else 0) if tensorboard else None
+    tracker = None if tracked is None else _open_wandb(Path(run_dir), tracked)
     file = path.open("a", encoding="utf-8")
 
     def log(steps: int, update: int, metrics: Mapping[str, Any]) -> None:
@@ -78,9 +87,13 @@ def open_logger(run_dir: str | Path, tensorboard: bool = True, resume_update: in
         if writer is not None:
             for name, value in _scalars(arrays).items():
                 writer.add_scalar(name, value, int(steps))
+        if tracker is not None:
+            tracker.log(_scalars(arrays), step=int(steps))
 
     def close() -> None:
         file.close()
+        if tracker is not None:
+            tracker.finish()
         if writer is not None:
             writer.close()
 
@@ -204,6 +217,22 @@ def _open_tensorboard(run_dir: Path, purge_step: int) -> Any:
     # The suffix keeps two sessions that start within the same second from sharing, and overwriting, a file.
     options = {"purge_step": purge_step, "filename_suffix": f".{purge_step}", "flush_secs": 30}
     return SummaryWriter(logdir=str(run_dir / "tensorboard"), **options)
+
+
+def _open_wandb(run_dir: Path, config: Mapping[str, Any]) -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise ValueError(
+            "`logging.wandb` must be false without the package wandb; try pip install -e '.[tracking]'."
+        ) from error
+    run_dir = run_dir.resolve()
+    # A run that is resumed goes on under its own number, which its directory gives.
+    number = hashlib.sha256(str(run_dir).encode()).hexdigest()[:16]
+    project = os.environ.get("WANDB_PROJECT", "jaxagents")
+    return wandb.init(
+        project=project, name=run_dir.name, id=number, resume="allow", dir=str(run_dir), config=to_json(config)
+    )
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:

@@ -5,16 +5,21 @@ import datetime
 import importlib.metadata
 import json
 import platform
+import shlex
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+import yaml
 
 from jaxagents.reporting.curves import CURVES_FILE, write_curves
 from jaxagents.reporting.html import write_page
 from jaxagents.reporting.loggers import read_metrics, to_json, write_atomically
+from jaxagents.reporting.statistics import describe
+from jaxagents.reporting.tables import describe_interval
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
 
 RESULT_FILE = "result.json"
@@ -22,6 +27,7 @@ REPORT_FILE = "report.html"
 CONFIG_FILES = ("config.yaml", ".hydra/config.yaml")  # the first that a run directory has is its resolved config
 
 _MAX_TILES = 8
+_FIRST_TILES = ("success", "episode_return", "win_rate", "exploitability")
 _PACKAGES = ("jaxagents", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "hydra-core")
 
 
@@ -86,13 +92,14 @@ def write_report(run_dir: str | Path) -> Path:
     numbers = {name: value for name, value in _flatten(result) if not isinstance(value, str)}
     words = {name: value for name, value in _flatten(result) if isinstance(value, str)}
     last = _last_values(read_metrics(run_dir))
-    shown = [(name, value) for name, value in (numbers or last).items() if isinstance(value, int | float)]
+    shown = [(name, value) for name, value in last.items() if isinstance(value, int | float)]
     return write_page(
         run_dir / REPORT_FILE,
         "report.html",
-        title=run_dir.resolve().name,
-        subtitle=_subtitle(words, made_with),
-        tiles=dict(shown[:_MAX_TILES]),
+        title=words.get("experiment", run_dir.resolve().name),
+        subtitle=_subtitle(run_dir, words, made_with),
+        tiles=headline(result) or dict(shown[:_MAX_TILES]),
+        command=_command(run_dir),
         picture=_picture(run_dir),
         result={**numbers, **words},
         transcripts=_read_first(run_dir, TRANSCRIPTS_FILE),
@@ -100,6 +107,38 @@ def write_report(run_dir: str | Path) -> Path:
         config=_read_first(run_dir, *CONFIG_FILES),
         made_with=made_with,
     )
+
+
+def headline(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a reader looks for first: the last evaluation, with intervals over seeds, then counts and time."""
+    evaluation = result.get("evaluation", {})
+    names = sorted(evaluation, key=_rank)
+    tiles: dict[str, Any] = {}
+    for name in names:
+        values = np.asarray(evaluation[name], np.float64)
+        if not np.isfinite(values).any():
+            continue
+        several = values.size > 1
+        told = describe_interval(describe(values)) if several else float(values.ravel()[0])
+        tiles[f"{name}, {values.size} seeds" if several else name] = told
+    tiles = dict(list(tiles.items())[: _MAX_TILES - 3])
+    for name in ("steps", "num_seeds", "seconds"):
+        if name in result:
+            tiles[name] = result[name]
+    return tiles
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return (_FIRST_TILES.index(name) if name in _FIRST_TILES else len(_FIRST_TILES), name)
+
+
+def _command(run_dir: Path) -> str:
+    """Returns the command that made a run, "" where its arguments are not kept."""
+    path = run_dir / ".hydra" / "overrides.yaml"
+    if not path.exists():
+        return ""
+    overrides = yaml.safe_load(path.read_text(encoding="utf-8")) or []
+    return shlex.join(["python", "experiments/train.py", *map(str, overrides)])
 
 
 def _git(*arguments: str) -> str:
@@ -130,9 +169,14 @@ def _last_values(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return dict(sorted(last.items()))
 
 
-def _subtitle(words: Mapping[str, str], made_with: Mapping[str, str]) -> list[str]:
+def _subtitle(run_dir: Path, words: Mapping[str, str], made_with: Mapping[str, str]) -> list[str]:
     commit = made_with.get("commit", "")
-    parts = [words.get("finished", ""), made_with.get("device", ""), f"commit {commit[:10]}" if commit else ""]
+    parts = [
+        str(run_dir.resolve()),
+        words.get("finished", ""),
+        made_with.get("device", ""),
+        f"commit {commit[:10]}" if commit else "",
+    ]
     return [part for part in parts if part]
 
 

@@ -2,9 +2,12 @@
 
 import difflib
 import json
+import math
 import os
+import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -21,12 +24,14 @@ from omegaconf.errors import OmegaConfBaseException
 from jaxagents.training.composition import register_resolvers
 
 _TRACEBACK = "HYDRA_FULL_ERROR"
-_MISTAKES = (ValueError, FileNotFoundError, NotADirectoryError, HydraException, OmegaConfBaseException)
+_NOTES = "JAXAGENTS_SWEEP_NOTES"  # File of the jobs of a sweep.
+# A suite that is not installed is a mistake of the user, too.
+_MISTAKES = (ValueError, FileNotFoundError, NotADirectoryError, ImportError, HydraException, OmegaConfBaseException)
 _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
 
 
 def command(
-    config_name: str, *, folder: str = "configs"
+    config_name: str, *, folder: str = "configs", lists: Sequence[str] = ()
 ) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
     """Makes the main of a script in `experiments/` of a function of the composed config.
 
@@ -37,37 +42,45 @@ def command(
 
     Args:
         config_name: of the file.
-        folder: that holds it, from the root of the repository.
+        folder: that holds it, from the folder above that of the script: the root of the repository, or the installed
+            package.
+        lists: options that are always lists, see `quote_lists`.
 
     Returns:
         The decorator.
     """
 
     def decorate(task: Callable[[DictConfig], None]) -> Callable[[], None]:
-        jobs: list[dict[str, Any]] = []
         show_traceback = os.environ.get(_TRACEBACK) == "1"
 
         @wraps(task)
-        def run_job(config: DictConfig) -> None:
+        def run_job(config: DictConfig) -> float | None:
             if HydraConfig.get().mode == RunMode.MULTIRUN:
-                jobs.append(_run_process(Path(task.__code__.co_filename), show_traceback))
-                return
+                return _run_process(Path(task.__code__.co_filename), show_traceback)
             with _errors_in_one_line(show_traceback):
                 task(config)
+            return None
 
         register_resolvers()
-        start = hydra.main(version_base="1.3", config_path=f"../{folder}", config_name=config_name)(run_job)
+        configs = Path(task.__code__.co_filename).absolute().parents[1] / folder
+        start = hydra.main(version_base="1.3", config_path=str(configs), config_name=config_name)(run_job)
 
         @wraps(task)
         def main() -> None:
+            sys.argv[1:] = quote_lists(sys.argv[1:], lists)
             if not show_traceback:
                 os.environ[_TRACEBACK] = "1"  # Hydra raises what it would print.
-            try:
-                with _errors_in_one_line(show_traceback):
-                    start()
-            finally:
-                if not show_traceback:
-                    del os.environ[_TRACEBACK]
+            # A launcher may run jobs in processes of its own: they note in a file how they ended.
+            with tempfile.NamedTemporaryFile(mode="r", encoding="utf-8") as notes:
+                os.environ[_NOTES] = notes.name
+                try:
+                    with _errors_in_one_line(show_traceback):
+                        start()
+                finally:
+                    del os.environ[_NOTES]
+                    if not show_traceback:
+                        del os.environ[_TRACEBACK]
+                jobs = [json.loads(line) for line in notes]
             if jobs:
                 _close_sweep(jobs)
 
@@ -143,8 +156,8 @@ def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def _run_process(script: Path, show_traceback: bool) -> dict[str, Any]:
-    """Runs a job of a sweep as it would be run alone, and returns how it ended."""
+def _run_process(script: Path, show_traceback: bool) -> float:
+    """Runs a job of a sweep as it would be run alone, notes how it ended, and returns its final return to sweepers."""
     job = HydraConfig.get()
     folder = job.runtime.output_dir
     quoted = folder.replace("\\", "\\\\").replace("'", "\\'")
@@ -159,12 +172,12 @@ def _run_process(script: Path, show_traceback: bool) -> dict[str, Any]:
             print(line, end="", flush=True)
             last = line
     failed = process.returncode != 0
-    return {
-        "overrides": list(job.overrides.task),
-        "folder": folder,
-        "exit_code": process.returncode,
-        "result": None if failed or not last.startswith("{") else json.loads(last),
-    }
+    result = None if failed or not last.startswith("{") else json.loads(last)
+    ended = {"overrides": list(job.overrides.task), "folder": folder, "exit_code": process.returncode, "result": result}
+    with open(os.environ[_NOTES], "a", encoding="utf-8") as notes:
+        notes.write(json.dumps(ended) + "\n")
+    returns = ((result or {}).get("evaluation") or {}).get("episode_return", math.nan)
+    return statistics.fmean(returns) if isinstance(returns, list) else float(returns)
 
 
 def _close_sweep(jobs: Sequence[Mapping[str, Any]]) -> None:

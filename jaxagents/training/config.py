@@ -88,6 +88,7 @@ class LoggingConfig:
 
     progress: bool = True
     tensorboard: bool = True
+    wandb: bool = False
     curves: bool = True
     transcripts: bool = True
     report: bool = True

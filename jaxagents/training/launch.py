@@ -2,15 +2,18 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from omegaconf import DictConfig
 
 from jaxagents.reporting.loggers import to_json
-from jaxagents.reporting.reports import write_report, write_result
+from jaxagents.reporting.reports import REPORT_FILE, write_report, write_result
+from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
 from jaxagents.training.build import Experiment, build, resolve
 from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, make_section
 from jaxagents.training.devices import initialize_distributed
@@ -53,6 +56,7 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
             write_result(run_dir, result)
             if experiment.logging.report:
                 write_report(run_dir)
+            print(farewell(run_dir, result), file=sys.stderr, flush=True)
     return {"run_dir": str(run_dir), **to_json(result)}
 
 
@@ -66,6 +70,20 @@ def introduction(experiment: Experiment, run_dir: Path) -> str:
     return (
         f"{experiment.name}: {stage.environment.name}, {count:,} parameters{seeds}, {devices}, in {run_dir}; compiling."
     )
+
+
+def farewell(run_dir: Path, result: Mapping[str, Any]) -> str:
+    """Says what came out of a run, and where to look next."""
+    minutes, seconds = divmod(round(result["seconds"]), 60)
+    told = [f"Done in {minutes}:{seconds:02d} minutes, {result['steps']:,} steps."]
+    for name in ("episode_return", "success"):
+        values = np.ravel(result["evaluation"].get(name, ()))
+        if values.size:
+            told.append(f"Last evaluation: {name} {np.nanmean(values):.4g}.")
+    pages = [run_dir / name for name in (REPORT_FILE, TRANSCRIPTS_FILE) if (run_dir / name).exists()]
+    told += [f"Look at {page}" for page in pages]
+    told += [f"Next: python experiments/{main} path={run_dir}" for main in ("evaluate.py", "play.py")]
+    return "\n".join(told)
 
 
 def prepare_backend(devices: DevicesConfig) -> None:

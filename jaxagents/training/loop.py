@@ -99,7 +99,8 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         restored = _restore(experiment.stages[current], folders[current][0], progress)
         done = restored.metadata["updates_before"] + restored.metadata["update"] if restored else 0
         is_new = done == 0 and not (run_dir / METRICS_FILE).exists()
-        logger = open_logger(run_dir, experiment.logging.tensorboard, None if is_new else done)
+        tracked = experiment.config if experiment.logging.wandb else None
+        logger = open_logger(run_dir, experiment.logging.tensorboard, None if is_new else done, tracked=tracked)
         stack.callback(logger.close)
         run = _Run(experiment=experiment, logger=logger, progress=progress, started=started or time.time())
         for index in range(current, len(experiment.stages)):

@@ -33,16 +33,22 @@ class QFunction(NamedTuple):
 
 
 class TwinQ(NamedTuple):
-    """Two independent values of one continuous action.
+    """Two or more independent values of one continuous action.
 
     Attributes:
-        init: `(key) -> params`.
-        apply: `(params, observation [..., D], action [..., A]) -> [2, ...]`; actions are those of policies, before
+        init: `(key) -> params`, leaves `[E, ...]` of E critics.
+        apply: `(params, observation [..., D], action [..., A]) -> [E, ...]`; actions are those of policies, before
             their squashing.
+        drop_out: `(params, observation [B, D], action [B, A], keys [B]) -> [E, B]`: as `apply`, but units drop out,
+            other ones for every sample; None without dropout.
+        fit: `(params, observation, action, axis_name) -> ([E, B], statistics)`: normalised by the batch, and the
+            running statistics after it, see `with_statistics`; None without batch normalisation.
     """
 
     init: Callable[[Array], Params]
     apply: Callable[[Params, Array, Array], Array]
+    drop_out: Callable[[Params, Array, Array, Array], Array] | None = None
+    fit: Callable[..., tuple[Array, PyTree]] | None = None
 
 
 def make_q_function(
@@ -119,30 +125,34 @@ def make_q_function(
     )
 
 
-def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module) -> TwinQ:
-    """Makes two values of one continuous action, which differ in their initial parameters only.
+def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module, num_critics: int = 2) -> TwinQ:
+    """Makes two or more values of one continuous action, which differ in their initial parameters only.
 
     The encoder sees the observation and the squashed action, `tanh(action)`, in one vector.
 
     Args:
         observation_space: a vector.
         action_space: a bounded vector.
-        encoder: `[..., D + A]` -> features `[..., F]`.
+        encoder: `[..., D + A]` -> features `[..., F]`; a `RegularizedMLP` may have dropout or batch normalisation.
+        num_critics: E.
 
     Returns:
-        The function; parameters `{"encoder", "head"}`, whose leaves have a leading axis of 2.
+        The function; parameters `{"encoder", "head"}`, whose leaves have a leading axis of E.
 
     Raises:
-        ValueError: if a space is not a vector or the actions are unbounded.
+        ValueError: if a space is not a vector, the actions are unbounded or there is no critic.
 
     References:
         Fujimoto, van Hoof and Meger (2018), section 4.2.
+        Chen et al. (2021), Randomized ensembled double Q-learning (E = 10).
     """
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if not isinstance(space, Box) or len(space.shape) != 1:
             raise ValueError(f"`{name}` must be a Box of rank 1, got {space}; flatten it or try `make_q_function`.")
     if not is_bounded(action_space):
         raise ValueError(f"`action_space` must be bounded, got {action_space}; clip the actions.")
+    if num_critics < 1:
+        raise ValueError(f"`num_critics` must be at least 1, got {num_critics}; try 2.")
     head = ValueHead()
 
     def join(observation: Array, action: Array) -> Array:
@@ -158,9 +168,35 @@ def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module
         return head.apply(params["head"], encoder.apply(params["encoder"], inputs))
 
     def init(key: Array) -> Params:
-        return jax.vmap(init_one)(jax.random.split(key))
+        return jax.vmap(init_one)(jax.random.split(key, num_critics))
 
     def apply(params: Params, observation: Array, action: Array) -> Array:
         return jax.vmap(apply_one, (0, None))(params, join(observation, action))
 
-    return TwinQ(init=init, apply=apply)
+    def drop_out(params: Params, observation: Array, action: Array, keys: Array) -> Array:
+        def drop_one(params: Params, index: Array, inputs: Array, key: Array) -> Array:
+            rngs = {"dropout": jax.random.fold_in(key, index)}
+            return head.apply(params["head"], encoder.apply(params["encoder"], inputs, rngs=rngs))
+
+        indices = jnp.arange(jax.tree.leaves(params)[0].shape[0])
+        of_samples = jax.vmap(drop_one, (None, None, 0, 0))
+        return jax.vmap(of_samples, (0, 0, None, None))(params, indices, join(observation, action), keys)
+
+    def fit(params: Params, observation: Array, action: Array, axis_name: str | None) -> tuple[Array, PyTree]:
+        def fit_one(params: Params, inputs: Array) -> tuple[Array, PyTree]:
+            features, changed = encoder.apply(params["encoder"], inputs, axis_name, mutable=["batch_stats"])
+            return head.apply(params["head"], features), changed["batch_stats"]
+
+        return jax.vmap(fit_one, (0, None))(params, join(observation, action))
+
+    return TwinQ(
+        init=init,
+        apply=apply,
+        drop_out=drop_out if getattr(encoder, "dropout_rate", 0.0) else None,
+        fit=fit if getattr(encoder, "batch_norm", False) else None,
+    )
+
+
+def with_statistics(params: Params, statistics: PyTree) -> Params:
+    """Returns the parameters of critics with other running statistics of their batches."""
+    return {**params, "encoder": {**params["encoder"], "batch_stats": statistics}}

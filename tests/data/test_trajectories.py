@@ -245,3 +245,15 @@ def test_agents_of_an_episode_have_turns_of_their_own(tokenizer):
     never = dataclasses.replace(episode, valid=np.asarray([[False, True], [False, False]]))
     (only,) = from_episodes(never, tokenizer)
     assert only.id == "episode-0" and [turn.turn for turn in only.turns] == [1]
+
+
+def test_conversations_of_hugging_face_are_read_as_they_are(tmp_path):
+    chat = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "2 + 2"}]
+    chat += [{"role": "assistant", "content": "4"}]
+    path = tmp_path / "chat.jsonl"
+    path.write_text(json.dumps({"messages": chat, "source": "me"}) + "\n" + json.dumps({"messages": chat[:2]}) + "\n")
+    (trajectory,) = read_trajectories(path, on_error="skip", report=lambda message: None)
+    assert (trajectory.prompt, trajectory.metadata) == ("be brief", {"source": "me"})
+    assert [(turn.observation, turn.action) for turn in trajectory.turns] == [("2 + 2", "4")]
+    with pytest.raises(ValueError, match="chat.jsonl, line 2: `messages` must end with what the assistant did"):
+        list(read_trajectories(path))

@@ -18,6 +18,9 @@ LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
 SELF_TRAINING = ("raft", "rest_em")
 PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
+CONTROL = ("crossq", "ddpg", "droq", "mpo", "redq", "sac", "td3")
+EVOLUTION = ("cma_es", "open_es", "pgpe")
+GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo")
 VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
 # World -> the algorithms that fit it.
 PAIRS = {
@@ -29,9 +32,9 @@ PAIRS = {
     **dict.fromkeys(("brief", "mastermind", "screen", "search", "tools", "twentyq", "union"), ("grpo", "sft")),
     # Values and demonstrations are those of one seat.
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
-    "breakout": ("ppo", *VALUES),
-    "cartpole": ("ppo", *VALUES),
-    **dict.fromkeys(("pendulum", "reacher"), ("ddpg", "ppo", "sac", "td3")),
+    "breakout": (*GRADIENTS, *VALUES),
+    "cartpole": (*EVOLUTION, *GRADIENTS, *VALUES),
+    **dict.fromkeys(("pendulum", "reacher"), (*CONTROL, *GRADIENTS)),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
     "smax_3m": ("ppo",),  # A policy with memory that has no Q-function.
     "tmaze": ("dqn", "ppo", "r2d2"),
@@ -175,7 +178,7 @@ def test_what_does_not_fit_is_told_in_one_line(choices, message):
     [
         (["world=cartpole", "algorithm=ppo", f"learner.loss={_surrogate(0.3)}"], ("loss", "clip_epsilon")),
         (["world=cartpole", "algorithm=dqn", f"learner.loss={_huber(0.3)}"], ("loss", "delta")),
-        (["world=cartpole", "learner=ppo_lagged", f"learner.inner.loss={_surrogate(0.3)}"], ("loss", "clip_epsilon")),
+        (["world=cartpole", "algorithm=appo", f"learner.loss={_surrogate(0.3)}"], ("loss", "clip_epsilon")),
     ],
 )
 def test_losses_are_chosen_on_the_command_line_and_their_numbers_are_arrays(choices, path):

@@ -103,6 +103,13 @@ def test_a_mistake_is_one_line(said, script, arguments, line):
     assert line in said(script, arguments)
 
 
+def test_a_suite_that_is_not_installed_is_named_with_its_extra(said, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnax", None)
+    monkeypatch.delitem(sys.modules, "gymnax.registration", raising=False)
+    line = said("train.py", ["world=cartpole", "algorithm=ppo", "quick=true"])
+    assert line == "Error: `gymnax` must be installed for this environment; run `pip install 'jaxagents[gymnax]'`.\n"
+
+
 def test_the_traceback_is_there_when_asked_for(tmp_path):
     result = subprocess.run(
         [sys.executable, str(ROOT / "experiments/train.py"), "seed=-1"],

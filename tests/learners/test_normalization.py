@@ -8,8 +8,9 @@ import pytest
 from flax import struct
 
 from jaxagents.data.buffers import make_uniform_buffer
-from jaxagents.learners.normalization import normalize_observations
+from jaxagents.learners.normalization import normalize_observations, scale_rewards
 from jaxagents.learners.replay import with_replay
+from jaxagents.learners.rollouts import make_rollout_agent
 from jaxagents.types import REPLICATED, Array, Box, Learner, Rollout, Transition
 
 KEY = jax.random.key(0)
@@ -90,3 +91,63 @@ def test_composes_with_replay_on_the_outside():
 def test_refuses_a_clip_that_is_not_positive():
     with pytest.raises(ValueError, match="`clip` must be positive, got -1"):
         normalize_observations(remembering(), SPACE, clip=-1.0)
+
+
+def rewarded(reward, terminated, truncated):
+    """Returns a rollout of lists `[T]` of one environment."""
+    reward, *ended = (jnp.asarray(x)[:, None] for x in (reward, terminated, truncated))
+    batch = rollout([0.0] * len(reward), [0.0] * len(reward))
+    transition = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), batch.transition)
+    return Rollout(transition.replace(reward=reward, terminated=ended[0] > 0, truncated=ended[1] > 0), carry=())
+
+
+def keeping_rewards():
+    """Returns a learner whose parameters are the rewards of its last batch."""
+
+    def update(state, key, batch):
+        return state.replace(params=batch.transition.reward[:, 0]), {}
+
+    return Learner(init=lambda key, params=None: Last(params=jnp.zeros(4)), update=update)
+
+
+def test_rewards_are_in_units_of_the_deviation_of_returns():
+    """Returns are 1, 0.5 + 2 = 2.5, 4 of a new episode, 0.5 * 4 + 0.5 = 2.5; then 0.5 * 2.5 - 1 = 0.25."""
+    learner = scale_rewards(keeping_rewards(), (1,), discount=0.5, clip=2.0)
+    update = jax.jit(learner.update)
+    first, _ = update(learner.init(KEY), KEY, rewarded([1.0, 2.0, 4.0, 0.5], [0, 1, 0, 0], [0] * 4))
+    deviation = np.std([1.0, 2.5, 4.0, 2.5])
+    np.testing.assert_allclose(first.params, np.minimum(np.array([1.0, 2.0, 4.0, 0.5]) / deviation, 2.0), rtol=1e-5)
+    second, _ = update(first, KEY, rewarded([-1.0, 0.0, 0.0, 0.0], [0, 0, 0, 0], [1, 0, 0, 0]))
+    deviation = np.std([1.0, 2.5, 4.0, 2.5, 0.25, 0.0, 0.0, 0.0])
+    np.testing.assert_allclose(second.params[0], -1.0 / deviation, rtol=1e-5)
+    np.testing.assert_array_equal(second.returns, [0.0])
+    following = learner.init(KEY, second)
+    np.testing.assert_array_equal(following.statistics.variance, second.statistics.variance)
+
+
+def test_scaled_rewards_are_the_same_on_two_devices():
+    batch = rewarded([1.0, 2.0, 4.0, 0.5], [0, 1, 0, 0], [0] * 4)
+    batch = jax.tree.map(
+        lambda leaf: jnp.concatenate([leaf, 3 * leaf if leaf.dtype == jnp.float32 else leaf], 1), batch
+    )
+    alone, learner = (
+        scale_rewards(keeping_rewards(), (size,), discount=0.5, axis_name=name) for size, name in ((2, None), (1, "d"))
+    )
+    expected, _ = jax.jit(alone.update)(alone.init(KEY), KEY, batch)
+    parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), batch)
+    actual, _ = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="d"))(learner.init(KEY), KEY, parts)
+    np.testing.assert_allclose(actual.params[0], expected.params, rtol=1e-5)
+    np.testing.assert_allclose(actual.returns.reshape(-1), expected.returns, rtol=1e-6)
+    assert learner.partition(learner.init(KEY)).returns == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reward_discount": 2.0}, r"`reward_discount` must be in \[0, 1\], got 2.0; try null"),
+        ({"actor_period": 0}, "`actor_period` must be a positive number, got 0"),
+    ],
+)
+def test_agents_of_rollouts_refuse_at_once(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_rollout_agent(None, None, SPACE, **options)

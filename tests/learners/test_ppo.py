@@ -10,6 +10,8 @@ import optax
 import pytest
 
 from jaxagents.learners.ppo import make_agent, make_ppo
+from jaxagents.losses.policy_gradient import policy_gradient_loss
+from jaxagents.ops.advantages import vtrace
 from jaxagents.ops.distributions import Categorical
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput, Remembering, Rollout, Transition
@@ -126,6 +128,18 @@ def test_numbers_may_be_schedules():
     assert float(first.params["actor"][1, 1]) < 1.0
     np.testing.assert_array_equal(second.params["actor"], first.params["actor"])
     assert update._cache_size() == 1 and float(second.memory["entropy_coefficient"].update) == 2.0
+
+
+def test_advantages_are_a_slot_that_sees_the_ratio():
+    """The actions are half as likely as when they were taken: so are errors and advantages of V-trace."""
+    rollout = steps([1] * 4, [1] * 4, [2.0] * 4, [1] * 4, [0] * 4, [4] * 4, ratio=0.5)
+    slots = {"loss": policy_gradient_loss, "advantage": vtrace, "kl_coefficient": 2.0}
+    params, metrics = updated(rollout, **slots)
+    # With the advantage 0.5; the estimate of the KL divergence, ratio - 1 - log(ratio), has the slope ratio - 1.
+    slope = 0.5 * (0.5 - 2.0 * (0.5 - 1.0))
+    np.testing.assert_allclose(params["actor"][1], [-slope, slope], atol=1e-6)
+    np.testing.assert_allclose(params["critic"], VALUES.at[1].set(1.25), rtol=1e-6)  # Half of the way to 1.5.
+    np.testing.assert_allclose(metrics["approximate_kl"], 0.5 - 1.0 - np.log(0.5), rtol=1e-5)
 
 
 # Weighs the value loss by how many elements it has seen, and counts those of the update.
@@ -328,10 +342,11 @@ def test_minibatches_of_little_divergence_do_not_end_a_stop():
     np.testing.assert_array_equal(params["actor"][0], 0.0)
 
 
-def test_devices_agree_with_one_device():
+@pytest.mark.parametrize("slots", [{}, pytest.param({"advantage": vtrace}, marks=pytest.mark.slow)])
+def test_devices_agree_with_one_device(slots):
     rollout = random_rollout()
-    alone = make_ppo(TABLE, optax.adam(0.1), **TWO_STEPS)
-    learner = make_ppo(TABLE, optax.adam(0.1), axis_name="device", **TWO_STEPS)
+    alone = make_ppo(TABLE, optax.adam(0.1), **TWO_STEPS, **slots)
+    learner = make_ppo(TABLE, optax.adam(0.1), axis_name="device", **TWO_STEPS, **slots)
     state = alone.init(KEY)
     parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
     update = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="device"))

@@ -11,14 +11,15 @@ from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.tmaze import make_environment
 from jaxagents.learners.optimizers import make_adam
 from jaxagents.learners.ppo import make_agent
+from jaxagents.losses.policy_gradient import policy_gradient_loss
+from jaxagents.networks.gated_transformer import GTrXL
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
+from jaxagents.ops.advantages import vtrace
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
 from jaxagents.types import Box, Discrete, Environment, PolicyInput, TimeStep
-
-KEY = jax.random.key(0)
 
 KEY = jax.random.key(0)
 
@@ -85,3 +86,34 @@ def test_learns_to_remember_from_normalised_observations():
     assert float(metrics["rollout/success_rate"].value) > 0.9
     params = state.learner.params
     assert set(params) == {"params", "statistics"} and float(params["statistics"].count) == 45 * 16 * 16
+
+
+# Each is of lagging actors, so that their renewal is resumed as well.
+GRADIENTS = {
+    "a2c": {"num_epochs": 1, "num_minibatches": 1, "loss": policy_gradient_loss},
+    "impala": {"num_epochs": 1, "num_minibatches": 1, "loss": policy_gradient_loss, "advantage": vtrace},
+    "appo": {"num_epochs": 2, "num_minibatches": 2, "advantage": partial(vtrace, clip_advantage_ratio=None)},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_pause_changes_no_bit_and_compiles_nothing(name):
+    maze = make_environment(1)
+    policy = partial(make_actor_critic, encoder=MLP((8,)), memory=GTrXL(8, num_heads=2, window=3), shared=True)
+    agent = make_agent(
+        maze,
+        policy=policy,
+        optimizer=partial(make_adam, learning_rate=1e-2),
+        normalize_observations=True,
+        reward_discount=0.99,
+        actor_period=3,
+        **GRADIENTS[name],
+    )
+    init, run = train(agent, maze, num_envs=4, num_steps=4)
+    whole, metrics = run(init(KEY), 8)
+    halfway, _ = run(init(KEY), 4)
+    resumed, _ = run(halfway, 4)
+    assert run._cache_size() == 1 and np.isfinite(float(metrics["train/loss"].value))
+    same = jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole.learner, resumed.learner)
+    assert all(jax.tree.leaves(same))

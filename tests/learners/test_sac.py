@@ -259,7 +259,7 @@ def test_deterministic_targets_follow_the_target_policy_by_hand():
 
 
 def test_delayed_policies_and_targets_move_every_other_time():
-    learner = make_linear(**DETERMINISTIC, policy_period=2, target_update_rate=0.5)
+    learner = make_linear(**DETERMINISTIC, policy_period=2, target_period=2, target_update_rate=0.5)
     update, state, moved = jax.jit(learner.update), learner.init(KEY), []
     for _ in range(4):
         after, _ = update(state, KEY, sample([100.0], [1], [0]))

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from jaxagents.networks.gated_transformer import GTrXL
 from jaxagents.networks.recurrent import GRU, LRU, Stack, linear_recurrence
 
 T, B, F, H = 7, 2, 3, 4
 MODULES = {
     "gru": GRU(H),
     "lru": LRU(H),
+    "gtrxl": GTrXL(H, num_heads=2, window=T),
     "stack": Stack([GRU(5), LRU(H, state_size=6, r_min=0.5, r_max=0.9)]),
 }
 FEATURES = jax.random.normal(jax.random.key(0), (T, B, F))
@@ -22,8 +24,9 @@ def _network(request):
     module = MODULES[request.param]
     carry = module.initial_carry((B,))
     params = jax.jit(module.init)(jax.random.key(1), carry, FEATURES, FIRST)
-    carry = jax.tree.map(lambda x: jax.random.normal(jax.random.key(2), x.shape), carry)
-    return module, params, jax.jit(module.apply), carry
+    apply = jax.jit(module.apply)
+    carry, _ = apply(params, carry, jax.random.normal(jax.random.key(2), FEATURES.shape), jnp.zeros_like(FIRST))
+    return module, params, apply, carry
 
 
 def _assert_close(actual, expected):
@@ -97,7 +100,7 @@ def test_any_number_of_batch_axes_and_vmap(network):
     carry, outputs = apply(params, module.initial_carry((2, 3)), features, first)
     flat = apply(params, module.initial_carry((6,)), features.reshape(T, 6, F), first.reshape(T, 6))
     _assert_close(outputs, flat[1].reshape(outputs.shape))
-    _assert_close(carry, jax.tree.map(lambda x: x.reshape(2, 3, -1), flat[0]))
+    _assert_close(carry, jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), flat[0]))
     single = jax.vmap(lambda *args: module.apply(params, *args), in_axes=(0, 1, 1), out_axes=(0, 1))
     by_vmap = jax.jit(jax.vmap(single, in_axes=(0, 1, 1), out_axes=(0, 1)))(
         module.initial_carry((2, 3)), features, first

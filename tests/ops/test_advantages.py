@@ -8,7 +8,7 @@ import rlax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
+from jaxagents.ops.advantages import generalized_advantage, normalize_advantage, vtrace
 from jaxagents.ops.returns import discounted_returns, lambda_returns
 
 REWARD = jnp.array([1.0, 2.0, 3.0])
@@ -113,6 +113,35 @@ def test_agrees_with_rlax_without_truncation():
     no = jnp.zeros_like(terminated)
     actual = generalized_advantage(reward, value[:-1], value[1:], terminated, no, discount=0.9, trace_decay=0.8)
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_vtrace_agrees_with_rlax_without_truncation():
+    reward, value, next_value, terminated, _ = random_rollout(0)
+    ratio = jnp.exp(jax.random.normal(jax.random.key(3), reward.shape))
+    value = jnp.concatenate([value, next_value[-1:]])
+    expected = jax.vmap(
+        lambda *columns: rlax.vtrace_td_error_and_advantage(*columns, 0.8, 1.5, 0.7), in_axes=1, out_axes=1
+    )(value[:-1], value[1:], reward, 0.9 * (1.0 - terminated), ratio)
+    no = jnp.zeros_like(terminated)
+    options = {"discount": 0.9, "trace_decay": 0.8, "clip_ratio": 1.5}
+    given = (reward, value[:-1], value[1:], terminated, no, ratio)
+    advantage, target = vtrace(*given, **options, clip_advantage_ratio=0.7)
+    np.testing.assert_allclose(advantage, expected.pg_advantage, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(target - value[:-1], expected.errors, rtol=1e-4, atol=1e-5)
+    unweighted, _ = vtrace(*given, **options, clip_advantage_ratio=None)
+    np.testing.assert_allclose(unweighted * jnp.minimum(0.7, ratio), advantage, rtol=1e-5, atol=1e-6)
+
+
+def test_vtrace_of_the_acting_policy_is_the_lambda_return_with_true_successors():
+    """Truncated steps are worth their own successors, which rlax cannot say."""
+    reward, value, next_value, terminated, truncated = random_rollout(1)
+    following = jnp.concatenate([value[1:], next_value[-1:]])
+    next_value = jnp.where(terminated | truncated, next_value, following)
+    given, ends = (reward, value, next_value, terminated, truncated), (terminated, truncated)
+    advantage, target = vtrace(*given, jnp.ones_like(reward), discount=0.9, trace_decay=1.0)
+    expected = lambda_returns(reward, *ends, next_value, discount=0.9, trace_decay=1.0)
+    np.testing.assert_allclose(target, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(advantage, expected - value, rtol=1e-4, atol=1e-5)
 
 
 def test_gradient_follows_the_trace_up_to_the_end_of_the_episode():

@@ -79,6 +79,19 @@ def test_refuses_actions_that_no_distribution_covers(make, space):
         make(SPACE, space, encoder=ENCODER, head=TanhNormalHead(2))
 
 
+def test_actions_of_several_parts_and_bins_of_continuous_ones():
+    inputs = PolicyInput(observation=jnp.ones((4, 3, 2)), first=jnp.zeros((4, 3), bool))
+    for space, num_bins, dtype in ((Discrete(5, (2,)), None, jnp.int32), (Box((2,), -3.0, 3.0), 5, jnp.float32)):
+        policy = make_policy(Box((2,)), space, encoder=MLP((8,)), num_bins=num_bins)
+        _, distribution = policy.apply(policy.init(KEY), (), inputs)
+        action = distribution.sample(KEY)
+        assert (action.shape, action.dtype) == ((4, 3, 2), dtype)
+        # Nearly uniform at the start: two parts of five values.
+        np.testing.assert_allclose(distribution.log_prob(action), np.full((4, 3), -2 * np.log(5)), atol=0.1)
+    with pytest.raises(ValueError, match="`num_bins` must be at least 2, of a bounded Box, got 5 of Discrete"):
+        make_policy(Box((2,)), Discrete(5), encoder=MLP((8,)), num_bins=5)
+
+
 def test_action_mask_reaches_the_distribution():
     made = make_actor_critic(SPACE, ACTIONS, encoder=ENCODER)
     mask = jnp.ones((T, B, 4), bool).at[..., 1].set(False)

@@ -70,6 +70,17 @@ def test_write_curves_draws_a_picture(tmp_path, seeds):
     assert picture[..., :3].std() > 0.02  # lines on white
 
 
+def test_the_return_has_the_whole_width(tmp_path):
+    logger = open_logger(tmp_path, tensorboard=False)
+    for update in range(1, 3):
+        logger.log(update, update, {"eval/return": 1.0, "train/loss": 2.0, "train/entropy": 0.0})
+    logger.close()
+    picture = imread(write_curves(tmp_path))[..., :3]
+    # The line of a constant return, in the colour of evaluations, is longer than half of the picture.
+    red = np.all(np.abs(picture - np.array([0xD1, 0x49, 0x5B]) / 255) < 0.02, axis=-1)
+    assert red.sum(axis=1).max() > 0.5 * picture.shape[1]
+
+
 def test_write_curves_without_metrics_draws_nothing(tmp_path):
     assert write_curves(tmp_path) is None
     assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,8 @@ import json
 import math
 import os
 import struct
+import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -171,3 +173,34 @@ def test_other_processes_write_nothing(tmp_path, monkeypatch):
     logger.hyper_parameters({}, {})
     logger.close()
     assert not (tmp_path / "run").exists()
+
+
+def test_tracked_metrics_go_to_wandb_and_a_resumed_run_goes_on_there(tmp_path, monkeypatch):
+    started, logged = [], []
+
+    class Tracker:
+        def log(self, scalars, step):
+            logged.append((step, scalars))
+
+        def finish(self):
+            logged.append("finished")
+
+    def init(**options):
+        started.append(options)
+        return Tracker()
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    logger = open_logger(tmp_path, tensorboard=False, tracked={"seed": 1})
+    logger.log(64, 1, {"eval/episode_return": np.array([1.0, 3.0])})
+    logger.close()
+    open_logger(tmp_path, tensorboard=False, resume_update=1, tracked={"seed": 1}).close()
+    assert logged == [(64, {"eval/episode_return": 2.0, "eval/episode_return_std": 1.0}), "finished", "finished"]
+    first, second = started
+    assert first == second and first["config"] == {"seed": 1} and first["resume"] == "allow"
+    assert first["dir"] == str(tmp_path.resolve())
+
+
+def test_without_wandb_the_way_out_is_said(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ValueError, match=r"`logging.wandb` must be false without the package wandb; try pip install"):
+        open_logger(tmp_path, tensorboard=False, tracked={})

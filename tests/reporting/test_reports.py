@@ -92,3 +92,18 @@ def test_report_of_an_unfinished_run_shows_what_there_is(tmp_path):
 def test_report_refuses_what_is_no_run(tmp_path):
     with pytest.raises(ValueError, match="`run_dir` must be the directory of a run"):
         write_report(tmp_path / "missing")
+
+
+def test_report_leads_with_the_last_evaluation_and_the_command(tmp_path):
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "overrides.yaml").write_text("- world=cartpole\n- 'learner.x=[1, 2]'\n")
+    evaluation = {"episode_length": [9.0, 9.0], "episode_return": [2.0, 4.0], "success": [None, None]}
+    write_result(tmp_path, {"experiment": "ppo_cartpole", "steps": 64, "num_seeds": 2, "evaluation": evaluation})
+    page = Page(write_report(tmp_path).read_text())
+    words = [word.strip() for word in page.words if word.strip()]
+    tiles = words[words.index("episode return, 2 seeds") - 1 :]
+    # Two seeds of 2 and 4: 3 +- 12.706 * 1.
+    assert tiles[:2] == ["3 (-9.71 to 15.7)", "episode return, 2 seeds"]
+    assert words.index("episode return, 2 seeds") < words.index("steps") < words.index("num seeds")
+    assert "success, 2 seeds" not in words
+    assert "ppo_cartpole" in words and "python experiments/train.py world=cartpole 'learner.x=[1, 2]'" in words

@@ -81,7 +81,7 @@ def test_the_page_is_whole_and_needs_nothing_else(tmp_path):
     reader = Reader(page)
     assert reader.open == []
     tags = {tag for tag, _ in reader.found}
-    assert not tags & {"script", "link", "img", "iframe"}
+    assert not tags & {"link", "img", "iframe"}
     assert not any(name in ("src", "href") for _, attributes in reader.found for name in attributes)
     assert "http" not in page and "url(" not in page
     assert "prefers-color-scheme: dark" in page
@@ -89,7 +89,7 @@ def test_the_page_is_whole_and_needs_nothing_else(tmp_path):
 
 def test_what_worlds_say_is_escaped(tmp_path):
     page = page_of(tmp_path, TRAJECTORY)
-    assert "<script>" not in page and "&lt;script&gt;" in page
+    assert page.count("<script>") == 1 and "&lt;script&gt;" in page  # That of the keys.
     assert "<title>&lt;t&gt;</title>" in page and "<h2>H &amp; H</h2>" in page and "w &amp; w" in page
 
 

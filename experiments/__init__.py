@@ -1,0 +1,1 @@
+"""The commands: mains that turn configs into runs."""

@@ -1,0 +1,268 @@
+"""Phasic policy gradient: PPO that teaches the torso of its policy what the value knows, in a phase of its own."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners.checks import check_counts, check_fractions
+from jaxagents.learners.combinators import start_of_inner, wrap
+from jaxagents.learners.epochs import descend_in_minibatches, to_sequences
+from jaxagents.learners.optimizers import carry_over, init_optimizer
+from jaxagents.learners.ppo import PPOState, make_ppo, values_of
+from jaxagents.learners.rollouts import make_rollout_agent
+from jaxagents.losses.value import squared_loss
+from jaxagents.ops.minibatches import minibatches_of_device
+from jaxagents.ops.returns import lambda_returns
+from jaxagents.policies.actor_critic import as_policy
+from jaxagents.policies.inputs import input_of
+from jaxagents.types import (
+    REPLICATED,
+    ActorCritic,
+    Agent,
+    Array,
+    Environment,
+    Learner,
+    Mean,
+    Metrics,
+    Params,
+    PolicyInput,
+    PyTree,
+    Rollout,
+)
+
+
+@struct.dataclass
+class _Memory:
+    """What an auxiliary phase learns from: leaves `[P, T, B, ...]` of P rollouts, and sequences of them."""
+
+    inputs: PolicyInput
+    target: Array
+    former: Any = ()
+    carry: Any = ()
+
+
+@struct.dataclass
+class PPGState:
+    """State of the learner, moments of the auxiliary optimiser, the last rollouts, and updates so far, int32."""
+
+    inner: PPOState
+    opt_state: optax.OptState
+    memory: _Memory
+    num_updates: Array
+
+    @property
+    def params(self) -> Params:
+        """Returns the parameters of the learner."""
+        return self.inner.params
+
+
+def with_auxiliary_phase(
+    learner: Learner,
+    actor_critic: ActorCritic,
+    optimizer: optax.GradientTransformation,
+    rollout: Rollout,
+    *,
+    discount: float,
+    trace_decay: float,
+    period: int,
+    num_epochs: int,
+    num_minibatches: int,
+    kl_coefficient: float,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes a learner of rollouts that has an auxiliary phase every so many updates.
+
+    The phase minimises `mean((V - target)^2 / 2 + kl_coefficient KL(policy before the phase || policy))` over the steps
+    of the last `period` rollouts, with the lambda-returns of the time of each.
+
+    Args:
+        learner: of a feed-forward actor-critic whose value does not train a shared torso.
+        actor_critic: the same, but for that.
+        optimizer: an optax transformation, of the phase.
+        rollout: shapes, over all devices.
+        discount: of the targets, in [0, 1].
+        trace_decay: of the targets, in [0, 1].
+        period: P, updates between two phases.
+        num_epochs: passes over the rollouts.
+        num_minibatches: optimiser steps per pass.
+        kl_coefficient: how dearly the policy is kept as it is.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner.
+
+    References:
+        Cobbe et al. (2021), Phasic policy gradient, algorithm 1 and section 3.3 (one network instead of two).
+    """
+    check_counts(period=period, num_epochs=num_epochs, num_minibatches=num_minibatches)
+    example = jax.eval_shape(lambda rollout: _Memory(input_of(rollout.transition), rollout.transition.reward), rollout)
+    counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
+
+    def init(key: Array, start: PPGState | Params | None = None) -> PPGState:
+        inner = learner.init(key, start_of_inner(start, PPGState))
+        opt_state = init_optimizer(optimizer, inner.params)
+        return PPGState(
+            inner=inner,
+            opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PPGState) else opt_state,
+            memory=jax.tree.map(lambda leaf: jnp.zeros((period, *leaf.shape), leaf.dtype), example),
+            num_updates=jnp.int32(0),
+        )
+
+    def update(state: PPGState, key: Array, rollout: Rollout) -> tuple[PPGState, Metrics]:
+        key, phase_key = jax.random.split(key)
+        transition = rollout.transition
+        _, _, next_value = values_of(actor_critic, state.params, rollout)
+        ends, factors = (
+            (transition.terminated, transition.truncated),
+            {"discount": discount, "trace_decay": trace_decay},
+        )
+        new = _Memory(input_of(transition), lambda_returns(transition.reward, *ends, next_value, **factors))
+        place = state.num_updates % period
+        memory = jax.tree.map(lambda kept, leaf: kept.at[place].set(leaf), state.memory, new)
+        inner, metrics = learner.update(state.inner, key, rollout)
+        due = (place == period - 1).astype(jnp.int32)
+        if axis_name is not None:
+            # The same on all devices already; this tells the compiler so.
+            due = jax.lax.pmin(due, axis_name)
+        phase = partial(_phase, actor_critic, optimizer, kl_coefficient, counts, axis_name, phase_key, memory)
+        params, opt_state, loss = jax.lax.cond(due > 0, phase, _skip, inner.params, state.opt_state)
+        count = due.astype(jnp.float32)
+        metrics = {**metrics, "auxiliary_loss": Mean(total=count * loss, count=count)}
+        inner = inner.replace(params=params)
+        return PPGState(inner=inner, opt_state=opt_state, memory=memory, num_updates=state.num_updates + 1), metrics
+
+    def partition(state: PPGState, of_inner: PyTree) -> PPGState:
+        replicated = jax.tree.map(lambda leaf: REPLICATED, state)
+        return replicated.replace(inner=of_inner, memory=jax.tree.map(lambda leaf: 2, state.memory))
+
+    return wrap(learner, init, update, partition=partition)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    policy: Callable[..., ActorCritic],
+    optimizer: Callable[..., optax.GradientTransformation],
+    auxiliary_period: int = 16,
+    auxiliary_epochs: int = 6,
+    auxiliary_minibatches: int = 16,
+    auxiliary_kl: float = 1.0,
+    num_epochs: int = 1,
+    num_minibatches: int = 4,
+    discount: float = 0.99,
+    trace_decay: float = 0.95,
+    normalize_observations: bool = False,
+    reward_discount: float | None = None,
+    actor_period: int = 1,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles PPG for an environment of one agent.
+
+    Args:
+        environment: gives the spaces.
+        policy: `(observation_space, action_space, *, detach_value) -> ActorCritic`, feed-forward, of one torso.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`; each phase has its own.
+        auxiliary_period: see `with_auxiliary_phase`. Paper: 32.
+        auxiliary_epochs: of a phase. Paper: 6.
+        auxiliary_minibatches: of an epoch of a phase.
+        auxiliary_kl: `kl_coefficient` of `with_auxiliary_phase`. Paper: 1.
+        num_epochs: see `make_ppo`. Paper: 1.
+        num_minibatches: see `make_ppo`.
+        discount: see `make_ppo`; no schedule.
+        trace_decay: see `make_ppo`; no schedule.
+        normalize_observations: standardises observations by running statistics.
+        reward_discount: see `make_rollout_agent`.
+        actor_period: see `make_rollout_agent`.
+        axis_name: see `make_ppo`.
+        **options: further arguments of `make_ppo`.
+
+    Returns:
+        The agent.
+
+    Raises:
+        ValueError: the policy has no critic, a memory or two torsos, or there is a team.
+    """
+    check_fractions(discount=discount, trace_decay=trace_decay)
+    spaces = environment.observation_space, environment.action_space
+    joint = policy(*spaces)
+    params = jax.eval_shape(joint.init, jax.random.key(0))
+    if not isinstance(joint, ActorCritic) or jax.tree.leaves(joint.initial_carry((1,))) or "torso" in params["critic"]:
+        raise ValueError(
+            "`policy` must be an actor-critic of one torso without memory for PPG; try policy.shared=true."
+        )
+    if environment.num_agents or not options.pop("share_parameters", True):
+        raise ValueError(f"`num_agents` must be 0 for PPG, got {environment.num_agents}; try `learner=ppo`.")
+    options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches, "axis_name": axis_name}
+    options |= {"discount": discount, "trace_decay": trace_decay}
+    make = partial(make_ppo, policy(*spaces, detach_value=True), **options)
+    make(optax.identity())  # Refuses settings before anything is compiled.
+
+    def make_learner(rollout: Rollout, num_updates: int) -> Learner:
+        learner = make(optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates)
+        return with_auxiliary_phase(
+            learner,
+            joint,
+            optimizer(num_updates // auxiliary_period * auxiliary_epochs * auxiliary_minibatches),
+            rollout,
+            discount=discount,
+            trace_decay=trace_decay,
+            period=auxiliary_period,
+            num_epochs=auxiliary_epochs,
+            num_minibatches=auxiliary_minibatches,
+            kl_coefficient=auxiliary_kl,
+            axis_name=axis_name,
+        )
+
+    return make_rollout_agent(
+        as_policy(joint),
+        make_learner,
+        environment.observation_space,
+        normalize_observations=normalize_observations,
+        reward_discount=reward_discount,
+        actor_period=actor_period,
+        axis_name=axis_name,
+    )
+
+
+def _phase(
+    actor_critic: ActorCritic,
+    optimizer: optax.GradientTransformation,
+    kl_coefficient: float,
+    counts: dict[str, int],
+    axis_name: str | None,
+    key: Array,
+    memory: _Memory,
+    params: Params,
+    opt_state: optax.OptState,
+) -> tuple[Params, optax.OptState, Array]:
+    """Learns from the last rollouts; returns parameters, moments and the mean loss."""
+    memory = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), memory)
+    num_steps, num_envs = memory.target.shape
+    _, former, _ = actor_critic.apply(params, actor_critic.initial_carry((num_envs,)), memory.inputs)
+
+    def objective(params: Params, batch: _Memory) -> tuple[Array, tuple[dict[str, Array], dict[str, PyTree]]]:
+        carry = actor_critic.initial_carry(batch.target.shape[1:])
+        _, distribution, value = actor_critic.apply(params, carry, batch.inputs)
+        loss = jnp.mean(squared_loss(value, batch.target) + kl_coefficient * batch.former.kl_divergence(distribution))
+        return loss, ({"loss": loss}, {})
+
+    params, opt_state, metrics, _ = descend_in_minibatches(
+        objective,
+        params,
+        opt_state,
+        optimizer,
+        to_sequences(memory.replace(former=former), 1),
+        minibatches_of_device(key, num_steps, num_envs, **counts, axis_name=axis_name),
+        axis_name=axis_name,
+    )
+    return params, opt_state, metrics["loss"]
+
+
+def _skip(params: Params, opt_state: optax.OptState) -> tuple[Params, optax.OptState, Array]:
+    return params, opt_state, jnp.zeros(())

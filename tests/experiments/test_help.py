@@ -1,0 +1,49 @@
+"""`--help` of every main comes at once, and the tab key completes names."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MAINS = sorted(path.name for path in (ROOT / "experiments").glob("*.py") if not path.name.startswith("_"))
+HELP = """
+import runpy, sys
+for script in sys.argv[1:]:
+    sys.argv = [script, "--help"]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as stop:
+        assert not stop.code
+    print("END", script, "jax" in sys.modules)
+"""
+SLOW = ("reproduce.py",)  # Papers are read with what their settings name.
+
+
+@pytest.mark.slow
+def test_help_of_every_main_comes_without_jax(tmp_path):
+    scripts = [str(ROOT / "experiments" / name) for name in MAINS if name not in SLOW]
+    result = subprocess.run(
+        [sys.executable, "-c", HELP, *scripts], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    assert [line for line in result.stdout.splitlines() if line.startswith("END")] == [
+        f"END {script} False" for script in scripts
+    ]
+    assert result.stdout.count("== Config ==") == len(scripts)
+
+
+def test_the_tab_key_completes_names(tmp_path):
+    script = str(ROOT / "experiments/train.py")
+    words = {"COMP_LINE": f"python {script} world=froz", "COMP_POINT": "200"}
+    result = subprocess.run(
+        [sys.executable, script, "-sc", "query=bash"],
+        cwd=tmp_path,
+        env=os.environ | words,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.stdout.split() == ["world=frozenlake"], result.stderr

@@ -1,0 +1,65 @@
+"""Sweeps of a main that takes no time: launchers and sweepers of others, and how jobs are told to have ended."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+MAIN = """
+import json
+from jaxagents.training.command import command
+
+@command("toy")
+def main(config):
+    if config.x > 100:
+        raise ValueError("`x` must be small.")
+    print(json.dumps({"evaluation": {"episode_return": [-(config.x - 1) ** 2, 0.0]}}))
+
+main()
+"""
+CONFIG = """
+defaults: [_self_, {override hydra/job_logging: none}, {override hydra/hydra_logging: none}]
+x: 0.0
+hydra: {output_subdir: null}
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Returns `(*arguments) -> (exit code, last line on stdout)`."""
+    for folder in ("experiments", "configs"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "experiments" / "toy.py").write_text(MAIN)
+    (tmp_path / "configs" / "toy.yaml").write_text(CONFIG)
+
+    def run(*arguments):
+        command = [sys.executable, "experiments/toy.py", "-m", f"hydra.sweep.dir={tmp_path}/sweep", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+        assert result.stdout, result.stderr
+        return result.returncode, json.loads(result.stdout.splitlines()[-1])["sweep"]
+
+    return run
+
+
+@pytest.mark.slow
+def test_joblib_runs_jobs_in_parallel_and_all_are_told(sweep):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the launcher comes with the extra `sweeps`")
+    code, jobs = sweep("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "x=1,101")
+    assert code == 1 and sorted(job["exit_code"] for job in jobs) == [0, 2]
+
+
+@pytest.mark.slow
+def test_optuna_maximises_the_mean_return(sweep, tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="the sweeper comes with the extra `sweeps`")
+    settings = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=1")
+    code, jobs = sweep(*settings, "hydra.sweeper.direction=maximize", "x=choice(1,5,9)", "hydra.sweeper.sampler.seed=1")
+    assert code == 0 and len(jobs) == 3
+    best = yaml.safe_load((tmp_path / "sweep" / "optimization_results.yaml").read_text())
+    means = [sum(job["result"]["evaluation"]["episode_return"]) / 2 for job in jobs]
+    assert best["best_value"] == max(means)
