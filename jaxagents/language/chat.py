@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 from jaxagents.language.lexicon import Lexicon
 from jaxagents.language.policy import make_language_policy
 from jaxagents.language.tokenizers import with_marks
-from jaxagents.types import Array, ChatFormat, Environment, LanguageModel, LanguagePolicy, Layout, Params, Tokenizer
+from jaxagents.types import Agent, Array, ChatFormat, Environment, LanguageModel, LanguagePolicy, Layout, Params
 
 _THINK_TAGS = ("<think>", "</think>")
 _TEXTS = {"system": "SYSTEM0TEXT", "user": "USER1TEXT", "assistant": "ASSISTANT1TEXT", "last": "USER2TEXT"}
@@ -30,12 +31,43 @@ class ChatLexicon(Lexicon):
     chat: ChatFormat
 
 
+def make_agent(
+    environment: Environment,
+    *,
+    inner: Callable[..., Agent],
+    policy: partial,
+    source: str | Path,
+    think_tags: Sequence[str] = _THINK_TAGS,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles an agent that speaks in the chat format of an instructed model.
+
+    Args:
+        environment: a text world.
+        inner: `(environment, *, policy, axis_name) -> Agent`, what learns.
+        policy: `make_language_policy` with its settings; the tokenizer among them does not count.
+        source: see `make_chat_policy`.
+        think_tags: see `make_chat_policy`.
+        axis_name: mapped device axis to average gradients over.
+        **options: further arguments of `inner`.
+
+    Returns:
+        The agent.
+    """
+    settings = {name: value for name, value in policy.keywords.items() if name != "tokenizer"}
+
+    def speak(environment: Environment) -> LanguagePolicy:
+        return make_chat_policy(environment, source=source, think_tags=think_tags, **settings)
+
+    return inner(environment, policy=speak, axis_name=axis_name, **options)
+
+
 def make_chat_policy(
     environment: Environment,
     *,
     source: str | Path,
     model: Callable[[int], LanguageModel],
-    tokenizer: Callable[[Sequence[str]], Tokenizer] | None = None,
     think_tags: Sequence[str] = _THINK_TAGS,
     thought_tokens: int = 0,
     action_tokens: int | None = None,
@@ -51,7 +83,6 @@ def make_chat_policy(
         environment: a text world.
         source: folder of the tokenizer, with `tokenizer_config.json` and its chat template.
         model: `(vocab_size) -> LanguageModel`.
-        tokenizer: that of a saved run, in place of that of the folder.
         think_tags: tags around a thought.
         thought_tokens: see `make_language_policy`.
         action_tokens: see `make_language_policy`.
@@ -70,10 +101,9 @@ def make_chat_policy(
     """
     backend, chat = read_chat_format(source, think_tags=think_tags, thinks=thought_tokens > 0)
     marks = _marks(chat)
-    own = (lambda words: with_marks(backend, marks, name=str(source))) if tokenizer is None else tokenizer
     plain = make_language_policy(
         environment,
-        tokenizer=own,
+        tokenizer=lambda words: with_marks(backend, marks, name=str(source)),
         model=lambda vocab_size: stop_together(model(vocab_size), chat),
         thought_tokens=thought_tokens,
         action_tokens=action_tokens,

@@ -1,11 +1,13 @@
 """What a user writes on the command line wins, or is refused where nothing would come of it."""
 
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from hydra.utils import get_object
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 
 def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
@@ -16,11 +18,12 @@ def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
         overrides: arguments, such as "training.total_steps=4096" or "collector=transcripts".
 
     Raises:
-        ValueError: a value has no effect, since all stages have one of their own in its place, or since no stage
-            refers to the option that it belongs to.
+        ValueError: a list stands where a function takes one number, or a value has no effect, since all stages have one
+            of their own in its place, or since no stage refers to the option that it belongs to.
     """
     stages = list(_stages(config, config.stages))
     for key, text in _keys_of(overrides):
+        _require_one_value(config, key, text)
         if config.quick and OmegaConf.select(config.when_quick, key) is not None:
             OmegaConf.update(config.when_quick, key, OmegaConf.select(config, key), merge=False)
         if stages and all(_replaces(config, stage, key) for stage in stages):
@@ -55,6 +58,22 @@ def _replaces(config: DictConfig, stage: dict[str, Any], key: str) -> bool:
     if isinstance(own, dict) and "_target_" in own and own["_target_"] != shared.get("_target_"):
         return True
     return key != group and OmegaConf.select(OmegaConf.create(stage), key) is not None
+
+
+def _require_one_value(config: DictConfig, key: str, text: str) -> None:
+    """Refuses a list of values where the function of an option takes one number."""
+    section, _, name = key.rpartition(".")
+    options = OmegaConf.select(config, section) if section else None
+    target = options.get("_target_") if isinstance(options, DictConfig) else None
+    if target is None or not isinstance(options.get(name), ListConfig):
+        return
+    parameter = inspect.signature(get_object(target)).parameters.get(name)
+    taken = "" if parameter is None else str(parameter.annotation)
+    if "float" in taken and not any(word in taken.lower() for word in ("sequence", "tuple", "list", "mapping")):
+        values = ",".join(map(str, options[name]))
+        raise ValueError(
+            f"`{key}` must be one number, got {text.partition('=')[2]}; try -m {key}={values} for a run each."
+        )
 
 
 def _reads(config: DictConfig, stage: dict[str, Any], group: str) -> bool:

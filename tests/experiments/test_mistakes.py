@@ -83,6 +83,16 @@ def said(monkeypatch, capsys, tmp_path):
             ["world=cartpole", "optimizer.learning_rate=-1"],
             "`learning_rate` must be a number and not below 0",
         ),
+        (
+            "train.py",
+            ["world=cartpole", "optimizer.learning_rate=[1e-3,1e-4]"],
+            "`optimizer.learning_rate` must be one number, got [1e-3,1e-4]; try -m optimizer.learning_rate=0.001",
+        ),
+        (
+            "train.py",
+            ["world=cartpole", "+environment.gravity=3"],
+            "constructor of CartPole-v1 takes, got gravity; try +environment.params.gravity=...",
+        ),
         ("train.py", ["world=cartpole", "learner.clip_epsilon=abc"], "`clip_epsilon` must be a number, got 'abc'."),
         ("evaluate.py", ["path=nowhere"], "`path` must be a run directory, with a config.yaml in it, got nowhere"),
         ("play.py", ["path=nowhere"], "`path` must be a run directory, with a config.yaml in it, got nowhere"),

@@ -39,7 +39,17 @@ def make_environment(name: str, params: Mapping[str, Any] | None = None, **optio
         ValueError: unknown `name` or `params`.
     """
     registration = import_suite("gymnax.registration", extra="gymnax")
-    suite, defaults = registration.make(require_name(name, registration.registered_envs, "gymnax"), **options)
+    require_name(name, registration.registered_envs, "gymnax")
+    try:
+        suite, defaults = registration.make(name, **options)
+    except TypeError as error:
+        known = registration.make(name)[1].__dataclass_fields__ if options else {}
+        if not any(option in known for option in options):
+            raise
+        raise ValueError(
+            f"`environment` must have options that the constructor of {name} takes, got {', '.join(options)}; "
+            f"try {' '.join(f'+environment.params.{option}=...' for option in options if option in known)}"
+        ) from error
     environment_params = _replace_params(defaults, params or {})
     step_env = permissive(suite.step_env)
     reset_env = permissive(suite.reset_env)
