@@ -68,15 +68,11 @@ def experiment_pages(root: Path) -> Pages:
     for file in files:
         header = " ".join(read_header(file))
         about, _, rest = header.partition(" Run: ")
-        command, _, expected = rest.partition(" Expect: ")
-        parts = [
-            f"# {file.stem}",
-            escape(about),
-            "## Run it",
-            f"```\n{command}\n```",
-            "## What to expect",
-            escape(expected),
-        ]
+        told, _, expected = rest.partition(" Expect: ")
+        command, _, aside = told.partition("  ")
+        parts = [f"# {file.stem}", escape(about), "## Run it", f"```\n{command}\n```"]
+        parts += [f"With another setting: {escape(aside.strip(' ()'))}."] if aside else []
+        parts += ["## What to expect", escape(expected[:1].upper() + expected[1:])]
         if file.stem in measured:
             parts += ["## Measured", table(("run", "world", "expected", "measured"), measured[file.stem])]
         parts += ["## Its file", "What differs from `configs/train.yaml`:", f"```yaml\n{file.read_text()}```"]
@@ -118,7 +114,11 @@ def command_pages(root: Path) -> Pages:
         if named:
             about, _ = read_module(file, "")
             config = root / (named.group(2) or "configs") / f"{named.group(1)}.yaml"
-            parts += [f"## {file.name}", escape(about.partition("\n\n")[0]), settings_table(read_settings(config))]
+            parts += [
+                f"## {file.name}",
+                escape(about.partition("\n\n")[0]),
+                settings_table(read_settings(config) if config.exists() else ()),
+            ]
     return {"commands.md": "\n\n".join(parts)}
 
 

@@ -55,7 +55,8 @@ def test_every_option_and_every_experiment_has_its_place(pages):
         name for name in pages if name.startswith("experiments/")
     }
     page = pages["experiments/ppo_tmaze.md"]
-    assert "1.00 on 5 of 5 seeds" in page and "experiment=ppo_tmaze" in page and "success rate 0.95" in page
+    assert "1.00 on 5 of 5 seeds" in page and "experiment=ppo_tmaze" in page and "\nSuccess rate 0.95" in page
+    assert "experiment=ppo_tmaze\n```\n\nWith another setting: policy=mlp stays at chance." in page
 
 
 def test_what_there_is_is_on_one_page(pages):
