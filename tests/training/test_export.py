@@ -115,7 +115,9 @@ def instructed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("instructed")
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(**SIZES | {"vocab_size": 264})  # Padded, as those of public checkpoints.
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    # Padded, as those of public checkpoints.
+    config = transformers.LlamaConfig(**SIZES | {"vocab_size": 264}, eos_token_id=end, bos_token_id=None)
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
