@@ -40,7 +40,8 @@ def test_metadata():
     metadata = importlib.metadata.metadata("jaxagents")
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License"] == "Apache-2.0"
-    assert set(metadata.get_all("Provides-Extra")) == {*EXTRAS, "browser", "notebooks", "tracking"}
+    extras = {*EXTRAS, "browser", "cuda12", "notebooks", "tpu", "tracking"}
+    assert set(metadata.get_all("Provides-Extra")) == extras
 
 
 def test_license_is_the_full_text():

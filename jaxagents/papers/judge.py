@@ -57,6 +57,7 @@ class Verdict(NamedTuple):
         stale: committed runs that are there of other code alone, by arm.
         carried: committed runs of earlier code that is known to log the same, by arm; they count.
         minutes: that the runs took.
+        earlier: word of a stale paper whose stale runs, alone, decide it; "" otherwise.
     """
 
     word: str
@@ -70,11 +71,14 @@ class Verdict(NamedTuple):
     stale: Mapping[str, int]
     carried: Mapping[str, int]
     minutes: float
+    earlier: str = ""
 
     def describe(self) -> str:
-        """Returns the verdict in words: "reproduced (mechanism)", "unfinished (3 of 16 runs)"."""
+        """Returns the verdict in words: "unfinished (3 of 16 runs)", "stale (reproduced with earlier code)"."""
         if self.word == UNFINISHED:
             return f"{self.word} ({self.done} of {self.needed} runs)"
+        if self.earlier:
+            return f"{self.word} ({self.earlier} with earlier code)"
         return f"{self.word} (mechanism)" if self.mechanism and self.word in VERDICTS[:4] else self.word
 
     def count_secondary(self) -> str:
@@ -145,8 +149,9 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
     }
     stored = [run for of_arm in runs.values() for run in of_arm.runs.values()]
     stale = {name: len(of_arm.stale) for name, of_arm in runs.items() if of_arm.stale}
+    word = _word(found["headline"], found["check"], bool(stored), bool(stale))
     return Verdict(
-        word=_word(found["headline"], found["check"], bool(stored), bool(stale)),
+        word=word,
         mechanism=paper.mechanism,
         headline=found["headline"],
         secondary=found["secondary"],
@@ -157,6 +162,7 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
         stale=stale,
         carried={name: len(of_arm.carried) for name, of_arm in runs.items() if of_arm.carried},
         minutes=sum(run.minutes for run in stored),
+        earlier=_word_of_earlier(paper, runs) if word == STALE else "",
     )
 
 
@@ -204,6 +210,20 @@ def _word(headline: Sequence[Finding], checks: Sequence[Finding], any_run: bool,
     if NOT_HELD in outcomes:
         return NOT_REPRODUCED
     return INCONCLUSIVE if UNDECIDED in outcomes | checked else REPRODUCED
+
+
+def _word_of_earlier(paper: Paper, runs: Mapping[str, ArmRuns]) -> str:
+    """Returns what stale runs say where all that decide are there, every arm's of one code; "" otherwise."""
+
+    def of_one_code(of_arm: ArmRuns) -> ArmRuns:
+        codes = {run.address.code for run in of_arm.stale.values()}
+        return ArmRuns(of_arm.stale if len(codes) == 1 and not of_arm.runs else {}, {})
+
+    earlier = {name: of_one_code(of_arm) for name, of_arm in runs.items()}
+    headline = [_find(paper, "headline", expected, earlier) for expected in paper.headline]
+    checks = [_find(paper, "check", expected, earlier) for expected in paper.study.checks]
+    word = _word(headline, checks, True, False)
+    return "" if word == UNFINISHED else word
 
 
 def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, ArmRuns]) -> Finding:

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import sys
+import types
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from jaxagents.papers.execution import read_paper_runs, run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.leases import take_lease
 from jaxagents.papers.library import load_paper, paper_files
-from jaxagents.papers.plan import Request
+from jaxagents.papers.plan import Job, Request, require_metrics
 from jaxagents.papers.refresh import refresh_papers
 from jaxagents.papers.registration import read_registrations
 from jaxagents.papers.runs import read_run, write_run
@@ -432,12 +433,16 @@ def test_later_overrides_take_the_place_of_earlier_ones():
     assert merged == ["experiment=a", "loss=cispo", "x.y=2"]
 
 
-def test_metrics_of_arms_that_are_not_run_now_are_no_mistake(tmp_path):
-    # Only the baseline runs on search seeds, and logs nothing of the name; with the treatment it would be refused.
-    secondary = [{"metric": "first(train/of_the_treatment)", "arm": "fast", "above": 0.0}]
-    paper = of_training({"seeds": "0-2"}, secondary=secondary)
-    assert run_papers([paper], request(tmp_path, seeds=(100,))) == {}
-    assert "must be logged by the experiment" in run_papers([paper], request(tmp_path))["p"]
+def test_metrics_of_arms_that_are_not_run_now_are_no_mistake():
+    # Search seeds run the baseline alone, which logs nothing of what the treatment does.
+    paper = of_training(metrics=["of_the_treatment"])
+    jobs = [
+        Job(paper, types.SimpleNamespace(name=name), [100], 1, stages=[None], logged=["eval/episode_return"])
+        for name in ("fast", "slow")
+    ]
+    require_metrics(paper, jobs[1:])
+    with pytest.raises(ValueError, match="`metric` must be logged by the experiment, got 'mean.train/entropy.'"):
+        require_metrics(paper, jobs)
 
 
 def test_names_are_known_without_training(fast):

@@ -132,6 +132,19 @@ def test_runs_of_other_code_get_no_verdict():
     assert verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=rerun)).word == "reproduced"
 
 
+def test_what_runs_of_earlier_code_said_is_told_where_they_are_alone_and_complete():
+    better, worse = ArmRuns({}, runs_of(seeds(0.9, 0.9, 0.9))), ArmRuns({}, runs_of(seeds(0.1, 0.1, 0.1)))
+    assert verdict_of({"a": better, "b": worse}).describe() == "stale (reproduced with earlier code)"
+    assert verdict_of({"a": worse, "b": better}).describe() == "stale (not reproduced with earlier code)"
+    # Not with a seed that is missing, runs of two codes in one arm, or beside runs of today's code.
+    lacking = ArmRuns({}, runs_of(seeds(0.1, 0.1)))
+    first, *others = worse.stale.values()
+    of_two_codes = [first._replace(address=first.address._replace(code="other")), *others]
+    mixed = ArmRuns({}, {run.seed: run for run in of_two_codes})
+    for other in (lacking, mixed, ArmRuns(worse.stale, {})):
+        assert verdict_of({"a": better, "b": other}).describe() == "stale"
+
+
 def test_divergence_counts_with_its_last_evaluation():
     diverged = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1), status=DIVERGED), {})
     verdict = verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=diverged))

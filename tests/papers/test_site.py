@@ -167,6 +167,11 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     write_pages(tmp_path, families, entries | {"gigpo": changed})
     page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
     assert "Changed since it was registered: headline, seeds." in page
+    carried = entry._replace(verdict=entry.verdict._replace(carried={"ours": 2}))
+    table = write_pages(tmp_path, families, entries | {"gigpo": carried}).read_text(encoding="utf-8")
+    assert "| 0 of 1 held | 10 to 12 | 2 | 0 | 3.0 |" in table
+    page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
+    assert "Carried over from earlier code: 2 of ours, of 6 runs in all. One seed of each arm was run again" in page
 
 
 def test_results_that_are_not_there_and_damaged_cards_are_refused(tmp_path):
