@@ -9,8 +9,9 @@ from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-QUICK = ("quick=true", "devices.compilation_cache=null", "collector.num_envs=8")
+QUICK = ("quick=true", "devices.compilation_cache=null")
 SHARDS = "learner.buffer.num_shards=2"
+DATA_SHARDS = "collector.num_shards=2"
 pytestmark = pytest.mark.slow
 
 
@@ -25,12 +26,15 @@ pytestmark = pytest.mark.slow
         (("experiment=mansa_two_step_game",), 40, (SHARDS, "learner.buffer.min_size=512")),
         (("experiment=r2d2_tmaze",), 12, (SHARDS, "learner.buffer.min_size=512")),
         (("world=cartpole", "algorithm=rainbow"), 16, (SHARDS,)),
+        (("world=pendulum", "algorithm=iql"), 4, (DATA_SHARDS, "learner.normalize_observations=true")),
+        (("world=pendulum", "algorithm=rlpd"), 24, (SHARDS, "learner.buffer.min_size=64")),
     ],
 )
 def test_the_run_does_not_depend_on_devices(choices, num_updates, overrides, mode):
     told = []
     for choice in (["devices=jit"], [f"devices={mode}", "devices.num_devices=2"]):
-        config = compose(CONFIGS, *choices, *QUICK, *overrides, *choice)
+        size = () if DATA_SHARDS in overrides else ("collector.num_envs=8",)
+        config = compose(CONFIGS, *choices, *QUICK, *size, *overrides, *choice)
         runner = build(resolve(config)).stages[0].runner
         _, metrics = runner.run(runner.init(3), num_updates)
         told.append({name: np.asarray(value) for name, value in metrics.items()})
