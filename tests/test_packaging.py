@@ -17,17 +17,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTRAS = (
-    "gymnax",
-    "envs",
-    "evolution",
-    "hf",
-    "openspiel",
-    "papers",
-    "sweeps",
-    "docs",
-    "test",
-)  # What `make test` installs.
+# What `make test` installs.
+EXTRAS = ("datasets", "gymnax", "envs", "evolution", "hf", "openspiel", "papers", "search", "sweeps", "docs", "test")
 
 
 def test_installed_version_is_that_of_setup_cfg():
@@ -40,7 +31,8 @@ def test_metadata():
     metadata = importlib.metadata.metadata("jaxagents")
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License"] == "Apache-2.0"
-    assert set(metadata.get_all("Provides-Extra")) == {*EXTRAS, "browser", "notebooks", "tracking"}
+    extras = {*EXTRAS, "browser", "cuda12", "notebooks", "tpu", "tracking"}
+    assert set(metadata.get_all("Provides-Extra")) == extras
 
 
 def test_license_is_the_full_text():

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,6 +17,10 @@ from jaxagents.networks.transformer import ACTIVATIONS
 from jaxagents.types import Array, PyTree
 
 NORMS = ("rms", "offset_rms", "layer")
+POLICIES = (
+    *("nothing_saveable", "everything_saveable", "dots_saveable", "checkpoint_dots"),
+    *("dots_with_no_batch_dims_saveable", "checkpoint_dots_with_no_batch_dims"),
+)
 
 
 @struct.dataclass
@@ -68,7 +73,8 @@ class Decoder(nn.Module):
         value_head: whether there is a linear head for values.
         scan_layers: whether layers are one scan over stacked parameters: compiles in the time of one, runs slower on a
             CPU.
-        remat: whether layers are computed again in the backward pass: memory of one layer instead of all.
+        remat: whether layers are computed again in the backward pass: memory of one layer instead of all. The name of
+            a policy of `jax.checkpoint_policies`, as dots_with_no_batch_dims_saveable, keeps what it says.
         dtype: of the computation; softmax, statistics of norms, logits and values are float32.
         param_dtype: of the parameters.
     """
@@ -105,7 +111,7 @@ class Decoder(nn.Module):
     tied_embeddings: bool = True
     value_head: bool = False
     scan_layers: bool = False
-    remat: bool = False
+    remat: bool | str = False
     dtype: Any = jnp.float32
     param_dtype: Any = jnp.float32
 
@@ -146,7 +152,9 @@ class Decoder(nn.Module):
             shape = (self.max_positions, self.features)
             self.position_embedding = self.param("position_embedding", normal, shape, self.param_dtype)
         config = self.clone(parent=None, name=None)
-        layer = nn.remat(DecoderLayer, prevent_cse=not self.scan_layers) if self.remat else DecoderLayer
+        policy = getattr(jax.checkpoint_policies, self.remat) if isinstance(self.remat, str) else None
+        remat = partial(nn.remat, prevent_cse=not self.scan_layers, policy=policy)
+        layer = remat(DecoderLayer) if self.remat else DecoderLayer
         if self.scan_layers:
             scanned = nn.scan(
                 layer,
@@ -269,6 +277,11 @@ def _check(config: Decoder) -> None:
     for name, allowed in choices.items():
         if getattr(config, name) not in allowed:
             raise ValueError(f"`{name}` must be one of {', '.join(allowed)}, got {getattr(config, name)!r}.")
+    if isinstance(config.remat, str) and config.remat not in POLICIES:
+        raise ValueError(
+            f"`remat` must be true, false or a policy of `jax.checkpoint_policies`, got {config.remat!r}; there are "
+            f"{', '.join(POLICIES)}."
+        )
     if config.window is not None and config.window < 1:
         raise ValueError(f"`window` must be at least 1, got {config.window}; try null for none.")
     if config.windowed_layers is not None and len(config.windowed_layers) != config.num_layers:

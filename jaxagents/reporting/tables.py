@@ -37,3 +37,16 @@ def describe_interval(interval: Mapping[str, float] | None) -> str:
         return "-"
     mean, low, high = (None if interval[name] is None else f"{interval[name]:.3g}" for name in Interval._fields)
     return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def print_plan(title: str, rows: Mapping[str, Mapping[str, float | bool]]) -> None:
+    """Prints what `training.planning.plan_devices` returned; parts in GiB per device."""
+    parts = [name.removesuffix("_gib") for name in next(iter(rows.values())) if name.endswith("_gib")]
+    table = Table(title=title)
+    for column in ("devices", *parts, "fits", "trained tokens/s", "sampled tokens/s"):
+        table.add_column(column, justify="left" if column == "devices" else "right")
+    for name, row in rows.items():
+        sizes = [f"{row[f'{part}_gib']:,.2f}" for part in parts]
+        speeds = [f"{row[f'{work}_tokens_per_second']:,.0f}" for work in ("trained", "decoded")]
+        table.add_row(name, *sizes, "yes" if row["fits"] else "no", *speeds)
+    Console().print(table)

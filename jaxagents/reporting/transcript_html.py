@@ -14,6 +14,7 @@ from jaxagents.reporting.transcripts import describe_seats, lay_out
 from jaxagents.types import Tokenizer
 
 TRANSCRIPTS_FILE = "transcripts.html"
+_TILE = 20  # Characters of the widest line of boards that stand side by side.
 _LEGEND = (1.0, 0.7, 0.4, 0.2, 0.1, 0.018)  # Probabilities.
 
 
@@ -97,6 +98,7 @@ def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
 
 def describe_episode(trajectory: Trajectory, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
     """Returns what the template `episode.html` shows of an episode."""
+    lines = [line for turn in trajectory.turns for line in lay_out(turn.observation).splitlines()]
     outcomes = {True: ("good", "success"), False: ("bad", "no success"), None: ("quiet", "unfinished")}
     kind, outcome = outcomes[trajectory.success]
     return {
@@ -106,6 +108,7 @@ def describe_episode(trajectory: Trajectory, tokenizer: Tokenizer | None = None)
         "facts": _facts(trajectory),
         "task": None if trajectory.task is None else json.dumps(trajectory.task),
         "prompt": trajectory.prompt,
+        "tiled": max(map(len, lines), default=0) <= _TILE and len(trajectory.turns) > 1,
         "turns": [_describe_turn(turn, trajectory.agents, tokenizer) for turn in trajectory.turns],
     }
 

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,8 +22,9 @@ from jaxagents.training.config import (
     require_keywords,
     run_hash,
 )
-from jaxagents.training.devices import Runner, axis_name_of, place, select_devices
+from jaxagents.training.devices import Runner, axis_name_of, place, place_on_mesh, select_devices
 from jaxagents.training.fitting import require_fit, to_plain
+from jaxagents.training.mesh import axis_name_on, make_mesh
 from jaxagents.training.program import Program, counted_units, make_program, over_seeds
 from jaxagents.types import Array, Environment, LanguagePolicy, Params, Policy
 
@@ -129,7 +130,8 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
     for name, stage in stage_configs(config).items():
         same = config_hash(stage | {"from": None})  # The rounds of a stage share its compiled program.
         if same not in built:
-            built[same] = build_stage(name, stage, devices, tokenizer=tokenizer)
+            make_stage = build_stage if devices.mesh is None else build_sharded_stage
+            built[same] = make_stage(name, stage, devices, tokenizer=tokenizer)
         stages.append(built[same]._replace(name=name, start=stage["from"]))
     return Experiment(
         name=config["name"],
@@ -283,6 +285,52 @@ def build_stage(
         training=training,
         evaluation=evaluation,
     )
+
+
+def build_sharded_stage(
+    name: str, config: Mapping[str, Any], devices: DevicesConfig, *, tokenizer: bytes | None = None
+) -> Stage:
+    """Builds one stage whose parameters `devices.mesh` splits, see `devices.place_on_mesh`.
+
+    Args:
+        name: see `build_stage`.
+        config: see `build_stage`.
+        devices: with a mesh.
+        tokenizer: see `build_stage`.
+
+    Returns:
+        The stage.
+
+    Raises:
+        ValueError: see `build_stage` and `place_on_mesh`.
+    """
+    mesh = make_mesh(devices.mesh, devices.num_devices)
+    stage = build_stage(name, config, replace(devices, mesh=None, rules={}, num_devices=1), tokenizer=tokenizer)
+    environment, make_agent = _instantiate("environment", config), _instantiate("learner", config)
+    if tokenizer is not None:
+        policy = partial(make_agent.keywords["policy"], tokenizer=lambda words: restore(tokenizer))
+        make_agent = partial(make_agent, policy=policy)
+    agent = make_agent(environment, axis_name=axis_name_on(mesh))
+    make_collector = _instantiate("collector", config)
+    counts = "axis_name" in inspect.signature(make_collector).parameters
+    options = {"axis_name": axis_name_on(mesh)} if counts else {}
+    collector = make_collector(environment, agent.policy, **options)
+    program = make_program(collector, agent.make_learner(collector, stage.num_updates))
+    program = over_seeds(program, config["seeds"]) if config["seeds"] > 1 else program
+    is_pretrained = isinstance(agent.policy, LanguagePolicy) and agent.policy.model.pretrained
+    read_params = agent.policy.init if is_pretrained else None
+    runner = place_on_mesh(program, mesh, rules=devices.rules, read_params=read_params)
+    evaluation = stage.evaluation
+
+    def make_evaluation(num_episodes: int) -> Callable[[Params], dict[str, Array]]:
+        chosen = {"num_episodes": num_episodes, "greedy": evaluation.greedy, "level": evaluation.level}
+        play = stage.evaluator(stage.environment, agent.policy, **chosen)
+        play = jax.vmap(play, in_axes=(0, None)) if program.num_seeds else play
+        return jax.jit(lambda params: play(params, jax.random.key(evaluation.seed)), out_shardings=runner.replicated)
+
+    evaluate, final = make_evaluation(evaluation.num_episodes), evaluation.final_episodes
+    evaluate_last = evaluate if final is None else make_evaluation(final)
+    return stage._replace(runner=runner, policy=agent.policy, evaluate=evaluate, evaluate_last=evaluate_last)
 
 
 def _require_counted(training: TrainingConfig, program: Program) -> None:

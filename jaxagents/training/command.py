@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from jaxagents.training.composition import register_resolvers
+from jaxagents.training.preemption import EXIT_CODE, Preempted
 
 _TRACEBACK = "HYDRA_FULL_ERROR"
 _NOTES = "JAXAGENTS_SWEEP_NOTES"  # File of the jobs of a sweep.
@@ -36,9 +37,9 @@ def command(
     """Makes the main of a script in `experiments/` of a function of the composed config.
 
     What a user can mend is said in one line on stderr: exit code 2 for a mistake in the arguments, 1 for a run that
-    failed, 130 after Ctrl-C. `HYDRA_FULL_ERROR=1` shows the traceback instead. With `-m`, every combination is a
-    process of its own: no setting of one leaks into the next, one that fails does not stop the others, and the exit
-    code is 1 when any did.
+    failed, 130 after Ctrl-C, 75 after SIGTERM, where the run was saved and can go on. `HYDRA_FULL_ERROR=1` shows the
+    traceback instead. With `-m`, every combination is a process of its own: no setting of one leaks into the next, one
+    that fails does not stop the others, and the exit code is 1 when any did.
 
     Args:
         config_name: of the file.
@@ -118,6 +119,8 @@ def _errors_in_one_line(show_traceback: bool) -> Iterator[None]:
         if show_traceback:
             raise
         _stop("Interrupted.", 130)
+    except Preempted as ended:
+        _stop(str(ended), EXIT_CODE)
     except (*_MISTAKES, *_FAILURES) as error:
         if show_traceback:
             raise

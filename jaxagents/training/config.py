@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from jaxagents.ops.checks import require_positive, require_seed
@@ -78,8 +78,20 @@ class DevicesConfig:
     coordinator_address: str | None = None
     num_processes: int | None = None
     process_id: int | None = None
+    timeout_seconds: int = 300
     cpu_threads: int | None = None
     compilation_cache: str | None = None
+    mesh: Mapping[str, int | None] | None = None
+    rules: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_positive("devices.timeout_seconds", self.timeout_seconds)
+        if self.mesh is not None and self.mode != "sharded":
+            raise ValueError(
+                f"`devices.mode` must be sharded for `devices.mesh`, got {self.mode}; try devices=sharded."
+            )
+        if self.rules and self.mesh is None:
+            raise ValueError("`devices.mesh` must be given with `devices.rules`, got null; try {fsdp: 2}.")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxagents.learners.slots import paths_read
 from jaxagents.training.program import AXIS_NAME, REPLICATED, Program, TrainState, report, run_updates, stage_keys
+from jaxagents.training.sharding import Rule, shardings_of_state
 from jaxagents.types import Array, Params, PyTree
 
 Mode = Literal["jit", "pmap", "sharded"]
@@ -43,23 +44,6 @@ class Runner(NamedTuple):
     abstract: TrainState
     acting: frozenset[str]
     replicated: NamedSharding
-
-
-def initialize_distributed(
-    coordinator_address: str | None = None, num_processes: int | None = None, process_id: int | None = None
-) -> None:
-    """Joins the processes of several hosts; without arguments, the cluster's environment variables decide.
-
-    Raises:
-        ValueError: some but not all arguments are given.
-    """
-    given = (coordinator_address, num_processes, process_id)
-    if any(value is not None for value in given) and any(value is None for value in given):
-        raise ValueError(
-            "`devices.coordinator_address`, `devices.num_processes` and `devices.process_id` must be given together, "
-            f"got {given}; give all three or none."
-        )
-    jax.distributed.initialize(coordinator_address, num_processes, process_id)
 
 
 def axis_name_of(mode: Mode) -> str | None:
@@ -177,6 +161,88 @@ def place(
         from_global=lambda state: state,
         abstract=abstract,
         acting=acting,
+        replicated=replicated,
+    )
+
+
+def place_on_mesh(
+    program: Program,
+    mesh: Mesh,
+    *,
+    rules: Mapping[str, Rule] = MappingProxyType({}),
+    read_params: Callable[[Array], Params] | None = None,
+) -> Runner:
+    """Compiles a program for a mesh that splits parameters, too.
+
+    Along the axis of data it works as in `place`: every device has its own rows, and gradients are averaged explicitly.
+    Along the other two the compiler splits what work there is, led by the shards of the state: leaves of the learner by
+    the rules, rows of the collector and of replay buffers over `fsdp`, and from these gradients, activations and caches
+    of keys and values.
+
+    Args:
+        program: its learner was made with `mesh.axis_name_on(mesh)`.
+        mesh: see `mesh.make_mesh`.
+        rules: see `sharding.spec_by_rules`.
+        read_params: see `place`; every device gets its own shards of them.
+
+    Returns:
+        The runner.
+
+    Raises:
+        ValueError: see `spec_by_rules`; data times fsdp does not divide the rows; or an optimiser works on one vector.
+    """
+    abstract = jax.eval_shape(program.init, jax.random.key(0))
+    axes = program.partition(abstract)
+    _require_divisible(abstract, axes, mesh.shape[AXIS_NAME] * mesh.shape["fsdp"], program.divided_option)
+    shardings, splits_rows = shardings_of_state(abstract, axes, mesh, rules), mesh.shape[AXIS_NAME] > 1
+    replicated = NamedSharding(mesh, PartitionSpec())
+    abstract = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
+    )
+
+    @partial(jax.jit, out_shardings=shardings)
+    def initialise(seed: Array, stage: Array, start: PyTree | None) -> TrainState:
+        return program.init(stage_keys(seed, stage, program.num_seeds), start)
+
+    def init(seed: int | np.ndarray, stage: int = 0, start: PyTree | None = None) -> TrainState:
+        if start is None and read_params is not None:
+            read = _read(read_params, stage_keys(seed, stage, program.num_seeds))
+            start = jax.tree.map(lambda leaf, like: jax.device_put(leaf, like.sharding), read, abstract.learner.params)
+        return initialise(np.asarray(seed, np.uint32), np.uint32(stage), start)
+
+    def chunk(
+        state: TrainState, num_updates: Array, limits: Mapping[str, Array]
+    ) -> tuple[TrainState, dict[str, Array]]:
+        axis_name = AXIS_NAME if splits_rows else None
+        state, merged = run_updates(program, state, num_updates, limits=limits, axis_name=axis_name)
+        if splits_rows:
+            merged = jax.lax.psum(merged, AXIS_NAME)
+        return state, {name: report(summary) for name, summary in merged.items()}
+
+    if splits_rows:  # The compiler refuses means over an axis of one device between axes of its own.
+        specs = jax.tree.map(_spec, axes)
+        chunk = jax.shard_map(
+            chunk,
+            mesh=mesh,
+            in_specs=(specs, PartitionSpec(), PartitionSpec()),
+            out_specs=(specs, PartitionSpec()),
+            axis_names={AXIS_NAME},
+            check_vma=False,
+        )
+    compiled = jax.jit(
+        chunk,
+        in_shardings=(shardings, replicated, replicated),
+        out_shardings=(shardings, replicated),
+        donate_argnums=0,
+    )
+    return Runner(
+        init=init,
+        run=lambda state, num_updates, limits=_NO_LIMITS: compiled(state, np.int32(num_updates), dict(limits)),
+        params=lambda state: state.learner.params,
+        to_global=lambda state: state,
+        from_global=lambda state: state,
+        abstract=abstract,
+        acting=frozenset(jax.tree_util.keystr(path[1:]) for path in paths_read(lambda s: s.learner.params, abstract)),
         replicated=replicated,
     )
 

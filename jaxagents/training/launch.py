@@ -16,9 +16,8 @@ from jaxagents.reporting.reports import REPORT_FILE, write_report, write_result
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
 from jaxagents.training.build import Experiment, build, resolve
 from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, make_section
-from jaxagents.training.devices import initialize_distributed
 from jaxagents.training.loop import train
-from jaxagents.training.processes import of_first_process, on_all_processes
+from jaxagents.training.processes import join_processes, of_first_process, on_all_processes
 from jaxagents.training.run_directory import claim, locked
 
 
@@ -37,6 +36,10 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
         ValueError: a setting does not hold, or `run_dir` belongs to another config or is in use, or processes
             differ in their config.
     """
+    if "://" in str(run_dir):
+        raise ValueError(
+            f"`run_dir` must be a path, got {run_dir}; try mounting the bucket, as with gcsfuse, and its path."
+        )
     run_dir = Path(run_dir).resolve()
     resolved = resolve(config)
     prepare_backend(make_section(DevicesConfig, "devices", resolved["devices"]))
@@ -97,7 +100,12 @@ def prepare_backend(devices: DevicesConfig) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     if devices.distributed:
-        initialize_distributed(devices.coordinator_address, devices.num_processes, devices.process_id)
+        join_processes(
+            devices.coordinator_address,
+            devices.num_processes,
+            devices.process_id,
+            timeout_seconds=devices.timeout_seconds,
+        )
 
 
 def _agree(run_dir: Path, resolved: dict[str, Any]) -> tuple[Path, dict[str, Any]]:

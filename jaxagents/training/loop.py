@@ -4,7 +4,7 @@ import base64
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,8 @@ from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.chunks import Chunk, add_counts, mean_evaluation, run_chunks
+from jaxagents.training.preemption import Preempted, watch_signals
+from jaxagents.training.processes import exit_with_partners
 from jaxagents.training.transcripts import show_transcripts
 from jaxagents.types import LanguagePolicy, Params, PyTree, State
 
@@ -46,6 +48,7 @@ class _Run:
     experiment: Experiment
     logger: Logger
     progress: Progress
+    is_preempted: Callable[[], bool]
     started: float
     first_update_seconds: float | None = None
     score: float | None = None
@@ -82,6 +85,7 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         ValueError: the checkpoints are all damaged or of another config.
         FloatingPointError: a metric or a parameter is not finite; the checkpoints before it are kept.
         OSError: the disk is full; the checkpoints before are kept.
+        Preempted: the process was asked to end (SIGTERM), and the run was saved where it stood.
     """
     run_dir = Path(run_dir)
     total = sum(stage.num_updates * stage.steps_per_update for stage in experiment.stages)
@@ -102,7 +106,9 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         tracked = experiment.config if experiment.logging.wandb else None
         logger = open_logger(run_dir, experiment.logging.tensorboard, None if is_new else done, tracked=tracked)
         stack.callback(logger.close)
-        run = _Run(experiment=experiment, logger=logger, progress=progress, started=started or time.time())
+        is_preempted = stack.enter_context(watch_signals())
+        stack.enter_context(exit_with_partners())
+        run = _Run(experiment, logger, progress, is_preempted, started or time.time())
         for index in range(current, len(experiment.stages)):
             params = _train_stage(run, index, folders, restored if index == current else None)
         if jax.process_index() == 0:
@@ -230,8 +236,23 @@ def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restor
                 _save(run, stage, update, state, finished, last if save else None, best if improved else None)
         if run.reached_target:
             break
+        if run.is_preempted() and not chunk.is_last:
+            _end_early(run, stage, pending, clock, update, state, last)
     run.updates_before += update
     return stage.runner.params(state)
+
+
+def _end_early(
+    run: _Run, stage: Stage, pending: Chunk | None, clock: float | None, update: int, state: PyTree, last: Checkpoints
+) -> None:
+    """Logs what is left, saves, and raises."""
+    if pending is not None:
+        _log(run, stage, pending, clock)
+    _save(run, stage, update, state, False, last, None)
+    raise Preempted(
+        f"Asked to end, the run has saved update {update} of {stage.num_updates} of {stage.name}; the same command "
+        "with its `run_dir` goes on from there."
+    )
 
 
 def _log(run: _Run, stage: Stage, chunk: Chunk, clock: float | None) -> float:
@@ -327,7 +348,11 @@ def _save(
 
 def _first_not_finite(params: Params) -> str | None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact) and not np.all(np.isfinite(np.asarray(leaf))):
+        if not jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact):
+            continue
+        whole = leaf.is_fully_addressable or leaf.is_fully_replicated
+        finite = np.isfinite(np.asarray(leaf)) if whole else jax.numpy.isfinite(leaf)  # Shards of other processes.
+        if not finite.all():
             return jax.tree_util.keystr(path)
     return None
 

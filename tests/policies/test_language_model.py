@@ -38,6 +38,8 @@ def test_record():
         # As published, and as transformers counts them.
         ("gpt2", 50_257, 124_439_808),
         ("llama", 128_256, 1_235_814_400),
+        ("llama_7b", 32_000, 6_738_415_616),
+        ("llama_70b", 128_256, 70_553_706_496),
         ("qwen", 151_936, 596_049_920),
     ],
 )
@@ -104,3 +106,24 @@ def test_extreme_logits_stay_finite():
     np.testing.assert_allclose(statistics.log_prob, [-2e4, 0.0])
     np.testing.assert_allclose(statistics.entropy, [0.0, 0.0], atol=1e-6)
     np.testing.assert_allclose(gradient, [[-1.0, 1.0], [0.0, 0.0]], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_logits_of_a_large_vocabulary_take_no_memory_beside_the_activations():
+    rows, tokens = 8, 1024
+    network = functools.partial(Transformer, num_layers=8, features=512, num_heads=8, remat=True, scan_layers=True)
+    model = make_language_model(150_000, network=network)
+
+    def hidden_states(params, ids):
+        mask = jnp.broadcast_to(jnp.tril(jnp.ones((tokens, tokens), bool)), (rows, tokens, tokens))
+        return model.apply(params, ids, positions=jnp.broadcast_to(jnp.arange(tokens), ids.shape), mask=mask)
+
+    def log_prob(params, ids):
+        return token_statistics(model, params, hidden_states(params, ids), ids).log_prob
+
+    def peak(function):
+        params, ids = jax.eval_shape(model.init, jax.random.key(0)), jax.ShapeDtypeStruct((rows, tokens), jnp.int32)
+        gradient = jax.jit(jax.grad(lambda params, ids: function(params, ids).sum()))
+        return gradient.lower(params, ids).compile().memory_analysis().temp_size_in_bytes
+
+    assert peak(log_prob) <= 1.3 * peak(hidden_states)  # All logits at once would be 4.9 GB, over five times as much.

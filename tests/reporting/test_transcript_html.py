@@ -133,3 +133,10 @@ def test_only_files_that_are_wanted_are_written(tmp_path):
     nothing = save_transcripts([], TOKENIZER, html=tmp_path / "b.html", jsonl=tmp_path / "b.jsonl")
     assert nothing == {"html": None, "jsonl": None}
     assert not (tmp_path / "b.html").exists()
+
+
+def test_small_boards_stand_side_by_side_and_long_texts_below_each_other(tmp_path):
+    boards = [Turn(turn=i, observation="P _ / _ G", action="go") for i in range(2)]
+    texts = [Turn(turn=i, observation="you see a door and a very long corridor", action="go") for i in range(2)]
+    assert 'class="turns tiled"' in page_of(tmp_path, Trajectory(id="a", world="w", turns=tuple(boards)))
+    assert 'class="turns"' in page_of(tmp_path, Trajectory(id="b", world="w", turns=tuple(texts)))

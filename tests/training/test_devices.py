@@ -12,7 +12,7 @@ from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import as_policy, make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
-from jaxagents.training.devices import axis_name_of, initialize_distributed, place, select_devices
+from jaxagents.training.devices import axis_name_of, place, select_devices
 from jaxagents.training.program import make_program, over_seeds
 
 NUM_ENVS = 16
@@ -128,5 +128,3 @@ def test_sizes_and_modes_that_do_not_fit_are_refused():
         select_devices("jit", 2)
     with pytest.raises(ValueError, match="must be jit, pmap or sharded, got 'gpu'"):
         select_devices("gpu", 1)
-    with pytest.raises(ValueError, match="must be given together"):
-        initialize_distributed(coordinator_address="localhost:1")

@@ -1,10 +1,12 @@
-"""Two processes over Gloo on loopback, one device each, train what one process trains, and are refused together."""
+"""Processes over Gloo on loopback, one device each: they train what one trains, and are refused and end together."""
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +76,21 @@ def start_two(run_dir, *overrides, mode="sharded", second=()):
     ]
 
 
+def start_several(run_dir, count, *overrides):
+    port = free_port()
+    shared = ["devices=sharded", "devices.distributed=true", f"devices.coordinator_address=localhost:{port}"]
+    shared += [f"devices.num_processes={count}", *overrides]
+    return [start(run_dir, *shared, f"devices.process_id={number}") for number in range(count)]
+
+
+def wait_for_rows(run_dir, processes, seconds=300):
+    """Waits until a run has logged and saved something."""
+    deadline = time.time() + seconds
+    while not list(Path(run_dir).glob("checkpoints/last/*.digest.json")):
+        assert time.time() < deadline and all(process.poll() is None for process in processes)
+        time.sleep(0.1)
+
+
 def assert_same_metrics(run_dir, reference):
     rows, wanted = read_metrics(run_dir), read_metrics(reference)
     assert len(rows) == len(wanted)
@@ -82,7 +99,7 @@ def assert_same_metrics(run_dir, reference):
         for name in row:
             if not name.startswith("time/"):
                 # The explained variance divides by a variance that is nearly zero here.
-                rtol = 1e-3 if name == "train/explained_variance" else 1e-4
+                rtol = 1e-2 if name == "train/explained_variance" else 1e-4
                 np.testing.assert_allclose(row[name], other[name], rtol=rtol, atol=1e-5, err_msg=name)
 
 
@@ -130,3 +147,61 @@ def test_a_refusal_of_one_process_ends_both_with_its_message(tmp_path):
         finally:
             for process in processes:
                 process.kill()
+
+
+@pytest.mark.slow
+def test_four_processes_of_which_one_is_killed_end_within_a_minute_and_three_go_on(tmp_path):
+    sizes = ["collector.num_envs=12", "training.log_every_steps=960", "training.checkpoint_every_steps=960"]
+    sizes += ["evaluation.every_steps=1000000"]
+    processes = start_several(tmp_path / "run", 4, *sizes, "training.total_steps=100000000")
+    try:
+        wait_for_rows(tmp_path / "run", processes)
+        processes[2].kill()
+        killed = time.time()
+        errors = [process.communicate(timeout=90)[1] for process in processes]
+        assert time.time() - killed < 60.0
+        assert all(process.returncode != 0 for process in processes)
+    finally:
+        for process in processes:
+            process.kill()
+    told = [error for number, error in enumerate(errors) if number != 2]
+    assert all("all 4 processes must stay until the end" in error or "heartbeat" in error for error in told)
+    assert any("start again with the same `run_dir`" in error for error in told)
+    done = max(row["update"] for row in read_metrics(tmp_path / "run"))
+    end = (done // 10 + 2) * 960
+    results = finish(start_several(tmp_path / "run", 3, *sizes, f"training.total_steps={end}"))
+    assert {result["steps"] for result in results} == {end}
+    finish([start(tmp_path / "alone", *sizes, f"training.total_steps={end}")])
+    assert_same_metrics(tmp_path / "run", tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_saves_and_ends_all_and_the_run_goes_on(tmp_path):
+    sizes = ["training.checkpoint_every_steps=1000000", "evaluation.every_steps=1000000"]
+    processes = start_several(tmp_path / "run", 2, *sizes, "training.total_steps=100000000")
+    try:
+        deadline = time.time() + 300
+        while not (tmp_path / "run/metrics.jsonl").exists() and time.time() < deadline:
+            time.sleep(0.1)
+        processes[1].send_signal(signal.SIGTERM)
+        errors = [process.communicate(timeout=90)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [75, 75], errors
+    assert all("the run has saved update" in error for error in errors)
+    (step,) = [int(path.name.partition(".")[0]) for path in (tmp_path / "run/checkpoints/last").glob("*.json")]
+    (result,) = finish([start(tmp_path / "run", *sizes, f"training.total_steps={(step + 2) * 32}")])
+    assert result["steps"] == (step + 2) * 32
+
+
+@pytest.mark.slow
+def test_a_process_that_nobody_waits_for_says_where_it_looked_and_how_long(tmp_path):
+    port = free_port()
+    shared = ["devices=sharded", "devices.distributed=true", f"devices.coordinator_address=localhost:{port}"]
+    shared += ["devices.num_processes=2", "devices.timeout_seconds=3"]
+    for number in (0, 1):
+        process = start(tmp_path / "run", *shared, f"devices.process_id={number}")
+        _, error = process.communicate(timeout=120)
+        assert process.returncode == 1, error[-2000:]
+        assert f"all 2 processes must meet at localhost:{port} within `devices.timeout_seconds`" in error

@@ -1,6 +1,8 @@
 """The host's loop: logs, evaluations, budgets, checkpoints, and exact resume."""
 
 import json
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -13,6 +15,7 @@ from jaxagents.training import loop
 from jaxagents.training.checkpoints import manager
 from jaxagents.training.composition import compose as compose_run
 from jaxagents.training.launch import run
+from jaxagents.training.preemption import Preempted
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,6 +59,35 @@ def test_a_finished_run_is_not_trained_again(finished, compose):
     again = run(compose(), run_dir)
     assert (run_dir / "metrics.jsonl").read_bytes() == before
     assert again["evaluation"] == result["evaluation"]
+
+
+def test_buckets_are_refused_with_the_way_out(compose):
+    with pytest.raises(ValueError, match="`run_dir` must be a path, got gs://bucket/run; try mounting the bucket"):
+        run(compose(), "gs://bucket/run")
+
+
+@pytest.mark.slow
+def test_a_signal_saves_the_run_where_it_stands_and_it_ends_in_the_same_bits(
+    finished, tmp_path, monkeypatch, compose, rows_without_time, last_state, bits
+):
+    real = loop._log
+
+    def log(run, stage, chunk, clock):
+        if chunk.end == 4:  # Not a checkpoint of the others.
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(run, stage, chunk, clock)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(loop, "_log", log)
+    with pytest.raises(Preempted, match="the run has saved update 4 of 10 of tiny"):
+        run(compose(), tmp_path)
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert (tmp_path / "checkpoints/last/4.digest.json").exists()
+    monkeypatch.undo()
+    run(compose(), tmp_path)
+    assert rows_without_time(tmp_path) == rows_without_time(finished[0])
+    wanted, actual = last_state(finished[0], compose()), last_state(tmp_path, compose())
+    assert (wanted.step, bits(wanted.state)) == (actual.step, bits(actual.state))
 
 
 def test_a_resumed_run_ends_in_the_same_bits(

@@ -1,0 +1,31 @@
+"""What is computed again in the backward pass changes no gradient."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.networks.decoder import Decoder
+
+SIZES = {"vocab_size": 11, "num_layers": 2, "features": 8, "num_heads": 2, "hidden_features": 12}
+
+
+def gradient(remat):
+    decoder = Decoder(**SIZES, scan_layers=True, remat=remat)
+    tokens, mask = jnp.arange(6).reshape(2, 3), jnp.broadcast_to(jnp.tril(jnp.ones((3, 3), bool)), (2, 3, 3))
+    params = decoder.init(jax.random.key(0), tokens, tokens % 3, mask, method="everything")
+    total = jax.jit(jax.grad(lambda params: jnp.sum(jnp.sin(decoder.apply(params, tokens, tokens % 3, mask)))))
+    return total(params)
+
+
+@pytest.mark.slow
+def test_policies_of_remat_change_no_gradient():
+    wanted = gradient(False)
+    assert any(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(wanted))
+    for remat in (True, "dots_with_no_batch_dims_saveable", "nothing_saveable"):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), gradient(remat), wanted)
+
+
+def test_unknown_policies_of_remat_are_refused():
+    with pytest.raises(ValueError, match="`remat` must be true, false or a policy .* got 'dots'; there are nothing_"):
+        Decoder(**SIZES, remat="dots")
