@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "language": "types ops networks policies environments",
     "rollouts": "types ops policies values environments",
     "games": "types ops",
-    "search": "types ops policies values environments language",
+    "search": "types ops policies values environments language rollouts",
     "data": "types ops",
     "learners": "types ops losses networks policies values",
     "reporting": "types ops data environments rollouts",
@@ -46,6 +46,8 @@ CONFINED = {
         ("gymnax", "gymnasium", "jaxmarl", "jumanji", "pgx", "brax", "craftax", "xminigrid"),
         ("jaxagents/environments/adapters/", "jaxagents/benchmarks/"),
     ),
+    "mctx": ("jaxagents/search/",),
+    "h5py": ("jaxagents/data/",),
     **dict.fromkeys(("pyspiel", "open_spiel"), ("jaxagents/games/openspiel.py",)),
     **dict.fromkeys(("pickle", "cloudpickle", "dill", "shelve", "rlax"), ()),
 }

@@ -17,17 +17,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTRAS = (
-    "gymnax",
-    "envs",
-    "evolution",
-    "hf",
-    "openspiel",
-    "papers",
-    "sweeps",
-    "docs",
-    "test",
-)  # What `make test` installs.
+# What `make test` installs.
+EXTRAS = ("datasets", "gymnax", "envs", "evolution", "hf", "openspiel", "papers", "search", "sweeps", "docs", "test")
 
 
 def test_installed_version_is_that_of_setup_cfg():

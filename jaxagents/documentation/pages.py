@@ -114,7 +114,11 @@ def command_pages(root: Path) -> Pages:
         if named:
             about, _ = read_module(file, "")
             config = root / (named.group(2) or "configs") / f"{named.group(1)}.yaml"
-            parts += [f"## {file.name}", escape(about.partition("\n\n")[0]), settings_table(read_settings(config))]
+            parts += [
+                f"## {file.name}",
+                escape(about.partition("\n\n")[0]),
+                settings_table(read_settings(config) if config.exists() else ()),
+            ]
     return {"commands.md": "\n\n".join(parts)}
 
 

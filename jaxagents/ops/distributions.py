@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, Box, Discrete
 
 _MASKED_LOGIT = -1e9  # Finite, so that 0 * log(0) terms of entropies stay zero and gradients stay finite.
@@ -111,6 +112,50 @@ def is_bounded(space: Discrete | Box) -> bool:
 def squash(unsquashed: Array, *, low: float, high: float) -> Array:
     """Computes `middle + half_range * tanh(unsquashed)` of the interval `[low, high]`, elementwise."""
     return 0.5 * (high + low) + 0.5 * (high - low) * jnp.tanh(unsquashed)
+
+
+def unsquash(action: Array, *, low: float, high: float, margin: float = 1e-3) -> Array:
+    """Computes the inverse of `squash`, elementwise, of actions that are first moved inside of the interval.
+
+    Args:
+        action: in `[low, high]`.
+        low: of the interval.
+        high: of the interval.
+        margin: distance from the bounds that is kept, in units of half the interval: `tanh` never reaches them.
+    """
+    middle, half = 0.5 * (high + low), 0.5 * (high - low)
+    return jnp.arctanh(jnp.clip((action - middle) / half, -1.0 + margin, 1.0 - margin))
+
+
+@struct.dataclass
+class Mixture:
+    """The mixture `share other + (1 - share) main` of two distributions over the same actions.
+
+    Attributes:
+        main: any distribution `[...]` of this module.
+        other: one over the same actions.
+        share: float32 `[...]`, in [0, 1], of `other`.
+    """
+
+    main: "Categorical | TanhNormal"
+    other: "Categorical | TanhNormal"
+    share: Array
+
+    def noise(self, key: Array) -> tuple[Array, Array, Array]:
+        """Draws the noise of both, and uniform numbers that choose between them."""
+        main_key, other_key, choice_key = jax.random.split(key, 3)
+        chosen = jax.random.uniform(choice_key, self.share.shape)
+        return self.main.noise(main_key), self.other.noise(other_key), chosen
+
+    def transform(self, noise: tuple[Array, Array, Array]) -> Array:
+        """Returns the action that `noise` stands for."""
+        main, other, chosen = noise
+        return where_rows(chosen < self.share, self.other.transform(other), self.main.transform(main))
+
+    def log_prob(self, action: Array) -> Array:
+        """Returns the log-probability of `action`, float32 `[...]`."""
+        main, other = self.main.log_prob(action), self.other.log_prob(action)
+        return jnp.logaddexp(jnp.log1p(-self.share) + main, jnp.log(self.share) + other)
 
 
 @struct.dataclass

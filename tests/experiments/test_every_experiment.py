@@ -22,6 +22,7 @@ CONTROL = ("crossq", "ddpg", "droq", "mpo", "redq", "sac", "td3")
 EVOLUTION = ("cma_es", "open_es", "pgpe")
 GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo")
 VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
+OFFLINE = ("awac", "bc", "dagger", "diffusion_policy", "gail", "iql", "rlpd", "td3_bc")
 # World -> the algorithms that fit it.
 PAIRS = {
     **dict.fromkeys(
@@ -29,13 +30,15 @@ PAIRS = {
     ),
     # Like those, and not tuned for each algorithm.
     **dict.fromkeys(("code", "countdown", "crafting", "guess_number", "lists"), ("grpo", "sft")),
-    **dict.fromkeys(("brief", "mastermind", "screen", "search", "tools", "twentyq"), ("grpo", "sft")),
+    **dict.fromkeys(("brief", "mastermind", "screen", "search", "tools", "twentyq", "union"), ("grpo", "sft")),
     # Values and demonstrations are those of one seat.
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
     "breakout": (*GRADIENTS, *VALUES),
-    "cartpole": (*EVOLUTION, *GRADIENTS, *VALUES),
-    **dict.fromkeys(("pendulum", "reacher"), (*CONTROL, *GRADIENTS)),
+    "cartpole": ("bc", "dagger", "decision_transformer", "discrete_cql", "gail", *EVOLUTION, *GRADIENTS, *VALUES),
+    "pendulum": (*CONTROL, *GRADIENTS, *OFFLINE),
+    "reacher": (*CONTROL, *GRADIENTS),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
+    **dict.fromkeys(("connect_four", "tic_tac_toe"), ("alphazero", "dqn", "gumbel_alphazero", "ppo")),
     "smax_3m": ("ppo",),  # A policy with memory that has no Q-function.
     "tmaze": ("dqn", "ppo", "r2d2"),
 }
@@ -163,6 +166,12 @@ def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
         (["world=cartpole", "algorithm=sft"], "`warm_start` must be chosen for .*, got nothing"),
         (["world=cartpole", "algorithm=sac"], "`action_space` must be a Box of rank 1, got Discrete"),
         (["world=pendulum", "algorithm=dqn"], "`action_space` must be Discrete, got Box"),
+        (["world=cartpole", "algorithm=iql"], "`action_space` must be a Box of rank 1, got Discrete"),
+        (["world=pendulum", "algorithm=discrete_cql"], "`action_space` must be Discrete, got Box"),
+        (["world=reacher", "algorithm=bc"], "`demonstrator` must be chosen for .*, got nothing"),
+        (["world=pendulum", "algorithm=alphazero"], "`action_space` must be Discrete for a tree search"),
+        (["environment=tic_tac_toe", "algorithm=alphazero"], "`environment` must have one stream of rewards, got 2"),
+        (["world=tic_tac_toe", "algorithm=alphazero", "collector.num_simulations=0"], "`num_simulations` must be at"),
         (["world=cartpole", "algorithm=qmix"], "`num_agents` must be at least 1, got 0; try `learner=dqn`"),
         (["world=spread", "algorithm=mansa"], "`environment` must have actions that call the central learner"),
     ],

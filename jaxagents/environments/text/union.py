@@ -1,6 +1,6 @@
 """Several worlds as one, with one table of words: a level is a level of one of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from jaxagents.environments.timesteps import select
 from jaxagents.types import Array, Environment, State, Task
 
 
-def make_environment(worlds: Mapping[str, Environment], **options: Any) -> Environment:
+def make_environment(worlds: Mapping[str, Callable[[], Environment]], **options: Any) -> Environment:
     """Makes one text world of several.
 
     Every task is one of one of the worlds, with its prompt, its limit of turns, its split and its rewards; nothing
@@ -29,7 +29,7 @@ def make_environment(worlds: Mapping[str, Environment], **options: Any) -> Envir
     The task is `{"which": int32, "inner": (a task of every world), "level": int32}`.
 
     Args:
-        worlds: text worlds of one seat by name; options of theirs but the rules, such as penalties, do not count.
+        worlds: functions that make text worlds of one seat, by name; of these only the rules count, and no penalties.
         **options: of `make_text_world`.
 
     Returns:
@@ -38,10 +38,11 @@ def make_environment(worlds: Mapping[str, Environment], **options: Any) -> Envir
     Raises:
         ValueError: no world, something else than a world of one seat, or payouts within.
     """
-    for name, one in worlds.items():
+    made = {name: make() for name, make in worlds.items()}
+    for name, one in made.items():
         if one.text is None or one.text.rules is None:
             raise ValueError(f"`worlds` must be text worlds, got {name}={one.name}.")
-    return make_text_world(join_worlds({name: one.text.rules for name, one in worlds.items()}), **options)
+    return make_text_world(join_worlds({name: one.text.rules for name, one in made.items()}), **options)
 
 
 def join_worlds(worlds: Mapping[str, World]) -> World:

@@ -1,6 +1,7 @@
 """Worlds in other words, and several worlds as one."""
 
 import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -115,7 +116,7 @@ def test_skins_that_do_not_fit_are_refused(tiny, options, message):
 
 @pytest.fixture(scope="module")
 def union(tiny):
-    return make_environment({name: tiny.make(world) for name, world in tiny.worlds.items()})
+    return make_environment({name: partial(tiny.make, world) for name, world in tiny.worlds.items()})
 
 
 @pytest.mark.slow

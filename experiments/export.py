@@ -1,0 +1,34 @@
+"""Writes a trained agent for others: `python experiments/export.py path=runs/grpo_frozenlake/... folder=agent`."""
+
+import json
+import sys
+from functools import partial
+
+from omegaconf import DictConfig
+
+from jaxagents.training.command import command
+from jaxagents.training.config import DevicesConfig, make_section
+from jaxagents.training.export import export_run
+from jaxagents.training.launch import prepare_backend
+
+
+@command("export")
+def main(config: DictConfig) -> None:
+    """Writes the folder; the last line on stdout is one JSON object."""
+    prepare_backend(make_section(DevicesConfig, "devices", config.devices))
+    written = export_run(
+        config.path,
+        config.folder,
+        form=config.form,
+        which=config.which,
+        step=config.step,
+        stage=config.stage,
+        seed_index=config.seed_index,
+        max_file_bytes=int(config.max_file_bytes),
+        on_fallback=partial(print, file=sys.stderr),
+    )
+    print(json.dumps(written))
+
+
+if __name__ == "__main__":
+    main()

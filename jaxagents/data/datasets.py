@@ -1,0 +1,279 @@
+"""Fixed sets of experience of array worlds: files of arrays, and collectors of samples without environment steps."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.data.buffers import Buffer, make_uniform_buffer
+from jaxagents.ops.distributions import is_bounded, squash, unsquash
+from jaxagents.ops.returns import discounted_returns
+from jaxagents.types import (
+    Array,
+    Collector,
+    Discrete,
+    Environment,
+    Metrics,
+    Params,
+    Policy,
+    PyTree,
+    Sample,
+    State,
+    Transition,
+)
+
+Dataset = Callable[[], Transition]
+"""`() -> Transition` with leaves `[T, E, ...]`: E rows of T steps that follow each other; it can be traced."""
+FIELDS = ("observation", "action", "reward", "terminated", "truncated", "next_observation", "first")
+"""What a file of a data set must hold, `[T, E, ...]` each; `behavior_log_prob` and `action_mask` may be there too."""
+RETURN = "return_to_go"
+
+
+def make_dataset_collector(
+    environment: Environment,
+    policy: Policy,
+    *,
+    dataset: Dataset,
+    batch_size: int,
+    sequence_length: int = 1,
+    num_shards: int = 1,
+    discount: float = 0.99,
+) -> Collector:
+    """Makes a collector of random sequences of a fixed data set; the environment takes no step.
+
+    Args:
+        environment: gives the spaces.
+        policy: does not act.
+        dataset: see `Dataset`.
+        batch_size: sequences per batch, over all devices.
+        sequence_length: steps n of a sequence.
+        num_shards: equal parts, a multiple of the number of devices that divides the rows and the batch.
+        discount: of the returns in `transition.extras["return_to_go"]`, the discounted rewards up to the end of the
+            episode, or of the row where that is earlier.
+
+    Returns:
+        The collector; its batches are `Sample`s, for learners without a buffer (`buffer: null`). Its state holds the
+        data, split over the devices.
+
+    Raises:
+        ValueError: the data are of other spaces than the environment, or a size does not fit another one.
+    """
+    del policy
+    shapes = jax.eval_shape(dataset)
+    require_spaces(shapes, environment)
+    num_steps, num_rows = shapes.reward.shape
+    capacity = num_steps * num_rows
+    buffer = make_uniform_buffer(
+        capacity=capacity, batch_size=batch_size, sequence_length=sequence_length, num_shards=num_shards
+    )
+
+    def init(key: Array, params: Params) -> State:
+        del key, params
+        transition = with_returns(dataset(), discount)
+        example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), transition)
+        return buffer.add(buffer.init(example, num_rows), transition)
+
+    def collect(state: State, params: Params, key: Array) -> tuple[State, Sample, Metrics]:
+        del params
+        transition, weight, _ = buffer.sample(state, key)
+        return state, Sample(transition=transition, weight=weight), {}
+
+    jax.eval_shape(init, jax.random.key(0), None)  # Refuses sizes before anything is compiled.
+    return Collector(init=init, collect=collect, steps_per_collect=batch_size, divided_option="num_shards")
+
+
+def make_prior_buffer(
+    *,
+    dataset: Dataset,
+    capacity: int,
+    batch_size: int,
+    prior_share: float = 0.5,
+    sequence_length: int = 1,
+    min_size: int = 1,
+    num_shards: int = 1,
+) -> Buffer:
+    """Makes a replay buffer a share of whose samples are of a fixed data set.
+
+    Args:
+        dataset: see `Dataset`; it must have the arrays that rollouts have.
+        capacity: see `make_uniform_buffer`, of what is played.
+        batch_size: sequences per sample, of both.
+        prior_share: of the samples that are of the data set, in (0, 1).
+        sequence_length: see `make_uniform_buffer`.
+        min_size: see `make_uniform_buffer`.
+        num_shards: see `make_uniform_buffer`.
+
+    Returns:
+        The buffer; its state is a pair, and samples have those of the data set behind the others.
+
+    Raises:
+        ValueError: the share leaves nothing for one of the two, or a size does not fit another one.
+
+    References:
+        Ball et al. (2023), Efficient online reinforcement learning with offline data, section 4.1.
+    """
+    num_prior = round(prior_share * batch_size)
+    if not 0 < num_prior < batch_size:
+        raise ValueError(
+            f"`prior_share` must leave samples for both, got {prior_share} of {batch_size}; try 0.5, or another buffer."
+        )
+    sizes = {"sequence_length": sequence_length, "num_shards": num_shards}
+    shape = jax.eval_shape(dataset).reward.shape
+    played = make_uniform_buffer(capacity=capacity, batch_size=batch_size - num_prior, min_size=min_size, **sizes)
+    prior = make_uniform_buffer(capacity=shape[0] * shape[1], batch_size=num_prior, **sizes)
+
+    def init(transition: PyTree, num_envs: int) -> State:
+        given = dataset().replace(previous_action=None, previous_reward=None)
+        example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), given)
+        _require_alike(example, transition)
+        return played.init(transition, num_envs), prior.add(prior.init(transition, shape[1]), given)
+
+    def add(state: State, transition: Transition) -> State:
+        return played.add(state[0], transition), state[1]
+
+    def sample(state: State, key: Array) -> tuple[Transition, Array, PyTree]:
+        keys = jax.random.split(key)
+        drawn = played.sample(state[0], keys[0]), prior.sample(state[1], keys[1])
+        transition = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), drawn[0][0], drawn[1][0])
+        return transition, jnp.concatenate([drawn[0][1], drawn[1][1]]), ()
+
+    def set_priorities(state: State, indices: PyTree, priority: Array) -> State:
+        del indices, priority
+        return state
+
+    return Buffer(
+        init=init,
+        add=add,
+        sample=sample,
+        set_priorities=set_priorities,
+        can_sample=lambda state: played.can_sample(state[0]),
+    )
+
+
+def with_returns(transition: Transition, discount: float) -> Transition:
+    """Adds `extras["return_to_go"]`, the discounted rewards up to the end of the episode or of the row."""
+    nothing = jnp.zeros_like(transition.reward)
+    ends = transition.terminated, transition.truncated
+    returns = discounted_returns(transition.reward, *ends, nothing, discount=discount)
+    return transition.replace(extras={**transition.extras, RETURN: returns})
+
+
+def save_dataset(path: str | Path, dataset: Dataset, environment: Environment) -> None:
+    """Writes a data set as arrays, with actions in the units of the environment.
+
+    Args:
+        path: of the file, `.npz`.
+        dataset: see `Dataset`; its observations are single arrays.
+        environment: of the data; its name is written too.
+    """
+    transition = jax.jit(dataset)()
+    space = environment.action_space
+    if is_bounded(space):
+        transition = transition.replace(action=squash(transition.action, low=space.low, high=space.high))
+    arrays = {name: np.asarray(getattr(transition, name)) for name in (*FIELDS, "behavior_log_prob")}
+    if transition.action_mask is not None:
+        arrays["action_mask"] = np.asarray(transition.action_mask)
+    np.savez_compressed(path, environment=np.asarray(environment.name), **arrays)
+
+
+def load_dataset(path: str | Path, environment: Environment) -> Dataset:
+    """Reads a data set that `save_dataset` wrote.
+
+    Args:
+        path: of the file.
+        environment: that the data must be of.
+
+    Returns:
+        The data set.
+
+    Raises:
+        ValueError: there is no file, it lacks fields, or it is of other spaces.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"`path` must be a file of a data set, got {path}, which is none; see `save_dataset`.")
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    return from_arrays(arrays, environment)
+
+
+def from_arrays(arrays: dict[str, np.ndarray], environment: Environment) -> Dataset:
+    """Makes a data set of arrays `[T, E, ...]`, with actions in the units of the environment.
+
+    Args:
+        arrays: by the names of `FIELDS`; others than those of a `Transition` are passed over.
+        environment: that the data must be of.
+
+    Raises:
+        ValueError: fields are missing, lengths differ, or the data are of other spaces; all that is wrong is listed.
+    """
+    missing = [name for name in FIELDS if name not in arrays]
+    if missing:
+        raise ValueError(
+            f"`dataset` must have the fields {', '.join(FIELDS)}, got none for {', '.join(missing)}; it has "
+            f"{', '.join(sorted(arrays))}."
+        )
+    leading = arrays["reward"].shape
+    wrong = [f"{name} {arrays[name].shape}" for name in FIELDS if arrays[name].shape[:2] != leading]
+    if len(leading) != 2 or wrong:
+        raise ValueError(f"`dataset` must have arrays [T, E, ...] like reward {leading}, got {', '.join(wrong)}.")
+    space, action = environment.action_space, arrays["action"]
+    if is_bounded(space):
+        action = np.asarray(unsquash(jnp.asarray(action, jnp.float32), low=space.low, high=space.high))
+    given = {name: arrays[name] for name in FIELDS} | {"action": action, "reward": np.float32(arrays["reward"])}
+    log_prob = arrays.get("behavior_log_prob", np.zeros(leading, np.float32))
+    transition = Transition(**given, behavior_log_prob=log_prob, action_mask=arrays.get("action_mask"))
+    require_spaces(transition, environment)
+    return lambda: jax.tree.map(jnp.asarray, transition)
+
+
+def require_spaces(transition: PyTree, environment: Environment) -> None:
+    """Refuses experience of other observations or actions than those of an environment.
+
+    Args:
+        transition: leaves `[T, E, ...]`, as arrays or `ShapeDtypeStruct`s.
+        environment: gives the spaces.
+
+    Raises:
+        ValueError: lists what differs.
+    """
+    wrong = []
+    for name in ("observation", "next_observation"):
+        wrong += _differences(name, getattr(transition, name), environment.observation_space)
+    wrong += _differences("action", transition.action, environment.action_space)
+    space, action = environment.action_space, transition.action
+    if isinstance(space, Discrete):
+        if not np.issubdtype(action.dtype, np.integer):
+            wrong.append(f"action of {action.dtype} for integers")
+        elif (
+            isinstance(action, np.ndarray) and action.size and not 0 <= action.min() <= action.max() < space.num_values
+        ):
+            wrong.append(f"actions {action.min()} to {action.max()} for {space.num_values} of them")
+    if wrong:
+        raise ValueError(
+            f"`dataset` must be of the spaces of {environment.name!r}, got {'; '.join(wrong)}; try the world that it "
+            "was made in."
+        )
+
+
+def _differences(name: str, found: Any, space: PyTree) -> list[str]:
+    if jax.tree.structure(found) != jax.tree.structure(space):
+        return [f"{name} with entries {jax.tree.structure(found)} for {jax.tree.structure(space)}"]
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(space), strict=True)
+    return [f"{name} {leaf.shape[2:]} for {one.shape}" for leaf, one in pairs if leaf.shape[2:] != tuple(one.shape)]
+
+
+def _require_alike(example: PyTree, transition: PyTree) -> None:
+    """Refuses a data set whose arrays are not those of rollouts."""
+    ours, theirs = _shapes_by_path(example), _shapes_by_path(transition)
+    names = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
+    if names:
+        wrong = "; ".join(f"{name} {ours.get(name, 'missing')} for {theirs.get(name, 'none')}" for name in names)
+        raise ValueError(f"`dataset` must have the arrays that rollouts have, got {wrong}.")
+
+
+def _shapes_by_path(tree: PyTree) -> dict[str, tuple[Any, ...]]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path): (leaf.shape, leaf.dtype) for path, leaf in leaves}

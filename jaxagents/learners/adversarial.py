@@ -1,0 +1,159 @@
+"""Imitation of demonstrations by reinforcement: rewards of a discriminator that is learned beside (GAIL)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners.checks import check_counts
+from jaxagents.learners.combinators import start_of_inner, wrap
+from jaxagents.learners.optimizers import descend
+from jaxagents.losses.imitation import discriminator_loss, gail_reward
+from jaxagents.types import REPLICATED, Agent, Array, Collector, Environment, Learner, Metrics, Params, PyTree, Rollout
+from jaxagents.values.discriminator import Discriminator
+
+
+@struct.dataclass
+class AdversarialState:
+    """State of the learner.
+
+    Attributes:
+        inner: of who learns from the rewards.
+        discriminator: parameters.
+        opt_state: of its optimiser.
+        demonstrations: state of the collector of demonstrations, split over devices.
+    """
+
+    inner: Any
+    discriminator: Params
+    opt_state: optax.OptState
+    demonstrations: PyTree
+
+    @property
+    def params(self) -> Params:
+        """Returns the parameters of the policy."""
+        return self.inner.params
+
+
+def with_discriminator(
+    learner: Learner,
+    discriminator: Discriminator,
+    optimizer: optax.GradientTransformation,
+    demonstrations: Collector,
+    *,
+    num_steps: int = 1,
+    reward: Callable[[Array], Array] = gail_reward,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes a learner whose rewards say how much its rollouts look like demonstrations.
+
+    An update takes `num_steps` steps of the discriminator, each on the whole rollout and a batch of demonstrations,
+    then hands the rollout with the new rewards on.
+
+    Args:
+        learner: of rollouts.
+        discriminator: of single steps.
+        optimizer: of the discriminator.
+        demonstrations: of `data.datasets.make_dataset_collector`.
+        num_steps: of the discriminator per update.
+        reward: `(logit [T, B]) -> [T, B]`, such as `gail_reward`.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner.
+
+    Raises:
+        ValueError: `num_steps` is not positive.
+
+    References:
+        Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1.
+
+    Deviation: the policy learns by the learner inside, not by TRPO.
+    """
+    check_counts(num_steps=num_steps)
+
+    def objective(params: Params, rollout: Rollout, sample: Any) -> tuple[Array, Metrics]:
+        pairs = sample.transition, rollout.transition
+        logits = [discriminator.apply(params, pair.observation, pair.action) for pair in pairs]
+        demonstrated, played = discriminator_loss(*logits)
+        loss = jnp.mean(demonstrated) + jnp.mean(played)
+        right = 0.5 * (jnp.mean(logits[0] > 0.0) + jnp.mean(logits[1] < 0.0))
+        return loss, {"discriminator_loss": loss, "discriminator_accuracy": right}
+
+    def init(key: Array, start: AdversarialState | Params | None = None) -> AdversarialState:
+        inner_key, own_key, data_key = jax.random.split(key, 3)
+        params = discriminator.init(own_key)
+        inner = learner.init(inner_key, start_of_inner(start, AdversarialState))
+        return AdversarialState(
+            inner=inner,
+            discriminator=params,
+            opt_state=optimizer.init(params),
+            demonstrations=demonstrations.init(data_key, inner.params),
+        )
+
+    def update(state: AdversarialState, key: Array, batch: Rollout) -> tuple[AdversarialState, Metrics]:
+        inner_key, own_key = jax.random.split(key)
+
+        def step(carry: tuple[Params, optax.OptState], key: Array) -> tuple[tuple[Params, optax.OptState], Metrics]:
+            params, opt_state = carry
+            _, sample, _ = demonstrations.collect(state.demonstrations, state.inner.params, key)
+            grads, metrics = jax.grad(objective, has_aux=True)(params, batch, sample)
+            params, opt_state, _ = descend(grads, params, opt_state, optimizer, axis_name=axis_name)
+            return (params, opt_state), metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
+
+        start = state.discriminator, state.opt_state
+        (params, opt_state), metrics = jax.lax.scan(step, start, jax.random.split(own_key, num_steps))
+        transition = batch.transition
+        rewards = jax.lax.stop_gradient(reward(discriminator.apply(params, transition.observation, transition.action)))
+        judged = batch.replace(transition=transition.replace(reward=rewards))
+        inner, told = learner.update(state.inner, inner_key, judged)
+        own = jax.tree.map(jnp.mean, metrics)
+        return state.replace(inner=inner, discriminator=params, opt_state=opt_state), {**told, **own}
+
+    def partition(state: AdversarialState, of_inner: PyTree) -> AdversarialState:
+        replicated = jax.tree.map(lambda leaf: REPLICATED, state)
+        return replicated.replace(inner=of_inner, demonstrations=jax.tree.map(lambda leaf: 0, state.demonstrations))
+
+    return wrap(learner, init, update, partition=partition)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    inner: Callable[..., Agent],
+    discriminator: Callable[..., Discriminator],
+    optimizer: Callable[..., optax.GradientTransformation],
+    demonstrations: Callable[..., Collector],
+    num_steps: int = 1,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles adversarial imitation for an environment.
+
+    Args:
+        environment: gives the spaces; its rewards are not used for learning.
+        inner: `(environment, *, axis_name) -> Agent`, who learns from the rewards.
+        discriminator: `(observation_space, action_space) -> Discriminator`.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, of the discriminator.
+        demonstrations: `(environment, policy) -> Collector` of `Sample`s.
+        num_steps: see `with_discriminator`.
+        axis_name: mapped device axis to average gradients over.
+        **options: further arguments of `with_discriminator`.
+
+    Returns:
+        The agent.
+    """
+    agent = inner(environment, axis_name=axis_name)
+    judge = discriminator(environment.observation_space, environment.action_space)
+    data = demonstrations(environment, agent.policy)
+    check_counts(num_steps=num_steps)
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        learner, steps = agent.make_learner(collector, num_updates), num_updates * num_steps
+        options_of_all = {"num_steps": num_steps, "axis_name": axis_name} | options
+        return with_discriminator(learner, judge, optimizer(steps), data, **options_of_all)
+
+    return Agent(policy=agent.policy, make_learner=make_learner)

@@ -1,0 +1,229 @@
+"""Learning from searches: the policy imitates what searches found, the value the outcomes (AlphaZero)."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners.checks import check_counts, check_fractions, check_positive
+from jaxagents.learners.combinators import params_of
+from jaxagents.learners.epochs import descend_in_minibatches, to_sequences
+from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
+from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
+from jaxagents.losses.value import squared_loss
+from jaxagents.ops.minibatches import minibatches_of_device
+from jaxagents.ops.returns import lambda_returns
+from jaxagents.policies.evaluating import with_evaluation
+from jaxagents.policies.inputs import input_of, input_of_successor
+from jaxagents.types import (
+    ActorCritic,
+    Agent,
+    Array,
+    Carry,
+    Environment,
+    Learner,
+    Metrics,
+    Params,
+    PolicyInput,
+    PyTree,
+    Rollout,
+    Transition,
+)
+
+
+@struct.dataclass
+class AlphaZeroState:
+    """State of the learner.
+
+    Attributes:
+        params: of the actor-critic.
+        opt_state: of the optimiser.
+        hyperparameters: float32 arrays.
+        memory: of numbers that change over the run.
+    """
+
+    params: Params
+    opt_state: optax.OptState
+    hyperparameters: dict[str, Array]
+    memory: dict[str, PyTree]
+
+
+@struct.dataclass
+class AlphaZeroBatch:
+    """Steps with their targets, leaves `[T, B, ...]`.
+
+    Attributes:
+        transition: with `extras["search_policy"]`.
+        target: float32, of the value.
+        carry: empty.
+    """
+
+    transition: Transition
+    target: Array
+    carry: tuple[()] = ()
+
+
+def make_alphazero(
+    actor_critic: ActorCritic,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_epochs: int,
+    num_minibatches: int,
+    discount: Number = 1.0,
+    trace_decay: Number = 1.0,
+    value_coefficient: Number = 1.0,
+    num_updates: int = 1,
+    trainable: Trainable = None,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes AlphaZero over rollouts of `search.self_play`.
+
+    Minimises `-sum_a w(a) log pi(a | s) + value_coefficient (V(s) - G)^2 / 2`, with the improved policy w of the search
+    and the lambda-return G, which with a decay of 1 is the outcome of the game for who acts in s, or the value where
+    the rollout ends before the game does. Numbers may be schedules.
+
+    Args:
+        actor_critic: feed-forward.
+        optimizer: an optax transformation.
+        num_epochs: passes over every rollout.
+        num_minibatches: optimiser steps per pass.
+        discount: gamma in [0, 1], per step; `extras["perspective"]` turns its sign where the opponent acts next.
+        trace_decay: lambda.
+        value_coefficient: weight of the value's loss.
+        num_updates: of the whole run, for schedules.
+        trainable: see `descend`.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner.
+
+    Raises:
+        ValueError: a number is out of its range.
+
+    References:
+        Silver et al. (2018), A general reinforcement learning algorithm that masters chess, shogi and Go, equation 1.
+
+    Deviation: learns from the newest games only, without replay; regularisation of weights is the optimiser's.
+    """
+    check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
+    check_fractions(discount=discount, trace_decay=trace_decay)
+    hyperparameters = {"discount": discount, "trace_decay": trace_decay, "value_coefficient": value_coefficient}
+
+    def init(key: Array, start: AlphaZeroState | Params | None = None) -> AlphaZeroState:
+        params = actor_critic.init(key) if start is None else params_of(start)
+        opt_state = init_optimizer(optimizer, params, trainable)
+        return AlphaZeroState(
+            params=params,
+            opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, AlphaZeroState) else opt_state,
+            hyperparameters=arrays_of(hyperparameters),
+            memory=memory_of(hyperparameters, num_updates),
+        )
+
+    def update(state: AlphaZeroState, key: Array, rollout: Rollout) -> tuple[AlphaZeroState, Metrics]:
+        num_steps, num_envs = rollout.transition.terminated.shape
+        counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
+        indices = minibatches_of_device(key, num_steps, num_envs, **counts, axis_name=axis_name)
+        numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
+        target = outcomes(actor_critic, state.params, rollout.transition, numbers["discount"], numbers["trace_decay"])
+        batch = to_sequences(AlphaZeroBatch(transition=rollout.transition, target=target), 1)
+        params, opt_state, metrics, _ = descend_in_minibatches(
+            partial(_loss, actor_critic, numbers["value_coefficient"]),
+            state.params,
+            state.opt_state,
+            optimizer,
+            batch,
+            indices,
+            trainable=trainable,
+            axis_name=axis_name,
+        )
+        memory = remember(hyperparameters, state.memory, {}, axis_name=axis_name)
+        return state.replace(params=params, opt_state=opt_state, memory=memory), metrics
+
+    return Learner(init=init, update=update)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    policy: Callable[..., ActorCritic],
+    optimizer: Callable[..., optax.GradientTransformation],
+    num_epochs: int = 1,
+    num_minibatches: int = 4,
+    value_bound: float | None = 1.0,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles AlphaZero for an environment with one stream of rewards.
+
+    Args:
+        environment: gives the spaces.
+        policy: `(observation_space, action_space) -> ActorCritic`.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
+        num_epochs: see `make_alphazero`.
+        num_minibatches: see `make_alphazero`.
+        value_bound: c of the values `c tanh(v / c)`, the largest return; None does not bound them. Without, a lost
+            position can seem worse than a loss, and is not defended.
+        axis_name: see `make_alphazero`.
+        **options: further arguments of `make_alphazero`.
+
+    Returns:
+        The agent; it acts without a search where nothing searches for it.
+
+    Raises:
+        ValueError: the policy has no critic, or a memory, or the bound is not positive.
+    """
+    check_positive(value_bound=value_bound)
+    actor_critic = policy(environment.observation_space, environment.action_space)
+    with_evaluation(actor_critic)  # Refuses policies without a critic.
+    actor_critic = actor_critic if value_bound is None else _bounded(actor_critic, value_bound)
+    acting = with_evaluation(actor_critic)
+    make = partial(make_alphazero, actor_critic, num_epochs=num_epochs, num_minibatches=num_minibatches)
+    make = partial(make, axis_name=axis_name, **options)
+    make(optax.identity())  # Refuses settings before anything is compiled.
+    return Agent(
+        policy=acting,
+        make_learner=lambda collector, num_updates: make(
+            optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates
+        ),
+    )
+
+
+def _bounded(actor_critic: ActorCritic, bound: float) -> ActorCritic:
+    def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Any, Array]:
+        carry, distribution, value = actor_critic.apply(params, carry, inputs)
+        return carry, distribution, bound * jnp.tanh(value / bound)
+
+    return actor_critic._replace(apply=apply)
+
+
+def outcomes(
+    actor_critic: ActorCritic, params: Params, transition: Transition, discount: Array, trace_decay: Array
+) -> Array:
+    """Computes lambda-returns for who acts at each step, float32 `[T, B]`."""
+    num_envs = transition.terminated.shape[1]
+    _, _, next_value = actor_critic.apply(
+        params, actor_critic.initial_carry((num_envs,)), input_of_successor(transition)
+    )
+    discount = jnp.broadcast_to(discount * transition.extras.get("perspective", 1.0), transition.reward.shape)
+    ends = transition.terminated, transition.truncated
+    returns = lambda_returns(transition.reward, *ends, next_value, discount=discount, trace_decay=trace_decay)
+    return jax.lax.stop_gradient(returns)
+
+
+def _loss(
+    actor_critic: ActorCritic, value_coefficient: Array, params: Params, batch: AlphaZeroBatch
+) -> tuple[Array, tuple[dict[str, Array], dict[str, PyTree]]]:
+    transition = batch.transition
+    carry = actor_critic.initial_carry((transition.terminated.shape[1],))
+    _, distribution, value = actor_critic.apply(params, carry, input_of(transition))
+    weights = transition.extras["search_policy"]
+    policy_loss = -jnp.mean(jnp.sum(weights * distribution.log_probs(), axis=-1))
+    value_loss = jnp.mean(squared_loss(value, batch.target))
+    certainty = jnp.sum(weights * jnp.log(jnp.where(weights > 0.0, weights, 1.0)), axis=-1)
+    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "search_entropy": -jnp.mean(certainty)}
+    loss = policy_loss + value_coefficient * value_loss
+    return loss, (metrics | {"loss": loss}, {})

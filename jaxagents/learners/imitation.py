@@ -1,0 +1,165 @@
+"""Imitation of the actions in samples: behaviour cloning of a data set, DAgger of an expert's labels."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners.agents import living_weights
+from jaxagents.learners.combinators import params_of
+from jaxagents.learners.fixed_data import make_sample_agent
+from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
+from jaxagents.learners.slots import Numbers, Slot, bind, memory_of, numbers_of, remember
+from jaxagents.losses.imitation import negative_log_likelihood
+from jaxagents.policies.actor_critic import as_policy
+from jaxagents.policies.inputs import input_of
+from jaxagents.types import (
+    ActorCritic,
+    Agent,
+    Array,
+    Carry,
+    Environment,
+    Learner,
+    Metrics,
+    Params,
+    Policy,
+    PolicyInput,
+    PyTree,
+    Sample,
+)
+
+
+@struct.dataclass
+class ImitationState:
+    """State of the learner.
+
+    Attributes:
+        params: of the policy.
+        opt_state: of the optimiser.
+        slots: floats of the slots, by slot.
+        memory: of slots that remember something.
+    """
+
+    params: Params
+    opt_state: optax.OptState
+    slots: dict[str, Numbers]
+    memory: dict[str, PyTree]
+
+
+def make_imitation(
+    policy: Policy,
+    optimizer: optax.GradientTransformation,
+    *,
+    loss: Slot = negative_log_likelihood,
+    condition: Callable[[Carry, Sample], tuple[Carry, PolicyInput, Array]] | None = None,
+    objective: Callable[..., Array] | None = None,
+    num_updates: int = 1,
+    trainable: Trainable = None,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes the learner that minimises `mean(weight * loss(pi(. | s), a))` over the steps of `Sample` batches.
+
+    Args:
+        policy: with memory, it is unrolled over the sequence, from the carry that was stored or from an empty one.
+        optimizer: an optax transformation.
+        loss: `(distribution [n, B], action [n, B, ...]) -> [n, B]`.
+        condition: `(carry, batch) -> (carry, inputs [n, B], mask [n, B])`, what the policy is told besides and which
+            steps count, as of decision transformers; None: what the transitions say, and all of them.
+        objective: `(policy, params, key, batch, axis_name) -> [n, B]` in place of the above, as of diffusion policies.
+        num_updates: of the whole run, for slots that ask how far it is.
+        trainable: see `descend`.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner.
+
+    References:
+        Pomerleau (1991); Ross, Gordon and Bagnell (2011), section 3.
+    """
+    slots = {"loss": loss}
+
+    def evaluate(params: Params, state: ImitationState, key: Array, batch: Sample) -> tuple[Array, Any]:
+        if objective is not None:
+            total = jnp.mean(batch.weight[None] * objective(policy, params, key, batch, axis_name))
+            return total, ({"loss": total}, {})
+        transition = batch.transition
+        carry = batch.carry
+        if not jax.tree.leaves(carry):
+            carry = policy.initial_carry(transition.terminated.shape[1:])
+        inputs, weight = input_of(transition), batch.weight[None]
+        if condition is not None:
+            carry, inputs, mask = condition(carry, batch)
+            weight = weight * living_weights(mask, axis_name=axis_name)
+        _, distribution = policy.apply(params, carry, inputs)
+        losses, noted = bind(slots, state.slots, state.memory)["loss"](distribution, transition.action)
+        total = jnp.mean(weight * losses)
+        return total, ({"loss": total, "entropy": jnp.mean(distribution.entropy())}, noted)
+
+    def init(key: Array, start: ImitationState | Params | None = None) -> ImitationState:
+        params = policy.init(key) if start is None else params_of(start)
+        opt_state = init_optimizer(optimizer, params, trainable)
+        if isinstance(start, ImitationState):
+            opt_state = carry_over(opt_state, start.opt_state)
+        return ImitationState(
+            params=params, opt_state=opt_state, slots=numbers_of(slots), memory=memory_of(slots, num_updates)
+        )
+
+    def update(state: ImitationState, key: Array, batch: Sample) -> tuple[ImitationState, Metrics]:
+        grads, (metrics, noted) = jax.grad(evaluate, has_aux=True)(state.params, state, key, batch)
+        if axis_name is not None:
+            metrics = jax.lax.pmean(metrics, axis_name)
+        params, opt_state, norm = descend(
+            grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
+        )
+        memory = remember(slots, state.memory, noted, axis_name=axis_name)
+        return state.replace(params=params, opt_state=opt_state, memory=memory), metrics | {"gradient_norm": norm}
+
+    return Learner(init=init, update=update)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    policy: Callable[..., Policy | ActorCritic],
+    optimizer: Callable[..., optax.GradientTransformation],
+    buffer: Any | None = None,
+    updates_per_rollout: int = 1,
+    normalize_observations: bool = False,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles imitation for an environment.
+
+    Args:
+        environment: gives the spaces.
+        policy: `(observation_space, action_space) -> ` what acts; a critic in it waits for a later stage.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
+        buffer: `data.buffers.Buffer` of rollouts with an expert's labels; None for samples of a data set.
+        updates_per_rollout: see `with_replay`.
+        normalize_observations: standardises observations by running statistics of the samples.
+        axis_name: see `make_imitation`.
+        **options: further arguments of `make_imitation`.
+
+    Returns:
+        The agent.
+    """
+    actor = policy(environment.observation_space, environment.action_space)
+    actor = as_policy(actor) if isinstance(actor, ActorCritic) else actor
+
+    def make(num_updates: int) -> Learner:
+        steps = num_updates * updates_per_rollout
+        return make_imitation(actor, optimizer(steps), num_updates=steps, axis_name=axis_name, **options)
+
+    make(1)  # Refuses settings before anything is compiled.
+    return make_sample_agent(
+        actor,
+        make,
+        buffer,
+        environment.observation_space,
+        updates_per_rollout=updates_per_rollout,
+        normalize_observations=normalize_observations,
+        axis_name=axis_name,
+    )

@@ -1,0 +1,263 @@
+"""Actor-critics of continuous actions that learn from fixed data: TD3+BC, IQL, AWAC as slots."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners.checks import check_counts, check_fractions, check_positive
+from jaxagents.learners.combinators import params_of
+from jaxagents.learners.fixed_data import make_sample_agent
+from jaxagents.learners.offline_terms import Parts, critic_loss_of, policy_loss_of, value_loss_of
+from jaxagents.learners.optimizers import carry_over, descend
+from jaxagents.learners.slots import (
+    Number,
+    Numbers,
+    Slot,
+    arrays_of,
+    bind,
+    memory_of,
+    numbers_due,
+    numbers_of,
+    remember,
+)
+from jaxagents.losses.offline import advantage_weighted_policy_loss, expectile_loss, twin_target
+from jaxagents.ops.distributions import sample_action
+from jaxagents.types import (
+    Agent,
+    Array,
+    Environment,
+    Learner,
+    Metrics,
+    Params,
+    Policy,
+    PyTree,
+    Sample,
+)
+from jaxagents.values.q_function import TwinQ
+from jaxagents.values.state_value import StateValue
+
+
+@struct.dataclass
+class OfflineState:
+    """Networks, optimiser states, and hyper-parameters as arrays (a changed number is the same program).
+
+    Attributes:
+        params: of the policy.
+        critic: of the twin critics.
+        value: of the state-value function; an empty pytree without one.
+        target_critic: moving average of the critics.
+        target_params: moving average of the policy.
+        opt_states: one for each of `policy`, `critic` and `value`.
+        hyperparameters: float32 arrays.
+        slots: floats of the slots, by slot.
+        memory: of numbers and slots that remember something.
+        num_updates: int32, updates done.
+    """
+
+    params: Params
+    critic: Params
+    value: Params
+    target_critic: Params
+    target_params: Params
+    opt_states: dict[str, optax.OptState]
+    hyperparameters: dict[str, Array]
+    slots: dict[str, Numbers]
+    memory: dict[str, PyTree]
+    num_updates: Array
+
+
+def make_offline_actor_critic(
+    policy: Policy,
+    twin_q: TwinQ,
+    state_value: StateValue | None,
+    policy_optimizer: optax.GradientTransformation,
+    value_optimizer: optax.GradientTransformation,
+    *,
+    discount: Number = 0.99,
+    target_update_rate: Number = 0.005,
+    target: Slot = twin_target,
+    value_loss: Slot = expectile_loss,
+    policy_loss: Slot = advantage_weighted_policy_loss,
+    action: Slot = sample_action,
+    next_action: Slot = sample_action,
+    policy_period: int = 1,
+    num_updates: int = 1,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes an actor-critic over `Sample` batches of a data set, or of replay; actions are those before squashing.
+
+    One update descends, in this order: the value of states on `value_loss`, against the target critics at the data's
+    actions; the critics on `sum_i (Q_i - target)^2 / 2`; the policy on `policy_loss`. Targets of the critics ask the
+    moving average of the policy. Numbers may be schedules, and every slot a `Remembering`.
+
+    Args:
+        policy: feed-forward, with a reparameterised distribution.
+        twin_q: of the same spaces.
+        state_value: None where `target` and `policy_loss` do without.
+        policy_optimizer: an optax transformation.
+        value_optimizer: an optax transformation, of the critics and of the value of states.
+        discount: gamma in [0, 1], per step.
+        target_update_rate: share by which targets move per update of the policy, in (0, 1].
+        target: `(view: TargetView) -> [B]`.
+        value_loss: `(value [B], q [B]) -> [B]`.
+        policy_loss: `(view: ActorView) -> [B]`.
+        action: `(distribution, key) -> action` of one state, at which the policy is judged.
+        next_action: the same, of the successors, in the targets.
+        policy_period: critics' updates for each of policy and targets. TD3+BC: 2.
+        num_updates: of the whole run, for schedules and slots that ask how far it is.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner. `metrics["priority"]` is the mean of both `|error|`, float32 `[B]`.
+
+    Raises:
+        ValueError: if a number is out of its range or the policy is recurrent.
+
+    References:
+        Fujimoto and Gu (2021), TD3+BC; Kostrikov, Nair and Levine (2022), IQL; Nair et al. (2020), AWAC.
+
+    Deviation: targets of all of these ask a moving average of the policy, as in TD3.
+    """
+    check_counts(policy_period=policy_period)
+    check_fractions(discount=discount, target_update_rate=target_update_rate)
+    check_positive(target_update_rate=target_update_rate)
+    if jax.tree.leaves(policy.initial_carry((1,))):
+        raise ValueError("`policy` must be feed-forward, got one with a carry; leave out its `memory`.")
+    slots = {"target": target, "value_loss": value_loss, "policy_loss": policy_loss}
+    slots |= {"action": action, "next_action": next_action}
+    parts = Parts(
+        policy=policy,
+        twin_q=twin_q,
+        state_value=state_value,
+        optimizers={"policy": policy_optimizer, "critic": value_optimizer, "value": value_optimizer},
+        hyperparameters={"discount": discount, "target_update_rate": target_update_rate},
+        slots=slots,
+        policy_period=policy_period,
+        num_updates=num_updates,
+        axis_name=axis_name,
+    )
+    return Learner(init=partial(_init, parts), update=partial(_update, parts))
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    policy: Callable[..., Policy],
+    value: Callable[..., TwinQ],
+    state_value: Callable[..., StateValue] | None = None,
+    policy_optimizer: Callable[..., optax.GradientTransformation],
+    value_optimizer: Callable[..., optax.GradientTransformation],
+    buffer: Any | None = None,
+    updates_per_rollout: int = 1,
+    normalize_observations: bool = False,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles an offline actor-critic for an environment.
+
+    Args:
+        environment: gives the spaces.
+        policy: `(observation_space, action_space) -> Policy`.
+        value: `(observation_space, action_space) -> TwinQ`.
+        state_value: `(observation_space) -> StateValue`; None where the slots do without.
+        policy_optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
+        value_optimizer: as `policy_optimizer`.
+        buffer: `data.buffers.Buffer`, of a later stage that plays; None for samples of a data set.
+        updates_per_rollout: see `with_replay`.
+        normalize_observations: standardises observations by running statistics of the samples.
+        axis_name: see `make_offline_actor_critic`.
+        **options: further arguments of `make_offline_actor_critic`.
+
+    Returns:
+        The agent.
+    """
+    spaces = environment.observation_space, environment.action_space
+    actor, twin_q = policy(*spaces), value(*spaces)
+    of_states = None if state_value is None else state_value(environment.observation_space)
+
+    def make(num_updates: int) -> Learner:
+        steps = num_updates * updates_per_rollout
+        optimizers = policy_optimizer(steps), value_optimizer(steps)
+        arguments = (actor, twin_q, of_states, *optimizers)
+        return make_offline_actor_critic(*arguments, num_updates=steps, axis_name=axis_name, **options)
+
+    make(1)  # Refuses settings before anything is compiled.
+    return make_sample_agent(
+        actor,
+        make,
+        buffer,
+        environment.observation_space,
+        updates_per_rollout=updates_per_rollout,
+        normalize_observations=normalize_observations,
+        axis_name=axis_name,
+    )
+
+
+def _init(parts: Parts, key: Array, start: OfflineState | Params | None = None) -> OfflineState:
+    policy_key, critic_key, value_key = jax.random.split(key, 3)
+    params = parts.policy.init(policy_key) if start is None else params_of(start)
+    critic = parts.twin_q.init(critic_key)
+    value = {} if parts.state_value is None else parts.state_value.init(value_key)
+    trained = {"policy": params, "critic": critic, "value": value}
+    state = OfflineState(
+        params=params,
+        critic=critic,
+        value=value,
+        # Copies, because a donated state must not hold one buffer twice.
+        target_critic=jax.tree.map(jnp.copy, critic),
+        target_params=jax.tree.map(jnp.copy, params),
+        opt_states={name: optimizer.init(trained[name]) for name, optimizer in parts.optimizers.items()},
+        hyperparameters=arrays_of(parts.hyperparameters),
+        slots=numbers_of(parts.slots),
+        memory=memory_of(parts.hyperparameters | parts.slots, parts.num_updates),
+        num_updates=jnp.zeros((), jnp.int32),
+    )
+    if not isinstance(start, OfflineState):
+        return state
+    learned = {name: getattr(start, name) for name in ("critic", "value", "target_critic", "target_params")}
+    return state.replace(**learned, opt_states=carry_over(state.opt_states, start.opt_states))
+
+
+def _update(parts: Parts, state: OfflineState, key: Array, batch: Sample) -> tuple[OfflineState, Metrics]:
+    numbers = numbers_due(parts.hyperparameters, state.hyperparameters, state.memory)
+    bound, summaries, metrics = bind(parts.slots, state.slots, state.memory), {}, {}
+    trained = {"policy": state.params, "critic": state.critic, "value": state.value}
+    opt_states = dict(state.opt_states)
+    target_key, action_key = jax.random.split(key)
+
+    def step(name: str, loss: Callable[..., tuple[Array, tuple[Metrics, PyTree]]], *arguments: Any) -> Params:
+        grads, (told, noted) = jax.grad(loss, argnums=len(arguments), has_aux=True)(*arguments, trained[name])
+        summaries.update(noted)
+        metrics.update(told)
+        optimizer = parts.optimizers[name]
+        params, opt_states[name], _ = descend(
+            grads, trained[name], state.opt_states[name], optimizer, axis_name=parts.axis_name
+        )
+        return params
+
+    value = step("value", value_loss_of, parts, bound, state, batch) if parts.state_value is not None else state.value
+    critic = step("critic", critic_loss_of, parts, bound, state, value, numbers["discount"], target_key, batch)
+    params = step("policy", policy_loss_of, parts, bound, state, critic, value, action_key, batch)
+    due = (state.num_updates + 1) % parts.policy_period == 0
+    old, new = (state.params, state.opt_states["policy"]), (params, opt_states["policy"])
+    params, opt_states["policy"] = jax.tree.map(partial(jnp.where, due), new, old)
+    rate = jnp.where(due, numbers["target_update_rate"], 0.0)
+    new_state = state.replace(
+        params=params,
+        critic=critic,
+        value=value,
+        target_critic=optax.incremental_update(critic, state.target_critic, rate),
+        target_params=optax.incremental_update(params, state.target_params, rate),
+        opt_states=opt_states,
+        memory=remember(parts.hyperparameters | parts.slots, state.memory, summaries, axis_name=parts.axis_name),
+        num_updates=state.num_updates + 1,
+    )
+    priority = metrics.pop("priority")
+    if parts.axis_name is not None:
+        metrics = jax.lax.pmean(metrics, parts.axis_name)
+    return new_state, metrics | {"priority": priority}

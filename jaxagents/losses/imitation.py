@@ -1,0 +1,62 @@
+"""Per-element losses of imitating the actions of somebody else."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.types import Array
+
+
+def negative_log_likelihood(distribution: Any, action: Array) -> Array:
+    """Computes `-log pi(action)`.
+
+    Args:
+        distribution: of the policy, `[...]`.
+        action: of somebody else, of discrete or unsquashed continuous actions.
+
+    Returns:
+        float `[...]`, in nats.
+
+    References:
+        Pomerleau (1991), Efficient training of artificial neural networks for autonomous navigation.
+    """
+    return -distribution.log_prob(action)
+
+
+def squared_distance(distribution: Any, action: Array) -> Array:
+    """Computes `sum_d (tanh(mode_d) - tanh(action_d))^2`, in units of half the range of an action.
+
+    Args:
+        distribution: of unsquashed continuous actions, `[...]`.
+        action: unsquashed, `[..., D]`.
+
+    Returns:
+        float `[...]`.
+    """
+    return jnp.sum(jnp.square(jnp.tanh(distribution.mode()) - jnp.tanh(action)), axis=-1)
+
+
+def discriminator_loss(demonstrated: Array, played: Array) -> tuple[Array, Array]:
+    """Computes `-log sigmoid(demonstrated)` and `-log(1 - sigmoid(played))`.
+
+    Args:
+        demonstrated: float `[...]`, logits of the demonstrator's steps.
+        played: float `[...]`, logits of the policy's steps.
+
+    Returns:
+        Both cross-entropies, per element.
+
+    References:
+        Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1, with the labels exchanged.
+    """
+    return jax.nn.softplus(-demonstrated), jax.nn.softplus(played)
+
+
+def gail_reward(logit: Array) -> Array:
+    """Computes `-log(1 - sigmoid(logit))`, which is not negative.
+
+    References:
+        Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1, with the labels exchanged.
+    """
+    return jax.nn.softplus(logit)

@@ -1,0 +1,121 @@
+"""Targets and per-element losses of actor-critics that learn from fixed data. No gradient flows to the targets."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.types import Array
+
+
+@struct.dataclass
+class TargetView:
+    """What targets of critics see of B steps.
+
+    Attributes:
+        reward: float32 `[B]`, of one step or the discounted sum of several.
+        discount: float32 `[B]`, of what the successor is worth; zero where terminated.
+        next_q: float32 `[2, B]`, of the target critics at an action of the policy.
+        next_value: float32 `[B]`, of the successor by the state-value function; None without one.
+    """
+
+    reward: Array
+    discount: Array
+    next_q: Array
+    next_value: Array | None = None
+
+
+@struct.dataclass
+class ActorView:
+    """What losses of policies see of B steps; gradients flow through the first three.
+
+    Attributes:
+        log_prob: float32 `[B]`, of the data's action.
+        distance: float32 `[B]`, squared, of the mode from the data's action, see `losses.imitation.squared_distance`.
+        own_q: float32 `[2, B]`, of the critics at an action of the policy.
+        q: float32 `[B]`, the smaller one of the target critics at the data's action.
+        value: float32 `[B]`, of the state: by the state-value function or, without one, `min_i own_q`.
+        q_magnitude: float32 `[]`, mean of `|own_q_0|` over the whole batch.
+    """
+
+    log_prob: Array
+    distance: Array
+    own_q: Array
+    q: Array
+    value: Array
+    q_magnitude: Array
+
+
+def twin_target(view: TargetView) -> Array:
+    """Computes `reward + discount min_i next_q_i`.
+
+    References:
+        Fujimoto, van Hoof and Meger (2018), Addressing function approximation error, equation 10.
+    """
+    return view.reward + view.discount * jnp.min(view.next_q, axis=0)
+
+
+def state_value_target(view: TargetView) -> Array:
+    """Computes `reward + discount V(next state)`; the policy is not asked.
+
+    References:
+        Kostrikov, Nair and Levine (2022), Offline reinforcement learning with implicit Q-learning, equation 6.
+    """
+    return view.reward + view.discount * view.next_value
+
+
+def expectile_loss(value: Array, target: Array, *, expectile: Array | float = 0.7) -> Array:
+    """Computes `|expectile - [target < value]| (target - value)^2`, whose minimum is an expectile of the targets.
+
+    Args:
+        value: float `[...]`.
+        target: float `[...]`; no gradient flows to it.
+        expectile: in (0, 1); 0.5 is the mean, 1 the largest. Paper: 0.7 for locomotion, 0.9 for mazes.
+
+    Returns:
+        float `[...]`.
+
+    References:
+        Kostrikov, Nair and Levine (2022), equation 5.
+    """
+    error = jax.lax.stop_gradient(target) - value
+    return jnp.abs(expectile - (error < 0.0)) * jnp.square(error)
+
+
+def behavior_cloning_policy_loss(view: ActorView, *, alpha: Array | float = 2.5) -> Array:
+    """Computes `-alpha own_q_0 / q_magnitude + distance`.
+
+    Args:
+        view: of the steps.
+        alpha: weight of the value. Paper: 2.5.
+
+    Returns:
+        float `[B]`.
+
+    References:
+        Fujimoto and Gu (2021), A minimalist approach to offline reinforcement learning, equations 4 and 5.
+    """
+    return -alpha * view.own_q[0] / jnp.maximum(view.q_magnitude, 1e-6) + view.distance
+
+
+def advantage_weighted_policy_loss(
+    view: ActorView, *, inverse_temperature: Array | float = 3.0, max_weight: Array | float = 100.0
+) -> Array:
+    """Computes `-min(exp(inverse_temperature (q - value)), max_weight) log_prob`.
+
+    Args:
+        view: of the steps.
+        inverse_temperature: beta, per unit of the value. IQL: 3 for locomotion; AWAC: 1.
+        max_weight: largest weight of a step. IQL: 100.
+
+    Returns:
+        float `[B]`; no gradient flows through the weights.
+
+    References:
+        Peng et al. (2019), Advantage-weighted regression, equation 6; Nair et al. (2020), AWAC, equation 13; Kostrikov,
+        Nair and Levine (2022), equation 7.
+
+    Deviation: AWAC normalises its weights over the batch in the released code.
+    """
+    # The bound is put before the exponential, which may not be finite.
+    exponent = jnp.minimum(inverse_temperature * (view.q - view.value), jnp.log(max_weight))
+    return -jax.lax.stop_gradient(jnp.exp(exponent)) * view.log_prob

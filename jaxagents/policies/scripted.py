@@ -1,0 +1,76 @@
+"""Scripted policies that solve array worlds without having learned anything, for demonstrations."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from jaxagents.ops.distributions import Categorical, TanhNormal, unsquash
+from jaxagents.types import Array, Carry, Params, Policy, PolicyInput
+
+_SHARPNESS = 50.0  # Of the logits: the script is hardly ever left.
+_SCALE = 0.02  # Of the noise before squashing.
+
+
+class Behavior(NamedTuple):
+    """A policy and the parameters that it acts with; what `training.load.load_policy` returns has the same fields.
+
+    Attributes:
+        policy: acts.
+        params: of it.
+    """
+
+    policy: Policy
+    params: Params
+
+
+def make_cartpole_expert() -> Behavior:
+    """Makes the player that pushes the cart of CartPole-v1 to where a linear controller says.
+
+    Returns:
+        The behaviour; it balances for the 500 steps of an episode.
+    """
+    gains = jnp.array([0.5, 1.0, 15.0, 3.0])
+
+    def choose(observation: Array) -> Categorical:
+        push = _SHARPNESS * (observation @ gains)
+        return Categorical(logits=jnp.stack([-push, push], axis=-1))
+
+    return _behavior(choose)
+
+
+def make_pendulum_expert(*, max_torque: float = 2.0) -> Behavior:
+    """Makes the player that swings the pendulum of Pendulum-v1 up by its energy, and holds it by a linear controller.
+
+    Args:
+        max_torque: in N m, the bound of the actions.
+
+    Returns:
+        The behaviour; its returns are about those of trained agents, -150 on average.
+
+    References:
+        Astrom and Furuta (2000), Swinging up a pendulum by energy control.
+    """
+
+    def choose(observation: Array) -> TanhNormal:
+        cosine, sine, velocity = observation[..., 0], observation[..., 1], observation[..., 2]
+        # Of a rod of 1 kg and 1 m with gravity 10 m / s^2; it is 5 J at rest at the top.
+        energy = jnp.square(velocity) / 6.0 + 5.0 * cosine
+        swing = max_torque * jnp.sign(velocity) * jnp.sign(5.0 - energy)
+        hold = -(10.0 * sine + 2.0 * velocity)
+        torque = jnp.clip(jnp.where((cosine > 0.8) & (jnp.abs(velocity) < 4.0), hold, swing), -max_torque, max_torque)
+        loc = unsquash(torque, low=-max_torque, high=max_torque)[..., None]
+        return TanhNormal(loc=loc, scale=jnp.full_like(loc, _SCALE), low=-max_torque, high=max_torque)
+
+    return _behavior(choose)
+
+
+def _behavior(choose: Callable[[Array], Any]) -> Behavior:
+    """Makes the behaviour whose distribution is a function of the observation alone."""
+
+    def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Any]:
+        del params
+        return carry, choose(jnp.asarray(inputs.observation, jnp.float32)).mask(inputs.action_mask)
+
+    policy = Policy(init=lambda key: (), initial_carry=lambda batch_shape: (), apply=apply)
+    return Behavior(policy=policy, params=())

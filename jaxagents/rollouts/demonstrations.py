@@ -1,0 +1,123 @@
+"""Demonstrations of array worlds: fixed sets of experience that are made by a seed, and labels of an expert."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.ops.distributions import Categorical, Mixture, TanhNormal, is_bounded
+from jaxagents.policies.actor_critic import as_policy
+from jaxagents.policies.inputs import input_of
+from jaxagents.policies.scripted import Behavior
+from jaxagents.rollouts.unroll import make_rollout_collector
+from jaxagents.types import (
+    ActorCritic,
+    Array,
+    Box,
+    Carry,
+    Collector,
+    Discrete,
+    Environment,
+    Metrics,
+    Params,
+    Policy,
+    PolicyInput,
+    Rollout,
+    State,
+    Transition,
+)
+
+
+def make_demonstrations(
+    environment: Environment,
+    behavior: Behavior,
+    *,
+    num_rows: int,
+    num_steps: int,
+    noise: float | Sequence[float] = 0.0,
+    seed: int = 0,
+    level: int | None = None,
+) -> Callable[[], Transition]:
+    """Makes the function that lets a policy play, always the same episodes.
+
+    Args:
+        environment: of arrays, single instance.
+        behavior: who plays: a scripted expert of `policies.scripted`, or a checkpoint that `training.load.load_policy`
+            gives.
+        num_rows: E, environments side by side.
+        num_steps: T, of each of them, over the ends of episodes; the last episode of a row may be cut.
+        noise: probability, per step, of an action drawn at random in place of the policy's: 0 gives experts, 0.5 or so
+            medium players, 1 random ones; a list is gone through row by row, which gives mixed data.
+        seed: of tasks and actions.
+        level: difficulty of the tasks.
+
+    Returns:
+        `() -> Transition` with leaves `[T, E, ...]`; continuous actions are those before squashing. It can be traced.
+
+    Raises:
+        ValueError: a size is not positive, or `noise` is not a probability.
+    """
+    shares = [float(noise)] if isinstance(noise, int | float) else [float(share) for share in noise]
+    if not shares or not all(0.0 <= share <= 1.0 for share in shares):
+        raise ValueError(f"`noise` must be in [0, 1], one number or a list, got {noise}; try 0.3.")
+    share = jnp.resize(jnp.asarray(shares, jnp.float32), (num_rows,))
+    policy = _with_random_actions(behavior.policy, environment.action_space, share)
+    collector = make_rollout_collector(environment, policy, num_envs=num_rows, num_steps=num_steps, level=level)
+
+    def play() -> Transition:
+        init_key, play_key = jax.random.split(jax.random.key(seed))
+        state = collector.init(init_key, behavior.params)
+        _, rollout, _ = collector.collect(state, behavior.params, play_key)
+        return rollout.transition.replace(noise=None, previous_action=None, previous_reward=None)
+
+    return play
+
+
+def make_labelled_collector(
+    environment: Environment, policy: Policy, *, expert: Behavior, num_envs: int, num_steps: int
+) -> Collector:
+    """Makes a collector in which the policy acts, and an expert says what it would have done (DAgger).
+
+    Args:
+        environment: single instance.
+        policy: acts.
+        expert: feed-forward; its modes are the actions of the batches.
+        num_envs: see `make_rollout_collector`.
+        num_steps: see `make_rollout_collector`.
+
+    Returns:
+        The collector; its batches are `Rollout`s whose `action` is the expert's.
+
+    References:
+        Ross, Gordon and Bagnell (2011), A reduction of imitation learning to no-regret online learning, algorithm 3.1.
+
+    Deviation: the learner acts from the first round on (the paper's beta is 0), as the paper's experiments find best.
+    """
+    inner = make_rollout_collector(environment, policy, num_envs=num_envs, num_steps=num_steps)
+    labels = as_policy(expert.policy) if isinstance(expert.policy, ActorCritic) else expert.policy
+
+    def collect(state: State, params: Params, key: Array) -> tuple[State, Rollout, Metrics]:
+        state, rollout, metrics = inner.collect(state, params, key)
+        transition = rollout.transition
+        carry = labels.initial_carry(transition.terminated.shape[1:])
+        _, distribution = labels.apply(expert.params, carry, input_of(transition).replace(noise=None))
+        return state, rollout.replace(transition=transition.replace(action=distribution.mode())), metrics
+
+    return inner._replace(collect=collect)
+
+
+def _with_random_actions(policy: Policy, action_space: Discrete | Box, share: Array) -> Policy:
+    """Makes a policy of rows in which a share of the actions is random."""
+    policy = as_policy(policy) if isinstance(policy, ActorCritic) else policy
+
+    def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Mixture]:
+        carry, main = policy.apply(params, carry, inputs)
+        leading = inputs.first.shape
+        if is_bounded(action_space):
+            zeros = jnp.zeros((*leading, *action_space.shape))
+            other = TanhNormal(loc=zeros, scale=zeros + 1.0, low=float(action_space.low), high=float(action_space.high))
+        else:
+            other = Categorical(logits=jnp.zeros((*leading, action_space.num_values))).mask(inputs.action_mask)
+        return carry, Mixture(main=main, other=other, share=jnp.broadcast_to(share, leading))
+
+    return policy._replace(apply=apply)

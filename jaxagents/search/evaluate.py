@@ -1,0 +1,105 @@
+"""Evaluation of whoever plans with the state of the environment in hand: shooting, and tree searches in games."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.environments.wrappers import AlternatingState, episode_statistics
+from jaxagents.ops.rows import where_rows
+from jaxagents.policies.evaluating import EvaluatingPolicy
+from jaxagents.search.planning import Planner
+from jaxagents.search.tree_search import make_tree_search
+from jaxagents.types import Array, Carry, Environment, Params, Policy, State, TimeStep
+
+
+def make_planning_evaluator(
+    environment: Environment,
+    policy: Policy,
+    *,
+    planner: Callable[[Environment, Policy], Planner],
+    num_episodes: int,
+    greedy: bool = True,
+    level: int | None = None,
+) -> Callable[[Params, Array], dict[str, Array]]:
+    """Makes a function that plays whole episodes on tasks fixed by a key, every action of them planned.
+
+    Args:
+        environment: single instance.
+        policy: that the planner may ask.
+        planner: `(environment, policy) -> Planner`.
+        num_episodes: E, each on a task of its own.
+        greedy: not used; how much chance there is in a plan is the planner's.
+        level: difficulty of the tasks.
+
+    Returns:
+        `(params, key) -> dict` of float32 `[E]`, see `rollouts.evaluate.make_evaluator`.
+
+    Raises:
+        ValueError: `num_episodes` is not positive.
+    """
+    del greedy
+    if num_episodes < 1:
+        raise ValueError(f"`num_episodes` must be at least 1, got {num_episodes}.")
+    init, plan = planner(environment, policy)
+    tracked = episode_statistics(environment)
+
+    def play(params: Params, key: Array) -> TimeStep:
+        task_key, reset_key, run_key = jax.random.split(key, 3)
+        state, timestep = tracked.reset(reset_key, tracked.sample_task(task_key, level))
+
+        def step(carry: tuple[State, TimeStep, Carry], key: Array) -> tuple[Any, None]:
+            state, timestep, memory = carry
+            plan_key, step_key = jax.random.split(key)
+            memory, action = plan(params, plan_key, memory, state.inner, timestep)
+            over = timestep.terminated | timestep.truncated
+            state, timestep = where_rows(over, (state, timestep), tracked.step(step_key, state, action))
+            return (state, timestep, memory), None
+
+        keys = jax.random.split(run_key, environment.max_steps)
+        return jax.lax.scan(step, (state, timestep, init()), keys)[0][1]
+
+    def evaluate(params: Params, key: Array) -> dict[str, Array]:
+        timestep = jax.vmap(play, in_axes=(None, 0))(params, jax.random.split(key, num_episodes))
+        names = [name for name in ("episode_return", "episode_length", "success") if name in timestep.info]
+        told = {name: timestep.info[name] for name in names} | dict(timestep.info.get("metrics", {}))
+        results = {name: value.astype(jnp.float32) for name, value in told.items()}
+        return results | {"finished": (timestep.terminated | timestep.truncated).astype(jnp.float32)}
+
+    return evaluate
+
+
+def make_game_planner(
+    environment: Environment,
+    policy: EvaluatingPolicy,
+    *,
+    game: Environment,
+    method: Callable[..., Any],
+    num_simulations: int,
+    max_depth: int | None = None,
+) -> Planner:
+    """Makes the planner that searches a game as both players would play it, whoever the other player is.
+
+    Args:
+        environment: the game for one agent (`environments.opponents.against`), in which episodes are played.
+        policy: guides the search.
+        game: the same as one stream of both players (`environments.wrappers.alternating`), which is searched.
+        method: see `make_tree_search`.
+        num_simulations: see `make_tree_search`.
+        max_depth: see `make_tree_search`.
+
+    Returns:
+        The planner.
+
+    Raises:
+        ValueError: see `make_tree_search`.
+    """
+    del environment
+    search = make_tree_search(game, policy, method=method, num_simulations=num_simulations, max_depth=max_depth)
+
+    def plan(params: Params, key: Array, carry: Carry, state: State, timestep: TimeStep) -> tuple[Carry, Array]:
+        searched = AlternatingState(inner=state.inner, player=state.seat)
+        return carry, search(params, key, searched, timestep).action
+
+    return Planner(init=lambda: (), plan=plan)

@@ -1,0 +1,150 @@
+"""Planning of continuous actions by shooting: sequences of actions are tried in the environment itself."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.ops.distributions import is_bounded
+from jaxagents.types import Array, Carry, Environment, Params, Policy, State, TimeStep
+
+Update = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
+"""`(sequences [N, H, D], scores [N], mean [H, D], scale [H, D]) -> (mean, scale)` of what is tried next."""
+
+
+class Planner(NamedTuple):
+    """What chooses actions with the state of the environment in its hands, of one instance; callers vmap.
+
+    Attributes:
+        init: `() -> carry`, at the beginning of an episode.
+        plan: `(params, key, carry, state, timestep) -> (carry, action)`, the action in units of the environment.
+    """
+
+    init: Callable[[], Carry]
+    plan: Callable[[Params, Array, Carry, State, TimeStep], tuple[Carry, Array]]
+
+
+def make_shooting_planner(
+    environment: Environment,
+    policy: Policy | None = None,
+    *,
+    update: Update,
+    horizon: int,
+    num_candidates: int,
+    num_iterations: int = 1,
+    scale: float = 0.5,
+    discount: float = 1.0,
+) -> Planner:
+    """Makes the planner that tries normally distributed sequences of actions, and takes the first action of their mean.
+
+    What was planned for the later steps is where the next step begins.
+
+    Args:
+        environment: single instance with bounded continuous actions; it is its own model, chance included.
+        policy: not asked.
+        update: `cross_entropy` (CEM), `path_integral` (MPPI), or alike.
+        horizon: H, steps of a sequence.
+        num_candidates: N, sequences per iteration.
+        num_iterations: of every step.
+        scale: of the distribution that every step begins with, in units of half the range of an action.
+        discount: per step, of the rewards that are added up.
+
+    Returns:
+        The planner.
+
+    Raises:
+        ValueError: a size is not positive, or the actions are not bounded.
+
+    References:
+        Rubinstein and Kroese (2004), The cross-entropy method; Chua et al. (2018), PETS, section 5; Williams et al.
+        (2017), Information theoretic MPC, algorithm 2.
+    """
+    del policy
+    sizes = {"horizon": horizon, "num_candidates": num_candidates, "num_iterations": num_iterations}
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {size}.")
+    space = environment.action_space
+    if not is_bounded(space):
+        raise ValueError(f"`action_space` must be a bounded Box for shooting, got {space}; try `make_tree_search`.")
+    if scale <= 0.0:
+        raise ValueError(f"`scale` must be positive, got {scale}; try 0.5.")
+    middle, half = 0.5 * (space.high + space.low), 0.5 * (space.high - space.low)
+
+    def score(key: Array, state: State, actions: Array) -> Array:
+        def step(carry: tuple[State, Array], inputs: tuple[Array, Array]) -> tuple[tuple[State, Array], Array]:
+            state, alive = carry
+            state, timestep = environment.step(inputs[0], state, inputs[1])
+            over = timestep.terminated | timestep.truncated
+            return (state, alive & ~over), jnp.where(alive, timestep.reward, 0.0)
+
+        start = (state, jnp.ones((), bool))
+        _, rewards = jax.lax.scan(step, start, (jax.random.split(key, horizon), actions))
+        return jnp.sum(rewards * discount ** jnp.arange(horizon))
+
+    def plan(params: Params, key: Array, mean: Array, state: State, timestep: TimeStep) -> tuple[Array, Array]:
+        del params, timestep
+
+        def iterate(carry: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], None]:
+            mean, deviation = carry
+            noise_key, step_key = jax.random.split(key)
+            noise = jax.random.normal(noise_key, (num_candidates, *mean.shape))
+            tried = jnp.clip(mean[None] + deviation[None] * noise, -1.0, 1.0)
+            # The same chance for all: what differs is what is done.
+            scores = jax.vmap(score, in_axes=(None, None, 0))(step_key, state, middle + half * tried)
+            return update(tried, scores, mean, deviation), None
+
+        keys = jax.random.split(key, num_iterations)
+        (mean, _), _ = jax.lax.scan(iterate, (mean, jnp.full_like(mean, scale)), keys)
+        return jnp.concatenate([mean[1:], jnp.zeros_like(mean[:1])]), middle + half * mean[0]
+
+    return Planner(init=lambda: jnp.zeros((horizon, *space.shape)), plan=plan)
+
+
+def cross_entropy(
+    sequences: Array, scores: Array, mean: Array, scale: Array, *, num_elites: int, min_scale: float = 0.05
+) -> tuple[Array, Array]:
+    """Computes mean and standard deviation of the best sequences (CEM).
+
+    Args:
+        sequences: float `[N, H, D]`.
+        scores: float `[N]`; those that are not finite count as the worst.
+        mean: not used.
+        scale: not used.
+        num_elites: how many are the best.
+        min_scale: lower bound of the deviation.
+
+    Returns:
+        The mean and the deviation, `[H, D]`.
+
+    References:
+        Rubinstein and Kroese (2004), The cross-entropy method.
+    """
+    del mean, scale
+    finite = jnp.where(jnp.isfinite(scores), scores, -jnp.inf)
+    elites = sequences[jax.lax.top_k(finite, num_elites)[1]]
+    return jnp.mean(elites, axis=0), jnp.maximum(jnp.std(elites, axis=0), min_scale)
+
+
+def path_integral(
+    sequences: Array, scores: Array, mean: Array, scale: Array, *, temperature: float
+) -> tuple[Array, Array]:
+    """Computes the mean of all sequences, weighted by `softmax(scores / temperature)` (MPPI).
+
+    Args:
+        sequences: float `[N, H, D]`.
+        scores: float `[N]`; those that are not finite count for nothing.
+        mean: not used.
+        scale: float `[H, D]`, stays as it is.
+        temperature: in units of the return.
+
+    Returns:
+        The mean and the scale, `[H, D]`.
+
+    References:
+        Williams et al. (2017), Information theoretic MPC for model-based reinforcement learning, equation 26.
+    """
+    del mean
+    weights = jax.nn.softmax(jnp.where(jnp.isfinite(scores), scores, -jnp.inf) / temperature)
+    return jnp.tensordot(weights, sequences, axes=1), scale

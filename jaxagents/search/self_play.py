@@ -1,0 +1,133 @@
+"""Experience of a policy that searches before it acts, as in AlphaZero."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.environments.vectorized import vectorize
+from jaxagents.environments.wrappers import episode_statistics
+from jaxagents.policies.evaluating import EvaluatingPolicy
+from jaxagents.rollouts.unroll import RolloutState, episode_metrics
+from jaxagents.search.tree_search import make_tree_search
+from jaxagents.types import (
+    Array,
+    Collector,
+    Count,
+    Environment,
+    Mean,
+    Metrics,
+    Params,
+    PyTree,
+    Rollout,
+    TimeStep,
+    Transition,
+)
+
+WEIGHTS = "search_policy"
+"""Entry of `transition.extras`: the improved policy of the search, float32 `[T, B, A]`."""
+
+
+def make_search_collector(
+    environment: Environment,
+    policy: EvaluatingPolicy,
+    *,
+    method: Callable[..., Any],
+    num_simulations: int,
+    num_envs: int,
+    num_steps: int,
+    max_depth: int | None = None,
+    discount: float = 1.0,
+    reset_pool: int | None = None,
+    level: int | None = None,
+) -> Collector:
+    """Makes a collector in which every action is that of a tree search, in one compiled loop.
+
+    Args:
+        environment: single instance with one stream of rewards: games in `alternating`, so that both players search.
+        policy: guides the search.
+        method: see `make_tree_search`.
+        num_simulations: see `make_tree_search`.
+        num_envs: B, over all devices.
+        num_steps: T.
+        max_depth: see `make_tree_search`.
+        discount: per step.
+        reset_pool: see `vectorize`.
+        level: difficulty of the tasks.
+
+    Returns:
+        The collector. Its batches are `Rollout`s with `extras["search_policy"]`; metrics are those of rollouts and
+        `search_value`, the mean value of the roots.
+
+    Raises:
+        ValueError: a size is not positive, or see `make_tree_search`.
+
+    References:
+        Silver et al. (2018), A general reinforcement learning algorithm that masters chess, shogi and Go.
+    """
+    for name, value in (("num_envs", num_envs), ("num_steps", num_steps)):
+        if value < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    options = {"num_simulations": num_simulations, "max_depth": max_depth, "discount": discount}
+    search = make_tree_search(environment, policy, method=method, **options)
+    batch = vectorize(episode_statistics(environment), reset_pool=reset_pool, level=level)
+
+    def init(key: Array, params: Params) -> RolloutState:
+        del params
+        index = jnp.arange(num_envs, dtype=jnp.int32)
+        state, timestep = batch.reset(key, index)
+        return RolloutState(
+            environment=state,
+            timestep=timestep,
+            carry=(),
+            first=jnp.ones(num_envs, bool),
+            previous_action=jnp.zeros(num_envs, jnp.int32),
+            index=index,
+        )
+
+    def collect(state: RolloutState, params: Params, key: Array) -> tuple[RolloutState, Rollout, Metrics]:
+        draw_key, search_key = jax.random.split(key)
+        draws, shared = batch.draw(draw_key, state.index, num_steps)
+        keys = jax.vmap(lambda index: jax.random.split(jax.random.fold_in(search_key, index), num_steps), out_axes=1)(
+            state.index
+        )
+
+        def step(state: RolloutState, inputs: tuple[PyTree, Array]):
+            draws_t, keys_t = inputs
+            found = jax.vmap(search, in_axes=(None, 0, 0, 0))(params, keys_t, state.environment.inner, state.timestep)
+            environments, after = batch.step(state.environment, found.action, draws_t, shared)
+            following = state.replace(
+                environment=environments,
+                timestep=after,
+                first=after.terminated | after.truncated,
+                previous_action=found.action,
+            )
+            return following, (_transition(state, found.action, found.weights, after), after, found.value)
+
+        state, (transition, after, value) = jax.lax.scan(step, state, (draws, keys))
+        ended = after.terminated | after.truncated
+        counts = {"episodes": Count(jnp.sum(ended, dtype=jnp.int32)), "env_steps": Count(jnp.int32(ended.size))}
+        found = {"search_value": Mean(total=jnp.sum(value), count=jnp.float32(value.size))}
+        return state, Rollout(transition=transition, carry=()), episode_metrics(after) | counts | found
+
+    return Collector(init=init, collect=collect, steps_per_collect=num_envs * num_steps)
+
+
+def _transition(state: RolloutState, action: Array, weights: Array, after: TimeStep) -> Transition:
+    before = state.timestep
+    names = ("perspective", "next_action_mask")
+    extras = {name: after.info[name] for name in names if name in after.info}
+    chosen = jnp.take_along_axis(weights, action[:, None], axis=-1)[:, 0]
+    return Transition(
+        observation=before.observation,
+        action=action,
+        behavior_log_prob=jnp.log(jnp.maximum(chosen, jnp.finfo(jnp.float32).tiny)),
+        reward=after.reward,
+        terminated=after.terminated,
+        truncated=after.truncated,
+        next_observation=after.info["next_observation"],
+        first=state.first,
+        action_mask=before.action_mask,
+        extras=extras | {WEIGHTS: weights},
+    )

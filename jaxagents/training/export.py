@@ -1,0 +1,234 @@
+"""What a run leaves to others: a folder for `transformers` or `peft`, or a compiled policy that needs no library."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from jaxagents.language.checkpoints.families import describe
+from jaxagents.language.checkpoints.peft import write_adapter
+from jaxagents.language.checkpoints.read import read_params
+from jaxagents.language.checkpoints.tensors import open_file, read_json
+from jaxagents.language.checkpoints.write import write_checkpoint
+from jaxagents.networks.adapters import Adapter, combine
+from jaxagents.networks.decoder import Decoder
+from jaxagents.training.build import stage_configs
+from jaxagents.training.load import LoadedStage, load_stage, make_act
+from jaxagents.types import Array, Environment, LanguagePolicy, Params, Policy
+
+FORMS = ("auto", "merged", "peft", "stablehlo")
+PROGRAM, WEIGHTS, SIGNATURE = "policy.stablehlo", "weights.safetensors", "signature.json"
+
+
+class _Agent(NamedTuple):
+    """A language agent in parts; the adapter and its parameters are None where it has none."""
+
+    decoder: Decoder
+    base: Params
+    adapter: Adapter | None
+    own: Any
+    source: Path | None
+
+
+def export_run(
+    path: str | Path,
+    folder: str | Path,
+    *,
+    form: str = "auto",
+    which: str = "best",
+    step: int | None = None,
+    stage: str | None = None,
+    seed_index: int = 0,
+    max_file_bytes: int = 5 * 10**9,
+    on_fallback: Callable[[str], Any] = print,
+) -> dict[str, str]:
+    """Writes the policy of a run.
+
+    Args:
+        path: run directory.
+        folder: to write to; is made.
+        form: "merged", a checkpoint that `transformers` loads; "peft", the adapter alone, and its base only where that
+            is no longer the checkpoint that the run started from; "stablehlo", see `write_policy`; "auto": merged for
+            language agents, stablehlo for others.
+        which: see `load_stage`.
+        step: see `load_stage`.
+        stage: see `load_stage`.
+        seed_index: of the copy to take, when the run has several seeds.
+        max_file_bytes: see `write_checkpoint`.
+        on_fallback: see `load_stage`.
+
+    Returns:
+        `{"form", "folder"}`.
+
+    Raises:
+        ValueError: an unknown form, or one that does not fit the policy; see `load_stage`.
+    """
+    if form not in FORMS:
+        raise ValueError(f"`form` must be one of {', '.join(FORMS)}, got {form!r}.")
+    folder = Path(folder)
+    loaded = load_stage(path, which, step, stage=stage, on_fallback=on_fallback)
+    params = jax.tree.map(lambda leaf: leaf[seed_index], loaded.params) if loaded.num_seeds else loaded.params
+    speaks = isinstance(loaded.stage.policy, LanguagePolicy)
+    form = ("merged" if speaks else "stablehlo") if form == "auto" else form
+    if speaks == (form == "stablehlo"):
+        fitting = "merged or peft" if speaks else "stablehlo"
+        raise ValueError(f"`form` must be {fitting} for the policy of {path}, got {form}; try auto.")
+    if form == "stablehlo":
+        write_policy(folder, loaded.stage.policy, params, loaded.stage.environment)
+        return {"form": form, "folder": str(folder.resolve())}
+    agent = _parts(loaded, params)
+    if form == "merged":
+        merged = agent.base if agent.adapter is None else agent.adapter.merge(agent.base, agent.own)
+        _write_checkpoint(folder, agent, merged, max_file_bytes)
+    else:
+        _write_peft(folder, agent, max_file_bytes)
+    _write_tokenizer(folder, loaded.stage.policy)
+    return {"form": form, "folder": str(folder.resolve())}
+
+
+def write_policy(folder: Path, policy: Policy, params: Params, environment: Environment) -> None:
+    """Writes a policy as a compiled program for any batch size, on CPUs, CUDA and TPUs.
+
+    The program takes the most probable action; its weights are arguments of it, in a file of their own.
+
+    Args:
+        folder: is made.
+        policy: acts.
+        params: of it.
+        environment: gives the spaces.
+    """
+    from jax import export  # Needs flatbuffers, an extra.
+    from safetensors.numpy import save_file
+
+    act = make_act(policy, environment)
+    agents = (environment.num_agents,) if environment.num_agents else ()
+    (batch,) = export.symbolic_shape("batch")
+    leaves, tree = jax.tree.flatten(params)
+    space, space_tree = jax.tree.flatten(environment.observation_space)
+    carry, carry_tree = jax.tree.flatten(jax.eval_shape(lambda: policy.initial_carry((1, *agents))))
+
+    def program(weights: list[Array], observation: list[Array], carry: list[Array], first: Array):
+        action, carry = act(
+            jax.tree.unflatten(tree, weights),
+            jax.tree.unflatten(space_tree, observation),
+            jax.tree.unflatten(carry_tree, carry),
+            first,
+        )
+        return action, jax.tree.leaves(carry)
+
+    def batched(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((batch, *shape), dtype)
+
+    arguments = (
+        [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves],
+        [batched((*agents, *one.shape), one.dtype) for one in space],
+        [batched(leaf.shape[1:], leaf.dtype) for leaf in carry],
+        batched((), bool),
+    )
+    exported = export.export(jax.jit(program), platforms=("cpu", "cuda", "tpu"))(*arguments)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PROGRAM).write_bytes(exported.serialize())
+    save_file({f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}, folder / WEIGHTS)
+    signature = {
+        "arguments": ["weights", "observation", "carry", "first"],
+        "results": ["action", "carry"],
+        "carry": [[list(leaf.shape[1:]), str(leaf.dtype)] for leaf in carry],
+    }
+    (folder / SIGNATURE).write_text(json.dumps(signature, indent=2) + "\n")
+
+
+def load_program(folder: str | Path) -> Callable[..., tuple[Array, list[Array]]]:
+    """Loads what `write_policy` wrote; nothing of the network or the environment is needed.
+
+    Args:
+        folder: of the policy.
+
+    Returns:
+        `(observation, carry=None, first=None) -> (action, carry)`, all with a leading batch axis; `observation` is an
+        array, or the list of the leaves of one.
+
+    Raises:
+        ValueError: a file is missing.
+    """
+    from jax import export
+
+    folder = Path(folder)
+    signature, weights = read_json(folder / SIGNATURE), open_file(folder / WEIGHTS)
+    if not (folder / PROGRAM).is_file():
+        raise ValueError(f"`folder` must hold {PROGRAM}, got none at {folder}; try experiments/export.py.")
+    exported = export.deserialize(bytearray((folder / PROGRAM).read_bytes()))
+    weights = [jnp.asarray(weights[name]) for name in sorted(weights)]
+
+    def act(observation: Any, carry: list[Array] | None = None, first: Any = None) -> tuple[Array, list[Array]]:
+        observation = [jnp.asarray(leaf) for leaf in (observation if isinstance(observation, list) else [observation])]
+        size = observation[0].shape[0]
+        first = jnp.broadcast_to(carry is None if first is None else first, (size,))
+        if carry is None:
+            carry = [jnp.zeros((size, *shape), dtype) for shape, dtype in signature["carry"]]
+        return exported.call(weights, observation, carry, first)
+
+    return act
+
+
+def _parts(loaded: LoadedStage, params: Params) -> _Agent:
+    """Takes a language agent apart."""
+    decoder = getattr(loaded.stage.policy.model.init_cache, "__self__", None)
+    if not isinstance(decoder, Decoder):
+        raise ValueError(
+            f"`model` must be a family of checkpoints to be exported, got {type(decoder).__name__}; try "
+            "model=huggingface, llama, qwen or gpt2."
+        )
+    config = stage_configs(loaded.config)[loaded.stage.name]
+    source, adapter = config["model"].get("path"), None
+    base, own = params, None
+    if set(params) == {"base", "adapter"}:
+        learner = config["learner"]
+        while "adapter" not in learner:
+            learner = learner["inner"]
+        adapter = instantiate(OmegaConf.create(learner["adapter"]), _convert_="all")
+        adapter = combine(adapter) if isinstance(adapter, Mapping) else adapter
+        base, own = params["base"], params["adapter"]
+    return _Agent(decoder, base, adapter, own, None if source is None else Path(source).expanduser())
+
+
+def _write_checkpoint(folder: Path, agent: _Agent, params: Params, max_file_bytes: int) -> None:
+    config = describe(agent.decoder) if agent.source is None else read_json(agent.source / "config.json")
+    write_checkpoint(folder, agent.decoder, params, config, max_file_bytes=max_file_bytes, source=agent.source)
+
+
+def _write_peft(folder: Path, agent: _Agent, max_file_bytes: int) -> None:
+    if agent.adapter is None:
+        raise ValueError("`form` must be merged for an agent without an adapter, got peft; try learner=adapted.")
+    base, own, description = agent.source, agent.own, agent.adapter.description
+    if description["kind"] == "combined":
+        kinds = {name: one["kind"] for name, one in description["adapters"].items()}
+        heads = [name for name, one in description["adapters"].items() if one.get("pattern") == "value_layer/"]
+        others = [name for name in kinds if name not in heads]
+        if len(others) != 1:
+            raise ValueError(f"`adapter` must be one adapter, and a value head, for a folder of peft, got {kinds}.")
+        own, description = own[others[0]], description["adapters"][others[0]]
+    if base is None or not _is_checkpoint(agent, base):
+        base = folder / "base"
+        _write_checkpoint(base, agent, agent.base, max_file_bytes)
+    write_adapter(folder, agent.decoder, description, own, base=base.resolve())
+
+
+def _is_checkpoint(agent: _Agent, folder: Path) -> bool:
+    """Tells whether the frozen parameters are those of a checkpoint: an earlier stage may have changed them."""
+    saved = read_params(folder, agent.decoder)["params"]
+    own = {name: leaf for name, leaf in agent.base["params"].items() if name != "value_layer"}
+    same = jax.tree.map(lambda a, b: a.shape == b.shape and bool(jnp.all(a == b)), own, saved)
+    return all(jax.tree.leaves(same))
+
+
+def _write_tokenizer(folder: Path, policy: LanguagePolicy) -> None:
+    """Writes a tokenizer of `tokenizers` with the marks that were added to it; others have no format to share."""
+    header, _, payload = policy.tokenizer.data.partition(b"\n")
+    if json.loads(header)["kind"] == "huggingface":
+        (folder / "tokenizer.json").write_bytes(payload)

@@ -1,0 +1,36 @@
+"""Option files of the group `wrapper`, around worlds that the command line composes."""
+
+from pathlib import Path
+
+import pytest
+from hydra.utils import instantiate
+
+from jaxagents.environments.text.guess_number import make_environment
+from jaxagents.training.composition import compose
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+NAMES = sorted(path.stem for path in (CONFIGS / "wrapper").glob("*.yaml"))
+
+
+def make(*overrides):
+    config = compose(CONFIGS, "world=guess_number", "environment.max_steps=5", "environment.largest=[9]", *overrides)
+    return instantiate(config.environment)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_option_wraps_the_world_that_is_chosen(name):
+    plain, wrapped = make_environment((9,), max_steps=5).text, make(f"+wrapper={name}").text
+    assert wrapped.rules.name == "guess_number"
+    ours, theirs = wrapped.rules, plain.rules
+    assert ours.payouts or ours.num_seats > 1 or ours.max_steps > theirs.max_steps or wrapped.words != plain.words
+
+
+def test_options_follow_each_other_and_can_be_changed():
+    environment = make("+wrapper=[retries,delay]", "environment.wrappers.retries.num_trials=2")
+    assert environment.max_steps == 10 and len(environment.text.rules.payouts) == 1
+
+
+def test_a_wrapper_without_an_option_file_is_named_on_the_command_line():
+    skins = "{_target_: jaxagents.environments.text.skins.with_skins, _partial_: true, skins: [{}, {to: until}]}"
+    environment = make(f"+environment.wrappers.skins={skins}")
+    assert "until" in environment.text.words and environment.text.rules.grammar.num_dialects == 2

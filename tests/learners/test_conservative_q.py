@@ -1,0 +1,62 @@
+"""Conservative Q-learning against a step by hand, and what it does to actions that the data lack."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy.special import softmax
+
+from jaxagents.learners.conservative_q import make_conservative_q
+from jaxagents.types import Sample, Transition
+from jaxagents.values.q_function import QFunction
+
+KEY = jax.random.key(0)
+TABLE = QFunction(
+    init=lambda key: jnp.array([1.0, 2.0, 4.0]),
+    apply=lambda params, carry, inputs: (carry, jnp.broadcast_to(params, (*inputs.first.shape, 3))),
+)
+
+
+def sample():
+    zeros = jnp.zeros((1, 2))
+    transition = Transition(
+        observation=zeros[..., None],
+        action=jnp.array([[0, 1]]),
+        behavior_log_prob=zeros,
+        reward=jnp.array([[1.5, 2.5]]),
+        terminated=zeros == 0,
+        truncated=zeros > 0,
+        next_observation=zeros[..., None],
+        first=zeros == 0,
+    )
+    return Sample(transition=transition, weight=jnp.array([1.0, 3.0]))
+
+
+def test_one_step_by_hand():
+    """Errors of half a unit are in the square part of the Huber loss; both steps end their episodes."""
+    learner = make_conservative_q(TABLE, optax.sgd(0.1), coefficient=2.0)
+    state, metrics = jax.jit(learner.update)(learner.init(KEY), KEY, sample())
+    q, weight = np.array([1.0, 2.0, 4.0]), np.array([1.0, 3.0])
+    chosen = np.eye(3)[[0, 1]]
+    gradient = (weight[:, None] * (-0.5 * chosen + 2.0 * (softmax(q)[None] - chosen))).mean(0)
+    np.testing.assert_allclose(state.network, q - 0.1 * gradient, rtol=1e-5)
+    np.testing.assert_allclose(metrics["conservative_term"], 2.0 * (np.log(np.exp(q).sum()) - 1.5), rtol=1e-5)
+    np.testing.assert_allclose(metrics["priority"], [0.5, 0.5], rtol=1e-6)
+
+
+def test_the_coefficient_decides_between_what_is_valued_and_what_is_in_the_data():
+    def after(coefficient):
+        learner = make_conservative_q(TABLE, optax.sgd(0.1), coefficient=coefficient)
+        state = learner.init(KEY)
+        return np.asarray(learner.update(state, KEY, sample())[0].network - state.network)
+
+    assert after(0.0)[2] == 0.0 > after(1.0)[2] > after(2.0)[2]
+    assert after(2.0)[0] > after(0.0)[0] > 0.0
+
+
+def test_bad_numbers_are_refused():
+    with pytest.raises(ValueError, match="`coefficient` must not be below 0, got -1.0; try 1"):
+        make_conservative_q(TABLE, optax.sgd(0.1), coefficient=-1.0)
+    with pytest.raises(ValueError, match="`value` must be without noise for conservative Q-learning"):
+        make_conservative_q(TABLE._replace(draw_noise=lambda key, num_steps: None), optax.sgd(0.1))

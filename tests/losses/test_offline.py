@@ -1,0 +1,86 @@
+"""Losses of fixed data against formulas in numpy, and where their gradients flow."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.losses.offline import (
+    ActorView,
+    TargetView,
+    advantage_weighted_policy_loss,
+    behavior_cloning_policy_loss,
+    expectile_loss,
+    state_value_target,
+    twin_target,
+)
+from jaxagents.losses.q import conservative_term
+from jaxagents.types import QView
+
+
+def actor(**changes):
+    fields = {
+        "log_prob": jnp.array([-1.0, -2.0]),
+        "distance": jnp.array([0.25, 1.0]),
+        "own_q": jnp.array([[2.0, -4.0], [1.0, 5.0]]),
+        "q": jnp.array([1.0, 90.0]),
+        "value": jnp.array([0.5, 2.0]),
+        "q_magnitude": jnp.float32(3.0),
+    }
+    return ActorView(**fields | changes)
+
+
+def test_targets():
+    view = TargetView(
+        reward=jnp.array([1.0, 2.0]),
+        discount=jnp.array([0.5, 0.0]),
+        next_q=jnp.array([[4.0, 1.0], [2.0, 9.0]]),
+        next_value=jnp.array([8.0, 7.0]),
+    )
+    np.testing.assert_allclose(twin_target(view), [2.0, 2.0])
+    np.testing.assert_allclose(state_value_target(view), [5.0, 2.0])
+
+
+def test_the_expectile_is_between_the_mean_and_the_largest_target():
+    np.testing.assert_allclose(expectile_loss(jnp.array([1.0, 1.0]), jnp.array([3.0, 0.0]), expectile=0.8), [3.2, 0.2])
+    targets = jnp.array([0.0, 0.0, 0.0, 4.0])
+
+    def minimum(expectile):
+        grid = jnp.linspace(0.0, 4.0, 401)
+        losses = jax.vmap(lambda value: expectile_loss(value, targets, expectile=expectile).mean())(grid)
+        return float(grid[jnp.argmin(losses)])
+
+    # The value v at which 3 (1 - e) v = e (4 - v).
+    assert minimum(0.5) == pytest.approx(1.0, abs=0.01) and minimum(0.9) == pytest.approx(3.0, abs=0.01)
+    assert jax.grad(lambda target: expectile_loss(1.0, target))(3.0) == 0.0
+
+
+def test_the_term_of_discrete_actions_masks_what_is_not_allowed():
+    values = jnp.array([[[1.0, 2.0, 50.0], [0.0, 0.0, 0.0]]])
+    mask = jnp.array([[[True, True, False], [True, True, True]]])
+    nothing = jnp.zeros((1, 2))
+    view = QView(
+        action=jnp.array([[0, 2]]),
+        reward=nothing,
+        discount=nothing,
+        target_values=None,
+        next_values=None,
+        next_selector=None,
+        action_mask=mask,
+    )
+    expected = [[np.log(np.e + np.e**2) - 1.0, np.log(3.0)]]
+    np.testing.assert_allclose(conservative_term(values, view, coefficient=3.0), 3.0 * np.array(expected), rtol=1e-6)
+
+
+def test_losses_of_policies():
+    np.testing.assert_allclose(
+        behavior_cloning_policy_loss(actor(), alpha=1.5), [-1.5 * 2.0 / 3.0 + 0.25, 1.5 * 4.0 / 3.0 + 1.0], rtol=1e-6
+    )
+    weighted = advantage_weighted_policy_loss(actor(), inverse_temperature=2.0, max_weight=10.0)
+    np.testing.assert_allclose(weighted, [np.e, 20.0], rtol=1e-5)
+
+
+def test_no_gradient_flows_through_weights():
+    gradient = jax.grad(lambda view: advantage_weighted_policy_loss(view).sum())(actor())
+    assert np.all(np.asarray(gradient.log_prob) < 0.0)
+    assert not np.any(gradient.q) and not np.any(gradient.value)

@@ -1,0 +1,76 @@
+"""Shooting in a world whose best actions are known, updates by hand, and searches against a perfect player."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from jaxagents.search.evaluate import make_planning_evaluator
+from jaxagents.search.planning import cross_entropy, make_shooting_planner, path_integral
+from jaxagents.types import Box, Discrete, Environment, TimeStep
+
+KEY = jax.random.key(0)
+
+
+def make_point(action_space=None):
+    """A point that moves by half of its action, for four steps; every step costs its distance from 2."""
+
+    def view(state, reward):
+        over = state["steps"] >= 4
+        return state, TimeStep(
+            observation=state["place"], reward=reward, terminated=over, truncated=jnp.zeros((), bool)
+        )
+
+    def step(key, state, action):
+        over = state["steps"] >= 4
+        place = jnp.where(over, state["place"], state["place"] + 0.5 * action)
+        following = {"place": place, "steps": jnp.where(over, state["steps"], state["steps"] + 1)}
+        return view(following, jnp.where(over, 0.0, -jnp.abs(place[0] - 2.0)))
+
+    return Environment(
+        name="point",
+        sample_task=lambda key, level=None: (),
+        reset=lambda key, task: view({"place": jnp.zeros(1), "steps": jnp.int32(0)}, jnp.float32(0.0)),
+        step=step,
+        observation_space=Box((1,)),
+        action_space=Box((1,), 0.0, 2.0) if action_space is None else action_space,
+        max_steps=4,
+    )
+
+
+CEM = partial(cross_entropy, num_elites=8)
+MPPI = partial(path_integral, temperature=0.02)
+
+
+def test_updates_by_hand():
+    sequences = jnp.array([[[0.0]], [[1.0]], [[4.0]], [[9.0]]])
+    scores = jnp.array([1.0, 3.0, 2.0, jnp.nan])
+    mean, scale = cross_entropy(sequences, scores, None, None, num_elites=2, min_scale=2.0)
+    np.testing.assert_allclose([mean[0, 0], scale[0, 0]], [2.5, 2.0])
+    mean, scale = path_integral(sequences, scores, None, jnp.array([[0.7]]), temperature=0.5)
+    np.testing.assert_allclose(mean[0, 0], softmax([2.0, 6.0, 4.0]) @ [0.0, 1.0, 4.0], rtol=1e-5)
+    np.testing.assert_allclose(scale, [[0.7]])
+
+
+@pytest.mark.parametrize("update", [CEM, MPPI], ids=["cem", "mppi"])
+def test_they_plan_the_shortest_way(update):
+    """Two steps at full speed and then none: it costs 1, 0, 0 and 0; the best without a plan beyond a step, too."""
+    planner = partial(make_shooting_planner, update=update, horizon=4, num_candidates=64, num_iterations=4)
+    results = jax.jit(make_planning_evaluator(make_point(), None, planner=planner, num_episodes=4))((), KEY)
+    np.testing.assert_allclose(results["episode_return"], -1.0, atol=0.25)
+    np.testing.assert_array_equal(results["finished"], np.ones(4))
+
+
+def test_bad_settings_are_refused():
+    make = partial(make_shooting_planner, make_point(), update=CEM)
+    with pytest.raises(ValueError, match="`horizon` must be at least 1, got 0"):
+        make(horizon=0, num_candidates=8)
+    with pytest.raises(ValueError, match="`num_candidates` must be at least 1, got 0"):
+        make(horizon=2, num_candidates=0)
+    with pytest.raises(ValueError, match="`scale` must be positive, got 0.0; try 0.5"):
+        make(horizon=2, num_candidates=8, scale=0.0)
+    with pytest.raises(ValueError, match="`action_space` must be a bounded Box for shooting, got Discrete"):
+        make_shooting_planner(make_point(Discrete(2)), update=CEM, horizon=2, num_candidates=8)

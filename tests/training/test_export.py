@@ -1,0 +1,186 @@
+"""What a run leaves to others is loaded back by them, and says the same."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.training.composition import compose as compose_run
+from jaxagents.training.export import export_run, load_program
+from jaxagents.training.launch import run
+from jaxagents.training.load import load_policy
+
+ROOT = Path(__file__).parents[2]
+OFF = ("devices.compilation_cache=null", "logging.tensorboard=false", "logging.report=false")
+LAKE = ("world=frozenlake", "algorithm=grpo", "quick=true", "collector.num_groups=4", "collector.group_size=4")
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+ADAPTED = (
+    *("learner=adapted", "adapter@learner.adapter=lora_with_critic", "learner.adapter.lora.rank=2"),
+    *("optimizer.learning_rate=0.05", "learner.inner.reference=true", "model.value_head=true"),
+)
+
+
+def train(folder, *overrides):
+    config = compose_run(ROOT / "configs", *OFF, *overrides)
+    return run(config, folder)["run_dir"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    torch = pytest.importorskip("torch", reason="needs the extra hf: PyTorch writes the checkpoint")
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf: transformers writes the checkpoint")
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("llama")
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapted_run(checkpoint, tmp_path_factory):
+    """Trains LoRA by GRPO on lakes, from a Llama that `transformers` wrote, as it came."""
+    model = ("model=huggingface", f"model.path={checkpoint}", "model.dtype=float32", "stages=[]")
+    return train(tmp_path_factory.mktemp("run") / "run", *LAKE, *model, *ADAPTED)
+
+
+def own_logits(run_dir, tokens):
+    loaded = load_policy(run_dir, "last")
+    model = loaded.policy.model
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    mask = jnp.broadcast_to(jnp.tril(jnp.ones((tokens.shape[1],) * 2, bool)), (*tokens.shape, tokens.shape[1]))
+    hidden = model.apply(loaded.params, jnp.asarray(tokens), positions=positions, mask=mask)
+    return loaded, np.asarray(model.logits(loaded.params, hidden))
+
+
+@pytest.mark.slow
+def test_an_adapter_of_grpo_is_loaded_by_transformers_and_peft(checkpoint, adapted_run, tmp_path):
+    import torch
+    import transformers
+
+    peft = pytest.importorskip("peft", reason="needs the extra hf: peft loads the adapter")
+    loaded, logits = own_logits(adapted_run, np.arange(18).reshape(2, 9))
+    assert set(loaded.params) == {"base", "adapter"}
+    base = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+    export_run(adapted_run, tmp_path / "merged", which="last")
+    export_run(adapted_run, tmp_path / "peft", form="peft", which="last")
+    tokens = torch.arange(18).reshape(2, 9)
+    vocabulary = loaded.policy.model.vocab_size
+    with torch.no_grad():
+        merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(tokens).logits.numpy()
+        before = base(tokens).logits.numpy()
+        # The words of the lake are fewer than the tokens of the checkpoint, which is the base as it was.
+        adapted = peft.PeftModel.from_pretrained(base, tmp_path / "peft")(tokens).logits.numpy()[..., :vocabulary]
+    written = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
+    assert written["base_model_name_or_path"] == str(checkpoint)
+    assert np.abs(logits - before[..., :vocabulary]).max() > 1e-3  # Something was learned.
+    np.testing.assert_allclose(merged, logits, atol=1e-5)
+    np.testing.assert_allclose(adapted, logits, atol=1e-5)
+    frozen = loaded.params["base"]["params"]["layers"]["attention"]["query"]["kernel"]
+    untouched = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+    wanted = untouched.model.layers[1].self_attn.q_proj.weight.detach().numpy().T
+    np.testing.assert_array_equal(frozen[1], wanted)
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def instructed(tmp_path_factory):
+    """Returns the folder of a random Llama with a tokenizer of bytes and a chat template."""
+    torch = pytest.importorskip("torch", reason="needs the extra hf: PyTorch writes the checkpoint")
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf: transformers writes the checkpoint")
+    import tokenizers
+
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=256, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator([""], trainer)
+    backend.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>")
+    tokenizer.chat_template = CHATML
+    folder = tmp_path_factory.mktemp("instructed")
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    # Padded, as those of public checkpoints.
+    config = transformers.LlamaConfig(**SIZES | {"vocab_size": 264}, eos_token_id=end, bos_token_id=None)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_chats_of_a_file_are_learned_in_the_format_of_the_template(instructed, tmp_path):
+    import torch
+    import transformers
+
+    chat = [{"role": "user", "content": "where?"}, {"role": "assistant", "content": "left"}]
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
+    run_dir = train(
+        tmp_path / "run",
+        *("world=frozenlake", "algorithm=sft", "evaluation.num_episodes=2"),
+        *("learner@warm_start.learner=chat", "learner@warm_start.learner.inner=supervised"),
+        *("model=huggingface", f"model.path={instructed}", "model.dtype=float32"),
+        *("collector@warm_start.collector=transcripts", f"warm_start.collector.paths={tmp_path / 'chats.jsonl'}"),
+        *("warm_start.collector.num_rows=4", "warm_start.collector.row_length=64", "evaluation.every_steps=400"),
+        *("warm_start.training.total_steps=400", "warm_start.learner.optimizer.learning_rate=0.02"),
+    )
+    export_run(run_dir, tmp_path / "agent", which="last")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "agent")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "agent")
+    prompt = tokenizer.apply_chat_template(chat[:1], add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    with torch.no_grad():
+        text = model.generate(**prompt, max_new_tokens=8, do_sample=False, pad_token_id=0)
+    assert tokenizer.decode(text[0, prompt["input_ids"].shape[1] :]) == "left<|im_end|>"
+
+
+@pytest.mark.slow
+def test_a_policy_of_arrays_becomes_a_program(tmp_path):
+    pytest.importorskip("flatbuffers", reason="needs the extra export: compiled programs are stored in flatbuffers")
+    run_dir = train(tmp_path / "run", "world=cartpole", "algorithm=ppo", "quick=true", "policy=gru")
+    written = export_run(run_dir, tmp_path / "policy")
+    assert written["form"] == "stablehlo"
+    program, policy = load_program(tmp_path / "policy"), load_policy(run_dir)
+    observation = jax.random.normal(jax.random.key(0), (5, 4))
+    action, carry = program(observation)
+    wanted, wanted_carry = policy.act(observation)
+    np.testing.assert_array_equal(action, wanted)
+    action, _ = program(observation[:3] + 1.0, [leaf[:3] for leaf in carry])  # Another batch size, and a memory.
+    wanted, _ = policy.act(observation[:3] + 1.0, jax.tree.map(lambda leaf: leaf[:3], wanted_carry))
+    np.testing.assert_array_equal(action, wanted)
+    with pytest.raises(ValueError, match="`form` must be stablehlo for the policy of .* got merged; try auto"):
+        export_run(run_dir, tmp_path / "other", form="merged")
+    (tmp_path / "policy" / "policy.stablehlo").unlink()
+    with pytest.raises(ValueError, match="`folder` must hold policy.stablehlo, got none"):
+        load_program(tmp_path / "policy")
+
+
+@pytest.mark.slow
+def test_a_model_of_no_family_and_no_adapter(tmp_path):
+    run_dir = train(tmp_path / "tiny", *LAKE, "stages=[]")
+    with pytest.raises(ValueError, match="`model` must be a family of checkpoints to be exported, got Transformer"):
+        export_run(run_dir, tmp_path / "out", which="last")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="`form` must be one of auto, merged, peft, stablehlo, got 'onnx'"):
+        export_run(run_dir, tmp_path / "out", form="onnx")
+
+
+def test_missing_files_of_a_program_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"must hold signature.json, got none at .*; nothing is downloaded"):
+        load_program(tmp_path)
+    (tmp_path / "signature.json").write_text(json.dumps({"carry": []}))
+    with pytest.raises(ValueError, match=r"must hold weights.safetensors, got none"):
+        load_program(tmp_path)
