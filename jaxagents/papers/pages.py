@@ -22,9 +22,9 @@ Written by `python experiments/report.py` from the files of runs beside it; do n
 two expectations that were written down before its runs, and decides the verdict; secondary ones are counted. What is
 measured is a mean over seeds with its 95 % Student interval; differences are taken seed by seed. The rule is that of
 `jaxagents/papers/judge.py`. A verdict with the word mechanism is about a claim on named models, of which only the
-mechanism is tested. Stale runs are of other code: they are shown, and say no verdict; what they said with their own code
-stands in brackets. Carried runs are of earlier code, too, and count: one seed of their arm was run again, and all that it
-logged was the same (`reproduce.py refresh=true`).
+mechanism is tested. Stale runs are of other code: they are shown, and say no verdict; what they said with their own
+code stands in brackets. Carried runs are of earlier code, too, and count: one seed of their arm was run again, and all
+that it logged was the same (`reproduce.py refresh=true`).
 """
 
 

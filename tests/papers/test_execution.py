@@ -441,7 +441,7 @@ def test_metrics_of_arms_that_are_not_run_now_are_no_mistake():
         for name in ("fast", "slow")
     ]
     require_metrics(paper, jobs[1:])
-    with pytest.raises(ValueError, match="`metric` must be logged by the experiment, got 'mean.train/entropy.'"):
+    with pytest.raises(ValueError, match="`metric` must be logged by the experiment, got 'of_the_treatment'"):
         require_metrics(paper, jobs)
 
 
