@@ -130,7 +130,7 @@ def make_rewording(words: Sequence[str], skins: Sequence[Skin]) -> Callable[[Arr
         skins: of `with_skins`.
 
     Returns:
-        `(word ids int32 [M], old task, new task) -> word ids [M]`.
+        `(word ids int32 [M], old task, new task) -> word ids [M]`, such as `language.retelling` takes.
     """
     place = {word: number for number, word in enumerate(words)}
     backs = [{called: word for word, called in skin.items()} for skin in skins]

@@ -26,7 +26,8 @@ def make_environment(worlds: Mapping[str, Callable[[], Environment]], **options:
     `language.levels.make_level_evaluator` how well each of them is. Graded scores are `<name>_<score>`, 0 in the
     others' episodes; `<name>_success` is one of them.
 
-    The task is `{"which": int32, "inner": (a task of every world), "level": int32}`.
+    The task is `{"which": int32, "inner": (a task of every world), "level": int32}`; those that are not played are
+    always the same.
 
     Args:
         worlds: functions that make text worlds of one seat, by name; of these only the rules count, and no penalties.
@@ -54,16 +55,20 @@ def join_worlds(worlds: Mapping[str, World]) -> World:
     verbs = np.cumsum([0, *(len(world.grammar.templates) for world in rules)])
     dialects = np.cumsum([0, *(world.grammar.num_dialects for world in rules)])
 
+    def keys_of(key: Array, which: Array) -> list[Array]:
+        """Returns a key for every world, the same one always for those that are not played: their tasks are fixed."""
+        keys, fixed = jax.random.split(key, len(rules)), jax.random.key(0)
+        return [jnp.where(which == i, keys[i], fixed) for i in range(len(rules))]
+
     def sample(key: Array, level: Array) -> Task:
         which, inner_level = jnp.asarray(own)[level]
-        keys = jax.random.split(key, len(rules))
+        keys = keys_of(key, which)
         levels = [jnp.where(which == i, inner_level, 0) for i in range(len(rules))]
         tasks = tuple(world.sample(one, at) for world, one, at in zip(rules, keys, levels))
         return {"which": which, "inner": tasks, "level": level}
 
     def complete(key: Array, task: Task, held_out: bool) -> Task:
-        keys = jax.random.split(key, len(rules))
-        pairs = zip(rules, keys, task["inner"])
+        pairs = zip(rules, keys_of(key, task["which"]), task["inner"])
         tasks = (one if world.complete is None else world.complete(key, one, held_out) for world, key, one in pairs)
         return {**task, "inner": tuple(tasks)}
 
