@@ -203,13 +203,13 @@ def make_agent(
     make = partial(make_ppo, policy(*spaces, detach_value=True), **options)
     make(optax.identity())  # Refuses settings before anything is compiled.
 
-    def make_learner(rollout: Rollout, num_updates: int) -> Learner:
+    def make_learner(shapes: Callable[[], Rollout], num_updates: int) -> Learner:
         learner = make(optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates)
         return with_auxiliary_phase(
             learner,
             joint,
             optimizer(num_updates // auxiliary_period * auxiliary_epochs * auxiliary_minibatches),
-            rollout,
+            shapes(),
             discount=discount,
             trace_decay=trace_decay,
             period=auxiliary_period,

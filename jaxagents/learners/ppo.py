@@ -237,8 +237,8 @@ def make_agent(
     make = partial(make_ppo, num_epochs=num_epochs, num_minibatches=num_minibatches, axis_name=axis_name, **options)
     make(actor_critic, optax.identity())  # Refuses settings before anything is compiled.
 
-    def make_learner(rollout: Rollout, num_updates: int) -> Learner:
-        del rollout
+    def make_learner(shapes: Callable[[], Rollout], num_updates: int) -> Learner:
+        del shapes
         num_steps = num_updates * num_epochs * num_minibatches
         return make(actor_critic, optimizer(num_steps), num_updates=num_updates)
 

@@ -213,7 +213,7 @@ def make_agent(
     make(optax.identity())  # Refuses settings before anything is compiled.
     return make_rollout_agent(
         make_epsilon_greedy(q_function),
-        lambda rollout, num_updates: make(
+        lambda shapes, num_updates: make(
             optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates
         ),
         space,

@@ -16,7 +16,7 @@ from jaxagents.types import Agent, Collector, Learner, Policy, PyTree, Rollout
 
 def make_rollout_agent(
     policy: Policy,
-    make_rollout_learner: Callable[[Rollout, int], Learner],
+    make_rollout_learner: Callable[[Callable[[], Rollout], int], Learner],
     observation_space: PyTree,
     *,
     normalize_observations: bool = False,
@@ -28,8 +28,8 @@ def make_rollout_agent(
 
     Args:
         policy: acts with the parameters of the learner.
-        make_rollout_learner: `(shapes of a rollout over all devices, updates of the whole run) -> Learner` of such
-            rollouts.
+        make_rollout_learner: `(shapes, updates of the whole run) -> Learner` of rollouts; `shapes()` returns those of a
+            rollout over all devices.
         observation_space: of the environment.
         normalize_observations: standardises observations by running statistics.
         reward_discount: divides rewards by the standard deviation of returns of this discount, see `scale_rewards`;
@@ -51,10 +51,13 @@ def make_rollout_agent(
         policy = normalize_observations_of_policy(policy, observation_space)
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
-        rollout = rollout_shapes(collector, jax.eval_shape(policy.init, jax.random.key(0)))
-        learner = make_rollout_learner(_in_float32(rollout) if normalize_observations else rollout, num_updates)
+        def shapes() -> Rollout:
+            rollout = rollout_shapes(collector, jax.eval_shape(policy.init, jax.random.key(0)))
+            return _in_float32(rollout) if normalize_observations else rollout
+
+        learner = make_rollout_learner(shapes, num_updates)
         if reward_discount is not None:
-            shape = rollout.transition.reward.shape[1:]
+            shape = shapes().transition.reward.shape[1:]
             learner = scale_rewards(learner, shape, discount=reward_discount, axis_name=axis_name)
         if normalize_observations:
             learner = normalize_observations_of_learner(learner, observation_space, axis_name=axis_name)

@@ -1,12 +1,14 @@
 """From a composed config to the functions that it names."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -19,6 +21,7 @@ from jaxagents.training.config import (
     TrainingConfig,
     config_hash,
     make_section,
+    refuse_keywords,
     require_keywords,
     run_hash,
 )
@@ -350,5 +353,19 @@ def _instantiate(group: str, config: Mapping[str, Any]) -> Any:
     node = config.get(group)
     if not isinstance(node, Mapping) or "_target_" not in node:
         raise ValueError(f"`{group}` must name a `_target_`, got {node!r}; choose an option of configs/{group}.")
-    require_keywords(group, get_object(node["_target_"]), (key for key in node if not key.startswith("_")))
-    return instantiate(OmegaConf.create(dict(node)))
+    function = get_object(node["_target_"])
+    require_keywords(group, function, (key for key in node if not key.startswith("_")))
+    taken, unknown = dict(node), []
+    while True:
+        try:
+            made = instantiate(OmegaConf.create(taken))
+        except InstantiationException as error:
+            # A function takes any `**options`, and the one that it hands them on to does not.
+            refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+            if refused is None or refused[1] not in taken:
+                raise
+            unknown.append(refused[1])
+            del taken[refused[1]]
+            continue
+        refuse_keywords(group, function, unknown)
+        return made

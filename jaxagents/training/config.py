@@ -5,7 +5,7 @@ import difflib
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -117,7 +117,8 @@ def make_section(section: type[_Section], name: str, values: Mapping[str, Any]) 
         if key not in fields:
             nearest = difflib.get_close_matches(str(key), fields, n=2, cutoff=0.4) or sorted(fields)
             raise ValueError(f"`{name}` has no key {key!r}; try {' or '.join(nearest)}.")
-    missing = [n for n, field in fields.items() if field.default is dataclasses.MISSING and n not in values]
+    required = [n for n, f in fields.items() if dataclasses.MISSING is f.default is f.default_factory]
+    missing = [name for name in required if name not in values]
     if missing:
         raise ValueError(f"`{name}` must have the keys {', '.join(missing)}, which are missing.")
     return section(**{key: _as_integer(fields[key].type, value) for key, value in values.items()})
@@ -132,7 +133,11 @@ def require_keywords(name: str, function: Callable[..., Any], keys: Iterable[str
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
-    unknown = [key for key in keys if key not in parameters]
+    refuse_keywords(name, function, [key for key in keys if key not in parameters])
+
+
+def refuse_keywords(name: str, function: Callable[..., Any], unknown: Sequence[str]) -> None:
+    """Raises the ValueError of `require_keywords` for these keys, if there are any."""
     if unknown:
         raise ValueError(
             f"`{name}` must have keys that {function.__module__}.{function.__qualname__} takes, got "

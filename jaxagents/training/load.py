@@ -21,7 +21,7 @@ from jaxagents.training.loop import checkpoint_folder, tokenizer_of
 from jaxagents.training.run_directory import CONFIG_FILE, load_config
 from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy, PolicyInput, PyTree
 
-_ONE_DEVICE = {"mode": "jit", "num_devices": 1, "rules": {}}  # whatever the run was trained on
+_ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # whatever the run was trained on
 _KINDS = ("best", "last")
 
 

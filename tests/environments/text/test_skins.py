@@ -86,7 +86,7 @@ def test_budgets_are_those_of_the_longest_skin(skinned, speak, tiny):
 
 def test_skins_of_a_world_of_numbers_may_swap_digits(hand, tiny):
     environment = tiny.make(with_skins(tiny.worlds["guess_number"], skins=[{"1": "2", "2": "1", "higher": "more"}]))
-    inner = {"secret": jnp.int32(2), "largest": jnp.int32(7), "level": jnp.int32(0)}
+    inner = {"secret": jnp.int32(2), "lowest": jnp.int32(1), "largest": jnp.int32(7), "level": jnp.int32(0)}
     task = {"inner": inner, "skin": jnp.int32(0), "level": jnp.int32(0)}
     texts, timesteps, _ = hand.play(environment, task, ["2", "1"])
     assert texts[:2] == ["guess 2 to 7", "more"] and bool(timesteps[2].info["success"])
@@ -138,7 +138,7 @@ def test_a_level_is_a_level_of_a_world(tiny, union):
 def test_limits_budgets_and_rewards_are_those_of_the_worlds(hand, tiny, union):
     assert union.max_steps == 4
     rooms = {"key": jnp.int32(0), "start": jnp.int32(2), "level": jnp.int32(0)}
-    numbers = {"secret": jnp.int32(7), "largest": jnp.int32(7), "level": jnp.int32(0)}
+    numbers = {"secret": jnp.int32(7), "lowest": jnp.int32(1), "largest": jnp.int32(7), "level": jnp.int32(0)}
     task = {"which": jnp.int32(1), "inner": (rooms, numbers), "level": jnp.int32(2)}
     texts, timesteps, _ = hand.play(union, task, ["take", "2", "3"])
     assert texts == ["guess 1 to 7", "guess 1 to 7 nothing happens .", "higher", "higher"]

@@ -21,7 +21,7 @@ from jaxagents.language.tokenizers import byte_level
 
 KEY = jax.random.key(0)
 FROM_SHELF = {"key": jnp.int32(0), "start": jnp.int32(2), "level": jnp.int32(0)}  # The key is on the desk.
-SEVEN = {"secret": jnp.int32(7), "largest": jnp.int32(7), "level": jnp.int32(0)}
+SEVEN = {"secret": jnp.int32(7), "lowest": jnp.int32(1), "largest": jnp.int32(7), "level": jnp.int32(0)}
 
 
 def valid(timesteps):
