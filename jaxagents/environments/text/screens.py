@@ -123,7 +123,7 @@ def make_environment(
         sample=partial(sample, apps),
         identity=lambda task: task["app"] if split == "apps" else (task["app"], task["goal"]),
         start=start,
-        situation=lambda state: (state.at, state.before, state.failed, state.finished),
+        situation=lambda state: (state.task["goal"], state.at, state.before, state.failed, state.finished),
         play=partial(play, apps, failure_rate),
         status=partial(status, apps),
         allowed=lambda state: jnp.ones(SIDE**2 + 2, bool).at[-2].set(state.at != 0),
