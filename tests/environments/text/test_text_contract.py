@@ -181,10 +181,10 @@ def test_word_ids_are_in_range_and_pads_are_at_the_end(name):
     face = environment.text
     texts = [seen["first"].observation, seen["timestep"].observation, seen["garbled"].observation]
     assert all(text.shape[-1:] == environment.observation_space.shape for text in texts)
-    texts += [seen["action"], rows_of(name), *([] if seen["prompt"] is None else [seen["prompt"]])]
-    thoughts = [] if seen["thought"] is None else [seen["thought"]]
+    texts += [seen["action"], rows_of(name)]
     assert all((text[..., 0] >= 0).all() for text in texts)
-    for text in texts + thoughts:
+    # In a union, some worlds may have nothing to say beforehand, or nothing to think.
+    for text in [*texts, *(seen[part] for part in ("prompt", "thought") if seen[part] is not None)]:
         assert text.dtype == np.int32
         assert text.min() >= -1 and text.max() < len(face.words)
         assert not ((text[..., :-1] < 0) & (text[..., 1:] >= 0)).any()
