@@ -40,9 +40,17 @@ def make_policy(
         The policy. Its parameters are a dict with the keys `torso` and `head`.
 
     Raises:
-        ValueError: the action space is unbounded, or `num_bins` does not fit it.
+        ValueError: the action space is unbounded, `num_bins` does not fit it, or the encoder gives something else than
+            one row of features for an observation.
     """
     torso = make_torso(observation_space, encoder, memory)
+    _, features = jax.eval_shape(torso.init, jax.random.key(0))
+    if features.ndim != 3:
+        shapes = jax.tree.map(lambda space: space.shape, observation_space)
+        raise ValueError(
+            f"`encoder` must give one row of features for an observation of shape {shapes}, got features of shape "
+            f"{features.shape[2:]}; try policy=grid_mlp or policy=cnn for grids."
+        )
     head_module = head if head is not None else _make_head(action_space, num_bins)
     to_distribution = _make_distribution(action_space, num_bins)
 

@@ -144,7 +144,7 @@ def test_what_is_tuned_for_a_pair_is_there_in_this_pair_alone():
     assert (other["training"]["total_steps"], other["collector"]["num_envs"]) == (500_000, 4)
 
 
-@pytest.mark.parametrize("environment", ["cartpole", "tmaze", "gridworld", "mpe_spread"])
+@pytest.mark.parametrize("environment", ["cartpole", "tmaze", "pendulum", "mpe_spread"])
 def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
     config = resolve(compose(CONFIGS, f"environment={environment}", "quick=true"))
     assert config["name"] == f"ppo_{environment}"
@@ -157,6 +157,10 @@ def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
         (["world=frozenlake", "algorithm=dqn"], "`environment` must be of arrays .*, got frozenlake, .* in words; try"),
         (["world=frozenlake", "algorithm=sac"], "`environment` must be of arrays .*, got frozenlake, .* in words; try"),
         (["environment=frozenlake"], "`environment` must be of arrays .*, got frozenlake, .* in words; try"),
+        (
+            ["environment=gridworld"],
+            r"`encoder` must give one row .* of shape \(8, 8, 3\), got .* \(8, 8, 64\); try policy=grid",
+        ),
         (["world=frozenlake"], "`advantage` must be chosen for `learner.advantage`, got nothing; .* algorithm=grpo"),
         (["world=cartpole", "algorithm=grpo"], "`environment` must be in words .*, got CartPole-v1; try"),
         (["world=cartpole", "algorithm=dpo"], "`environment` must be in words .*, got CartPole-v1; try"),
@@ -171,7 +175,10 @@ def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
         (["world=pendulum", "algorithm=discrete_cql"], "`action_space` must be Discrete, got Box"),
         (["world=reacher", "algorithm=bc"], "`demonstrator` must be chosen for .*, got nothing"),
         (["world=pendulum", "algorithm=alphazero"], "`action_space` must be Discrete for a tree search"),
-        (["environment=tic_tac_toe", "algorithm=alphazero"], "`environment` must have one stream of rewards, got 2"),
+        (
+            ["environment=tic_tac_toe", "algorithm=alphazero", "policy=grid_mlp"],
+            "`environment` must have one stream of rewards, got 2",
+        ),
         (["world=tic_tac_toe", "algorithm=alphazero", "collector.num_simulations=0"], "`num_simulations` must be at"),
         (["world=cartpole", "algorithm=qmix"], "`num_agents` must be at least 1, got 0; try `learner=dqn`"),
         (["world=spread", "algorithm=mansa"], "`environment` must have actions that call the central learner"),
