@@ -144,7 +144,9 @@ def test_what_is_tuned_for_a_pair_is_there_in_this_pair_alone():
     assert (other["training"]["total_steps"], other["collector"]["num_envs"]) == (500_000, 4)
 
 
-@pytest.mark.parametrize("environment", ["cartpole", "tmaze", "pendulum", "mpe_spread"])
+@pytest.mark.parametrize(
+    "environment", ["cartpole", "tmaze", "pendulum", pytest.param("mpe_spread", marks=pytest.mark.slow)]
+)
 def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
     config = resolve(compose(CONFIGS, f"environment={environment}", "quick=true"))
     assert config["name"] == f"ppo_{environment}"

@@ -52,9 +52,10 @@ def test_the_value_is_that_of_the_next_turn_had_the_episode_gone_on(context, lak
     np.testing.assert_allclose(again.bootstrap_value, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_pulls", "following"),
-    [pytest.param(3, 2.0, id="cut"), pytest.param(2, 0.0, id="over", marks=pytest.mark.slow)],
+    [pytest.param(3, 2.0, id="cut"), pytest.param(2, 0.0, id="over")],
 )
 def test_advantages_by_hand_of_an_episode_that_is_cut_and_of_one_that_is_over(num_pulls, following, speak):
     # Two turns of two pulls, which end a bandit's episode in a terminal state, or of three. Every value is 2.

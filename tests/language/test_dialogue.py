@@ -126,7 +126,8 @@ def test_thoughts_are_closed_once(lake, speak, params_of):
     assert not sampled[:, layout.observation + layout.thought :].any() and sampled.any()
 
 
-@pytest.mark.parametrize("kind", [pytest.param("bytes", marks=pytest.mark.slow), "unigram"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bytes", "unigram"])
 def test_decoding_and_training_agree_with_tokens_of_any_size(kind, lake, speak, params_of):
     make = {"bytes": byte_level, "unigram": partial(train_sentencepiece, vocab_size=40, whole_words=False)}[kind]
     policy = speak(lake, tokenizer=make, num_turns=2, action_tokens=8, prompt=False)

@@ -93,6 +93,7 @@ def inclined_to_move(policy):
     )
 
 
+@pytest.mark.slow
 def test_self_play_sees_and_earns_by_seat(game, speak, params_of):
     policy = inclined_to_move(speak(game))
     params = params_of(policy)

@@ -56,8 +56,9 @@ def cases():
     contexts = list(CONTEXTS)
     for (i, world), (j, tokenizer) in itertools.product(enumerate(WORLDS), enumerate(TOKENIZERS)):
         context = contexts[(i + j) % len(contexts)]
-        # The diagonal has each world, each tokenizer and each context once; its end has the longest contexts.
-        marks = [] if i == j == 2 else [pytest.mark.slow]
+        marks = (
+            [] if (i, j) == (0, 2) else [pytest.mark.slow]
+        )  # A world of short observations, with two turns of context.
         yield pytest.param(world, tokenizer, context, marks=marks, id=f"{world}-{tokenizer}-{context}")
 
 

@@ -35,7 +35,7 @@ FAMILY = {
         | {"target": twin_q_target, "target_update_rate": 0.1},
     ),
 }
-FAST_AND_SLOW = [pytest.param(name, marks=() if name == "crossq" else pytest.mark.slow) for name in FAMILY]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FAMILY]
 
 
 def make_critics(name):
@@ -118,7 +118,7 @@ def batch_of(num_rows):
     return Sample(transition=transition, weight=jnp.ones(num_rows))
 
 
-@pytest.mark.parametrize("name", FAST_AND_SLOW)
+@pytest.mark.parametrize("name", SLOW)
 def test_devices_agree_with_one_device(name):
     policy, critics = make_actor(SEEN, MOVES), make_critics(name)(SEEN, MOVES)
     options = FAMILY[name][1] | {"policy_period": 1}

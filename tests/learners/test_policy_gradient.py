@@ -102,7 +102,7 @@ def written_out(policy, params, episode, weight, advantage):
     return jax.grad(loss)(params)
 
 
-@pytest.mark.parametrize("microbatch_tokens", [60, 4096])
+@pytest.mark.parametrize("microbatch_tokens", [pytest.param(60, marks=pytest.mark.slow), 4096])
 def test_the_gradient_is_that_of_the_equation(played, microbatch_tokens):
     policy, params, episode = played
     learner = learner_of(policy, microbatch_tokens=microbatch_tokens)

@@ -50,6 +50,7 @@ def start(agent):
     return learner, state, rollouts
 
 
+@pytest.mark.slow
 def test_one_phase_by_its_definition():
     """A step of gradient descent on values and divergence of both rollouts, of which the policy phase changes none."""
     learner, state, rollouts = start(make())

@@ -189,7 +189,8 @@ def make_assignment():
     )
 
 
-@pytest.mark.parametrize("share_parameters", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("share_parameters", [True, False])
 def test_agents_learn_to_do_different_things(share_parameters):
     # With shared parameters they need to know who they are.
     world = agent_ids(make_assignment()) if share_parameters else make_assignment()

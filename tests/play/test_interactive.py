@@ -83,6 +83,7 @@ def test_a_game_says_what_everyone_got():
     assert trajectory.agents == ("player 0", "player 1") and trajectory.episode_return is None
 
 
+@pytest.mark.slow
 def test_an_episode_that_a_person_leaves_is_unfinished():
     person, _ = typist()
     assert act_as_agent(ENVIRONMENT, person, seed=0) == []

@@ -66,6 +66,7 @@ def test_parameters_that_are_not_finite_are_never_saved(tmp_path, monkeypatch, c
     assert not any((tmp_path / "checkpoints/last").glob("*.digest.json"))
 
 
+@pytest.mark.slow
 def test_a_learner_that_did_not_update_yet_has_not_diverged(tmp_path, tiny):
     """SAC updates once there are 48 transitions; 16 are collected between two logs."""
     small = ["experiment=sac_pendulum", *(f"{name}.encoder.hidden_sizes=[8]" for name in ("policy", "value"))]
@@ -77,6 +78,7 @@ def test_a_learner_that_did_not_update_yet_has_not_diverged(tmp_path, tiny):
     assert len(rows) == 6 and np.isnan(rows[0]).all() and np.isfinite(rows[-1]).all()
 
 
+@pytest.mark.slow
 def test_one_diverged_seed_stays_as_it_was_and_the_others_go_on(
     tmp_path, monkeypatch, capfd, compose, last_state, bits
 ):

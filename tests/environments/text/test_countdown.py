@@ -49,6 +49,7 @@ def test_steps_that_are_not_possible_change_nothing(hand):
     assert hand.play(make(), task(0, 99, 99), ["9 9 * 9 9"])[0][1] == "reach 0 from 9 9 , 9 9 ."
 
 
+@pytest.mark.slow
 def test_a_dead_end_is_known(hand):
     environment = make()
     # 8 * 6 = 48 and 48 / 2 = 24; 8 + 6 = 14 leads nowhere.

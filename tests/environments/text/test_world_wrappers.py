@@ -91,6 +91,7 @@ def test_an_adviser_is_a_second_seat(hand, tiny):
     assert all(valid(timesteps)) and timesteps[-1].reward.tolist() == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_task_is_tried_again_from_its_start(hand, tiny):
     environment = tiny.make(with_retries(tiny.worlds["guess_number"], num_trials=2))
     assert environment.max_steps == 6
