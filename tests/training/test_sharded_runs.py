@@ -70,7 +70,7 @@ def language_program(axis_name, speak, **options):
     agent = make_agent(
         lake,
         policy=partial(speak, context_turns=1, prompt=False),
-        optimizer=partial(make_adam, learning_rate=1e-2, max_gradient_norm=1.0),
+        optimizer=partial(make_adam, learning_rate=1e-3, max_gradient_norm=1.0),
         advantage=credit.grpo,
         loss=partial(ppo_clip, clip_epsilon=0.2),
         aggregation=token_mean,
