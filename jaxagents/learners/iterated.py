@@ -11,6 +11,7 @@ from flax import struct
 from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import params_of, start_of_inner, wrap
 from jaxagents.learners.optimizers import Trainable
+from jaxagents.learners.replay import rollout_shapes
 from jaxagents.learners.slots import Numbers, Slot, bind, memory_of, numbers_of, remember
 from jaxagents.learners.supervised import make_supervised
 from jaxagents.ops.imitation import successful
@@ -240,7 +241,7 @@ def make_agent(
         )
         return make_iterated(
             imitation,
-            _example(speaker, collector),
+            rollout_shapes(collector, jax.eval_shape(speaker.init, jax.random.key(0))),
             select=select,
             num_collects=num_collects,
             num_steps=num_steps,
@@ -254,16 +255,6 @@ def make_agent(
         )
 
     return Agent(policy=speaker, make_learner=make_learner)
-
-
-def _example(policy: LanguagePolicy, collector: Collector) -> Episode | Demonstrated:
-    """Returns the shapes of a batch, without playing."""
-
-    def collect(key: Array) -> Episode | Demonstrated:
-        params = policy.init(key)
-        return collector.collect(collector.init(key, params), params, key)[1]
-
-    return jax.eval_shape(collect, jax.random.key(0))
 
 
 def _own(batch: Episode | Demonstrated) -> Episode:

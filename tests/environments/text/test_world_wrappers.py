@@ -40,7 +40,10 @@ def test_conditions_are_part_of_the_task(hand, tiny):
 
 
 def test_conditions_of_the_prompt_may_be_chosen_by_the_task_and_dropped(hand, tiny):
-    choose = lambda key, task: task["key"][None]  # noqa: E731
+
+    def choose(key, task):
+        return task["key"][None]
+
     world = with_conditions(tiny.worlds["rooms"], phrases="abcd", choose=choose, drop=0.25, where="prompt")
     environment = tiny.make(world)
     tasks = hand.drawn_tasks(environment, 400, 0)
