@@ -205,10 +205,11 @@ def make_agent(
 
     def make_learner(shapes: Callable[[], Rollout], num_updates: int) -> Learner:
         learner = make(optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates)
+        num_phases = max(1, num_updates // auxiliary_period)  # A run that is shorter than a period has none.
         return with_auxiliary_phase(
             learner,
             joint,
-            optimizer(num_updates // auxiliary_period * auxiliary_epochs * auxiliary_minibatches),
+            optimizer(num_phases * auxiliary_epochs * auxiliary_minibatches),
             shapes(),
             discount=discount,
             trace_decay=trace_decay,

@@ -129,7 +129,7 @@ def test_play_writes_a_page_and_trajectories(call_main, language_run_dir, tmp_pa
     trajectories = list(read_trajectories(last["jsonl"]))
     assert [len(trajectory.turns) for trajectory in trajectories] == last["episode_length"]
     assert [trajectory.success for trajectory in trajectories] == last["success"]
-    assert "<title>tiny</title>" in (tmp_path / "new/a.html").read_text()
+    assert "<title>tiny, sampled actions</title>" in (tmp_path / "new/a.html").read_text()
     assert result.stdout.count("observation") == sum(last["episode_length"])
 
 
@@ -152,7 +152,7 @@ def test_transcripts_before_and_after_training_are_in_the_report(language_run_di
     assert printed.index("Before training") < printed.index("After training")
     assert printed.count("episode-0: frozenlake") == 2
     page = path.read_text()
-    assert page.count("<article>") == 8
+    assert page.count("<article ") == 8
     report = write_report(tmp_path).read_text()
     assert "Transcripts before and after training" in report and 'srcdoc="&lt;!doctype html&gt;' in report
 

@@ -129,6 +129,17 @@ def test_a_pause_changes_no_bit_and_compiles_nothing():
     assert all(jax.tree.leaves(same))
 
 
+def test_a_run_shorter_than_a_period_has_rates_that_decay():
+    options = {"auxiliary_period": 16, "auxiliary_epochs": 2, "auxiliary_minibatches": 3}
+    policy = partial(make_actor_critic, encoder=MLP((8,)), shared=True)
+    sizes = []
+    agent = make_agent(
+        WORLD, policy=policy, optimizer=lambda num_steps: sizes.append(num_steps) or optax.sgd(0.1), **options
+    )
+    agent.make_learner(make_rollout_collector(WORLD, agent.policy, num_envs=4, num_steps=4), 3)
+    assert sizes[-1] == 2 * 3  # One phase's steps, though none comes: a schedule over none is refused.
+
+
 @pytest.mark.parametrize("options", [{"memory": GRU(hidden_size=4), "shared": True}, {"shared": False}])
 def test_policies_with_memory_or_two_torsos_are_refused(options):
     with pytest.raises(ValueError, match="`policy` must be an actor-critic of one torso without memory for PPG"):
