@@ -31,7 +31,10 @@ PAIRS = {
     # Like those, and not tuned for each algorithm.
     **dict.fromkeys(("code", "countdown", "crafting", "guess_number", "lists"), ("grpo", "sft")),
     **dict.fromkeys(("brief", "mastermind", "screen", "screens", "search"), ("grpo", "sft")),
-    **dict.fromkeys(("tools", "twentyq", "union"), ("grpo", "sft")),
+    **dict.fromkeys(("desk", "market", "shop", "tools", "twentyq", "union"), ("grpo", "sft")),
+    **dict.fromkeys(
+        ("bargaining", "commons", "hanabi", "meeting", "public_goods"), ("grpo", "sft")
+    ),  # Of several seats.
     # Values and demonstrations are those of one seat.
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
     "breakout": (*GRADIENTS, *VALUES),
