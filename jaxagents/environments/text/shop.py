@@ -96,7 +96,8 @@ def make_environment(
     def expert(key: Array, state: ShopState) -> tuple[Array, Array, None]:
         wish, colour = state.task["wish"], state.task["wish"][3] - COLOUR
         right = jax.vmap(lambda one: grade(has, price, state.task, one, colour)["score"] == 1.0)(state.found)
-        right, viewing = right & (state.found >= 0), state.product >= 0
+        right = right & (state.found >= 0) & ((colour < 0) | has[state.found, wish[3]])
+        viewing = state.product >= 0
         rules = [
             (viewing & (colour >= 0) & (state.colour != colour), (jnp.int32(CHOOSE), grammar.args(colour))),
             (viewing, (jnp.int32(BUY), grammar.args())),
