@@ -53,7 +53,7 @@ def test_a_purchase_in_words(hand):
     said = [f"search {kind} {traits[1]} {traits[0]}", "choose red", "open 1", f"choose {red}", "buy"]
     texts, timesteps, _ = hand.play(environment, task, said)
     assert texts[0] == f"want {kind} {traits[0]} {traits[1]} {red} below {price[product] + 1}"
-    assert texts[1].startswith(f"{texts[0]} 1 {kind} {traits[0]} {traits[1]} {price[product]} 2 {kind}")
+    assert texts[1].startswith(f"{texts[0]} 1 {kind} {traits[0]} {traits[1]} {price[product]} 2 ")
     assert texts[2].endswith("nothing happens .")  # No product is open.
     assert texts[4] == f"{texts[3]} chosen {red}"
     assert [float(t.reward) for t in timesteps] == [0, 0, 0, 0, 0, 1] and bool(timesteps[-1].terminated)
