@@ -26,7 +26,7 @@ class MeetingState:
     gone: Array
 
 
-def make_environment(num_seats: int = 2, *, num_places: int = 4, distinct: bool = True, **options: Any) -> Environment:
+def make_environment(num_seats: int = 2, *, num_places: int = 6, distinct: bool = True, **options: Any) -> Environment:
     """Makes a meeting.
 
     Two places are open to each seat, and exactly one to all of them. All say one or two places at once, `say park
