@@ -1,13 +1,12 @@
 """The page of algorithms: interquartile means over seeds with their intervals, performance profiles, speed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxagents.benchmarks.algorithms import Row, read_row
-from jaxagents.documentation.markdown import table
 from jaxagents.reporting.statistics import bootstrap_interval, interquartile_mean, performance_profile
 
 PAGE, PICTURE = "README.md", "profiles.png"
@@ -38,10 +37,10 @@ def write_page(folder: str | Path, tasks: Mapping[str, Mapping[str, Any]]) -> Pa
     parts = [_OPENING]
     for task, rows in found.items():
         settings = tasks[task]
-        missing = [name for name in settings["rows"] if name not in rows]
+        missing = [name for name, *_ in settings["rows"] if name not in rows]
         parts.append(f"## {task}\n\nScores from {settings['scale'][0]:g} to {settings['scale'][1]:g}.\n")
         lines = [_line(name, row, settings) for name, row in rows.items()]
-        parts.append(table(_HEAD, lines) if lines else "")
+        parts.append(_table(_HEAD, lines) if lines else "")
         parts.append(f"Not run: {', '.join(missing)}.\n" if missing else "")
     scores = {task: {name: _scores(row, tasks[task]) for name, row in rows.items()} for task, rows in found.items()}
     parts.append(_over_tasks(scores))
@@ -76,8 +75,12 @@ def draw_profiles(path: Path, scores: Mapping[str, Mapping[str, np.ndarray]]) ->
     return True
 
 
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *lines))
+
+
 def _read(folder: Path, task: str, settings: Mapping[str, Any]) -> dict[str, Row]:
-    rows = {name: read_row(folder / task / f"{name}.json") for name in settings["rows"]}
+    rows = {name: read_row(folder / task / f"{name}.json") for name, *_ in settings["rows"]}
     return {name: row for name, row in rows.items() if row is not None}
 
 
@@ -116,4 +119,4 @@ def _over_tasks(scores: Mapping[str, Mapping[str, np.ndarray]]) -> str:
             lines.append((f"`{name}`", ", ".join(values), f"{middle:.2f}", f"{low:.2f} to {high:.2f}"))
     if not lines:
         return ""
-    return "## Over tasks\n\n" + table(("algorithm", "tasks", "interquartile mean of scores", "95 %"), lines)
+    return "## Over tasks\n\n" + _table(("algorithm", "tasks", "interquartile mean of scores", "95 %"), lines)

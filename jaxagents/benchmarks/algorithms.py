@@ -42,7 +42,7 @@ def rows_of(tasks: Mapping[str, Mapping[str, Any]], names: Sequence[str] | None)
     """Lists the rows of the benchmark.
 
     Args:
-        tasks: by name, with `choices` of the task and `rows`: further choices by algorithm.
+        tasks: by name, with `choices` of the task and `rows`, lists of an algorithm and its further choices.
         names: of the rows; None for all.
 
     Returns:
@@ -52,9 +52,9 @@ def rows_of(tasks: Mapping[str, Mapping[str, Any]], names: Sequence[str] | None)
         ValueError: a name is unknown.
     """
     rows = {
-        f"{task}/{algorithm}": merge_overrides(settings["choices"].split(), choices.split())
+        f"{task}/{algorithm}": merge_overrides(settings["choices"].split(), choices)
         for task, settings in tasks.items()
-        for algorithm, choices in settings["rows"].items()
+        for algorithm, *choices in settings["rows"]
     }
     for name in names or ():
         if name not in rows:

@@ -124,6 +124,7 @@ def with_level_replay(
     if capacity < num_levels:
         raise ValueError(f"`capacity` must be at least the {num_levels} levels of a rollout, got {capacity}.")
     weights = {"temperature": temperature, "staleness": staleness}
+    decays = {"discount": discount, "trace_decay": trace_decay}
 
     def sample_levels(key: Array) -> PyTree:
         return jax.vmap(sample_level)(jax.random.split(key, num_levels))
@@ -140,29 +141,6 @@ def with_level_replay(
             place=jnp.zeros(num_levels, jnp.int32),
             kind=jnp.int32(NEW),
         )
-
-    def judge(state: LevelReplayState, rollout: Rollout) -> tuple[Array, Array]:
-        """Returns scores and greatest returns of all levels of the rollout, over all devices, `[B]`."""
-        transition = rollout.transition
-        known = state.archive.max_return[state.place]
-        most = _greatest_return(transition.reward, transition.terminated | transition.truncated)
-        value, next_value = _values(actor_critic, state.params, rollout)
-        known = jnp.where(state.kind == REPLAYED, known, -jnp.inf)
-        if axis_name is not None:
-            known = jax.lax.dynamic_slice_in_dim(known, jax.lax.axis_index(axis_name) * most.size, most.size)
-        most = jnp.maximum(most, known)
-        ends = transition.terminated, transition.truncated
-        view = LevelView(
-            ended=ends[0] | ends[1],
-            advantage=generalized_advantage(
-                transition.reward, value, next_value, *ends, discount=discount, trace_decay=trace_decay
-            ),
-            value=value,
-            success=transition.extras["success"],
-            max_return=most,
-        )
-        seen = score(view), most
-        return seen if axis_name is None else jax.lax.all_gather(seen, axis_name, tiled=True)
 
     def choose(state: LevelReplayState, archive: LevelArchive, key: Array) -> LevelReplayState:
         """Returns the state with the levels of the next rollout."""
@@ -183,7 +161,7 @@ def with_level_replay(
 
     def update(state: LevelReplayState, key: Array, rollout: Rollout) -> tuple[LevelReplayState, Metrics]:
         inner_key, choose_key = jax.random.split(key)
-        scores, most = judge(state, rollout)
+        scores, most = _judge(actor_critic, score, decays, axis_name, state, rollout)
         replayed = state.kind == REPLAYED
         updated = update_levels(state.archive, state.place, scores, most)
         added = add_levels(state.archive, state.levels, scores, most, **weights)
@@ -251,6 +229,34 @@ def make_agent(
 
 def _chosen(condition: Array) -> Callable[[Array, Array], Array]:
     return lambda new, old: jnp.where(condition, new, old)
+
+
+def _judge(
+    actor_critic: ActorCritic,
+    score: Score,
+    decays: dict[str, float],
+    axis_name: str | None,
+    state: LevelReplayState,
+    rollout: Rollout,
+) -> tuple[Array, Array]:
+    """Returns scores and greatest returns of the levels of a rollout, over all devices, `[B]`."""
+    transition = rollout.transition
+    known = jnp.where(state.kind == REPLAYED, state.archive.max_return[state.place], -jnp.inf)
+    most = _greatest_return(transition.reward, transition.terminated | transition.truncated)
+    value, next_value = _values(actor_critic, state.params, rollout)
+    if axis_name is not None:
+        known = jax.lax.dynamic_slice_in_dim(known, jax.lax.axis_index(axis_name) * most.size, most.size)
+    most = jnp.maximum(most, known)
+    ends = transition.terminated, transition.truncated
+    view = LevelView(
+        ended=ends[0] | ends[1],
+        advantage=generalized_advantage(transition.reward, value, next_value, *ends, **decays),
+        value=value,
+        success=transition.extras["success"],
+        max_return=most,
+    )
+    seen = score(view), most
+    return seen if axis_name is None else jax.lax.all_gather(seen, axis_name, tiled=True)
 
 
 def _values(actor_critic: ActorCritic, params: Params, rollout: Rollout) -> tuple[Array, Array]:
