@@ -11,6 +11,8 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from jaxagents.benchmarks.agents import agent_shares, agent_subjects
+from jaxagents.benchmarks.algorithm_page import write_page
+from jaxagents.benchmarks.algorithms import rows_of, run_rows
 from jaxagents.benchmarks.compiled_loop import make_compiled_loop, make_lakes, sample_tasks
 from jaxagents.benchmarks.environments import environment_subject
 from jaxagents.benchmarks.games import METHODS, cfr_subject, exploitability_of
@@ -47,6 +49,7 @@ def run_suite(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, 
     """
     suites: dict[str, Callable[..., tuple[Rows, dict[str, float]]]] = {
         "rl": _rl,
+        "algorithms": _algorithms,
         "marl": _marl,
         "games": _games,
         "lm": _lm,
@@ -95,6 +98,20 @@ def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
         for kind, seconds in startup_seconds(["experiment=ppo_cartpole"]).items():
             values[f"seconds_to_first_update/{kind}"] = seconds
     return rows, values
+
+
+def _algorithms(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    settings = OmegaConf.to_container(config.algorithms)
+    prepare_backend(DevicesConfig(cpu_threads=settings.pop("cpu_threads")))
+    results = run_rows(rows_of(settings["tasks"], settings["names"]), config_folder, settings)
+    write_page(settings["folder"], settings["tasks"])
+    rows = {
+        row.name: {"per_second": row.per_second, "spread": 0.0, "compile_seconds": row.compile_seconds}
+        for row in results
+    }
+    return rows, _flat(rows, "steps_per_second") | {
+        f"{row.name}/return": float(np.mean(row.returns)) for row in results
+    }
 
 
 def _marl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
