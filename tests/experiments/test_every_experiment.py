@@ -19,6 +19,7 @@ SELF_TRAINING = ("raft", "rest_em")
 PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
 CONTROL = ("crossq", "ddpg", "droq", "mpo", "redq", "sac", "td3")
+EXPLORATION = ("count_bonus", "e3b", "icm", "noveld", "rnd")
 EVOLUTION = ("cma_es", "open_es", "pgpe")
 GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo")
 VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
@@ -38,7 +39,18 @@ PAIRS = {
     # Values and demonstrations are those of one seat.
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
     "breakout": (*GRADIENTS, *VALUES),
-    "cartpole": ("bc", "dagger", "decision_transformer", "discrete_cql", "gail", *EVOLUTION, *GRADIENTS, *VALUES),
+    "cartpole": (
+        "bc",
+        "dagger",
+        "decision_transformer",
+        "discrete_cql",
+        "gail",
+        *EVOLUTION,
+        *EXPLORATION,
+        *GRADIENTS,
+        *VALUES,
+    ),
+    "gridworld": ("accel", "plr", "ppo", "robust_plr"),
     "pendulum": (*CONTROL, *GRADIENTS, *OFFLINE),
     "reacher": (*CONTROL, *GRADIENTS),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
