@@ -1,41 +1,85 @@
-"""Several processes that share the work of one command, by the leases of the store."""
+"""Several processes that share the work of one command, by the leases of the store: on this machine, or by Ray."""
 
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+EXECUTORS = ("processes", "ray")
 
-def run_workers(script: Path, arguments: Sequence[str], num_workers: int) -> list[int]:
+
+def run_workers(script: Path, arguments: Sequence[str], num_workers: int, *, executor: str = "processes") -> list[int]:
     """Runs a script in several processes and waits for them; they end when this process does, by whatever signal.
+
+    By Ray they run on the cluster of `RAY_ADDRESS`, or on this machine where that is not set. All nodes must have the
+    code and see the folder of results, with file locks (NFS 4 has them).
 
     Args:
         script: that each of them runs.
         arguments: of the script; `worker=<number>` is added.
-        num_workers: how many.
+        num_workers: how many; they share the cores evenly.
+        executor: "processes" of this machine, or "ray".
 
     Returns:
         Their exit codes.
+
+    Raises:
+        ValueError: another executor, or Ray is not installed.
     """
+    if executor not in EXECUTORS:
+        raise ValueError(f"`executor` must be {' or '.join(EXECUTORS)}, got {executor!r}.")
+    if executor == "ray":
+        return _run_on_ray(script, arguments, num_workers)
     cores = max(1, (os.cpu_count() or 1) // num_workers)
-    environment = {**os.environ, "PJRT_NPROC": os.environ.get("PJRT_NPROC", str(cores))}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), *arguments, f"worker={number}"],
-            stdin=subprocess.PIPE,  # Its end tells them of the end of this process.
-            stdout=sys.stderr.fileno(),
-            env=environment,
-        )
-        for number in range(num_workers)
-    ]
+    processes = [_start(script, arguments, number, cores) for number in range(num_workers)]
     try:
         return [process.wait() for process in processes]
     finally:
         for process in processes:
             process.stdin.close()
             process.wait()
+
+
+def _run_on_ray(script: Path, arguments: Sequence[str], num_workers: int) -> list[int]:
+    try:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Reports nothing to anyone.
+        import ray
+    except ImportError as error:
+        raise ValueError(
+            "`executor` must be processes where Ray is missing, got ray; try pip install -e '.[ray]'."
+        ) from error
+    cluster = os.environ.get("RAY_ADDRESS")
+    ray.init(**({"address": cluster} if cluster else {"include_dashboard": False, "object_store_memory": 100 * 2**20}))
+    try:
+        cores = max(1, min(int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["Alive"]))
+        cores = max(1, min(cores, int(ray.cluster_resources()["CPU"]) // num_workers))
+        gpus = ray.cluster_resources().get("GPU", 0.0) / num_workers
+        # Runs that are lost are missing, and the next command runs them: a task is not tried again.
+        task = ray.remote(num_cpus=cores, num_gpus=gpus if gpus < 1.0 else int(gpus), max_retries=0)(_run)
+        run = partial(task.remote, script, arguments, cores=cores, folder=os.getcwd())
+        return ray.get([run(number=number) for number in range(num_workers)])
+    finally:
+        ray.shutdown()
+
+
+def _run(script: Path, arguments: Sequence[str], *, number: int, cores: int, folder: str) -> int:
+    return _start(script, arguments, number, cores, folder).wait()
+
+
+def _start(
+    script: Path, arguments: Sequence[str], number: int, cores: int, folder: str | None = None
+) -> subprocess.Popen:
+    """Starts a worker with its share of the cores."""
+    return subprocess.Popen(
+        [sys.executable, str(script), *arguments, f"worker={number}"],
+        stdin=subprocess.PIPE,  # Its end tells them of the end of this process.
+        stdout=sys.stderr.fileno(),
+        env={**os.environ, "PJRT_NPROC": os.environ.get("PJRT_NPROC", str(cores))},
+        cwd=folder,
+    )
 
 
 def end_with_parent() -> None:
