@@ -55,7 +55,7 @@ def write_transcripts(
 
 
 def save_transcripts(
-    trajectories: Sequence[Trajectory],
+    sections: Mapping[str, Sequence[Trajectory]],
     tokenizer: Tokenizer,
     *,
     html: str | Path | None = None,
@@ -65,7 +65,7 @@ def save_transcripts(
     """Writes episodes to the files that are wanted, unless there are none.
 
     Args:
-        trajectories: to write.
+        sections: see `write_transcripts`.
         tokenizer: see `write_transcripts`.
         html: path of the page; None for none.
         jsonl: path of the trajectories, see `data.trajectories`; None for none.
@@ -75,8 +75,9 @@ def save_transcripts(
         Absolute paths of "html" and "jsonl"; None where nothing was written.
     """
     files = {"html": None, "jsonl": None}
+    trajectories = [trajectory for played in sections.values() for trajectory in played]
     if html is not None and trajectories:
-        files["html"] = str(write_transcripts(html, {"": trajectories}, tokenizer=tokenizer, title=title))
+        files["html"] = str(write_transcripts(html, sections, tokenizer=tokenizer, title=title))
     if jsonl is not None and trajectories:
         path = Path(jsonl).resolve()
         path.parent.mkdir(parents=True, exist_ok=True)

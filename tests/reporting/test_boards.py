@@ -55,5 +55,5 @@ def test_a_film_of_a_game_shows_its_board():
     frames = [Frame("step 0", "player 0\n_ _ _\n_ _ _\n_ _ _", None, False)]
     frames.append(Frame("step 1", "player 1\n_ _ _\n_ X _\n_ _ _", None, True))
     empty, played = draw_pictures(frames)
-    colors = [dict((color, count) for count, color in picture.getcolors(1 << 16)) for picture in (empty, played)]
+    colors = [{color: count for count, color in picture.getcolors(1 << 16)} for picture in (empty, played)]
     assert FIRST not in colors[0] and colors[1][FIRST] > 500 and empty.size == played.size

@@ -138,11 +138,11 @@ def test_texts_of_tokens():
 
 
 def test_only_files_that_are_wanted_are_written(tmp_path):
-    both = save_transcripts([TRAJECTORY], TOKENIZER, html=tmp_path / "x/a.html", jsonl=tmp_path / "y/a.jsonl")
+    both = save_transcripts({"": [TRAJECTORY]}, TOKENIZER, html=tmp_path / "x/a.html", jsonl=tmp_path / "y/a.jsonl")
     assert both == {"html": str(tmp_path / "x/a.html"), "jsonl": str(tmp_path / "y/a.jsonl")}
     assert list(read_trajectories(both["jsonl"])) == [TRAJECTORY]
-    assert save_transcripts([TRAJECTORY], TOKENIZER) == {"html": None, "jsonl": None}
-    nothing = save_transcripts([], TOKENIZER, html=tmp_path / "b.html", jsonl=tmp_path / "b.jsonl")
+    assert save_transcripts({"": [TRAJECTORY]}, TOKENIZER) == {"html": None, "jsonl": None}
+    nothing = save_transcripts({"": []}, TOKENIZER, html=tmp_path / "b.html", jsonl=tmp_path / "b.jsonl")
     assert nothing == {"html": None, "jsonl": None}
     assert not (tmp_path / "b.html").exists()
 
