@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 EXECUTORS = ("processes", "ray")
@@ -34,7 +33,15 @@ def run_workers(script: Path, arguments: Sequence[str], num_workers: int, *, exe
     if executor == "ray":
         return _run_on_ray(script, arguments, num_workers)
     cores = max(1, (os.cpu_count() or 1) // num_workers)
-    processes = [_start(script, arguments, number, cores) for number in range(num_workers)]
+    processes = [
+        subprocess.Popen(
+            _command(script, arguments, number),
+            stdin=subprocess.PIPE,  # Its end tells them of the end of this process.
+            stdout=sys.stderr.fileno(),
+            env={**os.environ, **_environment(cores)},
+        )
+        for number in range(num_workers)
+    ]
     try:
         return [process.wait() for process in processes]
     finally:
@@ -57,29 +64,33 @@ def _run_on_ray(script: Path, arguments: Sequence[str], num_workers: int) -> lis
         cores = max(1, min(int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["Alive"]))
         cores = max(1, min(cores, int(ray.cluster_resources()["CPU"]) // num_workers))
         gpus = ray.cluster_resources().get("GPU", 0.0) / num_workers
+
         # Runs that are lost are missing, and the next command runs them: a task is not tried again.
-        task = ray.remote(num_cpus=cores, num_gpus=gpus if gpus < 1.0 else int(gpus), max_retries=0)(_run)
-        run = partial(task.remote, script, arguments, cores=cores, folder=os.getcwd())
-        return ray.get([run(number=number) for number in range(num_workers)])
+        @ray.remote(num_cpus=cores, num_gpus=gpus if gpus < 1.0 else int(gpus), max_retries=0)
+        def run(command: list[str], environment: dict[str, str], folder: str) -> int:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # Ends with the process of Ray, as that does with the command.
+                stdout=sys.stderr.fileno(),
+                env={**os.environ, **environment},
+                cwd=folder,
+            )
+            return process.wait()
+
+        given = (_environment(cores), os.getcwd())
+        return ray.get([run.remote(_command(script, arguments, number), *given) for number in range(num_workers)])
     finally:
         ray.shutdown()
 
 
-def _run(script: Path, arguments: Sequence[str], *, number: int, cores: int, folder: str) -> int:
-    return _start(script, arguments, number, cores, folder).wait()
+def _command(script: Path, arguments: Sequence[str], number: int) -> list[str]:
+    return [sys.executable, str(script), *arguments, f"worker={number}"]
 
 
-def _start(
-    script: Path, arguments: Sequence[str], number: int, cores: int, folder: str | None = None
-) -> subprocess.Popen:
-    """Starts a worker with its share of the cores."""
-    return subprocess.Popen(
-        [sys.executable, str(script), *arguments, f"worker={number}"],
-        stdin=subprocess.PIPE,  # Its end tells them of the end of this process.
-        stdout=sys.stderr.fileno(),
-        env={**os.environ, "PJRT_NPROC": os.environ.get("PJRT_NPROC", str(cores))},
-        cwd=folder,
-    )
+def _environment(cores: int) -> dict[str, str]:
+    """Returns what a worker needs to keep to its share of the cores, and to find the code where this process does."""
+    path = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+    return {"PJRT_NPROC": os.environ.get("PJRT_NPROC", str(cores))} | path
 
 
 def end_with_parent() -> None:
