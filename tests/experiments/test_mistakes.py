@@ -52,7 +52,31 @@ def said(monkeypatch, capsys, tmp_path):
         ),
         ("train.py", ["sed=3"], "The config has no key 'sed'; try seed"),
         ("train.py", ["seed=-1"], "`seed` must be a whole number from 0 to 4294967295, got -1."),
-        ("train.py", ["seed=[1"], "Error: "),
+        ("train.py", ["seed=[1"], "must be written as key=value, with lists as [1,2], got 'seed=[1'."),
+        (
+            "train.py",
+            ["world=frozenlake", "algorithm=sft", "collector@warm_start.collector=transcripts"],
+            "`collector.paths` must be given, got nothing; configs/collector says what it is.",
+        ),
+        ("train.py", ["experiment=zzz"], "try dqn_cartpole or "),
+        ("train.py", ["world=cartpole", "run_dir=/dev/null/x"], "Error: Not a directory: /dev/null/x"),
+        (
+            "train.py",
+            ["world=cartpole", "collector.num_envs=2.5"],
+            "`collector.num_envs` must be a whole number, got 2.5.",
+        ),
+        (
+            "train.py",
+            ["world=cartpole", "policy.encoder.hidden_sizes=abc"],
+            "`policy.encoder.hidden_sizes` must be a list of whole numbers, got abc; try policy.encoder.",
+        ),
+        (
+            "train.py",
+            ["world=pendulum", "algorithm=dqn"],
+            "discrete actions for this learner, got those of ",
+        ),
+        ("export.py", ["path=runs"], "`folder` must be given, got nothing; try folder=..."),
+        ("report.py", ["paht=x"], "The config has no key 'paht'; try num_episodes or quick or results_folder or site"),
         ("train.py", ["seeds=0", "experiment=ppo_cartpole"], "`seeds` must be a positive number, got 0."),
         (
             "train.py",
