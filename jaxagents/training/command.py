@@ -43,7 +43,8 @@ def command(
     What a user can mend is said in one line on stderr: exit code 2 for a mistake in the arguments, 1 for a run that
     failed, 130 after Ctrl-C, 75 after SIGTERM, where the run was saved and can go on. `HYDRA_FULL_ERROR=1` shows the
     traceback instead. With `-m`, every combination is a process of its own: no setting of one leaks into the next, one
-    that fails does not stop the others, and the exit code is 1 when any did.
+    that fails does not stop the others, and the exit code is 1 when any did. Options may name modules of the folder
+    where the command is given.
 
     Args:
         config_name: of the file.
@@ -73,6 +74,8 @@ def command(
         @wraps(task)
         def main() -> None:
             sys.argv[1:] = quote_lists(sys.argv[1:], lists)
+            if os.getcwd() not in sys.path:  # For modules of the user's that options name.
+                sys.path.append(os.getcwd())
             if not show_traceback:
                 os.environ[_TRACEBACK] = "1"  # Hydra raises what it would print.
             # A launcher may run jobs in processes of its own: they note in a file how they ended.

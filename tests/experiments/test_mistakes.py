@@ -144,6 +144,15 @@ def test_a_suite_that_is_not_installed_is_named_with_its_extra(said, monkeypatch
     assert line == "Error: `gymnax` must be installed for this environment; run `pip install 'jaxagents[gymnax]'`.\n"
 
 
+def test_options_name_modules_of_the_folder_where_the_command_is_given(said, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "module_of_a_user.py").write_text("def make(size):\n    raise ValueError(f'size is {size}')\n")
+    folder = tmp_path / "own" / "environment"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("_target_: module_of_a_user.make\nsize: 3\n")
+    assert said("train.py", ["--config-dir=own", "environment=mine", "environment.size=4"]) == "Error: size is 4\n"
+
+
 def test_the_traceback_is_there_when_asked_for(tmp_path):
     result = subprocess.run(
         [sys.executable, str(ROOT / "experiments/train.py"), "seed=-1"],
