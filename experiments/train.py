@@ -15,7 +15,7 @@ from jaxagents.training.explicit import honour_overrides  # noqa: E402
 from jaxagents.training.listing import list_choices  # noqa: E402
 
 
-@command("train")
+@command("train", resumes=True)
 def main(config: DictConfig) -> None:
     """Runs the composed experiment; the last line on stdout is one JSON object."""
     from jaxagents.training.launch import run  # Imports jax: help and mistakes in names come without it.

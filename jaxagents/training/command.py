@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from jaxagents.training.composition import register_resolvers
+from jaxagents.training.composition import register_resolvers, resume_arguments
 from jaxagents.training.preemption import EXIT_CODE, Preempted
 
 _TRACEBACK = "HYDRA_FULL_ERROR"
@@ -36,7 +36,7 @@ _MOST_NAMES = 12  # That an error lists where none is near.
 
 
 def command(
-    config_name: str, *, folder: str = "configs", lists: Sequence[str] = ()
+    config_name: str, *, folder: str = "configs", lists: Sequence[str] = (), resumes: bool = False
 ) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
     """Makes the main of a script in `experiments/` of a function of the composed config.
 
@@ -51,6 +51,7 @@ def command(
         folder: that holds it, from the folder above that of the script: the root of the repository, or the installed
             package.
         lists: options that are always lists, see `quote_lists`.
+        resumes: whether `resume=<run directory>` stands for the arguments of that run, see `resume_arguments`.
 
     Returns:
         The decorator.
@@ -73,7 +74,9 @@ def command(
 
         @wraps(task)
         def main() -> None:
-            sys.argv[1:] = quote_lists(sys.argv[1:], lists)
+            with _errors_in_one_line(show_traceback):
+                arguments = resume_arguments(sys.argv[1:]) if resumes else sys.argv[1:]
+                sys.argv[1:] = quote_lists(arguments, lists)
             if os.getcwd() not in sys.path:  # For modules of the user's that options name.
                 sys.path.append(os.getcwd())
             if not show_traceback:

@@ -1,5 +1,6 @@
 """Composing runs outside of their script, and what they are called."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import hydra
@@ -58,3 +59,31 @@ def merge_overrides(*lists: list[str]) -> list[str]:
         merged.pop(key, None)
         merged[key] = override.input_line
     return list(merged.values())
+
+
+def resume_arguments(arguments: Sequence[str]) -> list[str]:
+    """Replaces `resume=<run directory>` by the arguments that the run was started with; others count over these.
+
+    Args:
+        arguments: of `experiments/train.py`.
+
+    Returns:
+        The arguments, those of the run with `run_dir` as it was given; unchanged where nothing is resumed.
+
+    Raises:
+        ValueError: the folder was not written by `experiments/train.py`.
+    """
+    named = [argument for argument in arguments if argument.startswith("resume=")]
+    if not named:
+        return list(arguments)
+    run_dir = Path(named[-1].partition("=")[2])
+    written = run_dir / ".hydra" / "overrides.yaml"
+    if not written.is_file():
+        raise ValueError(
+            f"`resume` must be the directory of a run of experiments/train.py, got {run_dir}, without "
+            ".hydra/overrides.yaml; try the command that began it, with the same run_dir."
+        )
+    options = [argument for argument in arguments if argument.startswith("-")]
+    further = [argument for argument in arguments if argument not in (*options, *named)]
+    quoted = str(run_dir).replace("\\", "\\\\").replace("'", "\\'")
+    return options + merge_overrides(list(OmegaConf.load(written)), further, [f"run_dir='{quoted}'"])

@@ -47,6 +47,11 @@ def said(monkeypatch, capsys, tmp_path):
         ("train.py", ["experiment=ppo_cartpol"], "'ppo_cartpol'; try ppo_cartpole or "),
         (
             "train.py",
+            ["resume=nowhere"],
+            "`resume` must be the directory of a run of experiments/train.py, got nowhere",
+        ),
+        (
+            "train.py",
             ["experiment=ppo_cartpole", "learner.discuont=0.9"],
             "`learner` has no key 'discuont'; try discount",
         ),
