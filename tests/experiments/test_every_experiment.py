@@ -43,6 +43,7 @@ PAIRS = {
     "smax_3m": ("ppo",),  # A policy with memory that has no Q-function.
     "tmaze": ("dqn", "ppo", "r2d2"),
 }
+SLOW_WORLDS = ("reacher",)
 EXPERIMENTS = {path.stem: [f"experiment={path.stem}"] for path in sorted((CONFIGS / "experiment").glob("*.yaml"))}
 COMPOSED = {f"{a}_{world}": [f"world={world}", f"algorithm={a}"] for world, names in PAIRS.items() for a in names}
 EVERYTHING = COMPOSED | EXPERIMENTS
@@ -57,19 +58,27 @@ TUNED = {
 def _run_pairs():
     """Returns pairs with every world and every algorithm, those with numbers of their own, and preferences in a game.
 
-    An algorithm is run where fewest others are; all pairs are composed.
+    An algorithm that no tuned pair runs is run where fewest others are, and in a world that takes long to compile only
+    if it has no other; all pairs are composed.
     """
     algorithms = sorted({name for names in PAIRS.values() for name in names})
+    run = {(world, name) for world, names in PAIRS.items() for name in names if f"{name}_{world}" in TUNED}
     uses = dict.fromkeys([*PAIRS, *algorithms], 0)
-    chosen = []
-    for algorithm in algorithms:
-        chosen.append((min((world for world in PAIRS if algorithm in PAIRS[world]), key=uses.get), algorithm))
-        uses[chosen[-1][0]] += 1
+    for pair in run:
+        for name in pair:
+            uses[name] += 1
+
+    def choose(world, algorithm):
+        run.add((world, algorithm))
+        uses[world] += 1
         uses[algorithm] += 1
+
+    for algorithm in (name for name in algorithms if not uses[name]):
+        fitting = [world for world in PAIRS if algorithm in PAIRS[world]]
+        choose(min(fitting, key=lambda world: (world in SLOW_WORLDS, uses[world])), algorithm)
     for world in (world for world in PAIRS if not uses[world]):
-        chosen.append((world, min(PAIRS[world], key=uses.get)))
-        uses[chosen[-1][1]] += 1
-    return {f"{algorithm}_{world}" for world, algorithm in chosen} | TUNED | {"dpo_text_kuhn"}
+        choose(world, min(PAIRS[world], key=uses.get))
+    return {f"{algorithm}_{world}" for world, algorithm in run} | {"dpo_text_kuhn"}
 
 
 RUN = _run_pairs()

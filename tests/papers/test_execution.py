@@ -14,7 +14,6 @@ from jaxagents.papers.arms import build_stages, compose_arms, logged_names
 from jaxagents.papers.execution import read_paper_runs, run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.leases import take_lease
-from jaxagents.papers.library import load_paper, paper_files
 from jaxagents.papers.plan import Job, Request, require_metrics
 from jaxagents.papers.refresh import refresh_papers
 from jaxagents.papers.registration import read_registrations
@@ -22,12 +21,11 @@ from jaxagents.papers.runs import read_run, write_run
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.papers.starts import prepare_start
 from jaxagents.papers.status import read_status
-from jaxagents.papers.study import LEAST_SEEDS, make_paper, make_study
+from jaxagents.papers.study import make_paper, make_study
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.launch import run
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
-IDS = list(paper_files(CONFIGS))
 FUNCTIONS = """
 calls = []
 
@@ -448,21 +446,6 @@ def test_metrics_of_arms_that_are_not_run_now_are_no_mistake():
 def test_names_are_known_without_training(fast):
     names = logged_names(build_stages(fast.recipe, 2))
     assert {"eval/episode_return", "train/entropy", "rollout/episode_return"} <= set(names)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("paper_id", IDS)
-def test_every_paper_runs_in_quick_mode(paper_id, tmp_path):
-    paper = load_paper(CONFIGS, paper_id)
-    needed = 1 if paper.study.deterministic else LEAST_SEEDS
-    assert run_papers([paper], request(tmp_path, quick=True, seeds=paper.seeds[:needed])) == {}
-    runs = read(paper, tmp_path, quick=True)
-    assert {name: len(of_arm.runs) for name, of_arm in runs.items()} == {arm.name: needed for arm in paper.arms}
-    verdict = judge(paper.__class__(**{**vars(paper), "seeds": paper.seeds[:needed]}), runs)
-    findings = (*verdict.headline, *verdict.secondary, *verdict.checks)
-    unmeasured = [finding.reason for finding in findings if not finding.seeds]
-    # A short run ends before the budget of `x@episodes=N`: its reason says so, and is the only one.
-    assert not [reason for reason in unmeasured if "was last measured at" not in reason]
 
 
 @pytest.mark.slow
