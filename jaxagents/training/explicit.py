@@ -7,7 +7,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import get_object
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 
 def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
@@ -31,6 +31,38 @@ def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
             raise ValueError(_without_effect(key, text, [stage["name"] for stage in stages]))
         if not any(_reads(config, stage, key.partition(".")[0]) for stage in stages or [{}]):
             raise ValueError(_without_reader(key, text, stages))
+
+
+def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> list[str]:
+    """Takes out what was set for another option, where the command line chooses the option of a stage.
+
+    With `collector@warm_start.collector=transcripts`, files replace demonstrations, whose noise and number the
+    world and quick runs have set. What the command line itself sets stays, to be refused.
+
+    Args:
+        config: composed, is changed.
+        overrides: arguments.
+
+    Returns:
+        The names of the settings that were taken out.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    written = {override.key_or_group for override in parsed if override.package is None}
+    left_out = []
+    for place in (override.package for override in parsed if override.package and not override.is_delete()):
+        node = OmegaConf.select(config, place)
+        if not isinstance(node, DictConfig) or "_target_" not in node:
+            continue
+        parameters = inspect.signature(get_object(node._target_)).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            continue
+        for section in filter(None, (node, OmegaConf.select(config.when_quick, place))):
+            names = {key: f"{place}.{key}" for key in section if not key.startswith("_") and key not in parameters}
+            with open_dict(section):
+                for key in [key for key, name in names.items() if name not in written]:
+                    del section[key]
+                    left_out.append(names[key])
+    return list(dict.fromkeys(left_out))
 
 
 # Sections that a stage is built of; options in other places count where these refer to them.

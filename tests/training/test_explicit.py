@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from jaxagents.training.explicit import honour_overrides
+from jaxagents.training.explicit import honour_overrides, leave_out_unknown
 
 
 def make_config(stages, quick=False):
@@ -113,3 +113,20 @@ def test_whole_floats_become_integers_where_a_function_takes_these():
     config.collector = {"_target_": "jaxagents.rollouts.unroll.make_rollout_collector", "num_envs": 1e3}
     honour_overrides(config, ["collector.num_envs=1e3"])
     assert config.collector.num_envs == 1000 and isinstance(config.collector.num_envs, int)
+
+
+def test_settings_of_an_option_that_the_command_line_replaces_are_left_out():
+    files = {
+        "_target_": "jaxagents.data.transcripts.make_transcript_collector",
+        "paths": ["a"],
+        "noise": 0.6,
+        "rows": 1,
+    }
+    config = make_config(["${warm}"])
+    config.warm.collector = files
+    config.when_quick = {"warm": {"collector": {"num_episodes": 4, "num_rows": 2}}}
+    arguments = ["collector@warm.collector=transcripts", "warm.collector.rows=1", "training.total_steps=8"]
+    assert leave_out_unknown(config, arguments) == ["warm.collector.noise", "warm.collector.num_episodes"]
+    assert set(config.warm.collector) == {"_target_", "paths", "rows"}  # Rows are the user's own mistake.
+    assert config.when_quick == {"warm": {"collector": {"num_rows": 2}}}
+    assert leave_out_unknown(make_config(["${warm}"]), arguments[2:]) == []
