@@ -44,7 +44,7 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> list[str]
         overrides: arguments.
 
     Returns:
-        The names of the settings that were taken out.
+        The names of the settings that were taken out, but for those of quick runs.
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     written = {override.key_or_group for override in parsed if override.package is None}
@@ -61,8 +61,8 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> list[str]
             with open_dict(section):
                 for key in [key for key, name in names.items() if name not in written]:
                     del section[key]
-                    left_out.append(names[key])
-    return list(dict.fromkeys(left_out))
+                    left_out += [names[key]] if section is node else []
+    return left_out
 
 
 # Sections that a stage is built of; options in other places count where these refer to them.
