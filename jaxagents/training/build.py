@@ -354,9 +354,6 @@ def _instantiate(group: str, config: Mapping[str, Any]) -> Any:
     if not isinstance(node, Mapping) or "_target_" not in node:
         raise ValueError(f"`{group}` must name a `_target_`, got {node!r}; choose an option of configs/{group}.")
     function = get_object(node["_target_"])
-    missing = [f"{group}.{key}" for key, value in node.items() if value == "???"]
-    if missing:
-        raise ValueError(f"`{missing[0]}` must be given, got nothing; configs/{group} says what it is.")
     require_keywords(group, function, (key for key in node if not key.startswith("_")))
     taken, unknown = dict(node), []
     while True:

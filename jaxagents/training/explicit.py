@@ -45,6 +45,9 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> list[str]
 
     Returns:
         The names of the settings that were taken out, but for those of quick runs.
+
+    Raises:
+        ValueError: the option has a setting without a default, which nothing gives.
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     written = {override.key_or_group for override in parsed if override.package is None}
@@ -53,6 +56,9 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> list[str]
         node = OmegaConf.select(config, place)
         if not isinstance(node, DictConfig) or "_target_" not in node:
             continue
+        for key in node:
+            if OmegaConf.is_missing(node, key):
+                raise ValueError(f"`{place}.{key}` must be given, got nothing; try {place}.{key}=...")
         parameters = inspect.signature(get_object(node._target_)).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             continue

@@ -61,7 +61,7 @@ def said(monkeypatch, capsys, tmp_path):
         (
             "train.py",
             ["world=frozenlake", "algorithm=sft", "collector@warm_start.collector=transcripts"],
-            "`collector.paths` must be given, got nothing; configs/collector says what it is.",
+            "`warm_start.collector.paths` must be given, got nothing; try warm_start.collector.paths=...",
         ),
         ("train.py", ["experiment=zzz"], "try dqn_cartpole or "),
         ("train.py", ["world=cartpole", "run_dir=/dev/null/x"], "Error: Not a directory: /dev/null/x"),
