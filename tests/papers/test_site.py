@@ -185,6 +185,22 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     assert "Carried over from earlier code: 2 of ours, of 6 runs in all. One seed of each arm was run again" in page
 
 
+def test_a_study_of_several_papers_has_a_table_of_all_arms(tested, tmp_path):
+    """The arms of both papers, those of the study once, the best first; a study of one paper has no table."""
+    families, entry = tested
+    entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
+    assert "## Study" not in write_pages(tmp_path, families, entries).read_text(encoding="utf-8")
+    other = entry._replace(card=entries["nft"].card)
+    table = write_pages(tmp_path, families, entries | {"nft": other}).read_text(encoding="utf-8")
+    title, _, *rows = table.partition("## Study ")[2].splitlines()
+    assert (
+        title == "lm_rl/credit: Does credit by state help <b>?"
+        and rows[0] == "| arm | seeds | success | final | minutes |"
+    )
+    assert [row.split(" | ")[0] for row in rows[2:]] == ["| ours (nft)", "| ours (gigpo)", "| theirs"]
+    assert rows[4].startswith("| theirs | 10 to 12 | 0.6") and rows[4].endswith(" | 1.5 |")
+
+
 def test_results_that_are_not_there_and_damaged_cards_are_refused(tmp_path):
     families = read_cards(ROOT / "experiments" / "cards")
     with pytest.raises(ValueError, match="`results_folder` must be a folder of results, got .*nowhere"):
