@@ -124,7 +124,9 @@ def _huber(delta):
 
 
 def test_every_world_and_algorithm_is_in_the_table():
-    assert {path.stem for path in (CONFIGS / "world").glob("*.yaml")} == set(PAIRS)
+    worlds = {path.stem: path.read_text() for path in (CONFIGS / "world").glob("*.yaml")}
+    # Simulators on the host need packages of their own, and have tests of their own.
+    assert {name for name, text in worlds.items() if "override /collector: host" not in text} == set(PAIRS)
     algorithms = {path.stem for path in (CONFIGS / "algorithm").glob("*.yaml")}
     assert algorithms == {name for names in PAIRS.values() for name in names} | {"mansa"}  # In worlds of calls.
     for path in (CONFIGS / "tuned" / "pair").glob("*.yaml"):
