@@ -32,7 +32,10 @@ PAIRS = {
     # Like those, and not tuned for each algorithm.
     **dict.fromkeys(("code", "countdown", "crafting", "guess_number", "lists"), ("grpo", "sft")),
     **dict.fromkeys(("brief", "mastermind", "screen", "screens", "search"), ("grpo", "sft")),
-    **dict.fromkeys(("tools", "twentyq", "union"), ("grpo", "sft")),
+    **dict.fromkeys(("desk", "market", "shop", "tools", "twentyq", "union"), ("grpo", "sft")),
+    **dict.fromkeys(
+        ("bargaining", "commons", "hanabi", "meeting", "public_goods"), ("grpo", "sft")
+    ),  # Of several seats.
     # Values and demonstrations are those of one seat.
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
     "breakout": (*GRADIENTS, *VALUES),
@@ -66,6 +69,9 @@ TUNED = {
     if (CONFIGS / "tuned" / "pair" / f"{world}_{algorithm}.yaml").exists()
 }
 
+# Trained as desk and meeting are, in other environments, which the contract of text worlds plays: composed only.
+ALIKE = ("market", "shop", "bargaining", "commons", "hanabi", "public_goods")
+
 
 def _run_pairs():
     """Returns pairs with every world and every algorithm, those with numbers of their own, and preferences in a game.
@@ -88,7 +94,7 @@ def _run_pairs():
     for algorithm in (name for name in algorithms if not uses[name]):
         fitting = [world for world in PAIRS if algorithm in PAIRS[world]]
         choose(min(fitting, key=lambda world: (world in SLOW_WORLDS, uses[world])), algorithm)
-    for world in (world for world in PAIRS if not uses[world]):
+    for world in (world for world in PAIRS if not uses[world] and world not in ALIKE):
         choose(world, min(PAIRS[world], key=uses.get))
     return {f"{algorithm}_{world}" for world, algorithm in run} | {"dpo_text_kuhn"}
 
