@@ -14,9 +14,11 @@ from jaxagents.training.command import command
 def main(config: DictConfig) -> None:
     """Prints a table; the last line on stdout is one JSON object."""
     # Imported here: help and mistakes in names come without jax.
+    from jaxagents.training.baselines import measure_baselines
     from jaxagents.training.config import DevicesConfig, make_section
     from jaxagents.training.evaluate import evaluate_run, print_evaluation
     from jaxagents.training.launch import prepare_backend
+    from jaxagents.training.world_pages import write_world_pages
     from jaxagents.training.world_suite import evaluate_worlds, print_worlds
 
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
@@ -26,9 +28,17 @@ def main(config: DictConfig) -> None:
             raise ValueError(f"`suite` must be worlds or null, got {config.suite!r}; try suite=worlds.")
         settings = {name: config[name] for name in ("seed", "greedy", "held_out")}
         folder = Path(__file__).resolve().parents[1] / "configs"
-        rows = [*evaluate_worlds(folder, **config.worlds, num_episodes=num_episodes, **settings)]
+        chosen = {name: config.worlds[name] for name in ("names", "agents")}
+        rows = [*evaluate_worlds(folder, **chosen, num_episodes=num_episodes, **settings)]
         print_worlds(rows)
+        if config.worlds.pages is not None:
+            write_world_pages(config.worlds.pages, folder, rows)
         print(json.dumps(rows))
+        return
+    if config.baselines:
+        settings = {"num_episodes": num_episodes, "seed": config.seed, "stage": config.stage}
+        told = measure_baselines(config.path, **settings, on_fallback=partial(print, file=sys.stderr))
+        print(json.dumps(told))
         return
     evaluation = evaluate_run(
         config.path,

@@ -11,16 +11,18 @@ from hydra.core.hydra_config import HydraConfig  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
 from jaxagents.training.command import command  # noqa: E402
-from jaxagents.training.explicit import honour_overrides  # noqa: E402
+from jaxagents.training.explicit import honour_overrides, leave_out_unknown  # noqa: E402
 from jaxagents.training.listing import list_choices  # noqa: E402
 
 
-@command("train")
+@command("train", resumes=True)
 def main(config: DictConfig) -> None:
     """Runs the composed experiment; the last line on stdout is one JSON object."""
     from jaxagents.training.launch import run  # Imports jax: help and mistakes in names come without it.
 
     hydra = HydraConfig.get()
+    for name in leave_out_unknown(config, hydra.overrides.task):
+        print(f"`{name}` is left out: it was set for another option.", file=sys.stderr)
     honour_overrides(config, hydra.overrides.task)
     result = run(config, Path(hydra.runtime.output_dir), started=STARTED)
     print(json.dumps(result))

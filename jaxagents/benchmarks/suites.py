@@ -11,6 +11,8 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from jaxagents.benchmarks.agents import agent_shares, agent_subjects
+from jaxagents.benchmarks.algorithm_page import write_page
+from jaxagents.benchmarks.algorithms import rows_of, run_rows
 from jaxagents.benchmarks.compiled_loop import make_compiled_loop, make_lakes, sample_tasks
 from jaxagents.benchmarks.environments import environment_subject
 from jaxagents.benchmarks.games import METHODS, cfr_subject, exploitability_of
@@ -18,8 +20,9 @@ from jaxagents.benchmarks.language import generation_subject, make_model, superv
 from jaxagents.benchmarks.peers.host_loop import Game, Loop, make_host_loop
 from jaxagents.benchmarks.peers.openspiel import exploitability_of_openspiel, openspiel_subject
 from jaxagents.benchmarks.peers.ppo import jaxmarl_subject, purejaxrl_subject
+from jaxagents.benchmarks.scale import Contest, context_memory, loss_memory, scale_values, train_in_turns
 from jaxagents.benchmarks.teams import compare_returns
-from jaxagents.benchmarks.timing import Subject, matmul_subject, measure
+from jaxagents.benchmarks.timing import Subject, cpu_ticks, describe_machine, matmul_subject, measure
 from jaxagents.benchmarks.training import startup_seconds, train_and_evaluate, training_subject
 from jaxagents.games.extensive_form import compile_game
 from jaxagents.games.openspiel import from_openspiel
@@ -39,24 +42,28 @@ def run_suite(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, 
         config_folder: of the experiments.
 
     Returns:
-        `(rows of the table, flat values)`.
+        `(rows of the table, flat values)`, with what else the machine did meanwhile.
 
     Raises:
         ValueError: unknown suite.
     """
     suites: dict[str, Callable[..., tuple[Rows, dict[str, float]]]] = {
         "rl": _rl,
+        "algorithms": _algorithms,
         "marl": _marl,
         "games": _games,
         "lm": _lm,
         "lm_vs_host": _lm_vs_host,
         "worlds": _worlds,
+        "scale": _scale,
     }
     if config.suite not in suites:
         raise ValueError(f"`suite` must be one of {', '.join(suites)}, got {config.suite!r}.")
     if config.quick:
         config = OmegaConf.merge(config, config.when_quick)
-    return suites[config.suite](config, config_folder)
+    before = cpu_ticks()
+    rows, values = suites[config.suite](config, config_folder)
+    return rows, values | describe_machine(before)
 
 
 def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
@@ -91,6 +98,20 @@ def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
         for kind, seconds in startup_seconds(["experiment=ppo_cartpole"]).items():
             values[f"seconds_to_first_update/{kind}"] = seconds
     return rows, values
+
+
+def _algorithms(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    settings = OmegaConf.to_container(config.algorithms)
+    prepare_backend(DevicesConfig(cpu_threads=settings.pop("cpu_threads")))
+    results = run_rows(rows_of(settings["tasks"], settings["names"]), config_folder, settings)
+    write_page(settings["folder"], settings["tasks"])
+    rows = {
+        row.name: {"per_second": row.per_second, "spread": 0.0, "compile_seconds": row.compile_seconds}
+        for row in results
+    }
+    return rows, _flat(rows, "steps_per_second") | {
+        f"{row.name}/return": float(np.mean(row.returns)) for row in results
+    }
 
 
 def _marl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
@@ -145,6 +166,28 @@ def _worlds(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, fl
         subject = environment_subject(environment, **settings.rollout)
         rows[name] = measure([subject], config.repeats)[subject.name]
     return rows, _flat(rows, "per_second")
+
+
+def _scale(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    del config_folder
+    settings = config.scale
+    prepare_backend(DevicesConfig())
+    contests = {}
+    for kind in ("strong", "weak"):
+        for n in settings.devices:
+            times = max(settings.devices) if kind == "strong" else n
+            rows = f"{settings.rows.name}={times * settings.rows.of_a_device}"
+            overrides = (*settings.composition.split(), rows, "devices=fsdp")
+            contests[f"{kind}/{n}"] = Contest(n, overrides, settings.num_updates)
+    rows = train_in_turns(contests, config.repeats)
+    values = scale_values(rows, settings.devices)
+    values |= {f"loss/{name}": value for name, value in loss_memory(**settings.loss).items()}
+    for block in (None, settings.attention_block):
+        name = "at_once" if block is None else "in_blocks"
+        for tokens in settings.context_tokens:
+            mib = context_memory(tokens=tokens, attention_block=block, **settings.context)
+            values[f"context/{tokens}/{name}_mib"] = mib
+    return rows, values
 
 
 def text_worlds(config_folder: Path) -> list[str]:

@@ -1,6 +1,8 @@
 """Speed, measured: medians over repeats, compile time apart, rivals in the same process in alternation."""
 
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -83,6 +85,33 @@ def matmul_subject(size: int = 1024, repeats: int = 20) -> Subject:
 
     matrix = jnp.eye(size, dtype=jnp.float32)
     return compiled_subject("matmul_gflops", products, matrix, work=repeats * 2 * size**3 / 1e9)
+
+
+def cpu_ticks() -> tuple[int, int]:
+    """Returns the ticks since the start that others took from this virtual machine, and all; zeros where unknown."""
+    if sys.platform != "linux":
+        return 0, 0
+    with open("/proc/stat", encoding="ascii") as stream:
+        ticks = [int(field) for field in stream.readline().split()[1:9]]
+    return ticks[7], sum(ticks)
+
+
+def describe_machine(before: tuple[int, int]) -> dict[str, float]:
+    """Says what else a machine did while something was measured.
+
+    Args:
+        before: `cpu_ticks` at the beginning.
+
+    Returns:
+        `machine/steal`, the share of time that other virtual machines took, `machine/load`, the processes that were
+        running or waiting in the last minute, ours included, and `machine/cores`.
+    """
+    steal, total = (now - then for now, then in zip(cpu_ticks(), before, strict=True))
+    return {
+        "machine/steal": steal / max(total, 1),
+        "machine/load": os.getloadavg()[0],
+        "machine/cores": float(os.cpu_count() or 1),
+    }
 
 
 def _spread(values: list[float]) -> float:

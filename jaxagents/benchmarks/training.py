@@ -56,13 +56,32 @@ def train_and_evaluate(config: DictConfig) -> dict[str, float]:
         `per_second` (environment steps), `compile_seconds` and `seconds` of training, and the means over the evaluated
         episodes.
     """
-    stage = build(resolve(config)).stages[0]
+    results, facts = train_seeds(config)
+    return {name: float(np.mean(values)) for name, values in results.items()} | facts | {"spread": 0.0}
+
+
+def train_seeds(config: DictConfig) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Trains all seeds of an experiment of one stage to their end, and evaluates them.
+
+    Args:
+        config: composed.
+
+    Returns:
+        What the evaluation measured, by metric, `[episodes]` or, with several seeds, `[seeds, episodes]`; and
+        `compile_seconds`, `seconds` of training and `per_second`, environment steps of all seeds together.
+
+    Raises:
+        ValueError: there are several stages.
+    """
+    experiment = build(resolve(config))
+    if len(experiment.stages) > 1:
+        raise ValueError(f"`stages` must be one to be timed, got {len(experiment.stages)}; train them one by one.")
+    stage = experiment.stages[0]
     compile_seconds = _first_update(stage, config.seed)
     (state, _), seconds = timed(lambda: stage.runner.run(stage.runner.init(config.seed), stage.num_updates))
-    results = stage.evaluate(stage.runner.params(state))
-    facts: dict[str, Any] = {name: float(np.mean(values)) for name, values in results.items()}
-    facts |= {"compile_seconds": compile_seconds, "seconds": seconds}
-    return facts | {"per_second": stage.num_updates * stage.steps_per_update / seconds, "spread": 0.0}
+    results = {name: np.asarray(values) for name, values in stage.evaluate_last(stage.runner.params(state)).items()}
+    steps = stage.num_updates * stage.steps_per_update * max(config.seeds, 1)
+    return results, {"compile_seconds": compile_seconds, "seconds": seconds, "per_second": steps / seconds}
 
 
 def _first_update(stage: Stage, seed: int) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jaxagents.documentation.markdown import cell, code, docstring_text, escape, function_text, settings_table, table
+from jaxagents.documentation.notebooks import notebook_pages
 from jaxagents.documentation.sources import Setting, read_header, read_module, read_settings, read_target
 
 Pages = dict[str, str]  # path of a page -> its Markdown
@@ -75,6 +76,8 @@ def experiment_pages(root: Path) -> Pages:
         parts += ["## What to expect", escape(expected[:1].upper() + expected[1:])]
         if file.stem in measured:
             parts += ["## Measured", table(("run", "world", "expected", "measured"), measured[file.stem])]
+        if (root / "experiments" / "docs" / "pictures" / "curves" / f"{file.stem}.png").exists():
+            parts += [f"![The evaluations of one run of seed 0](../pictures/curves/{file.stem}.png)"]
         parts += ["## Its file", "What differs from `configs/train.yaml`:", f"```yaml\n{file.read_text()}```"]
         pages[f"experiments/{file.stem}.md"] = "\n\n".join(parts) + "\n"
         rows.append((f"[{file.stem}]({file.stem}.md)", cell(about)))
@@ -143,7 +146,7 @@ def api_pages(root: Path) -> Pages:
 
 def generated_pages(root: Path) -> Mapping[str, str]:
     """Makes all generated pages."""
-    makers = (slot_pages, experiment_pages, choice_pages, command_pages, api_pages)
+    makers = (slot_pages, experiment_pages, choice_pages, command_pages, notebook_pages, api_pages)
     return {name: text for make in makers for name, text in make(root).items()}
 
 

@@ -16,6 +16,7 @@ _PLACES = {
     "../../configs/experiment": "experiments/index.md",
     "../../experiments": "commands.md",
     "../../jaxagents": "api/index.md",
+    "../../notebooks": "notebooks/index.md",
     "../../CONTRIBUTING.md": "contributing.md",
     "../results/README.md": "verdicts/README.md",
 }
@@ -23,8 +24,9 @@ _NAVIGATION = {
     "Start": ["index.md", "choices.md", "glossary.md", "errors.md"],
     "Run": ["run.md", "sweep.md", "reports.md", "devices.md"],
     "Choose": ["algorithms.md", "language_agents.md", "teams_and_games.md", "data.md", "interoperability.md"],
+    "Notebooks": ["notebooks/"],
     "Add": ["add_a_world.md", "add_an_algorithm.md", "add_a_network.md", "papers.md", "contributing.md"],
-    "Results": ["results.md", "speed.md", "verdicts/README.md", "experiments/"],
+    "Results": ["results.md", "gallery.md", "speed.md", "verdicts/README.md", "experiments/"],
     "Reference": ["commands.md", "slots.md", "slots/", "architecture.md", "changelog.md"],
     "API": ["api/"],
 }
@@ -90,6 +92,7 @@ def write_sources(root: Path, folder: Path) -> Path:
 
 def lead_to_pages(markdown: str) -> str:
     """Replaces links into the repository by links to the pages that are made of it."""
+    markdown = re.sub(r"\]\(\.\./\.\./(notebooks/\w+)\.ipynb\)", r"](\1.md)", markdown)
     return re.sub(r"\]\(([^)\s]+)\)", lambda match: f"]({_PLACES.get(match.group(1), match.group(1))})", markdown)
 
 
@@ -106,7 +109,7 @@ def _settings(pages: Path) -> dict:
             "name": "material",
             "font": False,
             "palette": [
-                {"media": media, "scheme": scheme, "primary": "teal", "toggle": {**_SWITCH, "name": other}}
+                {"media": media, "scheme": scheme, "primary": "indigo", "toggle": {**_SWITCH, "name": other}}
                 for media, scheme, other in schemes
             ],
             "features": ["navigation.tabs", "navigation.top", "content.code.copy", "search.highlight"],

@@ -11,6 +11,7 @@ from flax import linen as nn
 from flax import struct
 
 from jaxagents.networks.attention import KeyValue, mask_bias, rotary_angles, rotary_frequencies
+from jaxagents.networks.block_attention import find_visibility
 from jaxagents.networks.decoder_layers import DecoderLayer, Surroundings, make_norm, soft_cap
 from jaxagents.networks.heads import ValueHead
 from jaxagents.networks.transformer import ACTIVATIONS
@@ -68,6 +69,9 @@ class Decoder(nn.Module):
         query_scale: multiplies scores; None: `1 / sqrt(head features)`.
         attention_cap: soft bound of scores (Gemma 2); None: no bound.
         logit_cap: soft bound of logits (Gemma 2); None: no bound.
+        attention_block: queries whose scores are computed at once, and again in the backward pass, where whole
+            sequences are read: what is left for every pair of tokens is the byte of the mask. Takes rows of one agent;
+            hidden states of others are NaN. None: all at once, which is faster for short ones.
         scale_embedding: whether embeddings are multiplied by `sqrt(D)` (Gemma).
         tied_embeddings: whether logits use the embedding, else a kernel of their own.
         value_head: whether there is a linear head for values.
@@ -107,6 +111,7 @@ class Decoder(nn.Module):
     query_scale: float | None = None
     attention_cap: float | None = None
     logit_cap: float | None = None
+    attention_block: int | None = None
     scale_embedding: bool = False
     tied_embeddings: bool = True
     value_head: bool = False
@@ -174,7 +179,11 @@ class Decoder(nn.Module):
 
     def __call__(self, tokens: Array, positions: Array, mask: Array) -> Array:
         """Computes hidden states `[B, L, D]`; see `LanguageModel.apply`."""
-        return self._run(tokens, positions, mask, positions, None, None)[1]
+        hidden = self._run(tokens, positions, mask, positions, None, None)[1]
+        if self.attention_block is None:
+            return hidden
+        exact = find_visibility(mask, positions, block=self.attention_block)[1]
+        return jnp.where(exact[:, None, None], hidden, jnp.nan)
 
     def extend(self, cache: PyTree, tokens: Array, positions: Array, index: Array, mask: Array) -> tuple[PyTree, Array]:
         """Computes `(cache, hidden [B, S, D])`; see `LanguageModel.extend`."""
@@ -258,6 +267,10 @@ class Decoder(nn.Module):
         return angles(full, self.rotary_scale), angles(self.local_rotary_frequencies, 1.0)
 
     def _bias(self, positions: Array, mask: Array, key_positions: Array | None) -> tuple[Array, ...]:
+        if self.attention_block is not None and key_positions is positions:  # Whole sequences, not a cache.
+            windows = (None,) if self.window is None else (None, self.window)
+            options = [{"block": self.attention_block, "window": window} for window in windows]
+            return tuple(find_visibility(mask, positions, **taken)[0] for taken in options)
         if self.window is None:
             return (mask_bias(mask),)
         near = positions[:, :, None] - key_positions[:, None, :] < self.window
@@ -282,6 +295,8 @@ def _check(config: Decoder) -> None:
             f"`remat` must be true, false or a policy of `jax.checkpoint_policies`, got {config.remat!r}; there are "
             f"{', '.join(POLICIES)}."
         )
+    if config.attention_block is not None and config.attention_block < 1:
+        raise ValueError(f"`attention_block` must be at least 1 or null, got {config.attention_block}; try 256.")
     if config.window is not None and config.window < 1:
         raise ValueError(f"`window` must be at least 1, got {config.window}; try null for none.")
     if config.windowed_layers is not None and len(config.windowed_layers) != config.num_layers:

@@ -9,6 +9,7 @@ from flax import linen as nn
 from flax import struct
 
 from jaxagents.networks.attention import KeyValue, attend, rotate
+from jaxagents.networks.block_attention import Visibility, attend_in_blocks
 from jaxagents.networks.normalization import RMSNorm
 from jaxagents.networks.transformer import ACTIVATIONS
 from jaxagents.types import Array, PyTree
@@ -22,12 +23,12 @@ class Surroundings:
 
     Attributes:
         angles: see `rotary_angles`; None with learned positions.
-        bias: see `mask_bias`.
+        bias: see `mask_bias`; a `Visibility` where queries take turns.
         index: int32 `[]`, where in the cache to write; None without a cache.
     """
 
     angles: tuple[Angles, ...]
-    bias: tuple[Array, ...]
+    bias: tuple[Array | Visibility, ...]
     index: Array | None = None
 
 
@@ -84,12 +85,19 @@ class GroupedAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, angles: Angles, bias: Array, cache: KeyValue | None, index: Array | None, layer: Array | None
+        self,
+        x: Array,
+        angles: Angles,
+        bias: Array | Visibility,
+        cache: KeyValue | None,
+        index: Array | None,
+        layer: Array | None,
     ) -> tuple[Array, KeyValue | None]:
         """Computes `(output [B * S, D], cache)`; for the arguments see `attention.Attention`."""
         config = self.config
         features = config.features_of_head
-        query, key, value = self._heads(x, bias.shape[:2])
+        shape = bias.position.shape if isinstance(bias, Visibility) else bias.shape[:2]
+        query, key, value = self._heads(x, shape)
         if config.qk_norm:
             query, key = make_norm(config, "query_norm")(query), make_norm(config, "key_norm")(key)
         if angles is not None:
@@ -102,7 +110,10 @@ class GroupedAttention(nn.Module):
             key, value = cache.key, cache.value
             if layer is not None:
                 key, value = (jax.lax.dynamic_index_in_dim(x, layer, keepdims=False) for x in (key, value))
-        if config.attention_cap is None:
+        if isinstance(bias, Visibility):
+            options = {"block": config.attention_block, "cap": config.attention_cap}
+            output = attend_in_blocks(query, key, value, bias, **options)
+        elif config.attention_cap is None:
             output = attend(query, key, value, bias)
         else:
             output = attend_capped(query, key, value, bias, cap=config.attention_cap)

@@ -162,6 +162,41 @@ def dr_grpo(
     return _outcome_credit(episode, difference)
 
 
+def opo(
+    view: EpisodeView,
+    *,
+    axis_name: str | None = None,
+    discount: Array | float = 1.0,
+) -> Credit:
+    """Computes `R_i - sum_j l_j R_j / sum_j l_j` over the group, for all tokens of episode i; l_j sampled tokens of j.
+
+    The baseline of least variance, if the squared gradient of an episode is proportional to its length.
+
+    Args:
+        view: of B episodes.
+        axis_name: not used; groups lie on one device.
+        discount: per turn, in [0, 1].
+
+    Returns:
+        The credit, without targets; zero in groups whose returns are equal.
+
+    Raises:
+        ValueError: it is a game of several seats.
+
+    References:
+        Hao et al. (2025), "On-Policy RL with Optimal Reward Baseline" (OPO), eq. 9.
+
+    Deviation: zero in groups of one, where verl (`compute_opo_outcome_advantage`) takes the return as it is.
+    """
+    episode = view.episode
+    require_one_seat(episode, "opo")
+    returns, same = seat_returns(episode, discount), same_group(episode)
+    length = jnp.sum(credited_tokens(episode), axis=(1, 2), dtype=jnp.float32)
+    weight = jnp.where(same, length[None, :, None], 0.0)
+    difference = jnp.sum(weight * (returns[:, None] - returns[None]), axis=1)
+    return _outcome_credit(episode, difference / jnp.maximum(jnp.sum(weight, axis=1), 1.0))
+
+
 def gae_token(
     view: EpisodeView,
     *,

@@ -48,3 +48,22 @@ def best_of_group(view: EpisodeView, *, axis_name: str | None = None, count: Arr
     equal_before = (returns[None, :] == returns[:, None]) & (index[None, :] < index[:, None])
     ahead = (returns[None, :] > returns[:, None]) | equal_before
     return kept_rows(view.episode) & (jnp.sum(same & ahead, axis=1) < count)
+
+
+def turning_points(view: EpisodeView, *, axis_name: str | None = None) -> Array:
+    """Chooses, of episodes that begin ever later, those that succeed where the one before did not.
+
+    Args:
+        view: of B episodes, those of a group one after the other, see `language.restarts`.
+        axis_name: not used; groups lie on one device as a whole.
+
+    Returns:
+        bool `[B]`; the first episode of a group is chosen where it succeeds.
+
+    References:
+        Lan et al. (2025), "Exploring Expert Failures Improves LLM Agent Tuning" (EEF), section 3: R_k = 0, R_(k+1) = 1.
+    """
+    episode, chosen = view.episode, successful(view)
+    same = jnp.concatenate([jnp.zeros(1, bool), episode.group[1:] == episode.group[:-1]])
+    lost_before = jnp.concatenate([jnp.zeros(1, bool), ~chosen[:-1]])
+    return chosen & (~same | lost_before)

@@ -54,6 +54,30 @@ def best_against_worst(episode: Episode, *, tolerance: Array | float = 1e-6) -> 
     return Pairs(episode=rows, pair=jnp.where(compared, best, -1), desirable=difference[:, 0] > tolerance)
 
 
+def best_against_others(episode: Episode, *, tolerance: Array | float = 1e-6) -> Pairs:
+    """Prefers the row of the largest return of a group to each other one; the first one of equals.
+
+    Args:
+        episode: B episodes in groups of the same task, or turns in groups of the same state (`language.stepwise`); in
+            games every seat of P is a row of its own.
+        tolerance: rows whose return is closer to the largest one are not compared; they are desirable as it is.
+
+    Returns:
+        P B rows, those of the first seat first.
+
+    References:
+        Li et al. (2025), "Iterative Tool Usage Exploration for Multimodal Agents via Step-wise Preference Tuning"
+        (SPORT), section 4.3.
+
+    Deviation: the paper's verifier names one best candidate; here those that it scores the same are not compared.
+    """
+    rows, returns, same = _rows_of_seats(episode)
+    best = jnp.argmax(jnp.where(same, returns[None, :], -jnp.inf), axis=1).astype(jnp.int32)
+    counted = jnp.diagonal(same)
+    behind = returns[best] - returns > tolerance
+    return Pairs(episode=rows, pair=jnp.where(counted & behind, best, -1), desirable=counted & ~behind)
+
+
 def success_against_failure(episode: Episode) -> Pairs:
     """Prefers successes to failures of the same group: the k-th failure is compared to the k-th success, in rotation.
 

@@ -1,5 +1,6 @@
 """Means over seeds, their intervals, and comparisons of two ways of training."""
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +61,55 @@ def interquartile_mean(values: np.ndarray) -> float:
         Agarwal et al. (2021), section 4.3.
     """
     return float(stats.trim_mean(_finite(values), 0.25, axis=None))
+
+
+def bootstrap_interval(
+    values: Sequence[np.ndarray],
+    statistic: Callable[[np.ndarray], float],
+    *,
+    confidence: float = 0.95,
+    num_resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Computes the percentile interval of a statistic of all values, whose seeds are drawn again within every task.
+
+    Args:
+        values: by task, `[seeds]`; tasks may have different numbers of seeds.
+        statistic: of the values of all tasks, `[n] -> float`.
+        confidence: mass of the interval.
+        num_resamples: how often seeds are drawn.
+        seed: of the draws.
+
+    Returns:
+        The bounds.
+
+    Raises:
+        ValueError: a value is not finite, or a task has none.
+
+    References:
+        Agarwal et al. (2021), Deep reinforcement learning at the edge of the statistical precipice, section 4.1.
+    """
+    values, generator = [_finite(task) for task in values], np.random.default_rng(seed)
+    drawn = [task[generator.integers(task.size, size=(num_resamples, task.size))] for task in values]
+    outcomes = [statistic(row) for row in np.concatenate(drawn, axis=1)]
+    low, high = np.quantile(outcomes, [0.5 - confidence / 2.0, 0.5 + confidence / 2.0])
+    return float(low), float(high)
+
+
+def performance_profile(values: Sequence[np.ndarray], thresholds: np.ndarray) -> np.ndarray:
+    """Computes the share of seeds above each threshold, the mean over tasks.
+
+    Args:
+        values: scores by task, `[seeds]`; tasks may have different numbers of seeds.
+        thresholds: `[n]`.
+
+    Returns:
+        `[n]`, in [0, 1].
+
+    References:
+        Agarwal et al. (2021), section 4.2, equation 4.
+    """
+    return np.mean([np.mean(_finite(task)[:, None] > thresholds, axis=0) for task in values], axis=0)
 
 
 def probability_of_improvement(first: np.ndarray, second: np.ndarray) -> float:

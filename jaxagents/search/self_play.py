@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxagents.environments.openings import random_openings
 from jaxagents.environments.vectorized import vectorize
 from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.policies.evaluating import EvaluatingPolicy
@@ -39,6 +40,7 @@ def make_search_collector(
     num_steps: int,
     max_depth: int | None = None,
     discount: float = 1.0,
+    opening_moves: int = 0,
     reset_pool: int | None = None,
     level: int | None = None,
 ) -> Collector:
@@ -53,6 +55,8 @@ def make_search_collector(
         num_steps: T.
         max_depth: see `make_tree_search`.
         discount: per step.
+        opening_moves: random moves at most before every game, see `environments.openings.random_openings`. Without,
+            both players soon repeat the same games, and know nothing of any other.
         reset_pool: see `vectorize`.
         level: difficulty of the tasks.
 
@@ -71,7 +75,8 @@ def make_search_collector(
             raise ValueError(f"`{name}` must be at least 1, got {value}.")
     options = {"num_simulations": num_simulations, "max_depth": max_depth, "discount": discount}
     search = make_tree_search(environment, policy, method=method, **options)
-    batch = vectorize(episode_statistics(environment), reset_pool=reset_pool, level=level)
+    opened = random_openings(environment, opening_moves)
+    batch = vectorize(episode_statistics(opened), reset_pool=reset_pool, level=level)
 
     def init(key: Array, params: Params) -> RolloutState:
         del params

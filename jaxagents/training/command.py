@@ -16,36 +16,42 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from jaxagents.training.composition import register_resolvers
+from jaxagents.training.composition import register_resolvers, resume_arguments
 from jaxagents.training.preemption import EXIT_CODE, Preempted
 
 _TRACEBACK = "HYDRA_FULL_ERROR"
 _NOTES = "JAXAGENTS_SWEEP_NOTES"  # File of the jobs of a sweep.
 # A suite that is not installed is a mistake of the user, too.
-_MISTAKES = (ValueError, FileNotFoundError, NotADirectoryError, ImportError, HydraException, OmegaConfBaseException)
+_MISTAKES = (
+    *(ValueError, ImportError, HydraException, OmegaConfBaseException),
+    *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError),
+)
 _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
+_MOST_NAMES = 12  # That an error lists where none is near.
 
 
 def command(
-    config_name: str, *, folder: str = "configs", lists: Sequence[str] = ()
+    config_name: str, *, folder: str = "configs", lists: Sequence[str] = (), resumes: bool = False
 ) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
     """Makes the main of a script in `experiments/` of a function of the composed config.
 
     What a user can mend is said in one line on stderr: exit code 2 for a mistake in the arguments, 1 for a run that
     failed, 130 after Ctrl-C, 75 after SIGTERM, where the run was saved and can go on. `HYDRA_FULL_ERROR=1` shows the
     traceback instead. With `-m`, every combination is a process of its own: no setting of one leaks into the next, one
-    that fails does not stop the others, and the exit code is 1 when any did.
+    that fails does not stop the others, and the exit code is 1 when any did. Options may name modules of the folder
+    where the command is given.
 
     Args:
         config_name: of the file.
         folder: that holds it, from the folder above that of the script: the root of the repository, or the installed
             package.
         lists: options that are always lists, see `quote_lists`.
+        resumes: whether `resume=<run directory>` stands for the arguments of that run, see `resume_arguments`.
 
     Returns:
         The decorator.
@@ -68,7 +74,11 @@ def command(
 
         @wraps(task)
         def main() -> None:
-            sys.argv[1:] = quote_lists(sys.argv[1:], lists)
+            with _errors_in_one_line(show_traceback):
+                arguments = resume_arguments(sys.argv[1:]) if resumes else sys.argv[1:]
+                sys.argv[1:] = quote_lists(arguments, lists)
+            if os.getcwd() not in sys.path:  # For modules of the user's that options name.
+                sys.path.append(os.getcwd())
             if not show_traceback:
                 os.environ[_TRACEBACK] = "1"  # Hydra raises what it would print.
             # A launcher may run jobs in processes of its own: they note in a file how they ended.
@@ -141,18 +151,28 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, MissingConfigException) and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         return f"`{group}` must be a file of configs/{group}, got {name!r}; try {nearest_names(name, error.options)}."
+    if isinstance(error, OverrideParseException):
+        return f"Arguments must be written as key=value, with lists as [1,2], got {error.override!r}."
+    if isinstance(error, MissingMandatoryValue):
+        return f"`{error.full_key}` must be given, got nothing; try {error.full_key}=..."
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.strerror}: {error.filename}"
     parent = getattr(cause, "parent_node", None)
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException) and parent is not None:
         section = f"`{parent._get_full_key(None)}`" if parent._get_full_key(None) else "The config"
-        known = [str(key) for key in parent] if isinstance(parent, Mapping | DictConfig) else []
+        known = [str(key) for key in parent if key != "hydra"] if isinstance(parent, Mapping | DictConfig) else []
         hint = f"; try {nearest_names(str(cause.key), known)}" if known else ""
         return f"{section} has no key {cause.key!r}{hint}."
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def nearest_names(name: str, known: Sequence[str]) -> str:
-    """Returns the names that are most alike, as "this or that"; all of them where none is."""
-    return " or ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.5) or sorted(known))
+    """Returns the names that are most alike, as "this or that"; where none is, all of them, or the first of many."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    others = len(known) - _MOST_NAMES
+    if near or others <= 0:
+        return " or ".join(near or sorted(known))
+    return f"{' or '.join(sorted(known)[:_MOST_NAMES])} or one of {others} others"
 
 
 def _first_line(text: str) -> str:

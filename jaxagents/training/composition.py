@@ -1,11 +1,14 @@
 """Composing runs outside of their script, and what they are called."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
+
+ARGUMENTS_FILE = "arguments.yaml"
 
 
 def run_name() -> str:
@@ -58,3 +61,37 @@ def merge_overrides(*lists: list[str]) -> list[str]:
         merged.pop(key, None)
         merged[key] = override.input_line
     return list(merged.values())
+
+
+def save_arguments(run_dir: Path) -> None:
+    """Writes the arguments that the config of now was composed of into a run directory, for `resume_arguments`."""
+    if HydraConfig.initialized():
+        OmegaConf.save(HydraConfig.get().overrides.task, run_dir / ARGUMENTS_FILE)
+
+
+def resume_arguments(arguments: Sequence[str]) -> list[str]:
+    """Replaces `resume=<run directory>` by the arguments that the run was started with; others count over these.
+
+    Args:
+        arguments: of `experiments/train.py`.
+
+    Returns:
+        The arguments, those of the run with `run_dir` as it was given; unchanged where nothing is resumed.
+
+    Raises:
+        ValueError: the folder holds no run, or one that was not composed of arguments.
+    """
+    named = [argument for argument in arguments if argument.startswith("resume=")]
+    if not named:
+        return list(arguments)
+    run_dir = Path(named[-1].partition("=")[2])
+    written = run_dir / ARGUMENTS_FILE
+    if not written.is_file():
+        raise ValueError(
+            f"`resume` must be the directory of a run of experiments/train.py, got {run_dir}, which has no "
+            f"{ARGUMENTS_FILE}; try the command that began it, with the same run_dir."
+        )
+    options = [argument for argument in arguments if argument.startswith("-")]
+    further = [argument for argument in arguments if argument not in (*options, *named)]
+    quoted = str(run_dir).replace("\\", "\\\\").replace("'", "\\'")
+    return options + merge_overrides(list(OmegaConf.load(written)), further, [f"run_dir='{quoted}'"])

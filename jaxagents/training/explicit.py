@@ -7,29 +7,68 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import get_object
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 
 def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Lets values of the command line count in quick runs, and refuses those that every stage replaces.
+    """Lets values of the command line count in quick runs, and refuses what is no number or has no effect.
 
     Args:
-        config: composed; `when_quick` of it is changed where the command line names a key that it sets.
+        config: composed; `when_quick` of it is changed where the command line names a key that it sets, and whole
+            floats, as in `collector.num_envs=1e3`, become integers where a function takes these.
         overrides: arguments, such as "training.total_steps=4096" or "collector=transcripts".
 
     Raises:
-        ValueError: a list stands where a function takes one number, or a value has no effect, since all stages have one
-            of their own in its place, or since no stage refers to the option that it belongs to.
+        ValueError: a list or a fraction stands where a function takes one number or a whole one, or a value has no
+            effect, since all stages have one of their own in its place, or since no stage refers to its option.
     """
     stages = list(_stages(config, config.stages))
     for key, text in _keys_of(overrides):
-        _require_one_value(config, key, text)
+        _require_number(config, key, text)
         if config.quick and OmegaConf.select(config.when_quick, key) is not None:
             OmegaConf.update(config.when_quick, key, OmegaConf.select(config, key), merge=False)
         if stages and all(_replaces(config, stage, key) for stage in stages):
             raise ValueError(_without_effect(key, text, [stage["name"] for stage in stages]))
         if not any(_reads(config, stage, key.partition(".")[0]) for stage in stages or [{}]):
             raise ValueError(_without_reader(key, text, stages))
+
+
+def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> list[str]:
+    """Takes out what was set for another option, where the command line chooses the option of a stage.
+
+    With `collector@warm_start.collector=transcripts`, files replace demonstrations, whose noise and number the
+    world and quick runs have set. What the command line itself sets stays, to be refused.
+
+    Args:
+        config: composed, is changed.
+        overrides: arguments.
+
+    Returns:
+        The names of the settings that were taken out, but for those of quick runs.
+
+    Raises:
+        ValueError: the option has a setting without a default, which nothing gives.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    written = {override.key_or_group for override in parsed if override.package is None}
+    left_out = []
+    for place in (override.package for override in parsed if override.package and not override.is_delete()):
+        node = OmegaConf.select(config, place)
+        if not isinstance(node, DictConfig) or "_target_" not in node:
+            continue
+        for key in node:
+            if OmegaConf.is_missing(node, key):
+                raise ValueError(f"`{place}.{key}` must be given, got nothing; try {place}.{key}=...")
+        parameters = inspect.signature(get_object(node._target_)).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            continue
+        for section in filter(None, (node, OmegaConf.select(config.when_quick, place))):
+            names = {key: f"{place}.{key}" for key in section if not key.startswith("_") and key not in parameters}
+            with open_dict(section):
+                for key in [key for key, name in names.items() if name not in written]:
+                    del section[key]
+                    left_out += [names[key]] if section is node else []
+    return left_out
 
 
 # Sections that a stage is built of; options in other places count where these refer to them.
@@ -60,15 +99,24 @@ def _replaces(config: DictConfig, stage: dict[str, Any], key: str) -> bool:
     return key != group and OmegaConf.select(OmegaConf.create(stage), key) is not None
 
 
-def _require_one_value(config: DictConfig, key: str, text: str) -> None:
-    """Refuses a list of values where the function of an option takes one number."""
+def _require_number(config: DictConfig, key: str, text: str) -> None:
+    """Refuses a list of values where the function of an option takes one number, and fractions of whole ones."""
     section, _, name = key.rpartition(".")
     options = OmegaConf.select(config, section) if section else None
     target = options.get("_target_") if isinstance(options, DictConfig) else None
-    if target is None or not isinstance(options.get(name), ListConfig):
+    value = options.get(name) if target else None
+    if not isinstance(value, ListConfig | float | str):
         return
     parameter = inspect.signature(get_object(target)).parameters.get(name)
     taken = "" if parameter is None else str(parameter.annotation)
+    if not isinstance(value, ListConfig):
+        if isinstance(value, str) and taken.endswith("Sequence[int]"):
+            raise ValueError(f"`{key}` must be a list of whole numbers, got {value}; try {key}=[64,64].")
+        if taken in ("<class 'int'>", "int", "int | None"):
+            if isinstance(value, str) or not value.is_integer():
+                raise ValueError(f"`{key}` must be a whole number, got {value}.")
+            options[name] = int(value)
+        return
     if "float" in taken and not any(word in taken.lower() for word in ("sequence", "tuple", "list", "mapping")):
         values = ",".join(map(str, options[name]))
         raise ValueError(

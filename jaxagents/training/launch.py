@@ -15,6 +15,7 @@ from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.reports import REPORT_FILE, write_report, write_result
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
 from jaxagents.training.build import Experiment, build, resolve
+from jaxagents.training.composition import save_arguments
 from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, make_section
 from jaxagents.training.loop import train
 from jaxagents.training.processes import join_processes, of_first_process, on_all_processes
@@ -50,6 +51,7 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
         def take_run_dir() -> None:
             stack.enter_context(locked(run_dir))
             claim(run_dir, resolved)
+            save_arguments(run_dir)
 
         of_first_process(take_run_dir)
         if jax.process_index() == 0:

@@ -242,11 +242,13 @@ def _require_run_dir(path: str | Path | None) -> Path:
     if path is not None and (Path(path) / CONFIG_FILE).is_file():
         return Path(path).resolve()
     near = Path("runs" if path is None else path)
-    found = [file for depth in ("*", "*/*") for file in near.glob(f"{depth}/{CONFIG_FILE}")]
+    found = [file for depth in ("*", "*/*") for file in near.glob(f"{depth}/{CONFIG_FILE}") if file.parts[-2][0] != "."]
     newest = (
         max(found, key=lambda file: file.stat().st_mtime).parent if found else "the `run_dir` that training printed"
     )
-    raise ValueError(f"`path` must be a run directory, with a {CONFIG_FILE} in it, got {path}; try {newest}.")
+    raise ValueError(
+        f"`path` must be a run directory, with a {CONFIG_FILE} in it, got {path or 'nothing'}; try {newest}."
+    )
 
 
 def _choose_stage(run_dir: Path, experiment: Experiment, wanted: str | None, on_fallback: Callable[[str], Any]) -> int:

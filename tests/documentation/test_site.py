@@ -55,6 +55,7 @@ def test_every_option_and_every_experiment_has_its_place(pages):
         name for name in pages if name.startswith("experiments/")
     }
     page = pages["experiments/ppo_tmaze.md"]
+    assert "](../pictures/curves/ppo_tmaze.png)" in page and "](../pictures" not in pages["experiments/ippo_tag.md"]
     assert "1.00 on 5 of 5 seeds" in page and "experiment=ppo_tmaze" in page and "\nSuccess rate 0.95" in page
     assert "experiment=ppo_tmaze\n```\n\nWith another setting: policy=mlp stays at chance." in page
 
@@ -62,6 +63,25 @@ def test_every_option_and_every_experiment_has_its_place(pages):
 def test_what_there_is_is_on_one_page(pages):
     assert "| `frozenlake` | 4x4 lakes in words" in pages["choices.md"]
     assert "| `gigpo` | " in pages["choices.md"]
+
+
+def test_notebooks_are_pages_with_their_code_and_what_came_out(pages):
+    files = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    assert {f"notebooks/{name}.md" for name in ["index", *(file.stem for file in files)]} == {
+        name for name in pages if name.startswith("notebooks/")
+    }
+    text = pages["notebooks/05_paper.md"]
+    code, printed = (
+        text.index("```python\nfrom jaxagents.papers.library import"),
+        text.index("```text\nCultural Evolution"),
+    )
+    assert text.startswith("# Reproduce a paper\n") and code < printed < text.index('src="data:image/png;base64,')
+    assert "\x1b" not in text
+    assert (
+        "| [Quickstart](01_quickstart.md) | You will see an agent catch a falling ball" in pages["notebooks/index.md"]
+    )
+    link = lead_to_pages("[a](../../notebooks) [b](../../notebooks/01_quickstart.ipynb)")
+    assert link == "[a](notebooks/index.md) [b](notebooks/01_quickstart.md)"
 
 
 def test_commands_have_their_settings(pages):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -25,7 +26,12 @@ names = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) f
 
 @pytest.mark.parametrize("name", names)
 def test_option_file_makes_an_environment(name):
-    environment = instantiate(OmegaConf.load(OWN[name]))
+    try:
+        environment = instantiate(OmegaConf.load(OWN[name]))
+    except InstantiationException as error:
+        if "must be installed" not in str(error):
+            raise
+        pytest.skip(str(error.__cause__))
     assert isinstance(environment, Environment)
     assert environment.max_steps >= 1
 

@@ -47,12 +47,41 @@ def said(monkeypatch, capsys, tmp_path):
         ("train.py", ["experiment=ppo_cartpol"], "'ppo_cartpol'; try ppo_cartpole or "),
         (
             "train.py",
+            ["resume=nowhere"],
+            "`resume` must be the directory of a run of experiments/train.py, got nowhere",
+        ),
+        (
+            "train.py",
             ["experiment=ppo_cartpole", "learner.discuont=0.9"],
             "`learner` has no key 'discuont'; try discount",
         ),
         ("train.py", ["sed=3"], "The config has no key 'sed'; try seed"),
         ("train.py", ["seed=-1"], "`seed` must be a whole number from 0 to 4294967295, got -1."),
-        ("train.py", ["seed=[1"], "Error: "),
+        ("train.py", ["seed=[1"], "must be written as key=value, with lists as [1,2], got 'seed=[1'."),
+        (
+            "train.py",
+            ["world=frozenlake", "algorithm=sft", "collector@warm_start.collector=transcripts"],
+            "`warm_start.collector.paths` must be given, got nothing; try warm_start.collector.paths=...",
+        ),
+        ("train.py", ["experiment=zzz"], "try dqn_cartpole or "),
+        ("train.py", ["world=cartpole", "run_dir=/dev/null/x"], "Error: Not a directory: /dev/null/x"),
+        (
+            "train.py",
+            ["world=cartpole", "collector.num_envs=2.5"],
+            "`collector.num_envs` must be a whole number, got 2.5.",
+        ),
+        (
+            "train.py",
+            ["world=cartpole", "policy.encoder.hidden_sizes=abc"],
+            "`policy.encoder.hidden_sizes` must be a list of whole numbers, got abc; try policy.encoder.",
+        ),
+        (
+            "train.py",
+            ["world=pendulum", "algorithm=dqn"],
+            "discrete actions for this learner, got those of ",
+        ),
+        ("export.py", ["path=runs"], "`folder` must be given, got nothing; try folder=..."),
+        ("report.py", ["paht=x"], "The config has no key 'paht'; try num_episodes or quick or results_folder or site"),
         ("train.py", ["seeds=0", "experiment=ppo_cartpole"], "`seeds` must be a positive number, got 0."),
         (
             "train.py",
@@ -118,6 +147,15 @@ def test_a_suite_that_is_not_installed_is_named_with_its_extra(said, monkeypatch
     monkeypatch.delitem(sys.modules, "gymnax.registration", raising=False)
     line = said("train.py", ["world=cartpole", "algorithm=ppo", "quick=true"])
     assert line == "Error: `gymnax` must be installed for this environment; run `pip install 'jaxagents[gymnax]'`.\n"
+
+
+def test_options_name_modules_of_the_folder_where_the_command_is_given(said, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "module_of_a_user.py").write_text("def make(size):\n    raise ValueError(f'size is {size}')\n")
+    folder = tmp_path / "own" / "environment"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("_target_: module_of_a_user.make\nsize: 3\n")
+    assert said("train.py", ["--config-dir=own", "environment=mine", "environment.size=4"]) == "Error: size is 4\n"
 
 
 def test_the_traceback_is_there_when_asked_for(tmp_path):

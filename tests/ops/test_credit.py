@@ -24,12 +24,14 @@ def of_episodes(estimator):
 
 
 # Compiled: one program instead of dozens of small ones. A test below says that it changes nothing.
-rloo, grpo, dr_grpo = (jax.jit(of_episodes(estimator)) for estimator in (credit.rloo, credit.grpo, credit.dr_grpo))
+rloo, grpo, dr_grpo, opo = (
+    jax.jit(of_episodes(estimator)) for estimator in (credit.rloo, credit.grpo, credit.dr_grpo, credit.opo)
+)
 reinforce, gae_token, gae_turn = (
     jax.jit(of_episodes(estimator), static_argnames=("axis_name", "normalize"))
     for estimator in (credit.reinforce, credit.gae_token, credit.gae_turn)
 )
-OUTCOME = [rloo, grpo, dr_grpo]
+OUTCOME = [rloo, grpo, dr_grpo, opo]
 WITH_VALUE = [gae_token, gae_turn]
 ALL = [reinforce, *OUTCOME, *WITH_VALUE]
 
@@ -72,6 +74,15 @@ def test_rloo_by_hand(make_episode):
     # Row 0 against the mean 3.5 of 2 and 5, row 1 against 3, row 2 against 1.5; a group of one has no others.
     episode = outcomes(make_episode, [1.0, 2.0, 5.0, 9.0], group=[0, 0, 0, 3])
     np.testing.assert_allclose(per_row(rloo(episode).advantage), [-2.5, -1.0, 3.5, 0.0], rtol=1e-6)
+
+
+def test_opo_by_hand(make_episode):
+    """Lengths 1, 3 and 4 of returns 2, 0 and 1: a baseline of 6 / 8 where the mean is 1; a group of one has none."""
+    returns, length = [2.0, 0.0, 1.0, 7.0], [1, 3, 4, 2]
+    episode = make_episode([[r] for r in returns], [[n] for n in length], group=[3, 3, 3, 0], slot=5)
+    np.testing.assert_allclose(per_row(opo(episode).advantage), [1.25, -0.75, 0.25, 0.0], rtol=1e-6)
+    equal = make_episode([[r] for r in returns], [[2]] * 4, group=[3, 3, 3, 0], slot=5)
+    np.testing.assert_allclose(opo(equal).advantage, dr_grpo(equal).advantage, atol=1e-6)
 
 
 def test_grpo_by_hand(make_episode):

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.ops.pairs import best_against_worst, expert_against_own, success_against_failure
+from jaxagents.ops.pairs import best_against_others, best_against_worst, expert_against_own, success_against_failure
 from jaxagents.types import Demonstrated
 
 # Group 3 has returns 1, 0, 2, 0; group 7 has equal ones; group 5 is of one episode.
@@ -16,6 +16,19 @@ def test_the_best_of_a_group_is_preferred_to_its_worst(make_episode):
     np.testing.assert_array_equal(pairs.pair, [-1, -1, 3, -1, -1, -1, -1])
     # The mean of group 3 is 0.75.
     np.testing.assert_array_equal(pairs.desirable, [True, False, False, True, False, False, False])
+
+
+def test_the_best_of_a_group_is_preferred_to_all_that_are_behind(make_episode):
+    pairs = best_against_others(make_episode(RETURNS[:, None], np.ones((7, 1)), group=GROUP))
+    np.testing.assert_array_equal(pairs.pair, [3, -1, 3, -1, -1, 3, -1])
+    np.testing.assert_array_equal(pairs.desirable, [False, True, False, True, True, False, True])
+
+
+def test_rows_that_are_close_to_the_best_or_dropped_are_not_compared(make_episode):
+    keep = jnp.array([True, True, True, True, True, False, True])
+    pairs = best_against_others(make_episode(RETURNS[:, None], np.ones((7, 1)), group=GROUP, keep=keep), tolerance=1.5)
+    np.testing.assert_array_equal(pairs.pair, [-1, -1, 3, -1, -1, -1, -1])
+    np.testing.assert_array_equal(pairs.desirable, [True, True, False, True, True, False, True])
 
 
 def test_successes_are_preferred_to_failures_in_rotation(make_episode):

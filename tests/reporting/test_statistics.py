@@ -7,8 +7,10 @@ import pytest
 from scipy import stats
 
 from jaxagents.reporting.statistics import (
+    bootstrap_interval,
     describe,
     interquartile_mean,
+    performance_profile,
     probability_of_improvement,
     t_interval,
 )
@@ -74,3 +76,20 @@ def test_of_several_tasks_the_probabilities_are_averaged():
 def test_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_profiles_count_seeds_above_each_threshold_task_by_task():
+    profile = performance_profile([np.array([0.0, 1.0]), np.array([0.5])], np.array([-1.0, 0.2, 0.5, 0.7]))
+    np.testing.assert_allclose(profile, [1.0, 0.75, 0.25, 0.25])
+
+
+def test_bootstraps_of_one_task_are_those_of_scipy_and_draw_within_tasks():
+    values = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 3.0])
+    expected = stats.bootstrap(
+        (values,), np.mean, method="percentile", rng=np.random.default_rng(1)
+    ).confidence_interval
+    np.testing.assert_allclose(bootstrap_interval([values], np.mean), expected, atol=0.25)
+    # Seeds never change their task: without spread inside of tasks there is none in the mean over both.
+    assert bootstrap_interval([np.zeros(4), np.ones(4)], np.mean) == (0.5, 0.5)
+    with pytest.raises(ValueError, match="`values` must be finite"):
+        bootstrap_interval([np.array([np.nan])], np.mean)

@@ -1,5 +1,6 @@
 """Tree searches against mctx itself and against exact play; the experience of whoever searches before acting."""
 
+import functools
 from functools import partial
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 from jaxagents.environments.adapters.pgx import make_environment
 from jaxagents.environments.opponents import against
-from jaxagents.environments.tic_tac_toe import best_moves
+from jaxagents.environments.tic_tac_toe import LINES, best_moves, make_perfect_player
 from jaxagents.environments.wrappers import alternating, flatten_observation
 from jaxagents.learners.alphazero import make_agent, make_alphazero, outcomes
 from jaxagents.networks.torsos import MLP
@@ -208,6 +209,42 @@ def test_bad_settings_are_refused():
         )
     agent = make_agent(GAME, policy=partial(make_actor_critic, encoder=MLP((4,))), optimizer=lambda n: optax.sgd(0.1))
     assert agent.policy.evaluate is not None
+
+
+def make_exact(sharpness):
+    """Returns an actor-critic that knows tic-tac-toe: values by minimax, logits of -sharpness where a move errs."""
+    values = np.zeros(3**9, np.float32)
+
+    @functools.cache
+    def value(board):
+        if any(all(board[cell] == 2 for cell in line) for line in LINES):
+            best = -1
+        else:
+            free = [cell for cell in range(9) if not board[cell]]
+            turned = [tuple((0, 2, 1)[stone] for stone in (*board[:i], 1, *board[i + 1 :])) for i in free]
+            best = max((-value(following) for following in turned), default=0)
+        values[np.dot(board, 3 ** np.arange(9))] = best
+        return best
+
+    value((0,) * 9)
+    values, good = jnp.asarray(values), jnp.asarray(best_moves())
+
+    def apply(params, carry, inputs):
+        stones = jnp.reshape(inputs.observation, (*inputs.first.shape, 9, 2)).astype(jnp.int32)
+        code = (stones[..., 0] + 2 * stones[..., 1]) @ jnp.asarray(3 ** np.arange(9), jnp.int32)
+        return carry, Categorical(logits=jnp.where(good[code], 0.0, -sharpness)).mask(inputs.action_mask), values[code]
+
+    return ActorCritic(init=lambda key: (), initial_carry=lambda shape: (), apply=apply)
+
+
+@pytest.mark.slow
+def test_a_search_with_exact_values_draws_with_a_perfect_player_in_either_seat():
+    """Every sign between the network and the move is right: with one of them turned, it loses."""
+    game = flatten_observation(make_environment("tic_tac_toe"))
+    planner = partial(make_game_planner, game=GAME, method=GUMBEL, num_simulations=16)
+    environment = against(game, make_perfect_player())
+    evaluate = make_planning_evaluator(environment, with_evaluation(make_exact(4.0)), planner=planner, num_episodes=64)
+    np.testing.assert_array_equal(jax.jit(evaluate)((), KEY)["episode_return"], np.zeros(64))
 
 
 @pytest.mark.slow

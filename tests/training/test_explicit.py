@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from jaxagents.training.explicit import honour_overrides
+from jaxagents.training.explicit import honour_overrides, leave_out_unknown
 
 
 def make_config(stages, quick=False):
@@ -56,7 +56,7 @@ def make_referring_config(stages):
         {
             "quick": False,
             "when_quick": {},
-            "optimizer": {"_target_": "adam", "learning_rate": 1e-3},
+            "optimizer": {"_target_": "optax.adam", "learning_rate": 1e-3},
             "loss": {"_target_": "plain"},
             "model": {"_target_": "tiny", "size": 4},
             "policy": {"_target_": "speaks", "model": "${model}"},
@@ -66,7 +66,7 @@ def make_referring_config(stages):
                 "learner": {
                     "_target_": "imitate",
                     "policy": "${policy}",
-                    "optimizer": {"_target_": "adam", "learning_rate": 1e-2},
+                    "optimizer": {"_target_": "optax.adam", "learning_rate": 1e-2},
                 },
             },
             "stages": stages,
@@ -98,3 +98,35 @@ def test_options_of_a_learner_that_has_no_use_for_them_are_refused():
         ValueError, match="`value=q` must be used by a stage, got a learner that does not refer to value"
     ):
         honour_overrides(config, ["value=q"])
+
+
+@pytest.mark.parametrize("value", [2.5, "many"])
+def test_fractions_and_words_are_no_whole_numbers(value):
+    config = make_config([])
+    config.collector = {"_target_": "jaxagents.rollouts.unroll.make_rollout_collector", "num_envs": value}
+    with pytest.raises(ValueError, match=rf"^`collector.num_envs` must be a whole number, got {value}\.$"):
+        honour_overrides(config, [f"collector.num_envs={value}"])
+
+
+def test_whole_floats_become_integers_where_a_function_takes_these():
+    config = make_config([])
+    config.collector = {"_target_": "jaxagents.rollouts.unroll.make_rollout_collector", "num_envs": 1e3}
+    honour_overrides(config, ["collector.num_envs=1e3"])
+    assert config.collector.num_envs == 1000 and isinstance(config.collector.num_envs, int)
+
+
+def test_settings_of_an_option_that_the_command_line_replaces_are_left_out():
+    files = {
+        "_target_": "jaxagents.data.transcripts.make_transcript_collector",
+        "paths": ["a"],
+        "noise": 0.6,
+        "rows": 1,
+    }
+    config = make_config(["${warm}"])
+    config.warm.collector = files
+    config.when_quick = {"warm": {"collector": {"num_episodes": 4, "num_rows": 2}}}
+    arguments = ["collector@warm.collector=transcripts", "warm.collector.rows=1", "training.total_steps=8"]
+    assert leave_out_unknown(config, arguments) == ["warm.collector.noise"]
+    assert set(config.warm.collector) == {"_target_", "paths", "rows"}  # Rows are the user's own mistake.
+    assert config.when_quick == {"warm": {"collector": {"num_rows": 2}}}
+    assert leave_out_unknown(make_config(["${warm}"]), arguments[2:]) == []

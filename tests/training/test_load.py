@@ -220,8 +220,12 @@ def test_what_is_no_run_directory_is_refused_with_the_newest_one(run_dir, tmp_pa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/a/b").mkdir(parents=True)
     (tmp_path / "runs/a/b/config.yaml").touch()
-    with pytest.raises(ValueError, match="got None; try runs/a/b"):
+    with pytest.raises(ValueError, match="got nothing; try runs/a/b"):
         load_policy(None)
+    (tmp_path / "runs/a/b/.hydra").mkdir()
+    (tmp_path / "runs/a/b/.hydra/config.yaml").touch()  # Of the composition, and newer.
+    with pytest.raises(ValueError, match=r"got runs/a; try runs/a/b\.$"):
+        load_policy("runs/a")
 
 
 def test_names_and_numbers_out_of_range_are_refused(run_dir):

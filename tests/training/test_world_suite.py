@@ -10,6 +10,7 @@ import pytest
 from jaxagents.environments.text.bandit import make_environment
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
+from jaxagents.training.world_pages import write_world_pages
 from jaxagents.training.world_suite import evaluate_worlds, make_scripted, newest_run, print_worlds
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
@@ -53,4 +54,8 @@ def test_agents_are_shown_in_the_world_that_they_were_trained_in(tmp_path):
     assert rows[1]["sft"] is None and rows[1]["expert"]["mean"] == 1.0
     stream = io.StringIO()
     print_worlds(rows, stream)
+    pages = [path.read_text() for path in write_world_pages(tmp_path / "pages", CONFIGS, rows)]
+    assert [page.splitlines()[0] for page in pages] == ["# bandit", "# guess_number"]
+    assert "| level | expert | random | sft | other |" in pages[0] and "agent: " in pages[0]
+    assert "largest=[15]" in pages[1] and "reward of the last turn: 1.0" in pages[1]
     assert "guess_number" in stream.getvalue() and "random" in stream.getvalue()

@@ -23,6 +23,7 @@ LAMP_KIND = names.LAMP.split()[0]
 def make_environment(
     num_levels: int = len(names.LEVELS),
     *,
+    kitchenette: bool = False,
     reward: Literal["sparse", "dense"] = "sparse",
     step_penalty: float = 0.0,
     goal_in_observation: bool = True,
@@ -53,6 +54,7 @@ def make_environment(
     Args:
         num_levels: the levels 0 to `num_levels - 1` of `household_tables.LEVELS` are there. Arrays, observations and
             words are as large as the last one needs: 2 makes a small world.
+        kitchenette: has `household_tables.KITCHENETTE` as its only level in place of them, where 15 steps are enough.
         reward: "sparse" is 1 for success; "dense" pays the change of `household_rules.progress`, 1 in sum as well.
         step_penalty: subtracted from the reward of every step.
         goal_in_observation: whether every observation repeats the goal, for contexts of few turns.
@@ -74,7 +76,7 @@ def make_environment(
     Deviation: the lamp is always on the desk, nothing has to be sliced, both of two things may be in different
         receptacles of the kind, and any receptacle takes anything.
     """
-    tables = _check(num_levels, expert, max_steps)
+    tables = _check(num_levels, kitchenette, expert, max_steps)
     require_goals(tables, held_out_fraction)
     grammar = tables.grammar
 
@@ -94,7 +96,7 @@ def make_environment(
         name="household",
         grammar=grammar,
         max_steps=max_steps,
-        num_levels=num_levels,
+        num_levels=len(tables.levels),
         sample=partial(sample_goal, tables),
         identity=identify,
         complete=partial(furnish, tables),
@@ -114,13 +116,13 @@ def make_environment(
     )
 
 
-def _check(num_levels: int, expert: str, max_steps: int) -> Tables:
+def _check(num_levels: int, kitchenette: bool, expert: str, max_steps: int) -> Tables:
     """Refuses options that are not there, and returns the constants of the world."""
     if not 1 <= num_levels <= len(names.LEVELS):
         raise ValueError(f"`num_levels` must be from 1 to {len(names.LEVELS)}, got {num_levels}; try 2.")
     if expert not in ("searching", "informed"):
         raise ValueError(f'`expert` must be "searching" or "informed", got {expert!r}; try "searching".')
-    tables = make_tables(num_levels)
+    tables = make_tables((names.KITCHENETTE,) if kitchenette else names.LEVELS[:num_levels])
     # The longest search sees every receptacle, opens what is closed, and ends with two trips or a treatment.
     longest = tables.num_receptacles + int(tables.closable.sum()) + 7
     if max_steps < longest:

@@ -92,6 +92,8 @@ LEVELS = (
     Level(11, 12, 8, (PICK, CLEAN, HEAT, COOL, EXAMINE, TWO)),
     Level(14, 16, 10, (PICK, CLEAN, HEAT, COOL, EXAMINE, TWO)),
 )
+KITCHENETTE = Level(6, 4, 2, (PICK, CLEAN, EXAMINE))
+"""A small one by itself: its longest search takes 15 turns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,16 +149,15 @@ class Tables:
         return max(level.num_objects for level in self.levels)
 
 
-def make_tables(num_levels: int) -> Tables:
-    """Makes the constants of a world that has the first levels: its arrays are as large as its hardest level needs.
+def make_tables(levels: tuple[Level, ...]) -> Tables:
+    """Makes the constants of a world that has these levels: its arrays are as large as its hardest level needs.
 
     Args:
-        num_levels: from 1 to `len(LEVELS)`.
+        levels: at least one.
 
     Returns:
         The constants.
     """
-    levels = LEVELS[:num_levels]
     receptacles = RECEPTACLES[: max(level.num_receptacles for level in levels)]
     types = list(OBJECTS)[: max(level.num_types for level in levels)]
     instances = 2 if any(TWO in level.families for level in levels) else 1

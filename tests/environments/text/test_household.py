@@ -16,7 +16,7 @@ from jaxagents.environments.text.words import sentence
 
 KEY = jax.random.key(0)
 ENV = household.make_environment()
-TABLES = names.make_tables(5)
+TABLES = names.make_tables(names.LEVELS)
 KINDS = tuple(dict.fromkeys(name.split()[0] for name in names.RECEPTACLES))
 TYPES = tuple(names.OBJECTS)
 STEP, RESET = jax.jit(ENV.step), jax.jit(ENV.reset)
@@ -378,3 +378,15 @@ def test_render():
 def test_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         household.make_environment(**arguments)
+
+
+@pytest.mark.slow
+def test_the_kitchenette_is_one_small_level(hand):
+    environment = household.make_environment(kitchenette=True, max_steps=15)
+    tables = names.make_tables((names.KITCHENETTE,))
+    assert environment.text.num_levels == 1 and tables.num_receptacles == 6
+    tasks = hand.drawn_tasks(environment, 64, 0)
+    assert ((tasks.places >= 0).sum(axis=1) == 2).all()
+    assert {names.PICK, names.CLEAN, names.EXAMINE} == set(tasks.family.tolist())
+    with pytest.raises(ValueError, match="`max_steps` must leave time for a search of 15, got 14"):
+        household.make_environment(kitchenette=True, max_steps=14)

@@ -294,7 +294,8 @@ def situations(name):
         player = timestep.player if timestep.player is not None else np.zeros_like(fingerprint)
         for place in zip(*np.nonzero(timestep.info["valid"] & running_now)):
             view = timestep.observation[place].tobytes() + mask[place].tobytes() + player[place].tobytes()
-            rules = (content[place[0]], *(np.asarray(leaf[place]).tobytes() for leaf in rows)) if known else None
+            inner = (content[place[0]], int(player[place]), *(np.asarray(leaf[place]).tobytes() for leaf in rows))
+            rules = inner if known else None  # Where all act at once, who is asked is no part of the rules.
             found.append((int(fingerprint[place]), view, rules))
     return found
 

@@ -1,0 +1,122 @@
+"""The page of algorithms: interquartile means over seeds with their intervals, performance profiles, speed."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxagents.benchmarks.algorithms import Row, read_row
+from jaxagents.reporting.statistics import bootstrap_interval, interquartile_mean, performance_profile
+
+PAGE, PICTURE = "README.md", "profiles.png"
+_HEAD = ("algorithm", "return", "95 %", "score", "published", "difference", "seeds", "steps/s", "min", "command")
+_OPENING = """# Algorithms on their standard tasks
+
+Written by `python experiments/benchmark.py suite=algorithms`; do not edit. Every row is trained with several seeds side
+by side. The return is the interquartile mean over the seeds, with a 95 % percentile bootstrap over them: of few seeds
+it is too narrow. The score is 0 for random actions and 1 for a task that counts as solved. Published returns are those
+of other implementations with budgets of their own. Steps per second are those of all seeds together, compilation apart,
+on whatever else the machine did. `algorithms.names=[cartpole/ppo]` runs one row; rows that are there are not run again.
+"""
+
+
+def write_page(folder: str | Path, tasks: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Writes the page and its picture from the rows in a folder.
+
+    Args:
+        folder: with a file for every row that was measured.
+        tasks: see `algorithms.rows_of`; with `scale`, the returns that score 0 and 1, and `published`, by algorithm a
+            return and where it is from.
+
+    Returns:
+        Path of the page.
+    """
+    folder = Path(folder)
+    found = {task: _read(folder, task, settings) for task, settings in tasks.items()}
+    parts = [_OPENING]
+    for task, rows in found.items():
+        settings = tasks[task]
+        missing = [name for name, *_ in settings["rows"] if name not in rows]
+        parts.append(f"## {task}\n\nScores from {settings['scale'][0]:g} to {settings['scale'][1]:g}.\n")
+        lines = [_line(name, row, settings) for name, row in rows.items()]
+        parts.append(_table(_HEAD, lines) if lines else "")
+        parts.append(f"Not run: {', '.join(missing)}.\n" if missing else "")
+    scores = {task: {name: _scores(row, tasks[task]) for name, row in rows.items()} for task, rows in found.items()}
+    parts.append(_over_tasks(scores))
+    if draw_profiles(folder / PICTURE, {task: of_task for task, of_task in scores.items() if of_task}):
+        parts.append(f"![Share of seeds above every score]({PICTURE})\n")
+    path = folder / PAGE
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(part for part in parts if part))
+    return path
+
+
+def draw_profiles(path: Path, scores: Mapping[str, Mapping[str, np.ndarray]]) -> bool:
+    """Draws the share of seeds above every score, a panel for each task; False where there is nothing to draw."""
+    if not scores:
+        return False
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6 * len(scores), 3.6), layout="constrained", facecolor="white", dpi=110)
+    thresholds = np.linspace(0.0, 1.05, 106)
+    for place, (task, of_task) in enumerate(scores.items()):
+        axes = figure.add_subplot(1, len(scores), 1 + place)
+        for number, (name, values) in enumerate(of_task.items()):
+            shares = performance_profile([values], thresholds)
+            axes.step(
+                thresholds, shares, where="post", label=name, color=f"C{number % 10}", ls="-" if number < 10 else ":"
+            )
+        axes.set(title=task, xlabel="score", ylabel="share of seeds above", ylim=(-0.02, 1.02))
+        axes.legend(fontsize=6, loc="lower left", ncols=2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    FigureCanvasAgg(figure).print_png(path)
+    return True
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *lines))
+
+
+def _read(folder: Path, task: str, settings: Mapping[str, Any]) -> dict[str, Row]:
+    rows = {name: read_row(folder / task / f"{name}.json") for name, *_ in settings["rows"]}
+    return {name: row for name, row in rows.items() if row is not None}
+
+
+def _scores(row: Row, settings: Mapping[str, Any]) -> np.ndarray:
+    low, high = settings["scale"]
+    return (np.asarray(row.returns) - low) / (high - low)
+
+
+def _line(name: str, row: Row, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    returns = np.asarray(row.returns)
+    middle = interquartile_mean(returns)
+    low, high = bootstrap_interval([returns], interquartile_mean)
+    published, source = settings["published"].get(name, (None, ""))
+    return (
+        f"`{name}`",
+        f"{middle:.1f}",
+        f"{low:.1f} to {high:.1f}",
+        f"{interquartile_mean(_scores(row, settings)):.2f}",
+        "" if published is None else f"{published:g} ({source})",
+        "" if published is None else f"{middle - published:+.1f}",
+        str(returns.size),
+        f"{row.per_second:,.0f}",
+        f"{(row.seconds + row.compile_seconds) / 60.0:.1f}",
+        f"`{' '.join(row.choices)}`",
+    )
+
+
+def _over_tasks(scores: Mapping[str, Mapping[str, np.ndarray]]) -> str:
+    """Returns the table of the algorithms that ran on two tasks or more."""
+    lines = []
+    for name in dict.fromkeys(name for of_task in scores.values() for name in of_task):
+        values = {task: of_task[name] for task, of_task in scores.items() if name in of_task}
+        if len(values) > 1:
+            low, high = bootstrap_interval(list(values.values()), interquartile_mean)
+            middle = interquartile_mean(np.concatenate(list(values.values())))
+            lines.append((f"`{name}`", ", ".join(values), f"{middle:.2f}", f"{low:.2f} to {high:.2f}"))
+    if not lines:
+        return ""
+    return "## Over tasks\n\n" + _table(("algorithm", "tasks", "interquartile mean of scores", "95 %"), lines)

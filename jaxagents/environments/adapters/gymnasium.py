@@ -1,0 +1,148 @@
+"""Environments of gymnasium (Towers et al., 2024): any simulator with that interface, stepped on the host."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxagents.environments.adapters.importing import import_suite
+from jaxagents.environments.host import HostBatch, HostEnvironment, HostStep, make_host_environment
+from jaxagents.types import Box, Discrete, PyTree
+
+_MASK = "action_mask"
+
+
+def make_environment(
+    name: str,
+    *,
+    max_steps: int | None = None,
+    processes: bool = False,
+    make: Callable[[], Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> HostEnvironment:
+    """Makes an environment of gymnasium.
+
+    An entry `action_mask` of its observations, as of PettingZoo, becomes the action mask. `info["success"]`, or
+    `info["is_success"]`, is the success of an episode.
+
+    Args:
+        name: as gymnasium registers it, for example "CartPole-v1"; with `make`, for logs alone.
+        max_steps: truncates episodes; None: as registered.
+        processes: every simulator in a process of its own, for slow ones; else one after the other.
+        make: `() -> gymnasium.Env`; None looks the name up.
+        options: of the environment's constructor.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ModuleNotFoundError: gymnasium is not installed.
+        ValueError: unknown `name`, a space that has no counterpart, or nothing bounds the episodes.
+    """
+    gymnasium = import_suite("gymnasium", extra="host")
+    if make is None and name not in gymnasium.registry:
+        near = [known for known in gymnasium.registry if known.lower().startswith(name.lower()[:4])]
+        raise ValueError(
+            f"`name` must be registered with gymnasium, got {name!r}; try {', '.join(near[:8]) or 'make'}."
+        )
+
+    def make_one() -> Any:
+        if make is None:
+            return gymnasium.make(name, max_episode_steps=max_steps, **(options or {}))
+        env = make()
+        return env if max_steps is None else gymnasium.wrappers.TimeLimit(env, max_steps)
+
+    first = make_one()
+    bound = max_steps or (first.spec and first.spec.max_episode_steps)
+    spaces = from_gymnasium(first.observation_space), from_gymnasium(first.action_space)
+    first.close()
+    if not bound:
+        raise ValueError(f"`max_steps` must be given for {name}, whose episodes nothing bounds, got None; try 500.")
+    masked = isinstance(spaces[0], dict) and _MASK in spaces[0]
+    observation_space = _without_mask(spaces[0]) if masked else spaces[0]
+    action_space = spaces[1]
+
+    def make_batch(num_envs: int) -> HostBatch:
+        kind = gymnasium.vector.AsyncVectorEnv if processes else gymnasium.vector.SyncVectorEnv
+        mode = gymnasium.vector.AutoresetMode.SAME_STEP
+        options = {"context": "spawn"} if processes else {}  # Threads of JAX do not survive a fork.
+        return _batch(kind([make_one] * num_envs, autoreset_mode=mode, **options), action_space, masked=masked)
+
+    return make_host_environment(
+        name,
+        make_batch,
+        observation_space=observation_space,
+        action_space=action_space,
+        max_steps=int(bound),
+        masked=masked,
+    )
+
+
+def from_gymnasium(space: Any) -> PyTree:
+    """Turns a space of gymnasium into ours; a `Dict` becomes a dict of spaces."""
+    kind = type(space).__name__
+    if kind == "Discrete" and space.start == 0:
+        return Discrete(int(space.n))
+    if kind == "MultiDiscrete" and len(set(space.nvec.tolist())) == 1:
+        return Discrete(int(space.nvec.flat[0]), space.nvec.shape)
+    if kind == "MultiBinary":
+        return Box(tuple(space.shape), 0, 1, np.int8)
+    if kind == "Box":
+        return Box(tuple(space.shape), float(np.min(space.low)), float(np.max(space.high)), space.dtype.type)
+    if kind == "Dict":
+        return {name: from_gymnasium(part) for name, part in space.items()}
+    raise ValueError(
+        f"`space` must be Discrete from 0 on, MultiDiscrete of equal parts, MultiBinary, Box or Dict, got {space}; try "
+        "a wrapper of gymnasium that changes it."
+    )
+
+
+def _batch(vector: Any, action_space: Discrete | Box, *, masked: bool) -> HostBatch:
+    """Makes the batch of a vector environment that resets in the same step."""
+
+    def of(observation: PyTree) -> tuple[PyTree, np.ndarray | None]:
+        if not masked:
+            return observation, None
+        return _without_mask(observation), np.asarray(observation[_MASK], bool)
+
+    def told(observation: PyTree, successor: PyTree, reward: Any, ends: tuple[Any, Any], success: Any) -> HostStep:
+        (now, mask), (following, next_mask) = of(observation), of(successor)
+        return HostStep(
+            observation=now,
+            reward=np.asarray(reward, np.float32),
+            terminated=np.asarray(ends[0], bool),
+            truncated=np.asarray(ends[1], bool) & ~np.asarray(ends[0], bool),
+            next_observation=following,
+            action_mask=mask,
+            next_action_mask=next_mask,
+            success=np.asarray(success, bool),
+        )
+
+    def reset(seeds: np.ndarray) -> HostStep:
+        observation, _ = vector.reset(seed=[int(seed) for seed in seeds])
+        nothing = np.zeros(vector.num_envs)
+        return told(observation, observation, nothing, (nothing, nothing), nothing)
+
+    def step(action: np.ndarray) -> HostStep:
+        observation, reward, terminated, truncated, info = vector.step(np.asarray(action, action_space.dtype))
+        successor = observation = jax.tree.map(np.array, observation)
+        last = info.get("final_info", {})
+        ended = np.flatnonzero(np.asarray(terminated) | np.asarray(truncated))
+        if len(ended):
+            successor = jax.tree.map(np.array, observation)
+        for i in ended:
+            jax.tree.map(lambda leaf, final, i=i: leaf.__setitem__(i, final), successor, info["final_obs"][i])
+        success = np.zeros(vector.num_envs, bool)
+        for source in (info, last):
+            for name in ("success", "is_success"):
+                success |= np.asarray(source.get(name, False), bool)
+        return told(observation, successor, reward, (terminated, truncated), success)
+
+    return HostBatch(reset=reset, step=step, close=vector.close)
+
+
+def _without_mask(tree: Mapping[str, Any]) -> PyTree:
+    """Leaves out the mask; of one other entry that entry itself."""
+    rest = {name: part for name, part in tree.items() if name != _MASK}
+    return next(iter(rest.values())) if len(rest) == 1 else rest

@@ -1,0 +1,67 @@
+"""Experiments of elementary school in ScienceWorld (Wang et al., 2022), a simulator in Java."""
+
+import shutil
+from typing import Any
+
+from jaxagents.environments.adapters.commands import CommandGame, Scene, Sizes, make_command_environment
+from jaxagents.environments.adapters.importing import import_suite, require_name
+from jaxagents.environments.host import HostEnvironment
+
+
+def make_environment(
+    task: str, *, simplification: str = "easy", max_steps: int = 50, processes: bool = False, **sizes: Any
+) -> HostEnvironment:
+    """Makes an environment of ScienceWorld; the reward is the growth of the score, 1 in all.
+
+    Every episode is a variation of the task from its training set.
+
+    Args:
+        task: as ScienceWorld calls it, for example "find-living-thing".
+        simplification: of the simulator: "easy", or "" for none.
+        max_steps: truncates episodes.
+        processes: every simulator in a process of its own.
+        **sizes: of `commands.Sizes`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ModuleNotFoundError: ScienceWorld is not installed.
+        RuntimeError: there is no Java.
+        ValueError: unknown `task`.
+    """
+    suite = import_suite("scienceworld", extra="host")
+    if shutil.which("java") is None:
+        raise RuntimeError(
+            "`java` must be installed for ScienceWorld, got none; run apt-get install default-jre-headless."
+        )
+    require_name(task, map(suite.utils.infer_task, suite.constants.ID2TASK), "ScienceWorld")
+
+    def make_game() -> CommandGame:
+        game = suite.ScienceWorldEnv("", envStepLimit=max_steps)
+        score = 0.0
+
+        def scene(text: str, told: dict[str, Any]) -> Scene:
+            nonlocal score
+            gained, score = max(told["score"], 0) / 100.0 - score, max(told["score"], 0) / 100.0
+            text = f"{told['taskDesc']} {text} {told['inv']} {told['look']}"
+            # A wrong last step ends a game with a score below zero.
+            return Scene(text, told["valid"], gained, over=bool(told["ended"]), success=told["score"] >= 100)
+
+        def start(seed: int) -> Scene:
+            nonlocal score
+            game.load(task, 0, simplification)
+            variations = game.get_variations_train()
+            game.load(task, variations[seed % len(variations)], simplification)
+            score = 0.0
+            text, told = game.reset()
+            return scene(text, told | {"ended": False})._replace(reward=0.0)
+
+        def send(command: str) -> Scene:
+            text, _, _, told = game.step(command)
+            return scene(text, told | {"ended": told["score"] >= 100 or told["score"] < 0})
+
+        return CommandGame(start=start, send=send, close=game.close)
+
+    name = f"ScienceWorld {task}"
+    return make_command_environment(name, make_game, sizes=Sizes(**sizes), max_steps=max_steps, processes=processes)

@@ -1,0 +1,102 @@
+"""Environments that are no array programs: simulators on the host, stepped many at a time."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxagents.types import Array, Environment, PyTree, State, Task, TimeStep
+
+
+class HostStep(NamedTuple):
+    """What B simulators say after a reset or a step; numpy, leaves `[B, ...]`.
+
+    Attributes:
+        observation: to act on: where an episode has ended, that of the next one.
+        reward: float32, of the step.
+        terminated: bool.
+        truncated: bool.
+        next_observation: the true successor, also where an episode has ended.
+        action_mask: bool `[B, A]`, at `observation`; None when every action always is allowed.
+        next_action_mask: bool `[B, A]`, at `next_observation`.
+        success: bool, of the episode that the step belongs to; False for simulators that do not tell.
+    """
+
+    observation: PyTree
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    next_observation: PyTree
+    action_mask: np.ndarray | None
+    next_action_mask: np.ndarray | None
+    success: np.ndarray
+
+
+class HostBatch(NamedTuple):
+    """B simulators that reset themselves.
+
+    Attributes:
+        reset: `(seeds int64 [B]) -> HostStep`.
+        step: `(action [B, ...]) -> HostStep`.
+        close: ends their processes.
+    """
+
+    reset: Callable[[np.ndarray], HostStep]
+    step: Callable[[np.ndarray], HostStep]
+    close: Callable[[], None]
+
+
+@dataclass(frozen=True, eq=False)
+class HostEnvironment(Environment):
+    """An environment on the host, for `rollouts.host`; its functions of arrays refuse to be called.
+
+    Attributes:
+        make_batch: `(num_envs) -> HostBatch`.
+        num_actions: A, of the masks; None where there are none.
+    """
+
+    make_batch: Callable[[int], HostBatch] = None
+    num_actions: int | None = None
+
+
+def make_host_environment(
+    name: str,
+    make_batch: Callable[[int], HostBatch],
+    *,
+    observation_space: PyTree,
+    action_space: Any,
+    max_steps: int,
+    masked: bool = False,
+) -> HostEnvironment:
+    """Makes the record of an environment that is stepped on the host.
+
+    Args:
+        name: for logs and messages.
+        make_batch: see `HostEnvironment`.
+        observation_space: of one simulator.
+        action_space: of one simulator.
+        max_steps: upper bound of the length of an episode.
+        masked: whether there are action masks; needs a discrete action space.
+
+    Returns:
+        The environment.
+    """
+
+    def refuse(*arguments: Any, **keywords: Any) -> Any:
+        raise ValueError(
+            f"`environment` {name} is stepped on the host and must have a collector for that; try collector=host "
+            "evaluation=host."
+        )
+
+    refusing: Mapping[str, Callable[..., Task | tuple[State, TimeStep] | Array]]
+    refusing = dict.fromkeys(("sample_task", "reset", "step"), refuse)
+    return HostEnvironment(
+        name=name,
+        observation_space=observation_space,
+        action_space=action_space,
+        max_steps=max_steps,
+        make_batch=make_batch,
+        num_actions=action_space.num_values if masked else None,
+        **refusing,
+    )

@@ -1,0 +1,168 @@
+"""A shop in words: products are searched for, looked at, and bought in a colour."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.experts import choose, first_rule
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.texts import Text, cases, each, number, pick, text, when
+from jaxagents.environments.text.world import Status, World
+from jaxagents.types import Array, Environment, Task
+
+KINDS = ("mug", "bowl", "lamp", "torch", "shirt", "coat", "ball", "kite")  # Two of each department.
+TRAITS = ("steel", "light", "soft", "strong", "plain", "warm")
+COLOURS = ("red", "blue", "green", "white")
+WORDS, COLOUR = (*KINDS, *TRAITS, *COLOURS), len(KINDS) + len(TRAITS)
+SEARCH, OPEN, CHOOSE, BACK, BUY = range(5)
+SHOWN = 3
+
+
+@struct.dataclass
+class ShopState:
+    """What was found, int32 `[3]`, the product that is looked at and its colour, int32; all -1 for none."""
+
+    task: Task
+    found: Array
+    product: Array
+    colour: Array
+    bought: Array
+
+
+def make_environment(
+    num_wishes: Sequence[int] = (1, 2, 3), *, max_steps: int = 8, seed: int = 0, **options: Any
+) -> Environment:
+    """Makes a shop.
+
+    The observation reads `want mug steel red below 6`, then what was found, `1 mug steel light 4 2 mug soft steel 7`,
+    or a product, `mug steel light 4 in red blue chosen red`. `search steel mug` shows the three products that have most
+    of the words, `open 2`, `choose red` and `back` do what they say, `buy` ends the episode. The score of a purchase is
+    `type * (wishes met + price met) / (wishes + 1)`, where `type` is 1 for the kind that is wanted, 0.5 for the other
+    one of its department, else 0. Success is a score of 1; dense rewards pay the score; `info["metrics"]` grades it.
+
+    Args:
+        num_wishes: beside kind and price, one per level, from 1 to 3: a trait, a colour, another trait.
+        max_steps: turns, at least 4.
+        seed: of the catalogue, which is the same in every task, and known to the expert.
+        **options: of `make_text_world`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ValueError: numbers that are not there.
+
+    References:
+        Yao, Chen, Yang and Narasimhan (2022), WebShop, section 3 (equation 1).
+    """
+    if not num_wishes or not 1 <= min(num_wishes) <= max(num_wishes) <= 3 or max_steps < 4:
+        raise ValueError(f"`num_wishes` must be 1 to 3, `max_steps` at least 4, got {num_wishes} and {max_steps}.")
+    has, price = map(jnp.asarray, draw_products(seed))
+    templates = ("search {word:1-4}", "open {place}", "choose {colour}", "back", "buy")
+    grammar = make_grammar(*templates, word=WORDS[:COLOUR], place=("1", "2", "3"), colour=COLOURS)
+    nothing = jnp.int32(-1)
+
+    def start(key: Array, task: Task) -> ShopState:
+        found = jnp.full(SHOWN, -1, jnp.int32)
+        return ShopState(task=task, found=found, product=nothing, colour=nothing, bought=jnp.bool_(False))
+
+    def play(key: Array, state: ShopState, verb: Array, args: Array) -> ShopState:
+        score = jnp.sum(has[:, args[0]] & (args[0] >= 0)[None], axis=1)
+        best, found = jax.lax.top_k(score * len(price) - np.arange(len(price)), SHOWN)
+        shown = jnp.where(verb == OPEN, state.found[args[0, 0]], state.product)
+        return state.replace(
+            found=jnp.where(verb == SEARCH, jnp.where(best > 0, found, -1), state.found),
+            product=jnp.where((verb == SEARCH) | (verb == BACK), -1, shown),
+            colour=jnp.where(verb == CHOOSE, args[0, 0], jnp.where(verb == BUY, state.colour, -1)),
+            bought=verb == BUY,
+        )
+
+    def allowed(state: ShopState) -> Array:
+        viewing = state.product >= 0
+        offered = has[state.product, COLOUR:] & viewing
+        return jnp.concatenate([jnp.ones(1, bool), (state.found >= 0) & ~viewing, offered, jnp.stack([viewing] * 2)])
+
+    def status(state: ShopState) -> Status:
+        parts = grade(has, price, state.task, state.product, state.colour)
+        parts = {name: jnp.where(state.bought, value, 0.0).astype(jnp.float32) for name, value in parts.items()}
+        return Status(success=parts["score"] == 1.0, over=state.bought, progress=parts["score"], parts=parts)
+
+    def expert(key: Array, state: ShopState) -> tuple[Array, Array, None]:
+        wish, colour = state.task["wish"], state.task["wish"][3] - COLOUR
+        right = jax.vmap(lambda one: grade(has, price, state.task, one, colour)["score"] == 1.0)(state.found)
+        right = right & (state.found >= 0) & ((colour < 0) | has[state.found, wish[3]])
+        viewing = state.product >= 0
+        rules = [
+            (viewing & (colour >= 0) & (state.colour != colour), (jnp.int32(CHOOSE), grammar.args(colour))),
+            (viewing, (jnp.int32(BUY), grammar.args())),
+            (jnp.any(right), (jnp.int32(OPEN), grammar.args(choose(key, right)))),
+            (jnp.bool_(True), (jnp.int32(SEARCH), grammar.args(wish[:3]))),
+        ]
+        return *first_rule(rules), None
+
+    world = World(
+        name="shop",
+        grammar=grammar,
+        max_steps=max_steps,
+        num_levels=len(num_wishes),
+        sample=partial(sample, has, price, tuple(num_wishes)),
+        start=start,
+        play=play,
+        allowed=allowed,
+        status=status,
+        tell=partial(tell, has, price),
+        expert=expert,
+    )
+    return make_text_world(world, **options)
+
+
+def draw_products(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws six products of each kind, two with each trait: their words, bool `[48, W]`, and prices, int32 `[48]`."""
+    generator = np.random.default_rng(seed)
+    orders = [generator.permutation(len(TRAITS)) + len(KINDS) for _ in KINDS]
+    traits = np.concatenate([np.stack([order, np.roll(order, 1)], axis=1) for order in orders])
+    colours = COLOUR + generator.random((len(traits), len(COLOURS))).argsort(axis=1)[:, :2]
+    words = np.concatenate([np.arange(len(traits))[:, None] // len(TRAITS), traits, colours], axis=1)
+    return np.any(words[:, :, None] == np.arange(len(WORDS)), axis=1), generator.integers(1, 8, len(traits))
+
+
+def sample(has: Array, price: Array, num_wishes: tuple[int, ...], key: Array, level: Array) -> Task:
+    """Draws what some product has: words for kind, two traits and colour, int32 `[4]`, -1 for none, and a price."""
+    keys, index = jax.random.split(key, 4), np.arange(len(WORDS))
+    product, count = jax.random.randint(keys[0], (), 0, len(price)), jnp.asarray(num_wishes)[level]
+    traits = has[product] & (index >= len(KINDS)) & (index < COLOUR)
+    trait, colour = choose(keys[1], traits), choose(keys[2], has[product] & (index >= COLOUR))
+    other, more = jnp.argmax(traits & (index != trait)), jnp.arange(3) < count
+    wish = jnp.stack([jnp.argmax(has[product]), trait, jnp.where(more[2], other, -1), jnp.where(more[1], colour, -1)])
+    below = price[product] + jax.random.randint(keys[3], (), 1, 3)
+    return {"wish": wish.astype(jnp.int32), "below": below.astype(jnp.int32), "level": level}
+
+
+def grade(has: Array, price: Array, task: Task, product: Array, colour: Array) -> dict[str, Array]:
+    """Grades a product in a colour, see `make_environment`."""
+    wish, kind = task["wish"], jnp.argmax(has[product])
+    fits = jnp.where(kind == wish[0], 1.0, jnp.where(kind // 2 == wish[0] // 2, 0.5, 0.0))
+    count = jnp.sum(wish[1:] >= 0)
+    met = jnp.sum(jnp.append(has[product][wish[1:3]], colour + COLOUR == wish[3]) & (wish[1:] >= 0))
+    cheap = price[product] < task["below"]
+    return {"type": fits, "wishes": met / count, "price": cheap, "score": fits * (met + cheap) / (count + 1)}
+
+
+def tell(has: Array, price: Array, state: ShopState, seat: Array) -> Text:
+    """Says what is wanted, and what is on the screen."""
+    del seat
+
+    def card(product: Array) -> Text:
+        return text(each(WORDS[:COLOUR], has[product, :COLOUR], most=3), number(price[product], 1))
+
+    listed = [when(state.found[i] >= 0, text(str(i + 1), card(state.found[i]))) for i in range(SHOWN)]
+    colours = text("in", each(COLOURS, has[state.product, COLOUR:], most=2))
+    detail = text(card(state.product), colours, when(state.colour >= 0, text("chosen", pick(COLOURS, state.colour))))
+    request = text("want", pick(WORDS, state.task["wish"]), "below", number(state.task["below"], 1))
+    return text(request, cases(jnp.where(state.product >= 0, 0, 1), detail, text(*listed)))

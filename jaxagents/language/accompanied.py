@@ -1,0 +1,44 @@
+"""Own episodes with an expert's of other tasks beside them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jaxagents.language.collect import make_dialogue_collector
+from jaxagents.types import Array, Collector, Demonstrated, Environment, LanguagePolicy, Metrics, Params, PyTree
+
+
+def make_accompanied_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    demonstrations: Callable[[Environment, LanguagePolicy], Collector],
+    **options: Any,
+) -> Collector:
+    """Makes a collector of own episodes, and of transcripts that need not be of the same tasks.
+
+    Args:
+        environment: a text world, single instance.
+        policy: acts.
+        demonstrations: `(environment, policy) -> Collector` of `Episode`s, such as
+            `demonstrations.make_demonstration_collector`.
+        **options: of `collect.make_dialogue_collector`, the own episodes.
+
+    Returns:
+        The collector; its batches are `Demonstrated`. Steps, metrics and counts are those of the own episodes.
+    """
+    mine, shown = make_dialogue_collector(environment, policy, **options), demonstrations(environment, policy)
+
+    def init(key: Array, params: Params) -> PyTree:
+        own_key, shown_key = jax.random.split(key)
+        return {"own": mine.init(own_key, params), "demonstrations": shown.init(shown_key, params)}
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Demonstrated, Metrics]:
+        own_key, shown_key = jax.random.split(key)
+        own_state, episode, metrics = mine.collect(state["own"], params, own_key)
+        shown_state, transcript, _ = shown.collect(state["demonstrations"], params, shown_key)
+        batch = Demonstrated(own=episode, demonstration=transcript)
+        return {"own": own_state, "demonstrations": shown_state}, batch, metrics
+
+    return mine._replace(init=init, collect=collect)

@@ -1,0 +1,149 @@
+"""Rewards for what is new, added to those of the environment before any learner of rollouts sees them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.learners.combinators import start_of_inner, wrap
+from jaxagents.learners.replay import rollout_shapes
+from jaxagents.types import (
+    REPLICATED,
+    Agent,
+    Array,
+    Collector,
+    Environment,
+    Learner,
+    Metrics,
+    Params,
+    PyTree,
+    Rollout,
+    State,
+    Transition,
+)
+
+
+class Bonus(NamedTuple):
+    """Something that remembers what it saw, and pays for what it did not.
+
+    Attributes:
+        init: `(key, shapes of transitions [T, B] over all devices) -> state`.
+        apply: `(state, transition [T, B]) -> (bonus float32 [T, B], state, metrics)`; learns from the transitions.
+        partition: `(state) -> pytree` of int like the state, the axis that devices split; None splits nothing.
+    """
+
+    init: Callable[[Array, Transition], State]
+    apply: Callable[[State, Transition], tuple[Array, State, Metrics]]
+    partition: Callable[[State], PyTree] | None = None
+
+
+@struct.dataclass
+class BonusState:
+    """State of the learner inside and of the bonus, and the coefficient, float32: another one is the same program."""
+
+    inner: Any
+    bonus: State
+    coefficient: Array
+
+    @property
+    def params(self) -> Params:
+        """Returns the parameters of the policy."""
+        return self.inner.params
+
+
+def with_bonus(
+    learner: Learner,
+    bonus: Bonus,
+    shapes: Callable[[], Rollout],
+    *,
+    coefficient: float = 1.0,
+    only: bool = False,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes a learner of rollouts whose rewards are `reward + coefficient bonus`.
+
+    Args:
+        learner: of rollouts with one stream of rewards.
+        bonus: of the steps.
+        shapes: returns the shapes of a rollout over all devices.
+        coefficient: of the bonus, in units of the reward.
+        only: whether the rewards of the environment are left out.
+        axis_name: mapped device axis.
+
+    Returns:
+        The learner. Metrics: `bonus`, the mean before the coefficient, and those of the bonus.
+
+    Raises:
+        ValueError: the coefficient is negative.
+    """
+    if coefficient < 0.0:
+        raise ValueError(f"`coefficient` must not be negative, got {coefficient}; try 0 for no bonus.")
+
+    def init(key: Array, start: BonusState | Params | None = None) -> BonusState:
+        inner_key, bonus_key = jax.random.split(key)
+        continued = isinstance(start, BonusState)
+        return BonusState(
+            inner=learner.init(inner_key, start_of_inner(start, BonusState)),
+            bonus=start.bonus if continued else bonus.init(bonus_key, shapes().transition),
+            coefficient=jnp.float32(coefficient),
+        )
+
+    def update(state: BonusState, key: Array, rollout: Rollout) -> tuple[BonusState, Metrics]:
+        transition = rollout.transition
+        paid, own, told = bonus.apply(state.bonus, transition)
+        paid = jax.lax.stop_gradient(paid)
+        reward = state.coefficient * paid + (0.0 if only else transition.reward)
+        inner, metrics = learner.update(state.inner, key, rollout.replace(transition=transition.replace(reward=reward)))
+        told = told | {"bonus": jnp.mean(paid)}
+        told = told if axis_name is None else jax.lax.pmean(told, axis_name)
+        return state.replace(inner=inner, bonus=own), {**metrics, **told}
+
+    def partition(state: BonusState, of_inner: PyTree) -> BonusState:
+        replicated = jax.tree.map(lambda leaf: REPLICATED, state)
+        of_bonus = replicated.bonus if bonus.partition is None else bonus.partition(state.bonus)
+        return replicated.replace(inner=of_inner, bonus=of_bonus)
+
+    return wrap(learner, init, update, partition=partition)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    inner: Callable[..., Agent],
+    bonus: Callable[..., Bonus],
+    coefficient: float = 1.0,
+    only: bool = False,
+    axis_name: str | None = None,
+) -> Agent:
+    """Assembles an agent of rollouts that is also paid for what is new.
+
+    Args:
+        environment: of one agent.
+        inner: `(environment, *, axis_name) -> Agent`, who learns from the rewards.
+        bonus: `(observation_space, action_space, *, axis_name) -> Bonus`.
+        coefficient: see `with_bonus`.
+        only: see `with_bonus`.
+        axis_name: see `with_bonus`.
+
+    Returns:
+        The agent.
+
+    Raises:
+        ValueError: there is a team, or see `with_bonus`.
+    """
+    if environment.num_agents:
+        raise ValueError(f"`num_agents` must be 0 for bonuses, got {environment.num_agents}; try `learner=ppo`.")
+    agent = inner(environment, axis_name=axis_name)
+    writer = bonus(environment.observation_space, environment.action_space, axis_name=axis_name)
+    options = {"coefficient": coefficient, "only": only, "axis_name": axis_name}
+    with_bonus(Learner(init=None, update=None), writer, lambda: None, **options)  # Refuses settings early.
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        def shapes() -> Rollout:
+            return rollout_shapes(collector, jax.eval_shape(agent.policy.init, jax.random.key(0)))
+
+        return with_bonus(agent.make_learner(collector, num_updates), writer, shapes, **options)
+
+    return Agent(policy=agent.policy, make_learner=make_learner)

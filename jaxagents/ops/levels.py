@@ -1,0 +1,224 @@
+"""Which levels to play again: scores of what was played on them, and an archive that draws by rank and staleness."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.types import Array, PyTree
+
+
+@struct.dataclass
+class LevelArchive:
+    """Levels with what was seen on them.
+
+    Attributes:
+        levels: leaves `[C, ...]`.
+        score: float32 `[C]`; -inf where there is no level.
+        max_return: float32 `[C]`, the greatest undiscounted return on each.
+        played: int32 `[C]`, the value of `count` when it was drawn last.
+        count: int32, levels drawn or added so far.
+    """
+
+    levels: PyTree
+    score: Array
+    max_return: Array
+    played: Array
+    count: Array
+
+
+@struct.dataclass
+class LevelView:
+    """What scores see of T steps on B levels, of whole and of cut episodes.
+
+    Attributes:
+        ended: bool `[T, B]`, the episode is over.
+        advantage: float32 `[T, B]`.
+        value: float32 `[T, B]`.
+        success: float32 `[T, B]`, whether the episode that ended was won; zeros where the world does not say.
+        max_return: float32 `[B]`, the greatest return on the level so far.
+    """
+
+    ended: Array
+    advantage: Array
+    value: Array
+    success: Array
+    max_return: Array
+
+
+Score = Callable[[LevelView], Array]
+"""`(view) -> float32 [B]`; more is played more; -inf where no episode ended."""
+
+
+def init_archive(example: PyTree, capacity: int) -> LevelArchive:
+    """Makes an archive without levels.
+
+    Args:
+        example: one level, or shapes of one.
+        capacity: C.
+    """
+    return LevelArchive(
+        levels=jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), example),
+        score=jnp.full(capacity, -jnp.inf),
+        max_return=jnp.full(capacity, -jnp.inf),
+        played=jnp.zeros(capacity, jnp.int32),
+        count=jnp.zeros((), jnp.int32),
+    )
+
+
+def level_weights(archive: LevelArchive, *, temperature: float, staleness: float) -> Array:
+    """Computes `(1 - staleness) rank^(-1 / temperature) / sum + staleness age / sum`, zero where there is no level.
+
+    Args:
+        archive: of C places.
+        temperature: beta; towards 0, only the best score counts. Paper: 0.1 to 0.3.
+        staleness: rho, in [0, 1]. Paper: 0.1 to 0.5.
+
+    Returns:
+        float32 `[C]`, with a sum of 1 where there are levels.
+
+    References:
+        Jiang, Grefenstette and Rocktäschel (2021), Prioritized level replay, equations 2 to 4.
+    """
+    filled = archive.score > -jnp.inf
+    rank = 1 + jnp.argsort(jnp.argsort(-archive.score, stable=True))
+    by_score = jnp.where(filled, rank ** (-1.0 / temperature), 0.0)
+    age = jnp.where(filled, archive.count - archive.played, 0).astype(jnp.float32)
+    total = jnp.sum(age)
+    by_age = jnp.where(total > 0.0, age / jnp.maximum(total, 1.0), filled / jnp.maximum(jnp.sum(filled), 1))
+    return (1.0 - staleness) * by_score / jnp.maximum(jnp.sum(by_score), 1e-9) + staleness * by_age
+
+
+def draw_levels(
+    archive: LevelArchive, key: Array, count: int, *, temperature: float, staleness: float
+) -> tuple[LevelArchive, Array]:
+    """Draws levels by their weights, one after the other, so that none is stale after it was drawn.
+
+    Args:
+        archive: with one level at least.
+        key: PRNG key.
+        count: B.
+        temperature: see `level_weights`.
+        staleness: see `level_weights`.
+
+    Returns:
+        The archive, and places int32 `[B]`.
+    """
+
+    def draw(archive: LevelArchive, key: Array) -> tuple[LevelArchive, Array]:
+        weights = level_weights(archive, temperature=temperature, staleness=staleness)
+        place = jax.random.choice(key, weights.size, p=weights).astype(jnp.int32)
+        after = archive.count + 1
+        return archive.replace(played=archive.played.at[place].set(after), count=after), place
+
+    return jax.lax.scan(draw, archive, jax.random.split(key, count))
+
+
+def add_levels(
+    archive: LevelArchive, levels: PyTree, score: Array, max_return: Array, *, temperature: float, staleness: float
+) -> LevelArchive:
+    """Adds levels one after the other: to a free place, or to that of the least weight if its score is lower.
+
+    Args:
+        archive: of C places.
+        levels: leaves `[B, ...]`.
+        score: float32 `[B]`; those that are not finite are left out.
+        max_return: float32 `[B]`.
+        temperature: see `level_weights`.
+        staleness: see `level_weights`.
+
+    Returns:
+        The archive.
+
+    References:
+        Jiang et al. (2021), Replay-guided adversarial environment design, algorithm 1 (PLR, as JaxUED does it).
+    """
+
+    def add(archive: LevelArchive, new: tuple[PyTree, Array, Array]) -> tuple[LevelArchive, None]:
+        level, own, most = new
+        weights = level_weights(archive, temperature=temperature, staleness=staleness)
+        free = archive.score == -jnp.inf
+        place = jnp.where(jnp.any(free), jnp.argmax(free), jnp.argmin(weights))
+        taken = jnp.isfinite(own) & (own > archive.score[place])
+        added = archive.replace(
+            levels=jax.tree.map(lambda leaf, one: leaf.at[place].set(one), archive.levels, level),
+            score=archive.score.at[place].set(own),
+            max_return=archive.max_return.at[place].set(most),
+            played=archive.played.at[place].set(archive.count + 1),
+            count=archive.count + 1,
+        )
+        return jax.tree.map(lambda new, old: jnp.where(taken, new, old), added, archive), None
+
+    return jax.lax.scan(add, archive, (levels, score, max_return))[0]
+
+
+def update_levels(archive: LevelArchive, place: Array, score: Array, max_return: Array) -> LevelArchive:
+    """Sets what was seen on levels of the archive; of scores that are not finite, nothing is kept.
+
+    Args:
+        archive: of C places.
+        place: int32 `[B]`; of equal ones the last counts.
+        score: float32 `[B]`.
+        max_return: float32 `[B]`.
+    """
+
+    def change(archive: LevelArchive, seen: tuple[Array, Array, Array]) -> tuple[LevelArchive, None]:
+        at, own, most = seen
+        score = archive.score.at[at].set(jnp.where(jnp.isfinite(own), own, archive.score[at]))
+        return archive.replace(score=score, max_return=archive.max_return.at[at].max(most)), None
+
+    return jax.lax.scan(change, archive, (place, score, max_return))[0]
+
+
+def mean_of_episodes(ended: Array, values: Array) -> Array:
+    """Computes the mean over the episodes that ended of their means over time, -inf where none ended.
+
+    Args:
+        ended: bool `[T, B]`.
+        values: float32 `[T, B]`.
+
+    Returns:
+        float32 `[B]`.
+    """
+
+    def step(carry: tuple[Array, ...], inputs: tuple[Array, Array]) -> tuple[tuple[Array, ...], None]:
+        total, length, outcome, count = carry
+        end, value = inputs
+        total, length = total + value, length + 1.0
+        outcome, count = outcome + jnp.where(end, total / length, 0.0), count + end
+        return (jnp.where(end, 0.0, total), jnp.where(end, 0.0, length), outcome, count), None
+
+    nothing = jnp.zeros(values.shape[1])
+    (_, _, outcome, count), _ = jax.lax.scan(step, (nothing,) * 4, (ended, values))
+    return jnp.where(count > 0, outcome / jnp.maximum(count, 1.0), -jnp.inf)
+
+
+def positive_value_loss(view: LevelView) -> Array:
+    """Computes the mean over episodes of `mean_t max(advantage_t, 0)`.
+
+    References:
+        Jiang et al. (2021), Replay-guided adversarial environment design, section 4.
+    """
+    return mean_of_episodes(view.ended, jnp.maximum(view.advantage, 0.0))
+
+
+def max_monte_carlo(view: LevelView) -> Array:
+    """Computes the mean over episodes of `mean_t (max_return - value_t)`.
+
+    References:
+        Jiang et al. (2021), Replay-guided adversarial environment design, section 4 (MaxMC).
+    """
+    return mean_of_episodes(view.ended, view.max_return[None] - view.value)
+
+
+def learnability(view: LevelView) -> Array:
+    """Computes `p (1 - p)` of the share p of the episodes that were won, -inf where none ended.
+
+    References:
+        Rutherford et al. (2024), No regrets: investigating and improving regret approximations for curriculum
+        discovery, equation 2 (sampling for learnability).
+    """
+    count = jnp.sum(view.ended, axis=0)
+    share = jnp.sum(view.ended * view.success, axis=0) / jnp.maximum(count, 1)
+    return jnp.where(count > 0, share * (1.0 - share), -jnp.inf)

@@ -1,0 +1,90 @@
+"""How new observations are: counts, ellipses of an episode's features, and rises of novelty."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.types import Array
+
+
+def hash_codes(features: Array, projection: Array) -> Array:
+    """Computes codes from the signs of random projections, `sum_k 2^k [features @ projection > 0]_k`.
+
+    Args:
+        features: float `[..., D]`.
+        projection: float `[D, K]`, drawn once from a normal distribution.
+
+    Returns:
+        int32 `[...]`, from 0 to `2^K - 1`; close features often share a code.
+
+    References:
+        Tang et al. (2017), #Exploration: A study of count-based exploration, equation 2; Charikar (2002), SimHash.
+    """
+    bits = (features @ projection > 0.0).astype(jnp.int32)
+    return bits @ (1 << jnp.arange(projection.shape[1]))
+
+
+def first_visits(codes: Array, first: Array, visited: Array) -> tuple[Array, Array]:
+    """Says which steps reach a code for the first time in their episode.
+
+    Args:
+        codes: int32 `[T, B]`, of where steps lead to.
+        first: bool `[T, B]`, the step opens an episode.
+        visited: bool `[B, M]`, codes seen in the running episodes.
+
+    Returns:
+        bool `[T, B]`, and the codes seen after the last step.
+    """
+
+    def step(visited: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        code, opens = inputs
+        visited = visited & ~opens[:, None]
+        new = ~jnp.take_along_axis(visited, code[:, None], axis=1)[:, 0]
+        return visited | jax.nn.one_hot(code, visited.shape[1], dtype=bool), new
+
+    visited, new = jax.lax.scan(step, visited, (codes, first))
+    return new, visited
+
+
+def novelty_rise(next_novelty: Array, novelty: Array, *, scale: Array | float = 0.5) -> Array:
+    """Computes `max(next_novelty - scale novelty, 0)`, elementwise.
+
+    Args:
+        next_novelty: of where the step leads to.
+        novelty: of where it starts.
+        scale: alpha. Paper: 0.5.
+
+    References:
+        Zhang et al. (2021), NovelD: a simple yet effective exploration criterion, equation 3.
+    """
+    return jnp.maximum(next_novelty - scale * novelty, 0.0)
+
+
+def elliptical_bonus(features: Array, first: Array, inverse: Array, *, ridge: float) -> tuple[Array, Array]:
+    """Computes `phi_t^T C_{t-1}^{-1} phi_t` with `C_t = ridge I + sum_{i <= t} phi_i phi_i^T` over the episode.
+
+    The inverse is kept by the formula of Sherman and Morrison.
+
+    Args:
+        features: float32 `[T, B, D]`, phi of where steps lead to.
+        first: bool `[T, B]`, the step opens an episode.
+        inverse: float32 `[B, D, D]`, of the running episodes.
+        ridge: lambda, positive. Paper: 0.1.
+
+    Returns:
+        float32 `[T, B]`, and the inverse after the last step.
+
+    References:
+        Henaff et al. (2022), Exploration via elliptical episodic bonuses, equation 2 and algorithm 1.
+    """
+    fresh = jnp.eye(features.shape[-1])[None] / ridge
+
+    def step(inverse: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        phi, opens = inputs
+        inverse = jnp.where(opens[:, None, None], fresh, inverse)
+        turned = jnp.einsum("bij,bj->bi", inverse, phi)
+        bonus = jnp.sum(phi * turned, axis=-1)
+        change = turned[:, :, None] * turned[:, None, :] / (1.0 + bonus)[:, None, None]
+        return inverse - change, bonus
+
+    inverse, bonus = jax.lax.scan(step, inverse, (features, first))
+    return bonus, inverse

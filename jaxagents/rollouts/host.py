@@ -1,0 +1,275 @@
+"""Experience of simulators on the host, for the same compiled updates as experience of array programs.
+
+The program calls the host once per step of all simulators; the policy acts inside the program, as everywhere.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+
+from jaxagents.environments.host import HostBatch, HostEnvironment, HostStep
+from jaxagents.environments.squashing import squash_action
+from jaxagents.policies.actor_critic import act
+from jaxagents.policies.inputs import clear_first
+from jaxagents.rollouts.unroll import RolloutState, draw_action_noise, draw_policy_noise, episode_metrics
+from jaxagents.types import (
+    Array,
+    Collector,
+    Count,
+    Metrics,
+    Params,
+    Policy,
+    PolicyInput,
+    PyTree,
+    Rollout,
+    TimeStep,
+    Transition,
+)
+
+
+class Simulators:
+    """B simulators in this process, made when they are first needed, with running totals of their episodes."""
+
+    def __init__(self, environment: HostEnvironment, num_envs: int) -> None:
+        self.environment, self.num_envs = environment, num_envs
+        self.session = np.random.SeedSequence().entropy % 2**31
+        self.batch: HostBatch | None = None
+        self.started = False
+        self.totals = np.zeros((2, num_envs), np.float32)  # Return and length of the episodes.
+
+    def reset(self, seeds: Array) -> TimeStep:
+        """Starts an episode in each, with seeds uint32 `[B]`."""
+        self.batch = self.batch or self.environment.make_batch(self.num_envs)
+        self.started, self.totals[:] = True, 0.0
+        return self._timestep(self.batch.reset(np.asarray(seeds, np.int64)))
+
+    def step(self, action: Array) -> TimeStep:
+        """Steps each, with actions `[B, ...]`."""
+        told = self.batch.step(np.asarray(action))
+        self.totals += np.stack([told.reward, np.ones_like(told.reward)])
+        timestep = self._timestep(told)
+        self.totals *= ~(told.terminated | told.truncated)
+        return timestep
+
+    def resume(self, session: Array, seeds: Array, timestep: TimeStep) -> tuple[np.ndarray, TimeStep, np.ndarray]:
+        """Returns whether episodes had to begin anew, since those of another process are gone; and where they stand."""
+        here = self.started and bool(np.all(np.asarray(session) == self.session))
+        timestep = jax.tree.map(np.asarray, timestep) if here else self.reset(seeds)
+        return np.full(self.num_envs, not here), timestep, np.full(self.num_envs, self.session, np.int32)
+
+    def close(self) -> None:
+        """Ends the processes of the simulators."""
+        if self.batch is not None:
+            self.batch.close()
+            self.batch, self.started = None, False
+
+    def _timestep(self, told: HostStep) -> TimeStep:
+        shapes = time_step_shapes(self.environment, self.num_envs)
+        info = {"episode_return": self.totals[0], "episode_length": self.totals[1], "success": told.success}
+        info["next_observation"] = told.next_observation
+        if told.action_mask is not None:
+            info["next_action_mask"] = told.next_action_mask
+        timestep = TimeStep(
+            observation=told.observation,
+            reward=told.reward,
+            terminated=told.terminated,
+            truncated=told.truncated,
+            action_mask=told.action_mask,
+            info=info,
+        )
+        return jax.tree.map(lambda leaf, shape: np.array(leaf, shape.dtype).reshape(shape.shape), timestep, shapes)
+
+
+def time_step_shapes(environment: HostEnvironment, num_envs: int) -> TimeStep:
+    """Returns the shapes and types of time steps of B simulators."""
+
+    def of(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((num_envs, *shape), jax.dtypes.canonicalize_dtype(dtype))
+
+    observation = jax.tree.map(
+        lambda space: of(space.shape, space.dtype), environment.observation_space, is_leaf=lambda s: hasattr(s, "shape")
+    )
+    number, flag = of((), np.float32), of((), bool)
+    info = {"episode_return": number, "episode_length": number, "success": flag, "next_observation": observation}
+    mask = None if environment.num_actions is None else of((environment.num_actions,), bool)
+    info |= {} if mask is None else {"next_action_mask": mask}
+    return TimeStep(
+        observation=observation, reward=number, terminated=flag, truncated=flag, action_mask=mask, info=info
+    )
+
+
+def make_host_collector(
+    environment: HostEnvironment, policy: Policy, *, num_envs: int, num_steps: int, axis_name: str | None = None
+) -> Collector:
+    """Makes a collector whose batches are `Rollout`s of simulators on the host.
+
+    A run that goes on from a checkpoint starts new episodes: those that were under way are gone with the simulators.
+
+    Args:
+        environment: on the host.
+        policy: acts; its carry runs on between rollouts.
+        num_envs: B.
+        num_steps: T.
+        axis_name: mapped device axis; there must be none.
+
+    Returns:
+        The collector; metrics as of `unroll.make_rollout_collector`.
+
+    Raises:
+        ValueError: a size is not positive, the environment is an array program, or there are several devices.
+    """
+    for name, value in (("num_envs", num_envs), ("num_steps", num_steps)):
+        if value < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    require_host(environment, axis_name)
+    simulators, space = Simulators(environment, num_envs), environment.action_space
+    shapes = time_step_shapes(environment, num_envs)
+
+    def init(key: Array, params: Params) -> RolloutState:
+        del params
+        index = jnp.arange(num_envs, dtype=jnp.int32)
+        timestep = io_callback(simulators.reset, shapes, _seeds(key, num_envs), ordered=True)
+        return RolloutState(
+            environment=jnp.full(num_envs, simulators.session, jnp.int32),
+            timestep=timestep,
+            carry=policy.initial_carry((num_envs,)),
+            first=jnp.ones(num_envs, bool),
+            previous_action=jnp.zeros((num_envs, *space.shape), space.dtype),
+            index=index,
+        )
+
+    def collect(state: RolloutState, params: Params, key: Array) -> tuple[RolloutState, Rollout, Metrics]:
+        noise_key, reset_key = jax.random.split(key)
+        told = (jax.ShapeDtypeStruct((num_envs,), bool), shapes, jax.ShapeDtypeStruct((num_envs,), jnp.int32))
+        begun, timestep, session = io_callback(
+            simulators.resume, told, state.environment, _seeds(reset_key, num_envs), state.timestep, ordered=True
+        )
+        state = state.replace(environment=session, timestep=timestep, first=state.first | begun)
+        noise = draw_action_noise(policy, params, state, noise_key, num_steps)
+        policy_noise = draw_policy_noise(policy, state, noise_key, num_steps)
+
+        def step(state: RolloutState, noise: tuple[PyTree, PyTree]):
+            told = _policy_input(state.timestep, state.first, state.previous_action, noise[1])
+            carry, distribution = act(policy, params, state.carry, told)
+            action = distribution.transform(noise[0])
+            after = io_callback(simulators.step, shapes, squash_action(action, space), ordered=True)
+            first = after.terminated | after.truncated
+            following = state.replace(timestep=after, carry=carry, first=first, previous_action=action)
+            return following, (_transition(told, action, distribution, after), state.carry, after)
+
+        final, (transition, carry, after) = jax.lax.scan(step, state, (noise, policy_noise))
+        carry = jax.tree.map(lambda steps, last: jnp.concatenate([steps, last[None]]), carry, final.carry)
+        ended = jnp.sum(after.terminated | after.truncated, dtype=jnp.int32)
+        metrics = {"episodes": Count(ended), "env_steps": Count(jnp.int32(num_steps * num_envs))}
+        return final, Rollout(transition=transition, carry=carry), episode_metrics(after) | metrics
+
+    return Collector(init=init, collect=collect, steps_per_collect=num_envs * num_steps)
+
+
+def make_host_evaluator(
+    environment: HostEnvironment,
+    policy: Policy,
+    *,
+    num_episodes: int,
+    greedy: bool = True,
+    level: int | None = None,
+    num_envs: int = 4,
+) -> Callable[[Params, Array], dict[str, Array]]:
+    """Makes a function that plays whole episodes on seeds fixed by a key, see `evaluate.make_evaluator`.
+
+    Args:
+        environment: on the host.
+        policy: acts.
+        num_episodes: E; rounded up to whole rounds of `num_envs`, of which the first E count.
+        greedy: True takes the mode of the distribution, False samples.
+        level: must be None; simulators have settings of their own.
+        num_envs: simulators, apart from those of training.
+
+    Raises:
+        ValueError: see `make_host_collector`; or there is a level.
+    """
+    require_host(environment, None)
+    if level is not None:
+        raise ValueError(f"`evaluation.level` must be null for {environment.name}, got {level}; try its own settings.")
+    size = min(num_envs, num_episodes)
+    simulators, shapes = Simulators(environment, size), time_step_shapes(environment, size)
+    space = environment.action_space
+
+    def play(params: Params, key: Array) -> dict[str, Array]:
+        timestep = io_callback(simulators.reset, shapes, _seeds(key, size), ordered=True)
+        start = (jnp.int32(0), timestep, policy.initial_carry((size,)), jnp.zeros((size, *space.shape), space.dtype))
+        nothing = {name: jnp.zeros(size) for name in ("episode_return", "episode_length", "success", "finished")}
+
+        def step(loop):
+            number, timestep, carry, previous, results = loop
+            told = _policy_input(timestep, jnp.broadcast_to(number == 0, (size,)), previous, None)
+            carry, distribution = act(policy, params, carry, told)
+            keys = jax.random.split(jax.random.fold_in(key, number), size)
+            action = distribution.mode() if greedy else jax.vmap(lambda d, k: d.sample(k))(distribution, keys)
+            after = io_callback(simulators.step, shapes, squash_action(action, space), ordered=True)
+            now = after.info | {"finished": after.terminated | after.truncated}
+            fresh = results["finished"] == 0.0
+            results = {name: jnp.where(fresh, now[name].astype(jnp.float32), old) for name, old in results.items()}
+            return number + 1, after, carry, action, results
+
+        def unfinished(loop) -> Array:
+            return (loop[0] < environment.max_steps) & ~jnp.all(loop[-1]["finished"] > 0.0)
+
+        return jax.lax.while_loop(unfinished, step, (*start, nothing))[-1]
+
+    def evaluate(params: Params, key: Array) -> dict[str, Array]:
+        keys = jax.random.split(key, -(-num_episodes // size))
+        results = jax.lax.map(lambda key: play(params, key), keys)
+        return {name: value.reshape(-1)[:num_episodes] for name, value in results.items()}
+
+    return evaluate
+
+
+def require_host(environment: Any, axis_name: str | None) -> None:
+    """Refuses array programs, and several devices: the host is called from one."""
+    if not isinstance(environment, HostEnvironment):
+        raise ValueError(
+            f"`environment` must be on the host for this collector, got {environment.name}; try collector=rollout "
+            "evaluation=default."
+        )
+    if axis_name is not None:
+        raise ValueError("`devices` must be one for simulators on the host, got a mesh of them; try devices=jit.")
+
+
+def _seeds(key: Array, num_envs: int) -> Array:
+    return jax.random.bits(key, (num_envs,), jnp.uint32)
+
+
+def _policy_input(timestep: TimeStep, first: Array, previous_action: Array, noise: PyTree) -> PolicyInput:
+    action, reward = clear_first(first, (previous_action, timestep.reward))
+    return PolicyInput(
+        observation=timestep.observation,
+        first=first,
+        action_mask=timestep.action_mask,
+        previous_action=action,
+        previous_reward=reward,
+        noise=noise,
+    )
+
+
+def _transition(told: PolicyInput, action: Array, distribution: Any, after: TimeStep) -> Transition:
+    masks = ("next_action_mask",) if "next_action_mask" in after.info else ()
+    return Transition(
+        observation=told.observation,
+        action=action,
+        behavior_log_prob=distribution.log_prob(action),
+        reward=after.reward,
+        terminated=after.terminated,
+        truncated=after.truncated,
+        next_observation=after.info["next_observation"],
+        first=told.first,
+        action_mask=told.action_mask,
+        previous_action=told.previous_action,
+        previous_reward=told.previous_reward,
+        noise=told.noise,
+        extras={name: after.info[name] for name in masks},
+    )

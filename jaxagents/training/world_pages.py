@@ -1,0 +1,102 @@
+"""A page of Markdown per world in words: what it is, its sizes, who succeeds at which level, and an episode."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hydra.utils
+import jax
+import jax.numpy as jnp
+from omegaconf import OmegaConf
+
+from jaxagents.environments.text.words import sentence
+from jaxagents.reporting.tables import describe_interval
+from jaxagents.training.composition import compose
+from jaxagents.types import Array, Environment
+
+
+def write_world_pages(folder: str | Path, config_folder: str | Path, rows: Sequence[Mapping[str, Any]]) -> list[Path]:
+    """Writes `<name>.md` for each world of a table, as `world=<name>` sets it.
+
+    Args:
+        folder: of the pages, which is made.
+        config_folder: `configs`.
+        rows: as `evaluate_worlds` yields them.
+
+    Returns:
+        The files.
+    """
+    names, files = dict.fromkeys(row["world"] for row in rows), []
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for name in names:
+        files.append(Path(folder) / f"{name}.md")
+        files[-1].write_text(world_page(config_folder, name, [row for row in rows if row["world"] == name]))
+    return files
+
+
+def world_page(config_folder: str | Path, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Writes the page of a world, with its rows of a table, as Markdown."""
+    config = compose(config_folder, f"world={name}").environment
+    environment = hydra.utils.instantiate(config)
+    comments = [
+        line.removeprefix("#").strip()
+        for line in (Path(config_folder) / "world" / f"{name}.yaml").read_text().splitlines()
+        if line.startswith("#") and "@package" not in line
+    ]
+    settings = {key: value for key, value in OmegaConf.to_container(config, resolve=True).items() if key != "_target_"}
+    lines = [f"# {name}", "", *comments, "", *_sizes(environment, settings)]
+    columns = [column for column in rows[0] if column != "world"]
+    shown = [[str(row[one]) if one == "level" else describe_interval(row[one]) for one in columns] for row in rows]
+    lines += ["", "## Success", "", *_table([columns, ["---"] * len(columns), *shown])]
+    lines += ["", "## An episode of the expert, on a held-out task", "", "```", *transcript(environment), "```", ""]
+    return "\n".join(lines)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _sizes(environment: Environment, settings: Mapping[str, Any]) -> list[str]:
+    face = environment.text
+    listed = "cannot be listed" if face.actions is None else str(len(face.actions))
+    sizes = {
+        "words": len(face.words),
+        "longest observation": f"{environment.observation_space.shape[0]} words",
+        "longest action": f"{environment.action_space.shape[0]} words",
+        "actions": listed,
+        "turns": environment.max_steps,
+        "seats": environment.num_players,
+        "levels": face.num_levels,
+        "held out": settings.get("held_out_fraction", "as its parts say"),
+        "settings": ", ".join(f"{key}={value}" for key, value in settings.items()),
+    }
+    return _table([("", ""), ("---", "---"), *((key, str(value)) for key, value in sizes.items())])
+
+
+def transcript(environment: Environment, *, level: int = 0, seed: int = 0) -> list[str]:
+    """Plays an episode of the expert on a held-out task; returns lines of what is seen, thought, and said."""
+    face, words = environment.text, partial(sentence, environment.text.words)
+    task_key, reset_key, key = jax.random.split(jax.random.key(seed), 3)
+    task = jax.jit(face.sample_held_out_task)(task_key, jnp.int32(level))
+    state, timestep = jax.jit(environment.reset)(reset_key, task)
+    act = jax.jit(_make_act(environment))
+    lines = [] if face.prompt is None else [f"prompt: {words(face.prompt(task))}"]
+    for turn in range(environment.max_steps):
+        seat = "" if timestep.player is None else f" {int(timestep.player)}"
+        lines.append(f"world{seat}: {words(timestep.observation)}")
+        (state, timestep), action, thought = act(jax.random.fold_in(key, turn), state)
+        lines += [] if thought is None else [f"thought{seat}: {words(thought)}"]
+        lines.append(f"agent{seat}: {words(action)}")
+        if timestep.terminated | timestep.truncated:
+            break
+    return [*lines, f"reward of the last turn: {timestep.reward.tolist()}"]
+
+
+def _make_act(environment: Environment) -> Callable[[Array, Any], Any]:
+    def act(key: Array, state: Any) -> Any:
+        expert_key, step_key = jax.random.split(key)
+        action, thought = environment.text.expert(expert_key, state)
+        return environment.step(step_key, state, action), action, thought
+
+    return act

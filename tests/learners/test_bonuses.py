@@ -1,0 +1,209 @@
+"""Bonuses: by hand, as the learner inside gets them, on two devices, and where nothing else finds the reward."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import struct
+
+from jaxagents.learners import ppo
+from jaxagents.learners.bonuses import Bonus, make_agent, with_bonus
+from jaxagents.learners.curiosity import make_curiosity_bonus
+from jaxagents.learners.novelty import make_count_bonus, make_distillation_bonus
+from jaxagents.networks.torsos import MLP
+from jaxagents.ops.novelty import hash_codes
+from jaxagents.policies.actor_critic import make_actor_critic
+from jaxagents.rollouts.unroll import make_rollout_collector
+from jaxagents.training.program import make_program, run_updates
+from jaxagents.types import REPLICATED, Array, Box, Discrete, Environment, Learner, Rollout, TimeStep, Transition
+
+KEY = jax.random.key(0)
+SPACES = Box((3,)), Discrete(2)
+MAKERS = {
+    "counts": partial(make_count_bonus, num_bits=4),
+    "rnd": partial(make_distillation_bonus, encoder=MLP((8,))),
+    "noveld": partial(make_distillation_bonus, encoder=MLP((8,)), rise=0.5, num_bits=4),
+    "icm": partial(make_curiosity_bonus, encoder=MLP((8,)), hidden_size=8),
+    "e3b": partial(make_curiosity_bonus, encoder=MLP((8,)), hidden_size=8, ridge=0.1),
+}
+
+
+@struct.dataclass
+class Heard:
+    params: Array
+
+
+LISTENER = Learner(
+    init=lambda key, start=None: Heard(params=jnp.zeros((2, 3))),
+    update=lambda state, key, batch: (Heard(params=batch.transition.reward), {"loss": jnp.float32(0.0)}),
+)
+
+
+def transition(num_steps=4, num_envs=4, seed=0):
+    generator = np.random.default_rng(seed)
+    seen = generator.normal(size=(num_steps + 1, num_envs, 3)).astype(np.float32)
+    nothing = jnp.zeros((num_steps, num_envs))
+    return Transition(
+        observation=jnp.asarray(seen[:-1]),
+        action=jnp.asarray(generator.integers(2, size=nothing.shape)),
+        behavior_log_prob=nothing,
+        reward=nothing + 2.0,
+        terminated=nothing > 0,
+        truncated=nothing > 0,
+        next_observation=jnp.asarray(seen[1:]),
+        first=nothing.at[0, 1].set(1.0) > 0,
+    )
+
+
+def start(name, **options):
+    bonus = MAKERS[name](*SPACES, **options)
+    return bonus, bonus.init(KEY, jax.eval_shape(transition))
+
+
+@pytest.mark.parametrize(("only", "kept"), [(False, 1.0), (True, 0.0)])
+def test_the_learner_inside_gets_both_rewards_or_the_bonus_alone(only, kept):
+    step = transition(2, 3)
+    bonus = Bonus(init=lambda key, shapes: jnp.float32(1.0), apply=lambda s, t: (t.reward + s, s + 1.0, {"seen": s}))
+    learner = with_bonus(LISTENER, bonus, lambda: Rollout(transition=step, carry=()), coefficient=0.5, only=only)
+    state, metrics = learner.update(learner.init(KEY), KEY, Rollout(transition=step, carry=()))
+    np.testing.assert_allclose(state.params, np.full((2, 3), 0.5 * 3.0 + kept * 2.0))
+    assert float(metrics["bonus"]) == 3.0 and float(metrics["seen"]) == 1.0 and float(state.bonus) == 2.0
+    with pytest.raises(ValueError, match="`coefficient` must not be negative, got -1.0"):
+        with_bonus(LISTENER, bonus, None, coefficient=-1.0)
+
+
+def test_counts_are_those_of_a_dictionary():
+    bonus, state = start("counts")
+    seen, expected = {}, None
+    for seed in (0, 1):
+        batch = transition(seed=seed)
+        paid, state, _ = bonus.apply(state, batch)
+        codes = np.asarray(hash_codes(batch.next_observation, state.projection))
+        for code in codes.flat:
+            seen[code] = seen.get(code, 0) + 1
+        expected = np.array([[seen[code] ** -0.5 for code in row] for row in codes])
+    np.testing.assert_allclose(paid, expected, rtol=1e-6)
+
+
+def test_distillation_pays_squared_errors_in_units_of_their_deviation():
+    bonus, state = start("rnd", learning_rate=0.01)
+    batch, apply = transition(), jax.jit(bonus.apply)
+    paid, after, metrics = apply(state, batch)
+    seen = np.asarray(batch.next_observation)
+    scaled = np.clip((seen - seen.mean((0, 1))) / seen.std((0, 1)), -5.0, 5.0)
+    outputs = [MLP((8,)).apply(params, scaled) for params in (state.predictor, state.target)]
+    errors = np.mean(np.square(np.asarray(outputs[0] - outputs[1])), axis=-1)
+    np.testing.assert_allclose(paid, errors / errors.std(), rtol=1e-3)
+    np.testing.assert_allclose(metrics["distillation_loss"], errors.mean(), rtol=1e-4)
+    for _ in range(20):
+        _, after, metrics = apply(after, batch)
+    assert float(metrics["distillation_loss"]) < 0.9 * errors.mean()
+
+
+def test_noveld_pays_rises_at_first_visits():
+    """Four times to the same place in every environment: only the first step of the episode is paid."""
+    bonus, state = start("noveld")
+    batch = transition()
+    same = batch.replace(next_observation=jnp.broadcast_to(batch.next_observation[:1], (4, 4, 3)))
+    paid, _, _ = bonus.apply(state, same)
+    assert np.all(np.asarray(paid[1:]) == 0.0) and np.any(np.asarray(paid[0]) > 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("space", [Discrete(2), Box((2,), -1.0, 1.0)])
+def test_curiosity_learns_both_dynamics(space):
+    batch = transition()
+    if isinstance(space, Box):
+        batch = batch.replace(action=jnp.stack([batch.observation[..., 0], batch.observation[..., 1]], axis=-1))
+    bonus = make_curiosity_bonus(SPACES[0], space, encoder=MLP((8,)), learning_rate=0.01, num_steps=20)
+    state = bonus.init(KEY, batch)
+    _, state, first = bonus.apply(state, batch)
+    _, state, later = bonus.apply(state, batch)
+    assert float(later["inverse_loss"]) < float(first["inverse_loss"])
+    assert float(later["forward_loss"]) < float(first["forward_loss"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAKERS)
+def test_two_devices_pay_as_one(name):
+    bonus, state = start(name)
+    split, _ = start(name, axis_name="device")
+    axes = jax.tree.map(lambda leaf: REPLICATED, state) if bonus.partition is None else bonus.partition(state)
+    axes = jax.tree.map(lambda axis: None if axis == REPLICATED else axis, axes)
+
+    def halves(tree, axes):
+        return jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=axes)), tree)
+
+    parts = jax.tree.map(
+        lambda leaf, axis: jnp.stack([leaf, leaf]) if axis is None else halves(leaf, axis),
+        state,
+        axes,
+        is_leaf=lambda leaf: leaf is None,
+    )
+    many = jax.jit(jax.vmap(split.apply, axis_name="device"))
+    for seed in (0, 1):
+        paid, state, _ = bonus.apply(state, transition(seed=seed))
+        paid_by_two, parts, _ = many(parts, halves(transition(seed=seed), 1))
+        np.testing.assert_allclose(jnp.concatenate(list(paid_by_two), axis=1), paid, rtol=2e-3, atol=1e-4)
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(ValueError, match="`num_bits` must be from 1 to 20, got 30"):
+        make_count_bonus(*SPACES, num_bits=30)
+    with pytest.raises(ValueError, match="`rise` must not be negative, got -0.5"):
+        MAKERS["noveld"](*SPACES, rise=-0.5)
+    with pytest.raises(ValueError, match=r"`forward_share` must be in \[0, 1\], got 2"):
+        MAKERS["icm"](*SPACES, forward_share=2.0)
+    with pytest.raises(ValueError, match="`observation_space` must be a Box of rank 1"):
+        MAKERS["icm"](Box((3, 3)), SPACES[1])
+
+
+def make_corridor(length=20):
+    """Cells 0 .. length - 1: action 1 goes on, 0 back to the first; the last one pays 1 and ends the episode."""
+
+    def view(state, reward=0.0, terminated=False):
+        place, moves = state
+        return state, TimeStep(
+            observation=jax.nn.one_hot(place, length),
+            reward=jnp.float32(reward),
+            terminated=jnp.asarray(terminated),
+            truncated=(moves >= length) & ~jnp.asarray(terminated),
+        )
+
+    def step(key, state, action):
+        place = jnp.where(action == 1, jnp.minimum(state[0] + 1, length - 1), 0)
+        return view((place, state[1] + 1), place == length - 1, place == length - 1)
+
+    return Environment(
+        name="corridor",
+        sample_task=lambda key, level=None: (),
+        reset=lambda key, task: view((jnp.int32(0), jnp.int32(0))),
+        step=step,
+        observation_space=Box((length,)),
+        action_space=Discrete(2),
+        max_steps=length,
+    )
+
+
+@pytest.mark.slow
+def test_counts_find_the_end_of_a_corridor_and_a_pause_changes_no_bit():
+    """Random actions reach it once in 500,000 episodes; the same program without the bonus stays at 0."""
+    world = make_corridor()
+    policy, adam = partial(make_actor_critic, encoder=MLP((32,))), lambda num_steps: optax.adam(3e-3)
+    inner = partial(ppo.make_agent, policy=policy, optimizer=adam, num_epochs=4, num_minibatches=2)
+    agent = make_agent(world, inner=inner, bonus=partial(make_count_bonus, num_bits=16), coefficient=0.1)
+    collector = make_rollout_collector(world, agent.policy, num_envs=16, num_steps=40)
+    program = make_program(collector, agent.make_learner(collector, 120))
+    run = jax.jit(partial(run_updates, program))
+    state = program.init(KEY)
+    without, metrics = run(state.replace(learner=state.learner.replace(coefficient=jnp.float32(0.0))), 60)
+    assert float(metrics["rollout/episode_return"].value) == 0.0
+    half, _ = run(program.init(KEY), 60)
+    resumed, metrics = run(half, 60)
+    assert float(metrics["rollout/episode_return"].value) > 0.1
+    whole, _ = run(program.init(KEY), 120)
+    same = jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole.learner.params, resumed.learner.params)
+    assert all(jax.tree.leaves(same)) and run._cache_size() == 1

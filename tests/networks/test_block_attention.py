@@ -1,0 +1,118 @@
+"""Attention in blocks is attention: values, gradients, and the memory that the compiler allots."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.networks.block_attention import attend_in_blocks, find_visibility
+from jaxagents.networks.decoder import Decoder
+from jaxagents.policies.contexts import Rows, score_tokens
+from jaxagents.policies.language_model import make_language_model
+from jaxagents.types import Layout
+
+
+def network(**options):
+    settings = {"num_layers": 2, "features": 16, "num_heads": 4, "num_kv_heads": 2, "hidden_features": 16}
+    return functools.partial(Decoder, **settings | options)
+
+
+def rows_of(layout, *, num_rows=2, agents=1, seed=0):
+    """Makes rows whose turns end early; agents take turns."""
+    rng = np.random.default_rng(seed)
+    size = layout.observation + layout.thought + layout.action
+    shape = (num_rows, layout.num_turns, size)
+    token_mask = np.arange(size) < rng.integers(2, size + 1, shape[:2])[..., None]
+    prompt_mask = np.ones((num_rows, layout.prompt), bool)
+    position = layout.prompt + np.cumsum(token_mask.reshape(num_rows, -1), axis=1).reshape(shape) - token_mask
+    agent = np.broadcast_to((np.arange(layout.num_turns) % agents)[None, :, None], shape)
+    return Rows(
+        prompt_tokens=jnp.asarray(rng.integers(0, 11, prompt_mask.shape), jnp.int32),
+        prompt_mask=jnp.asarray(prompt_mask),
+        tokens=jnp.asarray(rng.integers(0, 11, shape), jnp.int32),
+        token_mask=jnp.asarray(token_mask),
+        position=jnp.asarray(position, jnp.int32),
+        agent=jnp.asarray(agent, jnp.int32),
+    )
+
+
+def outcome(layout, rows, **options):
+    model = make_language_model(11, network=network(**options))
+    params = make_language_model(11, network=network()).init(jax.random.key(0))
+
+    def total(params):
+        log_prob = score_tokens(model, params, rows, layout, fields=("log_prob",)).log_prob
+        return jnp.sum(jnp.where(rows.token_mask, log_prob, 0.0)), log_prob
+
+    return jax.jit(jax.grad(total, has_aux=True))(params)
+
+
+@pytest.mark.parametrize(
+    ("context_turns", "options"),
+    [
+        (2, {"window": 5, "windowed_layers": (True, False), "attention_cap": 5.0}),
+        pytest.param(4, {}, marks=pytest.mark.slow),
+    ],
+)
+def test_blocks_change_neither_log_probs_nor_gradients(context_turns, options):
+    layout = Layout(prompt=3, observation=3, thought=0, action=2, num_turns=4, context_turns=context_turns)
+    rows = rows_of(layout)
+    whole, log_prob = outcome(layout, rows, **options)
+    in_blocks, others = outcome(layout, rows, attention_block=6, **options)  # 23 tokens: the last block is cut.
+    np.testing.assert_allclose(others, log_prob, rtol=1e-5, atol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), whole, in_blocks)
+    assert all(float(jnp.abs(leaf).max()) > 1e-3 for leaf in jax.tree.leaves(whole))
+
+
+def test_a_gap_by_hand_and_rows_that_have_none():
+    old, own = [1, 2], [3, 4]
+    mask = np.tril(np.ones((5, 5), bool))
+    mask[np.ix_(own, old)] = False
+    mask[:, 2] = False  # Padding.
+    visibility, exact = find_visibility(jnp.asarray(mask[None]), jnp.arange(5)[None], block=2)
+    assert exact.tolist() == [True] and visibility.key_mask.tolist() == [[True, True, False, True, True]]
+    assert visibility.gap_begin[0, 3:].tolist() == [1, 1] and visibility.gap_end[0, 3:].tolist() == [2, 2]
+    mask = np.tril(np.ones((5, 5), bool))
+    mask[4, [1, 3]] = False  # Two gaps, as of two agents.
+    assert find_visibility(jnp.asarray(mask[None]), jnp.arange(5)[None], block=2)[1].tolist() == [False]
+
+
+@pytest.mark.slow
+def test_rows_of_two_agents_are_refused_by_nan():
+    layout = Layout(prompt=0, observation=2, thought=0, action=2, num_turns=4, context_turns=4)
+    _, log_prob = outcome(layout, rows_of(layout, agents=2), attention_block=4)
+    assert np.isnan(np.asarray(log_prob[:, :, 2:])).all()
+
+
+def test_a_query_that_sees_one_key_takes_its_value():
+    keys = jax.random.normal(jax.random.key(0), (1, 1, 3, 2))
+    visibility, _ = find_visibility(jnp.tril(jnp.ones((1, 3, 3), bool)), jnp.arange(3)[None], block=2)
+    output = attend_in_blocks(jnp.ones((1, 3, 2, 2)), keys, keys, visibility, block=2)
+    np.testing.assert_allclose(output[0, 0], np.broadcast_to(keys[0, :, 0], (2, 2)), rtol=1e-6)
+
+
+def compiled_bytes(tokens, **options):
+    """Returns the temporaries of forward and backward passes over one row, from the masks on."""
+    layout = Layout(prompt=0, observation=tokens - 16, thought=0, action=16, num_turns=1, context_turns=1)
+    model = make_language_model(64, network=network(remat=True, scan_layers=True, **options))
+    rows = jax.eval_shape(lambda: rows_of(layout, num_rows=1))
+
+    def total(params, rows):
+        return score_tokens(model, params, rows, layout, fields=("log_prob",)).log_prob.sum()
+
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    return jax.jit(jax.grad(total)).lower(params, rows).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.slow
+def test_contexts_of_8192_tokens_have_no_scores_of_all_pairs():
+    # A byte for every pair of tokens, twice at most: the mask that is handed over. Scores are four times as many heads.
+    assert compiled_bytes(8192, attention_block=64) < 2.5 * 8192**2
+    assert compiled_bytes(8192) > 4 * 4 * 8192**2
+
+
+def test_a_block_has_a_size():
+    with pytest.raises(ValueError, match="`attention_block` must be at least 1 or null, got 0; try 256."):
+        network(attention_block=0)(vocab_size=3)

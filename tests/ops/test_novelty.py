@@ -1,0 +1,46 @@
+"""Novelty against matrices and sets of numpy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.ops.novelty import elliptical_bonus, first_visits, hash_codes, novelty_rise
+
+
+def test_codes_are_the_signs_of_projections():
+    projection = jnp.array([[1.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
+    codes = hash_codes(jnp.array([[1.0, -1.0], [1.0, 1.0], [-1.0, 0.5], [0.0, 0.0]]), projection)
+    np.testing.assert_array_equal(codes, [0b001, 0b011, 0b110, 0])
+
+
+def test_visits_are_first_once_an_episode():
+    codes = jnp.array([[2, 1], [2, 1], [2, 0], [3, 1]])
+    first = jnp.array([[False, True], [False, False], [True, False], [False, False]])
+    visited = jnp.zeros((2, 4), bool).at[0, 2].set(True)
+    new, after = first_visits(codes, first, visited)
+    np.testing.assert_array_equal(new, [[False, True], [False, False], [True, True], [True, False]])
+    np.testing.assert_array_equal(after, [[False, False, True, True], [True, True, False, False]])
+
+
+def test_ellipses_are_those_of_numpys_inverse_in_every_episode():
+    features = np.random.default_rng(0).normal(size=(7, 2, 3)).astype(np.float32)
+    first = np.zeros((7, 2), bool)
+    first[0], first[4, 1] = True, True
+    bonus, inverse = jax.jit(lambda *inputs: elliptical_bonus(*inputs, ridge=0.1))(features, first, np.zeros((2, 3, 3)))
+    expected = np.zeros((7, 2))
+    for row in range(2):
+        for t in range(7):
+            matrix = 0.1 * np.eye(3) if first[t, row] else matrix  # noqa: F821
+            expected[t, row] = features[t, row] @ np.linalg.inv(matrix) @ features[t, row]
+            matrix = matrix + np.outer(features[t, row], features[t, row])
+        np.testing.assert_allclose(inverse[row], np.linalg.inv(matrix), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(bonus, expected, rtol=1e-3)
+    # The same place again is worth less, and a new episode forgets it.
+    again, _ = elliptical_bonus(jnp.ones((3, 1, 3)), jnp.array([[True], [False], [True]]), jnp.eye(3)[None], ridge=0.5)
+    assert again[0, 0] == again[2, 0] > again[1, 0]
+
+
+def test_rises_count_and_falls_do_not():
+    np.testing.assert_allclose(
+        novelty_rise(jnp.array([1.0, 0.25]), jnp.array([1.0, 1.0]), scale=jnp.array(0.5)), [0.5, 0.0]
+    )

@@ -1,0 +1,91 @@
+"""Actors of Ray: what arrives, with what weights, and what happens when their processes die."""
+
+import os
+import pathlib
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from jaxagents.environments.adapters import gymnasium as adapter
+from jaxagents.networks.torsos import MLP
+from jaxagents.policies.actor_critic import make_policy
+from jaxagents.rollouts.actors import ActorPool, make_actor_collector
+from jaxagents.training.composition import compose
+from jaxagents.training.launch import run
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def parts():
+    environment = adapter.make_environment("CartPole-v1")
+    policy = make_policy(environment.observation_space, environment.action_space, encoder=MLP(hidden_sizes=(4,)))
+    return environment, policy
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray", reason="Ray comes with the extra `ray`")
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_two_of_four_actors_are_killed_and_nothing_is_lost_or_counted_twice(ray, parts):
+    environment, policy = parts
+    params = jax.tree.map(np.asarray, policy.init(jax.random.key(0)))
+    pool = ActorPool(environment, policy, num_actors=4, num_envs=2, num_steps=8, max_waiting=2)
+    chunks = pool.take(params, 0, 4)
+    victims = {chunk.stream: chunk.process for chunk in chunks}
+    while len(victims) < 2:
+        chunks += pool.take(params, 0, 1)
+        victims = {chunk.stream: chunk.process for chunk in chunks}
+    for process in list(victims.values())[:2]:
+        os.kill(process, signal.SIGKILL)
+    for update in range(1, 9):
+        chunks += pool.take(params, update, 4)
+        # Backpressure: nobody is asked for more than two chunks that the learner does not have.
+        assert max(np.bincount([stream for stream, _ in pool.owed.values()])) <= 2
+    new = dict.fromkeys(list(victims)[:2], 0)
+    while not all(new.values()):  # New processes take their time to start; the others go on meanwhile.
+        chunks += pool.take(params, pool.version + 1, 1)
+        stream, process = chunks[-1].stream, chunks[-1].process
+        new |= {stream: process} if stream in new and process != victims[stream] else {}
+        assert len(chunks) < 20_000
+    assert pool.restarts == 2
+    received = sorted((chunk.stream, chunk.number) for chunk in chunks)
+    assert len(received) == len(set(received))  # Nothing twice.
+    owed = {(stream, number) for stream, number in pool.owed.values() if number >= 0}
+    for stream in range(4):  # What was asked for has come or is to come, without a gap.
+        numbers = {number for owner, number in {*received, *owed} if owner == stream}
+        assert numbers == set(range(pool.next_number[stream])) and not owed & set(received)
+    for stream, process in new.items():  # New processes went on with these streams, in new episodes.
+        later = next(chunk for chunk in chunks if chunk.process == process and chunk.stream == stream)
+        assert later.rollout.transition.first[0].all()
+    assert sum(int(chunk.metrics["env_steps"].total) for chunk in chunks) == 16 * len(chunks)
+    pool.close()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_learns_from_actors_that_lag(ray, tmp_path):
+    world = ("world=gymnasium", "algorithm=impala", "collector=actors", "collector.num_actors=2")
+    sizes = ("collector.num_steps=8", "training.total_steps=640", "evaluation.num_episodes=1")
+    result = run(compose(ROOT / "configs", *world, *sizes, "devices.compilation_cache=null"), tmp_path / "run")
+    assert result["steps"] == 640
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert "rollout/staleness" in lines and "rollout/restarts" in lines and "rollout/env_steps" in lines
+
+
+def test_what_does_not_fit_is_refused(parts):
+    pytest.importorskip("ray", reason="Ray comes with the extra `ray`")
+    options = {"num_actors": 2, "num_envs": 1, "num_steps": 1}
+    with pytest.raises(ValueError, match="`num_chunks` must be at most 4, what actors owe, got 5"):
+        make_actor_collector(*parts, num_chunks=5, **options)
+    with pytest.raises(ValueError, match="`num_chunks` must be at least 1, got 0"):
+        make_actor_collector(*parts, num_chunks=0, **options)
+    with pytest.raises(ValueError, match="try devices=jit"):
+        make_actor_collector(*parts, num_chunks=1, axis_name="devices", **options)

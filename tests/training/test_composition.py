@@ -1,0 +1,37 @@
+"""Tests of the arguments that a run is resumed by."""
+
+from pathlib import Path
+
+import pytest
+
+from jaxagents.training.composition import compose, resume_arguments, save_arguments
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def test_a_run_is_resumed_by_the_arguments_that_it_was_started_with(tmp_path):
+    folder = tmp_path / "it's a run"
+    folder.mkdir()
+    compose(CONFIGS, "world=cartpole", "run_dir=elsewhere", "seed=3", "+a={b: [1,2]}")
+    save_arguments(folder)
+    quoted = str(folder).replace("'", "\\'")
+    assert resume_arguments([f"resume={folder}"]) == [
+        "world=cartpole",
+        "seed=3",
+        "+a={b: [1,2]}",
+        f"run_dir='{quoted}'",
+    ]
+    longer = ["--config-dir=mine", f"resume={folder}", "seed=3", "training.total_steps=8"]
+    assert resume_arguments(longer) == [
+        *("--config-dir=mine", "world=cartpole", "+a={b: [1,2]}", "seed=3", "training.total_steps=8"),
+        f"run_dir='{quoted}'",
+    ]
+
+
+def test_other_arguments_stay():
+    assert resume_arguments(["world=cartpole", "-m", "seed=0,1"]) == ["world=cartpole", "-m", "seed=0,1"]
+
+
+def test_a_folder_that_the_command_did_not_write_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="must be the directory of a run of experiments/train.py, got .*same run_dir"):
+        resume_arguments([f"resume={tmp_path}"])
