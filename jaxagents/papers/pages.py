@@ -12,6 +12,7 @@ from jaxagents.papers.summary import (
     describe_carried,
     describe_finding,
     describe_seeds,
+    study_rows,
 )
 from jaxagents.reporting.loggers import write_atomically
 
@@ -54,8 +55,25 @@ def write_pages(results: str | Path, families: Sequence[Family], entries: Mappin
             (results / path).parent.mkdir(parents=True, exist_ok=True)
             write_atomically(results / path, "".join(_page(entry)))
             lines.append(_line(entry, path))
-    write_atomically(results / REPORT_FILE, "".join(lines))
+    write_atomically(results / REPORT_FILE, "".join([*lines, *_studies(entries)]))
     return results / REPORT_FILE
+
+
+def _studies(entries: Mapping[str, Entry]) -> list[str]:
+    """Returns a table of all arms for every study of several papers."""
+    of_study: dict[str, list[Entry]] = {}
+    for entry in entries.values():
+        if entry.paper is not None:
+            of_study.setdefault(entry.paper.study.id, []).append(entry)
+    lines = []
+    for name, tested in sorted(of_study.items()):
+        rows, study = study_rows(tested), tested[0].paper.study
+        if len(tested) > 1 and rows:
+            title = f"\n## Study {name}: {study.question}\n\n"
+            lines += [title, _row("arm", "seeds", study.metric, *study.metrics, "minutes")]
+            lines.append(_row(*["---"] * (len(study.metrics) + 4)))
+            lines += [_row(row.name, row.seeds, *row.values, f"{row.minutes:.1f}") for row in rows]
+    return lines
 
 
 def _line(entry: Entry, path: Path) -> str:

@@ -84,6 +84,31 @@ def arm_rows(entry: Entry) -> list[ArmRow]:
     return rows
 
 
+def study_rows(entries: Sequence[Entry]) -> list[ArmRow]:
+    """Returns the table of a study: every arm of its papers that has runs, the best one by its metric first.
+
+    Args:
+        entries: papers of the study that are tested here.
+
+    Returns:
+        The rows; values are those of the study's metric and of its further ones.
+    """
+    study, rows, order = entries[0].paper.study, {}, {}
+    shared = {arm.name for arm in study.arms}
+    for entry in entries:
+        for arm in entry.paper.arms:
+            name = arm.name if arm.name in shared else f"{arm.name} ({entry.card.id})"
+            values = values_of(runs := _shown_runs(entry, arm.name), study.metric)
+            if values and len(runs) > order.get(name, (0, 0.0))[0]:
+                told = [
+                    _mean(values_of(runs, metric), study.deterministic) for metric in (study.metric, *study.metrics)
+                ]
+                seeds = describe_seeds(list(runs)) + ("" if entry.runs[arm.name].runs else ", stale")
+                rows[name] = ArmRow(name, seeds, told, sum(run.minutes for run in runs.values()))
+                order[name] = (len(runs), float(np.mean([*values.values()])))
+    return [rows[name] for name in sorted(rows, key=lambda name: order[name][1], reverse=study.higher_is_better)]
+
+
 def panels_of(entry: Entry) -> list[Panel]:
     """Returns the pictures of a paper: a panel for every reported metric, with all arms that log it."""
     shown = {arm.name: _shown_runs(entry, arm.name) for arm in entry.paper.arms}
@@ -101,7 +126,8 @@ def gather_curve(runs: Mapping[int, Run], name: str) -> Curve | None:
     logged = [run.curves[name] for run in runs.values() if name in run.curves]
     tables = [dict(zip(curve["steps"], curve["values"])) for curve in logged]
     steps = sorted(set.intersection(*map(set, tables))) if tables else []
-    values = np.asarray([[table[step] for table in tables] for step in steps], np.float64).reshape(len(steps), -1)
+    values = np.asarray([[table[step] for table in tables] for step in steps], np.float64)
+    values = values.reshape(len(steps), len(tables))
     seen = np.isfinite(values).any(axis=1)
     return Curve(steps=np.asarray(steps, np.float64)[seen], values=values[seen]) if seen.any() else None
 

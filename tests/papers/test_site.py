@@ -16,7 +16,7 @@ from jaxagents.papers.runs import Address, Run
 from jaxagents.papers.site import play_worlds, write_site
 from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import Arm, Paper, Study
-from jaxagents.papers.summary import authors_rows
+from jaxagents.papers.summary import authors_rows, gather_curve, panels_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VOID = {"meta", "link", "input", "br", "img", "path", "circle"}
@@ -143,6 +143,17 @@ def test_the_page_of_a_tested_paper_says_what_came_out(site, pages):
     assert "326 papers 1 with a test here 1 reproduced" in " ".join(" ".join(pages["index.html"].text).split())
 
 
+def test_arms_that_have_not_run_or_share_no_step_have_no_curve(tested):
+    _, entry = tested
+    runs = entry.runs["ours"].runs
+    assert gather_curve(runs, "eval/success").values.shape == (3, 3)
+    assert gather_curve({}, "eval/success") is None and gather_curve(runs, "other") is None
+    apart = {seed: run._replace(curves={"x": {"steps": [seed], "values": [1.0]}}) for seed, run in runs.items()}
+    assert gather_curve(apart, "x") is None
+    waiting = entry._replace(runs=entry.runs | {"theirs": ArmRuns({}, {})})
+    assert [[line.name for line in panel.lines] for panel in panels_of(waiting)] == [["ours"], ["ours"]]
+
+
 def test_papers_that_are_not_tested_say_so(pages):
     told = " ".join(" ".join(pages["papers/nft.html"].text).split())
     assert "Not tested here yet" in told and "configs/paper/lm_rl/nft.yaml" in told and "of size S: a config" in told
@@ -172,6 +183,22 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     assert "| 0 of 1 held | 10 to 12 | 2 | 0 | 3.0 |" in table
     page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
     assert "Carried over from earlier code: 2 of ours, of 6 runs in all. One seed of each arm was run again" in page
+
+
+def test_a_study_of_several_papers_has_a_table_of_all_arms(tested, tmp_path):
+    """The arms of both papers, those of the study once, the best first; a study of one paper has no table."""
+    families, entry = tested
+    entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
+    assert "## Study" not in write_pages(tmp_path, families, entries).read_text(encoding="utf-8")
+    other = entry._replace(card=entries["nft"].card)
+    table = write_pages(tmp_path, families, entries | {"nft": other}).read_text(encoding="utf-8")
+    title, _, *rows = table.partition("## Study ")[2].splitlines()
+    assert (
+        title == "lm_rl/credit: Does credit by state help <b>?"
+        and rows[0] == "| arm | seeds | success | final | minutes |"
+    )
+    assert [row.split(" | ")[0] for row in rows[2:]] == ["| ours (nft)", "| ours (gigpo)", "| theirs"]
+    assert rows[4].startswith("| theirs | 10 to 12 | 0.6") and rows[4].endswith(" | 1.5 |")
 
 
 def test_results_that_are_not_there_and_damaged_cards_are_refused(tmp_path):
