@@ -14,6 +14,7 @@ from jaxagents.training.command import command
 def main(config: DictConfig) -> None:
     """Prints a table; the last line on stdout is one JSON object."""
     # Imported here: help and mistakes in names come without jax.
+    from jaxagents.training.baselines import measure_baselines
     from jaxagents.training.config import DevicesConfig, make_section
     from jaxagents.training.evaluate import evaluate_run, print_evaluation
     from jaxagents.training.launch import prepare_backend
@@ -33,6 +34,11 @@ def main(config: DictConfig) -> None:
         if config.worlds.pages is not None:
             write_world_pages(config.worlds.pages, folder, rows)
         print(json.dumps(rows))
+        return
+    if config.baselines:
+        settings = {"num_episodes": num_episodes, "seed": config.seed, "stage": config.stage}
+        told = measure_baselines(config.path, **settings, on_fallback=partial(print, file=sys.stderr))
+        print(json.dumps(told))
         return
     evaluation = evaluate_run(
         config.path,

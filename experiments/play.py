@@ -13,18 +13,16 @@ from jaxagents.training.command import command
 def show_game(config: DictConfig, loaded: Any, greedy: bool) -> dict:
     """Shows text frames and writes an animation."""
     from jaxagents.reporting.frames import play, show_frames, write_gif
+    from jaxagents.reporting.reports import write_report
 
-    settings = {
-        "seed": config.seed,
-        "num_episodes": 1 if config.quick else config.num_episodes,
-        "greedy": greedy,
-        "max_steps": 20 if config.quick else config.max_steps,
-        "level": config.level,
-    }
+    settings = {"greedy": greedy, "num_episodes": 1 if config.quick else config.num_episodes}
+    settings |= {"seed": config.seed, "level": config.level, "max_steps": 20 if config.quick else config.max_steps}
     episodes = play(loaded.environment, loaded.policy, loaded.params, **settings, title="after" * config.before)
     untrained = play(loaded.environment, loaded.policy, None, **settings, title="before") if config.before else []
     frames, beside = ([frame for one in played for frame in one.frames] for played in (episodes, untrained))
     gif = config.gif and str(write_gif(config.gif, frames, fps=config.fps, beside=beside))
+    if gif:  # The page of the run shows its film.
+        write_report(config.path)
     show_frames(frames, delay=1 / config.fps if config.delay is None else config.delay)
     returns = [episode.episode_return for episode in episodes]
     return {"gif": gif, "episode_return": returns, "episode_length": [episode.episode_length for episode in episodes]}
@@ -32,22 +30,22 @@ def show_game(config: DictConfig, loaded: Any, greedy: bool) -> dict:
 
 def show_text(config: DictConfig, loaded: Any, greedy: bool) -> dict:
     """Shows transcripts, of the policy or with a person, and writes them."""
+    from jaxagents.play.checkpoints import play_checkpoints
     from jaxagents.play.interactive import play_text
     from jaxagents.play.person import at_terminal
     from jaxagents.reporting.transcript_html import save_transcripts
 
-    trajectories = play_text(
-        loaded,
-        at_terminal(),
-        role=config.role,
-        seed=config.seed,
-        num_episodes=1 if config.quick else config.num_episodes,
-        greedy=greedy,
-        held_out=config.held_out,
-        level=config.level,
-    )
+    settings = {"greedy": greedy, "num_episodes": 1 if config.quick else config.num_episodes}
+    settings |= {name: config[name] for name in ("seed", "held_out", "level")}
+    if config.role == "none" and (config.checkpoints or config.before or config.group_size > 1):
+        which = {name: config[name] for name in ("stage", "seed_index", "before", "group_size")}
+        sections = play_checkpoints(config.path, loaded, config.checkpoints or (), **which, **settings)
+        greedy = greedy and config.group_size == 1
+    else:
+        sections = {"": play_text(loaded, at_terminal(), role=config.role, **settings)}
     title = f"{loaded.config['name']}, {'most probable' if greedy else 'sampled'} actions"
-    files = save_transcripts(trajectories, loaded.policy.tokenizer, html=config.html, jsonl=config.jsonl, title=title)
+    files = save_transcripts(sections, loaded.policy.tokenizer, html=config.html, jsonl=config.jsonl, title=title)
+    trajectories = [trajectory for played in sections.values() for trajectory in played]
     return {
         **files,
         "episode_return": [trajectory.episode_return for trajectory in trajectories],

@@ -37,16 +37,16 @@ def main(config: DictConfig) -> None:
         raise SystemExit(1 if _run_here([*papers[turn:], *papers[:turn]], request) else 0)
     failed = False
     if not config.status and not config.plan:
-        failed = _run(papers, request, config.workers)
+        failed = _run(papers, request, config)
     told = {"results": str(request.results.resolve()), "verdicts": _tell(papers, request, config)}
     print(json.dumps(told), flush=True)
     if failed:
         raise SystemExit(1)
 
 
-def _run(papers: list[Paper], request: Request, workers: int) -> bool:
-    if workers > 1:
-        return any(run_workers(Path(__file__), sys.argv[1:], workers))
+def _run(papers: list[Paper], request: Request, config: DictConfig) -> bool:
+    if config.workers > 1 or config.executor != "processes":
+        return any(run_workers(Path(__file__).resolve(), sys.argv[1:], config.workers, executor=config.executor))
     return _run_here(papers, request)
 
 

@@ -109,7 +109,7 @@ def _settings(pages: Path) -> dict:
             "name": "material",
             "font": False,
             "palette": [
-                {"media": media, "scheme": scheme, "primary": "teal", "toggle": {**_SWITCH, "name": other}}
+                {"media": media, "scheme": scheme, "primary": "indigo", "toggle": {**_SWITCH, "name": other}}
                 for media, scheme, other in schemes
             ],
             "features": ["navigation.tabs", "navigation.top", "content.code.copy", "search.highlight"],

@@ -9,7 +9,7 @@ import yaml
 from hydra.utils import instantiate
 
 from jaxagents.papers.catalogue import Entry, Family
-from jaxagents.papers.judge import VERDICTS, Finding
+from jaxagents.papers.judge import NOT_RUN, VERDICTS, Finding
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.summary import (
     NOT_TESTED,
@@ -146,11 +146,11 @@ def _write_index(
 
 
 def _index_families(families: Sequence[Family], entries: Mapping[str, Entry]) -> list[dict[str, Any]]:
-    """Returns the lines of the index by family: what is tested here comes first, of families and of papers."""
+    """Returns the lines of the index by family: what is tested here comes first, and of that what has run."""
     tested = {card.id: entries[card.id].paper is not None for family in families for card in family.cards}
     shown = []
     for family in sorted(families, key=lambda family: -sum(tested[card.id] for card in family.cards)):
-        cards = sorted(family.cards, key=lambda card: not tested[card.id])
+        cards = sorted(family.cards, key=lambda card: (not tested[card.id], verdict_of(entries[card.id]) == NOT_RUN))
         rows = [_index_row(entries[card.id]) for card in cards]
         shown.append({"name": family.name, "title": family.title, "rows": rows})
     return shown

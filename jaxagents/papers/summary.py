@@ -126,7 +126,8 @@ def gather_curve(runs: Mapping[int, Run], name: str) -> Curve | None:
     logged = [run.curves[name] for run in runs.values() if name in run.curves]
     tables = [dict(zip(curve["steps"], curve["values"])) for curve in logged]
     steps = sorted(set.intersection(*map(set, tables))) if tables else []
-    values = np.asarray([[table[step] for table in tables] for step in steps], np.float64).reshape(len(steps), -1)
+    values = np.asarray([[table[step] for table in tables] for step in steps], np.float64)
+    values = values.reshape(len(steps), len(tables))
     seen = np.isfinite(values).any(axis=1)
     return Curve(steps=np.asarray(steps, np.float64)[seen], values=values[seen]) if seen.any() else None
 

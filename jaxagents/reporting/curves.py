@@ -1,7 +1,9 @@
-"""Learning curves of a run: `curves.png` from `metrics.jsonl`."""
+"""Learning curves of a run: `curves.png` from `metrics.jsonl`, and from `baselines.json` where it is there."""
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +14,16 @@ from jaxagents.reporting.statistics import t_interval
 from jaxagents.types import COUNTERS
 
 CURVES_FILE = "curves.png"
+BASELINES_FILE = "baselines.json"
 
 _COLUMNS = 3
 _MAX_PANELS = 24
+_FLAT = 1e-4  # of its size, a range within which a curve counts as flat
 _MAX_POINTS = 300  # per curve: more are averaged in windows
 # What a reader looks for first; the rest follows in the order of the phases and of the alphabet.
 _FIRST = ("return", "success", "win", "reward", "episode", "loss", "entropy", "kl")
 _COLORS = {"eval": "#d1495b", "rollout": "#2e86ab", "train": "#6a4c93", "time": "#6b7280"}
+_BASELINE = "#616e7c"
 
 
 class Curve(NamedTuple):
@@ -36,8 +41,9 @@ class Curve(NamedTuple):
 def write_curves(run_dir: str | Path) -> Path | None:
     """Draws every metric of a run over its steps, with several seeds their mean and its 95 % interval.
 
-    The one that matters most, a return where there is one, has a panel of its own over the whole width. Metrics of one
-    name, such as the return of rollouts and of evaluations, share a panel.
+    Baselines, `{name: {metric: value}}` in `baselines.json`, are dashed lines in the panels of their metrics. The panel
+    that matters most, a return where there is one, has the whole width. Metrics of one name, such as the return of
+    rollouts and of evaluations, share a panel.
 
     Args:
         run_dir: directory of the run.
@@ -53,16 +59,18 @@ def write_curves(run_dir: str | Path) -> Path | None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    path = Path(run_dir) / BASELINES_FILE
+    baselines = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     first, *others = panels
     columns = min(_COLUMNS, max(len(others), 1))
     rows = math.ceil(len(others) / columns)
     size = (4.0 * _COLUMNS, 4.2 + 2.6 * rows)
     figure = Figure(figsize=size, layout="constrained", facecolor="white", dpi=130)
     grid = figure.add_gridspec(1 + rows, columns, height_ratios=[1.6] + [1.0] * rows)
-    _draw_panel(figure.add_subplot(grid[0, :]), {name: curves[name] for name in first})
+    _draw_panel(figure.add_subplot(grid[0, :]), {name: curves[name] for name in first}, baselines)
     for index, names in enumerate(others):
         place = grid[1 + index // columns, index % columns]
-        _draw_panel(figure.add_subplot(place), {name: curves[name] for name in names})
+        _draw_panel(figure.add_subplot(place), {name: curves[name] for name in names}, baselines)
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, wspace=0.02, hspace=0.04)
     path = Path(run_dir) / CURVES_FILE
     FigureCanvasAgg(figure).print_png(path)
@@ -129,7 +137,7 @@ def thin(curve: Curve, num_points: int) -> Curve:
     return Curve(steps=np.array(steps), values=np.stack(values))
 
 
-def _draw_panel(axis: Any, curves: dict[str, Curve]) -> None:
+def _draw_panel(axis: Any, curves: dict[str, Curve], baselines: Mapping[str, Mapping[str, float]]) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     for name, curve in curves.items():
@@ -142,7 +150,14 @@ def _draw_panel(axis: Any, curves: dict[str, Curve]) -> None:
             axis.fill_between(curve.steps, low, high, color=color, alpha=0.18, linewidth=0)
         axis.plot(curve.steps, mean, color=color, label=phase, linewidth=1.6, marker=marker, markersize=3)
     phases = [name.partition("/")[0] for name in curves]
-    style_axis(axis, next(iter(curves)) if len(phases) == 1 else next(iter(curves)).partition("/")[2])
+    metric = next(iter(curves)).partition("/")[2]
+    style_axis(axis, next(iter(curves)) if len(phases) == 1 else metric)
+    if {"eval", "rollout"} & set(phases):
+        _draw_baselines(axis, {name: of[metric] for name, of in baselines.items() if metric in of})
+    # Rounding is no change: a flat curve has its value in the middle.
+    if axis.get_ylim()[1] - axis.get_ylim()[0] < _FLAT * max(map(abs, axis.get_ylim())):
+        middle = sum(axis.get_ylim()) / 2.0
+        axis.set_ylim(middle - 0.05 * abs(middle), middle + 0.05 * abs(middle))
     axis.set_xlabel("steps of training", fontsize=8, color="#52606d")
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     axis.xaxis.set_major_locator(MaxNLocator(5))
@@ -151,6 +166,14 @@ def _draw_panel(axis: Any, curves: dict[str, Curve]) -> None:
     axis.yaxis.set_major_formatter(EngFormatter(sep="") if large else "{x:g}")
     if len(phases) > 1:
         axis.legend(fontsize=8, frameon=False)
+
+
+def _draw_baselines(axis: Any, baselines: Mapping[str, float]) -> None:
+    sides = ((0.995, "right"), (0.5, "center"), (0.005, "left"))  # Names of lines that lie close stay apart.
+    for (name, value), (x, side) in zip(baselines.items(), cycle(sides)):
+        axis.axhline(value, color=_BASELINE, linewidth=1.1, linestyle=(0, (5, 3)))
+        place = {"xycoords": ("axes fraction", "data"), "ha": side, "va": "bottom"}
+        axis.annotate(name, (x, value), **place, fontsize=8, color=_BASELINE)
 
 
 def style_axis(axis: Any, title: str) -> None:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.ops.checks import require_positive
+from jaxagents.reporting.boards import draw_board, find_board
 from jaxagents.rollouts.evaluate import play_episode
 from jaxagents.types import Array, Environment, Params, Policy, State, TimeStep
 
@@ -186,7 +187,7 @@ def write_gif(path: str | Path, frames: Sequence[Frame], *, fps: float, beside: 
 
     Args:
         path: of the file; its folder is created if missing.
-        frames: in order; those with a grid show it, the others their text.
+        frames: in order; those with a grid or a board show it, the others their text.
         fps: frames per second, up to 50, which is what viewers keep up with.
         beside: frames of something else, shown on the left; whichever ends first waits at its last one.
 
@@ -212,9 +213,9 @@ def write_gif(path: str | Path, frames: Sequence[Frame], *, fps: float, beside: 
 
 
 def draw_pictures(frames: Sequence[Frame]) -> list[Image.Image]:
-    """Draws frames as pictures of one size, the caption on top."""
-    font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSansMono.ttf", _FONT_SIZE)
-    contents = [_enlarge(frame.grid) if frame.grid is not None else _draw_text(frame.text, font) for frame in frames]
+    """Draws frames as pictures of one size, the caption on top: grids and boards as cells, others as text."""
+    font = ImageFont.truetype(f"{matplotlib.get_data_path()}/fonts/ttf/DejaVuSansMono.ttf", _FONT_SIZE)
+    contents = [_draw_content(frame, font) for frame in frames]
     caption_width = max(int(font.getlength(frame.caption)) for frame in frames)
     width = max(caption_width, *(content.width for content in contents)) + 2 * _MARGIN
     top = _FONT_SIZE + 2 * _MARGIN
@@ -256,6 +257,22 @@ def _enlarge(grid: np.ndarray) -> Image.Image:
     pixels[size - 1 :: size] = _BACKGROUND
     pixels[:, size - 1 :: size] = _BACKGROUND
     return Image.fromarray(pixels)
+
+
+def _draw_content(frame: Frame, font: ImageFont.FreeTypeFont) -> Image.Image:
+    if frame.grid is not None:
+        return _enlarge(frame.grid)
+    board = find_board(frame.text)
+    if board is None:
+        return _draw_text(frame.text, font)
+    cells = draw_board(board.rows, font.path)
+    if not board.header:
+        return cells
+    header = _draw_text(board.header, font)
+    both = Image.new("RGB", (max(header.width, cells.width), header.height + _MARGIN + cells.height), _BACKGROUND)
+    both.paste(header, (0, 0))
+    both.paste(cells, ((both.width - cells.width) // 2, header.height + _MARGIN))
+    return both
 
 
 def _draw_text(text: str, font: ImageFont.FreeTypeFont) -> Image.Image:

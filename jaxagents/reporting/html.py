@@ -9,6 +9,7 @@ import jinja2
 from jaxagents.reporting.loggers import write_atomically
 
 _DARKEST = 4.0  # nats of surprise at which the shade of a token is full
+_LARGEST = 2.0  # advantage at which its color is full: of standardised ones hardly any is larger
 
 
 def write_page(path: str | Path, template: str, **values: Any) -> Path:
@@ -40,6 +41,11 @@ def show_number(value: Any) -> str:
     return str(value)
 
 
+def advantage_opacity(advantage: float) -> float:
+    """Returns how strong the color of an advantage is, from 0 for none to 0.6 for two or more."""
+    return 0.6 * min(abs(advantage) / _LARGEST, 1.0)
+
+
 def opacity(log_prob: float) -> float:
     """Returns how dark a token is, from 0 for a sure one to 0.85 for four nats of surprise or more."""
     return 0.85 * min(max(0.0, -log_prob / _DARKEST), 1.0)
@@ -54,5 +60,5 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": show_number, "opacity": opacity}
+    environment.filters |= {"number": show_number, "opacity": opacity, "advantage_opacity": advantage_opacity}
     return environment

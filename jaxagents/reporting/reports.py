@@ -24,9 +24,11 @@ from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
 
 RESULT_FILE = "result.json"
 REPORT_FILE = "report.html"
+FILM_FILE = "play.gif"
 CONFIG_FILES = ("config.yaml", ".hydra/config.yaml")  # the first that a run directory has is its resolved config
 
 _MAX_TILES = 8
+_LARGEST_FILM = 4 * 2**20  # Bytes; larger ones stay outside of the page.
 _FIRST_TILES = ("success", "episode_return", "win_rate", "exploitability")
 _PACKAGES = ("jaxagents", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "hydra-core")
 
@@ -101,6 +103,7 @@ def write_report(run_dir: str | Path) -> Path:
         tiles=headline(result) or dict(shown[:_MAX_TILES]),
         command=_command(run_dir),
         picture=_picture(run_dir),
+        film=_film(run_dir),
         result={**numbers, **words},
         transcripts=_read_first(run_dir, TRANSCRIPTS_FILE),
         last=last,
@@ -185,6 +188,13 @@ def _picture(run_dir: Path) -> str:
     path = run_dir / CURVES_FILE
     path = path if path.exists() else write_curves(run_dir)
     return "" if path is None else base64.b64encode(path.read_bytes()).decode()
+
+
+def _film(run_dir: Path) -> str:
+    """Returns the film of the agent at play in base64, "" where there is none of a size for a page."""
+    path = run_dir / FILM_FILE
+    small = path.exists() and path.stat().st_size <= _LARGEST_FILM
+    return base64.b64encode(path.read_bytes()).decode() if small else ""
 
 
 def _read_first(run_dir: Path, *names: str) -> str:

@@ -1,4 +1,4 @@
-"""Episodes of text as one HTML file that needs nothing else: every token in the shade of its log-probability."""
+"""Episodes of text as one HTML file that needs nothing else: tokens in the shade of their probability or advantage."""
 
 import json
 import math
@@ -14,6 +14,7 @@ from jaxagents.reporting.transcripts import describe_seats, lay_out
 from jaxagents.types import Tokenizer
 
 TRANSCRIPTS_FILE = "transcripts.html"
+ADVANTAGES = "advantages"  # In the metadata of a trajectory: of every token, by turn.
 _TILE = 20  # Characters of the widest line of boards that stand side by side.
 _LEGEND = (1.0, 0.7, 0.4, 0.2, 0.1, 0.018)  # Probabilities.
 
@@ -29,7 +30,8 @@ def write_transcripts(
 
     Args:
         path: of the file; its folder is created if missing.
-        sections: episodes under their heading; an empty heading is left out.
+        sections: episodes under their heading; an empty heading is left out. Several sections can be read side by
+            side, row by row: in each, the episodes of one task come in the same order.
         tokenizer: of the tokens that the turns keep; None shows the text only.
         title: of the page.
 
@@ -38,15 +40,22 @@ def write_transcripts(
     """
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    legend = [(probability, math.log(probability)) for probability in _LEGEND] if tokenizer else []
     shown = {
         name: [describe_episode(episode, tokenizer) for episode in episodes] for name, episodes in sections.items()
     }
-    return write_page(path, "transcripts.html", title=title, legend=legend, sections=shown)
+    episodes = [episode for of_section in sections.values() for episode in of_section]
+    return write_page(
+        path,
+        "transcripts.html",
+        title=title,
+        legend=[(probability, math.log(probability)) for probability in _LEGEND] if tokenizer else [],
+        sections=shown,
+        credited=any(ADVANTAGES in episode.metadata for episode in episodes),
+    )
 
 
 def save_transcripts(
-    trajectories: Sequence[Trajectory],
+    sections: Mapping[str, Sequence[Trajectory]],
     tokenizer: Tokenizer,
     *,
     html: str | Path | None = None,
@@ -56,7 +65,7 @@ def save_transcripts(
     """Writes episodes to the files that are wanted, unless there are none.
 
     Args:
-        trajectories: to write.
+        sections: see `write_transcripts`.
         tokenizer: see `write_transcripts`.
         html: path of the page; None for none.
         jsonl: path of the trajectories, see `data.trajectories`; None for none.
@@ -66,8 +75,9 @@ def save_transcripts(
         Absolute paths of "html" and "jsonl"; None where nothing was written.
     """
     files = {"html": None, "jsonl": None}
+    trajectories = [trajectory for played in sections.values() for trajectory in played]
     if html is not None and trajectories:
-        files["html"] = str(write_transcripts(html, {"": trajectories}, tokenizer=tokenizer, title=title))
+        files["html"] = str(write_transcripts(html, sections, tokenizer=tokenizer, title=title))
     if jsonl is not None and trajectories:
         path = Path(jsonl).resolve()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,6 +111,7 @@ def describe_episode(trajectory: Trajectory, tokenizer: Tokenizer | None = None)
     lines = [line for turn in trajectory.turns for line in lay_out(turn.observation).splitlines()]
     outcomes = {True: ("good", "success"), False: ("bad", "no success"), None: ("quiet", "unfinished")}
     kind, outcome = outcomes[trajectory.success]
+    advantages = trajectory.metadata.get(ADVANTAGES, [None] * len(trajectory.turns))
     return {
         "id": trajectory.id,
         "kind": kind,
@@ -109,7 +120,11 @@ def describe_episode(trajectory: Trajectory, tokenizer: Tokenizer | None = None)
         "task": None if trajectory.task is None else json.dumps(trajectory.task),
         "prompt": trajectory.prompt,
         "tiled": max(map(len, lines), default=0) <= _TILE and len(trajectory.turns) > 1,
-        "turns": [_describe_turn(turn, trajectory.agents, tokenizer) for turn in trajectory.turns],
+        "invalid": not all(turn.valid for turn in trajectory.turns),
+        "turns": [
+            _describe_turn(turn, trajectory.agents, tokenizer, of_turn)
+            for turn, of_turn in zip(trajectory.turns, advantages, strict=True)
+        ],
     }
 
 
@@ -126,7 +141,10 @@ def _facts(trajectory: Trajectory) -> list[str]:
     return facts
 
 
-def _describe_turn(turn: Turn, agents: Sequence[str], tokenizer: Tokenizer | None) -> dict[str, Any]:
+def _describe_turn(
+    turn: Turn, agents: Sequence[str], tokenizer: Tokenizer | None, advantages: Sequence[float] | None
+) -> dict[str, Any]:
+    keeps_tokens = tokenizer is not None and turn.tokens is not None
     end = " · end" * turn.terminated + " · cut" * turn.truncated
     return {
         "name": f"turn {turn.turn}" + (f", {agents[turn.agent]}" if len(agents) > 1 else ""),
@@ -134,24 +152,27 @@ def _describe_turn(turn: Turn, agents: Sequence[str], tokenizer: Tokenizer | Non
         "thought": turn.thought,
         "action": turn.action,
         "valid": turn.valid,
-        "tokens": None if tokenizer is None or turn.tokens is None else _sampled_tokens(turn, tokenizer),
+        "tokens": _sampled_tokens(turn, tokenizer, advantages) if keeps_tokens else None,
         "kind": "good" if turn.reward > 0 else "bad" if turn.reward < 0 else "quiet",
         "reward": f"{turn.reward:+.4g}{end}" if turn.reward or end else "",
     }
 
 
-def _sampled_tokens(turn: Turn, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+def _sampled_tokens(turn: Turn, tokenizer: Tokenizer, advantages: Sequence[float] | None) -> list[dict[str, Any]]:
     """Returns the tokens that the policy sampled."""
     marks = set(tokenizer.marks.values())
     texts = token_texts(tokenizer, turn.tokens)
-    rows = zip(turn.tokens, texts, turn.sampled, turn.behavior_log_prob, strict=True)
+    advantages = [None] * len(texts) if advantages is None else advantages
+    rows = zip(turn.tokens, texts, turn.sampled, turn.behavior_log_prob, advantages, strict=True)
     return [
         {
             "text": text,
             "log_prob": log_prob,
+            "advantage": advantage,
             "mark": token in marks,
-            "title": f"{text!r} (token {token}): log-probability {log_prob:.3f}, probability {math.exp(log_prob):.3g}",
+            "told": f"{text!r} (token {token}): probability {math.exp(log_prob):.3g}, log-probability {log_prob:.3f}"
+            + ("" if advantage is None else f", advantage {advantage:+.3g}"),
         }
-        for token, text, sampled, log_prob in rows
+        for token, text, sampled, log_prob, advantage in rows
         if sampled
     ]

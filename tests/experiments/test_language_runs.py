@@ -1,6 +1,7 @@
 """Tests of evaluating, loading and playing the run of a language policy."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,10 @@ from jaxagents.language import tokenizers
 from jaxagents.play.interactive import play_text
 from jaxagents.reporting.reports import write_report
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
+from jaxagents.reporting.transcripts import to_trajectories
+from jaxagents.training.baselines import measure_baselines
 from jaxagents.training.build import build
+from jaxagents.training.crediting import make_credit, make_group_player, with_advantages
 from jaxagents.training.evaluate import evaluate_run
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy, load_stage
@@ -133,6 +137,33 @@ def test_play_writes_a_page_and_trajectories(call_main, language_run_dir, tmp_pa
     assert result.stdout.count("observation") == sum(last["episode_length"])
 
 
+def test_checkpoints_play_the_same_tasks_side_by_side(call_main, language_run_dir, tmp_path):
+    overrides = ("checkpoints=[last,best]", "before=true", "num_episodes=2", f"html={tmp_path / 'a.html'}")
+    result = call_main("play.py", f"path={language_run_dir}", *overrides, f"jsonl={tmp_path / 'a.jsonl'}", OFF)
+    assert result.returncode == 0, result.stderr
+    played = list(read_trajectories(tmp_path / "a.jsonl"))
+    names = [f"{name}-{row}" for name in ("before-training", "last", "best") for row in (0, 1)]
+    assert [one.id for one in played] == names
+    assert played[0].task == played[2].task == played[4].task != played[1].task
+    page = (tmp_path / "a.html").read_text()
+    assert page.index(">before training</h2>") < page.index(">last</h2>") < page.index(">best</h2>")
+
+
+def test_groups_have_the_advantages_of_the_learner(loaded):
+    advantage = {"_target_": "jaxagents.ops.credit.dr_grpo", "_partial_": True}
+    learner = {"_target_": "jaxagents.learners.policy_gradient.make_agent", "_partial_": True, "advantage": advantage}
+    episode = make_group_player(loaded.environment, loaded.policy, num_groups=2, group_size=4)(loaded.params, KEY)
+    credited = make_credit(loaded.policy, learner)(loaded.params, episode)
+    played = with_advantages(to_trajectories(loaded.environment, loaded.policy, episode), episode, credited)
+    for members in (played[:4], played[4:]):
+        returns = np.array([one.episode_return for one in members])
+        assert all(one.task == members[0].task for one in members)
+        for one, centred in zip(members, returns - returns.mean()):
+            for turn, advantages in zip(one.turns, one.metadata["advantages"], strict=True):
+                np.testing.assert_allclose(advantages, np.where(turn.sampled, centred, 0.0), atol=1e-5)
+    assert make_credit(loaded.policy, {"_target_": "jaxagents.learners.supervised.make_agent"}) is None
+
+
 def test_a_person_plays_through_a_pipe(call_main, language_run_dir, tmp_path):
     overrides = ("role=agent", f"html={tmp_path / 'a.html'}", "num_episodes=2", OFF)
     result = call_main("play.py", f"path={language_run_dir}", *overrides, lines="lfet\nleft\n")
@@ -161,3 +192,13 @@ def test_other_worlds_have_no_transcripts(run_dir, tmp_path):
     experiment = build(load_config(run_dir / "config.yaml"))
     assert show_transcripts(experiment, None, tmp_path) is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_baselines_are_kept_beside_the_run_and_drawn(language_run_dir, tmp_path):
+    run_dir = shutil.copytree(language_run_dir, tmp_path / "run")
+    baselines = measure_baselines(run_dir, num_episodes=8, seed=1, on_fallback=pytest.fail)
+    assert baselines == json.loads((run_dir / "baselines.json").read_text())
+    assert list(baselines) == ["before training", "expert", "random actions"]
+    assert baselines["expert"]["success"] == 1.0 > baselines["random actions"]["success"]
+    assert baselines["before training"]["invalid_action_rate"] > 0.5  # It has not learned to speak.
+    assert (run_dir / "report.html").stat().st_mtime > (run_dir / "result.json").stat().st_mtime

@@ -21,6 +21,7 @@ def test_the_last_line_names_the_animation(result, run_dir):
     with Image.open(last["gif"]) as gif:
         assert gif.is_animated
         assert gif.info["duration"] == 100
+    assert 'alt="The agent at play" src="data:image/gif;base64,' in (run_dir / "report.html").read_text()
 
 
 def test_every_frame_is_printed(result):

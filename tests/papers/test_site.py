@@ -16,7 +16,7 @@ from jaxagents.papers.runs import Address, Run
 from jaxagents.papers.site import play_worlds, write_site
 from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import Arm, Paper, Study
-from jaxagents.papers.summary import authors_rows
+from jaxagents.papers.summary import authors_rows, gather_curve, panels_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VOID = {"meta", "link", "input", "br", "img", "path", "circle"}
@@ -141,6 +141,17 @@ def test_the_page_of_a_tested_paper_says_what_came_out(site, pages):
     # Two panels of two arms: lines with their bands, and points.
     assert text.count("<circle") == 2 and text.count('class="band') == 2 and text.count("<figcaption>") == 2
     assert "326 papers 1 with a test here 1 reproduced" in " ".join(" ".join(pages["index.html"].text).split())
+
+
+def test_arms_that_have_not_run_or_share_no_step_have_no_curve(tested):
+    _, entry = tested
+    runs = entry.runs["ours"].runs
+    assert gather_curve(runs, "eval/success").values.shape == (3, 3)
+    assert gather_curve({}, "eval/success") is None and gather_curve(runs, "other") is None
+    apart = {seed: run._replace(curves={"x": {"steps": [seed], "values": [1.0]}}) for seed, run in runs.items()}
+    assert gather_curve(apart, "x") is None
+    waiting = entry._replace(runs=entry.runs | {"theirs": ArmRuns({}, {})})
+    assert [[line.name for line in panel.lines] for panel in panels_of(waiting)] == [["ours"], ["ours"]]
 
 
 def test_papers_that_are_not_tested_say_so(pages):

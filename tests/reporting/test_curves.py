@@ -1,3 +1,4 @@
+import json
 import math
 
 import numpy as np
@@ -84,3 +85,23 @@ def test_the_return_has_the_whole_width(tmp_path):
 def test_write_curves_without_metrics_draws_nothing(tmp_path):
     assert write_curves(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_baselines_are_drawn_in_the_panels_of_their_metrics(tmp_path):
+    logger = open_logger(tmp_path, tensorboard=False)
+    for update in range(1, 6):
+        logger.log(update * 100, update, {"eval/return": float(update), "train/loss": 1.0})
+    logger.close()
+    gray = np.array([0x61, 0x6E, 0x7C]) / 255.0
+
+    def gray_rows(baselines):
+        """Returns in which rows of the picture there is a line in the color of baselines, from 0 at the top to 1."""
+        (tmp_path / "baselines.json").write_text(json.dumps(baselines))
+        picture = imread(write_curves(tmp_path))[..., :3]
+        counts = (np.abs(picture - gray) < 0.02).all(axis=-1).sum(axis=1)
+        return np.flatnonzero(counts > picture.shape[1] // 4) / len(counts)
+
+    assert gray_rows({"random actions": {"success": 0.5}, "expert": {"loss": 0.5}}).size == 0
+    rows = gray_rows({"random actions": {"return": -1.0, "success": 0.5}, "expert": {"return": 6.0}})
+    # Two lines in the upper panel, apart from each other.
+    assert rows.size >= 2 and rows.max() < 0.7 and rows.max() - rows.min() > 0.2

@@ -1,10 +1,12 @@
 """The pages of a run in Debian's Chromium: no errors, nothing loaded, light and dark, narrow windows, keys."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from jaxagents.data.schema import Trajectory, Turn
+from jaxagents.language.tokenizers import word_level
 from jaxagents.reporting.reports import write_report, write_result
 from jaxagents.reporting.transcript_html import write_transcripts
 
@@ -24,12 +26,23 @@ def browser():
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    turn = Turn(turn=0, observation="P _ / _ G", action="right", reward=1.0, terminated=True)
+    tokenizer = word_level(("right", "left"))
+    tokens = (tokenizer.marks["observation"], tokenizer.marks["act"], *tokenizer.encode("right"))
+    said = {"tokens": tokens, "sampled": (False, False, True), "behavior_log_prob": (0.0, 0.0, -1.0)}
+    turn = Turn(turn=0, observation="P _ / _ G", action="right", reward=1.0, terminated=True, **said)
     played = [
-        Trajectory(id=f"episode-{i}", world="w", turns=(turn,), success=i % 2 == 0, episode_return=1.0)
+        Trajectory(
+            id=f"episode-{i}",
+            world="w",
+            turns=(turn if i else replace(turn, valid=False),),
+            success=i % 2 == 0,
+            episode_return=1.0,
+            metadata={"advantages": [[0.0, 0.0, 0.5 - i]]},
+        )
         for i in range(5)
     ]
-    write_transcripts(folder / "transcripts.html", {"Before": played[:2], "After": played[2:]})
+    sections = {"Before": played[:2], "After": played[2:]}
+    write_transcripts(folder / "transcripts.html", sections, tokenizer=tokenizer)
     write_result(folder, {"experiment": "ppo_cartpole", "steps": 64, "evaluation": {"episode_return": 1.5}})
     write_report(folder)
     return folder
@@ -71,6 +84,41 @@ def test_episodes_are_filtered_and_visited_by_keys_alone(run_dir, browser):
     assert page.evaluate(focused) == "episode-1"
     page.keyboard.press("s")
     assert shown.count() == 3
+    page.keyboard.press("i")
+    assert shown.count() == 1
     page.keyboard.press("a")
     assert shown.count() == 5
+    page.close()
+
+
+@pytest.mark.slow
+def test_numbers_of_a_token_are_shown_by_hovering_and_by_arrows(run_dir, browser):
+    page = browser.new_page()
+    page.goto((run_dir / "transcripts.html").as_uri())
+    told, tokens = page.locator("#told"), page.locator("[data-told]")
+    assert not told.is_visible()
+    tokens.nth(1).hover()
+    assert "probability 0.368, log-probability -1.000, advantage -0.5" in told.inner_text()
+    page.keyboard.press("Escape")
+    assert not told.is_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("ArrowRight")
+    assert told.inner_text().endswith("advantage +0.5")
+    background = "document.querySelectorAll('[data-told]')[1].computedStyleMap().get('background-color').toString()"
+    shade = page.evaluate(background)
+    page.keyboard.press("v")
+    assert page.evaluate(background) != shade  # Advantages in place of probabilities.
+    page.close()
+
+
+@pytest.mark.slow
+def test_checkpoints_stand_side_by_side_task_by_task(run_dir, browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto((run_dir / "transcripts.html").as_uri())
+    place = page.locator("article")
+    assert place.nth(2).bounding_box()["y"] > place.nth(1).bounding_box()["y"]
+    page.keyboard.press("c")
+    boxes = [place.nth(index).bounding_box() for index in range(4)]
+    assert boxes[0]["y"] == boxes[2]["y"] and boxes[1]["y"] == boxes[3]["y"] > boxes[0]["y"]
+    assert boxes[2]["x"] >= boxes[0]["x"] + boxes[0]["width"]
     page.close()

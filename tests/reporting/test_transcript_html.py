@@ -3,6 +3,7 @@
 import html
 import html.parser
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -63,17 +64,28 @@ def page_of(tmp_path, *trajectories, tokenizer=TOKENIZER):
 
 def said(page):
     """Returns the shade and the hover text of every token that was said."""
-    spans = re.findall(r'<span(?: class="mark")? style="background:rgb\([^/]*/ ([\d.]+)\)" title="([^"]*)">', page)
-    return [(float(shade), html.unescape(title)) for shade, title in spans]
+    spans = re.findall(r'<span class="token[^"]*" style="--surprise:([\d.]+)[^"]*" data-told="([^"]*)">', page)
+    return [(float(shade), html.unescape(told)) for shade, told in spans]
 
 
 def test_tokens_have_the_shade_of_their_log_probability(tmp_path):
     (sure, first), (unsure, second), (worst, third) = said(page_of(tmp_path, TRAJECTORY))
     assert sure == 0.0 and worst == 0.85  # The shade is full from 4 nats on.
     assert unsure == pytest.approx(0.85 * 2.0 / 4.0, abs=0.006)
-    assert first == "' go' (token 5): log-probability 0.000, probability 1"
-    assert second == "' to <b>' (token 6): log-probability -2.000, probability 0.135"
-    assert third.startswith(f"'<end>' (token {MARKS['end']}): log-probability -9.000")
+    assert first == "' go' (token 5): probability 1, log-probability 0.000"
+    assert second == "' to <b>' (token 6): probability 0.135, log-probability -2.000"
+    assert third.startswith(f"'<end>' (token {MARKS['end']}): probability 0.000123, log-probability -9.000")
+
+
+def test_tokens_have_the_color_of_their_advantage(tmp_path):
+    credited = replace(TRAJECTORY, metadata={"advantages": [[0.0, 0.0, 0.0, 0.0, 1.5, -4.0]]})
+    page = page_of(tmp_path, credited)
+    assert [told.rpartition(", ")[2] for _, told in said(page)] == ["advantage +0", "advantage +1.5", "advantage -4"]
+    found = re.findall(r'<span class="token([^"]*)" style="--surprise:[\d.]+;--credit:([\d.]+)"', page)
+    assert found == [("", "0.00"), (" up", "0.45"), (" mark down", "0.60")]  # The color is full from 2 on.
+    assert "Advantage of a token" in page and "Advantage of a token" not in page_of(tmp_path, TRAJECTORY)
+    with pytest.raises(ValueError, match="shorter"):
+        page_of(tmp_path, replace(TRAJECTORY, metadata={"advantages": [[0.0]]}))
 
 
 def test_the_page_is_whole_and_needs_nothing_else(tmp_path):
@@ -90,7 +102,7 @@ def test_the_page_is_whole_and_needs_nothing_else(tmp_path):
 def test_what_worlds_say_is_escaped(tmp_path):
     page = page_of(tmp_path, TRAJECTORY)
     assert page.count("<script>") == 1 and "&lt;script&gt;" in page  # That of the keys.
-    assert "<title>&lt;t&gt;</title>" in page and "<h2>H &amp; H</h2>" in page and "w &amp; w" in page
+    assert "<title>&lt;t&gt;</title>" in page and ">H &amp; H</h2>" in page and "w &amp; w" in page
 
 
 def test_rewards_badges_group_and_task_are_there(tmp_path):
@@ -99,7 +111,7 @@ def test_rewards_badges_group_and_task_are_there(tmp_path):
     assert '<dd class="good">+1 · end</dd>' in page
     assert "1 turn · return 1 · group 3" in page
     assert "{&#34;goal&#34;: [1, 2]}" in page
-    assert "invalid action" not in page
+    assert ">invalid action<" not in page
 
 
 def test_turns_without_tokens_show_their_text(tmp_path):
@@ -126,11 +138,11 @@ def test_texts_of_tokens():
 
 
 def test_only_files_that_are_wanted_are_written(tmp_path):
-    both = save_transcripts([TRAJECTORY], TOKENIZER, html=tmp_path / "x/a.html", jsonl=tmp_path / "y/a.jsonl")
+    both = save_transcripts({"": [TRAJECTORY]}, TOKENIZER, html=tmp_path / "x/a.html", jsonl=tmp_path / "y/a.jsonl")
     assert both == {"html": str(tmp_path / "x/a.html"), "jsonl": str(tmp_path / "y/a.jsonl")}
     assert list(read_trajectories(both["jsonl"])) == [TRAJECTORY]
-    assert save_transcripts([TRAJECTORY], TOKENIZER) == {"html": None, "jsonl": None}
-    nothing = save_transcripts([], TOKENIZER, html=tmp_path / "b.html", jsonl=tmp_path / "b.jsonl")
+    assert save_transcripts({"": [TRAJECTORY]}, TOKENIZER) == {"html": None, "jsonl": None}
+    nothing = save_transcripts({"": []}, TOKENIZER, html=tmp_path / "b.html", jsonl=tmp_path / "b.jsonl")
     assert nothing == {"html": None, "jsonl": None}
     assert not (tmp_path / "b.html").exists()
 
