@@ -161,7 +161,9 @@ def make_distillation_bonus(
             new, visited = first_visits(codes, transition.first, state.visited)
             bonus = novelty_rise(bonus, before, scale=rise) * new
         bonuses = update_statistics(state.bonuses, bonus, axis_name=axis_name)
-        loss = lambda predictor: jnp.mean(novelty(predictor, state, reached))  # noqa: E731
+
+        def loss(predictor: Params) -> Array:
+            return jnp.mean(novelty(predictor, state, reached))
 
         def step(carry: tuple[Params, optax.OptState], _: None) -> tuple[tuple[Params, optax.OptState], Array]:
             value, grads = jax.value_and_grad(loss)(carry[0])

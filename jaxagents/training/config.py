@@ -142,8 +142,7 @@ def refuse_keywords(name: str, function: Callable[..., Any], unknown: Sequence[s
         raise ValueError(
             f"`{name}` must have keys that {function.__module__}.{function.__qualname__} takes, got "
             f"{', '.join(unknown)}, which the experiment may set for another option; try an experiment of this one, or "
-            f"take them out: {' '.join(f'~{name}.{key}' for key in unknown)}; for a stage with its name in front, as "
-            f"~warm_start.{name}.{unknown[0]}"
+            f"take them out: {' '.join(f'~{name}.{key}' for key in unknown)}"
         )
 
 

@@ -6,10 +6,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError
 
-from jaxagents.types import Box, Environment
+from jaxagents.types import Environment
 
 _LANGUAGE_POLICY = "jaxagents.language.policy.make_language_policy"
-_DISCRETE_VALUES = "jaxagents.values.q_function.make_q_function"
 _SLOTS = ("advantage", "loss", "aggregation", "preference")  # That algorithms of language models choose.
 
 
@@ -30,7 +29,7 @@ def to_plain(config: DictConfig) -> dict[str, Any]:
 
 
 def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
-    """Refuses learners whose Q-functions are missing or of other actions, and mixtures of words and arrays.
+    """Refuses learners without their Q-functions, learners of language models in worlds of arrays, and the opposite.
 
     Args:
         config: of a stage, resolved.
@@ -51,11 +50,6 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
         raise ValueError(
             "`value` must be chosen for this learner, got none; try value=q_mlp, or value=twin_q_mlp for continuous "
             "actions."
-        )
-    if isinstance(environment.action_space, Box) and (learner.get("value") or {}).get("_target_") == _DISCRETE_VALUES:
-        raise ValueError(
-            f"`environment` must have discrete actions for this learner, got those of {environment.name}; "
-            "try algorithm=sac or algorithm=ppo, or world=cartpole."
         )
     if environment.text is None and (speaks or any(slot in config and slot not in learner for slot in _SLOTS)):
         raise ValueError(

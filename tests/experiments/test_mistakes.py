@@ -78,7 +78,7 @@ def said(monkeypatch, capsys, tmp_path):
         (
             "train.py",
             ["world=pendulum", "algorithm=dqn"],
-            "discrete actions for this learner, got those of ",
+            "`action_space` must be Discrete, got Box(",
         ),
         ("export.py", ["path=runs"], "`folder` must be given, got nothing; try folder=..."),
         ("report.py", ["paht=x"], "The config has no key 'paht'; try num_episodes or quick or results_folder or site"),
