@@ -79,8 +79,9 @@ def write_sources(root: Path, folder: Path) -> Path:
         path.write_text(lead_to_pages(path.read_text(encoding="utf-8")), encoding="utf-8")
     contributing = (root / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("(experiments/docs/", "(")
     (pages / "contributing.md").write_text(contributing, encoding="utf-8")
-    for path in (root / "experiments" / "results").rglob("*.md"):
-        copied = pages / "verdicts" / path.relative_to(root / "experiments" / "results")
+    results = root / "experiments" / "results"
+    for path in (path for kind in ("*.md", "*.png") for path in results.rglob(kind)):
+        copied = pages / "verdicts" / path.relative_to(results)
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copied)
     for name, text in generated_pages(root).items():
