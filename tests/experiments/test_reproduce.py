@@ -1,10 +1,8 @@
-"""The scripts of papers: what they print last, what they refuse at once, and that no kill loses or repeats a run."""
+"""The scripts of papers: what they print last, and what they refuse at once."""
 
 import json
 import os
 import pathlib
-import random
-import signal
 import subprocess
 import sys
 import time
@@ -37,37 +35,6 @@ def test_papers_are_reproduced_planned_and_reported(call_main, tmp_path):
     assert "from differences of 3 search seeds" in planned.stdout, planned.stdout + planned.stderr
     page = call_main("report.py", folder)
     assert page.returncode == 0 and "onpolicy_negative_gradient" in (tmp_path / "README.md").read_text()
-
-
-@pytest.mark.slow
-def test_no_kill_loses_or_repeats_a_run(call_main, tmp_path):
-    command = [BANDIT, "quick=true", "seeds=10-17", "seeds_at_once=1", f"results_folder={tmp_path}", "workers=2"]
-    script = [sys.executable, str(ROOT / "experiments/reproduce.py"), *command]
-
-    def stored():
-        return {path: path.read_bytes() for path in (tmp_path / "runs").rglob("[0-9]*.json")}
-
-    seen, generator = {}, random.Random(0)
-    for attempt in range(5):
-        with open(tmp_path / "killed.log", "a", encoding="utf-8") as log:
-            process = subprocess.Popen(script, cwd=tmp_path, stdout=log, stderr=log)
-            deadline = time.monotonic() + 240.0
-            while len(stored()) <= len(seen) and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.02)
-            time.sleep(generator.uniform(0.0, 1.0))
-            process.send_signal(signal.SIGTERM if attempt == 2 else signal.SIGKILL)
-            process.wait()
-        after = stored()
-        assert {path: after[path] for path in seen} == seen, "stored runs stay to the byte"
-        assert len(after) > len(seen) or len(after) == 48
-        seen = after
-    result = call_main("reproduce.py", *command)
-    assert result.returncode == 0, result.stderr
-    after = stored()
-    assert len(after) == 48 and {path: after[path] for path in seen} == seen
-    assert not list((tmp_path / "runs").rglob("*.damaged"))  # A temporary file of a killed process may be left.
-    seeds = [read_run(path).seed for path in after]
-    assert sorted(seeds) == sorted([*range(10, 18)] * 6)
 
 
 @pytest.mark.slow

@@ -65,6 +65,13 @@ def finish(processes):
     return outputs
 
 
+def wait_for_a_row(run_dir):
+    """Waits until something is logged, and not for the empty file: then all processes are where they train."""
+    deadline, path = time.time() + 300, run_dir / "metrics.jsonl"
+    while not (path.exists() and path.stat().st_size) and time.time() < deadline:
+        time.sleep(0.1)
+
+
 def start_two(run_dir, *overrides, mode="sharded", second=()):
     """Starts both; the time of the start would give the second one another directory, `second` other overrides."""
     port = free_port()
@@ -180,9 +187,7 @@ def test_a_signal_to_one_process_saves_and_ends_all_and_the_run_goes_on(tmp_path
     sizes = ["training.checkpoint_every_steps=1000000", "evaluation.every_steps=1000000"]
     processes = start_several(tmp_path / "run", 2, *sizes, "training.total_steps=100000000")
     try:
-        deadline = time.time() + 300
-        while not (tmp_path / "run/metrics.jsonl").exists() and time.time() < deadline:
-            time.sleep(0.1)
+        wait_for_a_row(tmp_path / "run")
         processes[1].send_signal(signal.SIGTERM)
         errors = [process.communicate(timeout=90)[1] for process in processes]
     finally:
