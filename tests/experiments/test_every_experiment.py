@@ -210,7 +210,10 @@ def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
             ["environment=tic_tac_toe", "algorithm=alphazero", "policy=grid_mlp"],
             "`environment` must have one stream of rewards, got 2",
         ),
-        (["world=tic_tac_toe", "algorithm=alphazero", "collector.num_simulations=0"], "`num_simulations` must be at"),
+        (
+            ["world=tic_tac_toe", "algorithm=alphazero", "when_quick.collector.num_simulations=0"],
+            "`num_simulations` must be at",
+        ),
         (["world=cartpole", "algorithm=qmix"], "`num_agents` must be at least 1, got 0; try `learner=dqn`"),
         (["world=spread", "algorithm=mansa"], "`environment` must have actions that call the central learner"),
     ],
