@@ -44,7 +44,7 @@ def write_pages(results: str | Path, families: Sequence[Family], entries: Mappin
     lines = [_HEAD]
     for family in families:
         tested = [entries[card.id] for card in family.cards if entries[card.id].paper is not None]
-        lines.append(f"\n## {family.title}\n\n{len(tested)} of {len(family.cards)} papers are tested here.\n")
+        lines.append(f"\n## {family.title}\n\n{len(tested)} of {len(family.cards)} papers have an experiment here.\n")
         if tested:
             lines.append(
                 "\n" + _row("paper", "verdict", "headline", "secondary", "seeds", "carried", "stale", "minutes")

@@ -170,7 +170,7 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     table = write_pages(tmp_path, families, entries).read_text(encoding="utf-8")
     (line,) = [line for line in table.splitlines() if line.startswith("| [gigpo]")]
     assert "(papers/lm_rl/gigpo.md) | reproduced | success of ours higher than of theirs by 0.1: 0.2" in line
-    assert "| 0 of 1 held | 10 to 12 | 0 | 0 | 3.0 |" in line and "1 of 45 papers are tested here." in table
+    assert "| 0 of 1 held | 10 to 12 | 0 | 0 | 3.0 |" in line and "1 of 45 papers have an experiment here." in table
     assert [path.name for path in tmp_path.rglob("*.md")] == ["README.md", "gigpo.md"]
     page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
     assert "**Reproduced.**" in page and "| ours | 10 to 12 | " in page and "- not held: success of ours higher" in page
