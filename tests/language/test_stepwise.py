@@ -150,6 +150,14 @@ def test_playing_on_tells_the_chance_of_success(lake, wanderer):
     assert score[0] == 1.0 and score[1] == 0.0 and float(score[2]) in (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
+@pytest.mark.slow
+def test_what_a_verifier_plays_counts_as_rounds(lake, wanderer):
+    verifier, params = partial(make_outcome_verifier, num_rollouts=2), wanderer.init(KEY)
+    collector = make_stepwise_collector(lake, wanderer, num_groups=2, group_size=3, verifier=verifier)
+    _, batch, metrics = jax.jit(lambda key: collector.collect(collector.init(key, params), params, key))(KEY)
+    assert metrics["rounds"] == pytest.approx(1.0 + 2 * int(batch.valid.sum()) / 6)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -48,7 +48,10 @@ def test_scores_are_those_of_jaxued():
 
 def test_scores_are_means_over_whole_episodes():
     """Two episodes of two and one steps, and a cut one that does not count."""
-    column = lambda *values: jnp.array(values)[:, None]  # noqa: E731
+
+    def column(*values):
+        return jnp.array(values)[:, None]
+
     view = LevelView(
         ended=column(False, True, True, False),
         advantage=column(1.0, -3.0, 2.0, 100.0),

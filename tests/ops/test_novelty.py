@@ -29,8 +29,9 @@ def test_ellipses_are_those_of_numpys_inverse_in_every_episode():
     bonus, inverse = jax.jit(lambda *inputs: elliptical_bonus(*inputs, ridge=0.1))(features, first, np.zeros((2, 3, 3)))
     expected = np.zeros((7, 2))
     for row in range(2):
+        matrix = np.full((3, 3), np.nan)  # Every row begins with an episode.
         for t in range(7):
-            matrix = 0.1 * np.eye(3) if first[t, row] else matrix  # noqa: F821
+            matrix = 0.1 * np.eye(3) if first[t, row] else matrix
             expected[t, row] = features[t, row] @ np.linalg.inv(matrix) @ features[t, row]
             matrix = matrix + np.outer(features[t, row], features[t, row])
         np.testing.assert_allclose(inverse[row], np.linalg.inv(matrix), rtol=1e-3, atol=1e-4)
