@@ -205,9 +205,33 @@ def make_agent(
     Raises:
         ValueError: the policy has no critic or a memory, or see `with_level_replay`.
     """
-    agent = inner(environment, axis_name=axis_name)
     actor_critic = policy(environment.observation_space, environment.action_space)
     with_evaluation(actor_critic)  # Refuses policies without a critic, and those with a memory.
+
+    def choose(learner: Learner, sample_level: Callable[[Array], PyTree], num_levels: int) -> Learner:
+        chosen = {"num_levels": num_levels, "axis_name": axis_name} | options
+        return with_level_replay(learner, actor_critic, sample_level, **chosen)
+
+    return make_level_agent(environment, inner(environment, axis_name=axis_name), choose, level)
+
+
+def make_level_agent(
+    environment: Environment,
+    agent: Agent,
+    choose: Callable[[Learner, Callable[[Array], PyTree], int], Learner],
+    level: int | None,
+) -> Agent:
+    """Joins an agent with what chooses the levels of its rollouts.
+
+    Args:
+        environment: of one agent; its tasks are the levels.
+        agent: learns from the rollouts.
+        choose: `(learner, sample_level, levels of a rollout) -> Learner` that acts with `{"params", "levels"}`.
+        level: difficulty of new levels, where the world has some.
+
+    Returns:
+        The agent, for collectors of `rollouts.levels`.
+    """
 
     def sample_level(key: Array) -> PyTree:
         return environment.sample_task(key, level)
@@ -221,8 +245,7 @@ def make_agent(
 
         # The inner learner asks for the shapes of batches, with parameters of its own.
         learner = agent.make_learner(collector._replace(collect=collect), num_updates)
-        chosen = {"num_levels": num_levels, "axis_name": axis_name} | options
-        return with_level_replay(learner, actor_critic, sample_level, **chosen)
+        return choose(learner, sample_level, num_levels)
 
     return Agent(policy=agent.policy, make_learner=make_learner)
 

@@ -14,6 +14,7 @@ from jaxagents.learners.checks import check_counts, check_fractions, check_posit
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.epochs import descend_in_minibatches, sequence_length_of, to_sequences
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
+from jaxagents.learners.popart import rescale_values, with_value_scale
 from jaxagents.learners.rollouts import make_rollout_agent
 from jaxagents.learners.slots import (
     Bound,
@@ -86,6 +87,7 @@ def make_ppo(
     normalize_advantages: bool = True,
     target_kl: Number | None = None,
     kl_coefficient: Number | None = None,
+    popart_rate: Number | None = None,
     advantage: Slot | None = None,
     loss: Slot | None = None,
     value_loss: Slot | None = None,
@@ -115,6 +117,7 @@ def make_ppo(
         normalize_advantages: standardises advantages in each minibatch.
         target_kl: stops updating on a rollout once the mean KL estimate of a minibatch exceeds this; null never does.
         kl_coefficient: weight of the estimate of `KL(acting policy || policy)` in the loss; null leaves it out.
+        popart_rate: of an actor-critic of `with_value_scale`, see `rescale_values`; null leaves its units alone.
         advantage: `(reward, value, next_value, terminated, truncated, ratio, *, discount, trace_decay) -> (advantage,
             target)`, see `ops.advantages.vtrace`; null takes `generalized_advantage` and its returns.
         loss: `(log_prob, behavior_log_prob, advantage) -> per element`; null takes `clipped_surrogate`.
@@ -144,11 +147,11 @@ def make_ppo(
     """
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches, sequence_length=sequence_length)
     check_fractions(discount=discount, trace_decay=trace_decay)
-    check_positive(clip_epsilon=clip_epsilon, value_clip_epsilon=value_clip_epsilon)
+    check_positive(clip_epsilon=clip_epsilon, value_clip_epsilon=value_clip_epsilon, popart_rate=popart_rate)
     hyperparameters = {"discount": discount, "trace_decay": trace_decay, "clip_epsilon": clip_epsilon}
     hyperparameters |= {"value_clip_epsilon": value_clip_epsilon, "value_coefficient": value_coefficient}
     hyperparameters |= {"entropy_coefficient": entropy_coefficient, "target_kl": target_kl}
-    hyperparameters |= {"kl_coefficient": kl_coefficient}
+    hyperparameters |= {"kl_coefficient": kl_coefficient, "popart_rate": popart_rate}
     mean = partial(_mean, axis_name=axis_name)
     slots = {"advantage": advantage, "loss": loss, "value_loss": value_loss}
     objective = partial(_loss, actor_critic, normalize=normalize_advantages, axis_name=axis_name)
@@ -173,10 +176,12 @@ def make_ppo(
         numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
         terms = _default_slots(numbers) | bind(slots, state.slots, state.memory)
         batch, seen = _evaluate(actor_critic, state.params, numbers, terms["advantage"], rollout)
-        sequences = to_sequences(batch, length)
+        sequences, params = to_sequences(batch, length), state.params
+        if popart_rate is not None:
+            params = rescale_values(params, batch.target, numbers["popart_rate"], axis_name)
         params, opt_state, metrics, noted = descend_in_minibatches(
             partial(objective, numbers, terms),
-            state.params,
+            params,
             state.opt_state,
             optimizer,
             sequences,
@@ -202,6 +207,7 @@ def make_agent(
     normalize_observations: bool = False,
     reward_discount: float | None = None,
     actor_period: int = 1,
+    popart_rate: Number | None = None,
     share_parameters: bool = True,
     axis_name: str | None = None,
     **options: Any,
@@ -217,6 +223,7 @@ def make_agent(
         normalize_observations: standardises observations by running statistics.
         reward_discount: see `make_rollout_agent`.
         actor_period: see `make_rollout_agent`.
+        popart_rate: of values in units of the returns, see `rescale_values`; None has values as they are.
         share_parameters: False gives every agent of a team parameters of its own.
         axis_name: see `make_ppo`.
         **options: further arguments of `make_ppo`.
@@ -234,7 +241,10 @@ def make_agent(
         )
     if not share_parameters:
         actor_critic = separate_parameters(actor_critic, environment.num_agents)
-    make = partial(make_ppo, num_epochs=num_epochs, num_minibatches=num_minibatches, axis_name=axis_name, **options)
+    if popart_rate is not None:
+        actor_critic = with_value_scale(actor_critic)
+    options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches, "popart_rate": popart_rate}
+    make = partial(make_ppo, axis_name=axis_name, **options)
     make(actor_critic, optax.identity())  # Refuses settings before anything is compiled.
 
     def make_learner(shapes: Callable[[], Rollout], num_updates: int) -> Learner:

@@ -213,12 +213,24 @@ def max_monte_carlo(view: LevelView) -> Array:
 
 
 def learnability(view: LevelView) -> Array:
+    """Computes `success_variance` of the episodes."""
+    return success_variance(view.ended, view.success)
+
+
+def success_variance(ended: Array, success: Array) -> Array:
     """Computes `p (1 - p)` of the share p of the episodes that were won, -inf where none ended.
+
+    Args:
+        ended: bool `[T, B]`.
+        success: float32 `[T, B]`.
+
+    Returns:
+        float32 `[B]`.
 
     References:
         Rutherford et al. (2024), No regrets: investigating and improving regret approximations for curriculum
         discovery, equation 2 (sampling for learnability).
     """
-    count = jnp.sum(view.ended, axis=0)
-    share = jnp.sum(view.ended * view.success, axis=0) / jnp.maximum(count, 1)
+    count = jnp.sum(ended, axis=0)
+    share = jnp.sum(ended * success, axis=0) / jnp.maximum(count, 1)
     return jnp.where(count > 0, share * (1.0 - share), -jnp.inf)

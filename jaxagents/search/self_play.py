@@ -10,8 +10,9 @@ from jaxagents.environments.openings import random_openings
 from jaxagents.environments.vectorized import vectorize
 from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.policies.evaluating import EvaluatingPolicy
+from jaxagents.policies.latent_model import LatentModel
 from jaxagents.rollouts.unroll import RolloutState, episode_metrics
-from jaxagents.search.tree_search import make_tree_search
+from jaxagents.search.tree_search import make_latent_search, make_tree_search
 from jaxagents.types import (
     Array,
     Collector,
@@ -32,7 +33,7 @@ WEIGHTS = "search_policy"
 
 def make_search_collector(
     environment: Environment,
-    policy: EvaluatingPolicy,
+    policy: EvaluatingPolicy | LatentModel,
     *,
     method: Callable[..., Any],
     num_simulations: int,
@@ -48,7 +49,7 @@ def make_search_collector(
 
     Args:
         environment: single instance with one stream of rewards: games in `alternating`, so that both players search.
-        policy: guides the search.
+        policy: guides the search, in the environment itself or, of a `LatentModel`, in what it foresees.
         method: see `make_tree_search`.
         num_simulations: see `make_tree_search`.
         num_envs: B, over all devices.
@@ -74,7 +75,10 @@ def make_search_collector(
         if value < 1:
             raise ValueError(f"`{name}` must be at least 1, got {value}.")
     options = {"num_simulations": num_simulations, "max_depth": max_depth, "discount": discount}
-    search = make_tree_search(environment, policy, method=method, **options)
+    if isinstance(policy, LatentModel):
+        search = make_latent_search(policy, method=method, **options)
+    else:
+        search = make_tree_search(environment, policy, method=method, **options)
     opened = random_openings(environment, opening_moves)
     batch = vectorize(episode_statistics(opened), reset_pool=reset_pool, level=level)
 

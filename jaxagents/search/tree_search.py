@@ -1,4 +1,4 @@
-"""Monte Carlo tree search (mctx) in the environment itself, guided by a policy and its values."""
+"""Monte Carlo tree search (mctx) in the environment itself or in a model of it, guided by a policy and its values."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +9,7 @@ from flax import struct
 
 from jaxagents.environments.adapters.importing import import_suite
 from jaxagents.policies.evaluating import EvaluatingPolicy
+from jaxagents.policies.latent_model import LatentModel
 from jaxagents.types import Array, Discrete, Environment, Params, PolicyInput, State, TimeStep
 
 
@@ -66,10 +67,7 @@ def make_tree_search(
         Silver et al. (2018), A general reinforcement learning algorithm that masters chess, shogi and Go; Danihelka et
         al. (2022), Policy improvement by planning with Gumbel.
     """
-    if num_simulations < 1:
-        raise ValueError(f"`num_simulations` must be at least 1, got {num_simulations}; try 16.")
-    if max_depth is not None and max_depth < 1:
-        raise ValueError(f"`max_depth` must be at least 1 or null, got {max_depth}; try null.")
+    _require_budget(num_simulations, max_depth)
     if not isinstance(environment.action_space, Discrete):
         raise ValueError(
             f"`action_space` must be Discrete for a tree search, got {environment.action_space}; try `make_cem`."
@@ -107,10 +105,71 @@ def make_tree_search(
         )
         forbidden = None if timestep.action_mask is None else ~timestep.action_mask[None]
         found = method(params, key, root, expand, num_simulations, invalid_actions=forbidden, max_depth=max_depth)
-        return SearchResult(
-            action=found.action[0].astype(jnp.int32),
-            weights=found.action_weights[0],
-            value=found.search_tree.summary().value[0],
-        )
+        return _result(found)
 
     return search
+
+
+def make_latent_search(
+    model: LatentModel,
+    *,
+    method: Callable[..., Any],
+    num_simulations: int,
+    max_depth: int | None = None,
+    discount: float = 1.0,
+) -> TreeSearch:
+    """Makes the search of a world whose rules are learned: it sees the observation, and its model from there on.
+
+    Args:
+        model: foresees rewards, priors and values; of one agent, and it knows no ends but rewards and values of zero.
+        method: see `make_tree_search`.
+        num_simulations: of every search.
+        max_depth: of the tree; None for none but the simulations.
+        discount: per step.
+
+    Returns:
+        The search.
+
+    Raises:
+        ValueError: nothing to search with.
+        ModuleNotFoundError: mctx is not installed.
+
+    References:
+        Schrittwieser et al. (2020), Mastering Atari, Go, chess and shogi by planning with a learned model, appendix B.
+    """
+    _require_budget(num_simulations, max_depth)
+    mctx = import_suite("mctx", extra="search")
+
+    def expand(params: Params, key: Array, action: Array, latent: Array) -> tuple[Any, Array]:
+        del key
+        latent, reward = model.step(params, latent, action)
+        logits, value = model.predict(params, latent)
+        discounts = jnp.full_like(reward, discount)
+        return mctx.RecurrentFnOutput(reward=reward, discount=discounts, prior_logits=logits, value=value), latent
+
+    def search(params: Params, key: Array, state: State, timestep: TimeStep) -> SearchResult:
+        del state
+        latent = model.represent(params, jax.tree.map(lambda leaf: leaf[None], timestep.observation))
+        logits, value = model.predict(params, latent)
+        root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=latent)
+        forbidden = None if timestep.action_mask is None else ~timestep.action_mask[None]
+        found = method(params, key, root, expand, num_simulations, invalid_actions=forbidden, max_depth=max_depth)
+        return _result(found)
+
+    return search
+
+
+def _require_budget(num_simulations: int, max_depth: int | None) -> None:
+    if num_simulations < 1:
+        raise ValueError(f"`num_simulations` must be at least 1, got {num_simulations}; try 16.")
+    if max_depth is not None and max_depth < 1:
+        raise ValueError(f"`max_depth` must be at least 1 or null, got {max_depth}; try null.")
+
+
+def _result(found: Any) -> SearchResult:
+    """Takes what there is of a search of one state."""
+    return SearchResult(
+        action=found.action[0].astype(jnp.int32),
+        weights=found.action_weights[0],
+        value=found.search_tree.summary().value[0],
+    )

@@ -1,0 +1,257 @@
+"""MuZero: a model of the world that foresees rewards, values and what a search in it would play."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners.checks import check_counts, check_fractions
+from jaxagents.learners.combinators import params_of
+from jaxagents.learners.optimizers import carry_over, descend
+from jaxagents.learners.replay import first_step, make_replay_agent
+from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
+from jaxagents.losses.q import rescale, unscale
+from jaxagents.losses.value import squared_loss
+from jaxagents.ops.returns import lambda_returns
+from jaxagents.policies.latent_model import LatentModel
+from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree, Sample
+
+
+@struct.dataclass
+class MuZeroState:
+    """State of the learner.
+
+    Attributes:
+        params: of the model.
+        target_params: their moving average, which values the ends of sequences.
+        opt_state: of the optimiser.
+        hyperparameters: float32 arrays.
+        memory: of numbers that change over the run.
+    """
+
+    params: Params
+    target_params: Params
+    opt_state: optax.OptState
+    hyperparameters: dict[str, Array]
+    memory: dict[str, PyTree]
+
+
+def make_muzero(
+    model: LatentModel,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_unroll: int = 5,
+    discount: Number = 0.99,
+    trace_decay: Number = 0.95,
+    value_coefficient: Number = 0.25,
+    target_update_rate: Number = 0.01,
+    num_updates: int = 1,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes MuZero over `Sample`s of what `search.self_play` collected.
+
+    From the first observation of a sequence, the model takes the K actions that were taken. Minimises
+    `l_0 + (l_1 + ... + l_K) / K` with `l_k = -sum_a w_k(a) log p_k(a) + value_coefficient (v_k - h(G_k))^2 / 2 +
+    (r_k - h(reward_k))^2 / 2`, of the improved policies w of the searches, the lambda-returns G, and `h` of
+    `losses.q.rescale`. After a terminal step, rewards and values are zero and there is no policy to learn; nothing is
+    learned beyond a truncation. Numbers may be schedules.
+
+    Args:
+        model: says rewards and values as `h` of them.
+        optimizer: an optax transformation.
+        num_unroll: K; sequences are longer. Paper: 5.
+        discount: gamma in [0, 1], per step.
+        trace_decay: lambda of the returns.
+        value_coefficient: weight of the values' loss. Paper: 0.25 with replay.
+        target_update_rate: share by which the targets' parameters move per update, in [0, 1].
+        num_updates: of the whole run, for schedules.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner; wrap it in `with_replay`. `metrics["priority"]` is `|v_0 - h(G_0)|`, float32 `[B]`.
+
+    Raises:
+        ValueError: a number is out of its range; when an update is traced, sequences are too short, there are no
+            searches in them, or both players of a game are.
+
+    References:
+        Schrittwieser et al. (2020), Mastering Atari, Go, chess and shogi by planning with a learned model, equation 1
+        and appendix G.
+
+    Deviation: values and rewards are regressed, not classified into bins; returns bootstrap from a moving average of
+        the network, not from the searches of the time, and by lambda rather than after n steps.
+    """
+    check_counts(num_unroll=num_unroll)
+    check_fractions(discount=discount, trace_decay=trace_decay, target_update_rate=target_update_rate)
+    hyperparameters = {"discount": discount, "trace_decay": trace_decay, "value_coefficient": value_coefficient}
+    hyperparameters |= {"target_update_rate": target_update_rate}
+
+    def init(key: Array, start: MuZeroState | Params | None = None) -> MuZeroState:
+        params = model.init(key) if start is None else params_of(start)
+        is_state, opt_state = isinstance(start, MuZeroState), optimizer.init(params)
+        return MuZeroState(
+            params=params,
+            # A copy, because a donated state must not hold one buffer twice.
+            target_params=start.target_params if is_state else jax.tree.map(jnp.copy, params),
+            opt_state=carry_over(opt_state, start.opt_state) if is_state else opt_state,
+            hyperparameters=arrays_of(hyperparameters),
+            memory=memory_of(hyperparameters, num_updates),
+        )
+
+    def update(state: MuZeroState, key: Array, batch: Sample) -> tuple[MuZeroState, Metrics]:
+        del key
+        _require_searches(batch, num_unroll)
+        numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
+        targets = _targets(model, state.target_params, batch, numbers["discount"], numbers["trace_decay"])
+        objective = partial(_loss, model, num_unroll, numbers["value_coefficient"], batch, *targets)
+        grads, (metrics, priority) = jax.grad(objective, has_aux=True)(state.params)
+        params, opt_state, _ = descend(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
+        metrics = metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
+        new_state = state.replace(
+            params=params,
+            opt_state=opt_state,
+            target_params=optax.incremental_update(params, state.target_params, numbers["target_update_rate"]),
+            memory=remember(hyperparameters, state.memory, {}, axis_name=axis_name),
+        )
+        return new_state, metrics | {"priority": priority}
+
+    return Learner(init=init, update=update)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    policy: Callable[..., LatentModel],
+    optimizer: Callable[..., optax.GradientTransformation],
+    buffer: Any,
+    updates_per_rollout: int = 1,
+    importance_exponent: Number = 0.4,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles MuZero for an environment of one agent.
+
+    Args:
+        environment: gives the spaces.
+        policy: `(observation_space, action_space) -> LatentModel`.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
+        buffer: `data.buffers.Buffer` of sequences.
+        updates_per_rollout: see `with_replay`.
+        importance_exponent: see `with_replay`.
+        axis_name: see `make_muzero`.
+        **options: further arguments of `make_muzero`.
+
+    Returns:
+        The agent; it acts by its prior where nothing searches for it.
+
+    Raises:
+        ValueError: the policy has no model.
+    """
+    model = policy(environment.observation_space, environment.action_space)
+    if not isinstance(model, LatentModel):
+        raise ValueError(
+            f"`policy` must be a latent model for MuZero, got a {type(model).__name__}; try policy=latent_model."
+        )
+
+    def make(num_updates: int) -> Learner:
+        steps = num_updates * updates_per_rollout
+        return make_muzero(model, optimizer(steps), num_updates=steps, axis_name=axis_name, **options)
+
+    make(1)  # Refuses settings before anything is compiled.
+    return make_replay_agent(
+        in_units_of_rewards(model),
+        make,
+        buffer,
+        environment.observation_space,
+        updates_per_rollout=updates_per_rollout,
+        importance_exponent=importance_exponent,
+        axis_name=axis_name,
+    )
+
+
+def in_units_of_rewards(model: LatentModel) -> LatentModel:
+    """Makes a model that says rewards and values themselves, of one that says `h` of them: searches add them up."""
+
+    def step(params: Params, latent: Array, action: Array) -> tuple[Array, Array]:
+        latent, reward = model.step(params, latent, action)
+        return latent, unscale(reward)
+
+    def predict(params: Params, latent: Array) -> tuple[Array, Array]:
+        logits, value = model.predict(params, latent)
+        return logits, unscale(value)
+
+    return model._replace(step=step, predict=predict)
+
+
+def _targets(
+    model: LatentModel, params: Params, batch: Sample, discount: Array, trace_decay: Array
+) -> tuple[Array, Array, Array]:
+    """Returns `h` of returns and rewards, zero after the end, and what is learned from at all, float32 `[n, B]`."""
+    transition = batch.transition
+    _, next_value = model.predict(params, model.represent(params, transition.next_observation))
+    ends = transition.terminated, transition.truncated
+    returns = lambda_returns(transition.reward, *ends, unscale(next_value), discount=discount, trace_decay=trace_decay)
+
+    def before(ended: Array) -> Array:
+        """Says where no earlier step of the sequence has ended."""
+        count = jnp.cumsum(ended, axis=0, dtype=jnp.int32)
+        return count - ended == 0
+
+    running = before(ends[0] | ends[1])
+    # Beyond a truncation nothing is known; beyond a terminal step, that nothing comes.
+    known = before(ends[1] & running)
+    scaled = [jnp.where(running, rescale(value), 0.0) for value in (returns, transition.reward)]
+    return jax.lax.stop_gradient((*scaled, jnp.stack([running, known]).astype(jnp.float32)))
+
+
+def _loss(
+    model: LatentModel,
+    num_unroll: int,
+    value_coefficient: Array,
+    batch: Sample,
+    returns: Array,
+    reward: Array,
+    masks: Array,
+    params: Params,
+) -> tuple[Array, tuple[dict[str, Array], Array]]:
+    transition = batch.transition
+    running, known = masks
+    search = transition.extras["search_policy"]
+
+    def judge(latent: Array, index: Array) -> tuple[Array, Array, Array]:
+        logits, value = model.predict(params, latent)
+        cross_entropy = -jnp.sum(search[index] * jax.nn.log_softmax(logits), axis=-1)
+        return running[index] * cross_entropy, known[index] * squared_loss(value, returns[index]), value
+
+    def step(latent: Array, index: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+        latent, foreseen = model.step(params, latent, transition.action[index])
+        # Half of the gradient goes on, so that all steps of the unrolled model count alike.
+        latent = 0.5 * latent + 0.5 * jax.lax.stop_gradient(latent)
+        policy_loss, value_loss, _ = judge(latent, index + 1)
+        return latent, (policy_loss, value_loss, known[index] * squared_loss(foreseen, reward[index]))
+
+    latent = model.represent(params, first_step(transition.observation))
+    policy_loss, value_loss, value = judge(latent, jnp.int32(0))
+    _, later = jax.lax.scan(step, latent, jnp.arange(num_unroll))
+    later = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), later)
+    parts = {"policy_loss": policy_loss + later[0], "value_loss": value_loss + later[1], "reward_loss": later[2]}
+    losses = parts["policy_loss"] + value_coefficient * parts["value_loss"] + parts["reward_loss"]
+    metrics = {name: jnp.mean(batch.weight * part) for name, part in (parts | {"loss": losses}).items()}
+    return metrics["loss"], (metrics, jnp.abs(value - returns[0]))
+
+
+def _require_searches(batch: Sample, num_unroll: int) -> None:
+    extras, length = batch.transition.extras, batch.transition.reward.shape[0]
+    if "search_policy" not in extras:
+        raise ValueError("`collector` must search for MuZero, got batches without searches; try collector=search.")
+    if "perspective" in extras:
+        raise ValueError("`environment` must have one agent for MuZero, got both players; try algorithm=alphazero.")
+    if length <= num_unroll:
+        raise ValueError(
+            f"`num_unroll` must be below the {length} steps of a sequence, got {num_unroll}; try "
+            f"learner.buffer.sequence_length={num_unroll + 5}."
+        )
