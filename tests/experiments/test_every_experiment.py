@@ -21,7 +21,7 @@ TEAMS = ("dqn", "ppo", "qmix", "vdn")
 CONTROL = ("crossq", "ddpg", "droq", "mpo", "redq", "sac", "td3")
 EXPLORATION = ("count_bonus", "e3b", "icm", "noveld", "rnd")
 EVOLUTION = ("cma_es", "open_es", "pgpe")
-GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo")
+GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo", "vmpo")
 VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
 OFFLINE = ("awac", "bc", "dagger", "diffusion_policy", "gail", "iql", "rlpd", "td3_bc")
 # World -> the algorithms that fit it.
@@ -45,12 +45,14 @@ PAIRS = {
         "decision_transformer",
         "discrete_cql",
         "gail",
+        "muzero",
         *EVOLUTION,
         *EXPLORATION,
         *GRADIENTS,
         *VALUES,
     ),
-    "gridworld": ("accel", "plr", "ppo", "robust_plr"),
+    "bernoulli_bandit": ("ppo", "rl2"),
+    "gridworld": ("accel", "plr", "ppo", "robust_plr", "sfl"),
     "pendulum": (*CONTROL, *GRADIENTS, *OFFLINE),
     "reacher": (*CONTROL, *GRADIENTS),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),

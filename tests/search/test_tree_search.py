@@ -19,9 +19,10 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import Categorical
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.policies.evaluating import with_evaluation
+from jaxagents.policies.latent_model import LatentModel
 from jaxagents.search.evaluate import make_game_planner, make_planning_evaluator
 from jaxagents.search.self_play import make_search_collector
-from jaxagents.search.tree_search import make_tree_search
+from jaxagents.search.tree_search import make_latent_search, make_tree_search
 from jaxagents.types import ActorCritic, Box, Discrete, Environment, Rollout, TimeStep, Transition
 
 KEY = jax.random.key(0)
@@ -64,6 +65,34 @@ def make_line():
         action_space=Discrete(2),
         max_steps=20,
     )
+
+
+@pytest.mark.slow
+def test_a_search_in_an_exact_model_is_one_in_the_world_itself():
+    """The walk as a model: latents are observations, and both ends stay and pay nothing."""
+    line, key = make_line(), jax.random.key(3)
+    reward = jnp.array([[0, 0], [0.4, 0], [0, 0], [0, 1.0], [0, 0]])
+    following = jnp.array([[0, 0], [0, 2], [1, 3], [2, 4], [4, 4]])
+
+    def step(params, latent, action):
+        state = jnp.argmax(latent, axis=-1)
+        return jax.nn.one_hot(following[state, action], 5), reward[state, action]
+
+    model = LatentModel(
+        init=lambda key: (),
+        initial_carry=lambda shape: (),
+        apply=None,
+        represent=lambda params, observation: observation,
+        step=step,
+        predict=lambda params, latent: (jnp.zeros((*latent.shape[:-1], 2)), jnp.zeros(latent.shape[:-1])),
+    )
+    options = {"method": GUMBEL, "num_simulations": 12, "discount": 0.9}
+    found = jax.jit(make_latent_search(model, **options))((), key, *line.reset(KEY, ()))
+    expected = jax.jit(make_tree_search(line, with_evaluation(uninformed(2)), **options))((), key, *line.reset(KEY, ()))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+    assert float(found.value) > 0.3
+    with pytest.raises(ValueError, match="`num_simulations` must be at least 1, got 0; try 16"):
+        make_latent_search(model, method=GUMBEL, num_simulations=0)
 
 
 @pytest.mark.slow

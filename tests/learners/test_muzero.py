@@ -1,0 +1,179 @@
+"""MuZero on a model of four numbers, worked out by hand, and on a walk that it learns to foresee."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import mctx
+import numpy as np
+import optax
+import pytest
+
+from jaxagents.data.buffers import make_uniform_buffer
+from jaxagents.environments import tmaze
+from jaxagents.learners.muzero import in_units_of_rewards, make_agent, make_muzero
+from jaxagents.networks.torsos import MLP
+from jaxagents.policies.actor_critic import make_actor_critic
+from jaxagents.policies.latent_model import LatentModel, make_latent_model
+from jaxagents.search.self_play import make_search_collector
+from jaxagents.training.program import make_program, run_updates
+from jaxagents.types import Box, Discrete, Sample, Transition
+
+KEY = jax.random.key(0)
+NUMBERS = {"encoder": 0.5, "move": 0.3, "reward": 0.7, "value": 2.0}
+
+
+def _step(params, latent, action):
+    return latent + params["move"] * action[..., None], params["reward"] * latent[..., 0]
+
+
+# Latents are one number, which is also the logit of the first of two actions.
+LINEAR = LatentModel(
+    init=lambda key: jax.tree.map(jnp.float32, NUMBERS),
+    initial_carry=lambda shape: (),
+    apply=None,
+    represent=lambda params, observation: params["encoder"] * observation,
+    step=_step,
+    predict=lambda params, latent: (
+        jnp.concatenate([latent, jnp.zeros_like(latent)], axis=-1),
+        params["value"] * latent[..., 0],
+    ),
+)
+
+
+def h(x):
+    return np.sign(x) * (np.sqrt(np.abs(x) + 1.0) - 1.0) + 1e-3 * x
+
+
+def inverse(y):
+    """Solves h(x) = y by bisection."""
+    low, high = np.full_like(y, -1e4), np.full_like(y, 1e4)
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        low, high = np.where(h(middle) < y, middle, low), np.where(h(middle) < y, high, middle)
+    return low
+
+
+def sample(terminated=(False, False), truncated=(False, False), extras=None):
+    """Returns two steps of one sequence: observations 1 and 2, then 4, and rewards 1 and 3."""
+
+    def column(values, dtype=jnp.float32):
+        return jnp.asarray(values, dtype)[:, None]
+
+    transition = Transition(
+        observation=column([1.0, 2.0])[..., None],
+        action=column([1, 0], jnp.int32),
+        behavior_log_prob=column([0.0, 0.0]),
+        reward=column([1.0, 3.0]),
+        terminated=column(terminated, bool),
+        truncated=column(truncated, bool),
+        next_observation=column([2.0, 4.0])[..., None],
+        first=column([True, False], bool),
+        extras={"search_policy": jnp.array([[[0.8, 0.2]], [[0.1, 0.9]]])} if extras is None else extras,
+    )
+    return Sample(transition=transition, weight=jnp.full(1, 2.0))
+
+
+def update(**options):
+    learner = make_muzero(LINEAR, optax.sgd(0.0), num_unroll=1, discount=0.5, trace_decay=0.6, value_coefficient=0.25)
+    return jax.jit(learner.update)(learner.init(KEY), KEY, sample(**options))[1]
+
+
+def cross_entropy(weights, logit):
+    log_probs = np.array([logit, 0.0]) - np.log1p(np.exp(logit))
+    return -np.sum(np.array(weights) * log_probs)
+
+
+def test_every_term_by_hand():
+    """Latents are 0.5, and 0.8 after action 1; values are twice the latent, rewards 0.7 of it, both as h."""
+    following = inverse(2.0 * 0.5 * np.array([2.0, 4.0]))
+    last = 3.0 + 0.5 * following[1]
+    returns = np.array([1.0 + 0.5 * (0.4 * following[0] + 0.6 * last), last])
+    policy = cross_entropy([0.8, 0.2], 0.5) + cross_entropy([0.1, 0.9], 0.8)
+    values = 0.5 * (1.0 - h(returns[0])) ** 2 + 0.5 * (1.6 - h(returns[1])) ** 2
+    reward = 0.5 * (0.35 - h(1.0)) ** 2
+    metrics = update()
+    expected = {"policy_loss": policy, "value_loss": values, "reward_loss": reward}
+    expected["loss"] = policy + 0.25 * values + reward
+    for name, value in expected.items():
+        np.testing.assert_allclose(metrics[name], 2.0 * value, rtol=1e-4, err_msg=name)
+    np.testing.assert_allclose(metrics["priority"], [abs(1.0 - h(returns[0]))], rtol=1e-4)
+
+
+def test_nothing_comes_after_the_end_and_nothing_is_known_after_a_cut():
+    first, reward = cross_entropy([0.8, 0.2], 0.5), 0.5 * (0.35 - h(1.0)) ** 2
+    over = update(terminated=(True, False))
+    np.testing.assert_allclose(over["policy_loss"], 2.0 * first, rtol=1e-4)
+    np.testing.assert_allclose(over["value_loss"], (1.0 - h(1.0)) ** 2 + 1.6**2, rtol=1e-4)
+    cut = update(truncated=(True, False))
+    value = 1.0 + 0.5 * inverse(np.array([2.0]))[0]
+    np.testing.assert_allclose(cut["policy_loss"], 2.0 * first, rtol=1e-4)
+    np.testing.assert_allclose(cut["value_loss"], (1.0 - h(value)) ** 2, rtol=1e-4)
+    for metrics in (over, cut):
+        np.testing.assert_allclose(metrics["reward_loss"], 2.0 * reward, rtol=1e-4)
+
+
+def test_searches_see_rewards_and_values_themselves():
+    params, model = LINEAR.init(KEY), in_units_of_rewards(LINEAR)
+    latent = jnp.array([[0.9], [-0.4]])
+    reward, value = model.step(params, latent, jnp.array([1, 0]))[1], model.predict(params, latent)[1]
+    np.testing.assert_allclose(reward, inverse(np.array([0.63, -0.28])), rtol=1e-3)
+    np.testing.assert_allclose(value, inverse(np.array([1.8, -0.8])), rtol=1e-3)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="`collector` must search for MuZero, got batches without searches"):
+        update(extras={})
+    with pytest.raises(ValueError, match="`environment` must have one agent for MuZero, got both players"):
+        update(extras={"search_policy": jnp.ones((2, 1, 2)), "perspective": jnp.ones((2, 1))})
+    learner = make_muzero(LINEAR, optax.sgd(0.0), num_unroll=2)
+    with pytest.raises(ValueError, match="`num_unroll` must be below the 2 steps of a sequence, got 2"):
+        learner.update(learner.init(KEY), KEY, sample())
+    with pytest.raises(ValueError, match="`policy` must be a latent model for MuZero, got a ActorCritic"):
+        world, actor = tmaze.make_environment(1), partial(make_actor_critic, encoder=MLP((4,)))
+        make_agent(world, policy=actor, optimizer=lambda steps: optax.sgd(0.0), buffer=None)
+    with pytest.raises(ValueError, match="`dynamics` must give features of the size of the encoder's, got 3 and 4"):
+        make_latent_model(Box((2,)), Discrete(2), encoder=MLP((4,)), dynamics=MLP((3,))).init(KEY)
+
+
+@pytest.mark.slow
+def test_it_learns_to_walk_to_the_junction_and_to_turn():
+    """With the goal always in sight, 3 steps pay 1; random walks seldom get there in time."""
+    world = tmaze.make_environment(2, max_steps=6)
+    seen = Box((2,), 0.0, 4.0)
+
+    def told(pair):
+        state, timestep = pair
+        place = jnp.stack([state.inner.position, state.inner.task["goal"] * 2]).astype(jnp.float32)
+        return state, timestep.replace(observation=place)
+
+    world = replace(
+        world,
+        observation_space=seen,
+        reset=lambda key, task, inner=world: told(inner.reset(key, task)),
+        step=lambda key, state, action, inner=world: told(inner.step(key, state, action)),
+    )
+    model = partial(make_latent_model, encoder=MLP((32, 32), "relu"), dynamics=MLP((32, 32), "relu"))
+    agent = make_agent(
+        world,
+        policy=model,
+        optimizer=lambda steps: optax.adam(3e-3),
+        buffer=make_uniform_buffer(capacity=4000, batch_size=64, sequence_length=6, min_size=256),
+        updates_per_rollout=8,
+        num_unroll=3,
+    )
+    collector = make_search_collector(
+        world,
+        agent.policy,
+        method=mctx.gumbel_muzero_policy,
+        num_simulations=8,
+        num_envs=16,
+        num_steps=8,
+        discount=0.99,
+    )
+    program = make_program(collector, agent.make_learner(collector, 60))
+    play = jax.jit(partial(run_updates, program))
+    state, _ = play(program.init(KEY), 50)
+    _, metrics = play(state, 10)
+    assert float(metrics["rollout/success_rate"].value) > 0.8
