@@ -1,4 +1,4 @@
-"""Imitation of demonstrations by reinforcement: rewards of a discriminator that is learned beside (GAIL)."""
+"""Imitation of demonstrations by reinforcement: rewards of a discriminator that is learned beside (GAIL, AIRL)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,21 @@ from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import start_of_inner, wrap
 from jaxagents.learners.optimizers import descend
 from jaxagents.losses.imitation import discriminator_loss, gail_reward
-from jaxagents.types import REPLICATED, Agent, Array, Collector, Environment, Learner, Metrics, Params, PyTree, Rollout
+from jaxagents.policies.inputs import input_of
+from jaxagents.types import (
+    REPLICATED,
+    Agent,
+    Array,
+    Collector,
+    Environment,
+    Learner,
+    Metrics,
+    Params,
+    Policy,
+    PyTree,
+    Rollout,
+    Transition,
+)
 from jaxagents.values.discriminator import Discriminator
 
 
@@ -43,6 +57,7 @@ def with_discriminator(
     discriminator: Discriminator,
     optimizer: optax.GradientTransformation,
     demonstrations: Collector,
+    policy: Policy,
     *,
     num_steps: int = 1,
     reward: Callable[[Array], Array] = gail_reward,
@@ -58,28 +73,39 @@ def with_discriminator(
         discriminator: of single steps.
         optimizer: of the discriminator.
         demonstrations: of `data.datasets.make_dataset_collector`.
+        policy: of the same parameters; says how likely it would have done what is demonstrated, if it is asked.
         num_steps: of the discriminator per update.
-        reward: `(logit [T, B]) -> [T, B]`, such as `gail_reward`.
+        reward: `(logit [T, B]) -> [T, B]`, such as `gail_reward`; AIRL pays the logit itself, `airl_reward`.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
         The learner.
 
     Raises:
-        ValueError: `num_steps` is not positive.
+        ValueError: `num_steps` is not positive, or the policy is asked and has a memory.
 
     References:
-        Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1.
+        Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1; Fu, Luo and Levine (2018), Learning
+        robust rewards with adversarial inverse reinforcement learning, algorithm 1.
 
     Deviation: the policy learns by the learner inside, not by TRPO.
     """
     check_counts(num_steps=num_steps)
+    if discriminator.asks_policy and jax.tree.leaves(policy.initial_carry((1,))):
+        raise ValueError("`policy` must be feed-forward for demonstrations of single steps; leave out its `memory`.")
 
-    def objective(params: Params, rollout: Rollout, sample: Any) -> tuple[Array, Metrics]:
-        pairs = sample.transition, rollout.transition
-        logits = [discriminator.apply(params, pair.observation, pair.action) for pair in pairs]
-        demonstrated, played = discriminator_loss(*logits)
-        loss = jnp.mean(demonstrated) + jnp.mean(played)
+    def likelihood(params: Params, transition: Transition) -> Array | None:
+        """Returns log-probabilities of what was demonstrated."""
+        if not discriminator.asks_policy:
+            return None
+        carry = policy.initial_carry(transition.terminated.shape[1:])
+        return policy.apply(params, carry, input_of(transition))[1].log_prob(transition.action)
+
+    def objective(params: Params, acting: Params, played: Transition, shown: Transition) -> tuple[Array, Metrics]:
+        told = (shown, likelihood(acting, shown)), (played, played.behavior_log_prob)
+        logits = [discriminator.apply(params, *pair) for pair in told]
+        losses = discriminator_loss(*logits)
+        loss = jnp.mean(losses[0]) + jnp.mean(losses[1])
         right = 0.5 * (jnp.mean(logits[0] > 0.0) + jnp.mean(logits[1] < 0.0))
         return loss, {"discriminator_loss": loss, "discriminator_accuracy": right}
 
@@ -100,14 +126,16 @@ def with_discriminator(
         def step(carry: tuple[Params, optax.OptState], key: Array) -> tuple[tuple[Params, optax.OptState], Metrics]:
             params, opt_state = carry
             _, sample, _ = demonstrations.collect(state.demonstrations, state.inner.params, key)
-            grads, metrics = jax.grad(objective, has_aux=True)(params, batch, sample)
+            arguments = state.inner.params, batch.transition, sample.transition
+            grads, metrics = jax.grad(objective, has_aux=True)(params, *arguments)
             params, opt_state, _ = descend(grads, params, opt_state, optimizer, axis_name=axis_name)
             return (params, opt_state), metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
 
         start = state.discriminator, state.opt_state
         (params, opt_state), metrics = jax.lax.scan(step, start, jax.random.split(own_key, num_steps))
         transition = batch.transition
-        rewards = jax.lax.stop_gradient(reward(discriminator.apply(params, transition.observation, transition.action)))
+        logit = discriminator.apply(params, transition, transition.behavior_log_prob)
+        rewards = jax.lax.stop_gradient(reward(logit))
         judged = batch.replace(transition=transition.replace(reward=rewards))
         inner, told = learner.update(state.inner, inner_key, judged)
         own = jax.tree.map(jnp.mean, metrics)
@@ -154,6 +182,6 @@ def make_agent(
     def make_learner(collector: Collector, num_updates: int) -> Learner:
         learner, steps = agent.make_learner(collector, num_updates), num_updates * num_steps
         options_of_all = {"num_steps": num_steps, "axis_name": axis_name} | options
-        return with_discriminator(learner, judge, optimizer(steps), data, **options_of_all)
+        return with_discriminator(learner, judge, optimizer(steps), data, agent.policy, **options_of_all)
 
     return Agent(policy=agent.policy, make_learner=make_learner)

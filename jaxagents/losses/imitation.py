@@ -60,3 +60,12 @@ def gail_reward(logit: Array) -> Array:
         Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1, with the labels exchanged.
     """
     return jax.nn.softplus(logit)
+
+
+def airl_reward(logit: Array) -> Array:
+    """Computes `log sigmoid(logit) - log(1 - sigmoid(logit))`, the logit itself.
+
+    References:
+        Fu, Luo and Levine (2018), Learning robust rewards with adversarial inverse reinforcement learning, section 3.
+    """
+    return logit

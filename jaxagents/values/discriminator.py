@@ -9,20 +9,22 @@ from flax import linen as nn
 
 from jaxagents.networks.heads import ValueHead
 from jaxagents.ops.distributions import is_bounded
-from jaxagents.types import Array, Box, Discrete, Params
+from jaxagents.types import Array, Box, Discrete, Params, Transition
 
 
 class Discriminator(NamedTuple):
-    """A number of a state and an action.
+    """A number of a step.
 
     Attributes:
         init: `(key) -> params`.
-        apply: `(params, observation [..., D], action) -> [...]`, the logit of "a demonstrator did this"; actions are
-            those of policies, before their squashing.
+        apply: `(params, transition [...], log_prob [...]) -> [...]`, the logit of "a demonstrator did this"; actions
+            are those of policies, before their squashing, and `log_prob` is what the policy gives them.
+        asks_policy: whether it reads `log_prob`.
     """
 
     init: Callable[[Array], Params]
-    apply: Callable[[Params, Array, Array], Array]
+    apply: Callable[[Params, Transition, Array | None], Array]
+    asks_policy: bool = False
 
 
 def make_discriminator(observation_space: Box, action_space: Discrete | Box, *, encoder: nn.Module) -> Discriminator:
@@ -53,9 +55,57 @@ def make_discriminator(observation_space: Box, action_space: Discrete | Box, *, 
         features, params = encoder.init_with_output(encoder_key, inputs)
         return {"encoder": params, "head": head.init(head_key, features)}
 
-    def apply(params: Params, observation: Array, action: Array) -> Array:
-        action = jax.nn.one_hot(action, size) if discrete else jnp.tanh(action)
-        inputs = jnp.concatenate([observation.astype(jnp.float32), action], axis=-1)
+    def apply(params: Params, transition: Transition, log_prob: Array | None) -> Array:
+        del log_prob
+        action = jax.nn.one_hot(transition.action, size) if discrete else jnp.tanh(transition.action)
+        inputs = jnp.concatenate([transition.observation.astype(jnp.float32), action], axis=-1)
         return head.apply(params["head"], encoder.apply(params["encoder"], inputs))
 
     return Discriminator(init=init, apply=apply)
+
+
+def make_reward_discriminator(
+    observation_space: Box, action_space: Discrete | Box, *, encoder: nn.Module, discount: float = 0.99
+) -> Discriminator:
+    """Makes the discriminator of AIRL, `g(s, a) + discount h(s') - h(s) - log pi(a | s)`.
+
+    At its best, g is a reward that the demonstrator maximises, and h its value but for a constant.
+
+    Args:
+        observation_space: a vector.
+        action_space: discrete, or a bounded vector.
+        encoder: of g `[..., D + A]` and, with parameters of its own, of h `[..., D]` -> features `[..., F]`.
+        discount: per step; a step that terminates has no successor.
+
+    Returns:
+        The function; parameters `{"reward", "shaping"}`.
+
+    Raises:
+        ValueError: see `make_discriminator`.
+
+    References:
+        Fu, Luo and Levine (2018), Learning robust rewards with adversarial inverse reinforcement learning, equation 4.
+
+    Deviation: the reward sees the action too; the paper's transfers to other dynamics only without.
+    """
+    reward, head = make_discriminator(observation_space, action_space, encoder=encoder), ValueHead()
+
+    def init(key: Array) -> Params:
+        reward_key, encoder_key, head_key = jax.random.split(key, 3)
+        features, params = encoder.init_with_output(encoder_key, jnp.zeros((1, observation_space.shape[0])))
+        return {
+            "reward": reward.init(reward_key),
+            "shaping": {"encoder": params, "head": head.init(head_key, features)},
+        }
+
+    def potential(params: Params, observation: Array) -> Array:
+        return head.apply(params["head"], encoder.apply(params["encoder"], observation.astype(jnp.float32)))
+
+    def apply(params: Params, transition: Transition, log_prob: Array | None) -> Array:
+        shaping = params["shaping"]
+        goes_on = discount * (1.0 - transition.terminated.astype(jnp.float32))
+        following = goes_on * potential(shaping, transition.next_observation)
+        worth = reward.apply(params["reward"], transition, None) + following
+        return worth - potential(shaping, transition.observation) - jax.lax.stop_gradient(log_prob)
+
+    return Discriminator(init=init, apply=apply, asks_policy=True)

@@ -42,6 +42,7 @@ PAIRS = {
     "cartpole": (
         "bc",
         "dagger",
+        "airl",
         "decision_transformer",
         "discrete_cql",
         "gail",

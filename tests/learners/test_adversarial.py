@@ -8,13 +8,27 @@ import pytest
 from flax import struct
 
 from jaxagents.learners.adversarial import with_discriminator
-from jaxagents.losses.imitation import discriminator_loss, gail_reward
+from jaxagents.losses.imitation import airl_reward, discriminator_loss, gail_reward
 from jaxagents.networks.torsos import MLP
-from jaxagents.types import REPLICATED, Array, Box, Collector, Discrete, Learner, Rollout, Sample, Transition
-from jaxagents.values.discriminator import Discriminator, make_discriminator
+from jaxagents.ops.distributions import Categorical
+from jaxagents.types import (
+    REPLICATED,
+    Array,
+    Box,
+    Collector,
+    Discrete,
+    Learner,
+    Policy,
+    Rollout,
+    Sample,
+    Transition,
+)
+from jaxagents.values.discriminator import Discriminator, make_discriminator, make_reward_discriminator
 
 KEY = jax.random.key(0)
-SLOPE = Discriminator(init=lambda key: jnp.float32(0.0), apply=lambda params, seen, action: params * seen[..., 0])
+SLOPE = Discriminator(
+    init=lambda key: jnp.float32(0.0), apply=lambda params, step, log_prob: params * step.observation[..., 0]
+)
 
 
 @struct.dataclass
@@ -22,6 +36,12 @@ class Heard:
     params: Array
 
 
+# Two actions, each as likely as the other.
+EVEN = Policy(
+    init=lambda key: (),
+    initial_carry=lambda shape: (),
+    apply=lambda params, carry, inputs: (carry, Categorical(logits=jnp.zeros((*inputs.first.shape, 2)))),
+)
 LISTENER = Learner(
     init=lambda key, start=None: Heard(params=jnp.zeros((2, 3))),
     update=lambda state, key, batch: (Heard(params=batch.transition.reward), {"loss": jnp.float32(0.0)}),
@@ -62,7 +82,7 @@ def test_losses_and_rewards():
 def test_the_learner_inside_is_paid_by_the_new_discriminator(reward):
     """Observations are 2 on average where they are demonstrated, and -1 where they are played: the slope rises by
     a half of 2 + 1, at a rate of 0.1, from zero."""
-    learner = with_discriminator(LISTENER, SLOPE, optax.sgd(0.1), DATA, reward=reward)
+    learner = with_discriminator(LISTENER, SLOPE, optax.sgd(0.1), DATA, EVEN, reward=reward)
     state, metrics = jax.jit(learner.update)(learner.init(KEY), KEY, ROLLOUT)
     np.testing.assert_allclose(state.discriminator, 0.1 * 0.5 * (2.0 + 1.0), rtol=1e-5)
     np.testing.assert_allclose(state.params, reward(0.15 * ROLLOUT.transition.observation[..., 0]), rtol=1e-5)
@@ -72,17 +92,46 @@ def test_the_learner_inside_is_paid_by_the_new_discriminator(reward):
 
 
 def test_more_steps_tell_them_apart():
-    learner = with_discriminator(LISTENER, SLOPE, optax.adam(0.1), DATA, num_steps=50)
+    learner = with_discriminator(LISTENER, SLOPE, optax.adam(0.1), DATA, EVEN, num_steps=50)
     _, metrics = learner.update(learner.init(KEY), KEY, ROLLOUT)
     assert float(metrics["discriminator_accuracy"]) > 0.8
     with pytest.raises(ValueError, match="`num_steps` must be at least 1, got 0"):
-        with_discriminator(LISTENER, SLOPE, optax.adam(0.1), DATA, num_steps=0)
+        with_discriminator(LISTENER, SLOPE, optax.adam(0.1), DATA, EVEN, num_steps=0)
 
 
 def test_discriminators_see_actions():
     for space, actions in ((Discrete(3), [0, 2]), (Box((1,), -1.0, 1.0), [[0.0], [1.0]])):
         judge = make_discriminator(Box((2,)), space, encoder=MLP((8,)))
-        logits = judge.apply(judge.init(KEY), jnp.zeros((2, 2)), jnp.asarray(actions))
+        steps = transition(jnp.zeros(2)).replace(observation=jnp.zeros((2, 2)), action=jnp.asarray(actions))
+        logits = judge.apply(judge.init(KEY), steps, None)
         assert logits.shape == (2,) and float(logits[0]) != float(logits[1])
     with pytest.raises(ValueError, match="`action_space` must be Discrete or a bounded Box of rank 1"):
         make_discriminator(Box((2,)), Box((1,)), encoder=MLP((8,)))
+
+
+def test_the_reward_of_airl_is_apart_from_its_shaping_and_from_the_policy():
+    """Two steps of one episode, the second of which terminates: potentials of both states cancel, but for the end."""
+    judge = make_reward_discriminator(Box((1,)), Discrete(2), encoder=MLP((8,)), discount=0.5)
+    params, steps = judge.init(KEY), transition(jnp.array([1.0, 3.0]))
+    steps = steps.replace(next_observation=jnp.array([[3.0], [7.0]]), terminated=jnp.array([False, True]))
+    log_prob = jnp.log(jnp.array([0.5, 0.25]))
+    plain = make_discriminator(Box((1,)), Discrete(2), encoder=MLP((8,))).apply(params["reward"], steps, None)
+    shaped = judge.apply(params, steps, log_prob) - plain + log_prob
+    # `0.5 h(3) - h(1)` and `-h(3)`: the value of 7 is not asked.
+    moved = judge.apply(params, steps.replace(next_observation=jnp.array([[3.0], [-7.0]])), log_prob)
+    np.testing.assert_allclose(moved, judge.apply(params, steps, log_prob), rtol=1e-6)
+    first = judge.apply(params, steps.replace(terminated=jnp.array([True, True])), log_prob) - plain + log_prob
+    np.testing.assert_allclose(shaped[0] - first[0], -0.5 * shaped[1], rtol=1e-4)
+    np.testing.assert_allclose(airl_reward(shaped), shaped)
+
+
+def test_airl_asks_the_policy_how_likely_demonstrations_are():
+    """A judge that says the log-probability alone: of two equal actions it is -log 2, of those that were played 0."""
+    judge = SLOPE._replace(apply=lambda params, step, log_prob: params - log_prob, asks_policy=True)
+    learner = with_discriminator(LISTENER, judge, optax.sgd(0.0), DATA, EVEN, reward=airl_reward)
+    state, metrics = learner.update(learner.init(KEY), KEY, ROLLOUT)
+    np.testing.assert_allclose(metrics["discriminator_loss"], np.log(1.5) + np.log(2.0), rtol=1e-5)
+    np.testing.assert_allclose(state.params, jnp.zeros((2, 3)))
+    remembering = EVEN._replace(initial_carry=lambda shape: jnp.zeros(shape))
+    with pytest.raises(ValueError, match="`policy` must be feed-forward for demonstrations of single steps"):
+        with_discriminator(LISTENER, judge, optax.sgd(0.0), DATA, remembering)
