@@ -33,7 +33,7 @@ PAIRS = {
     **dict.fromkeys(("code", "countdown", "crafting", "guess_number", "lists"), ("grpo", "sft")),
     **dict.fromkeys(("brief", "mastermind", "screen", "screens", "search"), ("grpo", "sft")),
     **dict.fromkeys(("desk", "market", "shop", "tools", "twentyq", "union"), ("grpo", "sft")),
-    **dict.fromkeys(("edit_streams", "errands", "scene", "search_sets"), ("grpo", "sft")),
+    **dict.fromkeys(("code_calls", "edit_streams", "errands", "scene", "search_sets"), ("grpo", "sft")),
     # Of several seats.
     **dict.fromkeys(("bargaining", "carrying", "commons", "hanabi", "meeting", "public_goods"), ("grpo", "sft")),
     # Values and demonstrations are those of one seat.
@@ -71,8 +71,8 @@ TUNED = {
 
 # Trained as desk and meeting are, in other environments, which the contract of text worlds plays: composed only.
 ALIKE = (
-    *("bargaining", "carrying", "commons", "edit_streams", "errands", "hanabi", "market", "public_goods", "scene"),
-    *("search_sets", "shop"),
+    *("bargaining", "carrying", "code_calls", "commons", "edit_streams", "errands", "hanabi", "market"),
+    *("public_goods", "scene", "search_sets", "shop"),
 )
 
 

@@ -94,10 +94,10 @@ def make_environment(
         things, left = state.task["things"], fits(state.task, state.asked)
         same = (things[:, None, :3] == things[None, :, :3]) & (left[:, None] & left[None])[:, :, None]
         expected = jnp.where(state.asked, jnp.inf, jnp.sum(same, axis=(0, 1)))  # Pairs that an answer leaves together.
-        goal = things[jnp.argmax(left), 3]
+        goal, (go_key, ask_key) = things[jnp.argmax(left), 3], jax.random.split(key)
         rules = [
-            (jnp.any((things[:, 3] >= 0) & ~known(state)), (GO, grammar.args(choose(key, ~state.seen)))),
-            (jnp.sum(left) > 1, (ASK, grammar.args(choose(key, expected == jnp.min(expected))))),
+            (jnp.any((things[:, 3] >= 0) & ~known(state)), (GO, grammar.args(choose(go_key, ~state.seen)))),
+            (jnp.sum(left) > 1, (ASK, grammar.args(choose(ask_key, expected == jnp.min(expected))))),
             (state.at != goal, (GO, grammar.args(goal))),
             (True, (TAKE, grammar.args())),
         ]
