@@ -11,12 +11,12 @@ from jaxagents.training.composition import compose
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 STEPS = ["collector=stepwise", "collector.num_groups=4"]
 COMMANDS = {
-    "eto": ["algorithm=spin", "pairs=expert_against_failures"],
-    "luffy": ["algorithm=grpo", "learner=demonstrated", "collector=demonstrated", "loss=luffy"],
     "vineppo": ["algorithm=rloo", *STEPS, "verifier@collector.verifier=outcome"],
     "prime": ["algorithm=rloo", "learner=implicit_rewards", "advantage=rloo_turn", "advantage.discount=1.0"],
 }
 BUILT = {
+    "eto": ["algorithm=spin", "pairs=expert_against_failures"],
+    "luffy": ["algorithm=grpo", "learner=demonstrated", "collector=demonstrated", "loss=luffy"],
     "step_dpo": ["algorithm=dpo", "pairs=best_against_others", *STEPS],
     "reinforce_plus_plus": ["algorithm=grpo", "advantage=reinforce_plus_plus", "learner.reference=true"],
     "expert_iteration": ["algorithm=rest_em", "learner.restart=false"],
