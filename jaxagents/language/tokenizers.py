@@ -152,7 +152,7 @@ def from_huggingface(
     from tokenizers import Tokenizer as Backend
 
     if source is None:
-        raise ValueError("`source` must be a folder with a tokenizer or a name, got none; try tokenizer.source=DIR.")
+        raise ValueError("`source` must be a folder or a name, got none; try model.path=DIR, or tokenizer.source=DIR.")
     if isinstance(source, str | Path):
         source = _load_tokenizer(source)
     given = source if isinstance(source, Backend) else getattr(source, "backend_tokenizer", None)

@@ -4,6 +4,7 @@ import difflib
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,8 @@ _MISTAKES = (
     *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError),
 )
 _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
+# Of a function that takes any setting and hands it on, such as that of a learner.
+_UNKNOWN_SETTING = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 _MOST_NAMES = 12  # That an error lists where none is near.
 # Functions that errors offer to callers, and what a user of the command line takes in their place.
 _IN_ARGUMENTS = {"`make_twin_q`": "algorithm=sac, td3, or ppo", "`make_cem`": "evaluation=cem"}
@@ -131,7 +134,9 @@ def require_options(arguments: Sequence[str], further: Sequence[str] = ()) -> No
     dashed = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
     if dashed:
         known = [name for action in parser._actions for name in action.option_strings] + list(further)
-        raise ValueError(f"The command has no option {dashed[0]!r}; try {nearest_names(dashed[0], known)}.")
+        near = difflib.get_close_matches(dashed[0], known, n=1, cutoff=0.7)
+        hint = f"try {near[0]}" if near else f"settings have no dashes, as in {dashed[0].lstrip('-')}=..."
+        raise ValueError(f"The command has no option {dashed[0]!r}; {hint}.")
     if unknown:
         raise ValueError(f"Options must stand before all settings or after them, got {' '.join(arguments)!r}.")
 
@@ -171,6 +176,11 @@ def _errors_in_one_line(show_traceback: bool) -> Iterator[None]:
         if show_traceback:
             raise
         _stop(f"Error: {describe_error(error)}", 2 if isinstance(error, _MISTAKES) else 1)
+    except TypeError as error:
+        refused = _UNKNOWN_SETTING.search(str(error))
+        if show_traceback or refused is None or not any(refused[2] in argument for argument in sys.argv[1:]):
+            raise
+        _stop(f"Error: {refused[1]} has no setting {refused[2]!r}; leave it out, or correct its name.", 2)
 
 
 def _stop(message: str, code: int) -> None:

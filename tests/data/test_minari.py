@@ -1,6 +1,7 @@
 """Data sets that are written for Minari, read by Minari and by ourselves."""
 
 import json
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,7 @@ from jaxagents.data.hdf5 import load_hdf5
 from jaxagents.data.minari import save_minari
 from jaxagents.environments.adapters.gymnax import make_environment
 from jaxagents.environments.tmaze import make_environment as make_tmaze
-from jaxagents.types import Transition
+from jaxagents.types import Box, Transition
 
 pytest.importorskip("h5py", reason="h5py is not installed; see the extra `datasets`.")
 PENDULUM = make_environment("Pendulum-v1")
@@ -75,5 +76,8 @@ def test_spaces_of_integers_have_their_number(tmp_path):
         1,
         2,
     )
+    flags = replace(maze, observation_space=Box(maze.observation_space.shape, dtype=bool))
+    written = save_minari(tmp_path / "flags", steps, flags, dataset_id="maze-v1")
+    assert json.loads(written["observation_space"]) == {"type": "MultiBinary", "n": list(maze.observation_space.shape)}
     with pytest.raises(ValueError, match="`folder` must hold no data yet, got .*data; try another one"):
         save_minari(tmp_path, steps, maze, dataset_id="maze-v0")

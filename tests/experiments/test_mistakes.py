@@ -86,7 +86,14 @@ def said(monkeypatch, capsys, tmp_path):
             ["world=cartpole", "learner.num_minibatches=7"],
             "`num_minibatches` must divide the 128 sequences of an environment or the 4 environments",
         ),
-        ("train.py", ["--lis"], "The command has no option '--lis'; try --list"),
+        (
+            "train.py",
+            ["world=cartpole", "+learner.discuont=0.9"],
+            "Error: make_ppo has no setting 'discuont'; leave it out, or correct its name.",
+        ),
+        ("train.py", ["world=cartpole", "run_dir=gs://bucket/run"], "`run_dir` must be a path, got "),
+        ("train.py", ["--lis"], "The command has no option '--lis'; try --list."),
+        ("train.py", ["--seed", "3"], "The command has no option '--seed'; settings have no dashes, as in seed=..."),
         ("evaluate.py", ["--hepl"], "The command has no option '--hepl'; try --help"),
         ("train.py", ["--cfg"], "got '--cfg': argument --cfg/-c: expected one argument."),
         (
@@ -97,7 +104,7 @@ def said(monkeypatch, capsys, tmp_path):
         (
             "train.py",
             ["world=bandit", "algorithm=grpo", "model=huggingface"],
-            "`model.path` must be given, got nothing; try model.path=...",
+            "`source` must be a folder or a name, got none; try model.path=DIR, or tokenizer.source=DIR.",
         ),
         (
             "train.py",

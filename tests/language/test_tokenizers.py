@@ -283,7 +283,7 @@ def test_a_source_without_a_tokenizer_is_named(tmp_path):
         from_huggingface(WORDS, tmp_path)
     with pytest.raises(ValueError, match=r"`source` must be a folder with tokenizer.json, got .*nowhere, where there"):
         from_huggingface(WORDS, str(tmp_path / "nowhere"))
-    with pytest.raises(ValueError, match=r"`source` must be a folder with a tokenizer or a name, got none; try token"):
+    with pytest.raises(ValueError, match=r"`source` must be a folder or a name, got none; try model.path=DIR"):
         from_huggingface(WORDS, None)
     (tmp_path / "tokenizer.json").write_text("not json")
     with pytest.raises(ValueError, match=r"got .*, which cannot be loaded: "):

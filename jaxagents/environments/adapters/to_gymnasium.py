@@ -13,7 +13,8 @@ def make_gymnasium(environment: Environment, *, level: int | None = None) -> Any
     """Makes a `gymnasium.Env` of an environment of one agent.
 
     Every reset draws a new task; `reset(seed=...)` starts the sequence of tasks and of noise. `info` has what the
-    environment tells, and `action_mask` where it has one. Worlds of text take and give word ids.
+    environment tells, and `action_mask` (int8, for `action_space.sample`) where it has one. Worlds of text take and
+    give word ids.
 
     Args:
         environment: of one agent and one player.
@@ -63,8 +64,6 @@ def convert_space(space: Discrete | Box) -> Any:
             if space.shape
             else spaces.Discrete(space.num_values)
         )
-    if isinstance(space, Box) and np.issubdtype(space.dtype, np.bool_):
-        return spaces.MultiBinary(space.shape)
     if isinstance(space, Box):
         return spaces.Box(_bound(space.low, space.dtype), _bound(space.high, space.dtype), space.shape, space.dtype)
     return spaces.Dict({name: convert_space(part) for name, part in space.items()})
@@ -73,6 +72,8 @@ def convert_space(space: Discrete | Box) -> Any:
 def _bound(value: float, dtype: Any) -> float:
     if np.issubdtype(dtype, np.floating):
         return value
+    if np.issubdtype(dtype, np.bool_):
+        return int(value > 0)  # Of Python's own bools, gymnasium makes no box.
     limits = np.iinfo(dtype)
     return int(np.clip(value, limits.min, limits.max))
 
@@ -110,7 +111,7 @@ class SteppedGame:
         """Returns what the environment tells besides, and the mask of allowed actions where it has one."""
         told = jax.tree.map(np.asarray, dict(self.timestep.info))
         mask = self.timestep.action_mask
-        return told if mask is None else {**told, "action_mask": np.asarray(mask)}
+        return told if mask is None else {**told, "action_mask": np.asarray(mask, np.int8)}
 
     def render(self) -> str:
         """Returns the text frame; nothing where the environment has none."""

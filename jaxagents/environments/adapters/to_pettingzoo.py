@@ -48,7 +48,7 @@ def _make_parallel(pettingzoo: Any, environment: Environment, level: int | None)
     def infos() -> dict[str, dict]:
         alive = game.info.get("agent_mask", np.ones(len(names), bool))
         mask = game.timestep.action_mask
-        masks = {} if mask is None else share(mask)
+        masks = {} if mask is None else share(np.asarray(mask, np.int8))
         return {
             name: {"alive": bool(alive[i])} | ({"action_mask": masks[name]} if masks else {})
             for i, name in enumerate(names)
