@@ -20,7 +20,7 @@ help:  ## List the targets.
 train: $(LIGHT)  ## Train an agent and film it; ARGS="world=... algorithm=..." goes to experiments/train.py.
 ifeq ($(strip $(ARGS)),)
 	$(RUN) experiments/train.py $(FIRST) run_dir=runs/first
-	$(RUN) experiments/play.py path=runs/first before=true max_steps=200 delay=0 >/dev/null
+	$(RUN) experiments/play.py path=runs/first before=true greedy=false max_steps=200 delay=0 >/dev/null
 	@echo "Open runs/first/report.html: numbers, curves, and a film before and after training (runs/first/play.gif)."
 else
 	$(RUN) experiments/train.py $(if $(filter experiment=% world=% environment=% resume=% -%,$(ARGS)),,$(FIRST)) $(ARGS)

@@ -24,7 +24,7 @@ def main(config: DictConfig) -> None:
     for name in leave_out_unknown(config, hydra.overrides.task):
         print(f"`{name}` is left out: it was set for another option.", file=sys.stderr)
     honour_overrides(config, hydra.overrides.task)
-    result = run(config, hydra.runtime.output_dir, started=STARTED)
+    result = run(config, Path(hydra.runtime.output_dir), started=STARTED)
     print(json.dumps(result))
     sys.stdout.flush()
 

@@ -38,9 +38,10 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
         ValueError: a setting does not hold, or `run_dir` belongs to another config or is in use, or processes
             differ in their config.
     """
-    if "://" in str(run_dir):
+    buckets = [place for place in (str(run_dir), str(config.run_dir)) if "://" in place]  # A path has lost a slash.
+    if buckets:
         raise ValueError(
-            f"`run_dir` must be a path, got {run_dir}; try mounting the bucket, as with gcsfuse, and its path."
+            f"`run_dir` must be a path, got {buckets[0]}; try mounting the bucket, as with gcsfuse, and its path."
         )
     run_dir = Path(run_dir).resolve()
     resolved = resolve(config)

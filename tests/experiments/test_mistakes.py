@@ -91,7 +91,11 @@ def said(monkeypatch, capsys, tmp_path):
             ["world=cartpole", "+learner.discuont=0.9"],
             "Error: make_ppo has no setting 'discuont'; leave it out, or correct its name.",
         ),
-        ("train.py", ["world=cartpole", "run_dir=gs://bucket/run"], "`run_dir` must be a path, got "),
+        (
+            "train.py",
+            ["world=cartpole", "run_dir=gs://bucket/run"],
+            "`run_dir` must be a path, got gs://bucket/run; try mount",
+        ),
         ("train.py", ["--lis"], "The command has no option '--lis'; try --list."),
         ("train.py", ["--seed", "3"], "The command has no option '--seed'; settings have no dashes, as in seed=..."),
         ("evaluate.py", ["--hepl"], "The command has no option '--hepl'; try --help"),

@@ -138,4 +138,7 @@ def _make_in_turns(pettingzoo: Any, environment: Environment, level: int | None)
         def render(self) -> str:
             return game.render()
 
+        def close(self) -> None:
+            """Does nothing: no window is open."""
+
     return Wrapped()
