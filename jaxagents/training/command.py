@@ -129,7 +129,7 @@ def require_options(arguments: Sequence[str], further: Sequence[str] = ()) -> No
         raise ValueError(f"Options must be as --hydra-help says, got {' '.join(arguments)!r}: {message}.")
 
     parser = get_args_parser()
-    parser.error = refuse
+    parser.error = refuse  # type: ignore[method-assign]
     _, unknown = parser.parse_known_args(arguments)
     dashed = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
     if dashed:
@@ -240,7 +240,7 @@ def _run_process(script: Path, show_traceback: bool) -> float:
     with subprocess.Popen(
         [sys.executable, str(script), *arguments], stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
-        for line in process.stdout:
+        for line in process.stdout or ():
             print(line, end="", flush=True)
             last = line
     failed = process.returncode != 0
