@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxagents.environments.squashing import squash_action
 from jaxagents.language.conversation import make_answer
 from jaxagents.language.player import make_player
+from jaxagents.language.replies import make_reply
 from jaxagents.policies.actor_critic import act
 from jaxagents.training.build import Experiment, Stage, build
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
@@ -38,6 +39,8 @@ class LoadedPolicy(NamedTuple):
         config: resolved config of the run.
         play: of a language policy, `(key, num_episodes=1, *, greedy=True, held_out=True, level=None) -> Episode`, whole
             episodes in `environment`; None of others.
+        reply: of a language policy, `(text, carry=None, *, prompt=None, key=None) -> (text, carry)`, an observation in
+            words and the action that answers it, see `language.replies.make_reply`; None of others.
     """
 
     act: Callable[..., tuple[Array, Carry]]
@@ -46,6 +49,7 @@ class LoadedPolicy(NamedTuple):
     environment: Environment
     config: dict[str, Any]
     play: Callable[..., Episode] | None = None
+    reply: Callable[..., tuple[str, Any]] | None = None
 
 
 class LoadedStage(NamedTuple):
@@ -108,6 +112,7 @@ def load_policy(
         environment=environment,
         config=loaded.config,
         play=_make_play(environment, policy, params) if speaks else None,
+        reply=partial(make_reply(policy, environment), params) if speaks else None,
     )
 
 
