@@ -99,8 +99,7 @@ def make_ppo(
 
     Minimises, over shuffled minibatches of sequences, `mean(clipped_surrogate + value_coefficient * value_loss -
     entropy_coefficient * entropy + kl_coefficient * approximate_kl)`. Every number may be a schedule (see
-    `ops.schedules`), and every slot a `Remembering`; their floats are arrays of the state. Other slots make it A2C,
-    IMPALA or APPO.
+    `ops.schedules`), and every slot a `Remembering`; their floats are arrays of the state. Others make it A2C or APPO.
 
     Args:
         actor_critic: policy and value; its carry decides whether sequences keep their order.
@@ -152,7 +151,6 @@ def make_ppo(
     hyperparameters |= {"value_clip_epsilon": value_clip_epsilon, "value_coefficient": value_coefficient}
     hyperparameters |= {"entropy_coefficient": entropy_coefficient, "target_kl": target_kl}
     hyperparameters |= {"kl_coefficient": kl_coefficient, "popart_rate": popart_rate}
-    mean = partial(_mean, axis_name=axis_name)
     slots = {"advantage": advantage, "loss": loss, "value_loss": value_loss}
     objective = partial(_loss, actor_critic, normalize=normalize_advantages, axis_name=axis_name)
 
@@ -176,12 +174,10 @@ def make_ppo(
         numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
         terms = _default_slots(numbers) | bind(slots, state.slots, state.memory)
         batch, seen = _evaluate(actor_critic, state.params, numbers, terms["advantage"], rollout)
-        sequences, params = to_sequences(batch, length), state.params
-        if popart_rate is not None:
-            params = rescale_values(params, batch.target, numbers["popart_rate"], axis_name)
+        sequences = to_sequences(batch, length)
         params, opt_state, metrics, noted = descend_in_minibatches(
             partial(objective, numbers, terms),
-            params,
+            rescale_values(state.params, batch.target, numbers.get("popart_rate"), axis_name),
             state.opt_state,
             optimizer,
             sequences,
@@ -190,7 +186,7 @@ def make_ppo(
             trainable=trainable,
             axis_name=axis_name,
         )
-        metrics["explained_variance"] = _explained_variance(sequences.value, sequences.target, mean)
+        metrics["explained_variance"] = _explained_variance(sequences.value, sequences.target, axis_name)
         memory = remember(hyperparameters | slots, state.memory, noted | seen, axis_name=axis_name)
         return state.replace(params=params, opt_state=opt_state, memory=memory), metrics
 
@@ -361,7 +357,8 @@ def _default_slots(numbers: Numbers) -> dict[str, Bound]:
     return bind(default, {})
 
 
-def _explained_variance(value: Array, target: Array, mean: Any) -> Array:
+def _explained_variance(value: Array, target: Array, axis_name: str | None) -> Array:
+    mean = partial(_mean, axis_name=axis_name)
     residual, error_mean = mean((jnp.mean(jnp.square(target - value)), jnp.mean(target - value)))
     square, target_mean = mean((jnp.mean(jnp.square(target)), jnp.mean(target)))
     return 1.0 - (residual - error_mean**2) / jnp.maximum(square - target_mean**2, 1e-8)
