@@ -116,6 +116,24 @@ def load_policy(
     )
 
 
+def load_params(path: str | Path | None, which: str = "last") -> Params:
+    """Loads the parameters of a run, such as those of a teacher.
+
+    Args:
+        path: run directory.
+        which: see `load_stage`.
+
+    Returns:
+        The parameters, of the first seed.
+
+    Raises:
+        ValueError: see `load_policy`, or no directory is given.
+    """
+    if path is None:
+        raise ValueError("`path` must be the directory of a run, got nothing; try learner.teacher.path=runs/<run>.")
+    return load_policy(path, which).params
+
+
 def _make_play(environment: Environment, policy: LanguagePolicy, params: Params) -> Callable[..., Episode]:
     player = cache(partial(make_player, environment, policy))  # Compiled once for every choice of settings.
 
