@@ -108,7 +108,9 @@ def farewell(run_dir: Path, result: Mapping[str, Any]) -> str:
             told.append(f"Last evaluation: {name} {np.nanmean(values):.4g}.")
     pages = [run_dir / name for name in (REPORT_FILE, TRANSCRIPTS_FILE) if (run_dir / name).exists()]
     told += [f"Look at {page}" for page in pages]
-    told += [f"Next: python experiments/{main} path={run_dir}" for main in ("evaluate.py", "play.py")]
+    installed = Path(sys.argv[0]).name.startswith("jaxagents-")  # A command of the wheel: there is no folder of mains.
+    mains = "jaxagents-{}" if installed else "python experiments/{}.py"
+    told += [f"Next: {mains.format(name)} path={run_dir}" for name in ("evaluate", "play")]
     return "\n".join(told)
 
 
