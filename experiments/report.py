@@ -15,13 +15,15 @@ def main(config: DictConfig) -> None:
     """Writes the pages of results, and the site if wanted; the last line on stdout is one JSON object."""
     # Imported here: help and mistakes in names come without jax.
     from jaxagents.papers.catalogue import read_cards, read_entries
-    from jaxagents.papers.pages import write_pages
+    from jaxagents.papers.pages import write_pages, write_summary
     from jaxagents.papers.site import play_worlds, write_site
 
     results = Path(config.results_folder or ("runs/reproduce" if config.quick else ROOT / "experiments" / "results"))
     families = read_cards(ROOT / "experiments" / "cards")
     entries = read_entries(families, ROOT / "configs", results, quick=config.quick)
     written = {"report": str(write_pages(results, families, entries).resolve())}
+    if results.resolve() == (ROOT / "experiments" / "results").resolve():
+        write_summary(ROOT / "README.md", entries)
     if config.site:
         names = ["frozenlake"] if config.quick else None
         worlds = play_worlds(ROOT / "configs" / "environment", num_episodes=config.num_episodes, names=names)

@@ -139,10 +139,25 @@ def build_stages(recipe: Recipe, num_seeds: int) -> list[Stage]:
     return [build_stage(name, {**node, "seeds": num_seeds}, devices) for name, node in recipe.stages.items()]
 
 
-def budget_of(stages: Sequence[Stage]) -> list[Any]:
-    """Returns the unit in which an arm counts, and the length of its training per seed."""
-    unit = "episodes" if isinstance(stages[-1].policy, LanguagePolicy) else "env_steps"
-    return [unit, sum(stage.num_updates * stage.steps_per_update for stage in stages)]
+def steps_of(stages: Sequence[Stage]) -> int:
+    """Returns the steps of the training of a seed, which end earlier where a budget of experience is reached."""
+    return sum(stage.num_updates * stage.steps_per_update for stage in stages)
+
+
+def budget_of(stages: Sequence[Stage], unit: str = "none") -> list[Any]:
+    """Returns how long an arm trains.
+
+    Args:
+        stages: of the arm.
+        unit: of the study.
+
+    Returns:
+        `[unit, length]` of a seed: in the study's unit where every stage has a budget in it (`training.total_turns`),
+        else in steps, which are episodes of language policies and steps of other environments.
+    """
+    of_steps = "episodes" if isinstance(stages[-1].policy, LanguagePolicy) else "env_steps"
+    totals = [stage.training.experience.get(unit) for stage in stages]
+    return [of_steps, steps_of(stages)] if unit == of_steps or None in totals else [unit, sum(totals)]
 
 
 def logged_names(stages: Sequence[Stage]) -> list[str]:

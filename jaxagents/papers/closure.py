@@ -81,12 +81,19 @@ def reach(targets: Iterable[str]) -> tuple[dict[tuple[str, str], str], set[str]]
         if name in source.imports and name not in source.definitions:
             queue.append(source.imports[name])
             continue
-        wanted = source.definitions if name == _WHOLE else {name: source.definitions.get(name, ())}
-        statements = [statement for of_name in wanted.values() for statement in of_name]
-        found[module, name] = "\n".join(ast.dump(statement) for statement in statements)
-        for statement in statements:
-            queue += _mentioned(statement, module, source)
+        found[module, name], mentioned = _read_definition(module, name)
+        queue += mentioned
     return found, others
+
+
+@cache
+def _read_definition(module: str, name: str) -> tuple[str, tuple[str, ...]]:
+    """Returns the syntax of a definition, and the dotted names that it mentions."""
+    source = _parse(module)
+    wanted = source.definitions if name == _WHOLE else {name: source.definitions.get(name, ())}
+    statements = [statement for of_name in wanted.values() for statement in of_name]
+    mentioned = [dotted for statement in statements for dotted in _mentioned(statement, module, source)]
+    return "\n".join(ast.dump(statement) for statement in statements), tuple(mentioned)
 
 
 @cache

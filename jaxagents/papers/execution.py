@@ -1,5 +1,6 @@
 """Runs papers: what is missing, from shared starts, into the store; several workers share the work."""
 
+import errno
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -7,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxagents.papers.arms import Composed, Recipe, compose_arm, compose_arms, start_address
+from jaxagents.papers.arms import Composed, Recipe, compose_arm, compose_arms, start_address, steps_of
 from jaxagents.papers.leases import Lease, take_lease
 from jaxagents.papers.metrics import Curves, find_metric
 from jaxagents.papers.plan import (
@@ -32,6 +33,7 @@ from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.reporting.reports import versions
 
 _POLL_SECONDS = 1.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
@@ -131,7 +133,11 @@ def _run_paper(paper: Paper, session: Session) -> bool:
 
 def _fail(session: Session, name: str, error: Exception) -> None:
     said = " ".join(str(error).split()) or type(error).__name__
-    session.failures[name] = said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
+    if isinstance(error, OSError) and error.errno in _FULL:
+        where = error.filename or session.request.results
+        said = f"{error.strerror}: {where}; what is stored stays, and the same command runs the rest."
+    known = isinstance(error, ValueError | OSError)
+    session.failures[name] = said if known else f"{type(error).__name__}: {said}"
     session.progress.message(f"Failed: {name}: {session.failures[name]}")
 
 
@@ -213,7 +219,7 @@ def _write_content(results: Path, composed: Composed) -> None:
 def _train_group(job: Job, seeds: Sequence[int], starts: Mapping[int, Start]) -> list[tuple[Curves, bool]]:
     padded = [*seeds, *[seeds[-1]] * (job.group - len(seeds))]  # The last group runs in the same program.
     params = stack_params([starts[seed].params for seed in padded]) if starts else None
-    progress = open_progress(job.budget[1], f"{job.composed.name} {', '.join(map(str, seeds))}")
+    progress = open_progress(steps_of(job.stages), f"{job.composed.name} {', '.join(map(str, seeds))}")
     try:
         trained = train_seeds(job.stages, padded, params, first_stage=job.composed.recipe.first, progress=progress)
     finally:

@@ -1,5 +1,6 @@
 """What should come out of a study or a paper, written down before the runs."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -84,7 +85,9 @@ def make_expectations(
     for i, expectation in enumerate(found):
         for arm in expectation.arms:
             if arm not in arms:
-                raise ValueError(f"`{name}[{i}]` must be about the arms {', '.join(arms)}, got {arm!r}.")
+                near = difflib.get_close_matches(str(arm), arms, n=1, cutoff=0.4)
+                hint = f"; try {near[0]}" if near else ""
+                raise ValueError(f"`{name}[{i}]` must be about the arms {', '.join(arms)}, got {arm!r}{hint}.")
     return found
 
 

@@ -230,11 +230,9 @@ def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, Arm
     for arm in expected.arms:
         missing = [] if arm == START else [seed for seed in paper.seeds if seed not in runs[arm].runs]
         if missing:
-            reason = (
-                f"`seeds` of {arm} must be all {len(paper.seeds)} committed ones, got {len(paper.seeds) - len(missing)}"
-            )
+            reason = f"{len(paper.seeds) - len(missing)} of {len(paper.seeds)} runs of {arm} are there"
             stale = f", and {len(runs[arm].stale)} of other code" if runs[arm].stale else ""
-            return Finding(expected, role, MISSING, reason=f"{reason}{stale}; run reproduce.py.")
+            return Finding(expected, role, MISSING, reason=f"{reason}{stale}.")
     if mixed := [arm for arm in expected.arms if arm != START and _starts(paper, runs[arm]) > 1]:
         reason = f"runs of {mixed[0]} must have one start, got {_starts(paper, runs[mixed[0]])}; see the field start."
         return Finding(expected, role, UNDECIDED, reason=reason)

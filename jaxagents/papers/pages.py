@@ -1,10 +1,12 @@
 """The pages of results: `experiments/results/README.md`, and one page per paper that is tested here."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxagents.papers.catalogue import Entry, Family
-from jaxagents.papers.judge import Finding
+from jaxagents.papers.judge import VERDICTS, Finding
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.summary import (
     arm_rows,
@@ -41,7 +43,7 @@ def write_pages(results: str | Path, families: Sequence[Family], entries: Mappin
         Path of the table.
     """
     results = Path(results)
-    lines = [_HEAD]
+    lines = [_HEAD, f"\nAt a glance: {describe_verdicts(entries)}.\n"]
     for family in families:
         tested = [entries[card.id] for card in family.cards if entries[card.id].paper is not None]
         lines.append(f"\n## {family.title}\n\n{len(tested)} of {len(family.cards)} papers have an experiment here.\n")
@@ -57,6 +59,30 @@ def write_pages(results: str | Path, families: Sequence[Family], entries: Mappin
             lines.append(_line(entry, path))
     write_atomically(results / REPORT_FILE, "".join([*lines, *_studies(entries)]))
     return results / REPORT_FILE
+
+
+def describe_verdicts(entries: Mapping[str, Entry]) -> str:
+    """Returns how many papers have which verdict, such as "6 reproduced, 3 not reproduced, 9 not run"."""
+    words = Counter(entry.verdict.word for entry in entries.values() if entry.verdict is not None)
+    return ", ".join(f"{words[word]} {word}" for word in VERDICTS if words[word]) or "none has an experiment"
+
+
+def write_summary(readme: str | Path, entries: Mapping[str, Entry]) -> None:
+    """Writes how many papers have which verdict into the row of a table that ends with a link to "the verdicts".
+
+    Args:
+        readme: of the project; without such a row it stays as it is.
+        entries: by id, see `read_entries`.
+    """
+    readme = Path(readme)
+    text = readme.read_text(encoding="utf-8")
+    told = re.sub(
+        r"(?m)^(\| papers \|.*\|)[^|]*(\[the verdicts\]\(\S+\) \|)$",
+        lambda row: f"{row[1]} {describe_verdicts(entries)}: {row[2]}",
+        text,
+    )
+    if told != text:
+        write_atomically(readme, told)
 
 
 def _studies(entries: Mapping[str, Entry]) -> list[str]:

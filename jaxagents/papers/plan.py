@@ -130,9 +130,9 @@ def make_job(paper: Paper, composed: Composed, request: Request, say: Callable[[
             say(f"`{path}` is damaged: it is {set_aside(path)} now, and run again.")
     missing = [seed for seed in wanted_seeds(paper, request) if seed not in stored.runs]
     at_once = request.seeds_at_once or paper.study.seeds_at_once or len(missing)
+    at_once = at_once if composed.function is None else 1  # A call is stored before the next one.
     if request.refresh:  # As many as ran side by side: groups of other sizes are other programs.
-        stale = [seed for seed in missing if seed in stored.stale]
-        missing = stale[: 1 if composed.function is not None else at_once]
+        missing = [seed for seed in missing if seed in stored.stale][:at_once]
     return Job(paper=paper, composed=composed, seeds=missing, group=max(1, min(at_once, len(missing))))
 
 
@@ -152,7 +152,7 @@ def build_job(job: Job) -> None:
     if job.composed.recipe is None:
         return
     job.stages = build_stages(job.composed.recipe, job.group)
-    job.budget = budget_of(job.stages)
+    job.budget = budget_of(job.stages, job.paper.study.budget)
     job.logged = logged_names(job.stages)
     for expected in (*job.paper.headline, *job.paper.secondary, *job.paper.study.checks):
         if job.composed.name in expected.arms and expected.kind != "wins":
@@ -192,6 +192,6 @@ def require_equal_budgets(paper: Paper, budgets: Mapping[str, Sequence[Any] | No
     if len(set(told.values())) > 1 or any(not text.endswith(f" {paper.study.budget}") for text in told.values()):
         raise ValueError(
             f"`arms` must have the same budget in {paper.study.budget}, got "
-            f"{', '.join(f'{text} of {name}' for name, text in told.items())}; try equal training.total_steps, or "
-            "budget: none."
+            f"{', '.join(f'{text} of {name}' for name, text in told.items())}; try equal training.total_steps or "
+            f"training.total_{paper.study.budget}, or budget: none."
         )

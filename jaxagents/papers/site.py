@@ -19,6 +19,7 @@ from jaxagents.papers.summary import (
     describe_finding,
     describe_seeds,
     panels_of,
+    steps_unit,
     verdict_of,
 )
 from jaxagents.reporting.experts import play_experts
@@ -179,6 +180,7 @@ def _paper_facts(entry: Entry) -> dict[str, Any]:
         "secondary_count": verdict.count_secondary(),
         "checks": _rows(verdict.checks),
         "pictures": panels_of(entry),
+        "steps": steps_unit(entry),
         "arm_names": [arm.name for arm in paper.arms],
         "arms": arm_rows(entry),
         "metrics": reported_metrics(paper),

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from jaxagents.ops.checks import require_positive
 from jaxagents.papers.expectations import START, Expectation, make_expectations
 from jaxagents.training.config import make_section
+from jaxagents.types import COUNTERS
 
-BUDGETS = ("episodes", "env_steps", "none")
+BUDGETS = (*COUNTERS, "none")
 SEARCH_SEEDS = 100  # Seeds from here on are for choosing settings; no verdict counts them.
 LEAST_SEEDS = 3
 _ARM_KEYS = ("experiment", "overrides", "function", "companions")
@@ -70,7 +71,8 @@ class Study:
         arguments: of all functions; an arm's own come first, and those of a variant before them.
         metrics: further ones to report.
         higher_is_better: of `metric`.
-        budget: unit of training in which all arms must agree; "none" does not compare them.
+        budget: unit of training in which all arms must agree, by their steps or by `training.total_<unit>`; "none"
+            does not compare them.
         start: stage that all arms share; None: each trains all of its stages for every seed.
         start_seed: of the shared stage; None: a start of its own for every seed.
         seeds_at_once: trained side by side in one program; None: all.

@@ -121,6 +121,13 @@ def panels_of(entry: Entry) -> list[Panel]:
     return panels[:MAX_PANELS]
 
 
+def steps_unit(entry: Entry) -> str:
+    """Returns what the steps of all curves count, such as "episodes"; "" where that differs or is nothing."""
+    runs = [run for arm in entry.paper.arms for run in _shown_runs(entry, arm.name).values()]
+    units = {run.budget[0] if run.budget else "" for run in runs}
+    return units.pop().replace("_", " ") if len(units) == 1 else ""
+
+
 def gather_curve(runs: Mapping[int, Run], name: str) -> Curve | None:
     """Returns what the runs of an arm logged under a name, at the steps that all of them have; None without."""
     logged = [run.curves[name] for run in runs.values() if name in run.curves]
@@ -135,7 +142,11 @@ def gather_curve(runs: Mapping[int, Run], name: str) -> Curve | None:
 def authors_rows(entry: Entry) -> list[tuple[str, str, str]]:
     """Returns where the authors' setting and this one differ or agree: name, theirs, ours."""
     settings = {name: (theirs, _look_up(entry, name)) for name, theirs in (entry.paper.authors or {}).items()}
-    return [(name, *(json.dumps(to_json(value)) for value in values)) for name, values in settings.items()]
+    return [(name, *(_setting(value) for value in values)) for name, values in settings.items()]
+
+
+def _setting(value: Any) -> str:
+    return "not set" if value is None else json.dumps(to_json(value))
 
 
 def _arm_row(name: str, runs: Mapping[int, Run], paper: Paper) -> ArmRow:

@@ -26,7 +26,7 @@ def test_papers_are_reproduced_planned_and_reported(call_main, tmp_path):
     result = call_main("reproduce.py", BANDIT, "quick=true", folder, "arms=reinforce,onpolicy_rwr", "seeds=10-11")
     assert result.returncode == 0, result.stderr
     assert last_line(result)["verdicts"] == {"onpolicy_negative_gradient": "unfinished (4 of 60 runs)"}
-    assert "REINFORCE" not in result.stderr and "onpolicy_rwr, seeds 10, 11" in result.stderr
+    assert "REINFORCE" not in result.stderr and "onpolicy_rwr, seed 11: " in result.stderr
     status = call_main("reproduce.py", "study=didactic_bandit", "status=true", "quick=true", folder)
     assert status.returncode == 0 and "4 of 12" in status.stdout, status.stdout + status.stderr
     searched = call_main("reproduce.py", BANDIT, "quick=true", folder, "seeds=100-102")
@@ -35,6 +35,18 @@ def test_papers_are_reproduced_planned_and_reported(call_main, tmp_path):
     assert "from differences of 3 search seeds" in planned.stdout, planned.stdout + planned.stderr
     page = call_main("report.py", folder)
     assert page.returncode == 0 and "onpolicy_negative_gradient" in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_launcher_of_hydra_runs_papers_side_by_side(call_main, tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="sweeps in parallel are of the extra `sweeps`")
+    launcher = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.sweep.dir={tmp_path}/sweep")
+    papers = ("paper=donor_game_evolution", "arms=strict,stingy", "quick=true", "seeds=40-41")
+    result = call_main("reproduce.py", *launcher, *papers, f"results_folder={tmp_path}/results")
+    assert result.returncode == 0, result.stderr
+    jobs = last_line(result)["sweep"]
+    assert sorted(job["overrides"][1] for job in jobs) == ["arms=['stingy']", "arms=['strict']"]
+    assert len(list((tmp_path / "results").glob("runs/*/*/*/4?.json"))) == 4
 
 
 @pytest.mark.slow

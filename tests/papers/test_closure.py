@@ -29,7 +29,7 @@ def package(tmp_path, monkeypatch):
     """Returns `(path, before, after) -> None`, which edits a small package in place of ours."""
 
     def forget():
-        for cached in (closure._digest, closure._parse, closure._file):
+        for cached in (closure._digest, closure._parse, closure._file, closure._read_definition):
             cached.cache_clear()
 
     for name, text in FILES.items():

@@ -1,67 +1,25 @@
-"""Running papers: what is missing, shared starts and runs, failures, and what is refused early."""
+"""Running papers: what is missing, shared runs, refreshed ones, failures, and what is registered first."""
 
-import json
+import errno
 import pathlib
-import sys
-import types
 
-import jax
-import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
-from jaxagents.papers.arms import build_stages, compose_arms, logged_names
+from jaxagents.papers.arms import compose_arms
 from jaxagents.papers.execution import read_paper_runs, run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.leases import take_lease
-from jaxagents.papers.plan import Job, Request, require_metrics
+from jaxagents.papers.plan import Request
 from jaxagents.papers.refresh import refresh_papers
 from jaxagents.papers.registration import read_registrations
 from jaxagents.papers.runs import read_run, write_run
-from jaxagents.papers.seeds import train_seeds
-from jaxagents.papers.starts import prepare_start
 from jaxagents.papers.status import read_status
 from jaxagents.papers.study import make_paper, make_study
-from jaxagents.training.composition import compose, merge_overrides
-from jaxagents.training.launch import run
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
-FUNCTIONS = """
-calls = []
-
-def score(seed, offset=0.0, fails=False):
-    if fails:
-        raise RuntimeError("it broke")
-    calls.append((seed, offset))
-    return {"score": seed / 10 + offset, "curve": [0.0, offset]}
-
-def play(seed, environment, policy, params, judge, bonus=0.0):
-    calls.append((seed, environment.name, judge.environment.name))
-    import jax
-    size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    return {"score": float(size == sum(leaf.size for leaf in jax.tree.leaves(judge.params))) + bonus}
-"""
-TINY = (
-    *("environment=tmaze", "environment.corridor_length=2", "policy.encoder.hidden_sizes=[8]"),
-    *("learner.num_epochs=1", "learner.num_minibatches=2", "collector.num_envs=4", "collector.num_steps=8"),
-    *("training.total_steps=128", "training.log_every_steps=64", "evaluation.every_steps=96"),
-    *("evaluation.num_episodes=3", "devices.compilation_cache=null"),
-)
-STAGES = "stages=[{name: first, learner: {optimizer: {learning_rate: 0.001}}}, {name: second}]"
 STUDY = {"id": "f/s", "question": "q", "metric": "score", "seeds": "0-2", "metrics": ["curve"]}
 PAPER = {"id": "p", "family": "f", "title": "A title", "claim": "A claim.", "minutes": 6, "study": "s"}
 HEADLINE = [{"better": "treatment", "worse": "baseline", "margin": 0.5}]
-
-
-@pytest.fixture
-def calls(tmp_path, monkeypatch):
-    """Returns the list of all calls of the functions in `functions_of_test`."""
-    (tmp_path / "functions_of_test.py").write_text(FUNCTIONS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    sys.modules.pop("functions_of_test", None)
-    import functions_of_test
-
-    return functions_of_test.calls
 
 
 def of_functions(offset=1.0, study=None, **changes):
@@ -71,16 +29,6 @@ def of_functions(offset=1.0, study=None, **changes):
     made = make_study(STUDY | baseline | (study or {}))
     values = PAPER | {"arms": {"treatment": {**target, "offset": offset}}, "headline": HEADLINE} | changes
     return make_paper(values, made, {})
-
-
-def of_training(study=None, **changes):
-    """Makes a paper of two tiny trainings from one start."""
-    settings = {"experiment": "ppo_cartpole", "overrides": [*TINY, STAGES], "start": "first", "budget": "env_steps"}
-    settings |= {"metric": "episode_return", "metrics": ["mean(train/entropy)"]}
-    made = make_study(STUDY | settings | {"arms": {"slow": ["optimizer.learning_rate=1e-4"]}} | (study or {}))
-    headline = [{"better": "fast", "worse": "slow", "margin": 0.0}]
-    arms = {"fast": ["optimizer.learning_rate=1e-2"]}
-    return make_paper(PAPER | {"arms": arms, "headline": headline} | changes, made, {})
 
 
 def request(tmp_path, **options):
@@ -185,6 +133,26 @@ def test_a_failure_stops_nothing_else(calls, tmp_path):
     assert verdict.describe() == "unfinished (3 of 6 runs)"
 
 
+@pytest.mark.parametrize("full_at", ["os.fsync", "os.link"])
+def test_a_full_disk_fails_an_arm_in_one_line_and_loses_nothing(calls, tmp_path, monkeypatch, capsys, full_at):
+    paper = of_functions()
+    run_papers([paper], request(tmp_path, arms=("treatment",), seeds_at_once=1))
+    before = {path: path.read_bytes() for path in (tmp_path / "results").rglob("*") if path.is_file()}
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(full_at, full)
+        failures = run_papers([paper], request(tmp_path))
+    said = f"No space left on device: {tmp_path / 'results'}; what is stored stays, and the same command runs the rest."
+    assert failures == {"p: baseline": said}
+    assert f"Failed: p: baseline: {said}" in capsys.readouterr().err.replace("\n", "")
+    assert {path: path.read_bytes() for path in (tmp_path / "results").rglob("*") if path.is_file()} == before
+    assert run_papers([paper], request(tmp_path)) == {} and calls[3:] == [(0, 0.0), *[(seed, 0.0) for seed in range(3)]]
+    assert judge(paper, read(paper, tmp_path)).word == "reproduced"
+
+
 def test_search_seeds_run_the_baselines_and_count_in_no_verdict(calls, tmp_path):
     paper = of_functions()
     run_papers([paper], request(tmp_path, seeds=(100, 101)))
@@ -243,226 +211,3 @@ def test_functions_share_arguments(calls, tmp_path):
     assert set(calls) == {(seed, offset) for seed in range(3) for offset in (0.0, 1.0)}  # An arm's own come first,
     run_papers([of_functions(study=study)], request(tmp_path / "quick", quick=True))
     assert calls[6:] == [(0, 0.25), (1, 0.25)]  # and those of a variant before them: both arms are one.
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """The tiny paper, groups of two seeds, and its folder."""
-    folder = tmp_path_factory.mktemp("tiny")
-    paper = of_training()
-    assert run_papers([paper], request(folder, seeds_at_once=2)) == {}
-    return paper, folder
-
-
-@pytest.fixture(scope="module")
-def fast(trained):
-    return compose_arms(trained[0], CONFIGS)["fast"]
-
-
-@pytest.fixture(scope="module")
-def start(trained, fast):
-    """Loads what `trained` has left."""
-    return prepare_start(fast.start, 0, trained[1] / "results", trained[1] / "cache", say=pytest.fail)
-
-
-def test_arms_share_one_start_and_are_evaluated_when_due(trained, start):
-    paper, folder = trained
-    runs = read(paper, folder)
-    assert len(list((folder / "results" / "starts").rglob("*.npz"))) == 1
-    for of_arm in runs.values():
-        assert list(of_arm.runs) == [0, 1, 2]
-        for one in of_arm.runs.values():
-            assert one.start == start.digest and one.budget == ["env_steps", 128]
-            curve = one.curves["eval/episode_return"]
-            assert curve["steps"] == [0, 96, 128]  # Before, after three updates, and at the end.
-            assert curve["values"][0] == pytest.approx(start.evaluation["eval/episode_return"], rel=1e-4)
-            assert one.curves["train/entropy"]["steps"] == [64, 96, 128] and "train/loss" in one.curves
-    assert judge(paper, runs).done == 6
-
-
-def test_what_hashes_are_of_is_kept_beside_the_runs(trained, fast):
-    folder = trained[1] / "results" / "runs" / fast.address.train
-    told = json.loads((folder / "train.json").read_text())
-    assert told["stages"][0]["learner"]["optimizer"]["learning_rate"] == 0.01 and told["start"][1] == 0
-    assert json.loads((folder / fast.address.evaluation / "evaluation.json").read_text())[0]["num_episodes"] == 3
-
-
-@pytest.mark.slow
-def test_a_seed_is_the_same_in_every_group(trained, fast, start):
-    stages = build_stages(fast.recipe, 1)
-    for seed in (1, 2):
-        alone = train_seeds(stages, [seed], start.params, first_stage=1).curves[0]
-        grouped = read(*trained)["fast"].runs[seed].curves
-        for name in ("train/entropy", "eval/episode_return"):
-            skipped = len(grouped[name]["steps"]) - len(alone[name]["steps"])
-            np.testing.assert_allclose(grouped[name]["values"][skipped:], alone[name]["values"], rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_seed_is_the_run_of_the_script_with_that_seed(tmp_path):
-    paper = of_training(study={"start": None, "overrides": list(TINY)})
-    composed = compose_arms(paper, CONFIGS)["fast"]
-    curves = train_seeds(build_stages(composed.recipe, 1), [3], None).curves[0]
-    switches = [f"logging.{name}=false" for name in ("curves", "report", "tensorboard", "progress")]
-    config = compose(CONFIGS, "experiment=ppo_cartpole", *TINY, "optimizer.learning_rate=1e-2", "seed=3", *switches)
-    result = run(config, tmp_path / "run")
-    final = curves["eval/episode_return"]["values"][-1]
-    assert final == pytest.approx(result["evaluation"]["episode_return"], rel=1e-5)
-
-
-def test_a_damaged_start_is_trained_again_and_said(trained, fast, start):
-    (path,) = (trained[1] / "results" / "starts").rglob("*.npz")
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 255
-    path.write_bytes(content)
-    said = []
-    folders = (trained[1] / "results", trained[1] / "cache")
-    again = prepare_start(fast.start, 0, *folders, say=said.append)
-    assert "must hold a start, got a damaged file" in said[0] and "Training the start" in said[1]
-    assert again.digest == start.digest and again.evaluation == start.evaluation
-    assert prepare_start(fast.start, 0, *folders, say=pytest.fail).digest == start.digest
-
-
-def test_a_start_of_other_code_is_refused(trained, fast):
-    (path,) = (trained[1] / "results" / "starts").rglob("*.npz")
-    elsewhere = trained[1] / "other"
-    copy = elsewhere / path.relative_to(trained[1] / "results")
-    wrong = copy.parent.with_name("0123456789abcdef") / copy.name
-    wrong.parent.mkdir(parents=True)
-    wrong.write_bytes(path.read_bytes())
-    from jaxagents.papers import starts
-
-    address = starts.start_address(fast.start)._replace(code="0123456789abcdef")
-    stage = build_stages(fast.start, 1)[-1]
-    with pytest.raises(ValueError, match=f"got one of the code {path.parent.name}; remove it"):
-        starts._load(wrong, stage, address, pytest.fail)
-
-
-@pytest.mark.slow
-def test_another_machine_adds_seeds_from_the_kept_start_only(trained, start, tmp_path):
-    paper, folder = trained
-    more = of_training(study={"seeds": "0-3"})
-    (kept,) = (folder / "results" / "starts").rglob("*.npz")
-    copy = tmp_path / "results" / kept.relative_to(folder / "results")
-    copy.parent.mkdir(parents=True)
-    copy.write_bytes(kept.read_bytes())
-    assert run_papers([more], request(tmp_path, seeds=(3,), arms=("fast",))) == {}
-    (added,) = read(more, tmp_path)["fast"].runs.values()
-    assert added.seed == 3 and added.start == start.digest
-    # Runs of a start that this machine does not have, and cannot train to the same bits, are never mixed with others.
-    path = next((tmp_path / "results" / "runs").rglob("3.json"))
-    from jaxagents.papers.runs import write_run
-
-    path.unlink()
-    write_run(tmp_path / "results", added._replace(start="another"))
-    failures = run_papers([more], request(tmp_path, seeds=(2, 3), arms=("fast",)))
-    assert "`start` must be another, that of the stored runs of fast" in failures["p: fast"]
-
-
-@pytest.mark.slow
-def test_addresses_differ_with_what_determines_results(fast):
-    def address(*overrides, study=None):
-        return compose_arms(of_training(study=study), CONFIGS, overrides=overrides)["fast"].address
-
-    same = address("logging.curves=false", "training.log_every_steps=32", "seed=9", "name=other", "devices=pmap")
-    assert same[:2] == fast.address[:2]
-    assert address("evaluation.num_episodes=5").train == fast.address.train
-    assert address("evaluation.num_episodes=5").evaluation != fast.address.evaluation
-    changes = ("learner.discount=0.5", "policy.encoder.hidden_sizes=[9]", "training.total_steps=64")
-    others = {address(change).train for change in changes} | {address(study={"start_seed": 1}).train}
-    assert len(others | {fast.address.train}) == 5
-
-
-@pytest.mark.slow
-def test_every_seed_may_have_a_start_of_its_own(tmp_path):
-    paper = of_training(study={"start_seed": None})
-    assert run_papers([paper], request(tmp_path, arms=("fast",), seeds=(0, 1))) == {}
-    runs = read(paper, tmp_path)["fast"].runs
-    assert runs[0].start != runs[1].start and len(list((tmp_path / "results" / "starts").rglob("*.npz"))) == 2
-
-
-@pytest.mark.slow
-def test_a_function_gets_a_trained_start_and_its_companions(calls, tmp_path):
-    arm = {"function": {"_target_": "functions_of_test.play"}}
-    arm["companions"] = {"judge": {"experiment": "ppo_cartpole", "overrides": [*TINY, STAGES], "stage": "first"}}
-    headline = [{"metric": "score", "arm": "treatment", "above": 0.5}]
-    paper = of_training(arms={"treatment": arm}, headline=headline)
-    assert run_papers([paper], request(tmp_path, seeds=(0, 1), arms=("treatment",))) == {}
-    assert [call[0] for call in calls] == [0, 1] and calls[0][1] == calls[0][2]
-    runs = read(paper, tmp_path)["treatment"].runs
-    assert runs[1].curves["score"]["values"] == [1] and runs[1].start is not None
-
-
-@pytest.mark.slow
-def test_divergence_is_a_result(tmp_path):
-    for at_once in (1, 2):
-        paper = of_training(arms={"fast": ["optimizer.learning_rate=1e30", "optimizer.max_gradient_norm=null"]})
-        folder = tmp_path / str(at_once)
-        assert run_papers([paper], request(folder, arms=("fast",), seeds_at_once=at_once)) == {}
-        runs = read(paper, folder)["fast"].runs
-        assert [one.status for one in runs.values()] == ["diverged"] * 3
-        # Its last evaluation is what counts: at the latest that of the start.
-        assert all(np.isfinite(one.curves["eval/episode_return"]["values"][-1]) for one in runs.values())
-        assert judge(paper, read(paper, folder)).diverged == {"fast": 3}
-
-
-@pytest.mark.parametrize(
-    ("study", "changes", "message"),
-    [
-        (
-            {},
-            {"arms": {"fast": ["training.total_steps=64"]}},
-            "`arms` must have the same budget in env_steps, got 64 env_steps of fast, 128 env_steps of slow",
-        ),
-        ({"budget": "episodes"}, {}, "must have the same budget in episodes, got 128 env_steps of fast"),
-        ({"metric": "sucess"}, {}, "`metric` must be logged by the experiment, got 'sucess'"),
-        ({"metrics": ["episode_retrun"]}, {}, "got 'episode_retrun'; try episode_return"),
-        ({"start": "warm_start"}, {}, "`start` must be the first stage of the arm fast, got 'warm_start'"),
-    ],
-)
-def test_refused_before_anything_is_trained(study, changes, message, tmp_path):
-    failures = run_papers([of_training(study=study, **changes)], request(tmp_path))
-    assert message in failures["p"]
-    assert not list(tmp_path.glob("results/*/**/*.*"))
-
-
-def test_later_overrides_take_the_place_of_earlier_ones():
-    merged = merge_overrides(["experiment=a", "loss=plain", "+x.y=1"], ["loss=cispo"], ["x.y=2"])
-    assert merged == ["experiment=a", "loss=cispo", "x.y=2"]
-
-
-def test_metrics_of_arms_that_are_not_run_now_are_no_mistake():
-    # Search seeds run the baseline alone, which logs nothing of what the treatment does.
-    paper = of_training(metrics=["of_the_treatment"])
-    jobs = [
-        Job(paper, types.SimpleNamespace(name=name), [100], 1, stages=[None], logged=["eval/episode_return"])
-        for name in ("fast", "slow")
-    ]
-    require_metrics(paper, jobs[1:])
-    with pytest.raises(ValueError, match="`metric` must be logged by the experiment, got 'of_the_treatment'"):
-        require_metrics(paper, jobs)
-
-
-def test_names_are_known_without_training(fast):
-    names = logged_names(build_stages(fast.recipe, 2))
-    assert {"eval/episode_return", "train/entropy", "rollout/episode_return"} <= set(names)
-
-
-@pytest.mark.slow
-def test_arms_that_differ_by_numbers_compile_once(trained, start, tmp_path):
-    """The second arm finds the program of the first in the cache of compiled programs."""
-    settings = {"jax_compilation_cache_dir": str(tmp_path), "jax_persistent_cache_min_compile_time_secs": 0.0}
-    before = {name: getattr(jax.config, name) for name in settings}
-    programs = []
-    try:
-        for name, value in settings.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-        for arm in compose_arms(trained[0], CONFIGS).values():
-            train_seeds(build_stages(arm.recipe, 1), [0], start.params, first_stage=1)
-            programs.append({path.name for path in tmp_path.iterdir() if path.name.startswith("jit_chunk")})
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-    assert programs[0] and programs[1] == programs[0]

@@ -113,7 +113,7 @@ def test_exactly_the_committed_seeds_count():
     assert few.word == "unfinished" and few.describe() == "unfinished (5 of 6 runs)"
     (finding,) = few.headline
     assert finding.outcome == MISSING and finding.measured is None
-    assert finding.reason == "`seeds` of a must be all 3 committed ones, got 2; run reproduce.py."
+    assert finding.reason == "2 of 3 runs of a are there."
     assert verdict_of({}).describe() == "not run"
 
 
@@ -127,7 +127,7 @@ def test_runs_of_other_code_get_no_verdict():
     stale = ArmRuns({}, runs_of(seeds(0.1, 0.1, 0.1)))
     verdict = verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=stale))
     assert verdict.word == "stale" and verdict.stale == {"b": 3} and verdict.headline[0].measured is None
-    assert "got 0, and 3 of other code; run reproduce.py." in verdict.headline[0].reason
+    assert verdict.headline[0].reason == "0 of 3 runs of b are there, and 3 of other code."
     rerun = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1)), runs_of(seeds(5.0, 5.0, 5.0)))
     assert verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=rerun)).word == "reproduced"
 

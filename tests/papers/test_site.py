@@ -2,6 +2,7 @@
 
 import html.parser
 import pathlib
+import re
 import shutil
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import pytest
 from jaxagents.papers.catalogue import Entry, read_cards, read_entries
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.judge import judge
-from jaxagents.papers.pages import write_pages
+from jaxagents.papers.pages import write_pages, write_summary
 from jaxagents.papers.runs import Address, Run
 from jaxagents.papers.site import play_worlds, write_site
 from jaxagents.papers.stored import ArmRuns
@@ -59,7 +60,7 @@ def make_run(arm, seed, shift):
     steps = [0, 64, 128]
     values = (np.array([0.2, 0.4, 0.6]) + shift + 0.02 * rng.normal(size=3)).tolist()
     curves = {"eval/success": {"steps": steps, "values": values}, "final": {"steps": [0], "values": [shift]}}
-    return Run(Address("t", arm, "c"), seed, "done", curves, minutes=0.5)
+    return Run(Address("t", arm, "c"), seed, "done", curves, minutes=0.5, budget=["episodes", 128])
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +138,7 @@ def test_the_page_of_a_tested_paper_says_what_came_out(site, pages):
     told = " ".join(" ".join(pages["papers/gigpo.html"].text).split())
     assert "Verdict: reproduced" in told and "success of ours higher than of theirs by 0.1 held 0.2" in told
     assert "Secondary: 0 of 1 held" in told and "12 points & more" in told and "Does credit by state help <b>?" in told
+    assert "95 % intervals, over episodes of training." in told
     assert "seeds 10 to 12" in told and "paper=gigpo" in told and "No KL." in told
     # Two panels of two arms: lines with their bands, and points.
     assert text.count("<circle") == 2 and text.count('class="band') == 2 and text.count("<figcaption>") == 2
@@ -185,6 +187,31 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     assert "Carried over from earlier code: 2 of ours, of 6 runs in all. One seed of each arm was run again" in page
 
 
+def test_the_summary_of_the_readme_is_that_of_the_table(tested, tmp_path):
+    families, entry = tested
+    entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
+    table = write_pages(tmp_path / "results", families, entries).read_text(encoding="utf-8")
+    assert "\nAt a glance: 1 reproduced.\n" in table
+    other = entry._replace(card=entries["nft"].card, verdict=entry.verdict._replace(word="not reproduced"))
+    readme = tmp_path / "README.md"
+    row = "| papers | claims | {}[the verdicts](experiments/results/README.md) |\n"
+    readme.write_text("| a | b |\n" + row.format("9 not run: ") + "| c | [the verdicts](x) |\n")
+    for _ in range(2):
+        write_summary(readme, entries | {"nft": other})
+        assert readme.read_text() == (
+            "| a | b |\n" + row.format("1 reproduced, 1 not reproduced: ") + "| c | [the verdicts](x) |\n"
+        )
+    readme.write_text("no table")
+    write_summary(readme, entries)
+    assert readme.read_text() == "no table"
+
+
+def test_the_readme_tells_what_is_committed():
+    told = (ROOT / "experiments" / "results" / "README.md").read_text(encoding="utf-8")
+    (glance,) = re.findall(r"(?m)^At a glance: (.+)\.$", told)
+    assert f"| {glance}: [the verdicts](experiments/results/README.md) |" in (ROOT / "README.md").read_text()
+
+
 def test_a_study_of_several_papers_has_a_table_of_all_arms(tested, tmp_path):
     """The arms of both papers, those of the study once, the best first; a study of one paper has no table."""
     families, entry = tested
@@ -221,6 +248,8 @@ def test_settings_of_the_authors_stand_beside_ours(tested):
     _, entry = tested
     named = entry._replace(paper=replace(entry.paper, authors={"learner.num_epochs": 1}))
     assert authors_rows(named) == [("learner.num_epochs", "1", "2")]
+    unset = named._replace(settings={"learner": {"num_epochs": None}})
+    assert authors_rows(unset) == [("learner.num_epochs", "1", "not set")]
     with pytest.raises(
         ValueError, match="`authors` of gigpo must name settings of ours, got 'learner.epochs'; .* is num_e"
     ):

@@ -114,8 +114,9 @@ def test_every_expectation_is_told_in_words():
         ({"arms": {"a": {"function": {"number": 1}}}}, "`arms.a.function` must have a `_target_`"),
         ({"arms": {"a": {"companions": {"j": {"stages": "x"}}}}}, "`arms.a.companions.j` has no key 'stages'"),
         (
-            {"headline": [{"better": "treatment", "worse": "nobody", "margin": 0}]},
-            "`headline[0]` must be about the arms",
+            {"headline": [{"better": "treatmnt", "worse": "baseline", "margin": 0}]},
+            "`headline[0]` must be about the arms treatment, other, inference, formula, baseline, unused, start, got "
+            "'treatmnt'; try treatment",
         ),
         ({"headline": [{"better": "treatment", "worse": "other"}]}, "`headline[0]` must be {better: a, worse: b"),
         ({"headline": ["x"]}, "`headline[0]` must be {better: a, worse: b"),
@@ -134,7 +135,7 @@ def test_a_wrong_paper_is_refused(changes, message):
     ("changes", "message"),
     [
         ({"question": ...}, "`study` must have the keys question"),
-        ({"budget": "steps"}, "`budget` must be one of episodes, env_steps, none, got 'steps'"),
+        ({"budget": "steps"}, "`budget` must be one of episodes, turns, tokens, env_steps, none, got 'steps'"),
         ({"experiment": ...}, "`arms.baseline` must have an experiment"),
         ({"overrides": "loss=plain"}, "`overrides` must be a list of texts"),
         (

@@ -1,0 +1,32 @@
+"""Functions that are arms in tests of papers."""
+
+import sys
+
+import pytest
+
+FUNCTIONS = """
+calls = []
+
+def score(seed, offset=0.0, fails=False):
+    if fails:
+        raise RuntimeError("it broke")
+    calls.append((seed, offset))
+    return {"score": seed / 10 + offset, "curve": [0.0, offset]}
+
+def play(seed, environment, policy, params, judge, bonus=0.0):
+    calls.append((seed, environment.name, judge.environment.name))
+    import jax
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    return {"score": float(size == sum(leaf.size for leaf in jax.tree.leaves(judge.params))) + bonus}
+"""
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """Returns the list of all calls of the functions in `functions_of_test`."""
+    (tmp_path / "functions_of_test.py").write_text(FUNCTIONS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("functions_of_test", None)
+    import functions_of_test
+
+    return functions_of_test.calls
