@@ -3,6 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV ?= .venv
 ARGS ?=
+FIRST := world=cartpole algorithm=ppo
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 RUN := $(VENV)/bin/python
@@ -16,8 +17,14 @@ FULL := $(VENV)/.full
 help:  ## List the targets.
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-train: $(LIGHT)  ## Train an agent; ARGS="world=... algorithm=..." goes to experiments/train.py.
-	$(RUN) experiments/train.py $(if $(filter experiment=% world=%,$(ARGS)),,experiment=lm_frozenlake) $(ARGS)
+train: $(LIGHT)  ## Train an agent and film it; ARGS="world=... algorithm=..." goes to experiments/train.py.
+ifeq ($(strip $(ARGS)),)
+	$(RUN) experiments/train.py $(FIRST) run_dir=runs/first
+	$(RUN) experiments/play.py path=runs/first before=true greedy=false max_steps=200 delay=0 >/dev/null
+	@echo "Open runs/first/report.html: numbers, curves, and a film before and after training (runs/first/play.gif)."
+else
+	$(RUN) experiments/train.py $(if $(filter experiment=% world=% environment=% resume=% -%,$(ARGS)),,$(FIRST)) $(ARGS)
+endif
 
 test: $(FULL)  ## Run the tests; PYTEST_ARGS="tests/ops -m slow" goes to pytest.
 	@$(RUN) -m pytest $(PYTEST_ARGS)

@@ -15,7 +15,7 @@ from jaxagents.training.explicit import honour_overrides, leave_out_unknown  # n
 from jaxagents.training.listing import list_choices  # noqa: E402
 
 
-@command("train", resumes=True)
+@command("train", options=("--list",), trains=True)
 def main(config: DictConfig) -> None:
     """Runs the composed experiment; the last line on stdout is one JSON object."""
     from jaxagents.training.launch import run  # Imports jax: help and mistakes in names come without it.

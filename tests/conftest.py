@@ -10,15 +10,18 @@ _CACHE = pathlib.Path(__file__).resolve().parent.parent / ".cache" / "jax"
 
 # XLA reads these when its backend starts, so they are set before jax is imported; subprocesses of tests inherit them.
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Tests compile much and compute little: kernels without optimisation, from the older emitters, take half the time.
+# Tests compile much and compute little: kernels without optimisation, in one module, from the older emitters, take a
+# third of the time.
 _FLAGS = (
-    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    "--xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
 )
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAGS}".strip()
 # Collectives between virtual devices can hang when the thread pool has fewer threads than devices.
 os.environ["PJRT_NPROC"] = "32"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # Tests compile many small things.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # Lines of source are not written into programs.
 
 from functools import partial  # noqa: E402
 
@@ -26,6 +29,7 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+gc.set_threshold(50_000, 20, 100)  # Tracing makes many objects that live on; looking through them takes a tenth of it.
 
 
 _MOST_GIB = 1.5  # Of a process, above which programs are forgotten: a worker of the tests stays below 3.

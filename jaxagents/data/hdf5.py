@@ -33,7 +33,7 @@ def load_hdf5(path: str | Path, environment: Environment, *, num_rows: int = 1) 
     """
     if not Path(path).is_file():
         raise ValueError(f"`path` must be an HDF5 file of D4RL or Minari, got {path}, which is none.")
-    with _import_h5py().File(path, "r") as file:
+    with import_h5py().File(path, "r") as file:
         names = sorted((name for name in file if name.startswith("episode_")), key=lambda name: int(name[8:]))
         steps = _of_minari(file, names) if names else _of_d4rl(file)
     count = len(steps["reward"])
@@ -100,7 +100,8 @@ def _require_fields(group: Any, fields: tuple[str, ...], what: str) -> None:
         raise ValueError(f"`path` must hold {', '.join(fields)}, got none of {', '.join(missing)} in {what}.")
 
 
-def _import_h5py() -> Any:
+def import_h5py() -> Any:
+    """Imports h5py, or names the extra that installs it."""
     try:
         return importlib.import_module("h5py")
     except ModuleNotFoundError as error:

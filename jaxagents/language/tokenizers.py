@@ -17,6 +17,7 @@ from jaxagents.types import Tokenizer
 
 MARKS = ("pad", "end", "observation", "think", "act")
 """Control tokens; our own tokenizers give them the ids 0 to 4."""
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")  # Any of them will do.
 _FORMAT, _VERSION = "jaxagents.tokenizer", 1
 
 
@@ -144,16 +145,16 @@ def from_huggingface(
         The tokenizer; special tokens in a text are read as plain characters.
 
     Raises:
-        ValueError: an unknown mark, a mark that is not in the vocabulary, two marks with one token, or a tokenizer
-            without a fast backend.
+        ValueError: an unknown mark, a mark that is not in the vocabulary, two marks with one token, a tokenizer without
+            a fast backend, no source, a folder without a tokenizer, or a name that cannot be loaded.
     """
     del words
     from tokenizers import Tokenizer as Backend
 
+    if source is None:
+        raise ValueError("`source` must be a folder or a name, got none; try model.path=DIR, or tokenizer.source=DIR.")
     if isinstance(source, str | Path):
-        from transformers import AutoTokenizer
-
-        source = AutoTokenizer.from_pretrained(source)
+        source = _load_tokenizer(source)
     given = source if isinstance(source, Backend) else getattr(source, "backend_tokenizer", None)
     if given is None:
         raise ValueError(f"`source` must have a fast backend, got {type(source).__name__}; try its fast class.")
@@ -176,6 +177,27 @@ def from_huggingface(
         raise ValueError(f"`marks` must be different tokens, got {tokens}; try `add_special_tokens=True`.")
     name = getattr(source, "name_or_path", "") or "huggingface"
     return restore(_pack("huggingface", backend.to_str().encode(), name=name, marks=ids))
+
+
+def _load_tokenizer(source: str | Path) -> Any:
+    """Loads a tokenizer of `transformers`; what is plainly a folder is not looked for on the hub."""
+    from transformers import AutoTokenizer
+
+    folder = Path(source).expanduser()
+    if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise ValueError(
+            f"`source` must hold {_TOKENIZER_FILES[0]}, got none in {folder}; copy it from where the checkpoint is, or "
+            "write it by the tokenizer's `save_pretrained`."
+        )
+    if not folder.exists() and (str(source).startswith((".", "~", "/")) or str(source).count("/") > 1):
+        raise ValueError(f"`source` must be a folder with {_TOKENIZER_FILES[0]}, got {source}, where there is none.")
+    try:
+        return AutoTokenizer.from_pretrained(folder if folder.is_dir() else source)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"`source` must be a folder with a tokenizer or the name of one on the hub, got {str(source)!r}, which "
+            f"cannot be loaded: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def with_marks(backend: Any, marks: Mapping[str, int], *, name: str) -> Tokenizer:

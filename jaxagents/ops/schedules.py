@@ -58,3 +58,32 @@ def linear_schedule(*, start: float, end: float, num_updates: int | None = None,
         return state.replace(update=state.update + 1.0)
 
     return Remembering(init=init, apply=apply, update=update)
+
+
+def cosine_schedule(*, start: float, end: float, num_updates: int | None = None, fraction: float = 1.0) -> Remembering:
+    """Makes a number that goes from `start` to `end` along half a cosine: slowly at first, and slowly at the end.
+
+    `end + (start - end) (1 + cos(pi d)) / 2`, where d is the share of the way that `linear_schedule` has gone.
+
+    Args:
+        start: before the first update.
+        end: after the last one that it moves in.
+        num_updates: see `linear_schedule`.
+        fraction: see `linear_schedule`.
+
+    Returns:
+        See `linear_schedule`.
+
+    Raises:
+        ValueError: see `linear_schedule`.
+
+    References:
+        Loshchilov and Hutter (2017), "SGDR: Stochastic Gradient Descent with Warm Restarts", eq. 5, of one period.
+    """
+    linear = linear_schedule(start=start, end=end, num_updates=num_updates, fraction=fraction)
+
+    def apply(state: ScheduleState) -> tuple[Array, tuple[()]]:
+        done = jnp.minimum(state.update / state.num_updates, 1.0)
+        return state.end + (state.start - state.end) * 0.5 * (1.0 + jnp.cos(jnp.pi * done)), ()
+
+    return linear._replace(apply=apply)

@@ -36,6 +36,9 @@ def take_lease(results: str | Path, name: str) -> Lease | None:
 
     Returns:
         The lease; None where another process, or this one, has it.
+
+    Raises:
+        OSError: the file cannot be written; nobody has the lease then.
     """
     path = Path(results) / LEASES_FOLDER / name.replace("/", "-")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,10 +54,14 @@ def take_lease(results: str | Path, name: str) -> Lease | None:
         except FileNotFoundError:
             same = False
         if same:
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
-            return Lease(file, path)
+            lease = Lease(file, path)
+            try:
+                file.truncate(0)
+                os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            except OSError:  # No room for a line.
+                lease.release()
+                raise
+            return lease
         file.close()
 
 

@@ -84,6 +84,7 @@ def write_site(
             )
     for world in worlds:
         needed = [(e.card, verdict_of(e)) for e in entries.values() if world.name in e.card.worlds]
+        needed.sort(key=lambda pair: (pair[1] == NOT_TESTED, pair[1] == NOT_RUN))  # What has run comes first.
         write_page(
             folder / "worlds" / f"{world.name}.html",
             "site_world.html",

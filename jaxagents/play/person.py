@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from jaxagents.environments.text.words import pad_to, sentence
+from jaxagents.environments.text.words import read_words, sentence
 from jaxagents.language.tokenizers import phrase_reader
 from jaxagents.types import Environment, TimeStep
 
@@ -98,36 +98,6 @@ def admissible_actions(environment: Environment, timestep: TimeStep) -> list[str
         return [sentence(face.words, row) for row in face.examples]
     mask = np.ones(len(face.actions), bool) if timestep.action_mask is None else np.asarray(timestep.action_mask)
     return [sentence(face.words, row) for row in face.actions[mask]]
-
-
-def read_words(text: str, words: Sequence[str], read: Callable[[str], np.ndarray], room: int) -> np.ndarray:
-    """Reads a line as the words of a world.
-
-    Args:
-        text: as typed.
-        words: of the world.
-        read: `(text) -> word ids`, such as `Lexicon.encode_words`.
-        room: most words.
-
-    Returns:
-        int32 `[room]`, -1 after the last one.
-
-    Raises:
-        ValueError: a word is unknown, with the nearest ones, or there are too many.
-    """
-    text = " ".join(text.split())
-    try:
-        ids = read(text)
-    except ValueError as error:
-        parts = {part for word in words for part in word.split()}
-        known = {part.lower(): part for part in parts}
-        unknown = [part for part in text.split() if part not in parts]
-        near = [known[m] for part in unknown for m in difflib.get_close_matches(part.lower(), known, n=2, cutoff=0.4)]
-        offers = list(dict.fromkeys(near)) or list(words[:_OFFERED])
-        raise ValueError(f"{error} Try {' or '.join(map(repr, offers))}.") from error
-    if len(ids) > room:
-        raise ValueError(f"`text` must have at most {room} words, got {len(ids)}.")
-    return pad_to(ids, room)
 
 
 def ask_action(person: Person, environment: Environment, offers: Sequence[str]) -> np.ndarray:

@@ -4,6 +4,7 @@ import difflib
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -12,16 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from jaxagents.training.composition import register_resolvers, resume_arguments
+from jaxagents.training.composition import choose_tokenizer, register_resolvers, resume_arguments
 from jaxagents.training.preemption import EXIT_CODE, Preempted
 
 _TRACEBACK = "HYDRA_FULL_ERROR"
@@ -32,11 +34,20 @@ _MISTAKES = (
     *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError),
 )
 _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
+# Of a function that takes any setting and hands it on, such as that of a learner.
+_UNKNOWN_SETTING = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 _MOST_NAMES = 12  # That an error lists where none is near.
+# Functions that errors offer to callers, and what a user of the command line takes in their place.
+_IN_ARGUMENTS = {"`make_twin_q`": "algorithm=sac, td3, or ppo", "`make_cem`": "evaluation=cem"}
 
 
 def command(
-    config_name: str, *, folder: str = "configs", lists: Sequence[str] = (), resumes: bool = False
+    config_name: str,
+    *,
+    folder: str = "configs",
+    lists: Sequence[str] = (),
+    options: Sequence[str] = (),
+    trains: bool = False,
 ) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
     """Makes the main of a script in `experiments/` of a function of the composed config.
 
@@ -51,7 +62,9 @@ def command(
         folder: that holds it, from the folder above that of the script: the root of the repository, or the installed
             package.
         lists: options that are always lists, see `quote_lists`.
-        resumes: whether `resume=<run directory>` stands for the arguments of that run, see `resume_arguments`.
+        options: such as "--list", which the script itself answers; they are offered where an unknown one is near.
+        trains: whether `resume=<run directory>` stands for the arguments of that run, see `resume_arguments`, and a
+            checkpoint brings its tokenizer, see `choose_tokenizer`.
 
     Returns:
         The decorator.
@@ -75,7 +88,8 @@ def command(
         @wraps(task)
         def main() -> None:
             with _errors_in_one_line(show_traceback):
-                arguments = resume_arguments(sys.argv[1:]) if resumes else sys.argv[1:]
+                require_options(sys.argv[1:], options)
+                arguments = choose_tokenizer(resume_arguments(sys.argv[1:])) if trains else sys.argv[1:]
                 sys.argv[1:] = quote_lists(arguments, lists)
             if os.getcwd() not in sys.path:  # For modules of the user's that options name.
                 sys.path.append(os.getcwd())
@@ -98,6 +112,33 @@ def command(
         return main
 
     return decorate
+
+
+def require_options(arguments: Sequence[str], further: Sequence[str] = ()) -> None:
+    """Refuses what begins with a dash and is no option of Hydra's, in place of its list of all options.
+
+    Args:
+        arguments: of the command line.
+        further: names of options that the script has besides.
+
+    Raises:
+        ValueError: an option is unknown, lacks its value, or stands between settings.
+    """
+
+    def refuse(message: str) -> NoReturn:
+        raise ValueError(f"Options must be as --hydra-help says, got {' '.join(arguments)!r}: {message}.")
+
+    parser = get_args_parser()
+    parser.error = refuse  # type: ignore[method-assign]
+    _, unknown = parser.parse_known_args(arguments)
+    dashed = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
+    if dashed:
+        known = [name for action in parser._actions for name in action.option_strings] + list(further)
+        near = difflib.get_close_matches(dashed[0], known, n=1, cutoff=0.7)
+        hint = f"try {near[0]}" if near else f"settings have no dashes, as in {dashed[0].lstrip('-')}=..."
+        raise ValueError(f"The command has no option {dashed[0]!r}; {hint}.")
+    if unknown:
+        raise ValueError(f"Options must stand before all settings or after them, got {' '.join(arguments)!r}.")
 
 
 def quote_lists(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -135,6 +176,11 @@ def _errors_in_one_line(show_traceback: bool) -> Iterator[None]:
         if show_traceback:
             raise
         _stop(f"Error: {describe_error(error)}", 2 if isinstance(error, _MISTAKES) else 1)
+    except TypeError as error:
+        refused = _UNKNOWN_SETTING.search(str(error))
+        if show_traceback or refused is None or not any(refused[2] in argument for argument in sys.argv[1:]):
+            raise
+        _stop(f"Error: {refused[1]} has no setting {refused[2]!r}; leave it out, or correct its name.", 2)
 
 
 def _stop(message: str, code: int) -> None:
@@ -163,7 +209,10 @@ def describe_error(error: BaseException) -> str:
         known = [str(key) for key in parent if key != "hydra"] if isinstance(parent, Mapping | DictConfig) else []
         hint = f"; try {nearest_names(str(cause.key), known)}" if known else ""
         return f"{section} has no key {cause.key!r}{hint}."
-    return " ".join(str(error).split()) or type(error).__name__
+    said = " ".join(str(error).split()) or type(error).__name__
+    for function, argument in _IN_ARGUMENTS.items():
+        said = said.replace(function, argument)
+    return said
 
 
 def nearest_names(name: str, known: Sequence[str]) -> str:
@@ -191,7 +240,7 @@ def _run_process(script: Path, show_traceback: bool) -> float:
     with subprocess.Popen(
         [sys.executable, str(script), *arguments], stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
-        for line in process.stdout:
+        for line in process.stdout or ():
             print(line, end="", flush=True)
             last = line
     failed = process.returncode != 0

@@ -69,6 +69,20 @@ def save_arguments(run_dir: Path) -> None:
         OmegaConf.save(HydraConfig.get().overrides.task, run_dir / ARGUMENTS_FILE)
 
 
+def choose_tokenizer(arguments: Sequence[str]) -> list[str]:
+    """Adds the tokenizer of a checkpoint to arguments that begin with its model and name no tokenizer.
+
+    Args:
+        arguments: of `experiments/train.py`.
+
+    Returns:
+        The arguments, with `tokenizer=huggingface` at the end where `model=huggingface` stands alone.
+    """
+    names = {argument.partition("=")[0].partition("@")[0].lstrip("+") for argument in arguments}
+    alone = "model=huggingface" in arguments and "tokenizer" not in names
+    return [*arguments, *(["tokenizer=huggingface"] if alone else [])]
+
+
 def resume_arguments(arguments: Sequence[str]) -> list[str]:
     """Replaces `resume=<run directory>` by the arguments that the run was started with; others count over these.
 

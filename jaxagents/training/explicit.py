@@ -37,7 +37,8 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> list[str]
     """Takes out what was set for another option, where the command line chooses the option of a stage.
 
     With `collector@warm_start.collector=transcripts`, files replace demonstrations, whose noise and number the
-    world and quick runs have set. What the command line itself sets stays, to be refused.
+    world and quick runs have set. What the command line itself sets stays, to be refused. Where it chooses an option
+    for the whole run, as in `collector=preferences stages=[]`, what quick runs set for another one is left out.
 
     Args:
         config: composed, is changed.
@@ -52,17 +53,19 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> list[str]
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     written = {override.key_or_group for override in parsed if override.package is None}
     left_out = []
-    for place in (override.package for override in parsed if override.package and not override.is_delete()):
-        node = OmegaConf.select(config, place)
+    for override in parsed:
+        place = override.package or override.key_or_group
+        node = None if override.is_delete() else OmegaConf.select(config, place)
         if not isinstance(node, DictConfig) or "_target_" not in node:
             continue
-        for key in node:
+        for key in node if override.package else ():
             if OmegaConf.is_missing(node, key):
                 raise ValueError(f"`{place}.{key}` must be given, got nothing; try {place}.{key}=...")
         parameters = inspect.signature(get_object(node._target_)).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             continue
-        for section in filter(None, (node, OmegaConf.select(config.when_quick, place))):
+        sections = (node if override.package else None, OmegaConf.select(config.when_quick, place))
+        for section in filter(None, sections):
             names = {key: f"{place}.{key}" for key in section if not key.startswith("_") and key not in parameters}
             with open_dict(section):
                 for key in [key for key, name in names.items() if name not in written]:

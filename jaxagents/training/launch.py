@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,17 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
         ValueError: a setting does not hold, or `run_dir` belongs to another config or is in use, or processes
             differ in their config.
     """
-    if "://" in str(run_dir):
+    buckets = [place for place in (str(run_dir), str(config.run_dir)) if "://" in place]  # A path has lost a slash.
+    if buckets:
         raise ValueError(
-            f"`run_dir` must be a path, got {run_dir}; try mounting the bucket, as with gcsfuse, and its path."
+            f"`run_dir` must be a path, got {buckets[0]}; try mounting the bucket, as with gcsfuse, and its path."
         )
     run_dir = Path(run_dir).resolve()
     resolved = resolve(config)
     prepare_backend(make_section(DevicesConfig, "devices", resolved["devices"]))
     run_dir, resolved = _agree(run_dir, resolved)
     experiment = on_all_processes(lambda: build(resolved))
+    require_traceable(experiment)
     with ExitStack() as stack:
 
         def take_run_dir() -> None:
@@ -63,6 +66,24 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
                 write_report(run_dir)
             print(farewell(run_dir, result), file=sys.stderr, flush=True)
     return {"run_dir": str(run_dir), **to_json(result)}
+
+
+def require_traceable(experiment: Experiment) -> None:
+    """Traces every stage as the loop will run it, so that what does not fit is said before anything is compiled.
+
+    What is traced here is not traced again by the loop, except under `pmap`, whose stages are left out.
+
+    Args:
+        experiment: see `build`.
+
+    Raises:
+        ValueError: parts of a stage do not fit, such as minibatches that do not divide its batch.
+    """
+    if experiment.devices.mode == "pmap":
+        return
+    for stage in experiment.stages:
+        limits = {unit: np.zeros(stage.runner.abstract.update.shape, np.int32) for unit in stage.training.experience}
+        jax.eval_shape(partial(stage.runner.run, num_updates=1, limits=limits), stage.runner.abstract)
 
 
 def introduction(experiment: Experiment, run_dir: Path) -> str:
@@ -87,7 +108,9 @@ def farewell(run_dir: Path, result: Mapping[str, Any]) -> str:
             told.append(f"Last evaluation: {name} {np.nanmean(values):.4g}.")
     pages = [run_dir / name for name in (REPORT_FILE, TRANSCRIPTS_FILE) if (run_dir / name).exists()]
     told += [f"Look at {page}" for page in pages]
-    told += [f"Next: python experiments/{main} path={run_dir}" for main in ("evaluate.py", "play.py")]
+    installed = Path(sys.argv[0]).name.startswith("jaxagents-")  # A command of the wheel: there is no folder of mains.
+    mains = "jaxagents-{}" if installed else "python experiments/{}.py"
+    told += [f"Next: {mains.format(name)} path={run_dir}" for name in ("evaluate", "play")]
     return "\n".join(told)
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxagents.environments.squashing import squash_action
 from jaxagents.language.conversation import make_answer
 from jaxagents.language.player import make_player
+from jaxagents.language.replies import make_reply
 from jaxagents.policies.actor_critic import act
 from jaxagents.training.build import Experiment, Stage, build
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
@@ -38,6 +39,8 @@ class LoadedPolicy(NamedTuple):
         config: resolved config of the run.
         play: of a language policy, `(key, num_episodes=1, *, greedy=True, held_out=True, level=None) -> Episode`, whole
             episodes in `environment`; None of others.
+        reply: of a language policy, `(text, carry=None, *, prompt=None, key=None) -> (text, carry)`, an observation in
+            words and the action that answers it, see `language.replies.make_reply`; None of others.
     """
 
     act: Callable[..., tuple[Array, Carry]]
@@ -46,6 +49,7 @@ class LoadedPolicy(NamedTuple):
     environment: Environment
     config: dict[str, Any]
     play: Callable[..., Episode] | None = None
+    reply: Callable[..., tuple[str, Any]] | None = None
 
 
 class LoadedStage(NamedTuple):
@@ -108,7 +112,26 @@ def load_policy(
         environment=environment,
         config=loaded.config,
         play=_make_play(environment, policy, params) if speaks else None,
+        reply=partial(make_reply(policy, environment), params) if speaks else None,
     )
+
+
+def load_params(path: str | Path | None, which: str = "last") -> Params:
+    """Loads the parameters of a run, such as those of a teacher.
+
+    Args:
+        path: run directory.
+        which: see `load_stage`.
+
+    Returns:
+        The parameters, of the first seed.
+
+    Raises:
+        ValueError: see `load_policy`, or no directory is given.
+    """
+    if path is None:
+        raise ValueError("`path` must be the directory of a run, got nothing; try learner.teacher.path=runs/<run>.")
+    return load_policy(path, which).params
 
 
 def _make_play(environment: Environment, policy: LanguagePolicy, params: Params) -> Callable[..., Episode]:

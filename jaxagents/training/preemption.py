@@ -31,7 +31,7 @@ def watch_signals() -> Iterator[Callable[[], bool]]:
 
     def hear(number: int, frame: Any) -> None:
         heard.set()
-        signal.signal(number, before or signal.SIG_DFL)  # None: it was not Python that listened, but jax.distributed.
+        signal.signal(number, before or signal.SIG_DFL)  # None: it was not Python that listened.
 
     before = signal.signal(signal.SIGTERM, hear)
     try:

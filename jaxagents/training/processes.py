@@ -54,6 +54,7 @@ def join_processes(
     alarm = threading.Timer(timeout_seconds, _end, [message])
     alarm.daemon = True
     alarm.start()
+    jax.config.update("jax_enable_preemption_service", False)  # It hears SIGTERM, too, and lets nobody else.
     try:
         jax.distributed.initialize(
             *given,

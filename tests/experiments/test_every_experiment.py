@@ -33,9 +33,9 @@ PAIRS = {
     **dict.fromkeys(("code", "countdown", "crafting", "guess_number", "lists"), ("grpo", "sft")),
     **dict.fromkeys(("brief", "mastermind", "screen", "screens", "search"), ("grpo", "sft")),
     **dict.fromkeys(("desk", "market", "shop", "tools", "twentyq", "union"), ("grpo", "sft")),
-    **dict.fromkeys(
-        ("bargaining", "commons", "hanabi", "meeting", "public_goods"), ("grpo", "sft")
-    ),  # Of several seats.
+    **dict.fromkeys(("code_calls", "edit_streams", "errands", "scene", "search_sets"), ("grpo", "sft")),
+    # Of several seats.
+    **dict.fromkeys(("bargaining", "carrying", "commons", "hanabi", "meeting", "public_goods"), ("grpo", "sft")),
     # Values and demonstrations are those of one seat.
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
     "breakout": (*GRADIENTS, *VALUES),
@@ -70,7 +70,10 @@ TUNED = {
 }
 
 # Trained as desk and meeting are, in other environments, which the contract of text worlds plays: composed only.
-ALIKE = ("market", "shop", "bargaining", "commons", "hanabi", "public_goods")
+ALIKE = (
+    *("bargaining", "carrying", "code_calls", "commons", "edit_streams", "errands", "hanabi", "market"),
+    *("public_goods", "scene", "search_sets", "shop"),
+)
 
 
 def _run_pairs():

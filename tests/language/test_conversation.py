@@ -12,6 +12,7 @@ from jaxagents.language.conversation import answer, begin_conversation, make_ans
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.policy import make_language_policy
+from jaxagents.language.replies import make_reply
 from jaxagents.language.slots import render_prompt_words
 from jaxagents.language.tokenizers import word_level
 from jaxagents.networks.transformer import Transformer
@@ -170,3 +171,24 @@ def test_an_observation_of_another_shape_is_refused(speaker):
         ValueError, match=r"`observation` must have the shape \['K'\] or \['B', 'K'\], got \[1, 1, 21\]"
     ):
         make_answer(policy, ACTION_WORDS)(params, np.zeros((1, 1, 21)))
+
+
+@pytest.mark.slow
+def test_a_reply_in_text_is_the_answer_in_word_ids(speaker, episode):
+    policy, params = speaker
+    act, reply = make_answer(policy, ACTION_WORDS), make_reply(policy, ENVIRONMENT)
+    words = ENVIRONMENT.text.words
+    rows = observations_of(policy, episode, 0)[:2]
+    texts = [" ".join(words[i] for i in row if i >= 0) for row in rows]
+    prompt = words_of(policy, episode.prompt_tokens[0], episode.prompt_mask[0], policy.layout.prompt)
+    asked = " ".join(words[i] for i in prompt if i >= 0)
+    carry = carry_of_ids = None
+    for text, row, key in zip(texts, rows, (None, KEY)):
+        told = {"prompt": asked} if carry is None else {}
+        said, carry = reply(params, text, carry, key=key, **told)
+        ids, carry_of_ids = act(params, row, carry_of_ids, prompt=prompt if told else None, key=key)
+        assert said == " ".join(words[i] for i in ids.tolist() if i >= 0)
+    with pytest.raises(ValueError, match="xyzzy"):
+        reply(params, "xyzzy")
+    with pytest.raises(ValueError, match="`text` must have at most"):
+        reply(params, " ".join([texts[0]] * 9))

@@ -275,3 +275,16 @@ def test_option_files_make_tokenizers_of_words(name, tmp_path):
     assert tokenizer.decode(tokenizer.encode("go to fridge 1")) == "go to fridge 1"
     header = json.loads(tokenizer.data.partition(b"\n")[0])
     assert header["format"] == "jaxagents.tokenizer"
+
+
+def test_a_source_without_a_tokenizer_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"`source` must hold tokenizer.json, got none in .*; copy it from"):
+        from_huggingface(WORDS, tmp_path)
+    with pytest.raises(ValueError, match=r"`source` must be a folder with tokenizer.json, got .*nowhere, where there"):
+        from_huggingface(WORDS, str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match=r"`source` must be a folder or a name, got none; try model.path=DIR"):
+        from_huggingface(WORDS, None)
+    (tmp_path / "tokenizer.json").write_text("not json")
+    with pytest.raises(ValueError, match=r"got .*, which cannot be loaded: "):
+        from_huggingface(WORDS, tmp_path)

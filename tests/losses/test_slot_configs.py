@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from jaxagents.losses import aggregation, token_policy_gradient
+from jaxagents.losses import aggregation, demonstrated, token_policy_gradient
 from jaxagents.types import TokenView
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
@@ -63,7 +63,11 @@ def test_losses_and_weights_run_as_configured():
 
 
 def test_every_loss_and_aggregation_has_a_file():
-    for group, module in (("loss", token_policy_gradient), ("aggregation", aggregation)):
-        functions = {name for name, f in vars(module).items() if inspect.isfunction(f) and not name.startswith("_")}
-        functions = {name for name in functions if vars(module)[name].__module__ == module.__name__}
+    for group, modules in (("loss", (token_policy_gradient, demonstrated)), ("aggregation", (aggregation,))):
+        functions = {
+            name
+            for module in modules
+            for name, f in vars(module).items()
+            if inspect.isfunction(f) and not name.startswith("_") and f.__module__ == module.__name__
+        }
         assert functions - {"truncated_importance_weight"} == {path.stem for path in (CONFIGS / group).glob("*.yaml")}

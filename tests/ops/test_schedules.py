@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxagents.ops.schedules import linear_schedule
+from jaxagents.ops.schedules import cosine_schedule, linear_schedule
 
 
 def values_of(schedule, run_updates, num_updates):
@@ -28,6 +28,13 @@ def values_of(schedule, run_updates, num_updates):
 def test_values_by_hand(options, expected):
     schedule = linear_schedule(**({"start": 1.0, "end": 0.0} | options))
     np.testing.assert_allclose(values_of(schedule, 8, 5), expected, rtol=1e-6)
+
+
+def test_a_cosine_by_hand():
+    """At 0, 1/4, 1/2, 3/4 and all of the way: cosines of 1, 0.7071, 0, -0.7071 and -1."""
+    schedule = cosine_schedule(start=0.9, end=0.1, num_updates=4)
+    expected = [0.9, 0.5 + 0.4 * np.sqrt(0.5), 0.5, 0.5 - 0.4 * np.sqrt(0.5), 0.1, 0.1]
+    np.testing.assert_allclose(values_of(schedule, 8, 6), expected, rtol=1e-5)
 
 
 def test_its_numbers_are_arrays_of_the_memory():

@@ -1,8 +1,11 @@
 """Leases: who has one keeps others out, until it ends, however that is."""
 
+import errno
 import signal
 import subprocess
 import sys
+
+import pytest
 
 from jaxagents.papers.leases import held_leases, leased, take_lease
 
@@ -50,3 +53,15 @@ def test_a_file_that_its_holder_has_just_removed_is_no_lease(tmp_path):
     first._file.close()
     assert take_lease(tmp_path, "x") is None
     second.release()
+
+
+def test_a_full_disk_leaves_nobody_with_the_lease(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            take_lease(tmp_path, "x")
+    assert held_leases(tmp_path) == {} and list((tmp_path / ".leases").iterdir()) == []
+    assert take_lease(tmp_path, "x") is not None

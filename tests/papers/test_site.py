@@ -145,8 +145,8 @@ def test_the_page_of_a_tested_paper_says_what_came_out(site, pages):
     assert "326 papers 1 with a test here 1 reproduced" in " ".join(" ".join(pages["index.html"].text).split())
 
 
-def test_arms_that_have_not_run_or_share_no_step_have_no_curve(tested):
-    _, entry = tested
+def test_arms_that_have_not_run_or_share_no_step_have_no_curve(tested, tmp_path):
+    families, entry = tested
     runs = entry.runs["ours"].runs
     assert gather_curve(runs, "eval/success").values.shape == (3, 3)
     assert gather_curve({}, "eval/success") is None and gather_curve(runs, "other") is None
@@ -154,6 +154,12 @@ def test_arms_that_have_not_run_or_share_no_step_have_no_curve(tested):
     assert gather_curve(apart, "x") is None
     waiting = entry._replace(runs=entry.runs | {"theirs": ArmRuns({}, {})})
     assert [[line.name for line in panel.lines] for panel in panels_of(waiting)] == [["ours"], ["ours"]]
+    alone = [family._replace(cards=(entry.card,)) for family in families if family.name == entry.card.family]
+    page = (write_site(tmp_path, alone, {"gigpo": waiting}, []).parent / "papers" / "gigpo.html").read_text(
+        encoding="utf-8"
+    )
+    legend = page.partition('class="legend"')[2].partition("</ul>")[0]
+    assert "</svg>ours</li>" in legend and "theirs" not in legend
 
 
 def test_papers_that_are_not_tested_say_so(pages):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from jaxagents.environments.text import countdown, frozenlake
+from jaxagents.environments.text.words import read_words
 from jaxagents.language.tokenizers import phrase_reader
-from jaxagents.play.person import Person, admissible_actions, ask_action, ask_words, at_terminal, choose, read_words
+from jaxagents.play.person import Person, admissible_actions, ask_action, ask_words, at_terminal, choose
 
 OPTIONS = ("go to shelf 1", "go to shelf 2", "look", "Look up")
 WORDS = ("go to", "shelf", "1", "P")

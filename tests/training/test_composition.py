@@ -1,10 +1,10 @@
-"""Tests of the arguments that a run is resumed by."""
+"""Tests of arguments that stand for others: those that a run is resumed by, and the tokenizer of a checkpoint."""
 
 from pathlib import Path
 
 import pytest
 
-from jaxagents.training.composition import compose, resume_arguments, save_arguments
+from jaxagents.training.composition import choose_tokenizer, compose, resume_arguments, save_arguments
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -35,3 +35,13 @@ def test_other_arguments_stay():
 def test_a_folder_that_the_command_did_not_write_is_refused(tmp_path):
     with pytest.raises(ValueError, match="must be the directory of a run of experiments/train.py, got .*same run_dir"):
         resume_arguments([f"resume={tmp_path}"])
+
+
+def test_a_checkpoint_brings_its_tokenizer_unless_another_one_is_named():
+    model = ["world=bandit", "algorithm=grpo", "model=huggingface", "model.path=here"]
+    assert choose_tokenizer(model) == [*model, "tokenizer=huggingface"]
+    for others in (["model=tiny"], [*model, "tokenizer=bytes"], []):
+        assert choose_tokenizer(others) == others
+    config = compose(CONFIGS, *choose_tokenizer(model))
+    assert config.tokenizer.source == "here"
+    assert compose(CONFIGS, "world=bandit", "algorithm=grpo", "tokenizer=huggingface").tokenizer.source is None

@@ -201,6 +201,19 @@ def test_a_signal_to_one_process_saves_and_ends_all_and_the_run_goes_on(tmp_path
 
 
 @pytest.mark.slow
+def test_a_signal_before_training_ends_a_process_that_has_joined_others():
+    code = """
+import os, signal, time
+from jaxagents.training.processes import join_processes
+join_processes("localhost:{port}", 1, 0, timeout_seconds=60)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(20)
+"""
+    done = subprocess.run([sys.executable, "-c", code.format(port=free_port())], cwd=ROOT, timeout=120, check=False)
+    assert done.returncode == -signal.SIGTERM
+
+
+@pytest.mark.slow
 def test_a_process_that_nobody_waits_for_says_where_it_looked_and_how_long(tmp_path):
     port = free_port()
     shared = ["devices=sharded", "devices.distributed=true", f"devices.coordinator_address=localhost:{port}"]

@@ -1,6 +1,5 @@
-"""Our worlds as environments of gymnasium and PettingZoo, for learners that are not ours."""
+"""Our worlds as environments of gymnasium, for learners that are not ours."""
 
-import operator
 from typing import Any
 
 import jax
@@ -14,7 +13,8 @@ def make_gymnasium(environment: Environment, *, level: int | None = None) -> Any
     """Makes a `gymnasium.Env` of an environment of one agent.
 
     Every reset draws a new task; `reset(seed=...)` starts the sequence of tasks and of noise. `info` has what the
-    environment tells, and `action_mask` where it has one. Worlds of text take and give word ids.
+    environment tells, and `action_mask` (int8, for `action_space.sample`) where it has one. Worlds of text take and
+    give word ids.
 
     Args:
         environment: of one agent and one player.
@@ -30,7 +30,7 @@ def make_gymnasium(environment: Environment, *, level: int | None = None) -> Any
     if environment.num_agents or environment.num_players > 1:
         raise ValueError(f"`environment` must be of one agent, got {environment.name}; try make_pettingzoo for a team.")
     gymnasium = import_suite("gymnasium", extra="gymnax")
-    game = _Game(environment, level)
+    game = SteppedGame(environment, level)
 
     class Wrapped(gymnasium.Env):
         metadata = {"render_modes": ["ansi"]}
@@ -48,76 +48,6 @@ def make_gymnasium(environment: Environment, *, level: int | None = None) -> Any
             timestep = game.timestep
             ends = bool(timestep.terminated), bool(timestep.truncated)
             return game.observation, float(timestep.reward), *ends, game.info
-
-        def render(self) -> str:
-            return game.render()
-
-    return Wrapped()
-
-
-def make_pettingzoo(environment: Environment, *, level: int | None = None) -> Any:
-    """Makes a `pettingzoo.ParallelEnv` of an environment of several agents, which act at once.
-
-    Agents are called agent_0, agent_1, ...; all of them are there until the episode ends, and `info` of one that has
-    died has `alive` False.
-
-    Args:
-        environment: with agents.
-        level: see `make_gymnasium`.
-
-    Returns:
-        The `pettingzoo.ParallelEnv`.
-
-    Raises:
-        ModuleNotFoundError: PettingZoo is not installed.
-        ValueError: the environment has no agents.
-    """
-    if not environment.num_agents:
-        raise ValueError(f"`environment` must have agents, got {environment.name}; try make_gymnasium for one agent.")
-    pettingzoo = import_suite("pettingzoo", extra="envs")
-    game = _Game(environment, level)
-    names = [f"agent_{index}" for index in range(environment.num_agents)]
-    observations = {name: convert_space(environment.observation_space) for name in names}
-    actions = {name: convert_space(environment.action_space) for name in names}
-
-    def share(tree: PyTree) -> dict[str, PyTree]:
-        arrays = jax.tree.map(np.asarray, tree)
-        return {name: jax.tree.map(operator.itemgetter(i), arrays) for i, name in enumerate(names)}
-
-    def infos() -> dict[str, dict]:
-        alive = game.info.get("agent_mask", np.ones(len(names), bool))
-        mask = game.timestep.action_mask
-        masks = {} if mask is None else share(mask)
-        return {
-            name: {"alive": bool(alive[i])} | ({"action_mask": masks[name]} if masks else {})
-            for i, name in enumerate(names)
-        }
-
-    class Wrapped(pettingzoo.ParallelEnv):
-        metadata = {"name": environment.name, "render_modes": ["ansi"]}
-        render_mode = "ansi"
-        possible_agents = list(names)
-        agents: list[str] = []
-
-        def observation_space(self, agent: str) -> Any:
-            return observations[agent]
-
-        def action_space(self, agent: str) -> Any:
-            return actions[agent]
-
-        def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
-            game.reset(seed)
-            self.agents = list(names)
-            return share(game.observation), infos()
-
-        def step(self, actions: dict[str, Any]) -> tuple[dict, dict, dict, dict, dict]:
-            game.step(np.stack([np.asarray(actions[name]) for name in names]))
-            timestep = game.timestep
-            ends = [dict.fromkeys(names, bool(end)) for end in (timestep.terminated, timestep.truncated)]
-            if any(ends[0].values()) or any(ends[1].values()):
-                self.agents = []
-            rewards = {name: float(timestep.reward[i]) for i, name in enumerate(names)}
-            return share(game.observation), rewards, *ends, infos()
 
         def render(self) -> str:
             return game.render()
@@ -143,12 +73,12 @@ def _bound(value: float, dtype: Any) -> float:
     if np.issubdtype(dtype, np.floating):
         return value
     if np.issubdtype(dtype, np.bool_):
-        return bool(value > 0)
+        return int(value > 0)  # Of Python's own bools, gymnasium makes no box.
     limits = np.iinfo(dtype)
     return int(np.clip(value, limits.min, limits.max))
 
 
-class _Game:
+class SteppedGame:
     """An instance of an environment that is stepped from outside."""
 
     def __init__(self, environment: Environment, level: int | None) -> None:
@@ -158,11 +88,13 @@ class _Game:
         self._reset, self._step = jax.jit(environment.reset), jax.jit(environment.step)
 
     def reset(self, seed: int | None) -> None:
+        """Begins an episode of a new task; a seed starts the sequence of tasks and of noise."""
         key = self.key if seed is None else jax.random.key(seed)
         self.key, task_key, reset_key = jax.random.split(key, 3)
         self.state, self.timestep = self._reset(reset_key, self.environment.sample_task(task_key, self.level))
 
     def step(self, action: Any) -> None:
+        """Takes an action; what came of it is in `timestep`."""
         if self.state is None:
             raise ValueError("`reset` must be called before the first step, got a step.")
         space = self.environment.action_space
@@ -171,13 +103,16 @@ class _Game:
 
     @property
     def observation(self) -> PyTree:
+        """Returns the arrays that the environment shows."""
         return jax.tree.map(np.asarray, self.timestep.observation)
 
     @property
     def info(self) -> dict[str, Any]:
+        """Returns what the environment tells besides, and the mask of allowed actions where it has one."""
         told = jax.tree.map(np.asarray, dict(self.timestep.info))
         mask = self.timestep.action_mask
-        return told if mask is None else {**told, "action_mask": np.asarray(mask)}
+        return told if mask is None else {**told, "action_mask": np.asarray(mask, np.int8)}
 
     def render(self) -> str:
+        """Returns the text frame; nothing where the environment has none."""
         return "" if self.environment.render is None else self.environment.render(self.state)

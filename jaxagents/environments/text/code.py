@@ -1,4 +1,4 @@
-"""Programs in words for a small stack machine: write one that passes tests, repair one, or predict a result."""
+"""Programs in words for a small stack machine: write one that passes tests, repair or shorten one, or predict."""
 
 from functools import partial
 from typing import Any, Literal
@@ -22,6 +22,8 @@ NEEDS = np.asarray([0, 0, 0, 1, 2, 2, 2, 2], np.int32)
 GROWS = np.asarray([1, 1, 1, 1, 0, -1, -1, -1], np.int32)
 """By how much an operation makes the stack larger."""
 DEPTH, MODULUS, NUM_TESTS = 4, 100, 6
+SHOWS = {"repair": "fix", "speed": "speed"}
+"""Words before a program that is not to stay as it is, by mode."""
 SHOWN = 3
 """Tests that are seen; the others are hidden."""
 
@@ -46,7 +48,7 @@ class CodeState:
 def make_environment(
     lengths: tuple[int, ...] = (2, 3, 4, 6),
     *,
-    mode: Literal["write", "repair", "predict"] = "write",
+    mode: Literal["write", "repair", "speed", "predict"] = "write",
     num_attempts: int = 1,
     **options: Any,
 ) -> Environment:
@@ -56,9 +58,10 @@ def make_environment(
     takes the upper number from the one below it. It fails where a number is missing or the stack has more than four,
     and returns the upper number. The observation shows three tests, `1 to 4 , 5 to 2 0 , 9 to 3 6 ,`, in the mode
     "repair" after `fix dup mul dup add`, the program with one operation replaced. The action is a program; with several
-    attempts, `you said <program> passes 1` follows. In the mode "predict" the observation is `two mul of 7`, and the
-    action a number. The thought of the expert is what lies on top after each operation, for the first input. Held-out
-    tasks have programs that no training task has.
+    attempts, `you said <program> passes 1` follows. In the mode "speed", the program that is shown, `speed dup one mul
+    add`, is right and two operations too long; success is to pass all tests with fewer. In the mode "predict" the
+    observation is `two mul of 7`, and the action a number. The thought of the expert is what lies on top after each
+    operation, for the first input. Held-out tasks have programs that no training task has.
 
     Success is to pass all six tests, of which three are hidden. `info["metrics"]` has `runs`, the share of them that
     end without a failure, `tests` and `hidden_tests`, those that pass, and `short`, whether the program is not longer
@@ -66,7 +69,7 @@ def make_environment(
 
     Args:
         lengths: of the programs that tests are made with, one per level, from 2 to 8. Answers may be two longer.
-        mode: "write", "repair" or "predict".
+        mode: "write", "repair", "speed" or "predict".
         num_attempts: answers of an episode.
         **options: of `make_text_world`.
 
@@ -77,14 +80,16 @@ def make_environment(
         ValueError: lengths, modes or attempts that are not there.
 
     References:
-        Austin et al. (2021), Program Synthesis with Large Language Models, section 2.
+        Austin et al. (2021), Program Synthesis with Large Language Models, section 2; Shypula et al. (2024), Learning
+            Performance-Improving Code Edits, section 2 (programs that are to be made faster).
     """
     lengths = tuple(lengths)
     if not lengths or not 2 <= min(lengths) <= max(lengths) <= 8:
         raise ValueError(f"`lengths` must be from 2 to 8, got {lengths}; try (2, 4).")
-    if mode not in ("write", "repair", "predict") or num_attempts < 1:
+    if mode not in ("write", "repair", "speed", "predict") or num_attempts < 1:
         raise ValueError(
-            f'`mode` must be "write", "repair" or "predict", `num_attempts` at least 1, got {mode!r}, {num_attempts}.'
+            '`mode` must be "write", "repair", "speed" or "predict", `num_attempts` at least 1, got '
+            f"{mode!r} and {num_attempts}."
         )
     most, predicts = max(lengths) + 2, mode == "predict"
 
@@ -101,6 +106,7 @@ def make_environment(
         parts = grade_prediction(state) if predicts else grade_program(state)
         parts = {name: jnp.where(state.answered, value, 0.0) for name, value in parts.items()}
         success = (parts["tests"] == 1.0) & (parts["hidden_tests"] == 1.0)
+        success = success & (parts["short"] == 1.0) if mode == "speed" else success
         progress = (parts["tests"] + parts["hidden_tests"]) / 2
         return Status(success=success, over=success | (state.turns >= num_attempts), progress=progress, parts=parts)
 
@@ -117,7 +123,7 @@ def make_environment(
         grammar=make_grammar("{int:2}") if predicts else make_grammar(f"{{operation:1-{most}}}", operation=OPERATIONS),
         max_steps=num_attempts,
         num_levels=len(lengths),
-        sample=partial(sample, lengths, repair=mode == "repair"),
+        sample=partial(sample, lengths, mode=mode),
         identity=lambda task: task["program"],
         start=start,
         situation=lambda state: (_without_level(state.task), state.program, state.answered),
@@ -168,7 +174,7 @@ def run(program: Array, value: Array) -> tuple[Array, Array, Array]:
     return tops, tops[-1], machine[2]
 
 
-def sample(lengths: tuple[int, ...], key: Array, level: Array, *, repair: bool) -> Task:
+def sample(lengths: tuple[int, ...], key: Array, level: Array, *, mode: str) -> Task:
     """Draws a program that runs and leaves one number, and the inputs of its tests."""
     input_key, place_key, other_key, *keys = jax.random.split(key, 3 + max(lengths))
     length, depth, program = jnp.asarray(lengths, jnp.int32)[level], jnp.ones((), jnp.int32), []
@@ -183,11 +189,29 @@ def sample(lengths: tuple[int, ...], key: Array, level: Array, *, repair: bool) 
     inputs = draw_distinct(input_key, jnp.ones(20, bool), NUM_TESTS)
     outputs = jax.vmap(lambda value: run(program, value)[1])(inputs)
     task = {"program": program, "inputs": inputs, "outputs": outputs, "level": level}
-    if not repair:
+    if mode == "speed":
+        return task | {"shown": lengthen(program, place_key, other_key)}
+    if mode != "repair":
         return task
     place = jax.random.randint(place_key, (), 0, length)
     other = choose(other_key, np.arange(len(OPERATIONS)) != program[place])
-    return task | {"broken": program.at[place].set(other)}
+    return task | {"shown": program.at[place].set(other)}
+
+
+def lengthen(program: Array, place_key: Array, pair_key: Array) -> Array:
+    """Puts two operations that change nothing somewhere into a program, int32 `[L]`, which has two more then."""
+    place = np.arange(len(program) + 2)
+    depth = 1 + jnp.cumsum(jnp.where(program >= 0, jnp.asarray(GROWS)[program], 0))
+    depth = jnp.append(1, depth)  # Before each operation, and at the end.
+    there = jnp.append(True, program >= 0)
+    at = choose(place_key, there & (depth < DEPTH))
+    pairs = jnp.asarray([[OPERATIONS.index(name) for name in pair] for pair in (("one", "mul"), ("swap", "swap"))])
+    pair = pairs[choose(pair_key, jnp.stack([True, depth[at] >= 2]))]
+    return jnp.where(
+        place < at,
+        program[jnp.minimum(place, len(program) - 1)],
+        jnp.where(place < at + 2, pair[jnp.clip(place - at, 0, 1)], program[jnp.maximum(place - 2, 0)]),
+    )
 
 
 def grade_program(state: CodeState) -> dict[str, Array]:
@@ -219,7 +243,8 @@ def tell(state: CodeState, seat: Array, *, mode: str, again: bool) -> Text:
     else:
         tests = zip(task["inputs"][:SHOWN], task["outputs"][:SHOWN], strict=True)
         lines = [text(number(given, 2), "to", number(returned, 2), ",") for given, returned in tests]
-        question = text(text("fix", pick(OPERATIONS, task["broken"])) if mode == "repair" else None, *lines)
+        shown = None if mode == "write" else text(SHOWS[mode], pick(OPERATIONS, task["shown"]))
+        question = text(shown, *lines)
         passed = jnp.round(grade_program(state)["tests"] * SHOWN).astype(jnp.int32)
         former = text("you said", pick(OPERATIONS, state.program), "passes", number(passed, 1))
     return text(question, when(state.answered, former)) if again else question

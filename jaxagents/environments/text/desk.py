@@ -48,6 +48,7 @@ def make_environment(
     `cited`, `unsafe` (complied with what is not to be complied with) and `overcautious` (refused what may be done).
 
     Where the request does not say who asks, `ask` makes the observation tell it; all answers but that end the episode.
+    Held-out tasks have rules or requests that no training task has, in whatever order and words they are told.
 
     Args:
         num_rules: one per level, from 1 to 9.
@@ -94,6 +95,7 @@ def make_environment(
         max_steps=2,
         num_levels=len(num_rules),
         sample=partial(sample, num_rules, shares, shuffled),
+        identity=lambda task: (task["request"], task["rules"], task["answers"]),
         start=lambda key, task: DeskState(task=task, answer=nothing, cited=nothing, asked=jnp.bool_(False)),
         allowed=lambda state: jnp.ones(grammar.num_entries, bool).at[-1].set(state.task["hidden"] & ~state.asked),
         play=play,
@@ -108,7 +110,7 @@ def sample(
     num_rules: tuple[int, ...], shares: tuple[float, float, float], shuffled: bool, key: Array, level: Array
 ) -> Task:
     """Draws a request, int32 `[4]`, and rules: the field and word of two conditions, int32 `[R, 2, 2]`, and answers."""
-    keys, most = jax.random.split(key, 10), max(num_rules)
+    keys, most = jax.random.split(key, 11), max(num_rules)
     near, pretext, hidden = map(jax.random.bernoulli, keys[:3], shares, ((most, 2), (), ()))
     request, first, answers = (jax.random.randint(keys[3 + i], (n,), 0, 4) for i, n in enumerate((4, most, most)))
     further, other = (jax.random.randint(keys[6 + i], (most, 2), 1, 4) for i in range(2))
@@ -121,7 +123,7 @@ def sample(
         "rules": jnp.where(used, rules, -1).astype(jnp.int32),
         "answers": jnp.where(there, answers, -1),
         "order": jax.random.permutation(keys[9], most) if shuffled else jnp.arange(most),
-        "pretext": jnp.where(pretext, jax.random.randint(key, (), 0, 4), -1),
+        "pretext": jnp.where(pretext, jax.random.randint(keys[10], (), 0, len(PRETEXTS)), -1),
         "hidden": hidden,
         "level": level,
     }

@@ -9,6 +9,7 @@ from flax import struct
 
 from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.splits import draw_distinct
 from jaxagents.environments.text.texts import Text, each, pick, text, when
 from jaxagents.environments.text.world import Status, World
 from jaxagents.types import Array, Environment, Task
@@ -57,13 +58,11 @@ def make_environment(num_seats: int = 2, *, num_places: int = 6, distinct: bool 
     seats = np.arange(num_seats)
 
     def sample(key: Array, level: Array) -> Task:
-        meet_key, other_key = jax.random.split(key)
-        meet = jax.random.randint(meet_key, (), 0, num_places)
-        others = jax.random.randint(other_key, (num_seats,), 1, num_places)
+        place_key, other_key = jax.random.split(key)
         # The first two have different other places, so that no other one is open to all.
-        second = 1 + (others[0] - 1 + 1 + others[1] % (num_places - 2)) % (num_places - 1)
-        others = (meet + others.at[1].set(second)) % num_places
-        return {"meet": meet, "others": others, "level": level}
+        meet, *first_two = draw_distinct(place_key, jnp.ones(num_places, bool), 3)
+        others = (meet + jax.random.randint(other_key, (num_seats,), 1, num_places)) % num_places
+        return {"meet": meet, "others": others.at[:2].set(jnp.stack(first_two)), "level": level}
 
     def start(key: Array, task: Task) -> MeetingState:
         nothing = jnp.full((num_seats, 2), -1, jnp.int32)

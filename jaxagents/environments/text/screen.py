@@ -158,12 +158,17 @@ def status(state: ScreenState) -> Status:
     return Status(success=success, over=done, progress=(right + right * detail) / 2, parts=parts)
 
 
+def list_elements(cells: tuple[str, ...], elements: Array) -> Text:
+    """Says elements, int32 `[K, 4]`: kind, label, column and row; nothing for -1."""
+    first = np.cumsum([0, len(KINDS), len(LABELS), 0])  # Columns and rows have the same words.
+    return pick((*KINDS, *LABELS, *cells), jnp.where(elements < 0, -1, elements + first[None]))
+
+
 def tell(cells: tuple[str, ...], state: ScreenState, seat: Array) -> Text:
     """Lists the elements and says the instruction."""
     del seat
     elements, of = state.task["elements"], state.task["of"]
-    offset = jnp.asarray([0, len(KINDS), len(KINDS) + len(LABELS), len(KINDS) + len(LABELS)])
-    listed = pick((*KINDS, *LABELS, *cells), jnp.where(elements < 0, -1, elements + offset[None]))
+    listed = list_elements(cells, elements)
     asked = cases(
         state.task["asks"],
         text("press", pick(LABELS, of)),

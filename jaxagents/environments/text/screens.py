@@ -1,48 +1,23 @@
 """Episodes on screens: apps of linked pages with decoys and pages that fail to load; a page has to be found."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.experts import choose
 from jaxagents.environments.text.grammar import make_grammar
-from jaxagents.environments.text.screen import KINDS, LABELS, SIDE
+from jaxagents.environments.text.screen import KINDS, LABELS, SIDE, list_elements
+from jaxagents.environments.text.screens_apps import ADVERT, DEPTH, ELEMENTS, PAGES, Apps, draw_apps
 from jaxagents.environments.text.texts import Text, pick, text, when
 from jaxagents.environments.text.world import Status, World
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import Array, Environment, Task
 
-PAGES, ELEMENTS, MOST_LINKS, DEPTH = 8, 4, 3, 3
-ADVERT = PAGES
-"""The page behind every decoy; it leads nowhere but back."""
 CLICK, BACK, FINISH = range(3)
-
-
-class Apps(NamedTuple):
-    """Tables of A apps; page 0 is the first one.
-
-    Attributes:
-        title: int32 `[A, 9]`, label of a page; -1 for the first one and the advert.
-        depth: int32 `[A, 8]`, clicks from the first page.
-        elements: int32 `[A, 9, 4, 4]`, kind, label, column and row, -1 for none.
-        target: int32 `[A, 9, 4]`, page behind an element, -1 for none.
-        parent: int32 `[A, 8]`, the page before; of the first one itself.
-        steps: int32 `[A, 8, 8]`, clicks and ways back from a page to another.
-        way: int32 `[A, 8, 8]`, the element to click on the way, -1 to go back or where it is.
-    """
-
-    title: np.ndarray
-    depth: np.ndarray
-    elements: np.ndarray
-    target: np.ndarray
-    parent: np.ndarray
-    steps: np.ndarray
-    way: np.ndarray
 
 
 @struct.dataclass
@@ -134,45 +109,6 @@ def make_environment(
     return make_text_world(world, **options)
 
 
-def draw_apps(num_apps: int, num_decoys: int, seed: int) -> Apps:
-    """Draws apps, on the host."""
-    generator = np.random.default_rng(seed)
-    return Apps(*map(np.stack, zip(*(_draw_app(generator, num_decoys) for _ in range(num_apps)))))
-
-
-def _draw_app(generator: np.random.Generator, num_decoys: int) -> Apps:
-    parent, depth = np.zeros(PAGES, np.int32), np.zeros(PAGES, np.int32)
-    for page in range(1, PAGES):
-        free = [one for one in range(page) if np.sum(parent[1:page] == one) < MOST_LINKS and depth[one] < DEPTH]
-        parent[page] = page - 1 if page <= DEPTH else generator.choice(free)
-        depth[page] = depth[parent[page]] + 1
-    labels = generator.permutation(len(LABELS)).astype(np.int32)
-    title = np.concatenate([[-1], labels[: PAGES - 1], [-1]]).astype(np.int32)
-    decoys = iter(np.tile(labels[PAGES - 1 :], 2))
-    elements = np.full((PAGES + 1, ELEMENTS, 4), -1, np.int32)
-    target = np.full((PAGES + 1, ELEMENTS), -1, np.int32)
-    for page in range(PAGES):
-        links = [(child, title[child]) for child in range(1, PAGES) if parent[child] == page]
-        links += [(ADVERT, next(decoys)) for _ in range(min(num_decoys, ELEMENTS - len(links)))]
-        slots = generator.permutation(8)[: len(links)]
-        for number, (child, label) in enumerate(links[i] for i in generator.permutation(len(links))):
-            kind = generator.integers(len(KINDS))
-            room = np.asarray([8, 4]) - list(KINDS.values())[kind] + 1
-            corner = [slots[number] % 2 * 8, slots[number] // 2 * 4] + generator.integers(room)
-            elements[page, number], target[page, number] = [kind, label, *corner], child
-    above = [[page] for page in range(PAGES)]  # A page and those on the way to the first one.
-    for page in range(1, PAGES):
-        above[page] += above[parent[page]]
-    steps, way = np.zeros((PAGES, PAGES), np.int32), np.full((PAGES, PAGES), -1, np.int32)
-    for page, goal in np.ndindex(PAGES, PAGES):
-        common = next(one for one in above[page] if one in above[goal])
-        steps[page, goal] = depth[page] + depth[goal] - 2 * depth[common]
-        if page == common != goal:
-            child = above[goal][above[goal].index(page) - 1]
-            way[page, goal] = np.argmax(target[page] == child)
-    return Apps(title, depth, elements, target, parent, steps, way)
-
-
 def sample(apps: Apps, key: Array, level: Array) -> Task:
     """Draws an app, and a page of it as far away as the level says."""
     app_key, goal_key = jax.random.split(key)
@@ -230,8 +166,7 @@ def tell(apps: Apps, cells: tuple[str, ...], state: ScreensState, seat: Array) -
     app, titles = state.task["app"], jnp.asarray(apps.title)[state.task["app"]]
     named = jnp.where(state.at == ADVERT, 1, jnp.where(state.at == 0, 0, 2 + titles[state.at]))
     elements = jnp.asarray(apps.elements)[app, state.at]
-    offset = jnp.asarray([0, len(KINDS), len(KINDS) + len(LABELS), len(KINDS) + len(LABELS)])
-    listed = pick((*KINDS, *LABELS, *cells), jnp.where(elements < 0, -1, elements + offset[None]))
+    listed = list_elements(cells, elements)
     goal = pick(LABELS, titles[state.task["goal"]])
     return text(pick(("home", "advert", *LABELS), named), listed, when(state.failed, "failed"), "find", goal)
 

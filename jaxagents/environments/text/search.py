@@ -172,8 +172,14 @@ def start(key: Array, task: Task) -> SearchState:
     return SearchState(task=task, results=jnp.full(3, -1, jnp.int32), page=none, view=zero, opened=opened, answer=none)
 
 
-def rank(facts: Array, query: Array) -> Array:
-    """Finds the pages with most words of a query, int32 `[3]`, -1 for none; a page's own name counts 1.5."""
+def rank(facts: Array, query: Array, *, pairs: float = 0.0) -> Array:
+    """Finds the pages with most words of a query, int32 `[3]`, -1 for none; a page's own name counts 1.5.
+
+    Args:
+        facts: int32 `[E, R]`, a name or -1.
+        query: int32 `[Q]`, names, and relations from E on; -1 for none.
+        pairs: what it counts more where a name and its relation are both asked for.
+    """
     pages = np.arange(len(facts))
     asked = jnp.any(query[:, None] == np.arange(len(facts) + len(RELATIONS))[None], axis=0)
     names, relations = asked[: len(facts)], asked[len(facts) :]
@@ -182,6 +188,7 @@ def rank(facts: Array, query: Array) -> Array:
     score += jnp.sum(
         jnp.any((facts[:, :, None] == pages[None, None]) & there[:, :, None], axis=1) & names[None], axis=1
     )
+    score += pairs * jnp.sum(there & relations[None] & names[facts], axis=1)
     best = []
     for _ in RESULTS:
         best.append(jnp.where(jnp.max(score) > 0, jnp.argmax(score), -1).astype(jnp.int32))

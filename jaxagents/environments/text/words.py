@@ -9,6 +9,7 @@ import numpy as np
 from jaxagents.types import Array, Choice, Pattern, Several, Window
 
 DIGITS = tuple("0123456789")
+_OFFERED = 3  # Words that an error lists where none is near.
 NOTHING_HAPPENS = ("nothing happens", ".")
 """What every world answers to an action that it does not understand or allow."""
 
@@ -116,6 +117,36 @@ def find_row(action: Array, rows: np.ndarray) -> tuple[Array, Array]:
 def sentence(words: Sequence[str], ids: np.ndarray) -> str:
     """Writes ids as text, on the host; -1s are left out."""
     return " ".join(words[i] for i in np.asarray(ids).tolist() if i >= 0)
+
+
+def read_words(text: str, words: Sequence[str], read: Callable[[str], np.ndarray], room: int) -> np.ndarray:
+    """Reads a line as the words of a world.
+
+    Args:
+        text: as typed.
+        words: of the world.
+        read: `(text) -> word ids`, such as `Lexicon.encode_words`.
+        room: most words.
+
+    Returns:
+        int32 `[room]`, -1 after the last one.
+
+    Raises:
+        ValueError: a word is unknown, with the nearest ones, or there are too many.
+    """
+    text = " ".join(text.split())
+    try:
+        ids = read(text)
+    except ValueError as error:
+        parts = {part for word in words for part in word.split()}
+        known = {part.lower(): part for part in parts}
+        unknown = [part for part in text.split() if part not in parts]
+        near = [known[m] for part in unknown for m in difflib.get_close_matches(part.lower(), known, n=2, cutoff=0.4)]
+        offers = list(dict.fromkeys(near)) or list(words[:_OFFERED])
+        raise ValueError(f"{error} Try {' or '.join(map(repr, offers))}.") from error
+    if len(ids) > room:
+        raise ValueError(f"`text` must have at most {room} words, got {len(ids)}.")
+    return pad_to(ids, room)
 
 
 def translate(ids: Array, table: np.ndarray | Array) -> Array:

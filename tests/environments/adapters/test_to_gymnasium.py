@@ -1,10 +1,10 @@
-"""Tests of our worlds as those of gymnasium and PettingZoo, by the checks that these libraries bring."""
+"""Tests of our worlds as those of gymnasium, by the checks that it brings."""
 
 import numpy as np
 import pytest
 
 from jaxagents.environments import tmaze
-from jaxagents.environments.adapters.to_gymnasium import convert_space, make_gymnasium, make_pettingzoo
+from jaxagents.environments.adapters.to_gymnasium import convert_space, make_gymnasium
 from jaxagents.environments.coordination import make_two_step_game
 from jaxagents.types import Box, Discrete
 
@@ -16,6 +16,8 @@ def test_spaces():
     assert convert_space(Discrete(3, (2,))).nvec.tolist() == [3, 3]
     box = convert_space(Box((2,), -1.0, 2.0))
     assert box.low.tolist() == [-1, -1] and box.high.tolist() == [2, 2] and box.dtype == np.float32
+    flags = convert_space(Box((2, 3), dtype=bool))
+    assert flags.shape == (2, 3) and flags.dtype == bool and flags.contains(np.ones((2, 3), bool))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -38,13 +40,6 @@ def test_a_seed_gives_the_same_episode_and_the_end_is_told():
     assert "@" in world.render()
 
 
-def test_pettingzoo_accepts_a_team_of_ours():
-    checks = pytest.importorskip("pettingzoo.test", reason="PettingZoo comes with the extra `envs`")
-    checks.parallel_api_test(make_pettingzoo(make_two_step_game()), num_cycles=20)
-
-
 def test_the_other_one_is_offered():
     with pytest.raises(ValueError, match="try make_pettingzoo"):
         make_gymnasium(make_two_step_game())
-    with pytest.raises(ValueError, match="try make_gymnasium"):
-        make_pettingzoo(tmaze.make_environment(corridor_length=2))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.text import code
+from jaxagents.environments.text import code, code_calls
 
 KEY = jax.random.key(0)
 make = functools.cache(functools.partial(code.make_environment, (2, 4)))
@@ -85,12 +85,47 @@ def test_attempts_are_told(hand):
 
 @pytest.mark.slow
 def test_a_program_is_repaired(hand):
-    one = task("two mul dup add", broken=program("two mul dup mul"))
+    one = task("two mul dup add", shown=program("two mul dup mul"))
     texts, timesteps, _ = hand.play(make(mode="repair"), one, ["two mul dup add"])
     assert texts[0] == "fix two mul dup mul 1 to 4 , 5 to 2 0 , 9 to 3 6 ,"
     assert bool(timesteps[1].info["success"])
     tasks = hand.drawn_tasks(make(mode="repair"), 64, 0)
-    assert ((tasks["broken"] != tasks["program"]).sum(axis=1) == 1).all()
+    assert ((tasks["shown"] != tasks["program"]).sum(axis=1) == 1).all()
+
+
+@pytest.mark.slow
+def test_a_program_is_made_shorter(hand):
+    one = task("dup add", shown=program("dup one mul add"))
+    for action, success in (("two mul", True), ("dup one mul add", False), ("two add", False)):
+        texts, timesteps, _ = hand.play(make(mode="speed"), one, [action])
+        assert texts[0].startswith("speed dup one mul add 1 to 2 ,")
+        assert bool(timesteps[1].info["success"]) == success
+    tasks = hand.drawn_tasks(make(mode="speed"), 256, 1)
+    assert ((tasks["shown"] >= 0).sum(axis=1) == 6).all()
+    _, values, fine = jax.jit(jax.vmap(jax.vmap(code.run, in_axes=(None, 0))))(tasks["shown"], tasks["inputs"])
+    np.testing.assert_array_equal(values, tasks["outputs"])
+    assert np.asarray(fine).all()
+
+
+@pytest.mark.slow
+def test_calls_on_an_input_that_is_not_shown(hand):
+    environment = code_calls.make_environment((2, 4), reward="dense")
+    spoken = ["call add", "call two", "call mul", "call dup", "call add", "answer 2 8"]
+    texts, timesteps, _ = hand.play(environment, task("two mul dup add", (7, 1, 2, 3, 4, 5)), spoken)
+    assert texts == [
+        "run two mul dup add",
+        "run two mul dup add error",
+        "run two mul dup add called two top 2",
+        "run two mul dup add called two mul top 1 4",
+        "run two mul dup add called two mul dup top 1 4",
+        "run two mul dup add called two mul dup add top 2 8",
+        "run two mul dup add called two mul dup add top 2 8",
+    ]
+    assert [float(t.reward) for t in timesteps] == [0, 0, 0.125, 0.125, 0.125, 0.125, 0.5]
+    assert bool(timesteps[-1].info["success"])
+    _, timesteps, _ = hand.play(environment, task("two mul dup add"), ["call dup", "answer 2 8"])
+    assert metrics(timesteps[-1]) == {"calls": 1.0, "errors": 0.0, "prefix": 0.0}
+    assert bool(timesteps[-1].terminated) and not bool(timesteps[-1].info["success"])
 
 
 @pytest.mark.parametrize("action, success", [("2 0", True), ("2", False), ("two mul", False)])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxagents.environments.text import desk
+from jaxagents.environments.text.builder import identity_hash
 
 make = functools.cache(desk.make_environment)
 WORDS = [word for field in desk.FIELDS for word in field]
@@ -74,6 +75,14 @@ def test_chances_of_near_misses_and_hidden_names(hand):
     tasks = hand.drawn_tasks(make((4,), near_misses=0.0), 64, 0)
     answer, rule = jax.vmap(desk.decide)(tasks)
     assert not rule.any() and not answer.any()
+
+
+def test_a_task_is_the_same_however_it_is_told():
+    name = jax.jit(identity_hash(make((3,)).text.rules))
+    told = (task(), task(order=(2, 0, 1)), task(pretext=1), task(hidden=True))
+    assert len({int(name(one)) for one in told}) == 1
+    other = (task("boss send photos north"), task(rules=BOOK[:2]), task(rules=(*BOOK[:2], ("north", "comply"))))
+    assert len({int(name(one)) for one in (task(), *other)}) == 4
 
 
 @pytest.mark.parametrize("options", [{"num_rules": (10,)}, {"near_misses": 1.5}])

@@ -117,6 +117,16 @@ def test_one_place_alone_is_open_to_all(hand, num_seats):
         assert int(meet) not in others.tolist()
 
 
+def test_every_choice_of_places_is_as_likely():
+    sample = jax.jit(jax.vmap(meeting.make_environment(2).text.rules.sample, in_axes=(0, None)))
+    tasks = jax.device_get(sample(jax.random.split(KEY, 2048), jnp.int32(0)))  # Before tasks are held out.
+    first, second = ((tasks["others"] - tasks["meet"][:, None]) % 6).T
+    found = np.zeros((6, 6))
+    np.add.at(found, (first, second), 1 / 2048)
+    # 20 pairs, each within five standard errors.
+    np.testing.assert_allclose(found[1:, 1:][~np.eye(5, dtype=bool)], 1 / 20, atol=0.024)
+
+
 def best_of_bargain(pie, less, offers, refused=0):
     """What both get if each does what is best for itself: all offers tried, the later ones first."""
     if refused == offers:

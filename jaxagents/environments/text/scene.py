@@ -1,0 +1,184 @@
+"""Pictures in words: objects are patterns of four cells, pictures may be turned or inverted, and tools undo that."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.experts import first_rule
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.splits import draw_distinct
+from jaxagents.environments.text.texts import Text, board, number, pick, text, when
+from jaxagents.environments.text.world import Status, World
+from jaxagents.types import Array, Environment, Task
+
+CELLS, INVERTED = (".", "o", "x", "+", "%"), np.asarray([4, 2, 1, 3, 0])
+"""Words of cells, and what an inverted picture shows for each; `+` is the upper left corner."""
+PATTERNS = {
+    **{"cat": "xooo", "dog": "ooox", "car": "oxxx", "bus": "xxxo"},
+    **{"sun": "oxoo", "cup": "ooxo", "key": "xoxx", "hat": "xxox"},
+}
+"""Upper row, lower row. Turned or inverted, each is another one, so that the picture has to be put right first."""
+INK = np.asarray([[CELLS.index(cell) for cell in cells] for cells in PATTERNS.values()])
+ROTATE, INVERT, SAY, BOX = range(4)
+
+
+@struct.dataclass
+class SceneState:
+    """What is seen: whether the picture is turned, and inverted, bool; what was answered: a class, or column and row of
+    a box, int32 `[3]`, -1 before; and how often tools were used, int32."""
+
+    task: Task
+    turned: Array
+    inverted: Array
+    answer: Array
+    tools: Array
+
+
+def make_environment(
+    num_objects: Sequence[int] = (1, 3), *, corrupted: float = 0.5, max_steps: int = 4, **options: Any
+) -> Environment:
+    """Makes a world of pictures.
+
+    A picture has `2 + 2 n` cells a side for n objects, at most six: `+ . x o / . . o o / . . . . / . . . . name 2 0`
+    asks for the class of the object in column 2 and row 0, `say cat`, and `find cat` for a place, `box 2 0`. Half of
+    the pictures are turned by half, and half inverted, which the corner and the ground show; `rotate` and `invert`
+    undo it and take a turn. Places are those of the picture as it was. The answer ends the episode.
+
+    `info["metrics"]` has `iou`, the share of the union of the right box and the one that was said that is in both,
+    `class`, and `tools`, how many were used. `progress` is the one of the first two that was asked for.
+
+    Args:
+        num_objects: of different classes, one per level, from 1 to 3.
+        corrupted: probability that a picture is turned, and that it is inverted.
+        max_steps: turns, at least 3.
+        **options: of `make_text_world`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ValueError: numbers of objects, a probability or a number of turns that are not there.
+
+    References:
+        Liu et al. (2025), Visual-RFT, section 3.2 (IoU as reward); Liu et al. (2025), Visual-ARFT, section 3 (pictures
+            that tools put right).
+    """
+    num_objects = tuple(num_objects)
+    if not num_objects or not 1 <= min(num_objects) <= max(num_objects) <= 3 or max_steps < 3:
+        raise ValueError(f"`num_objects` must be 1 to 3, `max_steps` at least 3, got {num_objects} and {max_steps}.")
+    if not 0.0 <= corrupted <= 1.0:
+        raise ValueError(f"`corrupted` must be in [0, 1], got {corrupted}; try 0.5.")
+    sides = tuple(min(2 + 2 * count, 6) for count in num_objects)
+    places = tuple(map(str, range(max(sides))))
+    templates = ("rotate", "invert", "say {name}", "box {column} {row}")
+    grammar = make_grammar(*templates, name=tuple(PATTERNS), column=places, row=places)
+
+    def start(key: Array, task: Task) -> SceneState:
+        nothing, none = jnp.full(3, -1, jnp.int32), jnp.int32(0)
+        return SceneState(task=task, turned=task["turned"], inverted=task["inverted"], answer=nothing, tools=none)
+
+    def play(key: Array, state: SceneState, verb: Array, args: Array) -> SceneState:
+        said = jnp.concatenate([args[:1, 0], args[:2, 0]])
+        right = jnp.stack([verb == SAY, verb == BOX, verb == BOX])
+        return state.replace(
+            turned=state.turned ^ (verb == ROTATE),
+            inverted=state.inverted ^ (verb == INVERT),
+            answer=jnp.where(right, said, -1),
+            tools=state.tools + (verb <= INVERT),
+        )
+
+    def allowed(state: SceneState) -> Array:
+        entries = np.repeat(np.arange(4), [1, 1, len(PATTERNS), len(places) ** 2])
+        return jnp.asarray(entries <= INVERT) | (jnp.where(state.task["finds"], BOX, SAY) == entries)
+
+    def expert(key: Array, state: SceneState) -> tuple[Array, Array, None]:
+        name, column, row = state.task["objects"][0]
+        rules = [
+            (state.turned, (ROTATE, grammar.args())),
+            (state.inverted, (INVERT, grammar.args())),
+            (state.task["finds"], (BOX, grammar.args(column, row))),
+            (True, (SAY, grammar.args(name))),
+        ]
+        verb, args = first_rule(rules)
+        return jnp.int32(verb), args, None
+
+    world = World(
+        name="scene",
+        grammar=grammar,
+        max_steps=max_steps,
+        num_levels=len(num_objects),
+        sample=partial(sample, num_objects, sides, corrupted),
+        start=start,
+        play=play,
+        allowed=allowed,
+        status=status,
+        tell=partial(tell, max(sides)),
+        expert=expert,
+    )
+    return make_text_world(world, **options)
+
+
+def sample(num_objects: tuple[int, ...], sides: tuple[int, ...], corrupted: float, key: Array, level: Array) -> Task:
+    """Draws objects, int32 `[K, 3]`: class, column and row, -1 for none; the first one is asked for."""
+    name_key, slot_key, ask_key, turn_key, invert_key = jax.random.split(key, 5)
+    most, side = max(num_objects), jnp.asarray(sides)[level]
+    blocks = np.arange(9)
+    # Blocks of two by two cells; the first and the last one of the picture have its corners.
+    free = (blocks // 3 < side // 2) & (blocks % 3 < side // 2) & (blocks > 0) & (blocks != side // 2 * 4 - 4)
+    slot = draw_distinct(slot_key, free, most)
+    name = draw_distinct(name_key, jnp.ones(len(PATTERNS), bool), most)
+    there = jnp.arange(most) < jnp.asarray(num_objects)[level]
+    objects = jnp.stack([name, slot % 3 * 2, slot // 3 * 2], axis=1)
+    turned, inverted = (jax.random.bernoulli(one, corrupted) for one in (turn_key, invert_key))
+    return {
+        "objects": jnp.where(there[:, None], objects, -1).astype(jnp.int32),
+        "side": side,
+        "finds": jax.random.bernoulli(ask_key),
+        "turned": turned,
+        "inverted": inverted,
+        "level": level,
+    }
+
+
+def picture(state: SceneState, most: int) -> Array:
+    """Paints what is seen, int32 `[S, S]` of `CELLS`, -1 beyond the side of the picture."""
+    task, cells = state.task, np.arange(most)
+    column, row = jnp.meshgrid(cells, cells)
+    grid = jnp.where((column == 0) & (row == 0), CELLS.index("+"), 0)
+    for name, left, top in task["objects"]:
+        across, down = column - left, row - top
+        inside = (name >= 0) & (across >= 0) & (across < 2) & (down >= 0) & (down < 2)
+        grid = jnp.where(inside, jnp.asarray(INK)[name, jnp.clip(2 * down + across, 0, 3)], grid)
+    last = task["side"] - 1
+    turned = grid[jnp.clip(last - row, 0), jnp.clip(last - column, 0)]
+    grid = jnp.where(state.turned, turned, grid)
+    grid = jnp.where(state.inverted, jnp.asarray(INVERTED)[grid], grid)
+    return jnp.where((column <= last) & (row <= last), grid, -1)
+
+
+def status(state: SceneState) -> Status:
+    """Grades an answer."""
+    (name, column, row), (said, *box) = state.task["objects"][0], state.answer
+    apart = jnp.abs(jnp.stack([box[0] - column, box[1] - row]))
+    shared = jnp.prod(jnp.maximum(2 - apart, 0))
+    iou = jnp.where(box[0] >= 0, shared / (8 - shared), 0.0)
+    same, over = said == name, jnp.any(state.answer >= 0)
+    grade = jnp.where(state.task["finds"], iou, same.astype(jnp.float32))
+    parts = {"iou": iou, "class": same.astype(jnp.float32), "tools": state.tools.astype(jnp.float32)}
+    return Status(success=over & (grade == 1.0), over=over, progress=jnp.where(over, grade, 0.0), parts=parts)
+
+
+def tell(most: int, state: SceneState, seat: Array) -> Text:
+    """Shows the picture and asks."""
+    del seat
+    name, column, row = state.task["objects"][0]
+    names = text("name", number(column, 1), number(row, 1))
+    return text(
+        board(CELLS, picture(state, most)), when(state.task["finds"], text("find", pick(tuple(PATTERNS), name)), names)
+    )

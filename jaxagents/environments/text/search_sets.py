@@ -1,0 +1,196 @@
+"""Search for more than one name: what is masked on a page, or all pages of which something holds."""
+
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.experts import choose, first_rule
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.search import (
+    ANSWER,
+    FACTS,
+    LISTED,
+    NAMES,
+    OPEN,
+    OPENED,
+    RELATIONS,
+    RESULTS,
+    SEARCH,
+    SearchState,
+    make_graphs,
+    rank,
+    tell,
+)
+from jaxagents.environments.text.texts import Text, each, pick, text, when
+from jaxagents.environments.text.world import Status, World
+from jaxagents.types import Array, Environment, Task
+
+MOST = 4
+"""Names of an answer."""
+
+
+def make_environment(
+    mode: Literal["masked", "table"] = "masked",
+    *,
+    num_pages: int = 16,
+    num_graphs: int = 4,
+    seed: int = 0,
+    max_steps: int = 8,
+    **options: Any,
+) -> Environment:
+    """Makes a world of search whose answers are sets of names.
+
+    Pages and actions are those of `environments.text.search`, but that a name and its relation count more than both
+    apart, and that `answer jade moss` has up to four names. In the mode "masked", level l shows the facts of a page
+    with l + 1 names taken out, `fill founder ? port moss twin ?`, with the name of the page only where the rest fits
+    several: the page has to be found by what is left. In the mode "table", `list founder jade` asks for all pages that
+    have a fact, at most l + 1 of them. The thought of the expert is the right answer, as far as it was read.
+
+    `info["metrics"]` has `match`, the F1 score of what was said and what is right, `recall`, which names too many do
+    not lower, `length`, the names that were said, and `evidence`, the share of the needed pages that were opened.
+
+    Args:
+        mode: "masked" or "table".
+        num_pages: E, from 8 to 48.
+        num_graphs: sets of facts; a task is of one of them.
+        seed: of the graphs.
+        max_steps: turns, at least 5.
+        **options: of `make_text_world`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ValueError: a mode or numbers that are not there.
+
+    References:
+        Wu et al. (2025), MaskSearch, section 3.1; Zheng et al. (2025), Deep-DxSearch (answers matched as sets).
+    """
+    if mode not in ("masked", "table"):
+        raise ValueError(f'`mode` must be "masked" or "table", got {mode!r}.')
+    if not 8 <= num_pages <= len(NAMES) or num_graphs < 1 or max_steps < 5:
+        raise ValueError(
+            f"`num_pages` must be from 8 to {len(NAMES)}, `num_graphs` at least 1 and `max_steps` 5, got {num_pages}, "
+            f"{num_graphs} and {max_steps}."
+        )
+    names = NAMES[:num_pages]
+    templates = ("search {word:1-3}", "open {result}", f"answer {{name:1-{MOST}}}")
+    grammar = make_grammar(*templates, word=(*names, *RELATIONS), result=RESULTS, name=names)
+    pages = np.arange(num_pages)
+
+    def start(key: Array, task: Task) -> SearchState:
+        none, no = jnp.int32(-1), jnp.zeros(num_pages, bool)
+        found = jnp.full(len(RESULTS), -1, jnp.int32)
+        return SearchState(task=task, results=found, page=none, view=jnp.int32(0), opened=no, answer=no)
+
+    def play(key: Array, state: SearchState, verb: Array, args: Array) -> SearchState:
+        page = jnp.where(verb == OPEN, state.results[jnp.clip(args[0, 0], 0, len(RESULTS) - 1)], state.page)
+        found = rank(state.task["facts"], args[0, :3], pairs=1.0)
+        return state.replace(
+            results=jnp.where(verb == SEARCH, found, state.results),
+            page=page,
+            view=jnp.where(verb == SEARCH, LISTED, jnp.where(verb == OPEN, OPENED, state.view)),
+            opened=state.opened | ((verb == OPEN) & (pages == page)),
+            answer=(verb == ANSWER) & jnp.any(args[0][:, None] == pages[None], axis=0),
+        )
+
+    def expert(key: Array, state: SearchState) -> tuple[Array, Array, Text]:
+        task, needed = state.task, state.task["sources"] & ~state.opened
+        listed = (state.results >= 0) & needed[state.results]
+        (answer,) = jnp.nonzero(task["answer"], size=MOST, fill_value=-1)
+        rules = [
+            (~jnp.any(needed), (ANSWER, grammar.args(answer))),
+            (jnp.any(listed), (OPEN, grammar.args(jnp.argmax(listed)))),
+            (True, (SEARCH, grammar.args(task["query"]))),
+        ]
+        verb, args = first_rule(rules)
+        return jnp.int32(verb), args, when(jnp.any(needed), None, each(names, task["answer"], most=MOST))
+
+    draw = {"masked": sample_masked, "table": sample_table}[mode]
+    world = World(
+        name="search_sets",
+        grammar=grammar,
+        max_steps=max_steps,
+        num_levels=FACTS,
+        sample=partial(draw, make_graphs(seed, num_graphs, num_pages)),
+        identity=lambda task: (task["graph"], task["relations"], task["asked"], task["answer"]),
+        start=start,
+        allowed=lambda state: jnp.concatenate([jnp.ones(1, bool), state.results >= 0, jnp.ones(1, bool)]),
+        play=play,
+        status=status,
+        tell=partial(tell, names),
+        prompt=partial(prompt, names, mode),
+        expert=expert,
+    )
+    return make_text_world(world, **options)
+
+
+def sample_masked(graphs: np.ndarray, key: Array, level: Array) -> Task:
+    """Draws a page and masks l + 1 of its names, E in `asked`; it is named where others have the rest, too."""
+    graph_key, page_key, mask_key = jax.random.split(key, 3)
+    graph = jax.random.randint(graph_key, (), 0, len(graphs))
+    facts = jnp.asarray(graphs)[graph]
+    page = jax.random.randint(page_key, (), 0, len(facts))
+    (relations,) = jnp.nonzero(facts[page] >= 0, size=FACTS)
+    told, masked = facts[page, relations], jax.random.permutation(mask_key, FACTS) <= level
+    alone = jnp.sum(jnp.all((facts[:, relations] == told[None]) | masked[None], axis=1)) == 1
+    words = jnp.stack([jnp.where(masked, -1, told), jnp.where(masked, -1, len(facts) + relations)], axis=1).ravel()
+    (first,) = jnp.nonzero(words >= 0, size=3, fill_value=-1)
+    query = jnp.where(alone, jnp.where(first < 0, -1, words[first]), jnp.asarray([page, -1, -1]))
+    pages = np.arange(len(facts))
+    return {
+        "facts": facts,
+        "graph": graph,
+        "page": jnp.where(alone, -1, page),
+        "relations": relations,
+        "asked": jnp.where(masked, len(facts), told),
+        "query": query,
+        "answer": jnp.any((told[:, None] == pages[None]) & masked[:, None], axis=0),
+        "sources": pages == page,
+        "level": level,
+    }
+
+
+def sample_table(graphs: np.ndarray, key: Array, level: Array) -> Task:
+    """Draws a fact that one to l + 1 pages have; all of them are the answer."""
+    graph_key, fact_key = jax.random.split(key)
+    graph = jax.random.randint(graph_key, (), 0, len(graphs))
+    facts = jnp.asarray(graphs)[graph]
+    has = facts[:, :, None] == np.arange(len(facts))[None, None]
+    count = jnp.sum(has, axis=0).ravel()
+    relation, name = jnp.divmod(choose(fact_key, (count > 0) & (count <= level + 1)), len(facts))
+    row, none = jnp.stack([relation, jnp.int32(-1), jnp.int32(-1)]), jnp.int32(-1)
+    return {
+        "facts": facts,
+        "graph": graph,
+        "page": none,
+        "relations": row,
+        "asked": jnp.stack([name, none, none]),
+        "query": jnp.stack([name, len(facts) + relation, none]),
+        "answer": has[:, relation, name],
+        "sources": has[:, relation, name],
+        "level": level,
+    }
+
+
+def status(state: SearchState) -> Status:
+    """Grades an answer; progress is half the share of the needed pages that were opened, and in the end the match."""
+    right, said, sources = state.task["answer"], state.answer, state.task["sources"]
+    hits, over = jnp.sum(said & right), jnp.any(said)
+    match = 2 * hits / (jnp.sum(said) + jnp.sum(right))
+    evidence = jnp.sum(sources & state.opened) / jnp.sum(sources)
+    length = jnp.sum(said).astype(jnp.float32)
+    parts = {"match": match, "recall": hits / jnp.sum(right), "length": length, "evidence": evidence}
+    success = over & jnp.all(said == right)
+    return Status(success=success, over=over, progress=jnp.where(over, match, evidence / 2), parts=parts)
+
+
+def prompt(names: tuple[str, ...], mode: str, task: Task) -> Text:
+    """Asks the question."""
+    facts = jnp.stack([task["relations"], jnp.where(task["asked"] < 0, -1, task["asked"] + len(RELATIONS))], axis=1)
+    said = pick((*RELATIONS, *names, "?"), facts)
+    return text("list", said) if mode == "table" else text("fill", pick(names, task["page"]), said)

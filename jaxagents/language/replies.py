@@ -1,0 +1,48 @@
+"""A language policy that is spoken to in text."""
+
+from collections.abc import Callable
+
+import jax
+
+from jaxagents.environments.text.words import read_words, sentence
+from jaxagents.language.conversation import Conversation, make_answer
+from jaxagents.types import Array, Environment, LanguagePolicy, Params
+
+
+def make_reply(policy: LanguagePolicy, environment: Environment) -> Callable[..., tuple[str, Conversation]]:
+    """Makes the function that answers an observation in text, see `conversation.make_answer`.
+
+    Args:
+        policy: speaks.
+        environment: the text world whose words are understood.
+
+    Returns:
+        `(params, text, carry=None, *, prompt=None, key=None) -> (reply, carry)`. `carry` is what the last call gave,
+        None at the start of a conversation; there, `prompt`, the prompt of a task, is read first. The reply is empty
+        where no action could be read from what was said. Without `key` the most probable tokens are said, with one
+        they are sampled. ValueError where the world lacks a word, with the nearest ones, or the text is too long.
+    """
+    face, read = environment.text, policy.lexicon.encode_words
+    answer = make_answer(policy, environment.action_space.shape[0])
+    room = environment.observation_space.shape[0]
+
+    def room_of_prompt() -> int:
+        if face.prompt is None:
+            raise ValueError(f"`prompt` must be left out in {environment.name}, which has none.")
+        task = jax.eval_shape(environment.sample_task, jax.random.key(0))
+        return jax.eval_shape(face.prompt, task).shape[0]
+
+    def reply(
+        params: Params,
+        text: str,
+        carry: Conversation | None = None,
+        *,
+        prompt: str | None = None,
+        key: Array | None = None,
+    ) -> tuple[str, Conversation]:
+        observation = read_words(text, face.words, read, room)
+        asked = None if prompt is None else read_words(prompt, face.words, read, room_of_prompt())
+        action, carry = answer(params, observation, carry, prompt=asked, key=key)
+        return sentence(face.words, action), carry
+
+    return reply

@@ -1,0 +1,58 @@
+"""Policy gradients whose reference is a teacher: distillation on own episodes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.learners import policy_gradient
+from jaxagents.learners.combinators import replace_innermost
+from jaxagents.types import Agent, Array, Collector, Environment, Learner, Params, State
+
+
+def with_teacher(learner: Learner, teacher: Params) -> Learner:
+    """Makes a policy-gradient learner whose reference is another policy than the one that the run starts from.
+
+    Args:
+        learner: with `reference`; `ops.reference_credit.distillation` learns from it.
+        teacher: parameters of the same model.
+
+    Returns:
+        The learner.
+
+    Raises:
+        ValueError: (in `init`) the parameters are of another model.
+    """
+
+    def init(key: Array, start: Any = None) -> State:
+        return replace_innermost(
+            learner.init(key, start), lambda state: state.replace(reference=_checked(state.params))
+        )
+
+    def _checked(params: Params) -> Params:
+        shapes, given = (jax.tree.map(jnp.shape, tree) for tree in (params, teacher))
+        if shapes != given:
+            raise ValueError(f"`teacher` must be of the model that learns, of shapes {shapes}, got {given}.")
+        return jax.tree.map(jnp.array, teacher)
+
+    return learner._replace(init=init)
+
+
+def make_agent(environment: Environment, *, teacher: Callable[[], Params], **options: Any) -> Agent:
+    """Assembles a policy-gradient agent that is taught by another one.
+
+    Args:
+        environment: a text world.
+        teacher: `() -> parameters`, of the same model.
+        **options: of `learners.policy_gradient.make_agent`, but for `reference`.
+
+    Returns:
+        The agent.
+    """
+    agent = policy_gradient.make_agent(environment, **options | {"reference": True})
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        return with_teacher(agent.make_learner(collector, num_updates), teacher())
+
+    return Agent(policy=agent.policy, make_learner=make_learner)

@@ -1,0 +1,76 @@
+"""Losses of batches in which own episodes and demonstrations stand side by side: `(view, *, ...) -> [n, t, S]`.
+
+Demonstrations are told by what they were drawn with: nobody knows the probability of what an expert says, and it is
+taken as 1 (`behavior_log_prob` 0), see `learners.demonstrated`. `p = exp(log_prob)`, A is the advantage, and `sg` stops
+gradients. Own tokens have the clipped surrogate; losses are zero where `view.mask` is False.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.losses.token_policy_gradient import ppo_clip
+from jaxagents.types import Array, TokenView
+
+
+def luffy(view: TokenView, *, clip_epsilon: Array | float = 0.2, gamma: Array | float = 0.1) -> Array:
+    """Computes `-A p / (p + gamma)` of demonstrated tokens, whose gradient by `log p` is `-A gamma p / (p + gamma)^2`.
+
+    Unlikely tokens of an expert count more than under the ratio p itself: most at `p = gamma`.
+
+    Args:
+        view: of the tokens.
+        clip_epsilon: half width of the trust interval of own tokens.
+        gamma: positive.
+
+    Returns:
+        `[n, t, S]`.
+
+    References:
+        Yan et al. (2025), "Learning to Reason under Off-Policy Guidance" (LUFFY), section 3.2 (policy shaping, 0.1).
+    """
+    probability = jnp.exp(_log_prob(view))
+    return _by_source(view, clip_epsilon, -_advantage(view) * probability / (probability + gamma))
+
+
+def chord(
+    view: TokenView,
+    *,
+    clip_epsilon: Array | float = 0.2,
+    certainty: Array | float = 1.0,
+    doubt: Array | float = 1.0,
+) -> Array:
+    """Computes `-A sg(p^certainty (1 - p)^doubt) log p` of demonstrated tokens.
+
+    With 1 and 1, tokens that are certain or out of reach are left alone (CHORD-phi); 0 and 0 are plain likelihood, 1
+    and 0 importance sampling of an expert of probability 1 (DFT).
+
+    Args:
+        view: of the tokens.
+        clip_epsilon: half width of the trust interval of own tokens.
+        certainty: exponent of p, not negative.
+        doubt: exponent of 1 - p, not negative.
+
+    Returns:
+        `[n, t, S]`.
+
+    References:
+        Zhang et al. (2025), "On-Policy RL Meets Off-Policy Experts: Harmonizing Supervised Fine-Tuning and
+        Reinforcement Learning via Dynamic Weighting" (CHORD), section 3.3; Wu et al. (2025), "On the Generalization of
+        SFT: A Reinforcement Learning Perspective with Reward Rectification" (DFT).
+    """
+    log_prob = _log_prob(view)
+    probability = jax.lax.stop_gradient(jnp.exp(log_prob))
+    weight = jnp.power(probability, certainty) * jnp.power(1.0 - probability, doubt)
+    return _by_source(view, clip_epsilon, -_advantage(view) * weight * log_prob)
+
+
+def _by_source(view: TokenView, clip_epsilon: Array | float, shown: Array) -> Array:
+    return jnp.where(view.behavior_log_prob == 0.0, shown, ppo_clip(view, clip_epsilon=clip_epsilon))
+
+
+def _log_prob(view: TokenView) -> Array:
+    return jnp.where(view.mask, view.log_prob, 0.0)
+
+
+def _advantage(view: TokenView) -> Array:
+    return jax.lax.stop_gradient(jnp.where(view.mask, view.advantage, 0.0))

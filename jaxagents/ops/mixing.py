@@ -1,0 +1,40 @@
+"""How much own episodes and demonstrations count in one batch: a change of advantages, see `ops.credit_shaping`."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.ops.episodes import credited_tokens
+from jaxagents.types import Array, EpisodeView
+
+
+def mixed(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, weight: Array | float = 0.5) -> Array:
+    """Makes the loss `(1 - weight) L_own + weight L_shown`, where each L is a mean over its own tokens.
+
+    Demonstrated tokens have the advantage 1 in L_shown, whatever came of them. It goes with
+    `losses.aggregation.token_mean`: of N tokens that count, a mean over N_k of them is one over all with `N / N_k`.
+
+    Args:
+        view: of B episodes; rows of `control` are demonstrations.
+        advantage: `[B, T, S]`, of own tokens.
+        axis_name: mapped device axis to count tokens over.
+        weight: mu, in [0, 1]; a schedule makes imitation fade.
+
+    Returns:
+        The advantages.
+
+    Raises:
+        ValueError: nothing is marked as demonstrated.
+
+    References:
+        Zhang et al. (2025), "On-Policy RL Meets Off-Policy Experts: Harmonizing Supervised Fine-Tuning and
+        Reinforcement Learning via Dynamic Weighting" (CHORD-mu), section 3.
+    """
+    if view.episode.control is None:
+        raise ValueError("`learner` must put demonstrations beside own episodes; try learner=demonstrated.")
+    shown = view.episode.control[:, None, None]
+    counted = credited_tokens(view.episode)
+    totals = jnp.sum(counted & ~shown, dtype=jnp.float32), jnp.sum(counted & shown, dtype=jnp.float32)
+    if axis_name is not None:
+        totals = jax.lax.psum(totals, axis_name)
+    own_share, shown_share = (jnp.maximum(total, 1.0) / jnp.maximum(sum(totals), 1.0) for total in totals)
+    return jnp.where(shown, weight / shown_share, (1.0 - weight) / own_share * advantage)

@@ -1,0 +1,73 @@
+"""Pictures: what is shown, what tools undo, and how answers are graded."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.environments.text import scene
+
+make = functools.cache(scene.make_environment)
+CAT = list(scene.PATTERNS).index("cat")
+
+
+def task(*, finds=False, turned=False, inverted=False):
+    """A cat in column 2 of row 0."""
+    numbers = {"objects": [[CAT, 2, 0]], "side": 4, "level": 0}
+    flags = {"finds": finds, "turned": turned, "inverted": inverted}
+    return {name: jnp.asarray(value, jnp.int32) for name, value in numbers.items()} | {
+        name: jnp.bool_(value) for name, value in flags.items()
+    }
+
+
+@pytest.mark.slow
+def test_pictures_by_hand(hand):
+    environment = make((1,), reward="dense")
+    clean = "+ . x o / . . o o / . . . . / . . . ."
+    texts, timesteps, _ = hand.play(environment, task(), ["box 2 0", "say cat"])
+    assert texts[:2] == [f"{clean} name 2 0", f"{clean} name 2 0 nothing happens ."]
+    assert bool(timesteps[2].info["success"]) and float(timesteps[2].reward) == 1.0
+    texts, timesteps, _ = hand.play(environment, task(turned=True, inverted=True), ["rotate", "invert", "say dog"])
+    assert texts[:3] == [
+        "% % % % / % % % % / x x % % / x o % + name 2 0",
+        "+ % o x / % % x x / % % % % / % % % % name 2 0",
+        f"{clean} name 2 0",
+    ]
+    assert bool(timesteps[3].terminated) and not bool(timesteps[3].info["success"])
+    assert float(timesteps[3].info["metrics"]["tools"]) == 2.0
+    # Two by two cells: one column beside, 2 of 6; one corner, 1 of 7.
+    for said, iou in (("box 2 0", 1.0), ("box 1 0", 2 / 6), ("box 3 1", 1 / 7), ("box 0 0", 0.0)):
+        texts, timesteps, _ = hand.play(environment, task(finds=True), [said])
+        assert texts[0] == f"{clean} find cat"
+        np.testing.assert_allclose([float(timesteps[1].reward), float(timesteps[1].info["metrics"]["iou"])], iou)
+        assert bool(timesteps[1].info["success"]) == (iou == 1.0)
+
+
+def test_what_is_turned_or_inverted_looks_like_another_class():
+    patterns = {tuple(row) for row in scene.INK.tolist()}
+    assert len(patterns) == len(scene.PATTERNS)
+    for pattern in patterns:
+        inverted = tuple(scene.INVERTED[list(pattern)].tolist())
+        others = {pattern, pattern[::-1], inverted, inverted[::-1]}
+        assert len(others) == 4 and others <= patterns
+
+
+@pytest.mark.slow
+def test_objects_lie_apart_and_leave_the_corners_free(hand):
+    for level, (count, side) in enumerate(((1, 4), (3, 6))):
+        tasks = hand.drawn_tasks(make(), 128, level)
+        for objects in tasks["objects"][:, :count]:
+            places = {(int(column), int(row)) for _, column, row in objects}
+            assert len(places) == len({int(name) for name, _, _ in objects}) == count
+            assert not places & {(0, 0), (side - 2, side - 2)}
+            assert objects[:, 1:].min() >= 0 and objects[:, 1:].max() <= side - 2
+        assert (tasks["objects"][:, count:] == -1).all()
+        for name in ("finds", "turned", "inverted"):
+            assert 0.3 < tasks[name].mean() < 0.7  # Four standard errors of 128.
+
+
+@pytest.mark.parametrize("options", [{"num_objects": (4,)}, {"corrupted": 1.5}, {"max_steps": 2}])
+def test_wrong_options_are_refused(options):
+    with pytest.raises(ValueError, match="must be"):
+        make(**options)

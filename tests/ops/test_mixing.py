@@ -1,0 +1,43 @@
+"""Weights of own episodes and demonstrations in one batch, by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.ops.mixing import mixed
+from jaxagents.types import EpisodeView
+
+
+def test_each_part_is_a_mean_over_its_own_tokens(make_episode):
+    """Six own tokens of two rows, two demonstrated ones: shares of 3/4 and 1/4."""
+    episode = make_episode([[1.0], [0.0], [1.0]], [[3], [3], [2]], control=jnp.array([False, False, True]))
+    advantage = jnp.where(episode.action_mask, jnp.array([2.0, -1.0, 7.0])[:, None, None], 0.0)
+    actual = np.asarray(jax.jit(mixed)(EpisodeView(episode=episode), advantage, weight=0.25))
+    np.testing.assert_allclose(actual[:2, 0, 1], [0.75 / 0.75 * 2.0, 0.75 / 0.75 * -1.0], rtol=1e-6)
+    np.testing.assert_allclose(actual[2, 0, 1], 0.25 / 0.25, rtol=1e-6)
+    # The mean over all eight tokens of -A log p is what was asked for, for any log p.
+    log_prob = np.log(np.array([[0.5], [0.25], [0.125]]))
+    own = -(3 * 2.0 * np.log(0.5) + 3 * -1.0 * np.log(0.25)) / 6
+    for weight in (0.0, 0.3, 1.0):
+        loss = np.asarray(mixed(EpisodeView(episode=episode), advantage, weight=weight))[:, 0] * -log_prob
+        total = np.sum(loss * np.asarray(episode.action_mask[:, 0])) / 8
+        np.testing.assert_allclose(total, (1 - weight) * own - weight * np.log(0.125), rtol=1e-5)
+
+
+def test_tokens_are_counted_over_devices(make_episode):
+    """One device has three own tokens, the other one a single demonstrated one."""
+    control = jnp.array([False, True])
+    episodes = [make_episode([[1.0]], [[size]], control=control[i : i + 1]) for i, size in enumerate((3, 1))]
+    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), *episodes)
+    ones = jnp.ones((2, 1, 1, 4))
+    actual = jax.vmap(lambda e, a: mixed(EpisodeView(episode=e), a, axis_name="d", weight=0.5), axis_name="d")(
+        both, ones
+    )
+    np.testing.assert_allclose(actual[:, 0, 0, 1], [0.5 / 0.75, 0.5 / 0.25], rtol=1e-6)
+
+
+def test_batches_without_demonstrations_are_refused(make_episode):
+    episode = make_episode([[1.0]], [[1]])
+    with pytest.raises(ValueError, match="try learner=demonstrated"):
+        mixed(EpisodeView(episode=episode), jnp.ones((1, 1, 4)))
