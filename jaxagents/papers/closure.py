@@ -2,10 +2,13 @@
 
 Definitions are followed by name, from the syntax of the files: functions, classes and constants of `jaxagents` that a
 definition mentions, those that these mention, and so on. Docstrings, comments and annotations of functions do not
-count, so that what is only said differently keeps its runs.
+count, so that what is only said differently keeps its runs. Nor does what only refuses: the words of a `raise`, and
+statements that call a function which returns nothing and changes nothing, but may raise. A run that is stored was not
+refused, and would be the same with other refusals. In a `try` or `with` statement an error may decide, and all counts.
 """
 
 import ast
+import copy
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -19,6 +22,9 @@ _ROOT = Path(__file__).parents[1]
 _OWN = "jaxagents"
 _WHOLE = "*"  # All definitions of a module.
 _WITH = {"jax": ("jax", "jaxlib")}  # Distributions of a package, where its name does not tell.
+_BRANCHES = (ast.Raise, ast.Assert, ast.Pass, ast.Break, ast.Continue, ast.If, ast.While, ast.Import, ast.ImportFrom)
+_EFFECTS = (ast.Yield, ast.YieldFrom, ast.Await)
+_CHANGING = ("pop", "popitem", "setdefault")  # Methods that have a value and an effect.
 
 
 class _Module(NamedTuple):
@@ -90,8 +96,8 @@ def reach(targets: Iterable[str]) -> tuple[dict[tuple[str, str], str], set[str]]
 def _read_definition(module: str, name: str) -> tuple[str, tuple[str, ...]]:
     """Returns the syntax of a definition, and the dotted names that it mentions."""
     source = _parse(module)
-    wanted = source.definitions if name == _WHOLE else {name: source.definitions.get(name, ())}
-    statements = [statement for of_name in wanted.values() for statement in of_name]
+    wanted = list(source.definitions) if name == _WHOLE else [name]
+    statements = [statement for one in wanted for statement in _counting(module, one)]
     mentioned = [dotted for statement in statements for dotted in _mentioned(statement, module, source)]
     return "\n".join(ast.dump(statement) for statement in statements), tuple(mentioned)
 
@@ -173,21 +179,83 @@ def _imported(statement: ast.AST) -> dict[str, str]:
     return {}
 
 
+def _counting(module: str, name: str) -> tuple[ast.stmt, ...]:
+    """Returns the statements that define a name, without what only refuses."""
+    statements = _parse(module).definitions.get(name, ())
+    return tuple(
+        _WithoutRefusals(_callable_names(statement, module)).visit(copy.deepcopy(statement)) for statement in statements
+    )
+
+
+def _only_refuses(dotted: str, within: tuple[str, ...] = ()) -> bool:
+    """Returns whether a name is that of a function that returns nothing and changes nothing, but may raise.
+
+    It assigns to names of its own alone, and what it calls without using a value only refuses, too.
+    """
+    module, name = _split(dotted) if dotted.partition(".")[0] == _OWN and dotted not in within else ("", "")
+    if not module or dotted != f"{module}.{name}":
+        return False
+    source, within = _parse(module), (*within, dotted)
+    if name in source.imports and name not in source.definitions:
+        return _only_refuses(source.imports[name], within)
+    function, *others = source.definitions.get(name, (None,))
+    if others or not isinstance(function, ast.FunctionDef) or function.decorator_list:
+        return False
+    names = _callable_names(function, module)
+    inner = [node for node in ast.walk(function) if node is not function]
+    if any(isinstance(node, _EFFECTS) or getattr(node, "attr", None) in _CHANGING for node in inner):
+        return False
+    return all(_is_harmless(node, names, within) for node in inner if isinstance(node, ast.stmt))
+
+
+def _is_harmless(statement: ast.stmt, names: Mapping[str, str], within: tuple[str, ...]) -> bool:
+    """Returns whether a statement of a function, those inside of it aside, does nothing beyond it but raise."""
+    match statement:
+        case ast.Return(value=value):
+            return value is None
+        case ast.Assign(targets=targets):
+            return all(_is_name(target) for target in targets)
+        case ast.AnnAssign(target=target) | ast.For(target=target):
+            return _is_name(target)
+        case ast.Expr(value=ast.Call(func=function)):
+            return _only_refuses(_dotted(_chain(function), names), within)
+    return isinstance(statement, _BRANCHES)
+
+
+def _is_name(target: ast.expr) -> bool:
+    return isinstance(target, ast.Name) or isinstance(target, ast.Tuple) and all(map(_is_name, target.elts))
+
+
+def _names(statement: ast.stmt, module: str, source: _Module) -> dict[str, str]:
+    """Returns the dotted name behind every name that a statement can mention: of imports and of the module's own."""
+    inner = {name: dotted for node in _walk(statement) for name, dotted in _imported(node).items()}
+    return {**{name: f"{module}.{name}" for name in source.definitions}, **source.imports, **inner}
+
+
+def _callable_names(statement: ast.stmt, module: str) -> dict[str, str]:
+    """Returns `_names` without those that the statement gives a value of its own."""
+    own = {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
+    own |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {name: dotted for name, dotted in _names(statement, module, _parse(module)).items() if name not in own}
+
+
+def _dotted(chain: list[str], names: Mapping[str, str]) -> str:
+    """Returns the dotted name of `a.b.c`; "" where `a` is none that the module has or imports."""
+    return ".".join([names[chain[0]], *chain[1:]]) if chain and chain[0] in names else ""
+
+
 def _mentioned(statement: ast.stmt, module: str, source: _Module) -> list[str]:
     """Returns the dotted names of definitions and packages that a statement mentions."""
     nodes = list(_walk(statement))
-    inner = {name: dotted for node in nodes for name, dotted in _imported(node).items()}
-    imports = {**source.imports, **inner}
+    names = _names(statement, module, source)
     found = []
     chains = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     for node in nodes:
         chain = _chain(node)
         if not chain or id(node) in chains:  # The longest chain alone: `a.b.c`, not `a.b` and `a`.
             continue
-        if chain[0] in imports:
-            found.append(".".join([imports[chain[0]], *chain[1:]]))
-        elif chain[0] in source.definitions:
-            found.append(f"{module}.{chain[0]}")
+        if dotted := _dotted(chain, names):
+            found.append(dotted)
     return found
 
 
@@ -208,6 +276,28 @@ def _chain(node: ast.AST) -> list[str]:
         return [node.id]
     chain = _chain(node.value) if isinstance(node, ast.Attribute) else []
     return [*chain, node.attr] if chain else []
+
+
+class _WithoutRefusals(ast.NodeTransformer):
+    """Removes what only refuses, see `_only_refuses`, and the words of errors; not where an error may be caught."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        if isinstance(node.exc, ast.Call):
+            node.exc = ast.Call(node.exc.func, [], [])
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        called = _chain(node.value.func) if isinstance(node.value, ast.Call) else []
+        return None if _only_refuses(_dotted(called, self._names)) else node
+
+    def visit_Try(self, node: ast.Try) -> ast.AST:
+        return node
+
+    def visit_With(self, node: ast.With) -> ast.AST:
+        return node
 
 
 class _Stripped(ast.NodeTransformer):

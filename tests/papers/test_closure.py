@@ -21,6 +21,31 @@ FILES = {
         "def other(x):\n    return np.sum(x) + Array.kind\n"
     ),
     "ops/later.py": "def late(x, limit):\n    return x\n",
+    "ops/checks.py": (
+        "WORDS = 'positive'\n\n"
+        "def require(name, value):\n"
+        "    near = [other for other in value]\n"
+        "    for one in value:\n"
+        "        if one < 0:\n"
+        "            raise ValueError(f'{name} must be {WORDS}, got {one} of {near}')\n\n"
+        "def require_all(values):\n    if values:\n        require('values', values)\n        return\n\n"
+        "def checked(x):\n    if x < 0:\n        raise ValueError('checked')\n    return x\n\n"
+        "def keep(x, seen):\n    if not x:\n        raise ValueError('keep')\n    seen.append(x)\n\n"
+        "def take(x):\n    last = x.pop()\n    if not last:\n        raise ValueError('take')\n\n"
+        "def mark(x):\n    x.seen = True\n"
+    ),
+    "passed.py": "from jaxagents.ops.checks import require\n",
+    "user.py": (
+        "from jaxagents.ops import checks\n"
+        "from jaxagents.passed import require as demand\n\n"
+        "def make(x):\n"
+        "    demand('x', x)\n    checks.require_all(x)\n    checks.checked(x)\n"
+        "    checks.keep(x, [])\n    checks.take(x)\n    checks.mark(x)\n"
+        "    if x is None:\n        raise TypeError('no x')\n    return x\n\n"
+        "def value(x):\n    return map(demand, x)\n\n"
+        "def caught(x):\n    try:\n        demand('x', x)\n    except ValueError:\n        x = 0\n    return x\n\n"
+        "def shadowed(x, demand):\n    demand('x', x)\n    return x\n"
+    ),
 }
 
 
@@ -78,6 +103,51 @@ def test_changes_count_where_they_are_reached(package, name, before, after, coun
     earlier = code_digest(["jaxagents.main.make"])
     package(name, before, after)
     assert (code_digest(["jaxagents.main.make"]) != earlier) == counts
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "counts"),
+    [
+        ("ops/checks.py", "got {one}", "not {one}", False),  # Better words,
+        ("ops/checks.py", "WORDS = 'positive'", "WORDS = 'above zero'", False),
+        ("ops/checks.py", "if one < 0", "if one <= 0", False),  # and another refusal: the run was not refused.
+        ("ops/checks.py", "if values:", "if len(values):", False),
+        ("user.py", "    demand('x', x)\n    checks.require_all(x)\n", "    checks.require_all(x)\n", False),
+        ("user.py", "'no x'", "'x is missing'", False),
+        ("user.py", "if x is None", "if not x", True),  # A condition stands in the function itself.
+        ("user.py", "TypeError", "ValueError", True),
+        ("ops/checks.py", "'checked'", "'looked at'", False),
+        ("ops/checks.py", "    return x\n", "    return -x\n", True),  # It has a value, wanted here or not,
+        ("ops/checks.py", "if x < 0", "if x <= 0", True),
+        ("ops/checks.py", "if not x", "if x is None", True),  # or changes what it is given,
+        ("ops/checks.py", "if not last", "if last is None", True),
+        ("ops/checks.py", "x.seen = True", "x.seen = False", True),
+        (
+            "ops/checks.py",
+            "            raise ValueError(f'{name} must be {WORDS}, got {one} of {near}')\n",
+            "            return 1\n",
+            True,
+        ),
+    ],
+)
+def test_what_only_refuses_does_not_count(package, name, before, after, counts):
+    earlier = code_digest(["jaxagents.user.make"])
+    package(name, before, after)
+    assert (code_digest(["jaxagents.user.make"]) != earlier) == counts
+
+
+@pytest.mark.parametrize("user", ["value", "caught", "shadowed"])
+def test_refusals_count_where_they_are_values_or_may_be_caught(package, user):
+    found, _ = reach([f"jaxagents.user.{user}"])
+    assert ("jaxagents.ops.checks", "require") in found
+    assert ("jaxagents.ops.checks", "require") not in reach(["jaxagents.user.make"])[0]
+
+
+def test_our_own_trainings_are_not_known_by_their_refusals():
+    found, _ = reach(["jaxagents.learners.ppo.make_agent", "jaxagents.training.build.build_stage"])
+    assert {("jaxagents.training.build", "build_stage"), ("jaxagents.training.config", "make_section")} <= set(found)
+    refusals = {"ops.checks.require_positive", "training.config.refuse_keywords", "training.fitting.require_fit"}
+    assert not refusals & {f"{module.removeprefix('jaxagents.')}.{name}" for module, name in found}
 
 
 def test_versions_of_packages_count(package, monkeypatch):
