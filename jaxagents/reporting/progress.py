@@ -1,6 +1,8 @@
 """Progress of a run on stderr: a bar in a terminal, a line every ten seconds elsewhere. Stdout is left alone."""
 
+import bisect
 import datetime
+import itertools
 import math
 import sys
 import time
@@ -45,6 +47,9 @@ class _Track:
 
     total_steps: int
     clock: Callable[[], float]
+    names: tuple[str, ...]  # of the stages
+    ends: tuple[int, ...]  # steps at the end of each
+    stage: int = 0
     history: deque = field(default_factory=deque)  # (seconds, steps), the oldest first
     returns: dict[str, float] = field(default_factory=dict)  # by phase
     best: dict[str, float] = field(default_factory=dict)  # by phase
@@ -58,6 +63,7 @@ def open_progress(
     enabled: bool = True,
     stream: TextIO | None = None,
     clock: Callable[[], float] = time.monotonic,
+    stages: Mapping[str, int] | None = None,
 ) -> Progress:
     """Opens the display of a run's progress.
 
@@ -67,6 +73,8 @@ def open_progress(
         enabled: show progress; messages are shown in any case.
         stream: where to; None for stderr.
         clock: seconds since any moment.
+        stages: steps of every stage by its name, in order; None: there is one. Speed and time left are those of the
+            present stage, since a step of another one may take far longer.
 
     Returns:
         The functions of the display.
@@ -81,7 +89,8 @@ def open_progress(
         return Progress(update=_ignore, message=_ignore, close=_ignore)
     if not enabled:
         return Progress(update=_ignore, message=partial(_print, stream), close=_ignore)
-    track = _Track(total_steps=total_steps, clock=clock)
+    ends = tuple(itertools.accumulate((stages or {title: total_steps}).values()))
+    track = _Track(total_steps=total_steps, clock=clock, names=tuple(stages or (title,)), ends=ends)
     if stream.isatty():
         return _open_bar(track, title, stream)
     return Progress(
@@ -134,6 +143,10 @@ def _tell(track: _Track, title: str, stream: TextIO) -> None:
 
 
 def _observe(track: _Track, steps: int, metrics: Mapping[str, Any]) -> None:
+    stage = min(bisect.bisect_left(track.ends, int(steps)), len(track.ends) - 1)
+    if stage != track.stage:
+        track.stage = stage
+        track.history.clear()
     track.history.append((track.clock(), int(steps)))
     while len(track.history) > 2 and track.history[-1][0] - track.history[1][0] >= _SPEED_SECONDS:
         track.history.popleft()
@@ -159,8 +172,10 @@ def _describe(track: _Track) -> list[str]:
     if now > start and steps > first:
         speed = (steps - first) / (now - start)
         parts.append(f"{_short(speed)}/s")
-        if steps < track.total_steps:
-            parts.append(f"{datetime.timedelta(seconds=round((track.total_steps - steps) / speed))} left")
+        end = track.ends[track.stage]
+        if steps < end:
+            whose = "" if end == track.ends[-1] else f" of {track.names[track.stage]}"
+            parts.append(f"{datetime.timedelta(seconds=round((end - steps) / speed))} left{whose}")
     if "rollout" in track.returns:
         parts.append(f"return {track.returns['rollout']:.4g}")
     if "eval" in track.returns:

@@ -88,7 +88,7 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         Preempted: the process was asked to end (SIGTERM), and the run was saved where it stood.
     """
     run_dir = Path(run_dir)
-    total = sum(stage.num_updates * stage.steps_per_update for stage in experiment.stages)
+    steps = {stage.name: stage.num_updates * stage.steps_per_update for stage in experiment.stages}
     with ExitStack() as stack:
         folders = [
             [_open(stack, checkpoint_folder(run_dir, experiment, index, kind), stage, kind) for kind in KINDS]
@@ -98,7 +98,7 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         if metadata is not None:
             _require_same_config(experiment, metadata, run_dir)
             _require_same_tokenizer(experiment.stages[current], metadata, run_dir)
-        progress = open_progress(total, experiment.name, experiment.logging.progress)
+        progress = open_progress(sum(steps.values()), experiment.name, experiment.logging.progress, stages=steps)
         stack.callback(progress.close)
         restored = _restore(experiment.stages[current], folders[current][0], progress)
         done = restored.metadata["updates_before"] + restored.metadata["update"] if restored else 0

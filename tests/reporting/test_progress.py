@@ -63,6 +63,21 @@ def test_speed_is_that_of_the_last_half_minute(clock):
     assert " 1k/s" in stream.getvalue().splitlines()[-1]
 
 
+def test_speed_and_time_left_are_those_of_the_present_stage(clock):
+    stream = io.StringIO()
+    progress = open_progress(1100, "grpo", stream=stream, clock=clock, stages={"warm_start": 1000, "main": 100})
+    for steps in (400, 800, 1000, 1001, 1011):  # 40 a second, then one a second.
+        progress.update(steps, {})
+        clock.advance(10.0)
+    assert stream.getvalue().splitlines() == [
+        "grpo: 36 %, 400/1.1k steps",
+        "grpo: 73 %, 800/1.1k steps, 40/s, 0:00:05 left of warm_start",
+        "grpo: 91 %, 1k/1.1k steps, 30/s",
+        "grpo: 91 %, 1k/1.1k steps",
+        "grpo: 92 %, 1.01k/1.1k steps, 1/s, 0:01:29 left",
+    ]
+
+
 def test_best_is_that_of_the_evaluations_over_finite_seeds(clock):
     stream = io.StringIO()
     progress = open_progress(100, "ppo", stream=stream, clock=clock)
