@@ -78,7 +78,7 @@ def distillation(view: EpisodeView, *, axis_name: str | None = None) -> Credit:
 
 def _log_ratio(view: EpisodeView, name: str) -> Array:
     """Computes `log pi - log reference` of the tokens that count, zero elsewhere."""
-    if view.reference is None:
+    own, other = view.policy.log_prob, view.reference.log_prob if view.reference else None
+    if own is None or other is None:
         raise ValueError(f"`reference` must be kept for advantage={name}; try learner.reference=true.")
-    difference = view.policy.log_prob - view.reference.log_prob
-    return jnp.where(credited_tokens(view.episode), difference, 0.0)
+    return jnp.where(credited_tokens(view.episode), own - other, 0.0)
