@@ -119,7 +119,6 @@ def test_two_devices_learn_what_one_does(speak, kind):
             np.testing.assert_allclose(value, metrics[name], rtol=1e-5, atol=1e-5, err_msg=f"{mode}: {name}")
 
 
-
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
