@@ -3,7 +3,6 @@
 import ast
 import configparser
 import importlib
-import os
 import pathlib
 import re
 import shlex
@@ -126,17 +125,14 @@ def test_commands_that_are_not_run_compose(line):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKS)
-def test_commands_of_a_block_run_in_quick_mode(name, tmp_path):
+def test_commands_of_a_block_run_in_quick_mode(name, tmp_path, one_device):
     """The commands of one block share a working directory, where a later one finds what earlier ones wrote."""
-    block = BLOCKS[name]
-    # As on a user's machine: without the virtual devices of conftest.
-    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PJRT_NPROC")}
-    for line in block:
+    for line in BLOCKS[name]:
         variables, arguments = quick_command(line)
         result = subprocess.run(
             arguments,
             cwd=tmp_path,
-            env=environment | variables,
+            env=one_device | variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
