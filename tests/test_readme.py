@@ -70,7 +70,8 @@ def test_the_readme_and_the_guides_have_commands():
 def links_of(markdown):
     """Returns the targets of links and pictures outside of blocks of code."""
     text = re.sub(r"^```.*?^```", "", markdown, flags=re.MULTILINE | re.DOTALL)
-    return re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", text))
+    text = re.sub(r"`[^`]*`", "", text)
+    return re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'<img src="([^"]+)"', text)
 
 
 def anchors_of(markdown):
@@ -93,8 +94,8 @@ def test_links_lead_somewhere(path):
 
 
 def test_links_and_anchors_are_found():
-    text = "# One: a `b`\n[x](y.md#z) ![p](q.png)\n```\n[no](no)\n```\n`[no](no)`\n"
-    assert links_of(text) == ["y.md#z", "q.png"]
+    text = '# One: a `b`\n[x](y.md#z) ![p](q.png) <img src="r.gif">\n```\n[no](no)\n```\n`[no](no)`\n'
+    assert links_of(text) == ["y.md#z", "q.png", "r.gif"]
     assert anchors_of(text) == {"one-a-b"}
 
 
@@ -107,10 +108,10 @@ def test_python_of_the_guides_imports_what_there_is():
         assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
-def test_every_extra_is_in_the_table_of_the_readme():
+def test_every_extra_is_in_the_table_of_the_installation():
     config = configparser.ConfigParser(interpolation=None)
     config.read(ROOT / "setup.cfg")
-    table = GUIDES["README.md"].partition("| extra | adds |")[2].partition("\n\n")[0]
+    table = GUIDES["install.md"].partition("| extra | adds |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", table)) == set(config["options.extras_require"])
 
 
