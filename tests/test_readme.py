@@ -3,13 +3,16 @@
 import ast
 import configparser
 import importlib
+import importlib.util
 import os
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import jax.numpy as jnp
 import pytest
 from omegaconf import OmegaConf
 
@@ -123,6 +126,56 @@ def test_commands_that_are_not_run_compose(line):
     words = shlex.split(line)
     overrides = [word for word in words[words.index("experiments/train.py") + 1 :] if "=" in word and word != "-m"]
     assert OmegaConf.to_container(compose(ROOT / "configs", *overrides), resolve=True)["learner"]
+
+
+def commands_in_tables(markdown):
+    """Returns the commands of `experiments/` that stand as code in a page."""
+    return re.findall(r"`(python experiments/\w+\.py [^`]+)`", markdown)
+
+
+@pytest.mark.parametrize("line", commands_in_tables(GUIDES["how_to.md"]))
+def test_answers_use_settings_that_there_are(line):
+    script, *arguments = shlex.split(line)[1:]
+    main = pathlib.Path(script).stem
+    assert (ROOT / script).is_file()
+    settings = [word for word in arguments if "=" in word and not word.startswith(("--", "resume=", "hydra."))]
+    if main == "train" and "environment=my_world" not in settings:
+        compose(ROOT / "configs", *[word for word in settings if "-m" not in arguments or "1e-3,1e-4" not in word])
+    if main != "train":
+        folder = "configs/paper" if main == "reproduce" else "configs"
+        known = OmegaConf.load(ROOT / folder / f"{main}.yaml")
+        assert [word for word in settings if word.partition("=")[0] not in known] == []
+
+
+def files_of(markdown):
+    """Returns the files that a page shows, by the name in their first line."""
+    blocks = re.findall(
+        r"^```(?:python|yaml)\n# (my_[\w/]+\.(?:py|yaml))(?:,[^\n]*)?\n(.*?)^```", markdown, re.M | re.S
+    )
+    return dict(blocks)
+
+
+@pytest.mark.slow
+def test_a_world_and_a_loss_of_the_guides_train_from_any_folder(tmp_path):
+    files = {name: text for guide in GUIDES.values() for name, text in files_of(guide).items()}
+    assert set(files) == {"my_world.py", "my_configs/environment/my_world.yaml", "my_losses.py", "my_rewards.py"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    loss = "learner.loss={_target_: my_losses.my_loss, _partial_: true, weight: 0.3}"
+    words = ["--config-dir=my_configs", "environment=my_world", "algorithm=ppo", "environment.columns=5", loss]
+    command = [sys.executable, str(ROOT / "experiments/train.py"), *words, "quick=true", "run_dir=runs/mine"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT)
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert "ppo_my_world: my_world," in result.stderr and (tmp_path / "runs/mine/report.html").is_file()
+    spec = importlib.util.spec_from_file_location("my_rewards", tmp_path / "my_rewards.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    blank = jnp.zeros((1, 2, 3))
+    tokens = jnp.int32([[[12, 0, 0], [12, 5, 0]]])
+    written = jnp.bool_([[[False, True, True], [True, True, False]]])  # The first 12 was read, the second said.
+    view = SimpleNamespace(episode=SimpleNamespace(tokens=tokens, action_mask=written, reward=blank[..., 0]))
+    assert module.says(view, token=12, bonus=0.5).tolist() == [[0.0, 0.5]]
 
 
 @pytest.mark.slow

@@ -96,6 +96,8 @@ def describe_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     keys = sorted({key for config in configs for key in config if key.partition(".")[0] not in _SAME})
     varied = [key for key in keys if len({json.dumps(config.get(key), default=str) for config in configs}) > 1]
     short = [key for key in varied if not key.endswith(("_target_", "_partial_"))] or varied
+    # A resolved config repeats a setting wherever another section refers to it; the shortest name says it.
+    short = [key for key in short if not any(_repeats(key, other, configs) for other in short)]
     labels = []
     for config in configs:
         parts = [f"{key}={config[key]}" for key in short if key in config]
@@ -105,6 +107,10 @@ def describe_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         names = [str(config.get("name", "")) for config in configs]
         labels = [f"{name}: {label}" for name, label in zip(names, labels)]
     return labels
+
+
+def _repeats(key: str, other: str, configs: Sequence[Mapping[str, Any]]) -> bool:
+    return key.endswith(f".{other}") and all(config.get(key) == config.get(other) for config in configs)
 
 
 def join_curves(curves: Sequence[Curve]) -> Curve:
