@@ -160,14 +160,16 @@ def files_of(markdown):
 
 
 @pytest.mark.slow
-def test_a_world_and_a_loss_of_the_guides_train_from_any_folder(tmp_path, user_environment):
+def test_a_world_a_network_and_a_loss_of_the_guides_train_from_any_folder(tmp_path, user_environment):
     files = {name: text for guide in GUIDES.values() for name, text in files_of(guide).items()}
-    assert set(files) == {"my_world.py", "my_configs/environment/my_world.yaml", "my_losses.py", "my_rewards.py"}
+    assert {name for name in files if name.endswith(".py")} == {
+        *("my_losses.py", "my_networks.py", "my_rewards.py", "my_world.py")
+    }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     loss = "learner.loss={_target_: my_losses.my_loss, _partial_: true, weight: 0.3}"
-    words = ["--config-dir=my_configs", "environment=my_world", "algorithm=ppo", "environment.columns=5", loss]
+    words = ["--config-dir=my_configs", "environment=my_world", "algorithm=ppo", "policy=waves", loss]
     command = [sys.executable, str(ROOT / "experiments/train.py"), *words, "quick=true", "run_dir=runs/mine"]
     result = subprocess.run(
         command, cwd=tmp_path, env=user_environment, capture_output=True, text=True, timeout=TIMEOUT

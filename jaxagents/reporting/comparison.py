@@ -152,7 +152,7 @@ def draw_comparison(path: str | Path, compared: Sequence[Compared], metric: str)
 
 def comparison_rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
     """Returns a row of text per group, best first: label, seeds, final mean with its interval, worst and best seed."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for one in sorted(compared, key=lambda one: -np.nanmean(one.final)):
         told = f"{np.nanmean(one.final):.4g}"
         if one.final.size > 1:

@@ -61,6 +61,7 @@ def write_curves(run_dir: str | Path) -> Path | None:
     # pyplot keeps a global list of figures and picks a window system; a figure of one's own needs neither.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     path = Path(run_dir) / BASELINES_FILE
     baselines = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -68,13 +69,13 @@ def write_curves(run_dir: str | Path) -> Path | None:
     columns = min(_COLUMNS, max(len(others), 1))
     rows = math.ceil(len(others) / columns)
     size = (4.0 * _COLUMNS, 4.2 + 2.6 * rows)
-    figure = Figure(figsize=size, layout="constrained", facecolor="white", dpi=130)
+    engine = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, wspace=0.02, hspace=0.04)
+    figure = Figure(figsize=size, layout=engine, facecolor="white", dpi=130)
     grid = figure.add_gridspec(1 + rows, columns, height_ratios=[1.6] + [1.0] * rows)
     _draw_panel(figure.add_subplot(grid[0, :]), {name: curves[name] for name in first}, baselines)
     for index, names in enumerate(others):
         place = grid[1 + index // columns, index % columns]
         _draw_panel(figure.add_subplot(place), {name: curves[name] for name in names}, baselines)
-    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, wspace=0.02, hspace=0.04)
     path = Path(run_dir) / CURVES_FILE
     FigureCanvasAgg(figure).print_png(path)
     return path
@@ -101,9 +102,9 @@ def read_curves(rows: Sequence[dict[str, Any]], ends: Sequence[float] = ()) -> d
     curves = {}
     for name in names:
         present = [row for row in rows if name in row]
-        values = [np.atleast_1d(np.asarray(row[name], np.float64)) for row in present]
-        seeds = max(value.size for value in values)
-        values = np.stack([np.broadcast_to(value, (seeds,)) for value in values])
+        logged = [np.atleast_1d(np.asarray(row[name], np.float64)) for row in present]
+        seeds = max(value.size for value in logged)
+        values = np.stack([np.broadcast_to(value, (seeds,)) for value in logged])
         seen = np.isfinite(values).any(axis=1)
         if seen.any():
             steps = np.array([row["step"] for row in present], np.float64)
@@ -124,7 +125,7 @@ def arrange_panels(names: Sequence[str]) -> list[list[str]]:
         which only grow, have none.
     """
     phases = list(_COLORS)
-    panels = {}
+    panels: dict[str, list[str]] = {}
     names = [name for name in names if name.removeprefix("rollout/") not in COUNTERS]
     for name in sorted(names, key=lambda name: -phases.index(name.partition("/")[0])):
         panels.setdefault(name.partition("/")[2], []).append(name)
@@ -148,7 +149,8 @@ def thin(curve: Curve, num_points: int) -> Curve:
     """Averages a curve in windows, none of which holds two stages, so that it has about so many points at most."""
     if len(curve.steps) <= num_points:
         return curve
-    steps, values = [], []
+    steps: list[float] = []
+    values: list[np.ndarray] = []
     for part in split(curve):
         count = max(num_points * len(part.steps) // len(curve.steps), 1)
         steps += [window.mean() for window in np.array_split(part.steps, count)]

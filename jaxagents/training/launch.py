@@ -104,8 +104,7 @@ def require_one_vocabulary(experiment: Experiment) -> None:
         if before is not None and after is not None and before != after:
             raise ValueError(
                 f"Stages must have one vocabulary, got {before} tokens in {stage.start} and {after} in {stage.name}; "
-                f"with learner=chat, try learner@{stage.start}.learner=chat "
-                f"learner@{stage.start}.learner.inner=supervised, too, or stages=[]."
+                f"try stages=[]: an instructed model needs no {stage.start}."
             )
 
 

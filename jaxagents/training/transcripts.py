@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TextIO
 
 import jax
+import jax.numpy as jnp
 
 from jaxagents.language.player import make_player
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE, write_transcripts
@@ -34,11 +35,12 @@ def show_transcripts(
     if not isinstance(last.policy, LanguagePolicy):
         return None
     settings, sections = last.evaluation, {}
-    play = _make_player(last, num_episodes)
+    play = _make_player(last, last.policy, num_episodes)
     untrained = first.runner.params(first.runner.init(experiment.seed))
     # The parameters of a stage with an adapter are of another form, which its own policy alone can read.
-    is_alike = jax.tree.structure(untrained) == jax.tree.structure(params)
-    before = play if is_alike else _make_player(first, num_episodes)
+    is_alike = jax.tree.map(jnp.ndim, untrained) == jax.tree.map(jnp.ndim, params)
+    own = first.policy if isinstance(first.policy, LanguagePolicy) and not is_alike else last.policy
+    before = play if own is last.policy else _make_player(first, own, num_episodes)
     for title, player, values in (("Before training", before, untrained), ("After training", play, params)):
         values = jax.device_get(values)  # One device plays, whatever the run is trained on.
         values = jax.tree.map(lambda leaf: leaf[0], values) if experiment.num_seeds else values
@@ -49,8 +51,8 @@ def show_transcripts(
     return write_transcripts(path, sections, tokenizer=last.policy.tokenizer, title=experiment.name)
 
 
-def _make_player(stage: Stage, num_episodes: int) -> Callable[[Params, Array], Episode]:
+def _make_player(stage: Stage, policy: LanguagePolicy, num_episodes: int) -> Callable[[Params, Array], Episode]:
     settings = stage.evaluation
     return make_player(
-        *(stage.environment, stage.policy), num_episodes=num_episodes, greedy=settings.greedy, level=settings.level
+        *(stage.environment, policy), num_episodes=num_episodes, greedy=settings.greedy, level=settings.level
     )

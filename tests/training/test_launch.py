@@ -43,6 +43,6 @@ def test_a_stage_goes_on_from_one_of_the_same_tokens(speak, lake):
     require_one_vocabulary(experiment("sft", policy))
     require_one_vocabulary(experiment(None, chat))
     size = tokenizer.vocab_size
-    message = f"one vocabulary, got {size} tokens in sft and {size + 4} in rl; .* try learner@sft.learner=chat learner@"
+    message = f"one vocabulary, got {size} tokens in sft and {size + 4} in rl; try stages=.*needs no sft"
     with pytest.raises(ValueError, match=message):
         require_one_vocabulary(experiment("sft", chat))
