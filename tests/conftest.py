@@ -12,12 +12,11 @@ _CACHE = pathlib.Path(__file__).resolve().parent.parent / ".cache" / "jax"
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Tests compile much and compute little: kernels without optimisation, in one module, from the older emitters, take a
 # third of the time.
-_GIVEN_FLAGS = os.environ.get("XLA_FLAGS", "")
-_CHEAP_FLAGS = (
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+_FLAGS = (
+    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
     "--xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
 )
-os.environ["XLA_FLAGS"] = f"{_GIVEN_FLAGS} {_CHEAP_FLAGS} --xla_force_host_platform_device_count=8".strip()
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAGS}".strip()
 # Collectives between virtual devices can hang when the thread pool has fewer threads than devices.
 os.environ["PJRT_NPROC"] = "32"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
@@ -55,18 +54,17 @@ def _memory_of_files():
 
 
 @pytest.fixture
-def user_environment():
-    """Returns the variables of a process as on a user's machine, of one device; only kernels are cheap."""
-    hidden = ("PJRT_NPROC", "XLA_FLAGS")
-    others = {name: value for name, value in os.environ.items() if name not in hidden}
-    return others | {"XLA_FLAGS": f"{_GIVEN_FLAGS} {_CHEAP_FLAGS}".strip()}
-
-
-@pytest.fixture
 def memory_of_test():
     """Frees memory after a test that compiles much."""
     yield
     _free_memory()
+
+
+@pytest.fixture(scope="session")
+def one_device():
+    """Returns the environment variables of a process with one device, as users have, that compiles as tests do."""
+    settings = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
+    return settings | {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1"}
 
 
 @pytest.fixture(scope="session")

@@ -88,7 +88,7 @@ def test_everything_that_is_imported_is_declared():
 
 
 @pytest.mark.slow
-def test_the_wheel_trains_without_the_repository(tmp_path, user_environment):
+def test_the_wheel_trains_without_the_repository(tmp_path, one_device):
     """Our package alone is installed anew; those that it needs are this environment's."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     settings = {"capture_output": True, "text": True, "timeout": 300}
@@ -115,7 +115,7 @@ def test_the_wheel_trains_without_the_repository(tmp_path, user_environment):
         str(path.relative_to(installed / "jaxagents/configs")) for path in installed.rglob("configs/**/*.yaml")
     } == names
     shutil.rmtree(tmp_path / "source")
-    environment = user_environment | {"PYTHONPATH": str(installed)}
+    environment = one_device | {"PYTHONPATH": str(installed)}
     command = [
         installed / "bin/jaxagents-train",
         "world=tmaze",

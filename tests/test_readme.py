@@ -160,7 +160,7 @@ def files_of(markdown):
 
 
 @pytest.mark.slow
-def test_a_world_a_network_and_a_loss_of_the_guides_train_from_any_folder(tmp_path, user_environment):
+def test_a_world_a_network_and_a_loss_of_the_guides_train_from_any_folder(tmp_path, one_device):
     files = {name: text for guide in GUIDES.values() for name, text in files_of(guide).items()}
     assert {name for name in files if name.endswith(".py")} == {
         *("my_losses.py", "my_networks.py", "my_rewards.py", "my_world.py")
@@ -172,7 +172,7 @@ def test_a_world_a_network_and_a_loss_of_the_guides_train_from_any_folder(tmp_pa
     words = ["--config-dir=my_configs", "environment=my_world", "algorithm=ppo", "policy=waves", loss]
     command = [sys.executable, str(ROOT / "experiments/train.py"), *words, "quick=true", "run_dir=runs/mine"]
     result = subprocess.run(
-        command, cwd=tmp_path, env=user_environment, capture_output=True, text=True, timeout=TIMEOUT
+        command, cwd=tmp_path, env=one_device, capture_output=True, text=True, timeout=TIMEOUT
     )
     assert result.returncode == 0, result.stderr[-4000:]
     assert "ppo_my_world: my_world," in result.stderr and (tmp_path / "runs/mine/report.html").is_file()
@@ -188,14 +188,14 @@ def test_a_world_a_network_and_a_loss_of_the_guides_train_from_any_folder(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKS)
-def test_commands_of_a_block_run_in_quick_mode(name, tmp_path, user_environment):
+def test_commands_of_a_block_run_in_quick_mode(name, tmp_path, one_device):
     """The commands of one block share a working directory, where a later one finds what earlier ones wrote."""
     for line in BLOCKS[name]:
         variables, arguments = quick_command(line)
         result = subprocess.run(
             arguments,
             cwd=tmp_path,
-            env=user_environment | variables,
+            env=one_device | variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
