@@ -171,9 +171,7 @@ def test_a_world_a_network_and_a_loss_of_the_guides_train_from_any_folder(tmp_pa
     loss = "learner.loss={_target_: my_losses.my_loss, _partial_: true, weight: 0.3}"
     words = ["--config-dir=my_configs", "environment=my_world", "algorithm=ppo", "policy=waves", loss]
     command = [sys.executable, str(ROOT / "experiments/train.py"), *words, "quick=true", "run_dir=runs/mine"]
-    result = subprocess.run(
-        command, cwd=tmp_path, env=one_device, capture_output=True, text=True, timeout=TIMEOUT
-    )
+    result = subprocess.run(command, cwd=tmp_path, env=one_device, capture_output=True, text=True, timeout=TIMEOUT)
     assert result.returncode == 0, result.stderr[-4000:]
     assert "ppo_my_world: my_world," in result.stderr and (tmp_path / "runs/mine/report.html").is_file()
     spec = importlib.util.spec_from_file_location("my_rewards", tmp_path / "my_rewards.py")
