@@ -1,4 +1,4 @@
-"""Actor-critics of continuous actions that learn from fixed data: TD3+BC, IQL, AWAC as slots."""
+"""Actor-critics of continuous actions that learn from fixed data: TD3+BC, CQL, Cal-QL, IQL, AWAC as slots."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,6 +30,7 @@ from jaxagents.ops.distributions import sample_action
 from jaxagents.types import (
     Agent,
     Array,
+    Box,
     Environment,
     Learner,
     Metrics,
@@ -77,23 +78,26 @@ def make_offline_actor_critic(
     state_value: StateValue | None,
     policy_optimizer: optax.GradientTransformation,
     value_optimizer: optax.GradientTransformation,
+    action_space: Box,
     *,
     discount: Number = 0.99,
     target_update_rate: Number = 0.005,
     target: Slot = twin_target,
     value_loss: Slot = expectile_loss,
+    critic_term: Slot | None = None,
     policy_loss: Slot = advantage_weighted_policy_loss,
     action: Slot = sample_action,
     next_action: Slot = sample_action,
+    num_sampled: int = 10,
     policy_period: int = 1,
     num_updates: int = 1,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes an actor-critic over `Sample` batches of a data set, or of replay; actions are those before squashing.
+    """Makes an actor-critic over `Sample` batches of a data set, or of replay.
 
     One update descends, in this order: the value of states on `value_loss`, against the target critics at the data's
-    actions; the critics on `sum_i (Q_i - target)^2 / 2`; the policy on `policy_loss`. Targets of the critics ask the
-    moving average of the policy. Numbers may be schedules, and every slot a `Remembering`.
+    actions; the critics on `sum_i (Q_i - target)^2 / 2` and `critic_term`; the policy on `policy_loss`. Targets of the
+    critics ask the moving average of the policy. Numbers may be schedules, and every slot a `Remembering`.
 
     Args:
         policy: feed-forward, with a reparameterised distribution.
@@ -101,13 +105,17 @@ def make_offline_actor_critic(
         state_value: None where `target` and `policy_loss` do without.
         policy_optimizer: an optax transformation.
         value_optimizer: an optax transformation, of the critics and of the value of states.
+        action_space: a bounded box; actions of samples are those before their squashing.
         discount: gamma in [0, 1], per step.
         target_update_rate: share by which targets move per update of the policy, in (0, 1].
         target: `(view: TargetView) -> [B]`.
         value_loss: `(value [B], q [B]) -> [B]`.
+        critic_term: `(view: SampledView) -> [B]`, added to the loss of the critics; null adds nothing.
         policy_loss: `(view: ActorView) -> [B]`.
         action: `(distribution, key) -> action` of one state, at which the policy is judged.
         next_action: the same, of the successors, in the targets.
+        num_sampled: actions that `critic_term` is shown of each of the uniform distribution, the policy, and the policy
+            at the successor. CQL: 10.
         policy_period: critics' updates for each of policy and targets. TD3+BC: 2.
         num_updates: of the whole run, for schedules and slots that ask how far it is.
         axis_name: mapped device axis to average gradients over.
@@ -119,24 +127,27 @@ def make_offline_actor_critic(
         ValueError: if a number is out of its range or the policy is recurrent.
 
     References:
-        Fujimoto and Gu (2021), TD3+BC; Kostrikov, Nair and Levine (2022), IQL; Nair et al. (2020), AWAC.
+        Fujimoto and Gu (2021), TD3+BC; Kumar et al. (2020), CQL; Nakamoto et al. (2023), Cal-QL; Kostrikov, Nair and
+        Levine (2022), IQL; Nair et al. (2020), AWAC.
 
-    Deviation: targets of all of these ask a moving average of the policy, as in TD3.
+    Deviation: targets of all of these ask a moving average of the policy, as in TD3; the temperature of CQL is fixed.
     """
-    check_counts(policy_period=policy_period)
+    check_counts(policy_period=policy_period, num_sampled=num_sampled)
     check_fractions(discount=discount, target_update_rate=target_update_rate)
     check_positive(target_update_rate=target_update_rate)
     if jax.tree.leaves(policy.initial_carry((1,))):
         raise ValueError("`policy` must be feed-forward, got one with a carry; leave out its `memory`.")
-    slots = {"target": target, "value_loss": value_loss, "policy_loss": policy_loss}
+    slots = {"target": target, "value_loss": value_loss, "critic_term": critic_term, "policy_loss": policy_loss}
     slots |= {"action": action, "next_action": next_action}
     parts = Parts(
         policy=policy,
         twin_q=twin_q,
         state_value=state_value,
         optimizers={"policy": policy_optimizer, "critic": value_optimizer, "value": value_optimizer},
+        action_space=action_space,
         hyperparameters={"discount": discount, "target_update_rate": target_update_rate},
         slots=slots,
+        num_sampled=num_sampled,
         policy_period=policy_period,
         num_updates=num_updates,
         axis_name=axis_name,
@@ -183,7 +194,7 @@ def make_agent(
     def make(num_updates: int) -> Learner:
         steps = num_updates * updates_per_rollout
         optimizers = policy_optimizer(steps), value_optimizer(steps)
-        arguments = (actor, twin_q, of_states, *optimizers)
+        arguments = (actor, twin_q, of_states, *optimizers, environment.action_space)
         return make_offline_actor_critic(*arguments, num_updates=steps, axis_name=axis_name, **options)
 
     make(1)  # Refuses settings before anything is compiled.
@@ -228,7 +239,7 @@ def _update(parts: Parts, state: OfflineState, key: Array, batch: Sample) -> tup
     bound, summaries, metrics = bind(parts.slots, state.slots, state.memory), {}, {}
     trained = {"policy": state.params, "critic": state.critic, "value": state.value}
     opt_states = dict(state.opt_states)
-    target_key, action_key = jax.random.split(key)
+    keys = dict(zip(("target", "sampled", "action"), jax.random.split(key, 3), strict=True))
 
     def step(name: str, loss: Callable[..., tuple[Array, tuple[Metrics, PyTree]]], *arguments: Any) -> Params:
         grads, (told, noted) = jax.grad(loss, argnums=len(arguments), has_aux=True)(*arguments, trained[name])
@@ -241,8 +252,8 @@ def _update(parts: Parts, state: OfflineState, key: Array, batch: Sample) -> tup
         return params
 
     value = step("value", value_loss_of, parts, bound, state, batch) if parts.state_value is not None else state.value
-    critic = step("critic", critic_loss_of, parts, bound, state, value, numbers["discount"], target_key, batch)
-    params = step("policy", policy_loss_of, parts, bound, state, critic, value, action_key, batch)
+    critic = step("critic", critic_loss_of, parts, bound, state, value, numbers["discount"], keys, batch)
+    params = step("policy", policy_loss_of, parts, bound, state, critic, value, keys["action"], batch)
     due = (state.num_updates + 1) % parts.policy_period == 0
     old, new = (state.params, state.opt_states["policy"]), (params, opt_states["policy"])
     params, opt_states["policy"] = jax.tree.map(partial(jnp.where, due), new, old)

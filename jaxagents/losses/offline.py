@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxagents.ops.rows import smallest
 from jaxagents.types import Array
 
 
@@ -25,13 +26,33 @@ class TargetView:
 
 
 @struct.dataclass
+class SampledView:
+    """What terms that hold values of unseen actions down see of B steps.
+
+    Attributes:
+        q: float32 `[2, B]`, of the actions of the data.
+        sampled_q: float32 `[2, B, K]`, of sampled actions.
+        log_density: float32 `[B, K]`, of the sampled actions under what drew them, in units of the environment.
+        from_policy: bool `[K]`, drawn by the policy rather than uniformly.
+        return_to_go: float32 `[B]`, discounted rewards of the data from the step on.
+    """
+
+    q: Array
+    sampled_q: Array
+    log_density: Array
+    from_policy: Array
+    return_to_go: Array
+
+
+@struct.dataclass
 class ActorView:
-    """What losses of policies see of B steps; gradients flow through the first three.
+    """What losses of policies see of B steps; gradients flow through the first four.
 
     Attributes:
         log_prob: float32 `[B]`, of the data's action.
         distance: float32 `[B]`, squared, of the mode from the data's action, see `losses.imitation.squared_distance`.
         own_q: float32 `[2, B]`, of the critics at an action of the policy.
+        own_log_prob: float32 `[B]`, of that action.
         q: float32 `[B]`, the smaller one of the target critics at the data's action.
         value: float32 `[B]`, of the state: by the state-value function or, without one, `min_i own_q`.
         q_magnitude: float32 `[]`, mean of `|own_q_0|` over the whole batch.
@@ -40,6 +61,7 @@ class ActorView:
     log_prob: Array
     distance: Array
     own_q: Array
+    own_log_prob: Array
     q: Array
     value: Array
     q_magnitude: Array
@@ -79,6 +101,63 @@ def expectile_loss(value: Array, target: Array, *, expectile: Array | float = 0.
     """
     error = jax.lax.stop_gradient(target) - value
     return jnp.abs(expectile - (error < 0.0)) * jnp.square(error)
+
+
+def conservative_sum(view: SampledView, *, coefficient: Array | float = 5.0) -> Array:
+    """Computes `coefficient sum_i (log mean_k exp(sampled_q_ik - log_density_k) - q_i)`.
+
+    The logarithm estimates that of the integral of `exp Q` over all actions by importance sampling.
+
+    Args:
+        view: of the steps.
+        coefficient: alpha. Paper: 5.
+
+    Returns:
+        float `[B]`.
+
+    References:
+        Kumar et al. (2020), Conservative Q-learning for offline reinforcement learning, equation 4 and appendix F.
+
+    Deviation: beside half of the squared error, as in the paper; released code leaves out the half, so that its
+        coefficient is twice this one.
+    """
+    soft_max = jax.nn.logsumexp(view.sampled_q - view.log_density[None], axis=-1) - jnp.log(view.log_density.shape[-1])
+    return coefficient * jnp.sum(soft_max - view.q, axis=0)
+
+
+def calibrated_sum(view: SampledView, *, coefficient: Array | float = 5.0) -> Array:
+    """Computes `conservative_sum`, which holds values of the policy's actions down to the returns of the data only.
+
+    Args:
+        view: of the steps.
+        coefficient: alpha. Paper: 5.
+
+    Returns:
+        float `[B]`.
+
+    References:
+        Nakamoto et al. (2023), Cal-QL: calibrated offline RL pre-training, equation 5.1.
+    """
+    floored = jnp.maximum(view.sampled_q, view.return_to_go[None, :, None])
+    return conservative_sum(
+        view.replace(sampled_q=jnp.where(view.from_policy, floored, view.sampled_q)), coefficient=coefficient
+    )
+
+
+def soft_policy_loss(view: ActorView, *, temperature: Array | float = 0.1) -> Array:
+    """Computes `temperature own_log_prob - min_i own_q_i`.
+
+    Args:
+        view: of the steps.
+        temperature: value of one nat of entropy, in units of the reward.
+
+    Returns:
+        float `[B]`.
+
+    References:
+        Haarnoja et al. (2018b), Soft actor-critic algorithms and applications, equation 9.
+    """
+    return temperature * view.own_log_prob - smallest(view.own_q)
 
 
 def behavior_cloning_policy_loss(view: ActorView, *, alpha: Array | float = 2.5) -> Array:

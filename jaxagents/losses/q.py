@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.losses.value import huber_loss
+from jaxagents.ops.rows import smallest
 from jaxagents.ops.value_distributions import (
     CategoricalValues,
     QuantileValues,
@@ -235,7 +236,7 @@ def sac_actor_loss(q: Array, log_prob: Array, temperature: Array) -> Array:
     References:
         Haarnoja et al. (2018b), equation 9.
     """
-    return jax.lax.stop_gradient(temperature) * log_prob - jnp.min(q, axis=0)
+    return jax.lax.stop_gradient(temperature) * log_prob - smallest(q)
 
 
 def twin_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: Array, temperature: Array) -> Array:

@@ -27,6 +27,23 @@ def where_rows(condition: Array, on_true: PyTree, on_false: PyTree) -> PyTree:
     return jax.tree.map(choose, on_true, on_false)
 
 
+def smallest(values: Array, *, axis: int = 0) -> Array:
+    """Returns the minima over an axis; their gradient flows to the first smallest entry alone.
+
+    The gradient of `jnp.min` divides by the number of entries that equal the minimum. Where a compiler computes the
+    entries a second time with another rounding, none does, and the gradient is not finite.
+
+    Args:
+        values: `[...]`.
+        axis: over which the minimum is taken.
+
+    Returns:
+        The minima, without that axis.
+    """
+    chosen = jax.nn.one_hot(jnp.argmin(values, axis=axis), values.shape[axis], axis=axis, dtype=bool)
+    return jnp.sum(jnp.where(chosen, values, 0.0), axis=axis)
+
+
 def rows_of_all_devices(tree: PyTree, axis_name: str | None) -> PyTree:
     """Gathers rows from the devices, those of the first one first.
 

@@ -23,7 +23,7 @@ EXPLORATION = ("count_bonus", "e3b", "icm", "noveld", "rnd")
 EVOLUTION = ("cma_es", "open_es", "pgpe")
 GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo", "vmpo")
 VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
-OFFLINE = ("awac", "bc", "dagger", "diffusion_policy", "gail", "iql", "rlpd", "td3_bc")
+OFFLINE = ("awac", "bc", "cql", "dagger", "diffusion_policy", "gail", "iql", "rlpd", "td3_bc")
 # World -> the algorithms that fit it.
 PAIRS = {
     **dict.fromkeys(

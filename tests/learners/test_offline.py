@@ -12,6 +12,9 @@ from jaxagents.learners.offline import OfflineState, make_offline_actor_critic
 from jaxagents.losses.offline import (
     advantage_weighted_policy_loss,
     behavior_cloning_policy_loss,
+    calibrated_sum,
+    conservative_sum,
+    soft_policy_loss,
     state_value_target,
 )
 from jaxagents.networks.recurrent import GRU
@@ -45,6 +48,8 @@ POLICY = Policy(init=lambda key: jnp.float32(0.5), initial_carry=lambda shape: (
 TD3 = {"action": greedy_action, "next_action": partial(smoothed_action, scale=0.0), "policy_period": 2}
 ALGORITHMS = {
     "td3_bc": TD3 | {"policy_loss": behavior_cloning_policy_loss},
+    "cql": {"critic_term": partial(conservative_sum, coefficient=0.2), "policy_loss": soft_policy_loss},
+    "cal_ql": {"critic_term": partial(calibrated_sum, coefficient=0.2), "policy_loss": soft_policy_loss},
     "iql": {"target": state_value_target},
     "awac": {"policy_loss": partial(advantage_weighted_policy_loss, inverse_temperature=3.0)},
 }
@@ -54,7 +59,7 @@ def make(name="awac", rates=(0.01, 0.1), **options):
     state_value = ONE_VALUE if name == "iql" else None
     optimizers = [optax.sgd(rate) for rate in rates]
     return make_offline_actor_critic(
-        POLICY, LINEAR_Q, state_value, *optimizers, **(ALGORITHMS[name] | {"discount": 0.5} | options)
+        POLICY, LINEAR_Q, state_value, *optimizers, ACTIONS, **(ALGORITHMS[name] | {"discount": 0.5} | options)
     )
 
 
@@ -105,6 +110,24 @@ def test_deterministic_targets_and_policies_by_hand():
     assert update._cache_size() == 1
 
 
+@pytest.mark.slow
+def test_unseen_actions_are_held_down_and_the_datas_up():
+    """All else equal, the term turns the slopes of critics towards the action of the data."""
+    for name in ("cql", "cal_ql"):
+        gains = []
+        for action in (2.0, -2.0):
+            state, _ = make(name, discount=0.0).update(
+                make(name).init(KEY),
+                KEY,
+                sample(action=[action], reward=[0.0], terminated=[True], return_to_go=[-99.0]),
+            )
+            plain, _ = make("awac", discount=0.0).update(
+                make("awac").init(KEY), KEY, sample(action=[action], reward=[0.0], terminated=[True])
+            )
+            gains.append(np.asarray(state.critic["slope"] - plain.critic["slope"]))
+        assert np.all(gains[0] > gains[1]), name
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.slow
 def test_it_finds_the_best_actions_of_the_data_in_one_program(name):
@@ -118,7 +141,7 @@ def test_it_finds_the_best_actions_of_the_data_in_one_program(name):
         ),
     )
     learner = make_offline_actor_critic(
-        POLICY, quadratic, ONE_VALUE if name == "iql" else None, *[optax.adam(0.02)] * 2, **ALGORITHMS[name]
+        POLICY, quadratic, ONE_VALUE if name == "iql" else None, *[optax.adam(0.02)] * 2, ACTIONS, **ALGORITHMS[name]
     )
     update, state = jax.jit(learner.update), learner.init(KEY).replace(params=jnp.float32(-1.0))
     for index in range(300):
@@ -137,10 +160,10 @@ def test_what_was_learned_survives_a_change_of_stage():
 
 
 def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match="`policy_period` must be at least 1, got 0"):
-        make(policy_period=0)
+    with pytest.raises(ValueError, match="`num_sampled` must be at least 1, got 0"):
+        make(num_sampled=0)
     with pytest.raises(ValueError, match=r"`discount` must be in \[0, 1\], got 1.5"):
         make(discount=1.5)
     recurrent = make_policy(Box((1,)), ACTIONS, encoder=MLP((4,)), memory=GRU(4))
     with pytest.raises(ValueError, match="`policy` must be feed-forward, got one with a carry"):
-        make_offline_actor_critic(recurrent, LINEAR_Q, None, optax.sgd(0.1), optax.sgd(0.1))
+        make_offline_actor_critic(recurrent, LINEAR_Q, None, optax.sgd(0.1), optax.sgd(0.1), ACTIONS)

@@ -4,18 +4,40 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
 from jaxagents.losses.offline import (
     ActorView,
+    SampledView,
     TargetView,
     advantage_weighted_policy_loss,
     behavior_cloning_policy_loss,
+    calibrated_sum,
+    conservative_sum,
     expectile_loss,
+    soft_policy_loss,
     state_value_target,
     twin_target,
 )
 from jaxagents.losses.q import conservative_term
 from jaxagents.types import QView
+
+Q = np.array([[1.0, -2.0], [0.5, 3.0]])
+SAMPLED = np.array([[[0.0, 1.0, 2.0], [3.0, -1.0, 0.0]], [[1.0, 1.0, -2.0], [0.0, 2.0, 1.0]]])
+DENSITY = np.log(np.array([[0.5, 0.25, 1.0], [0.5, 2.0, 0.1]]))
+
+
+def sampled(**changes):
+    return SampledView(
+        **{
+            "q": jnp.asarray(Q),
+            "sampled_q": jnp.asarray(SAMPLED),
+            "log_density": jnp.asarray(DENSITY),
+            "from_policy": jnp.array([False, True, True]),
+            "return_to_go": jnp.array([1.5, -5.0]),
+        }
+        | changes
+    )
 
 
 def actor(**changes):
@@ -23,6 +45,7 @@ def actor(**changes):
         "log_prob": jnp.array([-1.0, -2.0]),
         "distance": jnp.array([0.25, 1.0]),
         "own_q": jnp.array([[2.0, -4.0], [1.0, 5.0]]),
+        "own_log_prob": jnp.array([-0.5, 0.5]),
         "q": jnp.array([1.0, 90.0]),
         "value": jnp.array([0.5, 2.0]),
         "q_magnitude": jnp.float32(3.0),
@@ -55,6 +78,21 @@ def test_the_expectile_is_between_the_mean_and_the_largest_target():
     assert jax.grad(lambda target: expectile_loss(1.0, target))(3.0) == 0.0
 
 
+def test_conservative_sums():
+    soft = logsumexp(SAMPLED - DENSITY, axis=-1) - np.log(3)
+    np.testing.assert_allclose(conservative_sum(sampled(), coefficient=2.0), 2.0 * (soft - Q).sum(0), rtol=1e-5)
+    # Of the policy's actions of the first state only, values below the return of 1.5 count as 1.5.
+    floored = SAMPLED.copy()
+    floored[0, 0, 1], floored[1, 0, 1], floored[1, 0, 2] = 1.5, 1.5, 1.5
+    soft = logsumexp(floored - DENSITY, axis=-1) - np.log(3)
+    np.testing.assert_allclose(calibrated_sum(sampled(), coefficient=2.0), 2.0 * (soft - Q).sum(0), rtol=1e-5)
+
+
+def test_values_at_their_floor_are_not_held_down_further():
+    gradient = jax.grad(lambda q: calibrated_sum(sampled(sampled_q=q)).sum())(jnp.asarray(SAMPLED))
+    assert gradient[0, 0, 1] == 0.0 and gradient[0, 0, 2] > 0.0 and gradient[0, 0, 0] > 0.0
+
+
 def test_the_term_of_discrete_actions_masks_what_is_not_allowed():
     values = jnp.array([[[1.0, 2.0, 50.0], [0.0, 0.0, 0.0]]])
     mask = jnp.array([[[True, True, False], [True, True, True]]])
@@ -73,6 +111,7 @@ def test_the_term_of_discrete_actions_masks_what_is_not_allowed():
 
 
 def test_losses_of_policies():
+    np.testing.assert_allclose(soft_policy_loss(actor(), temperature=0.2), [-0.1 - 1.0, 0.1 + 4.0], rtol=1e-6)
     np.testing.assert_allclose(
         behavior_cloning_policy_loss(actor(), alpha=1.5), [-1.5 * 2.0 / 3.0 + 0.25, 1.5 * 4.0 / 3.0 + 1.0], rtol=1e-6
     )

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.ops.rows import first_row, rows_of_all_devices, where_rows
+from jaxagents.ops.rows import first_row, rows_of_all_devices, smallest, where_rows
 
 
 def test_where_rows_takes_leaves_of_any_rank():
@@ -31,3 +31,22 @@ def test_rows_of_all_devices_are_in_their_order():
         np.testing.assert_array_equal(gathered["a"][device, :, 0], jnp.arange(6.0))
         np.testing.assert_array_equal(gathered["b"][device][places[device]], rows["b"][device])
     assert rows_of_all_devices(rows, None) is rows and first_row(2, None) == 0
+
+
+def test_the_gradient_of_the_smallest_goes_to_the_first_of_the_smallest_entries():
+    values = jnp.array([[3.0, 1.0, 2.0], [3.0, 5.0, -1.0]])
+    np.testing.assert_array_equal(smallest(values), [3.0, 1.0, -1.0])
+    np.testing.assert_array_equal(smallest(values, axis=1), [1.0, -1.0])
+    np.testing.assert_array_equal(jax.grad(lambda v: smallest(v).sum())(values), [[1, 1, 0], [0, 0, 1]])
+    assert np.isnan(smallest(jnp.array([1.0, jnp.nan])))
+
+
+def test_the_gradient_of_the_smallest_survives_entries_that_a_compiler_computes_twice():
+    """Of `-4 (x - best)^2`, whose rounding differs from kernel to kernel, `jnp.min` has gradients that are infinite."""
+    x, best, height = jnp.linspace(-1.5, 0.6, 64), jnp.array([0.0, 0.1]), jnp.zeros(2)
+
+    def total(shift, best, height, x):
+        return smallest(height[:, None] - 4.0 * jnp.square(0.1 * x[None] + shift - best[:, None])).sum()
+
+    expected = (-8.0 * (0.1 * np.asarray(x) - 1.0 - 0.1)).sum()
+    np.testing.assert_allclose(jax.jit(jax.grad(total))(-1.0, best, height, x), expected, rtol=1e-5)
