@@ -215,7 +215,7 @@ def _scalars(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
 def _open_tensorboard(run_dir: Path, purge_step: int) -> Any:
     # Imported here, so that runs without TensorBoard do not pay for it, and without torch, which tensorboardX imports
     # where it is there, for pictures of networks, and which takes seconds.
-    hidden = sys.modules.setdefault("torch", None) is None
+    hidden = sys.modules.setdefault("torch", None) is None  # type: ignore[arg-type]
     try:
         from tensorboardX import SummaryWriter
     finally:
