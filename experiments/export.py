@@ -7,14 +7,16 @@ from functools import partial
 from omegaconf import DictConfig
 
 from jaxagents.training.command import command
-from jaxagents.training.config import DevicesConfig, make_section
-from jaxagents.training.export import export_run
-from jaxagents.training.launch import prepare_backend
 
 
 @command("export")
 def main(config: DictConfig) -> None:
     """Writes the folder; the last line on stdout is one JSON object."""
+    # Imported here: help and mistakes in names come without jax.
+    from jaxagents.training.config import DevicesConfig, make_section
+    from jaxagents.training.export import export_run
+    from jaxagents.training.launch import prepare_backend
+
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
     written = export_run(
         config.path,

@@ -15,7 +15,7 @@ def show_game(config: DictConfig, loaded: Any, greedy: bool) -> dict:
     from jaxagents.reporting.frames import play, show_frames, write_gif
     from jaxagents.reporting.reports import write_report
 
-    settings = {"greedy": greedy, "num_episodes": 1 if config.quick else config.num_episodes}
+    settings: dict[str, Any] = {"greedy": greedy, "num_episodes": 1 if config.quick else config.num_episodes}
     settings |= {"seed": config.seed, "level": config.level, "max_steps": 20 if config.quick else config.max_steps}
     episodes = play(loaded.environment, loaded.policy, loaded.params, **settings, title="after" * config.before)
     untrained = play(loaded.environment, loaded.policy, None, **settings, title="before") if config.before else []
@@ -35,10 +35,10 @@ def show_text(config: DictConfig, loaded: Any, greedy: bool) -> dict:
     from jaxagents.play.person import at_terminal
     from jaxagents.reporting.transcript_html import save_transcripts
 
-    settings = {"greedy": greedy, "num_episodes": 1 if config.quick else config.num_episodes}
+    settings: dict[str, Any] = {"greedy": greedy, "num_episodes": 1 if config.quick else config.num_episodes}
     settings |= {name: config[name] for name in ("seed", "held_out", "level")}
     if config.role == "none" and (config.checkpoints or config.before or config.group_size > 1):
-        which = {name: config[name] for name in ("stage", "seed_index", "before", "group_size")}
+        which: dict[str, Any] = {name: config[name] for name in ("stage", "seed_index", "before", "group_size")}
         sections = play_checkpoints(config.path, loaded, config.checkpoints or (), **which, **settings)
         greedy = greedy and config.group_size == 1
     else:

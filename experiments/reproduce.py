@@ -1,22 +1,10 @@
 """Tests papers' claims: `python experiments/reproduce.py paper=gigpo,nft`; settings: configs/paper/reproduce.yaml."""
 
 import json
-import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from jaxagents.papers.execution import read_paper_runs, run_papers
-from jaxagents.papers.judge import judge
-from jaxagents.papers.library import load_paper, select_papers
-from jaxagents.papers.plan import Request, make_request, reported_metrics
-from jaxagents.papers.power import plan_seeds
-from jaxagents.papers.printing import print_paper, print_plan, print_status
-from jaxagents.papers.refresh import refresh_papers
-from jaxagents.papers.registration import changes_since, read_registrations
-from jaxagents.papers.status import read_status
-from jaxagents.papers.study import Paper
-from jaxagents.papers.workers import end_with_parent, run_workers
 from jaxagents.training.command import command
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +15,12 @@ ROOT = Path(__file__).parents[1]
 )  # In configs, `paper=` would choose an option of the group.
 def main(config: DictConfig) -> None:
     """Runs what is missing, prints the verdicts and, as the last line on stdout, one JSON object."""
+    # Imported here: help and mistakes in names come without jax.
+    from jaxagents.papers.library import load_paper, select_papers
+    from jaxagents.papers.plan import make_request
+    from jaxagents.papers.reproduce import run_here, run_missing, tell
+    from jaxagents.papers.workers import end_with_parent
+
     folder, request = ROOT / "configs", make_request(config, ROOT)
     papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
     if not papers:
@@ -34,44 +28,14 @@ def main(config: DictConfig) -> None:
     if config.worker is not None:
         end_with_parent()
         turn = config.worker * len(papers) // max(config.workers, 1)  # Each begins elsewhere.
-        raise SystemExit(1 if _run_here([*papers[turn:], *papers[:turn]], request) else 0)
+        raise SystemExit(1 if run_here([*papers[turn:], *papers[:turn]], request) else 0)
     failed = False
     if not config.status and not config.plan:
-        failed = _run(papers, request, config)
-    told = {"results": str(request.results.resolve()), "verdicts": _tell(papers, request, config)}
+        failed = run_missing(papers, request, config, Path(__file__).resolve())
+    told = {"results": str(request.results.resolve()), "verdicts": tell(papers, request, config)}
     print(json.dumps(told), flush=True)
     if failed:
         raise SystemExit(1)
-
-
-def _run(papers: list[Paper], request: Request, config: DictConfig) -> bool:
-    if config.workers > 1 or config.executor != "processes":
-        return any(run_workers(Path(__file__).resolve(), sys.argv[1:], config.workers, executor=config.executor))
-    return _run_here(papers, request)
-
-
-def _run_here(papers: list[Paper], request: Request) -> bool:
-    return bool((refresh_papers if request.refresh else run_papers)(papers, request))
-
-
-def _tell(papers: list[Paper], request: Request, config: DictConfig) -> dict[str, str]:
-    """Prints what was asked for, and returns the verdict of every paper."""
-    if config.status:
-        rows = read_status(papers, request)
-        print_status(rows)
-        return {row.paper: row.verdict for row in rows}
-    verdicts, registered = {}, read_registrations(request.results)
-    for paper in papers:
-        settings = {"quick": request.quick, "overrides": request.overrides}
-        runs = read_paper_runs(paper, request.config_folder, request.results, **settings)
-        verdict = judge(paper, runs)
-        verdicts[paper.id] = verdict.describe()
-        if config.plan:
-            print_plan(paper, plan_seeds(paper, runs))
-        else:
-            changed = changes_since(paper, registered.get(paper.id, []))
-            print_paper(paper, runs, verdict, reported_metrics(paper), changed=changed)
-    return verdicts
 
 
 if __name__ == "__main__":

@@ -61,6 +61,13 @@ def memory_of_test():
 
 
 @pytest.fixture(scope="session")
+def one_device():
+    """Returns the environment variables of a process with one device, as users have, that compiles as tests do."""
+    settings = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
+    return settings | {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1"}
+
+
+@pytest.fixture(scope="session")
 def lake():
     """Returns a 4x4 lake with short episodes."""
     from jaxagents.environments.text.frozenlake import make_environment

@@ -5,7 +5,6 @@ import configparser
 import hashlib
 import importlib.metadata
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -89,7 +88,7 @@ def test_everything_that_is_imported_is_declared():
 
 
 @pytest.mark.slow
-def test_the_wheel_trains_without_the_repository(tmp_path):
+def test_the_wheel_trains_without_the_repository(tmp_path, one_device):
     """Our package alone is installed anew; those that it needs are this environment's."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     settings = {"capture_output": True, "text": True, "timeout": 300}
@@ -116,8 +115,7 @@ def test_the_wheel_trains_without_the_repository(tmp_path):
         str(path.relative_to(installed / "jaxagents/configs")) for path in installed.rglob("configs/**/*.yaml")
     } == names
     shutil.rmtree(tmp_path / "source")
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
-    environment.pop("XLA_FLAGS", None)
+    environment = one_device | {"PYTHONPATH": str(installed)}
     command = [
         installed / "bin/jaxagents-train",
         "world=tmaze",

@@ -3,13 +3,15 @@
 import ast
 import configparser
 import importlib
-import os
+import importlib.util
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import jax.numpy as jnp
 import pytest
 from omegaconf import OmegaConf
 
@@ -43,8 +45,8 @@ GUIDES = {path.name: path.read_text() for path in GUIDE_PATHS}
 BLOCKS = {
     f"{name}: {block[0].strip()[:60]}": block for name, text in GUIDES.items() for block in commands_in_blocks(text)
 }
-# Blocks of `sh` hold what takes something that a test does not have; they are composed, but for sweeps, which
-# tests/training/test_command.py has in small.
+# Blocks of `sh` hold what takes something that a test does not have, or what other tests run; they are composed, but
+# for sweeps, which tests/training/test_command.py has in small.
 COMPOSED = [line for text in GUIDES.values() for block in commands_in_blocks(text, "sh") for line in block]
 
 
@@ -70,7 +72,8 @@ def test_the_readme_and_the_guides_have_commands():
 def links_of(markdown):
     """Returns the targets of links and pictures outside of blocks of code."""
     text = re.sub(r"^```.*?^```", "", markdown, flags=re.MULTILINE | re.DOTALL)
-    return re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", text))
+    text = re.sub(r"`[^`]*`", "", text)
+    return re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'<img src="([^"]+)"', text)
 
 
 def anchors_of(markdown):
@@ -93,8 +96,8 @@ def test_links_lead_somewhere(path):
 
 
 def test_links_and_anchors_are_found():
-    text = "# One: a `b`\n[x](y.md#z) ![p](q.png)\n```\n[no](no)\n```\n`[no](no)`\n"
-    assert links_of(text) == ["y.md#z", "q.png"]
+    text = '# One: a `b`\n[x](y.md#z) ![p](q.png) <img src="r.gif">\n```\n[no](no)\n```\n`[no](no)`\n'
+    assert links_of(text) == ["y.md#z", "q.png", "r.gif"]
     assert anchors_of(text) == {"one-a-b"}
 
 
@@ -107,36 +110,90 @@ def test_python_of_the_guides_imports_what_there_is():
         assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
-def test_every_extra_is_in_the_table_of_the_readme():
+def test_every_extra_is_in_the_table_of_the_installation():
     config = configparser.ConfigParser(interpolation=None)
     config.read(ROOT / "setup.cfg")
-    table = GUIDES["README.md"].partition("| extra | adds |")[2].partition("\n\n")[0]
+    table = GUIDES["install.md"].partition("| extra | adds |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", table)) == set(config["options.extras_require"])
 
 
 ELSEWHERE = r"--config-dir|install=| -m |=\"python"  # What other arguments or other commands go with.
 
 
-@pytest.mark.parametrize("line", [line for line in COMPOSED if not re.search(ELSEWHERE, line)])
+@pytest.mark.parametrize(
+    "line", [line for line in COMPOSED if "experiments/train.py" in line and not re.search(ELSEWHERE, line)]
+)
 def test_commands_that_are_not_run_compose(line):
     words = shlex.split(line)
     overrides = [word for word in words[words.index("experiments/train.py") + 1 :] if "=" in word and word != "-m"]
     assert OmegaConf.to_container(compose(ROOT / "configs", *overrides), resolve=True)["learner"]
 
 
+def commands_in_tables(markdown):
+    """Returns the commands of `experiments/` that stand as code in a page."""
+    return re.findall(r"`(python experiments/\w+\.py [^`]+)`", markdown)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line", [*commands_in_tables(GUIDES["how_to.md"]), *(line for line in COMPOSED if "train.py" not in line)]
+)
+def test_answers_use_settings_that_there_are(line):
+    script, *arguments = shlex.split(line)[1:]
+    main = pathlib.Path(script).stem
+    assert (ROOT / script).is_file()
+    settings = [word for word in arguments if "=" in word and not word.startswith(("--", "resume=", "hydra."))]
+    if main == "train" and "environment=my_world" not in settings:
+        compose(ROOT / "configs", *[word for word in settings if "-m" not in arguments or "1e-3,1e-4" not in word])
+    if main != "train":
+        folder = "configs/paper" if main == "reproduce" else "configs"
+        known = OmegaConf.to_container(OmegaConf.load(ROOT / folder / f"{main}.yaml"))
+        assert [word for word in settings if word.partition("=")[0] not in known] == []
+
+
+def files_of(markdown):
+    """Returns the files that a page shows, by the name in their first line."""
+    blocks = re.findall(
+        r"^```(?:python|yaml)\n# (my_[\w/]+\.(?:py|yaml))(?:,[^\n]*)?\n(.*?)^```", markdown, re.M | re.S
+    )
+    return dict(blocks)
+
+
+@pytest.mark.slow
+def test_a_world_a_network_and_a_loss_of_the_guides_train_from_any_folder(tmp_path, one_device):
+    files = {name: text for guide in GUIDES.values() for name, text in files_of(guide).items()}
+    assert {name for name in files if name.endswith(".py")} == {
+        *("my_losses.py", "my_networks.py", "my_rewards.py", "my_world.py")
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    loss = "learner.loss={_target_: my_losses.my_loss, _partial_: true, weight: 0.3}"
+    words = ["--config-dir=my_configs", "environment=my_world", "algorithm=ppo", "policy=waves", loss]
+    command = [sys.executable, str(ROOT / "experiments/train.py"), *words, "quick=true", "run_dir=runs/mine"]
+    result = subprocess.run(command, cwd=tmp_path, env=one_device, capture_output=True, text=True, timeout=TIMEOUT)
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert "ppo_my_world: my_world," in result.stderr and (tmp_path / "runs/mine/report.html").is_file()
+    spec = importlib.util.spec_from_file_location("my_rewards", tmp_path / "my_rewards.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    blank = jnp.zeros((1, 2, 3))
+    tokens = jnp.int32([[[12, 0, 0], [12, 5, 0]]])
+    written = jnp.bool_([[[False, True, True], [True, True, False]]])  # The first 12 was read, the second said.
+    view = SimpleNamespace(episode=SimpleNamespace(tokens=tokens, action_mask=written, reward=blank[..., 0]))
+    assert module.says(view, token=12, bonus=0.5).tolist() == [[0.0, 0.5]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKS)
-def test_commands_of_a_block_run_in_quick_mode(name, tmp_path):
+def test_commands_of_a_block_run_in_quick_mode(name, tmp_path, one_device):
     """The commands of one block share a working directory, where a later one finds what earlier ones wrote."""
-    block = BLOCKS[name]
-    # As on a user's machine: without the virtual devices of conftest.
-    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PJRT_NPROC")}
-    for line in block:
+    for line in BLOCKS[name]:
         variables, arguments = quick_command(line)
         result = subprocess.run(
             arguments,
             cwd=tmp_path,
-            env=environment | variables,
+            env=one_device | variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -21,7 +21,7 @@ _PLACES = {
     "../results/README.md": "verdicts/README.md",
 }
 _NAVIGATION = {
-    "Start": ["index.md", "choices.md", "glossary.md", "errors.md"],
+    "Start": ["index.md", "install.md", "how_to.md", "choices.md", "glossary.md", "errors.md"],
     "Run": ["run.md", "sweep.md", "reports.md", "devices.md"],
     "Choose": ["algorithms.md", "language_agents.md", "teams_and_games.md", "data.md", "interoperability.md"],
     "Notebooks": ["notebooks/"],
@@ -116,6 +116,7 @@ def _settings(pages: Path) -> dict:
             "features": ["navigation.tabs", "navigation.top", "content.code.copy", "search.highlight"],
         },
         "extra": {"generator": False},
+        "extra_css": ["tables.css"],
         "plugins": ["material/search"],
         "markdown_extensions": ["tables", "attr_list", "toc", "pymdownx.superfences", "pymdownx.highlight"],
         "validation": {"anchors": "warn", "nav": {"omitted_files": "ignore"}},

@@ -51,12 +51,12 @@ def differences(run: Run, other: Run) -> list[str]:
     """
     found = [name for name in _COMPARED if getattr(run, name) != getattr(other, name)]
     for name in sorted({*run.curves, *other.curves}):
-        curves = [of.curves.get(name) for of in (run, other)]
-        if (
-            None in curves
-            or curves[0]["steps"] != curves[1]["steps"]
-            or not np.array_equal(*(np.asarray(curve["values"], np.float64) for curve in curves), equal_nan=True)
-        ):
+        first, second = run.curves.get(name), other.curves.get(name)
+        if first is None or second is None or first["steps"] != second["steps"]:
+            found.append(name)
+            continue
+        values = np.asarray(first["values"], np.float64), np.asarray(second["values"], np.float64)
+        if not np.array_equal(values[0], values[1], equal_nan=True):
             found.append(name)
     return found
 

@@ -113,6 +113,7 @@ def _make(name: str, node: Any, metric: str, higher_is_better: bool) -> Expectat
 
 def _read_form(node: Mapping[str, Any], of_own_metric: bool, higher_is_better: bool) -> dict[str, Any] | None:
     keys = set(node)
+    arms: tuple[Any, ...]
     if keys == {"better", "worse", "margin"} and of_own_metric:
         kind, arms = "higher" if higher_is_better else "lower", (node["better"], node["worse"])
     elif keys == {"higher", "lower", "margin"}:

@@ -171,7 +171,7 @@ def values_of(runs: Mapping[int, Run], metric: str) -> dict[int, float]:
     return _values(runs, lambda run: measure(metric, run.curves).value)
 
 
-def start_values(runs: Mapping[int, Run], metric: str) -> dict[str, float]:
+def start_values(runs: Mapping[int, Run], metric: str) -> dict[int, float]:
     """Returns a metric of what the runs of an arm started from, by seed."""
 
     def of_start(run: Run) -> float:

@@ -125,9 +125,9 @@ def _deviation(expected: Expectation, runs: Mapping[str, ArmRuns]) -> tuple[floa
     if len(names) == 2 and len(shared) >= 2:
         differences = np.asarray([pilots[names[0]][seed] - pilots[names[1]][seed] for seed in shared])
         return float(differences.std(ddof=1)), f"differences of {len(shared)} search seeds"
-    values = np.asarray(list(pilots[names[0]].values()))
+    found = np.asarray(list(pilots[names[0]].values()))
     alone = len(expected.arms) == 1
     factor = 1.0 if alone else math.sqrt(2.0)
-    return factor * float(values.std(ddof=1)), f"{len(values)} search seeds of {names[0]}" + (
+    return factor * float(found.std(ddof=1)), f"{len(found)} search seeds of {names[0]}" + (
         "" if alone else ", times sqrt(2)"
     )

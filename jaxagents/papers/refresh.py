@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxagents.papers.arms import Composed, compose_arm
 from jaxagents.papers.carried import Record, differences, read_carried, write_record
@@ -29,7 +30,7 @@ def refresh_papers(papers: Sequence[Paper], request: Request) -> dict[str, str]:
     """
     progress = open_progress(1, "refresh", enabled=False)
     failures = run_papers(papers, request)
-    settings = {"quick": request.quick, "overrides": request.overrides}
+    settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
     for paper in papers:
         for arm in wanted_arms(paper, request):
             composed = compose_arm(paper.study, arm, request.config_folder, **settings)

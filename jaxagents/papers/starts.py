@@ -114,8 +114,11 @@ def _train(stages: Sequence[Stage], seed: int, address: Address, places: Sequenc
     }
     buffer = io.BytesIO()
     # Types that numpy does not know, such as bfloat16, are kept as bytes.
-    arrays = {str(i): np.ascontiguousarray(leaf).view(np.uint8) if leaf.ndim else leaf for i, leaf in enumerate(leaves)}
-    np.savez(buffer, **{_INFO: np.array(json.dumps(information))}, **arrays)
+    arrays: dict[str, Any] = {
+        str(i): np.ascontiguousarray(leaf).view(np.uint8) if leaf.ndim else leaf for i, leaf in enumerate(leaves)
+    }
+    arrays[_INFO] = np.array(json.dumps(information))
+    np.savez(buffer, **arrays)
     write_once(places[0 if buffer.tell() <= SMALL else 1], buffer.getvalue())
 
 
@@ -165,5 +168,5 @@ def _digest(leaves: Sequence[np.ndarray]) -> str:
 
 def _tokenizer(stage: Stage) -> str | None:
     """Returns what the tokenizer is made of: training it again may give another one."""
-    speaks = isinstance(stage.policy, LanguagePolicy)
-    return base64.b64encode(stage.policy.tokenizer.data).decode() if speaks else None
+    policy = stage.policy
+    return base64.b64encode(policy.tokenizer.data).decode() if isinstance(policy, LanguagePolicy) else None

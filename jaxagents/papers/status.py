@@ -1,7 +1,7 @@
 """How far papers are: runs that are stored, running, diverged and stale, and the minutes that are left."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,7 +53,7 @@ def read_status(papers: Sequence[Paper], request: Request) -> list[Status]:
 
 
 def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status:
-    settings = {"quick": request.quick, "overrides": request.overrides}
+    settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
     composed = compose_arms(paper, request.config_folder, **settings)
     runs = read_paper_runs(paper, request.config_folder, request.results, **settings)
     seeds = wanted_seeds(paper, request)

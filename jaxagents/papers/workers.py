@@ -46,7 +46,8 @@ def run_workers(script: Path, arguments: Sequence[str], num_workers: int, *, exe
         return [process.wait() for process in processes]
     finally:
         for process in processes:
-            process.stdin.close()
+            if process.stdin is not None:
+                process.stdin.close()
             process.wait()
 
 

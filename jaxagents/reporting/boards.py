@@ -40,8 +40,9 @@ def find_board(text: str) -> Board | None:
     lines = [line.strip() for line in text.splitlines() if line.strip() and not set(line.strip()) <= set("+-")]
     cells = [_cells(line) for line in lines]
     first = next((index for index, row in enumerate(cells) if row is not None), len(lines))
-    rows = cells[first:]
-    if len(rows) < _LEAST or any(row is None or len(row) != len(rows[0]) for row in rows) or len(rows[0]) < _LEAST:
+    rows = [row for row in cells[first:] if row is not None]
+    is_cut = len(rows) < len(cells[first:])
+    if is_cut or len(rows) < _LEAST or any(len(row) != len(rows[0]) for row in rows) or len(rows[0]) < _LEAST:
         return None
     return Board("\n".join(lines[:first]), rows)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from jaxagents.reporting.curves import Curve, read_curves, style_axis
+from jaxagents.reporting.curves import Curve, draw_curve, read_curves, read_stage_ends, style_axis
 from jaxagents.reporting.loggers import METRICS_FILE, read_metrics
 from jaxagents.reporting.statistics import t_interval
 
@@ -69,7 +69,7 @@ def compare_runs(folders: Sequence[Path], metric: str) -> list[Compared]:
     """
     configs = {folder: dict(_flatten(_read_config(folder))) for folder in folders}
     labels = describe_differences(list(configs.values()))
-    curves = {folder: read_curves(read_metrics(folder)) for folder in folders}
+    curves = {folder: read_curves(read_metrics(folder), read_stage_ends(folder)) for folder in folders}
     groups: dict[str, list[Path]] = {}
     for folder, label in zip(folders, labels):
         if metric in curves[folder]:
@@ -96,6 +96,8 @@ def describe_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     keys = sorted({key for config in configs for key in config if key.partition(".")[0] not in _SAME})
     varied = [key for key in keys if len({json.dumps(config.get(key), default=str) for config in configs}) > 1]
     short = [key for key in varied if not key.endswith(("_target_", "_partial_"))] or varied
+    # A resolved config repeats a setting wherever another section refers to it; the shortest name says it.
+    short = [key for key in short if not any(_repeats(key, other, configs) for other in short)]
     labels = []
     for config in configs:
         parts = [f"{key}={config[key]}" for key in short if key in config]
@@ -107,11 +109,15 @@ def describe_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     return labels
 
 
+def _repeats(key: str, other: str, configs: Sequence[Mapping[str, Any]]) -> bool:
+    return key.endswith(f".{other}") and all(config.get(key) == config.get(other) for config in configs)
+
+
 def join_curves(curves: Sequence[Curve]) -> Curve:
     """Puts curves beside each other as seeds, on the steps of the shortest; others are read between their points."""
-    steps = min((curve.steps for curve in curves), key=lambda steps: steps[-1])
+    steps, _, ends = min(curves, key=lambda curve: curve.steps[-1])
     columns = [np.interp(steps, curve.steps, column) for curve in curves for column in curve.values.T]
-    return Curve(steps=steps, values=np.stack(columns, axis=1))
+    return Curve(steps=steps, values=np.stack(columns, axis=1), ends=ends)
 
 
 def draw_comparison(path: str | Path, compared: Sequence[Compared], metric: str) -> Path:
@@ -133,11 +139,7 @@ def draw_comparison(path: str | Path, compared: Sequence[Compared], metric: str)
     figure = Figure(figsize=(8, 4.5 + 0.22 * len(compared)), layout="constrained", facecolor="white", dpi=130)
     axis = figure.subplots()
     for index, one in enumerate(compared):
-        color, mean = colormaps["tab10"](index % 10), one.curve.values[:, 0]
-        if one.curve.values.shape[1] > 1:
-            mean, low, high = t_interval(one.curve.values)
-            axis.fill_between(one.curve.steps, low, high, color=color, alpha=0.18, linewidth=0)
-        axis.plot(one.curve.steps, mean, color=color, label=f"{one.label} ({one.final.size})", linewidth=1.6)
+        draw_curve(axis, one.curve, label=f"{one.label} ({one.final.size})", color=colormaps["tab10"](index % 10))
     style_axis(axis, metric)
     axis.set_xlabel("steps of training; in brackets the number of seeds", fontsize=8, color="#52606d")
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -150,7 +152,7 @@ def draw_comparison(path: str | Path, compared: Sequence[Compared], metric: str)
 
 def comparison_rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
     """Returns a row of text per group, best first: label, seeds, final mean with its interval, worst and best seed."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for one in sorted(compared, key=lambda one: -np.nanmean(one.final)):
         told = f"{np.nanmean(one.final):.4g}"
         if one.final.size > 1:

@@ -32,16 +32,19 @@ class Curve(NamedTuple):
     Attributes:
         steps: float64 `[points]`, in the unit of the collector.
         values: float64 `[points, seeds]`, NaN where a seed has no value.
+        ends: steps at which a stage ended and the next one began; a line is cut there.
     """
 
     steps: np.ndarray
     values: np.ndarray
+    ends: tuple[float, ...] = ()
 
 
 def write_curves(run_dir: str | Path) -> Path | None:
     """Draws every metric of a run over its steps, with several seeds their mean and its 95 % interval.
 
-    Baselines, `{name: {metric: value}}` in `baselines.json`, are dashed lines in the panels of their metrics. The panel
+    Baselines, `{name: {metric: value}}` in `baselines.json`, are dashed lines in the panels of their metrics. Where a
+    stage ends, lines are cut, since what is measured after it is another thing. The panel
     that matters most, a return where there is one, has the whole width. Metrics of one name, such as the return of
     rollouts and of evaluations, share a panel.
 
@@ -51,13 +54,14 @@ def write_curves(run_dir: str | Path) -> Path | None:
     Returns:
         Path of the picture, None when there is nothing to draw.
     """
-    curves = read_curves(read_metrics(run_dir))
+    curves = read_curves(read_metrics(run_dir), read_stage_ends(run_dir))
     panels = arrange_panels(list(curves))[:_MAX_PANELS]
     if not panels:
         return None
     # pyplot keeps a global list of figures and picks a window system; a figure of one's own needs neither.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     path = Path(run_dir) / BASELINES_FILE
     baselines = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -65,23 +69,31 @@ def write_curves(run_dir: str | Path) -> Path | None:
     columns = min(_COLUMNS, max(len(others), 1))
     rows = math.ceil(len(others) / columns)
     size = (4.0 * _COLUMNS, 4.2 + 2.6 * rows)
-    figure = Figure(figsize=size, layout="constrained", facecolor="white", dpi=130)
+    engine = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, wspace=0.02, hspace=0.04)
+    figure = Figure(figsize=size, layout=engine, facecolor="white", dpi=130)
     grid = figure.add_gridspec(1 + rows, columns, height_ratios=[1.6] + [1.0] * rows)
     _draw_panel(figure.add_subplot(grid[0, :]), {name: curves[name] for name in first}, baselines)
     for index, names in enumerate(others):
         place = grid[1 + index // columns, index % columns]
         _draw_panel(figure.add_subplot(place), {name: curves[name] for name in names}, baselines)
-    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, wspace=0.02, hspace=0.04)
     path = Path(run_dir) / CURVES_FILE
     FigureCanvasAgg(figure).print_png(path)
     return path
 
 
-def read_curves(rows: Sequence[dict[str, Any]]) -> dict[str, Curve]:
+def read_stage_ends(run_dir: str | Path) -> tuple[float, ...]:
+    """Reads from the last checkpoints of a run at which steps its stages ended; () for a run of one stage."""
+    files = Path(run_dir).glob("checkpoints/*/last/*/metadata/metadata")
+    saved = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    return tuple(sorted({float(one["steps"]) for one in saved if one["finished"]}))
+
+
+def read_curves(rows: Sequence[dict[str, Any]], ends: Sequence[float] = ()) -> dict[str, Curve]:
     """Gathers the lines of `metrics.jsonl` by metric.
 
     Args:
         rows: lines, as `read_metrics` returns them.
+        ends: of the stages, see `read_stage_ends`; only those that a metric goes beyond are kept.
 
     Returns:
         A curve for each metric that has at least one finite value.
@@ -90,14 +102,15 @@ def read_curves(rows: Sequence[dict[str, Any]]) -> dict[str, Curve]:
     curves = {}
     for name in names:
         present = [row for row in rows if name in row]
-        values = [np.atleast_1d(np.asarray(row[name], np.float64)) for row in present]
-        seeds = max(value.size for value in values)
-        values = np.stack([np.broadcast_to(value, (seeds,)) for value in values])
+        logged = [np.atleast_1d(np.asarray(row[name], np.float64)) for row in present]
+        seeds = max(value.size for value in logged)
+        values = np.stack([np.broadcast_to(value, (seeds,)) for value in logged])
         seen = np.isfinite(values).any(axis=1)
         if seen.any():
             steps = np.array([row["step"] for row in present], np.float64)
-            curve = Curve(steps=steps[seen], values=np.where(np.isfinite(values), values, np.nan)[seen])
-            curves[name] = thin(curve, _MAX_POINTS)
+            steps, values = steps[seen], np.where(np.isfinite(values), values, np.nan)[seen]
+            inner = tuple(end for end in ends if steps[0] <= end < steps[-1])
+            curves[name] = thin(Curve(steps=steps, values=values, ends=inner), _MAX_POINTS)
     return curves
 
 
@@ -112,7 +125,7 @@ def arrange_panels(names: Sequence[str]) -> list[list[str]]:
         which only grow, have none.
     """
     phases = list(_COLORS)
-    panels = {}
+    panels: dict[str, list[str]] = {}
     names = [name for name in names if name.removeprefix("rollout/") not in COUNTERS]
     for name in sorted(names, key=lambda name: -phases.index(name.partition("/")[0])):
         panels.setdefault(name.partition("/")[2], []).append(name)
@@ -125,16 +138,40 @@ def arrange_panels(names: Sequence[str]) -> list[list[str]]:
     return [panels[short] for short in sorted(panels, key=rank)]
 
 
+def split(curve: Curve) -> list[Curve]:
+    """Cuts a curve where stages end; a point at an end belongs to the stage that ends."""
+    cuts = np.searchsorted(curve.steps, curve.ends, side="right")
+    parts = zip(np.split(curve.steps, cuts), np.split(curve.values, cuts))
+    return [Curve(steps, values) for steps, values in parts if steps.size]
+
+
 def thin(curve: Curve, num_points: int) -> Curve:
-    """Averages a curve in windows, so that it has no more than so many points."""
+    """Averages a curve in windows, none of which holds two stages, so that it has about so many points at most."""
     if len(curve.steps) <= num_points:
         return curve
-    steps = [window.mean() for window in np.array_split(curve.steps, num_points)]
-    values = []
-    for window in np.array_split(curve.values, num_points):
-        count = np.isfinite(window).sum(axis=0)
-        values.append(np.where(count > 0, np.nansum(window, axis=0) / np.maximum(count, 1), np.nan))
-    return Curve(steps=np.array(steps), values=np.stack(values))
+    steps: list[float] = []
+    values: list[np.ndarray] = []
+    for part in split(curve):
+        count = max(num_points * len(part.steps) // len(curve.steps), 1)
+        steps += [window.mean() for window in np.array_split(part.steps, count)]
+        for window in np.array_split(part.values, count):
+            seen = np.isfinite(window).sum(axis=0)
+            values.append(np.where(seen > 0, np.nansum(window, axis=0) / np.maximum(seen, 1), np.nan))
+    return Curve(steps=np.array(steps), values=np.stack(values), ends=curve.ends)
+
+
+def draw_curve(axis: Any, curve: Curve, *, label: str, color: Any, marker: str | None = None) -> None:
+    """Draws a curve into matplotlib axes, a line for every stage, with several seeds with its 95 % band."""
+    for index, part in enumerate(split(curve)):
+        mean = part.values[:, 0]
+        if part.values.shape[1] > 1:
+            mean, low, high = t_interval(part.values)
+            axis.fill_between(part.steps, low, high, color=color, alpha=0.18, linewidth=0)
+        dots = "o" if len(part.steps) == 1 else marker
+        name = label if index == 0 else None
+        axis.plot(part.steps, mean, color=color, label=name, linewidth=1.6, marker=dots, markersize=3)
+    for end in curve.ends:
+        axis.axvline(end, color=_BASELINE, linewidth=0.9, linestyle=":")
 
 
 def _draw_panel(axis: Any, curves: dict[str, Curve], baselines: Mapping[str, Mapping[str, float]]) -> None:
@@ -142,13 +179,7 @@ def _draw_panel(axis: Any, curves: dict[str, Curve], baselines: Mapping[str, Map
 
     for name, curve in curves.items():
         phase = name.partition("/")[0]
-        color = _COLORS[phase]
-        marker = "o" if len(curve.steps) <= 30 else None
-        mean = curve.values[:, 0]
-        if curve.values.shape[1] > 1:
-            mean, low, high = t_interval(curve.values)
-            axis.fill_between(curve.steps, low, high, color=color, alpha=0.18, linewidth=0)
-        axis.plot(curve.steps, mean, color=color, label=phase, linewidth=1.6, marker=marker, markersize=3)
+        draw_curve(axis, curve, label=phase, color=_COLORS[phase], marker="o" if len(curve.steps) <= 30 else None)
     phases = [name.partition("/")[0] for name in curves]
     metric = next(iter(curves)).partition("/")[2]
     style_axis(axis, next(iter(curves)) if len(phases) == 1 else metric)
@@ -158,7 +189,8 @@ def _draw_panel(axis: Any, curves: dict[str, Curve], baselines: Mapping[str, Map
     if axis.get_ylim()[1] - axis.get_ylim()[0] < _FLAT * max(map(abs, axis.get_ylim())):
         middle = sum(axis.get_ylim()) / 2.0
         axis.set_ylim(middle - 0.05 * abs(middle), middle + 0.05 * abs(middle))
-    axis.set_xlabel("steps of training", fontsize=8, color="#52606d")
+    cut = "; a stage ends at a dotted line" if any(curve.ends for curve in curves.values()) else ""
+    axis.set_xlabel(f"steps of training{cut}", fontsize=8, color="#52606d")
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.yaxis.set_major_locator(MaxNLocator(5))

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -212,7 +213,14 @@ def _scalars(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def _open_tensorboard(run_dir: Path, purge_step: int) -> Any:
-    from tensorboardX import SummaryWriter  # a third of a second that runs without TensorBoard need not pay
+    # Imported here, so that runs without TensorBoard do not pay for it, and without torch, which tensorboardX imports
+    # where it is there, for pictures of networks, and which takes seconds.
+    hidden = sys.modules.setdefault("torch", None) is None  # type: ignore[arg-type]
+    try:
+        from tensorboardX import SummaryWriter
+    finally:
+        if hidden:
+            del sys.modules["torch"]
 
     # The suffix keeps two sessions that start within the same second from sharing, and overwriting, a file.
     options = {"purge_step": purge_step, "filename_suffix": f".{purge_step}", "flush_secs": 30}

@@ -53,6 +53,7 @@ class _Track:
     history: deque = field(default_factory=deque)  # (seconds, steps), the oldest first
     returns: dict[str, float] = field(default_factory=dict)  # by phase
     best: dict[str, float] = field(default_factory=dict)  # by phase
+    loss: float = math.nan  # where nothing is played, as in supervised learning
     last_line: float = -math.inf
     untold: bool = False
 
@@ -155,15 +156,19 @@ def _observe(track: _Track, steps: int, metrics: Mapping[str, Any]) -> None:
         if math.isfinite(value):
             track.returns[phase] = value
             track.best[phase] = max(value, track.best.get(phase, -math.inf))
+    if "train/loss" in metrics:
+        track.loss = math.nan if math.isfinite(_find_return("rollout", metrics)) else _mean(metrics["train/loss"])
 
 
 def _find_return(phase: str, metrics: Mapping[str, Any]) -> float:
-    for name, value in metrics.items():
-        if name.startswith(f"{phase}/") and "return" in name:
-            values = np.asarray(value.value if isinstance(value, Mean) else value, np.float64)
-            finite = values[np.isfinite(values)]
-            return float(finite.mean()) if finite.size else math.nan
-    return math.nan
+    found = (value for name, value in metrics.items() if name.startswith(f"{phase}/") and "return" in name)
+    return _mean(next(found, math.nan))
+
+
+def _mean(value: Any) -> float:
+    values = np.asarray(value.value if isinstance(value, Mean) else value, np.float64)
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else math.nan
 
 
 def _describe(track: _Track) -> list[str]:
@@ -176,7 +181,9 @@ def _describe(track: _Track) -> list[str]:
         if steps < end:
             whose = "" if end == track.ends[-1] else f" of {track.names[track.stage]}"
             parts.append(f"{datetime.timedelta(seconds=round((end - steps) / speed))} left{whose}")
-    if "rollout" in track.returns:
+    if math.isfinite(track.loss):
+        parts.append(f"loss {track.loss:.4g}")
+    elif "rollout" in track.returns:
         parts.append(f"return {track.returns['rollout']:.4g}")
     if "eval" in track.returns:
         parts.append(f"eval {track.returns['eval']:.4g}")

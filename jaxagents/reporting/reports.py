@@ -185,8 +185,8 @@ def _subtitle(run_dir: Path, words: Mapping[str, str], made_with: Mapping[str, s
 
 def _picture(run_dir: Path) -> str:
     """Returns the picture of the curves in base64, drawn if it is not there; "" when there is nothing to draw."""
-    path = run_dir / CURVES_FILE
-    path = path if path.exists() else write_curves(run_dir)
+    drawn = run_dir / CURVES_FILE
+    path = drawn if drawn.exists() else write_curves(run_dir)
     return "" if path is None else base64.b64encode(path.read_bytes()).decode()
 
 

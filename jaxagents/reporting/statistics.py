@@ -1,7 +1,7 @@
 """Means over seeds, their intervals, and comparisons of two ways of training."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special  # Not scipy.stats, which takes half a second to import.
@@ -10,9 +10,9 @@ from scipy import special  # Not scipy.stats, which takes half a second to impor
 class Interval(NamedTuple):
     """A mean and its interval; floats, or arrays `[...]`."""
 
-    mean: float
-    low: float
-    high: float
+    mean: Any
+    low: Any
+    high: Any
 
 
 def t_interval(values: np.ndarray, confidence: float = 0.95) -> Interval:

@@ -31,11 +31,11 @@ def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) 
     Console().print(table)
 
 
-def describe_interval(interval: Mapping[str, float] | None) -> str:
+def describe_interval(interval: Mapping[str, float | None] | None) -> str:
     """Returns "mean (low to high)", the mean alone where there is no interval or no width to be seen, "-" for None."""
     if interval is None:
         return "-"
-    mean, low, high = (None if interval[name] is None else f"{interval[name]:.3g}" for name in Interval._fields)
+    mean, low, high = ("-" if interval[name] is None else f"{interval[name]:.3g}" for name in Interval._fields)
     return mean if low == high else f"{mean} ({low} to {high})"
 
 

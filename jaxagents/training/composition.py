@@ -59,7 +59,7 @@ def merge_overrides(*lists: list[str]) -> list[str]:
     for override in OverridesParser.create().parse_overrides(texts):
         key = override.get_key_element().lstrip("+~")
         merged.pop(key, None)
-        merged[key] = override.input_line
+        merged[key] = str(override.input_line)
     return list(merged.values())
 
 

@@ -21,6 +21,7 @@ from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, 
 from jaxagents.training.loop import train
 from jaxagents.training.processes import join_processes, of_first_process, on_all_processes
 from jaxagents.training.run_directory import claim, locked
+from jaxagents.types import LanguagePolicy
 
 
 def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
     prepare_backend(make_section(DevicesConfig, "devices", resolved["devices"]))
     run_dir, resolved = _agree(run_dir, resolved)
     experiment = on_all_processes(lambda: build(resolved))
+    require_one_vocabulary(experiment)
     require_traceable(experiment)
     with ExitStack() as stack:
 
@@ -84,6 +86,26 @@ def require_traceable(experiment: Experiment) -> None:
     for stage in experiment.stages:
         limits = {unit: np.zeros(stage.runner.abstract.update.shape, np.int32) for unit in stage.training.experience}
         jax.eval_shape(partial(stage.runner.run, num_updates=1, limits=limits), stage.runner.abstract)
+
+
+def require_one_vocabulary(experiment: Experiment) -> None:
+    """Refuses stages that go on from one of other tokens, as a chat template adds some.
+
+    Args:
+        experiment: see `build`.
+
+    Raises:
+        ValueError: a stage has more or fewer tokens than the one that it starts from.
+    """
+    policies = {stage.name: stage.policy for stage in experiment.stages}
+    sizes = {name: one.tokenizer.vocab_size for name, one in policies.items() if isinstance(one, LanguagePolicy)}
+    for stage in experiment.stages:
+        before, after = sizes.get(stage.start or ""), sizes.get(stage.name)
+        if before is not None and after is not None and before != after:
+            raise ValueError(
+                f"Stages must have one vocabulary, got {before} tokens in {stage.start} and {after} in {stage.name}; "
+                f"try stages=[]: an instructed model needs no {stage.start}."
+            )
 
 
 def introduction(experiment: Experiment, run_dir: Path) -> str:

@@ -48,7 +48,7 @@ def join_processes(
         f"{wanted} must meet at {coordinator_address or 'the coordinator'} within `devices.timeout_seconds`, got none "
         f"or too few in {timeout_seconds} s; are all started, and is the port open?"
     )
-    if process_id and not _finds_listener(coordinator_address, timeout_seconds):
+    if process_id and coordinator_address and not _finds_listener(coordinator_address, timeout_seconds):
         raise ConnectionError(message)
     # The runtime ends a process that waited too long with a stack of its own functions, and cannot be caught.
     alarm = threading.Timer(timeout_seconds, _end, [message])

@@ -1,15 +1,17 @@
 """What a run shows of its language policy."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
 import jax
+import jax.numpy as jnp
 
 from jaxagents.language.player import make_player
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE, write_transcripts
 from jaxagents.reporting.transcripts import print_transcripts, to_trajectories
-from jaxagents.training.build import Experiment
-from jaxagents.types import LanguagePolicy, Params
+from jaxagents.training.build import Experiment, Stage
+from jaxagents.types import Array, Episode, LanguagePolicy, Params
 
 
 def show_transcripts(
@@ -33,18 +35,24 @@ def show_transcripts(
     if not isinstance(last.policy, LanguagePolicy):
         return None
     settings, sections = last.evaluation, {}
-    play = make_player(
-        *(last.environment, last.policy),
-        num_episodes=num_episodes,
-        greedy=settings.greedy,
-        level=settings.level,
-    )
+    play = _make_player(last, last.policy, num_episodes)
     untrained = first.runner.params(first.runner.init(experiment.seed))
-    for title, values in (("Before training", untrained), ("After training", params)):
+    # The parameters of a stage with an adapter are of another form, which its own policy alone can read.
+    is_alike = jax.tree.map(jnp.ndim, untrained) == jax.tree.map(jnp.ndim, params)
+    own = first.policy if isinstance(first.policy, LanguagePolicy) and not is_alike else last.policy
+    before = play if own is last.policy else _make_player(first, own, num_episodes)
+    for title, player, values in (("Before training", before, untrained), ("After training", play, params)):
         values = jax.device_get(values)  # One device plays, whatever the run is trained on.
         values = jax.tree.map(lambda leaf: leaf[0], values) if experiment.num_seeds else values
-        episode = play(values, jax.random.key(settings.seed))
+        episode = player(values, jax.random.key(settings.seed))
         sections[title] = to_trajectories(last.environment, last.policy, episode, level=settings.level)
         print_transcripts(sections[title][:1], stream, title=title)
     path = Path(run_dir) / TRANSCRIPTS_FILE
     return write_transcripts(path, sections, tokenizer=last.policy.tokenizer, title=experiment.name)
+
+
+def _make_player(stage: Stage, policy: LanguagePolicy, num_episodes: int) -> Callable[[Params, Array], Episode]:
+    settings = stage.evaluation
+    return make_player(
+        *(stage.environment, policy), num_episodes=num_episodes, greedy=settings.greedy, level=settings.level
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MAINS = ("benchmark", "compare", "document", "evaluate", "play", "report", "train")
+MAINS = tuple(sorted(path.stem for path in (ROOT / "experiments").glob("[!_]*.py")))
 HELP = """
 import runpy, sys
 for script in sys.argv[1:]:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +17,16 @@ from jaxagents.reporting.reports import write_report
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
 from jaxagents.reporting.transcripts import to_trajectories
 from jaxagents.training.baselines import measure_baselines
-from jaxagents.training.build import build
+from jaxagents.training.build import build, resolve
+from jaxagents.training.composition import compose
 from jaxagents.training.crediting import make_credit, make_group_player, with_advantages
 from jaxagents.training.evaluate import evaluate_run
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy, load_stage
 from jaxagents.training.run_directory import load_config
 from jaxagents.training.transcripts import show_transcripts
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 KEY = jax.random.key(7)
 OFF = "devices.compilation_cache=null"
@@ -186,6 +190,23 @@ def test_transcripts_before_and_after_training_are_in_the_report(language_run_di
     assert page.count("<article ") == 8
     report = write_report(tmp_path).read_text()
     assert "Transcripts before and after training" in report and 'srcdoc="&lt;!doctype html&gt;' in report
+
+
+@pytest.mark.slow
+def test_a_stage_with_an_adapter_shows_what_the_one_before_said(tmp_path, capsys):
+    tiny = (
+        "policy.num_turns=2",
+        "model.network.num_layers=1",
+        "model.network.features=16",
+        "model.network.num_heads=2",
+    )
+    experiment = build(
+        resolve(compose(CONFIGS, "world=frozenlake", "algorithm=grpo", "learner=adapted", "quick=true", *tiny))
+    )
+    first, last = (stage.runner.params(stage.runner.init(0)) for stage in experiment.stages)
+    assert set(last) == {"base", "adapter"} != set(first)
+    show_transcripts(experiment, last, tmp_path, num_episodes=1)
+    assert capsys.readouterr().out.count("episode-0: frozenlake") == 2
 
 
 def test_other_worlds_have_no_transcripts(run_dir, tmp_path):

@@ -10,6 +10,7 @@ from jaxagents.training.composition import compose
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 STEPS = ["collector=stepwise", "collector.num_groups=4"]
+SHORT = "+learner.rewards.length={_target_: jaxagents.ops.length_rewards.group_length, _partial_: true}"
 COMMANDS = {
     "vineppo": ["algorithm=rloo", *STEPS, "verifier@collector.verifier=outcome"],
     "prime": ["algorithm=rloo", "learner=implicit_rewards", "advantage=rloo_turn", "advantage.discount=1.0"],
@@ -22,7 +23,8 @@ BUILT = {
     "expert_iteration": ["algorithm=rest_em", "learner.restart=false"],
     "gspo": ["algorithm=grpo", "loss=gspo"],
     "opo": ["algorithm=grpo", "advantage=opo"],
-    "dr_grpo": ["algorithm=grpo", "advantage=dr_grpo", "aggregation=constant"],
+    "dr_grpo": ["algorithm=grpo", "advantage=dr_grpo", "aggregation=constant", SHORT],
+    "star": ["algorithm=rest_em", "collector.group_size=1"],
 }
 
 

@@ -35,11 +35,10 @@ def test_stored_notebook_is_small_and_was_executed_in_order(path):
 
 @pytest.mark.slow
 @each_notebook
-def test_notebook_runs_in_quick_mode(path, monkeypatch, tmp_path):
+def test_notebook_runs_in_quick_mode(path, monkeypatch, tmp_path, one_device):
     monkeypatch.setenv("JAXAGENTS_QUICK", "1")
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # For the run directory.
-    # As on a user's machine: without the virtual devices of conftest.
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.setenv("XLA_FLAGS", one_device["XLA_FLAGS"])
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(path.parent)}}
     # Raises on the first cell that fails.

@@ -68,6 +68,8 @@ def test_longer_curves_are_read_at_the_steps_of_the_shortest():
 def test_labels_name_what_differs():
     assert describe_differences([{"a": 1, "seed": 0}, {"a": 1, "seed": 1}]) == ["all alike"] * 2
     assert describe_differences([{"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 0}]) == ["b=2", "b=3, c=0"]
+    repeated = [{"rate": rate, "learner.rate": rate, "critic.rate": 3 - rate} for rate in (1, 2)]
+    assert describe_differences(repeated) == ["critic.rate=2, rate=1", "critic.rate=1, rate=2"]
     many = [dict.fromkeys("abcdef", index) for index in range(2)]
     assert describe_differences(many)[1] == "a=1, b=1, c=1, d=1, 2 more"
 

@@ -3,9 +3,10 @@ import math
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from jaxagents.reporting.curves import arrange_panels, read_curves, write_curves
+from jaxagents.reporting.curves import arrange_panels, draw_curve, read_curves, read_stage_ends, split, write_curves
 from jaxagents.reporting.loggers import open_logger
 
 
@@ -31,6 +32,45 @@ def test_long_curves_are_averaged_in_windows():
     np.testing.assert_array_equal(curve.steps, np.arange(300) * 3 + 1)
     np.testing.assert_array_equal(curve.values[:, 0], np.arange(300) * 3 + 1)
     np.testing.assert_array_equal(curve.values[:, 1], np.ones(300))
+
+
+def save_ends(run_dir, **steps):
+    """Writes what the last checkpoints of stages say: a stage that is given None is under way."""
+    for stage, end in steps.items():
+        folder = run_dir / "checkpoints" / stage / "last" / "7" / "metadata"
+        folder.mkdir(parents=True)
+        (folder / "metadata").write_text(json.dumps({"finished": end is not None, "steps": end or 99}))
+
+
+def test_curves_are_cut_where_a_stage_ends(tmp_path):
+    save_ends(tmp_path, warm_start=20, reinforcement=None)
+    ends = read_stage_ends(tmp_path)
+    assert ends == (20.0,)
+    rows = [{"step": 10 * i, "rollout/success": float(i)} for i in range(1, 6)]
+    rows[2]["eval/success"] = rows[3]["eval/success"] = 0.5  # The second stage alone: nothing to cut.
+    curves = read_curves(rows, ends)
+    assert [part.steps.tolist() for part in split(curves["rollout/success"])] == [[10, 20], [30, 40, 50]]
+    assert [part.values[:, 0].tolist() for part in split(curves["rollout/success"])] == [[1, 2], [3, 4, 5]]
+    assert len(split(curves["eval/success"])) == 1 and len(split(read_curves(rows)["rollout/success"])) == 1
+
+
+def test_no_window_holds_two_stages():
+    rows = [{"step": step, "train/loss": 0.0 if step <= 250 else 8.0} for step in range(1, 1001)]
+    curve = read_curves(rows, [250])["train/loss"]
+    assert set(curve.values[:, 0]) == {0.0, 8.0}  # An average of both stages would lie between.
+    first, second = split(curve)
+    assert (len(first.steps), len(second.steps)) == (75, 225)
+
+
+def test_no_line_crosses_the_end_of_a_stage(tmp_path):
+    save_ends(tmp_path, a=20, b=40)
+    rows = [{"step": step, "eval/return": [value, value]} for step, value in ((10, 1), (20, 1), (30, 0), (40, 0))]
+    figure = Figure()
+    axis = figure.subplots()
+    draw_curve(axis, read_curves(rows, read_stage_ends(tmp_path))["eval/return"], label="eval", color="red")
+    drawn = [line.get_xdata() for line in axis.lines]
+    assert [list(steps) for steps in drawn] == [[10, 20], [30, 40], [20, 20]]  # Two stages, and the dotted line.
+    assert [line.get_label() for line in axis.lines][0] == "eval" and len(axis.get_legend_handles_labels()[1]) == 1
 
 
 def test_panels_come_in_reading_order():

@@ -2,6 +2,7 @@ import json
 import math
 import os
 import struct
+import subprocess
 import sys
 import types
 
@@ -151,6 +152,16 @@ def test_tensorboard_gets_scalars_statistics_text_and_images(tmp_path):
     folder = tmp_path / "tensorboard" / "hyper_parameters"
     assert scalars(folder) == [(0, "eval/return", 2.0)]
     assert b"learner.rate" in b"".join(event.SerializeToString() for event in read_events(folder))
+
+
+def test_tensorboard_is_opened_without_torch(tmp_path):
+    """tensorboardX imports torch, where it is there, for seconds and for nothing that is written here."""
+    code = (
+        "import sys; from jaxagents.reporting.loggers import open_logger\n"
+        f"open_logger({str(tmp_path)!r}); assert 'tensorboardX' in sys.modules and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert list((tmp_path / "tensorboard").iterdir())
 
 
 @pytest.mark.parametrize("name", ["loss", "training/loss", "train/", "train"])

@@ -40,6 +40,18 @@ def test_lines_come_every_ten_seconds_and_at_the_end(clock):
     ]
 
 
+def test_a_stage_that_plays_nothing_tells_its_loss(clock):
+    stream = io.StringIO()
+    progress = open_progress(100, "sft", stream=stream, clock=clock, stages={"warm_start": 40, "reinforcement": 60})
+    progress.update(40, {"train/loss": np.array([1.0, 2.0, math.nan]), "eval/return": 0.5})
+    clock.advance(10.0)
+    progress.update(100, {"train/loss": 7.0, "rollout/return": 0.25})
+    assert stream.getvalue().splitlines() == [
+        "sft: 40 %, 40/100 steps, loss 1.5, eval 0.5, best 0.5",
+        "sft: 100 %, 100/100 steps, return 0.25, eval 0.5, best 0.5",
+    ]
+
+
 def test_the_last_state_is_told_once(clock):
     stream = io.StringIO()
     progress = open_progress(10, "ppo", stream=stream, clock=clock)

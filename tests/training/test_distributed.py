@@ -41,11 +41,11 @@ def free_port():
 
 
 def start(run_dir, *overrides):
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1"
     return subprocess.Popen(
         [sys.executable, "experiments/train.py", *OVERRIDES, *overrides, f"run_dir={run_dir}"],
         cwd=ROOT,
-        env=environment | {"JAX_PLATFORMS": "cpu"},
+        env=os.environ | {"XLA_FLAGS": flags},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,0 +1,63 @@
+"""What `experiments/reproduce.py` does with papers: runs what is missing, and tells what is there."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from jaxagents.papers.execution import read_paper_runs, run_papers
+from jaxagents.papers.judge import judge
+from jaxagents.papers.plan import Request, reported_metrics
+from jaxagents.papers.power import plan_seeds
+from jaxagents.papers.printing import print_paper, print_plan, print_status
+from jaxagents.papers.refresh import refresh_papers
+from jaxagents.papers.registration import changes_since, read_registrations
+from jaxagents.papers.status import read_status
+from jaxagents.papers.study import Paper
+from jaxagents.papers.workers import run_workers
+
+
+def run_missing(papers: Sequence[Paper], request: Request, config: DictConfig, script: Path) -> bool:
+    """Runs what is missing, here or in several processes, and returns whether anything failed.
+
+    Args:
+        papers: see `library.load_paper`.
+        request: see `plan.make_request`.
+        config: of the command: `workers` and `executor`.
+        script: that workers start, with the arguments of this process.
+    """
+    if config.workers > 1 or config.executor != "processes":
+        return any(run_workers(script, sys.argv[1:], config.workers, executor=config.executor))
+    return run_here(papers, request)
+
+
+def run_here(papers: Sequence[Paper], request: Request) -> bool:
+    """Runs what is missing in this process, and returns whether anything failed."""
+    return bool((refresh_papers if request.refresh else run_papers)(papers, request))
+
+
+def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[str, str]:
+    """Prints what was asked for, and returns the verdict of every paper.
+
+    Args:
+        papers: see `library.load_paper`.
+        request: see `plan.make_request`.
+        config: of the command: `status` and `plan`.
+    """
+    if config.status:
+        rows = read_status(papers, request)
+        print_status(rows)
+        return {row.paper: row.verdict for row in rows}
+    verdicts, registered = {}, read_registrations(request.results)
+    for paper in papers:
+        which = (request.config_folder, request.results)
+        runs = read_paper_runs(paper, *which, quick=request.quick, overrides=request.overrides)
+        verdict = judge(paper, runs)
+        verdicts[paper.id] = verdict.describe()
+        if config.plan:
+            print_plan(paper, plan_seeds(paper, runs))
+        else:
+            changed = changes_since(paper, registered.get(paper.id, []))
+            print_paper(paper, runs, verdict, reported_metrics(paper), changed=changed)
+    return verdicts
