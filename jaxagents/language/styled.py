@@ -21,7 +21,8 @@ def make_styled_collector(environment: Environment, policy: LanguagePolicy, **op
 
     Returns:
         The collector. Further metrics, of the first turns: `style_<name>`, the share of thoughts of a style, and
-        `largest_style`, the share of the commonest one.
+        `largest_style`, the share of the commonest one in a batch of one device; over updates and devices, which may
+        have another commonest one, it is their mean.
 
     Raises:
         ValueError: there is no room for thoughts.

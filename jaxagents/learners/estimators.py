@@ -19,12 +19,14 @@ class Estimator(NamedTuple):
             the same estimator in an earlier stage.
         judge: `(state, batch) -> (batch, estimates)`: what the learner learns from, as with other rewards, and a pytree
             that fitting takes up.
-        fit: `(state, key, batch as it was collected, estimates) -> (state, metrics)`.
+        describe: `(batch as it was collected, estimates) -> metrics`, of how well it judged.
+        fit: `(state, key, batch as it was collected, estimates) -> state`.
     """
 
     init: Callable[..., PyTree]
     judge: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
-    fit: Callable[[PyTree, Array, PyTree, PyTree], tuple[PyTree, Metrics]]
+    describe: Callable[[PyTree, PyTree], Metrics]
+    fit: Callable[[PyTree, Array, PyTree, PyTree], PyTree]
 
 
 @struct.dataclass
@@ -47,7 +49,8 @@ def with_estimator(
     """Makes a learner that learns from batches as an estimator judges them.
 
     Every update first judges the batch with the estimator as it was before, then fits the estimator to the batch as it
-    was collected, and lets the learner learn from what was judged.
+    was collected, and lets the learner learn from what was judged. An estimator that is fitted no more costs no more
+    than its judgement, but where several seeds are trained side by side.
 
     Args:
         learner: of the batches.
@@ -56,7 +59,7 @@ def with_estimator(
         num_fitted: first updates in which the estimator learns; None: all of them.
 
     Returns:
-        The learner. Metrics are those of `learner` and of `estimator.fit`.
+        The learner. Metrics are those of `learner` and of `estimator.describe`.
 
     Raises:
         ValueError: `num_exploring` is negative, or `num_fitted` smaller.
@@ -84,10 +87,15 @@ def with_estimator(
         if num_exploring:
             ready = state.num_updates >= num_exploring
             inner = jax.tree.map(lambda new, old: jnp.where(ready, new, old), inner, state.inner)
-        fitted, health = estimator.fit(state.estimator, fit_key, batch, estimates)
-        if num_fitted is not None:
-            open_ = state.num_updates < num_fitted
-            fitted = jax.tree.map(lambda new, old: jnp.where(open_, new, old), fitted, state.estimator)
+
+        def fit() -> PyTree:
+            return estimator.fit(state.estimator, fit_key, batch, estimates)
+
+        if num_fitted is None:
+            fitted = fit()
+        else:
+            fitted = jax.lax.cond(state.num_updates < num_fitted, fit, lambda: state.estimator)
+        health = estimator.describe(batch, estimates)
         state = EstimatedState(inner=inner, estimator=fitted, num_updates=state.num_updates + 1)
         return state, dict(metrics) | dict(health)
 

@@ -97,24 +97,30 @@ def make_implicit_rewards(
         implicit = state.numbers["coefficient"] * jnp.sum(jnp.where(episode.action_mask, now - before, 0.0), axis=2)
         return episode.replace(reward=episode.reward + state.numbers["weight"] * implicit), implicit
 
-    def fit(
-        state: ImplicitRewardState, key: Array, episode: Episode, implicit: Array
-    ) -> tuple[ImplicitRewardState, Metrics]:
+    def fit(state: ImplicitRewardState, key: Array, episode: Episode, implicit: Array) -> ImplicitRewardState:
         del key
-        logit, success = jnp.sum(implicit, axis=1), episode.success.astype(jnp.float32)
+        logit, success = _logit_and_success(episode, implicit)
         slope = state.numbers["coefficient"] * (jax.nn.sigmoid(logit) - success) / success.shape[0]
         slope = jnp.where(episode.action_mask, slope[:, None, None], 0.0)
         grads = weighted_gradient(model, microbatches, state.params, episode, "log_prob", slope)
         params, opt_state, _ = descend(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
-        count = jnp.float32(success.shape[0])
-        metrics = {
-            "outcome_loss": jnp.sum(optax.sigmoid_binary_cross_entropy(logit, success)),
-            "outcome_accuracy": jnp.sum((logit > 0.0) == episode.success, dtype=jnp.float32),
-        }
-        means = {name: Mean(total=total, count=count) for name, total in metrics.items()}
-        return state.replace(params=params, opt_state=opt_state), means
+        return state.replace(params=params, opt_state=opt_state)
 
-    return Estimator(init=init, judge=judge, fit=fit)
+    return Estimator(init=init, judge=judge, describe=_describe, fit=fit)
+
+
+def _logit_and_success(episode: Episode, implicit: Array) -> tuple[Array, Array]:
+    return jnp.sum(implicit, axis=1), episode.success.astype(jnp.float32)
+
+
+def _describe(episode: Episode, implicit: Array) -> Metrics:
+    logit, success = _logit_and_success(episode, implicit)
+    count = jnp.float32(success.shape[0])
+    metrics = {
+        "outcome_loss": jnp.sum(optax.sigmoid_binary_cross_entropy(logit, success)),
+        "outcome_accuracy": jnp.sum((logit > 0.0) == episode.success, dtype=jnp.float32),
+    }
+    return {name: Mean(total=total, count=count) for name, total in metrics.items()}
 
 
 def make_agent(

@@ -110,16 +110,18 @@ def make_progress_estimator(
         params, opt_state, _ = descend(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
         return state.replace(params=params, opt_state=opt_state)
 
-    def fit(state: ProgressState, key: Array, episode: Episode, progress: Array) -> tuple[ProgressState, Metrics]:
+    def fit(state: ProgressState, key: Array, episode: Episode, progress: Array) -> ProgressState:
         del key
 
         def again(_: Array, fitted: ProgressState) -> ProgressState:
             return step(fitted, episode, contributions(model, microbatches, fitted.params, episode))
 
-        fitted = jax.lax.fori_loop(1, num_steps, again, step(state, episode, progress))
-        return fitted, _describe(episode, jnp.sum(progress, axis=1) - episode_return(episode), axis_name)
+        return jax.lax.fori_loop(1, num_steps, again, step(state, episode, progress))
 
-    return Estimator(init=init, judge=judge, fit=fit)
+    def describe(episode: Episode, progress: Array) -> Metrics:
+        return _describe(episode, jnp.sum(progress, axis=1) - episode_return(episode), axis_name)
+
+    return Estimator(init=init, judge=judge, describe=describe, fit=fit)
 
 
 def _describe(episode: Episode, error: Array, axis_name: str | None) -> Metrics:

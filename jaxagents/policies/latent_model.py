@@ -44,7 +44,7 @@ def make_latent_model(
         observation_space: of one agent.
         action_space: of A actions.
         encoder: observation `[..., *shape]` -> features `[..., D]`.
-        dynamics: features and one-hot action `[..., D + A]` -> features `[..., D]`.
+        dynamics: features and one-hot action `[..., D + A]` -> features `[..., D]`, of which the reward is linear.
 
     Returns:
         The model; parameters `{"encoder", "dynamics", "reward", "policy", "value"}`. Latents are in [0, 1].
@@ -78,7 +78,7 @@ def make_latent_model(
         return {
             "encoder": encoder_params,
             "dynamics": dynamics_params,
-            "reward": reward_head.init(keys[2], moved),
+            "reward": reward_head.init(keys[2], features),
             "policy": policy_head.init(keys[3], features),
             "value": value_head.init(keys[4], features),
         }
@@ -87,8 +87,8 @@ def make_latent_model(
         return _to_unit(encoder.apply(params["encoder"]["encoder"], observation))
 
     def step(params: Params, latent: Array, action: Array) -> tuple[Array, Array]:
-        moved = joined(latent, action)
-        return _to_unit(dynamics.apply(params["dynamics"], moved)), reward_head.apply(params["reward"], moved)
+        following = dynamics.apply(params["dynamics"], joined(latent, action))
+        return _to_unit(following), reward_head.apply(params["reward"], following)
 
     def predict(params: Params, latent: Array) -> tuple[Array, Array]:
         return policy_head.apply(params["policy"], latent), value_head.apply(params["value"], latent)

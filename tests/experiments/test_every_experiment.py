@@ -273,7 +273,9 @@ def test_a_policy_of_teams_with_memory_has_no_q_function():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EVERYTHING if name in RUN or name in EXPERIMENTS])
 def test_it_trains_evaluates_and_reports(name, tmp_path):
-    config = compose(CONFIGS, *EVERYTHING[name], "quick=true", "devices.compilation_cache=null")
+    # Pictures take a second each: those of experiments are drawn.
+    quiet = () if name in EXPERIMENTS else ("logging.curves=false",)
+    config = compose(CONFIGS, *EVERYTHING[name], "quick=true", "devices.compilation_cache=null", *quiet)
     result = run(config, tmp_path)
     assert (result["experiment"], result["run_dir"]) == (name, str(tmp_path))
     assert json.loads((tmp_path / "result.json").read_text())["evaluation"] == result["evaluation"]

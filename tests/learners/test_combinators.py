@@ -71,8 +71,9 @@ def rollout(*leading):
 # Judges observations to be half of what they are, and counts what it was fitted to.
 HALVING = Estimator(
     init=lambda key, params, start=None: jnp.zeros(()),
-    judge=lambda state, batch: (jax.tree.map(lambda x: x / 2 if x.dtype == jnp.float32 else x, batch), ()),
-    fit=lambda state, key, batch, estimates: (state + 1.0, {"fitted": state + 1.0}),
+    judge=lambda state, batch: (jax.tree.map(lambda x: x / 2 if x.dtype == jnp.float32 else x, batch), state),
+    describe=lambda batch, estimates: {"fitted_before": estimates},
+    fit=lambda state, key, batch, estimates: state + 1.0,
 )
 # Of every combinator: how it is put around a learner, and where in what it acts with the inner one's is.
 AROUND = {
@@ -131,7 +132,7 @@ def test_the_innermost_state_is_changed_through_all_others():
 def test_an_estimator_judges_before_it_is_fitted_and_alone_while_it_explores():
     learner = with_estimator(COUNTING, HALVING, num_exploring=1)
     state, metrics = learner.update(learner.init(KEY), KEY, rollout())
-    assert float(metrics["loss"]) == 0.5 and float(metrics["fitted"]) == 1.0
+    assert float(metrics["loss"]) == 0.5 and float(metrics["fitted_before"]) == 0.0
     assert float(state.params) == 0.0 and float(state.estimator) == 1.0
     state, _ = learner.update(state, KEY, rollout())
     assert float(state.params) == 1.0 and float(state.estimator) == 2.0

@@ -42,7 +42,7 @@ def test_rewards_are_log_ratios_and_the_model_steps_along_the_cross_entropy_of_o
         return -jnp.mean(jnp.where(episode.success, jnp.log(chance), jnp.log(1.0 - chance)))
 
     expected, grads = jax.jit(jax.value_and_grad(cross_entropy))(after)
-    fitted, metrics = jax.jit(estimator.fit)(state, KEY, episode, implicit)
+    fitted, metrics = jax.jit(estimator.fit)(state, KEY, episode, implicit), estimator.describe(episode, implicit)
     np.testing.assert_allclose(metrics["outcome_loss"].value, expected, rtol=1e-4)
     right = (np.asarray(implicit).sum(axis=1) > 0) == np.asarray(episode.success)
     np.testing.assert_allclose(metrics["outcome_accuracy"].value, right.mean(), rtol=1e-6)

@@ -4,16 +4,21 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import mctx
 import numpy as np
 import optax
 import pytest
 
+from jaxagents.data.buffers import make_uniform_buffer
 from jaxagents.environments import tmaze
+from jaxagents.environments.timesteps import first_timestep
 from jaxagents.learners.muzero import in_units_of_rewards, make_agent, make_muzero
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.policies.latent_model import LatentModel, make_latent_model
-from jaxagents.types import Box, Discrete, Sample, Transition
+from jaxagents.search.self_play import make_search_collector
+from jaxagents.training.program import make_program, run_updates
+from jaxagents.types import Box, Discrete, Environment, Sample, TimeStep, Transition
 
 KEY = jax.random.key(0)
 NUMBERS = {"encoder": 0.5, "move": 0.3, "reward": 0.7, "value": 2.0}
@@ -115,6 +120,60 @@ def test_searches_see_rewards_and_values_themselves():
     reward, value = model.step(params, latent, jnp.array([1, 0]))[1], model.predict(params, latent)[1]
     np.testing.assert_allclose(reward, inverse(np.array([0.63, -0.28])), rtol=1e-3)
     np.testing.assert_allclose(value, inverse(np.array([1.8, -0.8])), rtol=1e-3)
+
+
+def make_chain():
+    """Five places, of which both ends are terminal: the left one pays 0.2, the right one 1."""
+
+    def show(place):
+        return jax.nn.one_hot(place, 5)
+
+    def reset(key, task):
+        place = jax.random.randint(key, (), 1, 4)
+        return place, first_timestep(show(place))
+
+    def step(key, place, action):
+        place = place + 2 * action - 1
+        reward = jnp.where(place == 4, 1.0, jnp.where(place == 0, 0.2, 0.0))
+        over = (place == 0) | (place == 4)
+        return place, TimeStep(observation=show(place), reward=reward, terminated=over, truncated=jnp.zeros((), bool))
+
+    return Environment(
+        name="chain",
+        sample_task=lambda key, level=None: (),
+        reset=reset,
+        step=step,
+        observation_space=Box((5,)),
+        action_space=Discrete(2),
+        max_steps=50,
+    )
+
+
+@pytest.mark.slow
+def test_it_learns_what_a_search_finds_and_to_foresee_it():
+    world = make_chain()
+    agent = make_agent(
+        world,
+        policy=partial(make_latent_model, encoder=MLP((16,), "relu"), dynamics=MLP((16,), "relu")),
+        optimizer=lambda num_steps: optax.adam(1e-2),
+        buffer=make_uniform_buffer(capacity=2048, batch_size=32, sequence_length=6, min_size=128),
+        updates_per_rollout=8,
+        num_unroll=3,
+        discount=0.9,
+        target_update_rate=0.05,
+    )
+    search = {"method": mctx.gumbel_muzero_policy, "num_simulations": 8, "discount": 0.9}
+    collector = make_search_collector(world, agent.policy, **search, num_envs=16, num_steps=8)
+    program = make_program(collector, agent.make_learner(collector, 80))
+    state, _ = jax.jit(partial(run_updates, program))(program.init(KEY), 80)
+    params, places = state.learner.params, jnp.eye(5)[1:4]
+    latent = agent.policy.represent(params, places)
+    logits, value = agent.policy.predict(params, latent)
+    assert np.all(logits[:, 1] > logits[:, 0])
+    # Three, two and one steps from the end; what is left of the actions that it no longer takes is forgotten.
+    np.testing.assert_allclose(value, [0.81, 0.9, 1.0], atol=0.1)
+    _, reward = agent.policy.step(params, latent, jnp.ones(3, jnp.int32))
+    np.testing.assert_allclose(reward, [0.0, 0.0, 1.0], atol=0.1)
 
 
 def test_what_does_not_fit_is_refused():

@@ -53,30 +53,54 @@ def test_gradients_are_those_of_errors_in_units_of_the_scale():
     assert not any(jax.tree.leaves(found["returns"]))
 
 
-def test_ppo_learns_in_units_of_its_targets():
-    """Rewards of a thousand and a step that terminates: the target of every step is its reward."""
+def rollout(reward):
+    """Returns one step that terminates: the target of every step is its reward."""
     ones = jnp.ones((1, 3))
     transition = Transition(
         observation=OBSERVATION,
         action=jnp.zeros((1, 3), jnp.int32),
         behavior_log_prob=jnp.log(0.5 * ones),
-        reward=jnp.array([[1000.0, 0.0, 2000.0]]),
+        reward=jnp.asarray([reward]),
         terminated=ones > 0,
         truncated=ones < 0,
         next_observation=OBSERVATION,
         first=ones > 0,
     )
+    return Rollout(transition=transition, carry=SCALED.initial_carry((3,)))
+
+
+def test_ppo_learns_in_units_of_its_targets():
     options = {"num_epochs": 1, "num_minibatches": 1, "value_coefficient": 1.0}
     learner = make_ppo(SCALED, optax.sgd(0.1), popart_rate=1.0, **options)
     before = learner.init(KEY)
-    carry = SCALED.initial_carry((3,))
-    after, _ = jax.jit(learner.update)(before, KEY, Rollout(transition=transition, carry=carry))
+    after, _ = jax.jit(learner.update)(before, KEY, rollout([1000.0, 0.0, 2000.0]))
     scale = np.sqrt(5e6 / 3 - 1e6)
     np.testing.assert_allclose(after.params["returns"]["mean"], 1000.0, rtol=1e-6)
     # The bias goes by the mean error in units of the scale: the targets have a mean of 0 in them.
     values = (np.asarray(value_of(before.params)) - 1000.0) / scale
     bias = after.params["network"]["critic"]["head"]["params"]["Dense_0"]["bias"][0]
     np.testing.assert_allclose(bias, (0.0 - 1000.0) / scale - 0.1 * np.mean(values), rtol=1e-4)
+
+
+def test_rewards_a_thousand_times_as_large_are_learned_from_alike():
+    learner = make_ppo(SCALED, optax.sgd(0.1), num_epochs=2, num_minibatches=1, popart_rate=0.3)
+    update, ends = jax.jit(learner.update), []
+    for unit in (1.0, 1000.0):
+        state = learner.init(KEY)
+        start = {"mean": jnp.float32(0.0), "square": jnp.float32(unit**2)}
+        state = state.replace(params={**state.params, "returns": start})
+        for reward in ([1.0, 0.0, 2.0], [0.5, -1.0, 3.0], [0.0, 0.0, 4.0]):
+            state, _ = update(state, KEY, rollout([unit * number for number in reward]))
+        ends.append(state.params)
+    small, large = ends
+    assert float(small["returns"]["mean"]) > 0.5
+    np.testing.assert_allclose(large["returns"]["mean"], 1000.0 * small["returns"]["mean"], rtol=1e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), large["network"], small["network"]
+    )
+    np.testing.assert_allclose(value_of(large), 1000.0 * value_of(small), rtol=1e-3, atol=1e-2)
+    moved = jax.tree.map(lambda a, b: float(jnp.max(jnp.abs(a - b))), small["network"], SCALED.init(KEY)["network"])
+    assert min(jax.tree.leaves(moved)) > 1e-4, moved
 
 
 def test_policies_without_a_linear_layer_of_values_are_refused():

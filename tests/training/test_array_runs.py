@@ -1,0 +1,52 @@
+"""Array runs of several families: one program, which a pause or a second device changes nothing of."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxagents.training import devices
+from jaxagents.training.build import build, resolve
+from jaxagents.training.composition import compose
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+RUNS = {
+    "vmpo": ("world=cartpole",),
+    "muzero": ("world=cartpole", "learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}"),
+    "rl2": ("world=bernoulli_bandit",),
+    "airl": ("world=cartpole", "learner.demonstrations.num_shards=2", "collector.num_steps=16"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", RUNS)
+def test_a_pause_changes_no_bit_and_two_devices_learn_as_one(algorithm, bits, monkeypatch):
+    traced = []
+
+    def run_updates(*arguments, **options):
+        traced.append(algorithm)
+        return original(*arguments, **options)
+
+    original = devices.run_updates
+    monkeypatch.setattr(devices, "run_updates", run_updates)
+
+    def make(*choices):
+        quick = ("quick=true", "devices.compilation_cache=null", "collector.num_envs=8")
+        config = compose(CONFIGS, f"algorithm={algorithm}", *RUNS[algorithm], *quick, *choices)
+        return build(resolve(config)).stages[0].runner
+
+    one, two = make(), make("devices=sharded", "devices.num_devices=2")
+    before = jax.device_get(one.params(one.init(3)))
+    whole, metrics = one.run(one.init(3), 4)
+    halfway, _ = one.run(one.init(3), 2)
+    resumed, _ = one.run(halfway, 2)
+    assert traced == [algorithm] and bits(resumed) == bits(whole)
+    moved = jax.tree.map(lambda old, new: bool(np.any(old != new)), before, jax.device_get(one.params(whole)))
+    assert all(jax.tree.leaves(moved)), moved
+    _, metrics_of_two = two.run(two.init(3), 4)
+    assert metrics_of_two.keys() == metrics.keys()
+    for name, value in metrics.items():
+        # A small difference of large numbers, in units of their ratio.
+        atol = 2e-3 if name == "train/explained_variance" else 1e-4
+        np.testing.assert_allclose(metrics_of_two[name], value, rtol=1e-2, atol=atol, err_msg=name)
