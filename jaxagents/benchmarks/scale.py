@@ -76,7 +76,7 @@ def train_in_turns(contests: Mapping[str, Contest], repeats: int) -> dict[str, d
 def _start(contest: Contest) -> subprocess.Popen:
     flag = f"--xla_force_host_platform_device_count={contest.num_devices}"
     # Collectives of virtual devices wait for each other unless there is a thread for each of them.
-    settings = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}", "PJRT_NPROC": "32", "JAX_PLATFORMS": "cpu"}
+    settings = {"XLA_FLAGS": flag, "PJRT_NPROC": "32", "JAX_PLATFORMS": "cpu"}
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, "-m", "jaxagents.benchmarks.scale_worker", str(contest.num_updates), *contest.overrides],
