@@ -214,7 +214,8 @@ def _scalars(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 def _open_tensorboard(run_dir: Path, purge_step: int) -> Any:
     # Imported here, so that runs without TensorBoard do not pay for it, and without torch, which tensorboardX imports
-    # where it is there, for pictures of networks, and which takes seconds.
+    # where it is there, for pictures of networks, and which takes seconds. None in `sys.modules` refuses an import,
+    # which the types of Python's library do not say.
     hidden = sys.modules.setdefault("torch", None) is None  # type: ignore[arg-type]
     try:
         from tensorboardX import SummaryWriter
