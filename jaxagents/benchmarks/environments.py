@@ -9,7 +9,7 @@ from jaxagents.benchmarks.timing import Subject, compiled_subject
 from jaxagents.environments.vectorized import vectorize
 from jaxagents.language.lexicon import make_lexicon
 from jaxagents.language.tokenizers import word_level
-from jaxagents.types import Array, Environment, TimeStep
+from jaxagents.types import Array, Box, Environment, TimeStep
 
 
 def environment_subject(
@@ -51,7 +51,10 @@ def _faces(environment: Environment) -> tuple[Callable[[TimeStep], Array], Calla
     face = environment.text
     # Where actions cannot be listed, those that have every word somewhere stand for all.
     listed = None if face is None else face.examples if face.actions is None else face.actions
-    count = environment.action_space.num_values if face is None else len(listed)
+    space = environment.action_space
+    if isinstance(space, Box):
+        return lambda timestep: timestep.observation, lambda uniform, mask: _spread(uniform, space)
+    count = space.num_values if face is None else len(listed)
 
     def choose(uniform: Array, mask: Array | None) -> Array:
         if mask is None:
@@ -66,3 +69,10 @@ def _faces(environment: Environment) -> tuple[Callable[[TimeStep], Array], Calla
     actions = jnp.asarray(listed, jnp.int32)
     render = jax.vmap(lambda words: lexicon.render(words, length)[0])
     return lambda timestep: render(timestep.observation), lambda uniform, mask: actions[choose(uniform, mask)]
+
+
+def _spread(uniform: Array, space: Box) -> Array:
+    """Makes actions `[B, D]` of one number in [0, 1) each, by its further digits; unbounded ones are in [-1, 1]."""
+    digits = uniform[:, None] * 16.0 ** jnp.arange(space.shape[0])[None] % 1.0
+    low, high = max(space.low, -1.0), min(space.high, 1.0)
+    return low + (high - low) * digits

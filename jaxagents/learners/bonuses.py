@@ -13,6 +13,7 @@ from jaxagents.types import (
     REPLICATED,
     Agent,
     Array,
+    Box,
     Collector,
     Environment,
     Learner,
@@ -106,6 +107,16 @@ def with_bonus(
         return replicated.replace(inner=of_inner, bonus=of_bonus)
 
     return wrap(learner, init, update, partition=partition)
+
+
+def flatten(observation: Array, space: Box) -> Array:
+    """Makes float32 vectors `[..., D]` of observations of a space.
+
+    Args:
+        observation: `[..., *space.shape]`.
+        space: of one observation.
+    """
+    return observation.astype(jnp.float32).reshape((*observation.shape[: observation.ndim - len(space.shape)], -1))
 
 
 def make_agent(

@@ -1,12 +1,14 @@
 """Bonuses in features of what actions change: prediction errors (ICM) and ellipses of the episode (E3B)."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
 from flax import struct
 
-from jaxagents.learners.bonuses import Bonus
+from jaxagents.learners.bonuses import Bonus, flatten
 from jaxagents.learners.checks import check_counts, check_positive
 from jaxagents.learners.optimizers import descend
 from jaxagents.ops.novelty import elliptical_bonus
@@ -52,7 +54,7 @@ def make_curiosity_bonus(
     `elliptical_bonus`. Either is divided by its running deviation.
 
     Args:
-        observation_space: a vector.
+        observation_space: any box; observations are flattened.
         action_space: discrete, or a box whose actions are judged as `tanh(action)`.
         encoder: `[..., D] -> [..., F]`.
         hidden_size: of the layer of both dynamics.
@@ -66,7 +68,7 @@ def make_curiosity_bonus(
         The bonus. Metrics: `inverse_loss`, and of ICM `forward_loss`.
 
     Raises:
-        ValueError: a number is out of its range, or the observations are no vector.
+        ValueError: a number is out of its range.
 
     References:
         Pathak et al. (2017), Curiosity-driven exploration by self-supervised prediction, equations 2 to 7; Henaff et
@@ -76,10 +78,10 @@ def make_curiosity_bonus(
     check_positive(learning_rate=learning_rate, ridge=ridge)
     if not 0.0 <= forward_share <= 1.0:
         raise ValueError(f"`forward_share` must be in [0, 1], got {forward_share}; try 0.2.")
-    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
-        raise ValueError(f"`observation_space` must be a Box of rank 1, got {observation_space}; flatten it.")
+    if not isinstance(observation_space, Box):
+        raise ValueError(f"`observation_space` must be a Box, got {observation_space}; try another bonus.")
     discrete, episodic = isinstance(action_space, Discrete), ridge is not None
-    size, optimizer = observation_space.shape[0], optax.adam(learning_rate)
+    size, optimizer = math.prod(observation_space.shape), optax.adam(learning_rate)
     num_actions = action_space.num_values if discrete else action_space.shape[0]
     inverse = nn.Sequential([nn.Dense(hidden_size), nn.relu, nn.Dense(num_actions)])
     features = jax.eval_shape(encoder.init_with_output, jax.random.key(0), jnp.zeros((1, size)))[0].shape[-1]
@@ -124,6 +126,9 @@ def make_curiosity_bonus(
         return (1.0 - forward_share) * metrics["inverse_loss"] + forward_share * metrics["forward_loss"], metrics
 
     def apply(state: CuriosityState, transition: Transition) -> tuple[Array, CuriosityState, Metrics]:
+        seen = (transition.observation, transition.next_observation)
+        before, after = (flatten(observation, observation_space) for observation in seen)
+        transition = transition.replace(observation=before, next_observation=after)
         statistics = update_statistics(state.observations, transition.next_observation, axis_name=axis_name)
         state = state.replace(observations=statistics)
         after = encode(state.params, state, transition.next_observation)

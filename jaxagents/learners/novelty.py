@@ -9,7 +9,7 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from jaxagents.learners.bonuses import Bonus
+from jaxagents.learners.bonuses import Bonus, flatten
 from jaxagents.learners.checks import check_counts, check_positive
 from jaxagents.learners.optimizers import descend
 from jaxagents.ops.novelty import first_visits, hash_codes, novelty_rise
@@ -54,7 +54,7 @@ def make_count_bonus(
         return CountState(projection=projection, counts=jnp.zeros(2**num_bits))
 
     def apply(state: CountState, transition: Transition) -> tuple[Array, CountState, Metrics]:
-        codes = hash_codes(_flat(transition.next_observation, observation_space), state.projection)
+        codes = hash_codes(flatten(transition.next_observation, observation_space), state.projection)
         seen = jnp.zeros_like(state.counts).at[codes].add(1.0)
         counts = state.counts + (seen if axis_name is None else jax.lax.psum(seen, axis_name))
         return jax.lax.rsqrt(counts[codes]), state.replace(counts=counts), {"codes": jnp.sum(counts > 0.0)}
@@ -129,7 +129,7 @@ def make_distillation_bonus(
     _check_bits(num_bits)
     if rise is not None and rise < 0.0:
         raise ValueError(f"`rise` must not be negative, got {rise}; try 0.5, or null for plain distillation.")
-    optimizer, size = optax.adam(learning_rate), _size(observation_space)
+    optimizer, size = optax.adam(learning_rate), math.prod(observation_space.shape)
 
     def init(key: Array, transition: Transition) -> DistillationState:
         keys = jax.random.split(key, 3)
@@ -151,12 +151,12 @@ def make_distillation_bonus(
         return jnp.mean(jnp.square(encoder.apply(predictor, seen) - target), axis=-1)
 
     def apply(state: DistillationState, transition: Transition) -> tuple[Array, DistillationState, Metrics]:
-        reached = _flat(transition.next_observation, observation_space)
+        reached = flatten(transition.next_observation, observation_space)
         statistics = update_statistics(state.observations, reached, axis_name=axis_name)
         state = state.replace(observations=statistics)
         bonus, visited = novelty(state.predictor, state, reached), state.visited
         if rise is not None:
-            before = novelty(state.predictor, state, _flat(transition.observation, observation_space))
+            before = novelty(state.predictor, state, flatten(transition.observation, observation_space))
             codes = hash_codes(reached, state.projection)
             new, visited = first_visits(codes, transition.first, state.visited)
             bonus = novelty_rise(bonus, before, scale=rise) * new
@@ -181,16 +181,8 @@ def make_distillation_bonus(
     return Bonus(init=init, apply=apply, partition=partition)
 
 
-def _size(space: Box) -> int:
-    return math.prod(space.shape)
-
-
-def _flat(observation: Array, space: Box) -> Array:
-    return observation.astype(jnp.float32).reshape((*observation.shape[: observation.ndim - len(space.shape)], -1))
-
-
 def _draw_projection(key: Array, space: Box, num_bits: int) -> Array:
-    return jax.random.normal(key, (_size(space), num_bits))
+    return jax.random.normal(key, (math.prod(space.shape), num_bits))
 
 
 def _check_bits(num_bits: int) -> None:

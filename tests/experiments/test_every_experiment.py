@@ -55,6 +55,8 @@ PAIRS = {
     "bernoulli_bandit": ("ppo", "rl2"),
     "gridworld": ("accel", "plr", "ppo", "robust_plr", "sfl"),
     "pendulum": (*CONTROL, *GRADIENTS, *OFFLINE),
+    "quest": ("e3b", "noveld", "ppo"),
+    "tabletop": ("bc", "ppo", "sac"),
     "reacher": (*CONTROL, *GRADIENTS),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
     **dict.fromkeys(("connect_four", "tic_tac_toe"), ("alphazero", "dqn", "gumbel_alphazero", "ppo")),

@@ -150,6 +150,17 @@ def test_two_devices_pay_as_one(name):
         np.testing.assert_allclose(jnp.concatenate(list(paid_by_two), axis=1), paid, rtol=2e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["noveld", "e3b"])
+def test_grids_are_paid_as_their_numbers_in_a_row(name):
+    steps = transition()
+    grids = {key: getattr(steps, key).reshape(4, 4, 3, 1) for key in ("observation", "next_observation")}
+    bonus, state = start(name)
+    of_grids = MAKERS[name](Box((3, 1)), SPACES[1])
+    expected, _, _ = bonus.apply(state, steps)
+    paid, _, _ = of_grids.apply(of_grids.init(KEY, jax.eval_shape(lambda: steps)), steps.replace(**grids))
+    np.testing.assert_allclose(paid, expected, rtol=1e-6)
+
+
 def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="`num_bits` must be from 1 to 20, got 30"):
         make_count_bonus(*SPACES, num_bits=30)
@@ -157,8 +168,8 @@ def test_bad_settings_are_refused():
         MAKERS["noveld"](*SPACES, rise=-0.5)
     with pytest.raises(ValueError, match=r"`forward_share` must be in \[0, 1\], got 2"):
         MAKERS["icm"](*SPACES, forward_share=2.0)
-    with pytest.raises(ValueError, match="`observation_space` must be a Box of rank 1"):
-        MAKERS["icm"](Box((3, 3)), SPACES[1])
+    with pytest.raises(ValueError, match="`observation_space` must be a Box, got Discrete"):
+        MAKERS["icm"](SPACES[1], SPACES[1])
 
 
 def make_corridor(length=20):

@@ -1,0 +1,109 @@
+"""Shortest ways through quests: an expert, and what is left to do from every state."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.environments.contextual_gridworld import mark
+from jaxagents.environments.quest import CHARGER, KEY_FIRST, STEPS, TIMER, QuestState, move, payment, treasure
+from jaxagents.environments.quest_layouts import PATROL
+from jaxagents.environments.text.grid import distances
+from jaxagents.types import Array, Task
+
+
+class Ways(NamedTuple):
+    """Fewest steps between cells of one layout, float32 `[S, S]`, `inf` where there is no way.
+
+    Attributes:
+        to_treasure: `[PATROL + 1, S, S]`, to the cell so far right of its first one, through the open door.
+        past_door: to its first cell, while the door is locked.
+        to_key: while the door is locked.
+        to_charger: where there is one.
+    """
+
+    to_treasure: Array
+    past_door: Array
+    to_key: Array
+    to_charger: Array
+
+
+def find_ways(task: Task) -> Ways:
+    """Computes the ways of a layout, once per task.
+
+    Args:
+        task: of `quest.make_environment`.
+
+    Returns:
+        The ways.
+    """
+    size = task["walls"].shape[0]
+    free = ~(task["walls"] | task["lava"])
+    locked = free & ~mark(size, task["door"])
+
+    def to(place: Array, free: Array) -> Array:
+        return jnp.where(free, distances(mark(size, place), free), jnp.inf)
+
+    places = jax.vmap(lambda offset: task["treasure"].at[1].add(offset))(jnp.arange(PATROL + 1))
+    return Ways(
+        to_treasure=jax.vmap(lambda place: to(place, free))(places),
+        past_door=to(task["treasure"], locked),
+        to_key=to(task["key"], locked),
+        to_charger=to(task["charger"], free),
+    )
+
+
+def distance(ways: Ways, state: QuestState) -> Array:
+    """Computes the fewest steps until the treasure pays in full; 0 in the step in which it does.
+
+    Args:
+        ways: of the task of the state.
+        state: `inner` of the environment's.
+
+    Returns:
+        Float32 `[]`, `inf` where it never will. It may be more than the limit of steps leaves.
+    """
+    task, wait = state.task, state.task["wait"]
+    row, column = state.position
+
+    def after(place: Array) -> Array:
+        # A kind without the place has an infinite way to it, whatever is read here.
+        return ways.to_treasure[0, place[0], place[1]]
+
+    direct, to_key = after(state.position), ways.to_key[row, column]
+    with_key = to_key + after(task["key"])
+    without = jnp.minimum(jnp.where(task["kind"] == KEY_FIRST, jnp.inf, ways.past_door[row, column]), with_key)
+    fewest = jnp.where(state.has_key, direct, without)
+    fewest = jnp.where(task["kind"] == TIMER, jnp.maximum(direct, wait - state.num_steps), fewest)
+    to_charger = ways.to_charger[row, column]
+    # The step onto the charger is the first one of the charge.
+    charging = to_charger + (wait - state.charge) - (to_charger > 0.0) + after(task["charger"])
+    fewest = jnp.where(task["kind"] == CHARGER, jnp.where(state.charge >= wait, direct, charging), fewest)
+    return jnp.where(task["patrol"] > 0, _steps_to_meet(ways, state), fewest).astype(jnp.float32)
+
+
+def expert(ways: Ways, state: QuestState) -> Array:
+    """Chooses the action after which the treasure pays in full soonest, and of those one that is paid best now.
+
+    Args:
+        ways: of the task of the state.
+        state: `inner` of the environment's.
+
+    Returns:
+        int32 `[]`, the first such action.
+    """
+
+    def cost(action: Array) -> Array:
+        following = move(state, action)
+        return distance(ways, following) - 0.25 * payment(following)
+
+    return jnp.argmin(jax.vmap(cost)(jnp.arange(len(STEPS)))).astype(jnp.int32)
+
+
+def _steps_to_meet(ways: Ways, state: QuestState) -> Array:
+    """Computes the first time from now at which the agent can be where a treasure that moves is."""
+    task, size = state.task, state.task["walls"].shape[0]
+    times = jnp.arange(2 * size + 2 * PATROL)
+    offsets = jax.vmap(lambda time: treasure(task, state.num_steps + time)[1])(times) - task["treasure"][1]
+    steps = ways.to_treasure[offsets, state.position[0], state.position[1]]
+    return jnp.min(jnp.where(steps <= times, times, jnp.inf))
