@@ -1,6 +1,6 @@
 """Rewards for what is new, added to those of the environment before any learner of rollouts sees them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -107,6 +107,58 @@ def with_bonus(
         return replicated.replace(inner=of_inner, bonus=of_bonus)
 
     return wrap(learner, init, update, partition=partition)
+
+
+def make_product_bonus(
+    observation_space: Box,
+    action_space: Any,
+    *,
+    factors: Mapping[str, Callable[..., Bonus]],
+    axis_name: str | None = None,
+) -> Bonus:
+    """Makes the bonus that is the product of others, such as one of the episode and one of the whole training.
+
+    Args:
+        observation_space: of the world.
+        action_space: of the world.
+        factors: by name, each `(observation_space, action_space, *, axis_name) -> Bonus`.
+        axis_name: mapped device axis over whose members rollouts are split.
+
+    Returns:
+        The bonus. Metrics: those of the factors, and the mean of each, all as `<name>/<metric>`.
+
+    Raises:
+        ValueError: there are no factors.
+
+    References:
+        Henaff, Jiang and Raileanu (2023), A study of global and episodic bonuses for exploration in contextual MDPs,
+        section 5.
+    """
+    if not factors:
+        raise ValueError("`factors` must be at least one bonus, got none; try those of algorithm=e3b and noveld.")
+    made = {name: make(observation_space, action_space, axis_name=axis_name) for name, make in factors.items()}
+
+    def init(key: Array, transition: Transition) -> dict[str, State]:
+        keys = jax.random.split(key, len(made))
+        return {name: bonus.init(key, transition) for key, (name, bonus) in zip(keys, made.items(), strict=True)}
+
+    def apply(state: dict[str, State], transition: Transition) -> tuple[Array, dict[str, State], Metrics]:
+        product, states, metrics = jnp.ones_like(transition.reward), {}, {}
+        for name, bonus in made.items():
+            paid, states[name], told = bonus.apply(state[name], transition)
+            product = product * paid
+            metrics |= {f"{name}/{key}": value for key, value in (told | {"mean": jnp.mean(paid)}).items()}
+        return product, states, metrics
+
+    def partition(state: dict[str, State]) -> dict[str, PyTree]:
+        def of(name: str) -> PyTree:
+            if made[name].partition is None:
+                return jax.tree.map(lambda leaf: REPLICATED, state[name])
+            return made[name].partition(state[name])
+
+        return {name: of(name) for name in made}
+
+    return Bonus(init=init, apply=apply, partition=partition)
 
 
 def flatten(observation: Array, space: Box) -> Array:

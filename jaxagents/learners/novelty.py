@@ -12,21 +12,31 @@ from flax import struct
 from jaxagents.learners.bonuses import Bonus, flatten
 from jaxagents.learners.checks import check_counts, check_positive
 from jaxagents.learners.optimizers import descend
-from jaxagents.ops.novelty import first_visits, hash_codes, novelty_rise
+from jaxagents.ops.novelty import hash_codes, novelty_rise, visit_counts
 from jaxagents.ops.statistics import RunningStatistics, init_statistics, normalize, update_statistics
 from jaxagents.types import REPLICATED, Array, Box, Metrics, Params, PyTree, Transition
 
 
 @struct.dataclass
 class CountState:
-    """Random projection `[D, K]`, and how often each code was reached, float32 `[2^K]`."""
+    """State of counts.
+
+    Attributes:
+        projection: float32 `[D, K]`, random.
+        counts: how often each code was reached, float32 `[2^K]`; int32 `[B, 2^K]` of the running episodes.
+    """
 
     projection: Array
     counts: Array
 
 
 def make_count_bonus(
-    observation_space: Box, action_space: Any, *, num_bits: int = 12, axis_name: str | None = None
+    observation_space: Box,
+    action_space: Any,
+    *,
+    num_bits: int = 12,
+    episodic: bool = False,
+    axis_name: str | None = None,
 ) -> Bonus:
     """Makes the bonus `1 / sqrt(n)` of the n-th visit of a code, those of the same rollout included.
 
@@ -34,10 +44,11 @@ def make_count_bonus(
         observation_space: any box; observations are flattened.
         action_space: not used.
         num_bits: K of the codes, at most 20.
+        episodic: whether visits of the running episode alone count.
         axis_name: mapped device axis over whose members rollouts are split.
 
     Returns:
-        The bonus.
+        The bonus. Metrics: `codes`, the number of codes that were reached; of the running episodes, on average.
 
     Raises:
         ValueError: `num_bits` is not from 1 to 20.
@@ -49,17 +60,24 @@ def make_count_bonus(
     _check_bits(num_bits)
 
     def init(key: Array, transition: Transition) -> CountState:
-        del transition
         projection = _draw_projection(key, observation_space, num_bits)
-        return CountState(projection=projection, counts=jnp.zeros(2**num_bits))
+        rows = jnp.zeros((transition.reward.shape[1], 2**num_bits), jnp.int32)
+        return CountState(projection=projection, counts=rows if episodic else jnp.zeros(2**num_bits))
 
     def apply(state: CountState, transition: Transition) -> tuple[Array, CountState, Metrics]:
         codes = hash_codes(flatten(transition.next_observation, observation_space), state.projection)
+        if episodic:
+            visits, counts = visit_counts(codes, transition.first, state.counts)
+            told = {"codes": jnp.mean(jnp.sum(counts > 0, axis=1, dtype=jnp.float32))}
+            return jax.lax.rsqrt(visits.astype(jnp.float32)), state.replace(counts=counts), told
         seen = jnp.zeros_like(state.counts).at[codes].add(1.0)
         counts = state.counts + (seen if axis_name is None else jax.lax.psum(seen, axis_name))
         return jax.lax.rsqrt(counts[codes]), state.replace(counts=counts), {"codes": jnp.sum(counts > 0.0)}
 
-    return Bonus(init=init, apply=apply)
+    def partition(state: CountState) -> CountState:
+        return CountState(projection=REPLICATED, counts=0 if episodic else REPLICATED)
+
+    return Bonus(init=init, apply=apply, partition=partition)
 
 
 @struct.dataclass
@@ -73,7 +91,7 @@ class DistillationState:
         observations: statistics that observations are normalised with.
         bonuses: statistics of the bonuses.
         projection: `[D, K]` of NovelD, empty without.
-        visited: bool `[B, 2^K]` of NovelD, codes of the running episodes; empty without.
+        visited: int32 `[B, 2^K]` of NovelD, visits of codes in the running episodes; empty without.
     """
 
     target: Params
@@ -94,6 +112,7 @@ def make_distillation_bonus(
     num_steps: int = 1,
     rise: float | None = None,
     num_bits: int = 10,
+    once_per_episode: bool = True,
     axis_name: str | None = None,
 ) -> Bonus:
     """Makes the bonus of random network distillation, `mean((predictor(s') - target(s'))^2)`, or of NovelD over it.
@@ -109,6 +128,7 @@ def make_distillation_bonus(
         num_steps: of the predictor per rollout, each on all of it.
         rise: alpha of NovelD (paper: 0.5); None for random network distillation.
         num_bits: of the codes by which NovelD knows places again.
+        once_per_episode: whether NovelD pays at first visits only; False where another bonus counts episodes.
         axis_name: mapped device axis over whose members rollouts are split.
 
     Returns:
@@ -142,7 +162,7 @@ def make_distillation_bonus(
             observations=init_statistics(jnp.zeros(size)),
             bonuses=init_statistics(jnp.zeros(())),
             projection=() if rise is None else _draw_projection(keys[2], observation_space, num_bits),
-            visited=() if rise is None else jnp.zeros((num_envs, 2**num_bits), bool),
+            visited=() if rise is None else jnp.zeros((num_envs, 2**num_bits), jnp.int32),
         )
 
     def novelty(predictor: Params, state: DistillationState, observation: Array) -> Array:
@@ -158,8 +178,9 @@ def make_distillation_bonus(
         if rise is not None:
             before = novelty(state.predictor, state, flatten(transition.observation, observation_space))
             codes = hash_codes(reached, state.projection)
-            new, visited = first_visits(codes, transition.first, state.visited)
-            bonus = novelty_rise(bonus, before, scale=rise) * new
+            visits, visited = visit_counts(codes, transition.first, state.visited)
+            bonus = novelty_rise(bonus, before, scale=rise)
+            bonus = bonus * (visits == 1) if once_per_episode else bonus
         bonuses = update_statistics(state.bonuses, bonus, axis_name=axis_name)
 
         def loss(predictor: Params) -> Array:

@@ -23,26 +23,25 @@ def hash_codes(features: Array, projection: Array) -> Array:
     return bits @ (1 << jnp.arange(projection.shape[1]))
 
 
-def first_visits(codes: Array, first: Array, visited: Array) -> tuple[Array, Array]:
-    """Says which steps reach a code for the first time in their episode.
+def visit_counts(codes: Array, first: Array, counts: Array) -> tuple[Array, Array]:
+    """Counts how often codes were reached in the episode.
 
     Args:
         codes: int32 `[T, B]`, of where steps lead to.
         first: bool `[T, B]`, the step opens an episode.
-        visited: bool `[B, M]`, codes seen in the running episodes.
+        counts: int32 `[B, M]`, visits in the running episodes.
 
     Returns:
-        bool `[T, B]`, and the codes seen after the last step.
+        int32 `[T, B]`, visits of the code of every step, this one included, and the counts after the last step.
     """
 
-    def step(visited: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+    def step(counts: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
         code, opens = inputs
-        visited = visited & ~opens[:, None]
-        new = ~jnp.take_along_axis(visited, code[:, None], axis=1)[:, 0]
-        return visited | jax.nn.one_hot(code, visited.shape[1], dtype=bool), new
+        counts = jnp.where(opens[:, None], 0, counts) + jax.nn.one_hot(code, counts.shape[1], dtype=counts.dtype)
+        return counts, jnp.take_along_axis(counts, code[:, None], axis=1)[:, 0]
 
-    visited, new = jax.lax.scan(step, visited, (codes, first))
-    return new, visited
+    counts, reached = jax.lax.scan(step, counts, (codes, first))
+    return reached, counts
 
 
 def novelty_rise(next_novelty: Array, novelty: Array, *, scale: Array | float = 0.5) -> Array:

@@ -111,7 +111,9 @@ def test_pictures_have_the_upper_edge_first_and_soft_edges():
     _, timestep = jax.jit(world.reset)(KEY, task_of((0.05, 0.95), (0.55, 0.25), (0.5, 0.5)))
     picture = np.asarray(timestep.observation)
     assert picture.shape == (10, 10, 3)
-    assert picture[0, 0, 0] == 1.0 and picture[..., 0].sum() == 1.0  # A pusher as wide as a pixel.
+    expected = np.zeros((10, 10))
+    expected[0, 0] = 1.0  # A pusher as wide as a pixel.
+    np.testing.assert_allclose(picture[..., 0], expected, atol=1e-5)
     # The middle of the disc is that of a pixel; the next ones are 0.1 away: (0.08 - 0.1) * 10 + 0.5.
     np.testing.assert_allclose(picture[6:9, 4:7, 1], [[0, 0.3, 0], [0.3, 1, 0.3], [0, 0.3, 0]], atol=1e-5)
     # Between four pixels, 0.0707 away each.
@@ -129,12 +131,15 @@ def test_tasks_are_apart_and_in_their_regions():
         assert (discs >= (left, lower)).all() and (discs <= (right, upper)).all()
         places = np.concatenate([tasks["discs"], tasks["goals"], tasks["pushers"]], axis=1)
         gaps = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1) + np.eye(5)
-        assert gaps.min() >= 0.2
+        assert (
+            gaps.min() >= 0.16 and (gaps >= 0.2).mean() > 0.99
+        )  # Where no place is far enough, the farthest is taken.
         assert np.unique(tasks["asked"], axis=0).tolist() == [[0, 0], [0, 1]]
     left = jax.device_get(sample(keys, None))["discs"][:, 0, 0] < 0.5
     assert 60 < left.sum() < 140
 
 
+@pytest.mark.slow
 def test_nothing_leaves_the_table_or_stays_in_another_thing():
     world = tabletop.make_environment(num_pushers=2, num_discs=3, friction=0.5, max_steps=50)
 

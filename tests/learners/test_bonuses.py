@@ -10,7 +10,7 @@ import pytest
 from flax import struct
 
 from jaxagents.learners import ppo
-from jaxagents.learners.bonuses import Bonus, make_agent, with_bonus
+from jaxagents.learners.bonuses import Bonus, make_agent, make_product_bonus, with_bonus
 from jaxagents.learners.curiosity import make_curiosity_bonus
 from jaxagents.learners.novelty import make_count_bonus, make_distillation_bonus
 from jaxagents.networks.torsos import MLP
@@ -26,6 +26,7 @@ MAKERS = {
     "counts": partial(make_count_bonus, num_bits=4),
     "rnd": partial(make_distillation_bonus, encoder=MLP((8,))),
     "noveld": partial(make_distillation_bonus, encoder=MLP((8,)), rise=0.5, num_bits=4),
+    "episodic_counts": partial(make_count_bonus, num_bits=4, episodic=True),
     "icm": partial(make_curiosity_bonus, encoder=MLP((8,)), hidden_size=8),
     "e3b": partial(make_curiosity_bonus, encoder=MLP((8,)), hidden_size=8, ridge=0.1),
 }
@@ -58,6 +59,9 @@ def transition(num_steps=4, num_envs=4, seed=0):
     )
 
 
+MAKERS["product"] = partial(make_product_bonus, factors={name: MAKERS[name] for name in ("counts", "episodic_counts")})
+
+
 def start(name, **options):
     bonus = MAKERS[name](*SPACES, **options)
     return bonus, bonus.init(KEY, jax.eval_shape(transition))
@@ -88,6 +92,37 @@ def test_counts_are_those_of_a_dictionary():
     np.testing.assert_allclose(paid, expected, rtol=1e-6)
 
 
+def test_counts_of_episodes_begin_anew():
+    bonus, state = start("episodic_counts")
+    batch = transition()
+    same = batch.replace(
+        next_observation=jnp.broadcast_to(batch.next_observation[:1], (4, 4, 3)),
+        first=jnp.zeros((4, 4), bool).at[0].set(True).at[2, 0].set(True),
+    )
+    paid, state, told = bonus.apply(state, same)
+    np.testing.assert_allclose(paid[:, 0], [1.0, 2**-0.5, 1.0, 2**-0.5], rtol=1e-6)
+    np.testing.assert_allclose(paid[:, 1], np.arange(1, 5) ** -0.5, rtol=1e-6)
+    assert float(told["codes"]) == 1.0
+    paid, _, _ = bonus.apply(state, same.replace(first=jnp.zeros((4, 4), bool)))
+    np.testing.assert_allclose(paid[0, :2], [3**-0.5, 5**-0.5], rtol=1e-6)
+
+
+def test_a_product_pays_the_product():
+    batch = transition()
+    bonus, state = start("product")
+    paid, after, told = bonus.apply(state, batch)
+    expected = 1.0
+    for name in ("counts", "episodic_counts"):
+        factor, of_factor, _ = MAKERS[name](*SPACES).apply(state[name], batch)
+        expected = expected * factor
+        jax.tree.map(np.testing.assert_array_equal, after[name], of_factor)
+        np.testing.assert_allclose(told[f"{name}/mean"], np.mean(factor), rtol=1e-5)
+    np.testing.assert_allclose(paid, expected, rtol=1e-5)
+    assert {"counts/codes", "episodic_counts/codes"} < set(told)
+    with pytest.raises(ValueError, match="`factors` must be at least one bonus, got none"):
+        make_product_bonus(*SPACES, factors={})
+
+
 def test_distillation_pays_squared_errors_in_units_of_their_deviation():
     bonus, state = start("rnd", learning_rate=0.01)
     batch, apply = transition(), jax.jit(bonus.apply)
@@ -110,6 +145,10 @@ def test_noveld_pays_rises_at_first_visits():
     same = batch.replace(next_observation=jnp.broadcast_to(batch.next_observation[:1], (4, 4, 3)))
     paid, _, _ = bonus.apply(state, same)
     assert np.all(np.asarray(paid[1:]) == 0.0) and np.any(np.asarray(paid[0]) > 0.0)
+    always, state = start("noveld", once_per_episode=False)
+    again, _, _ = always.apply(state, same)
+    np.testing.assert_array_equal(again[0] > 0.0, paid[0] > 0.0)
+    assert np.any(np.asarray(again[1:]) > 0.0)
 
 
 @pytest.mark.slow

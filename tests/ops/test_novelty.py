@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.ops.novelty import elliptical_bonus, first_visits, hash_codes, novelty_rise
+from jaxagents.ops.novelty import elliptical_bonus, hash_codes, novelty_rise, visit_counts
 
 
 def test_codes_are_the_signs_of_projections():
@@ -13,13 +13,12 @@ def test_codes_are_the_signs_of_projections():
     np.testing.assert_array_equal(codes, [0b001, 0b011, 0b110, 0])
 
 
-def test_visits_are_first_once_an_episode():
+def test_visits_are_counted_anew_in_every_episode():
     codes = jnp.array([[2, 1], [2, 1], [2, 0], [3, 1]])
     first = jnp.array([[False, True], [False, False], [True, False], [False, False]])
-    visited = jnp.zeros((2, 4), bool).at[0, 2].set(True)
-    new, after = first_visits(codes, first, visited)
-    np.testing.assert_array_equal(new, [[False, True], [False, False], [True, True], [True, False]])
-    np.testing.assert_array_equal(after, [[False, False, True, True], [True, True, False, False]])
+    visits, after = visit_counts(codes, first, jnp.zeros((2, 4), jnp.int32).at[0, 2].set(3))
+    np.testing.assert_array_equal(visits, [[4, 1], [5, 2], [1, 1], [1, 3]])
+    np.testing.assert_array_equal(after, [[0, 0, 1, 1], [1, 3, 0, 0]])
 
 
 def test_ellipses_are_those_of_numpys_inverse_in_every_episode():
