@@ -18,9 +18,10 @@ from jaxagents.types import Array, Environment
 
 _OPENING = """# Worlds in words
 
-Written by `python experiments/evaluate.py suite=worlds worlds.folder=<this folder>`; do not edit. Every world of one
-seat as `world=<name>` sets it, with the share of episodes on held-out tasks in which the world's expert and random
-admissible actions succeed (95 % interval over episodes). Worlds whose rows are there are not played again.
+Written by `python experiments/evaluate.py suite=worlds worlds.folder=<this folder>`; do not edit. The share of episodes
+on held-out tasks in which the world's expert and random admissible actions succeed (95 % interval over episodes), level
+by level, in the worlds of one seat that were played so far, as `world=<name>` sets them. A world whose rows are there
+is not played again, and one that is missing has several seats or was not played yet.
 """
 
 
