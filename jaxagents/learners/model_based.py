@@ -107,7 +107,8 @@ def with_model(
         mixed = Sample(transition=jax.tree.map(lambda leaf: leaf[None], kinds), weight=weight)
         inner, metrics = learner.update(state.inner, key, mixed)
         loss = loss if axis_name is None else jax.lax.pmean(loss, axis_name)
-        own = {"model_loss": loss, "priority": metrics["priority"].reshape(rows, -1)[:, 0]}
+        priority: Any = metrics["priority"]
+        own = {"model_loss": loss, "priority": priority.reshape(rows, -1)[:, 0]}
         return state.replace(inner=inner, model=model, opt_state=opt_state), {**metrics, **own}
 
     return wrap(learner, init, update)

@@ -80,12 +80,12 @@ def make_skill_bonus(
         seen = normalize(statistics, reached, clip=5.0)
 
         def loss(params: Params) -> tuple[Array, tuple[Array, Metrics]]:
-            logits = classifier.apply(params, seen)
+            logits = jnp.asarray(classifier.apply(params, seen))
             losses = optax.softmax_cross_entropy(logits, skill)
             right = jnp.mean(jnp.argmax(logits, axis=-1) == jnp.argmax(skill, axis=-1))
             return jnp.mean(losses), (losses, {"skill_loss": jnp.mean(losses), "skill_accuracy": right})
 
-        def step(carry: tuple[Params, optax.OptState], _: None) -> tuple[tuple[Params, optax.OptState], Any]:
+        def step(carry: tuple[Params, optax.OptState], _: Any) -> tuple[tuple[Params, optax.OptState], Any]:
             grads, told = jax.grad(loss, has_aux=True)(carry[0])
             params, opt_state, _ = descend(grads, *carry, optimizer, axis_name=axis_name)
             return (params, opt_state), told

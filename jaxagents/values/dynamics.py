@@ -87,9 +87,8 @@ def make_dynamics(observation_space: Box, action_space: Box, *, encoder: nn.Modu
 
     def apply(params: Params, observation: Array, action: Array) -> Prediction:
         inputs = jnp.concatenate([observation.astype(jnp.float32), jnp.tanh(action)], axis=-1)
-        mean, wide, end_logit = jnp.split(
-            jax.vmap(model.apply, (0, None))(params, inputs), [size + 1, 2 * size + 2], axis=-1
-        )
+        outputs = jnp.asarray(jax.vmap(model.apply, (0, None))(params, inputs))
+        mean, wide, end_logit = jnp.split(outputs, [size + 1, 2 * size + 2], axis=-1)
         log_scale = low + (high - low) * jax.nn.sigmoid(wide)
         return Prediction(mean=mean, log_scale=log_scale, end_logit=end_logit[..., 0])
 
