@@ -13,6 +13,7 @@ from jaxagents.learners import ppo
 from jaxagents.learners.bonuses import Bonus, make_agent, make_product_bonus, with_bonus
 from jaxagents.learners.curiosity import make_curiosity_bonus
 from jaxagents.learners.novelty import make_count_bonus, make_distillation_bonus
+from jaxagents.learners.skills import make_skill_bonus
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.novelty import hash_codes
 from jaxagents.policies.actor_critic import make_actor_critic
@@ -29,6 +30,7 @@ MAKERS = {
     "episodic_counts": partial(make_count_bonus, num_bits=4, episodic=True),
     "icm": partial(make_curiosity_bonus, encoder=MLP((8,)), hidden_size=8),
     "e3b": partial(make_curiosity_bonus, encoder=MLP((8,)), hidden_size=8, ridge=0.1),
+    "diayn": partial(make_skill_bonus, encoder=MLP((8,)), num_skills=2),
 }
 
 
