@@ -104,12 +104,12 @@ def make_environment(
     if not 1 <= wait < max_steps and {"timer", "charger"} & set(kinds):
         raise ValueError(f"`wait` must be from 1 to {max_steps - 1}, below `max_steps`, got {wait}.")
     channels, indices = _channels(kinds, observe_hidden), jnp.asarray([KINDS.index(kind) for kind in kinds], jnp.int32)
-    sizes = {"size": size, "kinds": kinds, "max_obstacles": max_obstacles, "wait": wait}
 
     def sample_task(key: Array, level: Array | None = None) -> Task:
         level_key, layout_key = jax.random.split(key)
         level = jax.random.randint(level_key, (), 0, len(kinds)) if level is None else level
-        return sample_quest(layout_key, indices[level], **sizes)
+        kind = indices[level]
+        return sample_quest(layout_key, kind, size=size, kinds=kinds, max_obstacles=max_obstacles, wait=wait)
 
     def observe(state: QuestState) -> Array:
         layers = _layers(state, size, observe_hidden)

@@ -236,7 +236,7 @@ def _place_apart(key: Array, regions: Array) -> Array:
     count = regions.shape[0]
     drawn = jax.random.uniform(key, (count, CANDIDATES, 2))
     candidates = regions[:, None, :2] + drawn * (regions[:, None, 2:] - regions[:, None, :2])
-    places = jnp.full((count, 2), jnp.inf)
+    places = jnp.full((count, 2), jnp.inf, jnp.float32)
     for index in range(count):
         near = jnp.min(jnp.linalg.norm(candidates[index, :, None] - places[None], axis=-1), axis=-1)
         # The first one that is far enough; the farthest where none is.

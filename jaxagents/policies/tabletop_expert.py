@@ -100,7 +100,7 @@ def make_tabletop_expert(
         carry, move = jax.lax.scan(step, carry, (inputs.observation, inputs.first, noise))
         others = jnp.zeros((*shape, 2 * num_pushers - 2))
         loc = unsquash(jnp.concatenate([move, others], axis=-1), low=-1.0, high=1.0)
-        return carry, TanhNormal(loc=loc, scale=jnp.full_like(loc, _SCALE)).mask(inputs.action_mask)
+        return carry, TanhNormal(loc=loc, scale=jnp.full_like(loc, _SCALE))
 
     policy = Policy(init=lambda key: (), initial_carry=initial_carry, apply=apply, draw_noise=draw_noise)
     return Behavior(policy=policy, params=())

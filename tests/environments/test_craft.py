@@ -7,7 +7,6 @@ import pytest
 
 from jaxagents.environments import craft
 from jaxagents.environments.craft import DOWN, INTERACT, LEFT, MAKE_PICKAXE, PLACE_FURNACE, PLACE_TABLE, RIGHT, STAY, UP
-from jaxagents.environments.craft_curricula import ease
 from jaxagents.environments.craft_expert import expert
 from jaxagents.environments.craft_terrain import (
     COAL,
@@ -20,7 +19,6 @@ from jaxagents.environments.craft_terrain import (
     WATER,
     sample_land,
 )
-from jaxagents.environments.timesteps import select
 
 KEY = jax.random.key(0)
 WORLD = craft.make_environment(8, max_steps=60)
@@ -171,12 +169,11 @@ def test_lands_have_everything_and_are_never_cut_in_two(lands):
 
 @pytest.fixture(scope="module")
 def solved():
-    """Lets the expert play 64 lands for everything, 8 for each achievement, and 8 for each that are made easy."""
+    """Lets the expert play 64 lands for everything and 8 for each achievement."""
     world = craft.make_environment(12, goals=craft.ACHIEVEMENTS)
 
-    def one(key, goal, eased):
+    def one(key, goal):
         task = world.sample_task(key, jnp.maximum(goal, 0)) | {"goal": goal}
-        task = select(eased, ease(key, task, goal), task)
         state, _ = world.reset(key, task)
 
         def step(state, _):
@@ -185,42 +182,21 @@ def solved():
 
         return jax.lax.scan(step, state, None, world.max_steps)[1]
 
-    goals = jnp.concatenate([jnp.full(64, -1), jnp.repeat(jnp.arange(11), 8), jnp.repeat(jnp.arange(11), 8)])
-    eased = jnp.arange(goals.size) >= 64 + 88
+    goals = jnp.concatenate([jnp.full(64, -1), jnp.repeat(jnp.arange(11), 8)])
     keys = jax.random.split(KEY, goals.size)
-    reward, success = jax.device_get(jax.jit(jax.vmap(one))(keys, goals.astype(jnp.int32), eased))
+    reward, success = jax.device_get(jax.jit(jax.vmap(one))(keys, goals.astype(jnp.int32)))
     return np.asarray(goals), reward, success
 
 
 @pytest.mark.slow
 def test_the_expert_reaches_everything(solved):
-    goals, reward, success = (array[: 64 + 88] for array in solved)
+    goals, reward, success = solved
     assert success[:, -1].all(), goals[~success[:, -1]]
     np.testing.assert_array_equal(reward.sum(axis=1), np.where(goals < 0, 11, 1))
     # What is deeper takes longer.
     steps = success.argmax(axis=1) + 1
     depth = [np.median(steps[goals == craft.ACHIEVEMENTS.index(name)]) for name in ("collect_wood", "collect_diamond")]
     assert depth[0] < 20 < 60 < depth[1]
-
-
-@pytest.mark.slow
-def test_what_is_made_easy_is_near(solved):
-    goals, reward, success = (array[64 + 88 :] for array in solved)
-    steps = success.argmax(axis=1) + 1
-    assert success[:, -1].all() and (reward.sum(axis=1) == 1.0).all()
-    assert np.median(steps) < 12 and steps.max() < 60, steps
-    _, _, plain = (array[64 : 64 + 88] for array in solved)
-    slower = [np.median((plain.argmax(axis=1) + 1)[goals == goal]) for goal in (4, 7, 8, 9)]
-    assert (np.array([np.median(steps[goals == goal]) for goal in (4, 7, 8, 9)]) < 0.5 * np.array(slower)).all()
-
-
-def test_what_is_given_by_hand():
-    task = jax.device_get(jax.jit(ease)(KEY, task_of(goal="collect_wood"), 7))
-    assert task["inventory"].tolist() == [0] * 5 and int(task["pickaxe"]) == 2 and int(task["goal"]) == 0
-    # At most four steps from the iron at (2, 1), on grass.
-    row, column = task["start"]
-    assert LAND[row][column] == "." and abs(row - 2) + abs(column - 1) <= 4
-    assert jax.jit(ease)(KEY, task_of(), 8)["inventory"].tolist() == [2, 1, 1, 1, 0]
 
 
 def test_render():
