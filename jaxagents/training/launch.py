@@ -21,6 +21,7 @@ from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, 
 from jaxagents.training.loop import train
 from jaxagents.training.processes import join_processes, of_first_process, on_all_processes
 from jaxagents.training.run_directory import claim, locked
+from jaxagents.training.starting import begin_from
 from jaxagents.types import LanguagePolicy
 
 
@@ -49,6 +50,8 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
     prepare_backend(make_section(DevicesConfig, "devices", resolved["devices"]))
     run_dir, resolved = _agree(run_dir, resolved)
     experiment = on_all_processes(lambda: build(resolved))
+    if start := resolved.get("start_from"):
+        experiment = begin_from(experiment, start)
     require_one_vocabulary(experiment)
     require_traceable(experiment)
     with ExitStack() as stack:
@@ -111,8 +114,9 @@ def require_one_vocabulary(experiment: Experiment) -> None:
 def introduction(experiment: Experiment, run_dir: Path) -> str:
     """Says in a line what is about to run: the world, the size of the policy, the devices and the directory."""
     stage = experiment.stages[-1]
-    params = jax.eval_shape(stage.runner.params, stage.runner.abstract)
-    count = sum(leaf.size for leaf in jax.tree.leaves(params)) // max(experiment.num_seeds, 1)
+    count = sum(leaf.size for leaf in jax.tree.leaves(stage.runner.abstract.learner.params)) // max(
+        experiment.num_seeds, 1
+    )
     devices = f"{len(stage.runner.replicated.device_set)} x {jax.devices()[0].device_kind}"
     seeds = f", {experiment.num_seeds} seeds" if experiment.num_seeds else ""
     return (
