@@ -88,10 +88,7 @@ def fails(prompts, completions, **columns):
         (lambda **columns: [1.0, float("nan"), 0.0], r"must return finite numbers, got nan for completion 1\."),
         (lambda **columns: [0.0, 0.0, None], r"must return finite numbers, got None for completion 2\."),
         (lambda **columns: ["1", 0.0, 0.0], r"must return finite numbers, got '1' for completion 0\."),
-        (
-            fails,
-            r"must return rewards, got KeyError: 'nothing' \(.*test_host_rewards\.py, line \d+: return \[1 / len\(columns",
-        ),
+        (fails, r"must return rewards, got KeyError: 'nothing' \(.*test_host_rewards\.py, line \d+: return \[1 / len"),
     ],
 )
 def test_what_a_function_does_wrong_is_said_in_a_line(reward, message):
