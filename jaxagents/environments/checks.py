@@ -57,19 +57,17 @@ def require_shapes(environment: Environment) -> None:
     agents, space = _agents(environment), environment.action_space
     task = jax.eval_shape(environment.sample_task, key)
     state, first = jax.eval_shape(environment.reset, key, task)
+    _require_time_step(environment, "reset", first)
     action = jax.ShapeDtypeStruct((*agents, *space.shape), space.dtype)
     following, later = jax.eval_shape(environment.step, key, state, action)
-    for function, timestep in (("reset", first), ("step", later)):
-        if not isinstance(timestep, TimeStep):
-            raise ValueError(
-                f"`{function}` must return (state, TimeStep), got a {type(timestep).__name__} as the second."
-            )
-        _require_time_step(environment, function, timestep)
+    _require_time_step(environment, "step", later)
     _require_alike("state", state, following)
     _require_alike("time step", first, later)
 
 
 def _require_time_step(environment: Environment, function: str, timestep: TimeStep) -> None:
+    if not isinstance(timestep, TimeStep):
+        raise ValueError(f"`{function}` must return (state, TimeStep), got a {type(timestep).__name__} as the second.")
     agents = _agents(environment)
     spaces, seen = _spaces(environment.observation_space), jax.tree.leaves(timestep.observation)
     if len(spaces) != len(seen):
