@@ -172,7 +172,7 @@ def test_write_curves_without_metrics_draws_nothing(tmp_path):
 def test_baselines_are_drawn_in_the_panels_of_their_metrics(tmp_path):
     logger = open_logger(tmp_path, tensorboard=False)
     for update in range(1, 6):
-        logger.log(update * 100, update, {"eval/return": float(update), "train/loss": 1.0})
+        logger.log(update * 100, update, {"eval/return": float(update), "train/loss": float(update)})
     logger.close()
     gray = np.array([0x61, 0x6E, 0x7C]) / 255.0
 
