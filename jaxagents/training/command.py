@@ -216,7 +216,7 @@ def _is_no_learner(section: str) -> bool:
 
 def _sections_with(key: str, section: DictConfig) -> Iterator[str]:
     """Yields the sections of a config that have a key, by their dotted names."""
-    for name in section:
+    for name in map(str, section):
         if OmegaConf.is_missing(section, name) or OmegaConf.is_interpolation(section, name):
             continue
         if isinstance(section[name], DictConfig):
