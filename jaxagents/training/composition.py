@@ -85,6 +85,18 @@ def choose_tokenizer(arguments: Sequence[str]) -> list[str]:
     return [*arguments, *(["tokenizer=huggingface"] if alone else [])]
 
 
+def add_start(arguments: Sequence[str]) -> list[str]:
+    """Writes `start_from=<run directory>` as the key that Hydra adds: runs that begin anew have none in their config.
+
+    Args:
+        arguments: of `experiments/train.py`.
+
+    Returns:
+        The arguments.
+    """
+    return [f"+{argument}" if argument.startswith("start_from=") else argument for argument in arguments]
+
+
 def resume_arguments(arguments: Sequence[str]) -> list[str]:
     """Replaces `resume=<run directory>` by the arguments that the run was started with; others count over these.
 
