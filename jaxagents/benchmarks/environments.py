@@ -53,7 +53,7 @@ def _faces(environment: Environment) -> tuple[Callable[[TimeStep], Array], Calla
     # Where actions cannot be listed, those that have every word somewhere stand for all.
     listed = None if face is None else face.examples if face.actions is None else face.actions
     space: Any = environment.action_space
-    if isinstance(space, Box):
+    if face is None and isinstance(space, Box):
         return lambda timestep: timestep.observation, lambda uniform, mask: _spread(uniform, space)
     count = space.num_values if listed is None else len(listed)
 
