@@ -19,7 +19,7 @@ def main(config: DictConfig) -> None:
     from jaxagents.papers.site import play_worlds, write_site
 
     results = Path(config.results_folder or ("runs/reproduce" if config.quick else ROOT / "experiments" / "results"))
-    if config.paper is not None:
+    if config.curves is not None:
         return _draw(config, results)
     families = read_cards(ROOT / "experiments" / "cards")
     entries = read_entries(families, ROOT / "configs", results, quick=config.quick)
@@ -38,7 +38,7 @@ def _draw(config: DictConfig, results: Path) -> None:
     from jaxagents.papers.library import load_paper
     from jaxagents.papers.pictures import draw_arms
 
-    paper = load_paper(ROOT / "configs", config.paper)
+    paper = load_paper(ROOT / "configs", config.curves)
     runs = read_paper_runs(paper, ROOT / "configs", results, quick=config.quick)
     picture = draw_arms(config.picture or Path("runs") / f"{paper.id}.png", paper, runs, config.arms)
     print(json.dumps({"picture": str(picture)}))
