@@ -143,11 +143,14 @@ def make_product_bonus(
         return {name: bonus.init(key, transition) for key, (name, bonus) in zip(keys, made.items(), strict=True)}
 
     def apply(state: dict[str, State], transition: Transition) -> tuple[Array, dict[str, State], Metrics]:
-        product, states, metrics = jnp.ones_like(transition.reward), {}, {}
+        product, states = jnp.ones_like(transition.reward), {}
+        metrics: dict[str, Any] = {}
         for name, bonus in made.items():
             paid, states[name], told = bonus.apply(state[name], transition)
             product = product * paid
-            metrics |= {f"{name}/{key}": value for key, value in (told | {"mean": jnp.mean(paid)}).items()}
+            metrics[f"{name}/mean"] = jnp.mean(paid)
+            for key, value in told.items():
+                metrics[f"{name}/{key}"] = value
         return product, states, metrics
 
     def partition(state: dict[str, State]) -> dict[str, PyTree]:

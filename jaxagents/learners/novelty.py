@@ -75,7 +75,8 @@ def make_count_bonus(
         return jax.lax.rsqrt(counts[codes]), state.replace(counts=counts), {"codes": jnp.sum(counts > 0.0)}
 
     def partition(state: CountState) -> CountState:
-        return CountState(projection=REPLICATED, counts=0 if episodic else REPLICATED)
+        replicated = jax.tree.map(lambda leaf: REPLICATED, state)
+        return replicated.replace(counts=0) if episodic else replicated
 
     return Bonus(init=init, apply=apply, partition=partition)
 
