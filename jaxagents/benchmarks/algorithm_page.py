@@ -26,8 +26,8 @@ def write_page(folder: str | Path, tasks: Mapping[str, Mapping[str, Any]]) -> Pa
 
     Args:
         folder: with a file for every row that was measured.
-        tasks: see `algorithms.rows_of`; with `scale`, the returns that score 0 and 1, and `published`, by algorithm a
-            return and where it is from.
+        tasks: see `algorithms.rows_of`; with `scale`, the returns that score 0 and 1, and, where there are such,
+            `published`, by algorithm a return and where it is from.
 
     Returns:
         Path of the page.
@@ -93,7 +93,7 @@ def _line(name: str, row: Row, settings: Mapping[str, Any]) -> tuple[str, ...]:
     returns = np.asarray(row.returns)
     middle = interquartile_mean(returns)
     low, high = bootstrap_interval([returns], interquartile_mean)
-    published, source = settings["published"].get(name, (None, ""))
+    published, source = settings.get("published", {}).get(name, (None, ""))
     return (
         f"`{name}`",
         f"{middle:.1f}",

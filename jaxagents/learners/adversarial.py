@@ -61,12 +61,18 @@ def with_discriminator(
     *,
     num_steps: int = 1,
     reward: Callable[[Array], Array] = gail_reward,
+    absorbing_discount: float | None = None,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes a learner whose rewards say how much its rollouts look like demonstrations.
 
     An update takes `num_steps` steps of the discriminator, each on the whole rollout and a batch of demonstrations,
     then hands the rollout with the new rewards on.
+
+    Where episodes end early, the sign of the rewards decides whether an end pays: with rewards that are never negative
+    it never does, and with rewards of both signs, such as AIRL's, whoever is told apart from the demonstrator ends as
+    soon as possible. `absorbing_discount` removes the bias: an end is followed by an absorbing state for ever, which is
+    judged, and counted, as the `discount / (1 - discount)` steps that it is worth.
 
     Args:
         learner: of rollouts.
@@ -76,21 +82,28 @@ def with_discriminator(
         policy: of the same parameters; says how likely it would have done what is demonstrated, if it is asked.
         num_steps: of the discriminator per update.
         reward: `(logit [T, B]) -> [T, B]`, such as `gail_reward`; AIRL pays the logit itself, `airl_reward`.
+        absorbing_discount: per step in the absorbing state, that of the learner inside; None: nothing follows an end.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
         The learner.
 
     Raises:
-        ValueError: `num_steps` is not positive, or the policy is asked and has a memory.
+        ValueError: `num_steps` is not positive, `absorbing_discount` is not in [0, 1), or the policy is asked and has
+            a memory.
 
     References:
         Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1; Fu, Luo and Levine (2018), Learning
-        robust rewards with adversarial inverse reinforcement learning, algorithm 1.
+        robust rewards with adversarial inverse reinforcement learning, algorithm 1; Kostrikov et al. (2019),
+        Discriminator-actor-critic, section 4.2.
 
     Deviation: the policy learns by the learner inside, not by TRPO.
+    Deviation: the steps in the absorbing state are a weight and a sum at the end, not steps of a replay buffer.
     """
     check_counts(num_steps=num_steps)
+    if absorbing_discount is not None and not 0.0 <= absorbing_discount < 1.0:
+        raise ValueError(f"`absorbing_discount` must be in [0, 1), got {absorbing_discount}; try 0.99, or null.")
+    after = 0.0 if absorbing_discount is None else absorbing_discount / (1.0 - absorbing_discount)
     if discriminator.asks_policy and jax.tree.leaves(policy.initial_carry((1,))):
         raise ValueError("`policy` must be feed-forward for demonstrations of single steps; leave out its `memory`.")
 
@@ -101,11 +114,19 @@ def with_discriminator(
         carry = policy.initial_carry(transition.terminated.shape[1:])
         return policy.apply(params, carry, input_of(transition))[1].log_prob(transition.action)
 
+    def mean_with_absorbing(of_steps: Array, of_absorbing: Array, absorbed: Array) -> Array:
+        """Returns the mean over steps and those in the absorbing state that follow them."""
+        count = jnp.mean(1.0 + absorbed)
+        count = count if axis_name is None else jax.lax.pmean(count, axis_name)
+        return jnp.mean(of_steps + absorbed * of_absorbing) / count
+
     def objective(params: Params, acting: Params, played: Transition, shown: Transition) -> tuple[Array, Metrics]:
         told = (shown, likelihood(acting, shown)), (played, played.behavior_log_prob)
         logits = [discriminator.apply(params, *pair) for pair in told]
-        losses = discriminator_loss(*logits)
-        loss = jnp.mean(losses[0]) + jnp.mean(losses[1])
+        of_steps = discriminator_loss(*logits)
+        of_absorbing = discriminator_loss(*[discriminator.absorbing(params)] * 2)
+        absorbed = [after * step.terminated for step in (shown, played)]
+        loss = sum(map(mean_with_absorbing, of_steps, of_absorbing, absorbed))
         right = 0.5 * (jnp.mean(logits[0] > 0.0) + jnp.mean(logits[1] < 0.0))
         return loss, {"discriminator_loss": loss, "discriminator_accuracy": right}
 
@@ -135,7 +156,8 @@ def with_discriminator(
         (params, opt_state), metrics = jax.lax.scan(step, start, jax.random.split(own_key, num_steps))
         transition = batch.transition
         logit = discriminator.apply(params, transition, transition.behavior_log_prob)
-        rewards = jax.lax.stop_gradient(reward(logit))
+        rewards = reward(logit) + after * transition.terminated * reward(discriminator.absorbing(params))
+        rewards = jax.lax.stop_gradient(rewards)
         judged = batch.replace(transition=transition.replace(reward=rewards))
         inner, told = learner.update(state.inner, inner_key, judged)
         own = jax.tree.map(jnp.mean, metrics)

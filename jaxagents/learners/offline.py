@@ -130,7 +130,9 @@ def make_offline_actor_critic(
         Fujimoto and Gu (2021), TD3+BC; Kumar et al. (2020), CQL; Nakamoto et al. (2023), Cal-QL; Kostrikov, Nair and
         Levine (2022), IQL; Nair et al. (2020), AWAC.
 
-    Deviation: targets of all of these ask a moving average of the policy, as in TD3; the temperature of CQL is fixed.
+    Deviation: targets of all of these ask a moving average of the policy, as in TD3; CORL's CQL asks the policy itself.
+    Deviation: the temperature of CQL is fixed, and its critics take their step before the policy; CORL learns it, steps
+        the policy first, and normalises observations (here an option).
     """
     check_counts(policy_period=policy_period, num_sampled=num_sampled)
     check_fractions(discount=discount, target_update_rate=target_update_rate)

@@ -216,6 +216,7 @@ def make_agent(
     updates_per_rollout: int = 1,
     importance_exponent: Number = 0.4,
     normalize_observations: bool = False,
+    model: Callable[..., Learner] | None = None,
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
@@ -232,6 +233,8 @@ def make_agent(
         updates_per_rollout: see `with_replay`.
         importance_exponent: see `with_replay`.
         normalize_observations: standardises observations by running statistics of the samples.
+        model: `(learner, policy, observation_space, action_space, *, axis_name) -> Learner` that imagines further
+            samples, see `learners.model_based`; None: what was played is all.
         axis_name: see `make_sac`.
         **options: further arguments of `make_sac`.
 
@@ -247,7 +250,8 @@ def make_agent(
         ]
         learner_updates = {"num_updates": num_updates * updates_per_rollout}
         space = environment.action_space
-        return make_sac(actor, twin_q, *optimizers, space, axis_name=axis_name, **learner_updates, **options)
+        learner = make_sac(actor, twin_q, *optimizers, space, axis_name=axis_name, **learner_updates, **options)
+        return learner if model is None else model(learner, actor, *spaces, axis_name=axis_name)
 
     make(1)  # Refuses settings before anything is compiled.
     return make_replay_agent(

@@ -106,7 +106,9 @@ def expectile_loss(value: Array, target: Array, *, expectile: Array | float = 0.
 def conservative_sum(view: SampledView, *, coefficient: Array | float = 5.0) -> Array:
     """Computes `coefficient sum_i (log mean_k exp(sampled_q_ik - log_density_k) - q_i)`.
 
-    The logarithm estimates that of the integral of `exp Q` over all actions by importance sampling.
+    The logarithm estimates that of the integral of `exp Q` over all actions by importance sampling. On data of one
+    certain player the term has no minimum: no sampled action is near those of the data, whose values are pulled up by
+    the coefficient in every step, and by up to `coefficient / (1 - discount)` in all.
 
     Args:
         view: of the steps.
@@ -116,10 +118,13 @@ def conservative_sum(view: SampledView, *, coefficient: Array | float = 5.0) -> 
         float `[B]`.
 
     References:
-        Kumar et al. (2020), Conservative Q-learning for offline reinforcement learning, equation 4 and appendix F.
+        Kumar et al. (2020), Conservative Q-learning for offline reinforcement learning, equation 4 and appendix F;
+        Tarasov et al. (2023), CORL, algorithms/offline/cql.py at 1254f0b (the same sum over three kinds of actions).
 
-    Deviation: beside half of the squared error, as in the paper; released code leaves out the half, so that its
-        coefficient is twice this one.
+    Deviation: beside half of the squared error, as in the paper; CORL leaves out the half, so that its coefficient
+        (10) is twice this one. The mean over samples in place of their sum changes no gradient.
+    Deviation: the multiplier that CORL learns if `cql_lagrange` is set, and the largest of several next actions
+        (`cql_max_target_backup`), are not offered; both are off there.
     """
     soft_max = jax.nn.logsumexp(view.sampled_q - view.log_density[None], axis=-1) - jnp.log(view.log_density.shape[-1])
     return coefficient * jnp.sum(soft_max - view.q, axis=0)

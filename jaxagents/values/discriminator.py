@@ -19,11 +19,13 @@ class Discriminator(NamedTuple):
         init: `(key) -> params`.
         apply: `(params, transition [...], log_prob [...]) -> [...]`, the logit of "a demonstrator did this"; actions
             are those of policies, before their squashing, and `log_prob` is what the policy gives them.
+        absorbing: `(params) -> []`, the logit of a step in the absorbing state that follows the end of an episode.
         asks_policy: whether it reads `log_prob`.
     """
 
     init: Callable[[Array], Params]
     apply: Callable[[Params, Transition, Array | None], Array]
+    absorbing: Callable[[Params], Array]
     asks_policy: bool = False
 
 
@@ -33,13 +35,17 @@ def make_discriminator(observation_space: Box, action_space: Discrete | Box, *, 
     Args:
         observation_space: a vector.
         action_space: discrete, or a bounded vector.
-        encoder: `[..., D + A]` -> features `[..., F]`.
+        encoder: `[..., D + A + 1]` -> features `[..., F]`; the last number is 1 in the absorbing state, where all
+            others are 0.
 
     Returns:
         The function; parameters `{"encoder", "head"}`.
 
     Raises:
         ValueError: the observations are not a vector, or the actions are not bounded.
+
+    References:
+        Kostrikov et al. (2019), Discriminator-actor-critic, section 4.2 (the number that marks the absorbing state).
     """
     if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
         raise ValueError(f"`observation_space` must be a Box of rank 1, got {observation_space}; flatten it.")
@@ -47,21 +53,27 @@ def make_discriminator(observation_space: Box, action_space: Discrete | Box, *, 
     if not discrete and not (is_bounded(action_space) and len(action_space.shape) == 1):
         raise ValueError(f"`action_space` must be Discrete or a bounded Box of rank 1, got {action_space}.")
     size = action_space.num_values if discrete else action_space.shape[0]
-    head = ValueHead()
+    head, num_inputs = ValueHead(), observation_space.shape[0] + size + 1
+
+    def judge(params: Params, inputs: Array) -> Array:
+        return head.apply(params["head"], encoder.apply(params["encoder"], inputs))
 
     def init(key: Array) -> Params:
         encoder_key, head_key = jax.random.split(key)
-        inputs = jnp.zeros((1, observation_space.shape[0] + size))
+        inputs = jnp.zeros((1, num_inputs))
         features, params = encoder.init_with_output(encoder_key, inputs)
         return {"encoder": params, "head": head.init(head_key, features)}
 
     def apply(params: Params, transition: Transition, log_prob: Array | None) -> Array:
         del log_prob
         action = jax.nn.one_hot(transition.action, size) if discrete else jnp.tanh(transition.action)
-        inputs = jnp.concatenate([transition.observation.astype(jnp.float32), action], axis=-1)
-        return head.apply(params["head"], encoder.apply(params["encoder"], inputs))
+        alive = jnp.zeros((*action.shape[:-1], 1))
+        return judge(params, jnp.concatenate([transition.observation.astype(jnp.float32), action, alive], axis=-1))
 
-    return Discriminator(init=init, apply=apply)
+    def absorbing(params: Params) -> Array:
+        return judge(params, jnp.zeros(num_inputs).at[-1].set(1.0))
+
+    return Discriminator(init=init, apply=apply, absorbing=absorbing)
 
 
 def make_reward_discriminator(
@@ -74,8 +86,8 @@ def make_reward_discriminator(
     Args:
         observation_space: a vector.
         action_space: discrete, or a bounded vector.
-        encoder: of g `[..., D + A]` and, with parameters of its own, of h `[..., D]` -> features `[..., F]`.
-        discount: per step; a step that terminates has no successor.
+        encoder: of g `[..., D + A + 1]` and, with parameters of its own, of h `[..., D]` -> features `[..., F]`.
+        discount: per step; h of the absorbing state, which follows a step that terminates, is 0: g can make up for it.
 
     Returns:
         The function; parameters `{"reward", "shaping"}`.
@@ -108,4 +120,7 @@ def make_reward_discriminator(
         worth = reward.apply(params["reward"], transition, None) + following
         return worth - potential(shaping, transition.observation) - jax.lax.stop_gradient(log_prob)
 
-    return Discriminator(init=init, apply=apply, asks_policy=True)
+    def absorbing(params: Params) -> Array:
+        return reward.absorbing(params["reward"])
+
+    return Discriminator(init=init, apply=apply, absorbing=absorbing, asks_policy=True)

@@ -18,7 +18,7 @@ LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
 SELF_TRAINING = ("raft", "rest_em")
 PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
-CONTROL = ("crossq", "ddpg", "droq", "mpo", "redq", "sac", "td3")
+CONTROL = ("crossq", "ddpg", "droq", "mbpo", "mpo", "redq", "sac", "td3")
 EXPLORATION = ("count_bonus", "e3b", "icm", "noveld", "rnd")
 EVOLUTION = ("cma_es", "open_es", "pgpe")
 GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo", "vmpo")
@@ -53,6 +53,7 @@ PAIRS = {
         *VALUES,
     ),
     "bernoulli_bandit": ("ppo", "rl2"),
+    "cartpole_skills": ("diayn",),
     "gridworld": ("accel", "plr", "ppo", "robust_plr", "sfl"),
     "pendulum": (*CONTROL, *GRADIENTS, *OFFLINE),
     "reacher": (*CONTROL, *GRADIENTS),

@@ -27,7 +27,9 @@ from jaxagents.values.discriminator import Discriminator, make_discriminator, ma
 
 KEY = jax.random.key(0)
 SLOPE = Discriminator(
-    init=lambda key: jnp.float32(0.0), apply=lambda params, step, log_prob: params * step.observation[..., 0]
+    init=lambda key: jnp.float32(0.0),
+    apply=lambda params, step, log_prob: params * step.observation[..., 0],
+    absorbing=lambda params: -2.0 * params,
 )
 
 
@@ -91,6 +93,23 @@ def test_the_learner_inside_is_paid_by_the_new_discriminator(reward):
     assert axes.demonstrations == 0 and axes.discriminator == REPLICATED
 
 
+def test_ends_are_followed_by_the_absorbing_state():
+    """One of six played steps ends, with three absorbing steps after it: 6 + 3 steps, whose slopes are -6 and 3 * -2,
+    a half of which is taken away; the demonstrations, without an end, add a half of 2: 1 + 0.5 * 12 / 9 in all."""
+    learner = with_discriminator(
+        LISTENER, SLOPE, optax.sgd(0.1), DATA, EVEN, reward=airl_reward, absorbing_discount=0.75
+    )
+    ends = jnp.zeros((2, 3), bool).at[1, 2].set(True)
+    batch = ROLLOUT.replace(transition=ROLLOUT.transition.replace(terminated=ends))
+    state, _ = learner.update(learner.init(KEY), KEY, batch)
+    slope = 0.1 * (1.0 + 0.5 * 12.0 / 9.0)
+    np.testing.assert_allclose(state.discriminator, slope, rtol=1e-5)
+    paid = slope * np.array([[-1.0, -2.0, -3.0], [-1.0, -2.0, 3.0 - 3.0 * 2.0]])
+    np.testing.assert_allclose(state.params, paid, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"`absorbing_discount` must be in \[0, 1\), got 1.0; try 0.99, or null"):
+        with_discriminator(LISTENER, SLOPE, optax.sgd(0.1), DATA, EVEN, absorbing_discount=1.0)
+
+
 def test_more_steps_tell_them_apart():
     learner = with_discriminator(LISTENER, SLOPE, optax.adam(0.1), DATA, EVEN, num_steps=50)
     _, metrics = learner.update(learner.init(KEY), KEY, ROLLOUT)
@@ -103,8 +122,12 @@ def test_discriminators_see_actions():
     for space, actions in ((Discrete(3), [0, 2]), (Box((1,), -1.0, 1.0), [[0.0], [1.0]])):
         judge = make_discriminator(Box((2,)), space, encoder=MLP((8,)))
         steps = transition(jnp.zeros(2)).replace(observation=jnp.zeros((2, 2)), action=jnp.asarray(actions))
-        logits = judge.apply(judge.init(KEY), steps, None)
+        params = judge.init(KEY)
+        logits = judge.apply(params, steps, None)
         assert logits.shape == (2,) and float(logits[0]) != float(logits[1])
+        # Where all else is zero, the absorbing state is still another one.
+        still = judge.apply(params, steps.replace(action=jnp.zeros_like(steps.action)), None)
+        assert float(judge.absorbing(params)) != float(still[0])
     with pytest.raises(ValueError, match="`action_space` must be Discrete or a bounded Box of rank 1"):
         make_discriminator(Box((2,)), Box((1,)), encoder=MLP((8,)))
 

@@ -13,6 +13,7 @@ from jaxagents.learners import ppo
 from jaxagents.learners.bonuses import Bonus, make_agent, with_bonus
 from jaxagents.learners.curiosity import make_curiosity_bonus
 from jaxagents.learners.novelty import make_count_bonus, make_distillation_bonus
+from jaxagents.learners.skills import make_skill_bonus
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.novelty import hash_codes
 from jaxagents.policies.actor_critic import make_actor_critic
@@ -28,6 +29,7 @@ MAKERS = {
     "noveld": partial(make_distillation_bonus, encoder=MLP((8,)), rise=0.5, num_bits=4),
     "icm": partial(make_curiosity_bonus, encoder=MLP((8,)), hidden_size=8),
     "e3b": partial(make_curiosity_bonus, encoder=MLP((8,)), hidden_size=8, ridge=0.1),
+    "diayn": partial(make_skill_bonus, encoder=MLP((8,)), num_skills=2),
 }
 
 

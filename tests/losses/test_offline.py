@@ -81,11 +81,32 @@ def test_the_expectile_is_between_the_mean_and_the_largest_target():
 def test_conservative_sums():
     soft = logsumexp(SAMPLED - DENSITY, axis=-1) - np.log(3)
     np.testing.assert_allclose(conservative_sum(sampled(), coefficient=2.0), 2.0 * (soft - Q).sum(0), rtol=1e-5)
+    # The loss of CORL, beside a squared error that is not halved, is twice ours at half of its coefficient.
+    target, corl_alpha = np.array([0.3, -0.7]), 10.0
+    corl = np.square(Q - target) + corl_alpha * (logsumexp(SAMPLED - DENSITY, axis=-1) - Q)
+    ours = 0.5 * np.square(Q - target).sum(0) + conservative_sum(sampled(), coefficient=corl_alpha / 2.0)
+    np.testing.assert_allclose(corl.sum(0) - 2.0 * ours, 2.0 * corl_alpha * np.log(3), rtol=1e-5)
     # Of the policy's actions of the first state only, values below the return of 1.5 count as 1.5.
     floored = SAMPLED.copy()
     floored[0, 0, 1], floored[1, 0, 1], floored[1, 0, 2] = 1.5, 1.5, 1.5
     soft = logsumexp(floored - DENSITY, axis=-1) - np.log(3)
     np.testing.assert_allclose(calibrated_sum(sampled(), coefficient=2.0), 2.0 * (soft - Q).sum(0), rtol=1e-5)
+
+
+def test_values_of_one_action_alone_rise_by_the_coefficient_over_the_horizon():
+    """A state that leads to itself and pays 1; its only action was never sampled, so nothing holds its value down.
+
+    The value at which no gradient is left is `(1 + coefficient) / (1 - discount)`, not `1 / (1 - discount)`."""
+    coefficient, discount = 2.0, 0.9
+    unseen = sampled(sampled_q=jnp.full((2, 2, 3), -50.0))
+
+    def loss(q):
+        target = 1.0 + discount * jax.lax.stop_gradient(q)
+        term = conservative_sum(unseen.replace(q=q), coefficient=coefficient)
+        return jnp.sum(0.5 * jnp.square(q - target).sum(0) + term)
+
+    q = jnp.full((2, 2), (1.0 + coefficient) / (1.0 - discount))
+    np.testing.assert_allclose(jax.grad(loss)(q), np.zeros((2, 2)), atol=1e-5)
 
 
 def test_values_at_their_floor_are_not_held_down_further():

@@ -1,0 +1,28 @@
+"""Per-element losses of models of a world."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.types import Array
+
+
+def gaussian_loss(mean: Array, log_scale: Array, target: Array) -> Array:
+    """Computes `sum_d ((target_d - mean_d)^2 / (2 scale_d^2) + log scale_d)`.
+
+    Args:
+        mean: float `[..., D]`.
+        log_scale: float `[..., D]`, logarithm of the standard deviation.
+        target: float `[..., D]`.
+
+    Returns:
+        float `[...]`, the negative log-likelihood without its constant, in nats.
+
+    References:
+        Chua et al. (2018), Deep reinforcement learning in a handful of trials, equation 1.
+    """
+    return jnp.sum(0.5 * jnp.square((target - mean) * jnp.exp(-log_scale)) + log_scale, axis=-1)
+
+
+def end_loss(logit: Array, ended: Array) -> Array:
+    """Computes the cross-entropy `-log p(ended)` of `p(True) = sigmoid(logit)`, per element."""
+    return jax.nn.softplus(jnp.where(ended, -logit, logit))

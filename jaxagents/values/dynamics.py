@@ -1,0 +1,95 @@
+"""Ensembles of models of a world with vectors for observations: what follows a step, and how sure that is."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from jaxagents.ops.distributions import is_bounded
+from jaxagents.types import Array, Box, Params
+
+LOG_SCALE_BOUNDS = -5.0, 1.0
+
+
+@struct.dataclass
+class Prediction:
+    """What follows a step; normally distributed, apart from the end.
+
+    Attributes:
+        mean: float32 `[..., D + 1]`, change of the observation, and the reward.
+        log_scale: float32 `[..., D + 1]`, logarithm of the standard deviation.
+        end_logit: float32 `[...]`, of "the step terminates the episode".
+    """
+
+    mean: Array
+    log_scale: Array
+    end_logit: Array
+
+    def sample(self, key: Array, observation: Array) -> tuple[Array, Array, Array]:
+        """Draws the next observation `[D]`, the reward `[]` and whether the episode ends, of one step."""
+        noise_key, end_key = jax.random.split(key)
+        drawn = self.mean + jnp.exp(self.log_scale) * jax.random.normal(noise_key, self.mean.shape)
+        ends = jax.random.bernoulli(end_key, jax.nn.sigmoid(self.end_logit))
+        return observation + drawn[..., :-1], drawn[..., -1], ends
+
+
+class Dynamics(NamedTuple):
+    """An ensemble of E models.
+
+    Attributes:
+        init: `(key) -> params`, leaves `[E, ...]`.
+        apply: `(params, observation [..., D], action [..., A]) -> Prediction` with leaves `[E, ...]`; actions are those
+            of policies, before their squashing.
+    """
+
+    init: Callable[[Array], Params]
+    apply: Callable[[Params, Array, Array], Prediction]
+
+
+def make_dynamics(observation_space: Box, action_space: Box, *, encoder: nn.Module, num_members: int = 5) -> Dynamics:
+    """Makes an ensemble of models that differ in their initial parameters only.
+
+    Args:
+        observation_space: a vector of D numbers.
+        action_space: a bounded vector.
+        encoder: `[..., D + A]` -> features `[..., F]`.
+        num_members: E. Paper: 5, or 7 of which the 5 best are asked.
+
+    Returns:
+        The ensemble.
+
+    Raises:
+        ValueError: a space is not a vector, the actions are unbounded, or there is no member.
+
+    References:
+        Chua et al. (2018), Deep reinforcement learning in a handful of trials using probabilistic dynamics models,
+        section 4.
+
+    Deviation: fixed bounds of the standard deviations, which the paper learns; ends are predicted, too.
+    """
+    for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+        if not isinstance(space, Box) or len(space.shape) != 1:
+            raise ValueError(f"`{name}` must be a Box of rank 1 for a model, got {space}; flatten it.")
+    if not is_bounded(action_space):
+        raise ValueError(f"`action_space` must be bounded for a model, got {action_space}; clip the actions.")
+    if num_members < 1:
+        raise ValueError(f"`num_members` must be at least 1, got {num_members}; try 5.")
+    size = observation_space.shape[0]
+    model = nn.Sequential([encoder, nn.Dense(2 * (size + 1) + 1)])
+    low, high = LOG_SCALE_BOUNDS
+
+    def init(key: Array) -> Params:
+        example = jnp.zeros((1, size + action_space.shape[0]))
+        return jax.vmap(model.init, (0, None))(jax.random.split(key, num_members), example)
+
+    def apply(params: Params, observation: Array, action: Array) -> Prediction:
+        inputs = jnp.concatenate([observation.astype(jnp.float32), jnp.tanh(action)], axis=-1)
+        outputs = jnp.asarray(jax.vmap(model.apply, (0, None))(params, inputs))
+        mean, wide, end_logit = jnp.split(outputs, [size + 1, 2 * size + 2], axis=-1)
+        log_scale = low + (high - low) * jax.nn.sigmoid(wide)
+        return Prediction(mean=mean, log_scale=log_scale, end_logit=end_logit[..., 0])
+
+    return Dynamics(init=init, apply=apply)

@@ -1,0 +1,198 @@
+"""Models of a world: losses by scipy, what is imagined in a world known by hand, and who learns from nothing else."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import struct
+from scipy.stats import norm
+
+from jaxagents.data.buffers import make_uniform_buffer
+from jaxagents.environments.timesteps import first_timestep
+from jaxagents.learners.model_based import imagine, with_model
+from jaxagents.learners.sac import make_agent
+from jaxagents.losses.dynamics import end_loss, gaussian_loss
+from jaxagents.networks.torsos import MLP
+from jaxagents.policies.tanh_normal import make_tanh_normal_policy
+from jaxagents.rollouts.unroll import make_rollout_collector
+from jaxagents.training.program import make_program, run_updates
+from jaxagents.types import Box, Environment, Learner, Params, Sample, TimeStep, Transition
+from jaxagents.values.dynamics import Dynamics, Prediction, make_dynamics
+from jaxagents.values.q_function import make_twin_q
+
+KEY = jax.random.key(0)
+SEEN, MOVES = Box((2,)), Box((1,), -1.0, 1.0)
+POLICY = make_tanh_normal_policy(SEEN, MOVES, encoder=MLP((4,)))
+
+
+def sample(num_rows=32):
+    """Moves add the squashed action to the first number, and pay the second; numbers beyond 1 end the episode."""
+    generator = np.random.default_rng(0)
+    observation = jnp.asarray(generator.normal(size=(1, num_rows, 2)), jnp.float32)
+    action = jnp.asarray(generator.normal(size=(1, num_rows, 1)), jnp.float32)
+    ended = observation[..., 0] > 1.0
+    transition = Transition(
+        observation=observation,
+        action=action,
+        behavior_log_prob=jnp.zeros((1, num_rows)),
+        reward=observation[..., 1],
+        terminated=ended,
+        truncated=jnp.zeros_like(ended),
+        next_observation=observation.at[..., 0].add(jnp.tanh(action[..., 0])),
+        first=ended,
+    )
+    return Sample(transition=transition, weight=jnp.full(num_rows, 2.0))
+
+
+def test_losses_are_those_of_scipy():
+    mean, log_scale, target = np.array([[1.0, -2.0]]), np.array([[0.5, -1.0]]), np.array([[0.0, -1.5]])
+    expected = -norm.logpdf(target, mean, np.exp(log_scale)) - 0.5 * np.log(2.0 * np.pi)
+    np.testing.assert_allclose(gaussian_loss(mean, log_scale, target), expected.sum(-1), rtol=1e-6)
+    ends = 1.0 / (1.0 + np.exp(-0.7))
+    losses = end_loss(jnp.full(2, 0.7), jnp.array([True, False]))
+    np.testing.assert_allclose(losses, [-np.log(ends), -np.log(1.0 - ends)], rtol=1e-6)
+
+
+def foretell(params, observation, action):
+    """Two members that are sure: the first adds 1 to the first number, the second 10; episodes end beyond 5."""
+    del params
+    change = jnp.zeros((2, *observation.shape)).at[..., 0].set(jnp.array([[1.0], [10.0]]))
+    reward = jnp.broadcast_to(observation[..., :1], (2, *observation.shape[:-1], 1))
+    mean = jnp.concatenate([change, reward], axis=-1)
+    ends = jnp.where(observation[..., 0] > 5.0, 99.0, -99.0)
+    return Prediction(mean, jnp.full_like(mean, -30.0), jnp.broadcast_to(ends, mean.shape[:-1]))
+
+
+def test_each_step_begins_where_the_last_one_led_in_one_of_the_members():
+    batch, dynamics = sample(), Dynamics(init=None, apply=foretell)
+    steps, alive = jax.jit(lambda key: imagine(dynamics, POLICY, (), POLICY.init(KEY), key, batch, horizon=3))(KEY)
+    seen, following = steps.observation, steps.next_observation
+    np.testing.assert_array_equal(seen[0], batch.transition.observation[0])
+    np.testing.assert_array_equal(seen[1:], following[:-1])
+    added = np.round(following - seen, 4)
+    assert set(np.unique(added[..., 0])) == {1.0, 10.0} and np.all(added[..., 1] == 0.0)
+    np.testing.assert_allclose(steps.reward, seen[..., 0], rtol=1e-5)
+    over = np.asarray(seen[..., 0] > 5.0)
+    np.testing.assert_array_equal(steps.terminated, over)
+    before = np.cumsum(over, axis=0) - over
+    np.testing.assert_array_equal(alive, before == 0)
+    assert over[1:].any() and len(np.unique(steps.action)) == 96
+
+
+@struct.dataclass
+class Idle:
+    params: Params
+
+
+# Learns nothing, and says what it heard.
+LISTENER = Learner(
+    init=lambda key, start=None: Idle(POLICY.init(KEY)),
+    update=lambda state, key, batch: (
+        state,
+        {"priority": jnp.arange(batch.weight.size, dtype=jnp.float32), "heard": batch},
+    ),
+)
+
+
+def test_a_learner_hears_both_kinds_and_the_model_comes_to_know_the_world():
+    batch = sample()
+    make = partial(with_model, LISTENER, POLICY, SEEN, MOVES, encoder=MLP((16,)), num_members=2, learning_rate=0.02)
+    learner = make(horizon=2, real_share=0.25)
+    update = jax.jit(learner.update)
+    state, metrics = update(learner.init(KEY), KEY, batch)
+    heard = metrics["heard"]
+    np.testing.assert_array_equal(heard.transition.reward[:, ::3], batch.transition.reward)
+    np.testing.assert_array_equal(heard.transition.observation[:, 1::3], batch.transition.observation)
+    np.testing.assert_allclose(heard.weight[::3], 2.0 * 0.25 * 3.0)
+    np.testing.assert_allclose(heard.weight[1::3], 0.75 * 1.5)
+    np.testing.assert_array_equal(metrics["priority"], 3.0 * np.arange(32.0))
+    state = jax.jit(lambda state: jax.lax.fori_loop(0, 300, lambda _, s: learner.update(s, KEY, batch)[0], state))(
+        state
+    )
+    transition = jax.tree.map(lambda leaf: leaf[0], batch.transition)
+    dynamics = make_dynamics(SEEN, MOVES, encoder=MLP((16,)), num_members=2)
+    predicted = dynamics.apply(state.model, transition.observation, transition.action)
+    change = transition.next_observation - transition.observation
+    assert float(jnp.mean(jnp.abs(predicted.mean[..., :2] - change[None]))) < 0.1
+    assert float(jnp.mean(jnp.abs(predicted.mean[..., 2] - transition.reward[None]))) < 0.1
+    assert bool(jnp.all((predicted.end_logit > 0.0) == transition.terminated[None]))
+    with pytest.raises(ValueError, match="`horizon` must be at least 1, got 0"):
+        make(horizon=0)
+    with pytest.raises(ValueError, match="`num_members` must be at least 1, got 0; try 5"):
+        make_dynamics(SEEN, MOVES, encoder=MLP((4,)), num_members=0)
+
+
+@pytest.mark.slow
+def test_devices_agree_with_one_device():
+    alone, split = (
+        with_model(LISTENER, POLICY, SEEN, MOVES, encoder=MLP((8,)), horizon=2, axis_name=axis)
+        for axis in (None, "device")
+    )
+    batch, state = sample(8), alone.init(KEY)
+    parts = Sample(
+        transition=jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), batch.transition),
+        weight=batch.weight.reshape(2, 4),
+    )
+    _, expected = jax.jit(alone.update)(state, KEY, batch)
+    _, metrics = jax.jit(jax.vmap(split.update, (None, None, 0), axis_name="device"))(state, KEY, parts)
+    heard, whole = metrics["heard"], expected["heard"]
+    seen = jnp.concatenate(list(heard.transition.next_observation), axis=1)
+    np.testing.assert_allclose(seen, whole.transition.next_observation, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(heard.weight.reshape(-1), whole.weight)
+    np.testing.assert_allclose(metrics["model_loss"], jnp.full(2, expected["model_loss"]), rtol=1e-4)
+
+
+def make_world():
+    """The best action is the first number of the observation; an episode has one step."""
+
+    def reset(key, task):
+        seen = jax.random.uniform(key, (2,), minval=-0.9, maxval=0.9)
+        return seen, first_timestep(seen)
+
+    def step(key, state, action):
+        reward = -jnp.square(action[0] - state[0])
+        return state, TimeStep(
+            observation=state, reward=reward, terminated=jnp.ones((), bool), truncated=jnp.zeros((), bool)
+        )
+
+    return Environment(
+        name="follow",
+        sample_task=lambda key, level=None: (),
+        reset=reset,
+        step=step,
+        observation_space=SEEN,
+        action_space=MOVES,
+        max_steps=1,
+    )
+
+
+@pytest.mark.slow
+def test_a_policy_learns_from_imagined_steps_alone_and_a_pause_changes_no_bit():
+    """Random actions get -0.6 or so; what is played has no weight."""
+    model = partial(with_model, encoder=MLP((16,), "relu"), num_members=2, real_share=0.0, learning_rate=1e-2)
+    adam = dict.fromkeys(
+        ("policy_optimizer", "q_optimizer", "temperature_optimizer"), lambda num_steps: optax.adam(1e-2)
+    )
+    agent = make_agent(
+        make_world(),
+        policy=partial(make_tanh_normal_policy, encoder=MLP((16,), "relu")),
+        value=partial(make_twin_q, encoder=MLP((16,), "relu")),
+        buffer=make_uniform_buffer(capacity=512, batch_size=32, min_size=32),
+        updates_per_rollout=4,
+        model=model,
+        target_update_rate=0.05,
+        target_entropy=-2.0,
+        **adam,
+    )
+    collector = make_rollout_collector(make_world(), agent.policy, num_envs=8, num_steps=1)
+    program = make_program(collector, agent.make_learner(collector, 200))
+    run = jax.jit(partial(run_updates, program))
+    halfway, _ = run(program.init(KEY), 100)
+    resumed, metrics = run(halfway, 100)
+    assert float(metrics["rollout/episode_return"].value) > -0.15
+    whole, _ = run(program.init(KEY), 200)
+    same = jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole.learner, resumed.learner)
+    assert all(jax.tree.leaves(same)) and run._cache_size() == 1
