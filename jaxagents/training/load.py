@@ -15,6 +15,7 @@ from jaxagents.environments.squashing import squash_action
 from jaxagents.language.conversation import make_answer
 from jaxagents.language.player import make_player
 from jaxagents.language.replies import make_reply
+from jaxagents.language.speaking import make_speak
 from jaxagents.policies.actor_critic import act
 from jaxagents.training.build import Experiment, Stage, build
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
@@ -41,6 +42,8 @@ class LoadedPolicy(NamedTuple):
             episodes in `environment`; None of others.
         reply: of a language policy, `(text, carry=None, *, prompt=None, key=None) -> (text, carry)`, an observation in
             words and the action that answers it, see `language.replies.make_reply`; None of others.
+        speak: of a language policy, `(messages, *, key=None, max_tokens=64) -> text`, an answer to free text, see
+            `language.speaking.make_speak`; None of others.
     """
 
     act: Callable[..., tuple[Array, Carry]]
@@ -50,6 +53,7 @@ class LoadedPolicy(NamedTuple):
     config: dict[str, Any]
     play: Callable[..., Episode] | None = None
     reply: Callable[..., tuple[str, Any]] | None = None
+    speak: Callable[..., str] | None = None
 
 
 class LoadedStage(NamedTuple):
@@ -113,6 +117,7 @@ def load_policy(
         config=loaded.config,
         play=_make_play(environment, policy, params) if speaks else None,
         reply=partial(make_reply(policy, environment), params) if speaks else None,
+        speak=partial(make_speak(policy), params) if speaks else None,
     )
 
 
