@@ -127,10 +127,10 @@ def read_entries(
         if paper_id not in entries:
             near = difflib.get_close_matches(paper_id, entries, n=1, cutoff=0.8)
             hint = f"; try {near[0]}" if near else ""
+            files = ", ".join(f"{family.name}.yaml" for family in families)
             raise ValueError(
                 f"`configs/paper` must hold papers of experiments/cards, got {paper_id!r}{hint}; a new paper takes a card "
-                f"in one of {', '.join(f'{family.name}.yaml' for family in families)}, or in a new file, with the fields "
-                f"{', '.join(_FIELDS)}."
+                f"in {files}, or in a file of its own, with the fields {', '.join(_FIELDS)}."
             )
         entries[paper_id] = read_entry(entries[paper_id].card, config_folder, results, quick=quick)
     return entries
