@@ -129,7 +129,7 @@ def read_entries(
             hint = f"; try {near[0]}" if near else ""
             files = ", ".join(f"{family.name}.yaml" for family in families)
             raise ValueError(
-                f"`configs/paper` must hold papers of experiments/cards, got {paper_id!r}{hint}; a new paper takes a card "
+                f"`configs/paper` must hold papers of experiments/cards, got {paper_id!r}{hint}; a new one has a card "
                 f"in {files}, or in a file of its own, with the fields {', '.join(_FIELDS)}."
             )
         entries[paper_id] = read_entry(entries[paper_id].card, config_folder, results, quick=quick)
