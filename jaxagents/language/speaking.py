@@ -87,4 +87,4 @@ def tokens_to_answer(policy: LanguagePolicy, messages: str | Sequence[Mapping[st
             "A policy that was trained with tokenizer=bytes knows all."
         ) from error
     # The policy says from here on what stands last, which is the end of nothing.
-    return sequence.tokens[:-1]
+    return list(sequence.tokens[:-1])

@@ -228,7 +228,7 @@ def _is_no_learner(section: str) -> bool:
 
 def _sections_with(key: str, section: DictConfig) -> Iterator[str]:
     """Yields the sections of a config that have a key, by their dotted names."""
-    for name in section:
+    for name in map(str, section):
         if OmegaConf.is_missing(section, name) or OmegaConf.is_interpolation(section, name):
             continue
         if isinstance(section[name], DictConfig):
@@ -272,7 +272,8 @@ def _offers(key: str, parent: DictConfig) -> str:
     """Returns where a setting is that a section lacks: under another name, in another section, or spelled otherwise."""
     if key in _OF_OTHERS:
         return _OF_OTHERS[key]
-    sections = [name for name in _sections_with(key, parent._get_root()) if name.partition(".")[0] not in _ASIDE]
+    root: Any = parent._get_root()
+    sections = [name for name in _sections_with(key, root) if name.partition(".")[0] not in _ASIDE]
     if sections:
         return " or ".join(f"{name}.{key}" for name in sections[:3])
     return nearest_names(key, [str(name) for name in parent if name != "hydra" and not str(name).startswith("_")])

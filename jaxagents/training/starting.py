@@ -55,14 +55,15 @@ def _for_seeds(params: Params, saved: int, wanted: int, path: str | Path) -> Par
 
 
 def _require_same_tokens(stage: Stage, loaded: LoadedStage, path: str | Path) -> None:
-    policies = stage.policy, loaded.stage.policy
-    if all(isinstance(policy, LanguagePolicy) for policy in policies):
-        own, other = (policy.tokenizer for policy in policies)
-        if own.data != other.data:
-            raise ValueError(
-                f"`start_from` must be a run with the tokens of this one, got {path}, whose tokenizer {other.name!r} "
-                f"is another one than {own.name!r}; try its world, or tokenizer=bytes for both."
-            )
+    own, other = stage.policy, loaded.stage.policy
+    if not isinstance(own, LanguagePolicy) or not isinstance(other, LanguagePolicy):
+        return
+    if own.tokenizer.data != other.tokenizer.data:
+        raise ValueError(
+            f"`start_from` must be a run with the tokens of this one, got {path}, whose tokenizer "
+            f"{other.tokenizer.name!r} is another one than {own.tokenizer.name!r}; try its world, or tokenizer=bytes for "
+            "both."
+        )
 
 
 def _require_same_shapes(stage: Stage, start: Params, path: str | Path) -> None:
