@@ -61,8 +61,8 @@ def _require_same_tokens(stage: Stage, loaded: LoadedStage, path: str | Path) ->
     if own.tokenizer.data != other.tokenizer.data:
         raise ValueError(
             f"`start_from` must be a run with the tokens of this one, got {path}, whose tokenizer "
-            f"{other.tokenizer.name!r} is another one than {own.tokenizer.name!r}; try its world, or tokenizer=bytes for "
-            "both."
+            f"{other.tokenizer.name!r} is another one than {own.tokenizer.name!r}; try its world, or "
+            "tokenizer=bytes for both."
         )
 
 
