@@ -203,7 +203,7 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
         refused = _UNKNOWN_SETTING.search(str(error))
         if show_traceback or refused is None:
             raise
-        if any(refused[2] in argument for argument in sys.argv[1:]):
+        if any(f".{refused[2]}=" in argument or f"{refused[2]}:" in argument for argument in sys.argv[1:]):
             _stop(f"Error: {refused[1]} has no setting {refused[2]!r}; leave it out, or correct its name.", 2)
         places = [] if config is None else sorted(_sections_with(refused[2], config), key=_is_no_learner)
         if not places:
