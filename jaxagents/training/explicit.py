@@ -84,7 +84,7 @@ def require_rewards_on_arrays(config: DictConfig) -> None:
         ValueError: a function of `learner.rewards` takes prompts or completions, as TRL's do.
     """
     rewards = OmegaConf.select(config, "learner.rewards")
-    for name in rewards if isinstance(rewards, DictConfig) else ():
+    for name in map(str, rewards if isinstance(rewards, DictConfig) else ()):
         target = rewards[name].get("_target_") if isinstance(rewards[name], DictConfig) else None
         signature = None if target is None else inspect.signature(get_object(target))
         if signature and {"prompts", "completions"} & set(signature.parameters):
