@@ -15,12 +15,12 @@ from jaxagents.environments.squashing import squash_action
 from jaxagents.language.conversation import make_answer
 from jaxagents.language.player import make_player
 from jaxagents.language.replies import make_reply
-from jaxagents.language.speaking import make_speak
 from jaxagents.policies.actor_critic import act
 from jaxagents.training.build import Experiment, Stage, build
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.loop import checkpoint_folder, tokenizer_of
 from jaxagents.training.run_directory import CONFIG_FILE, load_config
+from jaxagents.training.speaking import make_speak
 from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy, PolicyInput, PyTree
 
 _ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # whatever the run was trained on
@@ -43,7 +43,7 @@ class LoadedPolicy(NamedTuple):
         reply: of a language policy, `(text, carry=None, *, prompt=None, key=None) -> (text, carry)`, an observation in
             words and the action that answers it, see `language.replies.make_reply`; None of others.
         speak: of a language policy, `(messages, *, key=None, max_tokens=64) -> text`, an answer to free text, see
-            `language.speaking.make_speak`; None of others.
+            `training.speaking.make_speak`; None of others.
     """
 
     act: Callable[..., tuple[Array, Carry]]

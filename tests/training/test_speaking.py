@@ -8,8 +8,8 @@ import pytest
 from jaxagents.data.messages import from_messages
 from jaxagents.data.streams import encode
 from jaxagents.language.replies import make_reply
-from jaxagents.language.speaking import make_speak, tokens_to_answer
 from jaxagents.language.tokenizers import byte_level, word_level
+from jaxagents.training.speaking import make_speak, tokens_to_answer
 from jaxagents.types import LanguageModel, LanguagePolicy
 
 TOKENIZER = byte_level()
