@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.checks import check_counts
+from jaxagents.learners.checks import check_counts, check_widths
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
@@ -139,10 +139,11 @@ def make_policy_gradient(
         `reference_kl` are means over the sampled tokens that count, `value_loss` is without its coefficient.
 
     Raises:
-        ValueError: a count is not positive, units are unknown, both a temperature and an importance cap are given, or
-            episodes do not divide into minibatches (when the update is traced).
+        ValueError: a count or a `clip_epsilon` is not positive, units are unknown, both a temperature and an importance
+            cap are given, or episodes do not divide into minibatches (when the update is traced).
     """
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
+    check_widths(loss=loss)
     _check_units(regularizer_units, temperature, importance_cap)
     slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter or keep_all}
     slots |= {"unit": of_loss if regularizer_units == "loss" else make_of_advantage()}

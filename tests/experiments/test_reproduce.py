@@ -25,7 +25,7 @@ def test_papers_are_reproduced_planned_and_reported(call_main, tmp_path):
     folder = f"results_folder={tmp_path}"
     result = call_main("reproduce.py", BANDIT, "quick=true", folder, "arms=reinforce,onpolicy_rwr", "seeds=10-11")
     assert result.returncode == 0, result.stderr
-    assert last_line(result)["verdicts"] == {"onpolicy_negative_gradient": "unfinished (4 of 60 runs)"}
+    assert last_line(result)["verdicts"] == {"onpolicy_negative_gradient": "trial, no verdict (4 of 60 runs)"}
     assert "REINFORCE" not in result.stderr and "onpolicy_rwr, seed 11: " in result.stderr
     status = call_main("reproduce.py", "study=didactic_bandit", "status=true", "quick=true", folder)
     assert status.returncode == 0 and "4 of 12" in status.stdout, status.stdout + status.stderr
