@@ -21,7 +21,8 @@ def main(config: DictConfig) -> None:
 
     results = Path(config.results_folder or ("runs/reproduce" if config.quick else ROOT / "experiments" / "results"))
     families = read_cards(ROOT / "experiments" / "cards")
-    tell("Reading the runs of all papers ...")
+    if results.is_dir():
+        tell(f"Reading the runs of all papers in {results} ...")
     entries = read_entries(families, ROOT / "configs", results, quick=config.quick)
     written = {"report": str(write_pages(results, families, entries).resolve())}
     if results.resolve() == (ROOT / "experiments" / "results").resolve():
