@@ -18,7 +18,7 @@ def main(config: DictConfig) -> None:
     from jaxagents.training.config import DevicesConfig, make_section
     from jaxagents.training.evaluate import evaluate_run, print_evaluation
     from jaxagents.training.launch import prepare_backend
-    from jaxagents.training.world_pages import write_world_pages
+    from jaxagents.training.world_pages import write_world_pages, write_world_table
     from jaxagents.training.world_suite import evaluate_worlds, print_worlds
 
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
@@ -28,9 +28,11 @@ def main(config: DictConfig) -> None:
             raise ValueError(f"`suite` must be worlds or null, got {config.suite!r}; try suite=worlds.")
         settings = {name: config[name] for name in ("seed", "greedy", "held_out")}
         folder = Path(__file__).resolve().parents[1] / "configs"
-        chosen = {name: config.worlds[name] for name in ("names", "agents")}
+        chosen = {name: config.worlds[name] for name in ("names", "agents", "folder")}
         rows = [*evaluate_worlds(folder, **chosen, num_episodes=num_episodes, **settings)]
         print_worlds(rows)
+        if config.worlds.folder is not None:
+            write_world_table(config.worlds.folder)
         if config.worlds.pages is not None:
             write_world_pages(config.worlds.pages, folder, rows)
         print(json.dumps(rows))

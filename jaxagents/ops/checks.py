@@ -1,5 +1,7 @@
 """Refusals of settings that cannot work."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -13,6 +15,34 @@ def require_positive(name: str, value: Any) -> None:
         raise ValueError(f"`{name}` must be a positive number, got {value!r}.")
     if not isinstance(value, int):
         raise ValueError(f"`{name}` must be a whole number, got {value!r}.")
+
+
+def require_between(name: str, value: float | Sequence[float], low: float, high: float = math.inf) -> None:
+    """Refuses a number outside of a range, and a list, as of one number per level, that is empty or has such a number.
+
+    Args:
+        name: of the setting.
+        value: of it.
+        low: least number.
+        high: greatest number.
+
+    Raises:
+        ValueError: names the setting.
+    """
+    numbers = list(value) if isinstance(value, Sequence) else [value]
+    if not numbers or not all(low <= number <= high for number in numbers):
+        wanted = f"at least {low}" if math.isinf(high) else f"from {low} to {high}"
+        raise ValueError(f"`{name}` must be {wanted}, got {numbers if isinstance(value, Sequence) else value}.")
+
+
+def require_one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Refuses what is not among some choices.
+
+    Raises:
+        ValueError: names the setting.
+    """
+    if value not in choices:
+        raise ValueError(f"`{name}` must be {' or '.join(map(repr, choices))}, got {value!r}.")
 
 
 def require_seed(name: str, value: Any, count: int = 1) -> None:

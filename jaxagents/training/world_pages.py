@@ -1,5 +1,6 @@
-"""A page of Markdown per world in words: what it is, its sizes, who succeeds at which level, and an episode."""
+"""Pages of Markdown: one of who succeeds in which world in words, and one per world, with its sizes and an episode."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,29 @@ from jaxagents.environments.text.words import sentence
 from jaxagents.reporting.tables import describe_interval
 from jaxagents.training.composition import compose
 from jaxagents.types import Array, Environment
+
+_OPENING = """# Worlds in words
+
+Written by `python experiments/evaluate.py suite=worlds worlds.folder=<this folder>`; do not edit. The share of episodes
+on held-out tasks in which the world's expert and random admissible actions succeed (95 % interval over episodes), level
+by level, in the worlds of one seat that were played so far, as `world=<name>` sets them. A world whose rows are there
+is not played again, and one that is missing has several seats or was not played yet.
+"""
+
+
+def write_world_table(folder: str | Path) -> Path:
+    """Writes the table of the rows that `evaluate_worlds` kept in a folder, and returns its path."""
+    rows = [row for path in sorted(Path(folder).glob("*.json")) for row in json.loads(path.read_text())["rows"]]
+    columns = [column for column in dict.fromkeys(column for row in rows for column in row) if column != "level"]
+    columns = [column for column in columns if any(row.get(column) is not None for row in rows)]
+    shown = [
+        [f"`{row['world']}`", str(row["level"]), *(describe_interval(row.get(one)) for one in columns[1:])]
+        for row in rows
+    ]
+    head = [columns[0], "level", *columns[1:]]
+    path = Path(folder) / "README.md"
+    path.write_text("\n".join([_OPENING, *_table([head, ["---"] * len(head), *shown]), ""]))
+    return path
 
 
 def write_world_pages(folder: str | Path, config_folder: str | Path, rows: Sequence[Mapping[str, Any]]) -> list[Path]:

@@ -1,5 +1,6 @@
 """Every world in words, level by level: how often its expert, random actions and trained agents succeed."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,9 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxagents.language.demonstrations import draw_action
+from jaxagents.reporting.loggers import write_atomically
 from jaxagents.reporting.statistics import describe
 from jaxagents.reporting.tables import describe_interval
 from jaxagents.training.composition import compose
+from jaxagents.training.config import config_hash
 from jaxagents.training.evaluate import evaluate_run
 from jaxagents.training.run_directory import CONFIG_FILE, load_config
 from jaxagents.types import Array, Environment, State, TimeStep
@@ -32,6 +35,7 @@ def evaluate_worlds(
     seed: int = 2_000_003,
     greedy: bool | None = None,
     held_out: bool | None = None,
+    folder: str | Path | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Plays whole episodes in every world as `world=<name>` sets it, at each of its levels.
 
@@ -43,6 +47,8 @@ def evaluate_worlds(
         seed: of the tasks.
         greedy: see `evaluate_run`; of agents.
         held_out: False plays tasks of the training split; None is True, and for agents as their run evaluated itself.
+        folder: where the rows of a world are kept once all of them are there; a world whose rows are there, of the
+            same settings and runs, is not played again. None keeps nothing.
 
     Yields:
         A row per world and level: `world`, `level`, and the success of "expert", "random" and the agents as `mean`,
@@ -51,26 +57,45 @@ def evaluate_worlds(
     Raises:
         ValueError: a world that is not in words, or has several seats.
     """
-    folder = Path(config_folder)
-    for name in names or sorted(path.stem for path in folder.glob("world/*.yaml")):
-        config = compose(folder, f"world={name}").environment
+    settings = {"num_episodes": num_episodes, "seed": seed, "greedy": greedy, "held_out": held_out}
+    for name in names or sorted(path.stem for path in Path(config_folder).glob("world/*.yaml")):
+        config = compose(config_folder, f"world={name}").environment
+        own = OmegaConf.to_container(config, resolve=True)
+        runs = {column: _run_of(place.replace("{world}", name), own) for column, place in (agents or {}).items()}
+        asked = {"environment": own, "runs": {column: str(run) for column, run in runs.items()}, **settings}
+        path, digest = Path(folder or "") / f"{name}.json", config_hash(asked)
+        kept = json.loads(path.read_text()) if folder is not None and path.exists() else {}
+        if kept.get("digest") == digest:
+            yield from kept["rows"]
+            continue
         spoken = str(config.get("_target_")).startswith("jaxagents.environments.text.")
         environment = hydra.utils.instantiate(config) if spoken else None
         if environment is None or environment.num_players != 1:
             if names:
                 raise ValueError(f"`names` must be worlds in words with one seat, got {name}; try frozenlake.")
             continue
-        own = OmegaConf.to_container(config, resolve=True)
-        runs = {column: _run_of(place.replace("{world}", name), own) for column, place in (agents or {}).items()}
-        play = jax.jit(make_scripted(environment, num_episodes=num_episodes, held_out=held_out is not False))
-        for level in range(environment.text.num_levels):
-            scripted = np.asarray(play(jax.random.fold_in(jax.random.key(seed), level), level), np.float64)
-            row = {"world": name, "level": level} | dict(zip(SCRIPTED, map(describe, scripted), strict=True))
-            settings = {"num_episodes": num_episodes, "seed": seed, "greedy": greedy, "held_out": held_out}
-            for column, run in runs.items():
-                played = None if run is None else evaluate_run(run, level=level, **settings)
-                row[column] = played and played["metrics"]["success"]
+        rows = []
+        for row in _play_levels(name, environment, runs, settings):
+            rows.append(row)
             yield row
+        if folder is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps({"digest": digest, "rows": rows}, indent=1) + "\n")
+
+
+def _play_levels(
+    name: str, environment: Environment, runs: Mapping[str, Path | None], settings: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    chosen = {"num_episodes": settings["num_episodes"], "held_out": settings["held_out"] is not False}
+    play = jax.jit(make_scripted(environment, **chosen))
+    for level in range(environment.text.num_levels):
+        key = jax.random.fold_in(jax.random.key(settings["seed"]), level)
+        scripted = np.asarray(play(key, level), np.float64)
+        row = {"world": name, "level": level} | dict(zip(SCRIPTED, map(describe, scripted), strict=True))
+        for column, run in runs.items():
+            played = None if run is None else evaluate_run(run, level=level, **settings)
+            row[column] = played and played["metrics"]["success"]
+        yield row
 
 
 def make_scripted(environment: Environment, *, num_episodes: int, held_out: bool) -> Callable[[Array, Array], Array]:

@@ -4,13 +4,15 @@ import io
 import pathlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxagents.environments.text.bandit import make_environment
+from jaxagents.training import world_suite
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
-from jaxagents.training.world_pages import write_world_pages
+from jaxagents.training.world_pages import write_world_pages, write_world_table
 from jaxagents.training.world_suite import evaluate_worlds, make_scripted, newest_run, print_worlds
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
@@ -30,6 +32,26 @@ def test_a_world_that_is_not_in_words_is_refused():
     for name in ("cartpole", "text_kuhn"):
         with pytest.raises(ValueError, match=f"`names` must be worlds in words with one seat, got {name}; try"):
             next(evaluate_worlds(CONFIGS, names=[name]))
+
+
+def test_worlds_that_were_played_with_the_same_settings_are_not_played_again(tmp_path, monkeypatch):
+    played = []
+
+    def half_of_them(environment, *, num_episodes, held_out):
+        played.append(environment.name)
+        return lambda key, level: jnp.stack([jnp.ones(num_episodes, bool), jnp.arange(num_episodes) % 2 == 0])
+
+    monkeypatch.setattr(world_suite, "make_scripted", half_of_them)
+    names, kept = ["bandit", "guess_number"], {"folder": tmp_path / "kept", "num_episodes": 4}
+    first = next(evaluate_worlds(CONFIGS, names=names, **kept))  # Killed before the row was kept.
+    assert not kept["folder"].exists()
+    rows = [*evaluate_worlds(CONFIGS, names=names[:1], **kept), *evaluate_worlds(CONFIGS, names=names, **kept)]
+    assert [row["world"] for row in rows] == ["bandit", *names] and rows[0] == rows[1] == first
+    assert played == ["bandit", "bandit", "guess_number"]
+    assert [*evaluate_worlds(CONFIGS, names=names, folder=kept["folder"], num_episodes=8)][0]["random"]["mean"] == 0.5
+    assert len(played) == 5
+    lines = write_world_table(kept["folder"]).read_text().splitlines()
+    assert "| world | level | expert | random |" in lines and sum("guess_number" in line for line in lines) == 1
 
 
 def test_the_newest_run_of_a_folder_is_taken(tmp_path):

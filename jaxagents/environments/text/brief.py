@@ -12,10 +12,10 @@ from flax import struct
 from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.experts import choose
 from jaxagents.environments.text.grammar import make_grammar
-from jaxagents.environments.text.splits import draw_distinct
 from jaxagents.environments.text.texts import Text, each, number, pick, text, when
 from jaxagents.environments.text.words import compact
 from jaxagents.environments.text.world import Status, World
+from jaxagents.ops.checks import require_between, require_one_of
 from jaxagents.types import Array, Environment, Task
 
 READERS = ("boss", "friend", "client", "child")
@@ -26,18 +26,11 @@ HEDGES = ("maybe", "perhaps")
 WORDS = (*TOPICS, *OPENINGS, *CLOSINGS, *HEDGES)
 OPENING, CLOSING = len(TOPICS), len(TOPICS) + len(OPENINGS)
 SLACK = 2
-POINTS = ("covers", "order", "length", "opening", "closing", "plain")
 
 
 @struct.dataclass
 class BriefState:
-    """What was written.
-
-    Attributes:
-        task: the task of the episode.
-        draft: int32 `[L]`, words of the last message, -1 after it.
-        turns: int32, attempts so far.
-    """
+    """What was written: words of the last message, int32 `[L]`, -1 after it; and attempts so far, int32."""
 
     task: Task
     draft: Array
@@ -76,37 +69,25 @@ def make_environment(
     References:
         Gao et al. (2024), Aligning LLM Agents by Learning Latent Preference from User Edits, section 3.
     """
-    num_topics = tuple(num_topics)
-    if not num_topics or not 1 <= min(num_topics) <= max(num_topics) <= 6:
-        raise ValueError(f"`num_topics` must be from 1 to 6, got {num_topics}; try (2, 3).")
-    if feedback not in ("none", "score", "edit") or num_attempts < 1:
-        raise ValueError(
-            f"`feedback` must be none, score or edit, `num_attempts` at least 1, got {feedback!r} and {num_attempts}."
-        )
+    require_between("num_topics", num_topics, 1, 6)
+    require_between("num_attempts", num_attempts, 1)
+    require_one_of("feedback", feedback, ("none", "score", "edit"))
     most = max(num_topics) + 2 + SLACK
 
-    def start(key: Array, task: Task) -> BriefState:
-        del key
-        return BriefState(task=task, draft=jnp.full(most, -1, jnp.int32), turns=jnp.zeros((), jnp.int32))
-
     def status(state: BriefState) -> Status:
-        points = {name: jnp.where(state.draft[0] < 0, 0.0, value) for name, value in grade(state).items()}
-        score = sum(points.values()) / len(POINTS)
+        points = grade(state)
+        score = sum(points.values()) / len(points)
         success = score > 1.0 - 1e-4
-        return Status(
-            success=success,
-            over=success | (state.turns >= num_attempts),
-            progress=score,
-            parts=points | {"score": score},
-        )
+        over = success | (state.turns >= num_attempts)
+        return Status(success=success, over=over, progress=score, parts=points | {"score": score})
 
     world = World(
         name="brief",
         grammar=make_grammar(f"{{word:1-{most}}}", word=WORDS),
         max_steps=num_attempts,
         num_levels=len(num_topics),
-        sample=partial(sample, num_topics),
-        start=start,
+        sample=partial(sample, tuple(num_topics)),
+        start=lambda key, task: BriefState(task=task, draft=jnp.full(most, -1, jnp.int32), turns=jnp.int32(0)),
         situation=lambda state: state.draft,
         play=lambda key, state, verb, args: state.replace(draft=args[0], turns=state.turns + 1),
         skip=lambda state: state.replace(turns=state.turns + 1),
@@ -121,8 +102,7 @@ def sample(num_topics: tuple[int, ...], key: Array, level: Array) -> Task:
     """Draws a reader, topics as bool `[8]`, which of them is the first, and how many words there may be."""
     reader_key, topic_key, first_key, room_key = jax.random.split(key, 4)
     count = jnp.asarray(num_topics, jnp.int32)[level]
-    drawn = draw_distinct(topic_key, jnp.ones(len(TOPICS), bool), len(TOPICS))
-    topics = jnp.zeros(len(TOPICS), bool).at[drawn].set(np.arange(len(TOPICS)) < count)
+    topics = jax.random.permutation(topic_key, jnp.arange(len(TOPICS)) < count)
     return {
         "reader": jax.random.randint(reader_key, (), 0, len(READERS)),
         "topics": topics,
@@ -134,34 +114,31 @@ def sample(num_topics: tuple[int, ...], key: Array, level: Array) -> Task:
 
 def wanted(task: Task, length: int) -> Array:
     """Returns a message that has everything, int32 `[length]`, -1 after its last word."""
-    topics, places = task["topics"], np.arange(len(TOPICS))
-    others = jnp.where(topics & (places != task["first"]), places, -1)
-    row = jnp.concatenate([jnp.stack([OPENING + task["reader"], task["first"]]), others])
-    row = compact(jnp.append(row, CLOSING + task["reader"]).astype(jnp.int32))
-    return jnp.pad(row, (0, max(length - len(row), 0)), constant_values=-1)[:length]
+    reader, first, places = task["reader"], task["first"], np.arange(len(TOPICS))
+    others = jnp.where(task["topics"] & (places != first), places, -1)
+    row = jnp.concatenate([jnp.stack([OPENING + reader, first]), others, (CLOSING + reader)[None]])
+    return compact(row.astype(jnp.int32))[:length]
 
 
 def grade(state: BriefState) -> dict[str, Array]:
-    """Grades the last message, float32 `[]` by point."""
+    """Grades the last message, float32 `[]` by point; nothing at all has no points."""
     task, draft = state.task, state.draft
     said = jnp.sum(draft[:, None] == np.arange(len(WORDS))[None], axis=0)
     count, topics = jnp.sum(draft >= 0), said[:OPENING] > 0
-    is_topic = (draft >= 0) & (draft < OPENING)
-    last = draft[jnp.maximum(count - 1, 0)]
-    values = (
-        jnp.sum(topics & task["topics"]) / jnp.sum(task["topics"]),
-        draft[jnp.argmax(is_topic)] == task["first"],
-        count <= task["room"],
-        draft[0] == OPENING + task["reader"],
-        last == CLOSING + task["reader"],
-        jnp.all(said < 2) & ~jnp.any(topics & ~task["topics"]) & jnp.all(said[len(WORDS) - len(HEDGES) :] == 0),
-    )
-    return {name: jnp.asarray(value, jnp.float32) for name, value in zip(POINTS, values, strict=True)}
+    plain = jnp.all(said < 2) & ~jnp.any(topics & ~task["topics"]) & jnp.all(said[len(WORDS) - len(HEDGES) :] == 0)
+    points = {
+        "covers": jnp.sum(topics & task["topics"]) / jnp.sum(task["topics"]),
+        "order": draft[jnp.argmax((draft >= 0) & (draft < OPENING))] == task["first"],
+        "length": count <= task["room"],
+        "opening": draft[0] == OPENING + task["reader"],
+        "closing": draft[jnp.maximum(count - 1, 0)] == CLOSING + task["reader"],
+        "plain": plain,
+    }
+    return {name: jnp.where(count > 0, value, 0.0).astype(jnp.float32) for name, value in points.items()}
 
 
 def tell(state: BriefState, seat: Array, *, feedback: str | None, told: bool) -> Text:
     """Says the request, and what became of the last message."""
-    del seat
     task, met = state.task, sum(value == 1.0 for value in grade(state).values())
     asked = text("write", pick(READERS, task["reader"]), "about", each(TOPICS, task["topics"], most=6))
     expects = text("say", pick(OPENINGS, task["reader"]), "and", pick(CLOSINGS, task["reader"])) if told else None

@@ -14,6 +14,7 @@ from jaxagents.environments.text.experts import choose, first_rule
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.texts import Text, number, pick, text, when
 from jaxagents.environments.text.world import Status, World
+from jaxagents.ops.checks import require_between
 from jaxagents.types import Array, Environment, Task
 
 THINGS = ("mug", "book", "plate", "bowl", "pen", "apple")
@@ -67,11 +68,9 @@ def make_environment(
     References:
         Ramrakhya et al. (2025), Grounding Multimodal LLMs to Embodied Agents that Ask for Help, section 3.
     """
-    num_candidates = tuple(num_candidates)
-    if not num_candidates or not 2 <= min(num_candidates) <= max(num_candidates) <= len(PLACES):
-        raise ValueError(f"`num_candidates` must be from 2 to {len(PLACES)}, got {num_candidates}; try (2, 3).")
-    if slack < 0 or max_steps < len(PLACES) + 4:
-        raise ValueError(f"`slack` must be at least 0, `max_steps` {len(PLACES) + 4}, got {slack} and {max_steps}.")
+    require_between("num_candidates", num_candidates, 2, len(PLACES))
+    require_between("slack", slack, 0)
+    require_between("max_steps", max_steps, len(PLACES) + 4)
     grammar = make_grammar("go to {place}", "take", "ask {attribute}", place=PLACES, attribute=tuple(ATTRIBUTES))
     places, attributes = np.arange(len(PLACES)), np.arange(len(ATTRIBUTES))
 
@@ -109,7 +108,7 @@ def make_environment(
         grammar=grammar,
         max_steps=max_steps,
         num_levels=len(num_candidates),
-        sample=partial(sample, num_candidates),
+        sample=partial(sample, tuple(num_candidates)),
         identity=lambda task: (task["kind"], task["things"][task["target"], :2]),
         start=start,
         play=play,
@@ -162,7 +161,6 @@ def status(slack: int, state: ErrandsState) -> Status:
 
 def tell(state: ErrandsState, seat: Array) -> Text:
     """Says what is wanted, what the user answered, where the agent is, and what lies there and in places it saw."""
-    del seat
     task, things = state.task, state.task["things"]
     look, here = things[:, 0] * 2 + things[:, 1], (things[:, 3] == state.at) & (state.at >= 0)
     answers = jnp.where(state.asked, things[task["target"], :3], -1)

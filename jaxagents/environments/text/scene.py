@@ -15,6 +15,7 @@ from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.splits import draw_distinct
 from jaxagents.environments.text.texts import Text, board, number, pick, text, when
 from jaxagents.environments.text.world import Status, World
+from jaxagents.ops.checks import require_between
 from jaxagents.types import Array, Environment, Task
 
 CELLS, INVERTED = (".", "o", "x", "+", "%"), np.asarray([4, 2, 1, 3, 0])
@@ -69,11 +70,9 @@ def make_environment(
         Liu et al. (2025), Visual-RFT, section 3.2 (IoU as reward); Liu et al. (2025), Visual-ARFT, section 3 (pictures
             that tools put right).
     """
-    num_objects = tuple(num_objects)
-    if not num_objects or not 1 <= min(num_objects) <= max(num_objects) <= 3 or max_steps < 3:
-        raise ValueError(f"`num_objects` must be 1 to 3, `max_steps` at least 3, got {num_objects} and {max_steps}.")
-    if not 0.0 <= corrupted <= 1.0:
-        raise ValueError(f"`corrupted` must be in [0, 1], got {corrupted}; try 0.5.")
+    require_between("num_objects", num_objects, 1, 3)
+    require_between("corrupted", corrupted, 0.0, 1.0)
+    require_between("max_steps", max_steps, 3)
     sides = tuple(min(2 + 2 * count, 6) for count in num_objects)
     places = tuple(map(str, range(max(sides))))
     templates = ("rotate", "invert", "say {name}", "box {column} {row}")
@@ -113,7 +112,7 @@ def make_environment(
         grammar=grammar,
         max_steps=max_steps,
         num_levels=len(num_objects),
-        sample=partial(sample, num_objects, sides, corrupted),
+        sample=partial(sample, tuple(num_objects), sides, corrupted),
         start=start,
         play=play,
         allowed=allowed,
@@ -176,7 +175,6 @@ def status(state: SceneState) -> Status:
 
 def tell(most: int, state: SceneState, seat: Array) -> Text:
     """Shows the picture and asks."""
-    del seat
     name, column, row = state.task["objects"][0]
     names = text("name", number(column, 1), number(row, 1))
     return text(

@@ -14,7 +14,7 @@ from jaxagents.environments.text.screen import KINDS, LABELS, SIDE, list_element
 from jaxagents.environments.text.screens_apps import ADVERT, DEPTH, ELEMENTS, PAGES, Apps, draw_apps
 from jaxagents.environments.text.texts import Text, pick, text, when
 from jaxagents.environments.text.world import Status, World
-from jaxagents.ops.checks import require_positive
+from jaxagents.ops.checks import require_between, require_one_of, require_positive
 from jaxagents.types import Array, Environment, Task
 
 CLICK, BACK, FINISH = range(3)
@@ -80,14 +80,11 @@ def make_environment(
         Bai et al. (2024), DigiRL, section 3 (failing pages); Xie et al. (2025), GE-Lab (navigation graphs).
     """
     require_positive("num_apps", num_apps)
-    if not 0 <= num_decoys <= ELEMENTS - 1:
-        raise ValueError(f"`num_decoys` must be from 0 to {ELEMENTS - 1}, got {num_decoys}.")
+    require_between("num_decoys", num_decoys, 0, ELEMENTS - 1)
     if not 0.0 <= failure_rate < 1.0:
         raise ValueError(f"`failure_rate` must be at least 0 and below 1, got {failure_rate}; try 0.2.")
-    if split not in ("apps", "tasks"):
-        raise ValueError(f'`split` must be "apps" or "tasks", got {split!r}.')
-    if max_steps < DEPTH + 1:
-        raise ValueError(f"`max_steps` must be at least {DEPTH + 1}, got {max_steps}.")
+    require_one_of("split", split, ("apps", "tasks"))
+    require_between("max_steps", max_steps, DEPTH + 1)
     apps = draw_apps(num_apps, num_decoys, seed)
     cells = tuple(map(str, range(SIDE)))
     world = World(
@@ -118,7 +115,6 @@ def sample(apps: Apps, key: Array, level: Array) -> Task:
 
 def start(key: Array, task: Task) -> ScreensState:
     """Returns the first page."""
-    del key
     zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
     return ScreensState(task=task, at=zero, before=zero, failed=no, finished=no, counts=jnp.zeros(3))
 
@@ -162,7 +158,6 @@ def status(apps: Apps, state: ScreensState) -> Status:
 
 def tell(apps: Apps, cells: tuple[str, ...], state: ScreensState, seat: Array) -> Text:
     """Says which page it is, what is on it, and what is to be found."""
-    del seat
     app, titles = state.task["app"], jnp.asarray(apps.title)[state.task["app"]]
     named = jnp.where(state.at == ADVERT, 1, jnp.where(state.at == 0, 0, 2 + titles[state.at]))
     elements = jnp.asarray(apps.elements)[app, state.at]
@@ -173,7 +168,6 @@ def tell(apps: Apps, cells: tuple[str, ...], state: ScreensState, seat: Array) -
 
 def expert(apps: Apps, key: Array, state: ScreensState) -> tuple[Array, Array, None]:
     """Takes the shortest way, in the middle of boxes."""
-    del key
     app, goal = state.task["app"], state.task["goal"]
     way = jnp.where(state.at == ADVERT, -1, jnp.asarray(apps.way)[app, jnp.minimum(state.at, PAGES - 1), goal])
     kind, _, *corner = jnp.asarray(apps.elements)[app, state.at, way]

@@ -27,6 +27,7 @@ from jaxagents.environments.text.search import (
 )
 from jaxagents.environments.text.texts import Text, each, pick, text, when
 from jaxagents.environments.text.world import Status, World
+from jaxagents.ops.checks import require_between, require_one_of
 from jaxagents.types import Array, Environment, Task
 
 MOST = 4
@@ -70,13 +71,10 @@ def make_environment(
     References:
         Wu et al. (2025), MaskSearch, section 3.1; Zheng et al. (2025), Deep-DxSearch (answers matched as sets).
     """
-    if mode not in ("masked", "table"):
-        raise ValueError(f'`mode` must be "masked" or "table", got {mode!r}.')
-    if not 8 <= num_pages <= len(NAMES) or num_graphs < 1 or max_steps < 5:
-        raise ValueError(
-            f"`num_pages` must be from 8 to {len(NAMES)}, `num_graphs` at least 1 and `max_steps` 5, got {num_pages}, "
-            f"{num_graphs} and {max_steps}."
-        )
+    require_one_of("mode", mode, ("masked", "table"))
+    require_between("num_pages", num_pages, 8, len(NAMES))
+    require_between("num_graphs", num_graphs, 1)
+    require_between("max_steps", max_steps, 5)
     names = NAMES[:num_pages]
     templates = ("search {word:1-3}", "open {result}", f"answer {{name:1-{MOST}}}")
     grammar = make_grammar(*templates, word=(*names, *RELATIONS), result=RESULTS, name=names)

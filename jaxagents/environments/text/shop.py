@@ -14,6 +14,7 @@ from jaxagents.environments.text.experts import choose, first_rule
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.texts import Text, cases, each, number, pick, text, when
 from jaxagents.environments.text.world import Status, World
+from jaxagents.ops.checks import require_between
 from jaxagents.types import Array, Environment, Task
 
 KINDS = ("mug", "bowl", "lamp", "torch", "shirt", "coat", "ball", "kite")  # Two of each department.
@@ -61,8 +62,8 @@ def make_environment(
     References:
         Yao, Chen, Yang and Narasimhan (2022), WebShop, section 3 (equation 1).
     """
-    if not num_wishes or not 1 <= min(num_wishes) <= max(num_wishes) <= 3 or max_steps < 4:
-        raise ValueError(f"`num_wishes` must be 1 to 3, `max_steps` at least 4, got {num_wishes} and {max_steps}.")
+    require_between("num_wishes", num_wishes, 1, 3)
+    require_between("max_steps", max_steps, 4)
     has, price = map(jnp.asarray, draw_products(seed))
     templates = ("search {word:1-4}", "open {place}", "choose {colour}", "back", "buy")
     grammar = make_grammar(*templates, word=WORDS[:COLOUR], place=("1", "2", "3"), colour=COLOURS)
@@ -156,7 +157,6 @@ def grade(has: Array, price: Array, task: Task, product: Array, colour: Array) -
 
 def tell(has: Array, price: Array, state: ShopState, seat: Array) -> Text:
     """Says what is wanted, and what is on the screen."""
-    del seat
 
     def card(product: Array) -> Text:
         return text(each(WORDS[:COLOUR], has[product, :COLOUR], most=3), number(price[product], 1))

@@ -1,5 +1,6 @@
 """What every text world promises, over all its levels and both its splits."""
 
+import dataclasses
 import functools
 import re
 from pathlib import Path
@@ -13,8 +14,10 @@ from omegaconf import OmegaConf
 
 from jaxagents.environments.text.words import NOTHING_HAPPENS
 from jaxagents.environments.text.writing import num_words
+from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.lexicon import make_lexicon
 from jaxagents.language.tokenizers import byte_level, train_sentencepiece, word_level
+from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.types import Choice, Several, Window
 
 FOLDER = Path(__file__).parents[3] / "configs" / "environment"
@@ -362,6 +365,57 @@ def test_whatever_a_model_says_the_world_goes_on(name, num_outputs):
     assert not valid[~np.asarray(parsed)].any() and 0 < valid.sum() < num_outputs
     assert (np.asarray(fingerprint)[~valid] == int(environment.text.fingerprint(state))).all()
     assert np.isfinite(np.asarray(timestep.reward)).all()
+
+
+def replay(name, num_turns, rows):
+    """The world as an expert's episodes showed it, whatever is said in it, and these episodes as its tasks.
+
+    Its rules are left out: they take most of the time to compile, and tokens are read and scored without them.
+    """
+    seen, environment = record(name, False), world(name)
+    shown = jax.tree.map(
+        lambda first, later: np.concatenate([first[rows, None], later[rows, :num_turns]], axis=1),
+        seen["first"],
+        seen["timestep"],
+    )
+    prompt = None if seen["prompt"] is None else seen["prompt"][rows]
+
+    def look(state):
+        return state, jax.tree.map(lambda leaf: leaf[state["turn"]], state["task"]["shown"])
+
+    face = dataclasses.replace(
+        environment.text,
+        prompt=None if prompt is None else lambda task: task["prompt"],
+        fingerprint=lambda state: state["turn"].astype(jnp.uint32),
+    )
+    played = dataclasses.replace(
+        environment,
+        reset=lambda key, task: look({"task": task, "turn": jnp.int32(0)}),
+        step=lambda key, state, action: look(state | {"turn": state["turn"] + 1}),
+        text=face,
+    )
+    return played, {"shown": shown, "prompt": prompt}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in WORLDS])
+def test_what_decoding_says_of_its_tokens_is_what_training_says(name, speak, params_of):
+    environment, shown = replay(name, 3, np.linspace(0, BATCH * world(name).text.num_levels - 1, 4).astype(int))
+    policy = speak(environment, num_turns=3, context_turns=2)
+
+    @jax.jit
+    def both(params, shown):
+        episode = make_dialogue(environment, policy)(params, jax.random.key(5), jnp.arange(4), task=shown)
+        scored = score_tokens(policy.model, params, to_rows(episode), policy.layout, fields=("log_prob",))
+        return episode, scored.log_prob.reshape(episode.tokens.shape)
+
+    episode, log_prob = jax.device_get(both(params_of(policy), shown))
+    mask, valid = episode.action_mask, episode.valid
+    assert valid[:, 0].all() and mask.any(axis=2)[valid].all() and not mask[~valid].any()
+    read = episode.token_mask[:, :, : policy.layout.observation].sum(axis=2)
+    words = (shown["shown"].observation[:, :3] >= 0).sum(axis=2)
+    assert (read >= words)[valid].all()  # Nothing of what was shown is cut off.
+    np.testing.assert_allclose(episode.behavior_log_prob[mask], log_prob[mask], rtol=0, atol=1e-4)
+    assert np.ptp(log_prob[mask]) > 0.5
 
 
 @pytest.mark.parametrize("name", CASES)
