@@ -1,7 +1,6 @@
 """The scripts of papers: what they print last, and what they refuse at once."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -100,11 +99,3 @@ def test_lists_are_written_as_hydra_reads_them():
         "arms=[a]",
     ]
     assert quote_lists(["-m", "paper=a,b"], names) == ["-m", "paper=['a'],['b']"]
-
-
-@pytest.mark.slow
-def test_an_unknown_arm_is_a_failure_of_its_paper(call_main, tmp_path):
-    result = call_main("reproduce.py", "paper=gigpo", "arms=grpoo", f"results_folder={tmp_path}")
-    assert result.returncode == 1
-    assert "`arms` must be of the paper gigpo, got 'grpoo'; try grpo" in result.stderr
-    assert os.listdir(tmp_path) == []
