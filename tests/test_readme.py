@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import pytest
 from omegaconf import OmegaConf
 
-from jaxagents.training.composition import compose
+from jaxagents.training.composition import add_start, compose
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIMEOUT = 900.0  # Seconds for one command.
@@ -125,7 +125,8 @@ ELSEWHERE = r"--config-dir|install=| -m |=\"python"  # What other arguments or o
 )
 def test_commands_that_are_not_run_compose(line):
     words = shlex.split(line)
-    overrides = [word for word in words[words.index("experiments/train.py") + 1 :] if "=" in word and word != "-m"]
+    words = add_start(words[words.index("experiments/train.py") + 1 :])
+    overrides = [word for word in words if "=" in word and word != "-m"]
     assert OmegaConf.to_container(compose(ROOT / "configs", *overrides), resolve=True)["learner"]
 
 
@@ -142,7 +143,9 @@ def test_answers_use_settings_that_there_are(line):
     script, *arguments = shlex.split(line)[1:]
     main = pathlib.Path(script).stem
     assert (ROOT / script).is_file()
-    settings = [word for word in arguments if "=" in word and not word.startswith(("--", "resume=", "hydra."))]
+    settings = [
+        word for word in arguments if "=" in word and not word.startswith(("--", "resume=", "start_from=", "hydra."))
+    ]
     if main == "train" and "environment=my_world" not in settings:
         compose(ROOT / "configs", *[word for word in settings if "-m" not in arguments or "1e-3,1e-4" not in word])
     if main != "train":
@@ -159,11 +162,19 @@ def files_of(markdown):
     return dict(blocks)
 
 
+def load_file(path):
+    """Returns the module of a file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.slow
 def test_a_world_a_network_and_a_loss_of_the_guides_train_from_any_folder(tmp_path, one_device):
     files = {name: text for guide in GUIDES.values() for name, text in files_of(guide).items()}
     assert {name for name in files if name.endswith(".py")} == {
-        *("my_losses.py", "my_networks.py", "my_rewards.py", "my_world.py")
+        *("my_losses.py", "my_networks.py", "my_rewards.py", "my_text_rewards.py", "my_world.py")
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -174,14 +185,14 @@ def test_a_world_a_network_and_a_loss_of_the_guides_train_from_any_folder(tmp_pa
     result = subprocess.run(command, cwd=tmp_path, env=one_device, capture_output=True, text=True, timeout=TIMEOUT)
     assert result.returncode == 0, result.stderr[-4000:]
     assert "ppo_my_world: my_world," in result.stderr and (tmp_path / "runs/mine/report.html").is_file()
-    spec = importlib.util.spec_from_file_location("my_rewards", tmp_path / "my_rewards.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_file(tmp_path / "my_rewards.py")
     blank = jnp.zeros((1, 2, 3))
     tokens = jnp.int32([[[12, 0, 0], [12, 5, 0]]])
     written = jnp.bool_([[[False, True, True], [True, True, False]]])  # The first 12 was read, the second said.
     view = SimpleNamespace(episode=SimpleNamespace(tokens=tokens, action_mask=written, reward=blank[..., 0]))
     assert module.says(view, token=12, bonus=0.5).tolist() == [[0.0, 0.5]]
+    texts = {"prompts": ["a", "b"], "completions": ["dragon", "a dragon"], "world_reward": [1.0, 0.5], "turn": [0, 0]}
+    assert load_file(tmp_path / "my_text_rewards.py").brief(**texts, bonus=0.25) == [1.25, 0.5]
 
 
 @pytest.mark.slow

@@ -40,7 +40,10 @@ def agent_subjects(config: DictConfig, *, num_updates: int) -> list[Subject]:
     collected = (state.collector, params, state.key)
     subjects = [
         compiled_subject(
-            f"{name}/update", lambda s: run_updates(program, s, num_updates), state, work=num_updates * episodes
+            f"{name}/update",
+            lambda s: run_updates(program, s, jnp.int32(num_updates)),
+            state,
+            work=num_updates * episodes,
         ),
         compiled_subject(f"{name}/collect", collector.collect, *collected, work=episodes),
         compiled_subject(f"{name}/world", world.collect, *collected, work=episodes),

@@ -110,7 +110,7 @@ def make_compiled_loop(
         microbatch_tokens=microbatch_tokens,
     )
 
-    def step(state: tuple[State, State, Array]) -> tuple[tuple[State, State, Array], dict[str, Array]]:
+    def step(state: tuple[State, State, Array]) -> tuple[tuple[State, State, Array], dict[str, Any]]:
         collector_state, learner_state, key = state
         key, collect_key, learn_key = jax.random.split(key, 3)
         collector_state, episode, _ = collector.collect(collector_state, learner_state.params, collect_key)

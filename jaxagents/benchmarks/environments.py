@@ -1,6 +1,7 @@
 """Speed of worlds under random actions, those of words with their observations in tokens."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,8 @@ def _faces(environment: Environment) -> tuple[Callable[[TimeStep], Array], Calla
     face = environment.text
     # Where actions cannot be listed, those that have every word somewhere stand for all.
     listed = None if face is None else face.examples if face.actions is None else face.actions
-    count = environment.action_space.num_values if face is None else len(listed)
+    space: Any = environment.action_space
+    count = space.num_values if listed is None else len(listed)
 
     def choose(uniform: Array, mask: Array | None) -> Array:
         if mask is None:

@@ -52,7 +52,7 @@ def supervised_subject(
     learner = make_supervised(model, optimizer)
 
     def train(state: PyTree, batches: Episode) -> PyTree:
-        def update(state: PyTree, episode: Episode) -> tuple[PyTree, Array]:
+        def update(state: PyTree, episode: Episode) -> tuple[PyTree, Any]:
             state, metrics = learner.update(state, jax.random.key(0), episode)
             return state, metrics["loss"]
 

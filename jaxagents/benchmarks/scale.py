@@ -146,7 +146,7 @@ def loss_memory(*, vocab_size: int, features: int, num_layers: int, rows: int, t
     Returns:
         `mib` of temporaries, `activations_mib` of those without the loss, and `ratio`.
     """
-    settings = {"num_layers": num_layers, "features": features, "num_heads": max(1, features // 64)}
+    settings: dict[str, Any] = {"num_layers": num_layers, "features": features, "num_heads": max(1, features // 64)}
     model = make_language_model(vocab_size, network=partial(Transformer, remat=True, scan_layers=True, **settings))
 
     def hidden(params: Params, ids: Array) -> Array:
@@ -154,7 +154,7 @@ def loss_memory(*, vocab_size: int, features: int, num_layers: int, rows: int, t
         positions = jnp.broadcast_to(jnp.arange(tokens)[None], ids.shape)
         return model.apply(params, ids, positions=positions, mask=mask)
 
-    def log_prob(params: Params, ids: Array) -> Array:
+    def log_prob(params: Params, ids: Array) -> Array | None:
         return token_statistics(model, params, hidden(params, ids), ids, fields=("log_prob",)).log_prob
 
     ids = jax.ShapeDtypeStruct((rows, tokens), jnp.int32)
@@ -172,26 +172,28 @@ def context_memory(*, tokens: int, features: int, num_layers: int, attention_blo
         attention_block: see `Decoder`.
     """
     layout = Layout(prompt=0, observation=tokens // 2, thought=0, action=tokens // 2, num_turns=1, context_turns=1)
-    settings = {"num_layers": num_layers, "features": features, "num_heads": 8, "hidden_features": 4 * features}
+    settings: dict[str, Any] = {"num_layers": num_layers, "features": features}
+    settings |= {"num_heads": 8, "hidden_features": 4 * features}
     network = partial(Decoder, remat=True, scan_layers=True, attention_block=attention_block, **settings)
 
-    def scores(params: Params, rows: Rows) -> Array:
+    def scores(params: Params, rows: Rows) -> Array | None:
         return score_tokens(model, params, rows, layout, fields=("log_prob",)).log_prob
 
     model, ids = make_language_model(256, network=network), jax.ShapeDtypeStruct((1, 1, tokens), jnp.int32)
     nothing = jax.ShapeDtypeStruct((1, 0), jnp.int32)
-    rows = Rows(
-        prompt_tokens=nothing,
-        prompt_mask=jax.ShapeDtypeStruct((1, 0), bool),
-        tokens=ids,
-        token_mask=jax.ShapeDtypeStruct(ids.shape, bool),
-        position=ids,
-        agent=ids,
-    )
+    shapes: dict[str, Any] = {
+        "prompt_tokens": nothing,
+        "prompt_mask": jax.ShapeDtypeStruct((1, 0), bool),
+        "tokens": ids,
+        "token_mask": jax.ShapeDtypeStruct(ids.shape, bool),
+        "position": ids,
+        "agent": ids,
+    }
+    rows = Rows(**shapes)
     return _gradient_mib(scores, model, rows)
 
 
-def _gradient_mib(function: Callable[..., Array], model: LanguageModel, inputs: Any) -> float:
+def _gradient_mib(function: Callable[..., Any], model: LanguageModel, inputs: Any) -> float:
     """Returns the temporaries of the gradient of the sum of a function of parameters and inputs."""
     params = jax.eval_shape(model.init, jax.random.key(0))
     gradient = jax.jit(jax.grad(lambda params, inputs: function(params, inputs).sum()))

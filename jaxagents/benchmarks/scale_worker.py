@@ -4,6 +4,7 @@ import json
 import resource
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 
@@ -25,7 +26,7 @@ def main(num_updates: int, overrides: Sequence[str]) -> None:
     facts = {"compile_seconds": compile_seconds, "params_bytes": bytes_on_a_device(learner.params)}
     _write(facts | {"opt_state_bytes": bytes_on_a_device(learner.opt_state)})
     for _ in sys.stdin:
-        (state, _), seconds = timed(lambda state=state: stage.runner.run(state, num_updates))
+        (state, _), seconds = timed(partial(stage.runner.run, state, num_updates))
         kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         steps = num_updates * stage.steps_per_update
         _write({"steps": steps, "seconds": seconds, "peak_mib": kib * 1024 / MIB})

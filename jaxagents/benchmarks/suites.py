@@ -34,7 +34,7 @@ from jaxagents.training.launch import prepare_backend
 Rows = dict[str, dict[str, float]]
 
 
-def run_suite(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+def run_suite(config: Any, config_folder: Path) -> tuple[Rows, dict[str, float]]:
     """Runs one suite.
 
     Args:
@@ -101,7 +101,7 @@ def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
 
 
 def _algorithms(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
-    settings = OmegaConf.to_container(config.algorithms)
+    settings: Any = OmegaConf.to_container(config.algorithms)
     prepare_backend(DevicesConfig(cpu_threads=settings.pop("cpu_threads")))
     results = run_rows(rows_of(settings["tasks"], settings["names"]), config_folder, settings)
     write_page(settings["folder"], settings["tasks"])
@@ -141,7 +141,8 @@ def _marl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, floa
 def _lm(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
     settings = config.lm
     prepare_backend(DevicesConfig(cpu_threads=settings.cpu_threads))
-    rows, values = {}, {}
+    rows: Rows = {}
+    values: dict[str, float] = {}
     for size in settings.models:
         more_rows, more_values = _tokens(size, settings, config.repeats)
         rows, values = rows | more_rows, values | more_values
@@ -176,8 +177,8 @@ def _scale(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, flo
     for kind in ("strong", "weak"):
         for n in settings.devices:
             times = max(settings.devices) if kind == "strong" else n
-            rows = f"{settings.rows.name}={times * settings.rows.of_a_device}"
-            overrides = (*settings.composition.split(), rows, "devices=fsdp")
+            size = f"{settings.rows.name}={times * settings.rows.of_a_device}"
+            overrides = (*settings.composition.split(), size, "devices=fsdp")
             contests[f"{kind}/{n}"] = Contest(n, overrides, settings.num_updates)
     rows = train_in_turns(contests, config.repeats)
     values = scale_values(rows, settings.devices)
@@ -193,13 +194,14 @@ def _scale(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, flo
 def text_worlds(config_folder: Path) -> list[str]:
     """Returns the names of the option files that make a text world for one language model or for several seats."""
     targets = {
-        path.stem: OmegaConf.load(path).get("_target_") or "" for path in config_folder.glob("environment/*.yaml")
+        path.stem: OmegaConf.select(OmegaConf.load(path), "_target_") or ""
+        for path in config_folder.glob("environment/*.yaml")
     }
     spoken = "jaxagents.environments.text."
     return sorted(name for name, to in targets.items() if to.startswith(spoken) and ".symbolic." not in to)
 
 
-def _tokens(size: DictConfig, settings: DictConfig, repeats: int) -> tuple[Rows, dict[str, float]]:
+def _tokens(size: Any, settings: DictConfig, repeats: int) -> tuple[Rows, dict[str, float]]:
     """Measures generated and trained tokens of one size of model, and the share of the matmul peak of the latter."""
     model, name = make_model(settings.vocab_size, **size), f"d{size.features}_layers{size.num_layers}"
     subjects = [
@@ -231,7 +233,8 @@ def _lm_vs_host(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str
     threads = settings.cpu_threads or len(os.sched_getaffinity(0))
     prepare_backend(DevicesConfig(cpu_threads=threads))
     instruction = tuple(settings.instruction.split())
-    rows, values = {}, {"cpu_threads": threads}
+    rows: Rows = {}
+    values: dict[str, float] = {"cpu_threads": threads}
     for end_probability in settings.end_probabilities:
         game = Game(**settings.game, instruction=instruction, end_probability=end_probability)
         environment = make_lakes(game)
@@ -279,7 +282,8 @@ def _games(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, flo
     del config_folder
     settings = config.games
     prepare_backend(DevicesConfig(cpu_threads=settings.cpu_threads))
-    rows, values = {}, {}
+    rows: Rows = {}
+    values: dict[str, float] = {}
     few, many = {"num_iterations": settings.rival_iterations}, {"num_iterations": settings.iterations}
     for name in settings.names:
         game, first = compile_game(from_openspiel(name)), next(iter(METHODS))

@@ -13,6 +13,7 @@ from jaxagents.ops.distributions import is_bounded, squash, unsquash
 from jaxagents.ops.returns import discounted_returns
 from jaxagents.types import (
     Array,
+    Box,
     Collector,
     Discrete,
     Environment,
@@ -171,9 +172,9 @@ def save_dataset(path: str | Path, dataset: Dataset, environment: Environment) -
     """
     transition = jax.jit(dataset)()
     space = environment.action_space
-    if is_bounded(space):
+    if isinstance(space, Box) and is_bounded(space):
         transition = transition.replace(action=squash(transition.action, low=space.low, high=space.high))
-    arrays = {name: np.asarray(getattr(transition, name)) for name in (*FIELDS, "behavior_log_prob")}
+    arrays: dict[str, Any] = {name: np.asarray(getattr(transition, name)) for name in (*FIELDS, "behavior_log_prob")}
     if transition.action_mask is not None:
         arrays["action_mask"] = np.asarray(transition.action_mask)
     np.savez_compressed(path, environment=np.asarray(environment.name), **arrays)
@@ -220,11 +221,14 @@ def from_arrays(arrays: dict[str, np.ndarray], environment: Environment) -> Data
     if len(leading) != 2 or wrong:
         raise ValueError(f"`dataset` must have arrays [T, E, ...] like reward {leading}, got {', '.join(wrong)}.")
     space, action = environment.action_space, arrays["action"]
-    if is_bounded(space):
+    if isinstance(space, Box) and is_bounded(space):
         action = np.asarray(unsquash(jnp.asarray(action, jnp.float32), low=space.low, high=space.high))
-    given = {name: arrays[name] for name in FIELDS} | {"action": action, "reward": np.float32(arrays["reward"])}
-    log_prob = arrays.get("behavior_log_prob", np.zeros(leading, np.float32))
-    transition = Transition(**given, behavior_log_prob=log_prob, action_mask=arrays.get("action_mask"))
+    given: dict[str, Any] = {name: arrays[name] for name in FIELDS} | {
+        "action": action,
+        "reward": np.float32(arrays["reward"]),
+    }
+    given |= {"behavior_log_prob": arrays.get("behavior_log_prob", np.zeros(leading, np.float32))}
+    transition = Transition(**given | {"action_mask": arrays.get("action_mask")})
     require_spaces(transition, environment)
     return lambda: jax.tree.map(jnp.asarray, transition)
 
@@ -259,7 +263,7 @@ def require_spaces(transition: PyTree, environment: Environment) -> None:
 
 
 def _differences(name: str, found: Any, space: PyTree) -> list[str]:
-    if jax.tree.structure(found) != jax.tree.structure(space):
+    if jax.tree.structure(found) != jax.tree.structure(space):  # type: ignore[operator]
         return [f"{name} with entries {jax.tree.structure(found)} for {jax.tree.structure(space)}"]
     pairs = zip(jax.tree.leaves(found), jax.tree.leaves(space), strict=True)
     return [f"{name} {leaf.shape[2:]} for {one.shape}" for leaf, one in pairs if leaf.shape[2:] != tuple(one.shape)]

@@ -31,11 +31,11 @@ def to_messages(trajectory: Trajectory, *, agent: int = 0) -> list[Message]:
     turns = [turn for turn in trajectory.turns if turn.agent == agent]
     if not turns:
         raise ValueError(f"`agent` must have a turn in the trajectory {trajectory.id!r}, got {agent}.")
-    messages = [{"role": "system", "content": trajectory.prompt}] if trajectory.prompt else []
+    messages: list[Message] = [{"role": "system", "content": trajectory.prompt}] if trajectory.prompt else []
     for index, turn in enumerate(turns):
         if turn.observation or not messages or messages[-1]["role"] != "tool":
             messages.append({"role": "user", "content": turn.observation})
-        message = {"role": "assistant", "content": turn.action}
+        message: Message = {"role": "assistant", "content": turn.action}
         if turn.thought is not None:
             message["reasoning_content"] = turn.thought
         ids = [f"call_{index}_{number}" for number in range(len(turn.tool_calls))]
@@ -87,7 +87,10 @@ def from_messages(
         ValueError: a message has an unknown role, a part that is not text, a result for a call that was not made, or
             comes where it must not; or the number of rewards is not that of the turns.
     """
-    prompt, turns, observations, places = "", [], [], {}
+    prompt = ""
+    turns: list[dict[str, Any]] = []
+    observations: list[str] = []
+    places: dict[str, tuple[int, int]] = {}
     for index, message in enumerate(messages):
         where, role = f"messages[{index}]", message.get("role") if isinstance(message, Mapping) else None
         if role in ("system", "developer") and index == 0:
@@ -98,20 +101,21 @@ def from_messages(
             calls = _tool_calls(message, where)
             places |= {name: (len(turns), number) for number, (name, _) in enumerate(calls)}
             thought, action = _split(message, where)
-            turn = {"turn": len(turns), "observation": "\n".join(observations), "action": action, "thought": thought}
-            turns.append(turn | {"tool_calls": [call for _, call in calls]})
+            seen = "\n".join(observations)
+            turn = {"turn": len(turns), "observation": seen, "action": action, "thought": thought}
+            turns.append({**turn, "tool_calls": [call for _, call in calls]})
             observations = []
         elif role == "tool" and message.get("tool_call_id") in places and not observations:
-            turn, number = places.pop(message["tool_call_id"])
-            turns[turn]["tool_calls"][number]["result"] = _content(message, where)
+            index_of_turn, number = places.pop(message["tool_call_id"])
+            turns[index_of_turn]["tool_calls"][number]["result"] = _content(message, where)
         else:
             raise ValueError(f"`{where}` must be a message that can stand there, got role {role!r}.")
     if observations or not turns:
         raise ValueError(f"`messages` must end with what the assistant did, got {len(observations)} user messages.")
     if rewards is not None and len(rewards) != len(turns):
         raise ValueError(f"`rewards` must be one per turn, got {len(rewards)} for {len(turns)} turns.")
-    for turn, reward in zip(turns, rewards or ()):
-        turn["reward"] = float(reward)
+    for one, reward in zip(turns, rewards or ()):
+        one["reward"] = float(reward)
     frame = Trajectory(id=id, world=world, turns=(), prompt=prompt, success=success, metadata=dict(metadata or {}))
     return from_json(to_json(frame) | {"agents": ["agent"], "turns": turns})
 

@@ -41,7 +41,7 @@ def save_minari(
         Younis et al. (2024), Minari: a format of its data sets as of version 0.5.
     """
     spaces = {name: getattr(environment, name) for name in ("observation_space", "action_space")}
-    metadata = {name: json.dumps(_describe_space(name, space)) for name, space in spaces.items()}
+    metadata: dict[str, Any] = {name: json.dumps(_describe_space(name, space)) for name, space in spaces.items()}
     data = Path(folder) / "data"
     if data.exists():
         raise ValueError(f"`folder` must hold no data yet, got {data}; try another one.")
@@ -65,7 +65,7 @@ def _episodes(dataset: Dataset, environment: Environment) -> Iterator[dict[str, 
     """Yields the episodes of all rows; observations have one more entry than the rest."""
     transition = jax.tree.map(np.asarray, jax.jit(dataset)())
     space, action = environment.action_space, transition.action
-    if is_bounded(space):
+    if isinstance(space, Box) and is_bounded(space):
         action = np.asarray(squash(action, low=space.low, high=space.high))
     num_steps, num_rows = transition.reward.shape
     for row in range(num_rows):
@@ -84,7 +84,7 @@ def _episodes(dataset: Dataset, environment: Environment) -> Iterator[dict[str, 
                 "terminations": transition.terminated[steps],
                 "truncations": truncated,
             }
-            start = end
+            start = int(end)
 
 
 def _describe_space(name: str, space: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Packing of token sequences of many lengths into rows of one length."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -158,15 +158,16 @@ def _fill(sequences: Sequence[TokenSequence], sizes: Sequence[int], length: int,
 
 def _empty_rows(num_rows: int, length: int, pad: int) -> PackedBatch:
     shape = (num_rows, length)
-    return PackedBatch(
-        tokens=np.full(shape, pad, np.int32),
-        token_mask=np.zeros(shape, bool),
-        segment=np.full(shape, -1, np.int32),
-        positions=np.zeros(shape, np.int32),
-        loss_weight=np.zeros(shape, np.float32),
-        thought_mask=np.zeros(shape, bool),
-        success=np.zeros(num_rows, bool),
-    )
+    fields: dict[str, Any] = {
+        "tokens": np.full(shape, pad, np.int32),
+        "token_mask": np.zeros(shape, bool),
+        "segment": np.full(shape, -1, np.int32),
+        "positions": np.zeros(shape, np.int32),
+        "loss_weight": np.zeros(shape, np.float32),
+        "thought_mask": np.zeros(shape, bool),
+        "success": np.zeros(num_rows, bool),
+    }
+    return PackedBatch(**fields)
 
 
 def _first_fit(sizes: Sequence[int], length: int) -> list[int]:

@@ -225,7 +225,7 @@ def _tuple_of(check: _Check, min_length: int = 0) -> _Check:
     return check_all
 
 
-def _record(value: Any, where: str, *, kind: type, checks: Mapping[str, _Check]) -> Any:
+def _record(value: Any, where: str, *, kind: Any, checks: Mapping[str, _Check]) -> Any:
     """Checks an object and returns the dataclass `kind` with its fields."""
     unknown = sorted(_object(value, where).keys() - checks.keys())
     if unknown:

@@ -203,7 +203,7 @@ def _turns_of(trajectory: Trajectory, agent: int) -> Iterator[tuple[Turn, str]]:
 
 def _marked_parts(trajectory: Trajectory, agent: int, tokenizer: Tokenizer) -> list[tuple[str, Sequence[int]]]:
     marks = tokenizer.marks
-    parts = [("prompt", tokenizer.encode(trajectory.prompt))]
+    parts: list[tuple[str, Sequence[int]]] = [("prompt", tokenizer.encode(trajectory.prompt))]
     for turn, seen in _turns_of(trajectory, agent):
         parts.append(("observation", [marks["observation"], *tokenizer.encode(seen)]))
         if turn.thought is not None:

@@ -206,7 +206,7 @@ def _turns_of(row: Episode, tokenizer: Tokenizer) -> tuple[Turn, ...]:
         here = row.token_mask[turn] & (row.agent[turn] == agent)
         tokens, sampled = row.tokens[turn], row.action_mask[turn]
 
-        def decode(mask: np.ndarray) -> str:
+        def decode(mask: Any) -> str:
             return tokenizer.decode(tokens[here & mask].tolist())
 
         thought = sampled & row.thought_mask[turn]

@@ -53,7 +53,7 @@ def with_calls(
         Mguni et al. (2023), "MANSA: Learning Fast and Slow in Multi-Agent Systems".
     """
     _check(environment, max_calls, call_probability)
-    num_agents, num_actions = environment.num_agents, environment.action_space.num_values
+    num_agents, num_actions = environment.num_agents, environment.action_space.num_values  # type: ignore[union-attr]
 
     def view(state: CallsState, timestep: TimeStep, drawn: Array | None) -> tuple[CallsState, TimeStep]:
         mask = timestep.action_mask
@@ -70,7 +70,7 @@ def with_calls(
             observation = _append(observation, jnp.maximum(1.0 - state.num_calls / max_calls, 0.0))
         calls = state.num_calls.astype(jnp.float32)
         metrics = {"calls": calls, "call_rate": calls / jnp.maximum(state.num_steps, 1)}
-        info = {**timestep.info, "metrics": {**timestep.info.get("metrics", {}), **metrics}}
+        info = {**timestep.info, "metrics": {**timestep.info.get("metrics", {}), **metrics}}  # type: ignore[dict-item]
         return state, timestep.replace(observation=observation, action_mask=mask, info=info)
 
     def sample_task(key: Array, level: Array | None = None) -> Task:

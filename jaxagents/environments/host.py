@@ -1,12 +1,12 @@
 """Environments that are no array programs: simulators on the host, stepped many at a time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxagents.types import Array, Environment, PyTree, State, Task, TimeStep
+from jaxagents.types import Environment, PyTree
 
 
 class HostStep(NamedTuple):
@@ -89,8 +89,6 @@ def make_host_environment(
             "evaluation=host."
         )
 
-    refusing: Mapping[str, Callable[..., Task | tuple[State, TimeStep] | Array]]
-    refusing = dict.fromkeys(("sample_task", "reset", "step"), refuse)
     return HostEnvironment(
         name=name,
         observation_space=observation_space,
@@ -98,5 +96,7 @@ def make_host_environment(
         max_steps=max_steps,
         make_batch=make_batch,
         num_actions=action_space.num_values if masked else None,
-        **refusing,
+        sample_task=refuse,
+        reset=refuse,
+        step=refuse,
     )

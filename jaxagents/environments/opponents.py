@@ -131,7 +131,7 @@ def uniform_opponent(environment: Environment) -> Opponent:
     Returns:
         `(key, observation, action_mask) -> action`.
     """
-    num_actions = environment.action_space.num_values
+    num_actions = environment.action_space.num_values  # type: ignore[union-attr]
 
     def act(key: Array, observation: PyTree, action_mask: Array | None) -> Array:
         del observation

@@ -1,12 +1,13 @@
 """The border between policies and environments of bounded continuous actions."""
 
 from dataclasses import replace
+from typing import Any
 
 from jaxagents.ops.distributions import is_bounded, squash
-from jaxagents.types import Array, Box, Discrete, Environment, State, TimeStep
+from jaxagents.types import Array, Environment, State, TimeStep
 
 
-def squash_action(action: Array, action_space: Discrete | Box) -> Array:
+def squash_action(action: Array, action_space: Any) -> Array:
     """Computes the action that an environment gets of what a policy gave: `tanh`, stretched to a bounded box.
 
     Args:

@@ -6,6 +6,7 @@ drawn; in a correlated one (CE) nobody gains by replacing the action that was re
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -114,7 +115,7 @@ def min_epsilon_max_gini(
     scaled, counts = _scaled(payoffs, counts, coarse)
     # In the units of `flattest`, whose payoffs have range 1 and whose weights sum to 1.
     slack_value = _range(payoffs, counts) * jnp.prod(jnp.sum(counts, axis=1))
-    options = {"slack_value": slack_value, "tolerance": tolerance, "max_steps": max_steps}
+    options: dict[str, Any] = {"slack_value": slack_value, "tolerance": tolerance, "max_steps": max_steps}
     return _flattest(scaled, counts, coarse, 0.0, **options).joint
 
 
@@ -188,7 +189,7 @@ def _scaled(payoffs: Array, counts: Array | None, coarse: bool) -> tuple[Array, 
     return jnp.where((product_of(counts) > 0)[None], payoffs, 0.0) / _range(payoffs, counts), counts
 
 
-def _flattest(payoffs: Array, counts: Array, coarse: bool, limit: Array | float, **options: Array | float) -> Flattest:
+def _flattest(payoffs: Array, counts: Array, coarse: bool, limit: Array | float, **options: Any) -> Flattest:
     weight = product_of(counts / jnp.sum(counts, axis=1, keepdims=True))
     return flattest(_gains(payoffs, coarse), weight, _row_mask(payoffs, counts, coarse), limit, **options)
 

@@ -77,8 +77,8 @@ def compile_game(definition: Definition | Tree) -> Game:
     sequence = [[_number(point[player], seat) for point in points] for player, seat in enumerate(seats)]
     return Game(
         seats=seats,
-        sequence=np.asarray(sequence, np.int32),
-        payoff=np.asarray([tree.outcomes[point] for point in points], np.float64).T,
+        sequence=np.asarray(sequence, np.int32),  # type: ignore[arg-type]
+        payoff=np.asarray([tree.outcomes[point] for point in points], np.float64).T,  # type: ignore[arg-type]
         name=tree.name,
         num_histories=tree.num_histories,
         num_terminals=tree.num_terminals,
@@ -91,8 +91,8 @@ def _make_seat(tree: Tree, player: int) -> Seat:
     counts = np.asarray([len(known.actions) for known in sets], np.int32)
     levels = np.asarray([known.level for known in sets], np.int32)
     seat = Seat(
-        mask=np.arange(width) < counts[:, None],
-        previous=np.zeros(len(sets), np.int32),
+        mask=np.arange(width) < counts[:, None],  # type: ignore[arg-type]
+        previous=np.zeros(len(sets), np.int32),  # type: ignore[arg-type]
         levels=(0, *np.cumsum(np.bincount(levels)).tolist()) if sets else (0,),
     )
     return seat.replace(previous=np.asarray([_number(known.previous, seat) for known in sets], np.int32))

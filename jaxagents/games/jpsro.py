@@ -199,7 +199,7 @@ def _deviate(game: Game, population: Population, payoff: Array, player: int, joi
 
 
 def _sum_gaps(deviations: Sequence[_Deviation]) -> tuple[Array, Array]:
-    return sum(deviation.gain for deviation in deviations), sum(jnp.sum(deviation.gains) for deviation in deviations)
+    return sum(deviation.gain for deviation in deviations), sum(jnp.sum(deviation.gains) for deviation in deviations)  # type: ignore[return-value]
 
 
 def _largest_gap(game: Game, population: Population, player: int, deviation: _Deviation) -> Array:

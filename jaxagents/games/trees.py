@@ -94,7 +94,7 @@ def expand(definition: Definition) -> Tree:
     sets: list[list[InformationSet]] = [[] for _ in range(definition.num_players)]
     outcomes: dict[tuple[Point, ...], list[float]] = {}
     num_histories = num_terminals = 0
-    stack = [(definition.root, 1.0, (None,) * definition.num_players)]
+    stack = [(definition.root, 1.0, (None,) * definition.num_players)]  # type: list[tuple[Any, float, tuple[Point, ...]]]
     while stack:
         state, chance, points = stack.pop()
         num_histories += 1
@@ -195,7 +195,7 @@ def _sorted(tree: Tree) -> Tree:
     sets = [
         tuple(
             known._replace(previous=moved(player, known.previous))
-            for _, known in sorted(enumerate(sets), key=lambda pair, player=player: places[player][pair[0]])
+            for _, known in sorted(enumerate(sets), key=lambda pair, player=player: places[player][pair[0]])  # type: ignore[misc]
         )
         for player, sets in enumerate(tree.information_sets)
     ]

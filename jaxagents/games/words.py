@@ -54,12 +54,12 @@ def visit_histories(environment: Environment, task: PyTree) -> dict[tuple, Histo
     state, timestep = reset(key, task)
     seats = range(environment.num_players)
     count = jax.tree.leaves(task)[0].shape[0]
-    parents = [((), (0.0,) * environment.num_players, tuple(() for _ in seats))] * count
-    labels, histories = [(deal, ()) for deal in range(count)], {}
+    parents = [((), (0.0,) * environment.num_players, tuple(() for _ in seats))] * count  # type: list[Any]
+    labels, histories = [(deal, ()) for deal in range(count)], {}  # type: list[Any], dict[Any, History]
     while labels:
         seen = jax.device_get((timestep.observation, timestep.action_mask, timestep.player, timestep.reward))
         over = np.asarray(timestep.terminated | timestep.truncated)
-        rows, chosen, children = [], [], []
+        rows, chosen, children = [], [], []  # type: list[int], list[int], list[Any]
         for row, ((deal, moves), (_, paid, memory)) in enumerate(zip(labels, parents)):
             observation, mask, player, reward = (leaf[row] for leaf in seen)
             player, paid = int(player), tuple(a + float(b) for a, b in zip(paid, reward))

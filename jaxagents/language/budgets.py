@@ -1,7 +1,7 @@
 """How many tokens the longest text of a pattern has, on the host."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def make_max_tokens(first: Sequence[Sequence[int]], later: Sequence[Sequence[int
     """
     first_size, later_size = (np.asarray([len(row) for row in pieces]) for pieces in (first, later))
 
-    def of_phrases(phrases: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def of_phrases(phrases: np.ndarray) -> tuple[Any, Any, Any]:
         """Returns the lengths of phrases `[A, n]` where they begin a text and where not, and which have words."""
         present = phrases >= 0
         follows = np.sum(np.where(present, later_size[phrases], 0), axis=1)
@@ -73,7 +73,7 @@ def make_max_tokens(first: Sequence[Sequence[int]], later: Sequence[Sequence[int
             follows, optional = follows + length.follows, optional and length.optional
         return _Length(begins, follows, optional)
 
-    def max_tokens(pattern: int | Pattern) -> int:
+    def max_tokens(pattern: Any) -> int:
         if isinstance(pattern, int | np.integer):
             pattern = [np.arange(len(first_size))] * pattern
         return max(of_sequence(pattern).begins, 0)

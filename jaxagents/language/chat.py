@@ -165,7 +165,8 @@ def read_chat_format(
         raise ValueError(
             f"`chat_template` of {folder} must have roles, got no text around those of user and assistant."
         )
-    prompt_open, prompt_close = first_open, (end,)
+    prompt_open = first_open
+    prompt_close: tuple[int, ...] = (end,)
     if with_system := _cut(tokenizer, folder, system=True):
         before_user = encode(with_system["user"])
         if before_user[-len(user_open) :] == user_open:

@@ -281,7 +281,7 @@ def _read(
     talk: Conversation,
     player: Array,
     part: Part,
-    start: Array,
+    start: Array | int,
     size: int,
     *,
     context_turns: int,
@@ -290,7 +290,7 @@ def _read(
     position, turn = (jnp.take_along_axis(x, player[:, None], axis=1) for x in (talk.position, talk.num_turns))
     block = jnp.zeros((player.shape[0], size), jnp.int32)
 
-    def put(values: Array, old: Array) -> Array:
+    def put(values: Array | int, old: Array) -> Array:
         return jax.lax.dynamic_update_slice(old, (block + values).astype(old.dtype), (0, start))
 
     talk = talk.replace(present=put(0, talk.present), agent=put(player[:, None], talk.agent), turn=put(turn, talk.turn))
@@ -311,7 +311,7 @@ def _extend(
     own: Array,
     tokens: Array,
     mask: Array,
-    index: Array,
+    index: Array | int,
 ) -> tuple[Conversation, Array]:
     """Reads tokens `[B, S]` into the cache; returns the hidden state of the last one. They see what is their own."""
     size = mask.shape[1]

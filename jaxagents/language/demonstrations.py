@@ -29,7 +29,7 @@ from jaxagents.types import (
 
 def make_demonstrations(
     environment: Environment, policy: LanguagePolicy, *, noise: float = 0.0, level: int | Sequence[int] | None = None
-) -> Callable[[Array, Array], Episode]:
+) -> Callable[..., Episode]:
     """Makes the function that lets the world's expert play.
 
     Args:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -229,7 +229,7 @@ class _Trie(NamedTuple):
     depth: int
 
 
-def _make_trie(rows: Mapping[Pieces, int], vocab_size: int) -> _Trie:
+def _make_trie(rows: Mapping[Pieces, Any], vocab_size: int) -> _Trie:
     kind = np.zeros(vocab_size, np.int32)
     for k, token in enumerate(sorted({token for row in rows for token in row}), start=1):
         kind[token] = k

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -171,7 +172,7 @@ def _rows_of_turns(policy: LanguagePolicy, turns: PyTree, prompts: tuple, number
     return episode.replace(keep=episode.valid[:, 0])
 
 
-def _metrics(episode: Episode, success: Array, group_size: int) -> Metrics:
+def _metrics(episode: Episode, success: Array, group_size: int) -> dict[str, Any]:
     valid, num_episodes = episode.valid[:, 0], jnp.float32(success.shape[0])
     num_turns = jnp.sum(valid, dtype=jnp.int32)
     of_candidates = {"verified_rate": episode.reward[:, 0], "invalid_action_rate": ~episode.action_valid[:, 0]}

@@ -41,7 +41,7 @@ def make_styled_collector(environment: Environment, policy: LanguagePolicy, **op
     return inner._replace(collect=collect)
 
 
-def style_metrics(policy: LanguagePolicy, words: Sequence[str], episode: Episode) -> Metrics:
+def style_metrics(policy: LanguagePolicy, words: Sequence[str], episode: Episode) -> dict[str, Mean]:
     """Computes the shares of styles in the first turns of episodes.
 
     Args:

@@ -222,9 +222,11 @@ def check_actor_critic(
     num_target_critics: int | None,
 ) -> None:
     """Refuses what an off-policy actor-critic cannot learn with; arguments are those of `make_sac`."""
-    several = isinstance(initial_temperature, Mapping)
     check_positive(target_update_rate=target_update_rate)
-    check_positive(**(initial_temperature if several else {"initial_temperature": initial_temperature}))
+    if isinstance(initial_temperature, Mapping):
+        check_positive(**initial_temperature)
+    else:
+        check_positive(initial_temperature=initial_temperature)
     if not isinstance(action_space, Box) or not math.isfinite(action_space.high - action_space.low):
         raise ValueError(f"`action_space` must be a bounded Box, got {action_space}; try `make_dqn`.")
     if jax.tree.leaves(policy.initial_carry((1,))):

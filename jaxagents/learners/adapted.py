@@ -134,7 +134,7 @@ def whole(policy: Any, adapter: Adapter) -> Any:
 
 
 def _with_params(policy: Any, adapter: Adapter, split: Callable[[Params], tuple[Params, PyTree]]) -> Any:
-    network = inside(policy)
+    network: Any = inside(policy)
 
     def merged(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(params: Params, *inputs: Any, **named: Any) -> Any:
@@ -147,7 +147,7 @@ def _with_params(policy: Any, adapter: Adapter, split: Callable[[Params], tuple[
         base = network.init(base_key)
         return {"base": base, "adapter": adapter.init(own_key, base)}
 
-    changed = {"init": init, "apply": merged(network.apply)}
+    changed: dict[str, Any] = {"init": init, "apply": merged(network.apply)}
     if isinstance(network, LanguageModel):
         changed |= {name: merged(getattr(network, name)) for name in ("extend", "logits")}
         changed |= {"value": network.value and merged(network.value)}

@@ -126,7 +126,7 @@ def with_discriminator(
         of_steps = discriminator_loss(*logits)
         of_absorbing = discriminator_loss(*[discriminator.absorbing(params)] * 2)
         absorbed = [after * step.terminated for step in (shown, played)]
-        loss = sum(map(mean_with_absorbing, of_steps, of_absorbing, absorbed))
+        loss: Any = sum(map(mean_with_absorbing, of_steps, of_absorbing, absorbed))
         right = 0.5 * (jnp.mean(logits[0] > 0.0) + jnp.mean(logits[1] < 0.0))
         return loss, {"discriminator_loss": loss, "discriminator_accuracy": right}
 
@@ -203,7 +203,7 @@ def make_agent(
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
         learner, steps = agent.make_learner(collector, num_updates), num_updates * num_steps
-        options_of_all = {"num_steps": num_steps, "axis_name": axis_name} | options
+        options_of_all: dict[str, Any] = {"num_steps": num_steps, "axis_name": axis_name} | options
         return with_discriminator(learner, judge, optimizer(steps), data, agent.policy, **options_of_all)
 
     return Agent(policy=agent.policy, make_learner=make_learner)

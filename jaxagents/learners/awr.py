@@ -54,7 +54,8 @@ def make_agent(
             f"`policy` must be an actor-critic without memory for AWR, got a {type(actor_critic).__name__}; "
             "try policy=mlp."
         )
-    options = {"num_epochs": 1, "num_minibatches": num_minibatches, "axis_name": axis_name} | options
+    defaults: dict[str, Any] = {"num_epochs": 1, "num_minibatches": num_minibatches, "axis_name": axis_name}
+    options = defaults | options
     make_ppo(actor_critic, optax.identity(), **options)  # Refuses settings before anything is compiled.
 
     def make_learner(num_updates: int) -> Learner:

@@ -96,7 +96,7 @@ def with_bonus(
         paid = jax.lax.stop_gradient(paid)
         reward = state.coefficient * paid + (0.0 if only else transition.reward)
         inner, metrics = learner.update(state.inner, key, rollout.replace(transition=transition.replace(reward=reward)))
-        told = told | {"bonus": jnp.mean(paid)}
+        told = {**told, "bonus": jnp.mean(paid)}
         told = told if axis_name is None else jax.lax.pmean(told, axis_name)
         return state.replace(inner=inner, bonus=own), {**metrics, **told}
 
@@ -137,7 +137,7 @@ def make_agent(
         raise ValueError(f"`num_agents` must be 0 for bonuses, got {environment.num_agents}; try `learner=ppo`.")
     agent = inner(environment, axis_name=axis_name)
     writer = bonus(environment.observation_space, environment.action_space, axis_name=axis_name)
-    options = {"coefficient": coefficient, "only": only, "axis_name": axis_name}
+    options: dict[str, Any] = {"coefficient": coefficient, "only": only, "axis_name": axis_name}
     with_bonus(Learner(init=None, update=None), writer, lambda: None, **options)  # Refuses settings early.
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:

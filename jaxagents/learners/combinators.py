@@ -62,7 +62,7 @@ def params_of(start: Any) -> Params | None:
     return getattr(start, "params", start)
 
 
-def start_of_inner(start: Any, kind: type) -> Any:
+def start_of_inner(start: Any, kind: type[Any]) -> Any:
     """Returns what the learner inside starts from: the inner state of a state of this kind, else the same."""
     return start.inner if isinstance(start, kind) else start
 

@@ -107,7 +107,7 @@ def make_agent(
         The agent.
     """
     q_function = value(environment.observation_space, environment.action_space)
-    make = partial(make_conservative_q, q_function, axis_name=axis_name, **options)
+    make: Callable[..., Learner] = partial(make_conservative_q, q_function, axis_name=axis_name, **options)
     make(optax.identity())  # Refuses settings before anything is compiled.
     return make_sample_agent(
         make_epsilon_greedy(q_function),

@@ -1,5 +1,7 @@
 """Bonuses in features of what actions change: prediction errors (ICM) and ellipses of the episode (E3B)."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -80,7 +82,7 @@ def make_curiosity_bonus(
         raise ValueError(f"`observation_space` must be a Box of rank 1, got {observation_space}; flatten it.")
     discrete, episodic = isinstance(action_space, Discrete), ridge is not None
     size, optimizer = observation_space.shape[0], optax.adam(learning_rate)
-    num_actions = action_space.num_values if discrete else action_space.shape[0]
+    num_actions = action_space.num_values if isinstance(action_space, Discrete) else action_space.shape[0]
     inverse = nn.Sequential([nn.Dense(hidden_size), nn.relu, nn.Dense(num_actions)])
     features = jax.eval_shape(encoder.init_with_output, jax.random.key(0), jnp.zeros((1, size)))[0].shape[-1]
     forward = nn.Sequential([nn.Dense(hidden_size), nn.relu, nn.Dense(features)])
@@ -127,14 +129,15 @@ def make_curiosity_bonus(
         statistics = update_statistics(state.observations, transition.next_observation, axis_name=axis_name)
         state = state.replace(observations=statistics)
         after = encode(state.params, state, transition.next_observation)
+        covariances: PyTree = ()
         if episodic:
             bonus, covariances = elliptical_bonus(after, transition.first, state.inverse, ridge=ridge)
         else:
-            before, covariances = encode(state.params, state, transition.observation), ()
+            before = encode(state.params, state, transition.observation)
             bonus = surprise(state.params, before, transition.action, after)
         bonuses = update_statistics(state.bonuses, bonus, axis_name=axis_name)
 
-        def step(carry: tuple[Params, optax.OptState], _: None) -> tuple[tuple[Params, optax.OptState], Metrics]:
+        def step(carry: tuple[Params, optax.OptState], _: Any) -> tuple[tuple[Params, optax.OptState], Metrics]:
             grads, metrics = jax.grad(objective, has_aux=True)(carry[0], state, transition)
             params, opt_state, _ = descend(grads, *carry, optimizer, axis_name=axis_name)
             return (params, opt_state), metrics

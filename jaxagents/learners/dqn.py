@@ -141,7 +141,7 @@ def make_dqn(
         terms = bind({"loss": partial(q_loss, delta=numbers["huber_delta"])}, {})
         terms |= bind(slots, state.slots, state.memory)
         if objective is not None:
-            options = {"discount": numbers["discount"], "loss": terms["loss"], "double": double}
+            options = {"discount": numbers["discount"], "loss": terms["loss"], "double": double}  # type: dict[str, Any]
             return objective(network, state.target_network, batch, **options)
         options = {"burn_in": burn_in, "numbers": numbers, "terms": terms, "axis_name": axis_name}
         return _loss(values_of, network, state.target_network, batch, key, **options)
@@ -226,7 +226,7 @@ def make_agent(
     q_function = value(environment.observation_space, environment.action_space)
     if not share_parameters:
         q_function = separate_parameters(q_function, environment.num_agents)
-    make = partial(make_dqn, q_function, axis_name=axis_name, **options)
+    make = partial(make_dqn, q_function, axis_name=axis_name, **options)  # type: Callable[..., Learner]
     make(optax.identity())  # Refuses settings before anything is compiled.
     return make_replay_agent(
         make_epsilon_greedy(q_function),

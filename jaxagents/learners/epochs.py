@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxagents.learners.optimizers import Trainable, descend
-from jaxagents.types import Array, Metrics, Params, PyTree, Rollout
+from jaxagents.types import Array, Params, PyTree, Rollout
 
 
 def sequence_length_of(rollout: Rollout, sequence_length: int | None) -> int:
@@ -49,7 +49,7 @@ def descend_in_minibatches(
     sequences: PyTree,
     indices: Array,
     *,
-    stop: Callable[[Metrics], Array] | None = None,
+    stop: Callable[[dict[str, Array]], Array] | None = None,
     trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> tuple[Params, optax.OptState, dict[str, Array], PyTree]:

@@ -43,7 +43,7 @@ def make_sample_agent(
             f"`updates_per_rollout` must be 1 without a buffer, got {updates_per_rollout}: every sample is a batch; "
             "try more steps of training."
         )
-    options = {"normalize_observations": normalize_observations, "axis_name": axis_name}
+    options: dict[str, Any] = {"normalize_observations": normalize_observations, "axis_name": axis_name}
     replaying = make_replay_agent(
         policy, make_sample_learner, buffer, observation_space, updates_per_rollout=updates_per_rollout, **options
     )

@@ -151,13 +151,14 @@ def make_agent(
     Returns:
         The agent.
     """
-    both = {"microbatch_tokens": microbatch_tokens, "axis_name": axis_name}
+    both: dict[str, Any] = {"microbatch_tokens": microbatch_tokens, "axis_name": axis_name}
     agent = make_policy_gradient_agent(environment, policy=policy, optimizer=optimizer, **both, **options)
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
         speaker, steps = agent.policy, estimator_optimizer(num_updates)
-        numbers = {"coefficient": coefficient, "weight": weight}
-        estimator = make_implicit_rewards(speaker.model, speaker.layout, steps, **numbers, **both)
+        estimator = make_implicit_rewards(
+            speaker.model, speaker.layout, steps, coefficient=coefficient, weight=weight, **both
+        )
         return with_estimator(agent.make_learner(collector, num_updates), estimator)
 
     return Agent(policy=agent.policy, make_learner=make_learner)

@@ -68,7 +68,7 @@ class IteratedState:
 
 def make_iterated(
     imitation: Learner,
-    example: Episode | Demonstrated,
+    example: Any,
     *,
     select: Slot = successful,
     num_collects: int,
@@ -138,7 +138,7 @@ def make_iterated(
             memory=memory_of(slots, num_updates),
         )
 
-    def keep(state: IteratedState, batch: Episode | Demonstrated) -> tuple[IteratedState, Array]:
+    def keep(state: IteratedState, batch: Any) -> tuple[IteratedState, Array]:
         """Stores what is to be imitated; returns which own episodes of this device were chosen."""
         own = _own(batch)
         chosen, noted = bind(slots, state.numbers, state.memory)["select"](
@@ -285,7 +285,7 @@ def _draw(key: Array, filled: Array, batch_size: int) -> Array:
     return order[jnp.arange(batch_size) % jnp.maximum(jnp.sum(filled), 1)]
 
 
-def _mean_of_steps(metric: Array | Mean) -> Mean:
+def _mean_of_steps(metric: Any) -> Mean:
     """Adds up a metric over the leading axis of steps."""
     if isinstance(metric, Mean):
         return Mean(total=jnp.sum(metric.total, axis=0), count=jnp.sum(metric.count, axis=0))

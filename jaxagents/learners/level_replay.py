@@ -209,7 +209,7 @@ def make_agent(
     with_evaluation(actor_critic)  # Refuses policies without a critic, and those with a memory.
 
     def choose(learner: Learner, sample_level: Callable[[Array], PyTree], num_levels: int) -> Learner:
-        chosen = {"num_levels": num_levels, "axis_name": axis_name} | options
+        chosen: dict[str, Any] = {"num_levels": num_levels, "axis_name": axis_name, **options}
         return with_level_replay(learner, actor_critic, sample_level, **chosen)
 
     return make_level_agent(environment, inner(environment, axis_name=axis_name), choose, level)
@@ -257,7 +257,7 @@ def _chosen(condition: Array) -> Callable[[Array, Array], Array]:
 def _judge(
     actor_critic: ActorCritic,
     score: Score,
-    decays: dict[str, float],
+    decays: dict[str, Any],
     axis_name: str | None,
     state: LevelReplayState,
     rollout: Rollout,
@@ -282,7 +282,7 @@ def _judge(
     return seen if axis_name is None else jax.lax.all_gather(seen, axis_name, tiled=True)
 
 
-def _values(actor_critic: ActorCritic, params: Params, rollout: Rollout) -> tuple[Array, Array]:
+def _values(actor_critic: ActorCritic, params: Params, rollout: Rollout) -> tuple[Array, ...]:
     transition = rollout.transition
     carry = actor_critic.initial_carry((transition.reward.shape[1],))
     told = input_of(transition), input_of_successor(transition)

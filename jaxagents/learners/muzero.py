@@ -189,7 +189,7 @@ def in_units_of_rewards(model: LatentModel) -> LatentModel:
 
 def _targets(
     model: LatentModel, params: Params, batch: Sample, discount: Array, trace_decay: Array
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, ...]:
     """Returns `h` of returns and rewards, zero after the end, and what is learned from at all, float32 `[n, B]`."""
     transition = batch.transition
     _, next_value = model.predict(params, model.represent(params, transition.next_observation))

@@ -165,7 +165,7 @@ def make_distillation_bonus(
         def loss(predictor: Params) -> Array:
             return jnp.mean(novelty(predictor, state, reached))
 
-        def step(carry: tuple[Params, optax.OptState], _: None) -> tuple[tuple[Params, optax.OptState], Array]:
+        def step(carry: tuple[Params, optax.OptState], _: Any) -> tuple[tuple[Params, optax.OptState], Array]:
             value, grads = jax.value_and_grad(loss)(carry[0])
             predictor, opt_state, _ = descend(grads, *carry, optimizer, axis_name=axis_name)
             return (predictor, opt_state), value

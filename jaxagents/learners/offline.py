@@ -196,7 +196,7 @@ def make_agent(
     def make(num_updates: int) -> Learner:
         steps = num_updates * updates_per_rollout
         optimizers = policy_optimizer(steps), value_optimizer(steps)
-        arguments = (actor, twin_q, of_states, *optimizers, environment.action_space)
+        arguments: tuple[Any, ...] = (actor, twin_q, of_states, *optimizers, environment.action_space)
         return make_offline_actor_critic(*arguments, num_updates=steps, axis_name=axis_name, **options)
 
     make(1)  # Refuses settings before anything is compiled.

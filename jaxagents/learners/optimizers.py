@@ -130,7 +130,7 @@ def carry_over(fresh: optax.OptState, earlier: optax.OptState) -> optax.OptState
 
 def same_shapes(first: PyTree, second: PyTree) -> bool:
     """Tells whether two pytrees have the same structure, shapes and types, so that one can stand for the other."""
-    if jax.tree.structure(first) != jax.tree.structure(second):
+    if jax.tree.structure(first) != jax.tree.structure(second):  # type: ignore[operator]
         return False
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     return all(jnp.shape(a) == jnp.shape(b) and jnp.result_type(a) == jnp.result_type(b) for a, b in pairs)

@@ -9,7 +9,19 @@ from flax import struct
 
 from jaxagents.learners.combinators import params_of, side_by_side, wrap
 from jaxagents.ops.selection import perturb, truncation_selection
-from jaxagents.types import Agent, Array, Collector, Environment, Learner, Mean, Metrics, Params, PyTree, Rollout, State
+from jaxagents.types import (
+    Agent,
+    Array,
+    Collector,
+    Environment,
+    Learner,
+    Mean,
+    Metrics,
+    Params,
+    PyTree,
+    Rollout,
+    State,
+)
 
 
 @struct.dataclass
@@ -111,14 +123,14 @@ def population(
         )
         known = ~jnp.isnan(fitness)
         best = jnp.argmax(jnp.where(known, fitness, -jnp.inf))
-        told = {
+        told: dict[str, Any] = {
             "fitness": Mean(total=jnp.nansum(fitness), count=jnp.sum(known).astype(jnp.float32)),
             "best_fitness": Mean(total=jnp.nan_to_num(fitness[best]), count=known[best].astype(jnp.float32)),
         }
         told |= {f"best_{name}": leaf[best] for name, leaf in _find(members, explore).items()}
         params = jax.tree.map(lambda leaf: leaf[best], members.params)
         state = PopulationState(inner=members, fitness=fitness, params=params, update=state.update + 1)
-        return state, {name: _mean_of_members(value) for name, value in metrics.items()} | told
+        return state, {**{name: _mean_of_members(value) for name, value in metrics.items()}, **told}
 
     return wrap(together, init, update)
 
@@ -146,7 +158,7 @@ def make_agent(
         The agent; its policy is that of a member.
     """
     agent = inner(environment, axis_name=axis_name)
-    ranges = {name: tuple(map(float, bounds)) for name, bounds in explore.items()}
+    ranges = {name: (float(low), float(high)) for name, (low, high) in explore.items()}
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
         def collect(state: State, params: Params, key: Array) -> tuple[State, PyTree, Metrics]:
@@ -174,7 +186,7 @@ def _mean_return(fitness: Array, batch: Rollout, memory: float, axis_name: str |
     return jnp.where(episodes > 0.0, moved, fitness)
 
 
-def _mean_of_members(value: Array | Mean) -> Array | Mean:
+def _mean_of_members(value: Any) -> Any:
     """Computes the mean over members, of each as often as it was counted."""
     if isinstance(value, Mean):
         return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), value)
@@ -201,7 +213,7 @@ def _change(tree: PyTree, names: Mapping[str, Any], function: Callable[[int, str
     return jax.tree_util.tree_map_with_path(change, tree)
 
 
-def _find(tree: PyTree, names: Mapping[str, Any]) -> dict[str, Array]:
+def _find(tree: PyTree, names: Mapping[str, Any]) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {_name(path): leaf for path, leaf in leaves if path and _name(path) in names}
 

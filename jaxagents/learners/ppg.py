@@ -117,11 +117,9 @@ def with_auxiliary_phase(
         key, phase_key = jax.random.split(key)
         transition = rollout.transition
         _, _, next_value = values_of(actor_critic, state.params, rollout)
-        ends, factors = (
-            (transition.terminated, transition.truncated),
-            {"discount": discount, "trace_decay": trace_decay},
-        )
-        new = _Memory(input_of(transition), lambda_returns(transition.reward, *ends, next_value, **factors))
+        ends = transition.terminated, transition.truncated
+        target = lambda_returns(transition.reward, *ends, next_value, discount=discount, trace_decay=trace_decay)
+        new = _Memory(input_of(transition), target)
         place = state.num_updates % period
         memory = jax.tree.map(lambda kept, leaf: kept.at[place].set(leaf), state.memory, new)
         inner, metrics = learner.update(state.inner, key, rollout)
@@ -200,7 +198,7 @@ def make_agent(
         raise ValueError(f"`num_agents` must be 0 for PPG, got {environment.num_agents}; try `learner=ppo`.")
     options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches, "axis_name": axis_name}
     options |= {"discount": discount, "trace_decay": trace_decay}
-    make = partial(make_ppo, policy(*spaces, detach_value=True), **options)
+    make: Callable[..., Learner] = partial(make_ppo, policy(*spaces, detach_value=True), **options)
     make(optax.identity())  # Refuses settings before anything is compiled.
 
     def make_learner(shapes: Callable[[], Rollout], num_updates: int) -> Learner:

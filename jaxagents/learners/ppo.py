@@ -240,7 +240,7 @@ def make_agent(
     if popart_rate is not None:
         actor_critic = with_value_scale(actor_critic)
     options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches, "popart_rate": popart_rate}
-    make = partial(make_ppo, axis_name=axis_name, **options)
+    make: Callable[..., Learner] = partial(make_ppo, axis_name=axis_name, **options)
     make(actor_critic, optax.identity())  # Refuses settings before anything is compiled.
 
     def make_learner(shapes: Callable[[], Rollout], num_updates: int) -> Learner:
@@ -347,7 +347,7 @@ def _generalized(*steps: Array, **numbers: Array) -> tuple[Array, Array]:
 
 def _default_slots(numbers: Numbers) -> dict[str, Bound]:
     clip_epsilon, value_clip = numbers["clip_epsilon"], numbers.get("value_clip_epsilon")
-    default = {
+    default: dict[str, Slot] = {
         "advantage": _generalized,
         "loss": partial(clipped_surrogate, clip_epsilon=clip_epsilon),
         "value_loss": partial(clipped_value_loss, clip_epsilon=value_clip)

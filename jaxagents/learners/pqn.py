@@ -206,10 +206,11 @@ def make_agent(
     """
     space = environment.observation_space
     q_function = value(space, environment.action_space)
+    options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
+    options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
     if not share_parameters:
         q_function = separate_parameters(q_function, environment.num_agents)
-    counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
-    make = partial(make_pqn, q_function, axis_name=axis_name, **counts, **options)
+    make: Callable[..., Learner] = partial(make_pqn, q_function, axis_name=axis_name, **options)
     make(optax.identity())  # Refuses settings before anything is compiled.
     return make_rollout_agent(
         make_epsilon_greedy(q_function),

@@ -179,7 +179,7 @@ def make_agent(
 
 def _slope(
     loss: Callable[..., tuple[RowLoss, dict[str, PyTree]]], rows: Mapping[str, Array | None], axis_name: str | None
-) -> tuple[Array, dict[str, Mean], dict[str, PyTree]]:
+) -> tuple[Array, dict[str, Any], dict[str, PyTree]]:
     """Computes the derivative of the mean loss by the log-probability of every row of this device, metrics and summary.
 
     The loss sees the rows of all devices: what it takes of the whole batch is the same on any number of them.

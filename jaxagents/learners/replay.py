@@ -21,7 +21,6 @@ from jaxagents.types import (
     Mean,
     Metrics,
     Params,
-    Policy,
     PyTree,
     Rollout,
     Sample,
@@ -158,7 +157,7 @@ def _to_sample(transition: Transition, weight: Array) -> Sample:
 
 
 def make_replay_agent(
-    policy: Policy,
+    policy: Any,
     make_sample_learner: Callable[[int], Learner],
     buffer: Any,
     observation_space: PyTree,
@@ -171,7 +170,7 @@ def make_replay_agent(
     """Joins a policy with the learner of its samples.
 
     Args:
-        policy: acts with the parameters of the learner.
+        policy: a `Policy`, or a `LatentModel` that a search acts with; has the parameters of the learner.
         make_sample_learner: `(updates of the whole run) -> Learner` of batches of `Sample`s.
         buffer: `data.buffers.Buffer`; holds raw observations.
         observation_space: of the environment.
@@ -229,7 +228,9 @@ def gather_step(tree: PyTree, index: Array) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[index, sequence], tree)
 
 
-def _update_if(ready: Array, learner: Learner, state: State, key: Array, sample: Sample) -> tuple[State, Metrics]:
+def _update_if(
+    ready: Array, learner: Learner, state: State, key: Array, sample: Sample
+) -> tuple[State, dict[str, Any]]:
     """Updates the learner where `ready`, otherwise returns its state and metrics of zeros."""
 
     def skip(state: State, key: Array, sample: Sample) -> tuple[State, Metrics]:
@@ -239,7 +240,7 @@ def _update_if(ready: Array, learner: Learner, state: State, key: Array, sample:
     return jax.lax.cond(ready, learner.update, skip, state, key, sample)
 
 
-def _mean(values: Array, axis_name: str | None) -> Array:
+def _mean(values: Any, axis_name: str | None) -> Array:
     mean = jnp.mean(values)
     return mean if axis_name is None else jax.lax.pmean(mean, axis_name)
 
@@ -250,7 +251,7 @@ def _reduce(metrics: PyTree, ready: Array) -> Metrics:
     def is_mean(value: Any) -> bool:
         return isinstance(value, Mean)
 
-    def reduce(value: Array | Mean) -> Mean:
+    def reduce(value: Any) -> Mean:
         if is_mean(value):
             return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), value)
         return Mean(total=jnp.sum(value, axis=0), count=ready * value.shape[0])

@@ -90,7 +90,7 @@ class _Parts(NamedTuple):
     twin_q: TwinQ
     optimizers: dict[str, optax.GradientTransformation]
     hyperparameters: dict[str, Number]
-    slots: dict[str, Slot]
+    slots: dict[str, Slot | None]
     policy_period: int
     target_period: int
     num_actions: int
@@ -179,8 +179,8 @@ def make_sac(
     Deviation: the temperature's loss is that of its logarithm, as in the released code; multi-step targets leave out
         the entropy of the steps between.
     """
-    counts = {"policy_period": policy_period, "target_period": target_period, "num_actions": num_actions}
-    counts |= {"num_target_critics": num_target_critics}
+    counts: dict[str, int | None] = {"policy_period": policy_period, "target_period": target_period}
+    counts |= {"num_actions": num_actions, "num_target_critics": num_target_critics}
     check_counts(**counts)
     check_fractions(discount=discount, target_update_rate=target_update_rate)
     check_actor_critic(policy, twin_q, action_space, target_update_rate, initial_temperature, num_target_critics)
@@ -189,12 +189,12 @@ def make_sac(
             "`improve` must have targets of policy and critics; try target_policy=true without batch norm."
         )
     target_entropy = entropy_of_paper(action_space) if target_entropy is None else target_entropy
-    slots = {"critic_loss": critic_loss, "actor_loss": actor_loss, "target": target}
+    slots: dict[str, Slot | None] = {"critic_loss": critic_loss, "actor_loss": actor_loss, "target": target}
     slots |= {"action": action, "next_action": next_action, "improve": improve}
     optimizers = {"policy": policy_optimizer, "critic": q_optimizer, "temperature": temperature_optimizer}
     hyperparameters = {"discount": discount, "target_update_rate": target_update_rate, "target_entropy": target_entropy}
 
-    static = counts | {
+    static: dict[str, Any] = counts | {
         "num_updates": num_updates,
         "target_policy": target_policy,
         "trainable": trainable,
@@ -248,9 +248,8 @@ def make_agent(
         optimizers = [
             make(num_updates * updates_per_rollout) for make in (policy_optimizer, q_optimizer, temperature_optimizer)
         ]
-        learner_updates = {"num_updates": num_updates * updates_per_rollout}
-        space = environment.action_space
-        learner = make_sac(actor, twin_q, *optimizers, space, axis_name=axis_name, **learner_updates, **options)
+        parts: tuple[Any, ...] = (actor, twin_q, *optimizers, environment.action_space)
+        learner = make_sac(*parts, num_updates=num_updates * updates_per_rollout, axis_name=axis_name, **options)
         return learner if model is None else model(learner, actor, *spaces, axis_name=axis_name)
 
     make(1)  # Refuses settings before anything is compiled.
@@ -366,9 +365,9 @@ def _losses_of_policy(
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Returns `(params) -> (loss, ((metrics, seen), summaries))`, and `(seen, log_temperature) -> ...` of that."""
     if parts.slots["improve"] is not None:
-        arguments = parts.policy, parts.twin_q, bound["improve"], temperature, _keys(keys[0], parts.num_actions)
-        targets = state.target_params, state.target_critic
-        loss = partial(improvement_loss_of, *arguments, parts.axis_name, *targets, batch)
+        key, targets = _keys(keys[0], parts.num_actions), (state.target_params, state.target_critic)
+        improved = parts.policy, parts.twin_q, bound["improve"], temperature, key
+        loss = partial(improvement_loss_of, *improved, parts.axis_name, *targets, batch)
         return loss, partial(dual_loss_of, bound["improve"])
     draw = partial(choose_actions, parts.policy, bound["action"], parts.axis_name)
     arguments = draw, parts.twin_q, bound["actor_loss"], critic, temperature, keys, parts.axis_name, batch

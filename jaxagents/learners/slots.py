@@ -21,7 +21,7 @@ Bound = Callable[..., tuple[Any, dict[str, PyTree]]]
 """A slot with its numbers and its memory, see `bind`."""
 
 
-def numbers_of(slots: Mapping[str, Slot]) -> dict[str, Numbers]:
+def numbers_of(slots: Mapping[str, Slot | None]) -> dict[str, Numbers]:
     """Returns the keywords of slots that are floats or lists of floats, by slot, as float32 arrays.
 
     Only a `functools.partial` has keywords, be it the slot or what a `Remembering` applies.
@@ -48,11 +48,11 @@ def numbers_due(
     return dict(numbers) | {name: slot.apply(memory[name])[0] for name, slot in _remembering(hyperparameters).items()}
 
 
-def memory_of(slots: Mapping[str, Slot | Number | None], num_updates: int) -> dict[str, PyTree]:
+def memory_of(slots: Mapping[str, Any], num_updates: int) -> dict[str, PyTree]:
     """Returns what slots, their keywords and hyper-parameters that remember something start with.
 
     Args:
-        slots: by name.
+        slots: slots, numbers and None, by name.
         num_updates: of the run.
 
     Returns:
@@ -62,7 +62,7 @@ def memory_of(slots: Mapping[str, Slot | Number | None], num_updates: int) -> di
 
 
 def bind(
-    slots: Mapping[str, Slot], numbers: Mapping[str, Numbers], memory: Mapping[str, PyTree] | None = None
+    slots: Mapping[str, Slot | None], numbers: Mapping[str, Numbers], memory: Mapping[str, PyTree] | None = None
 ) -> dict[str, Bound]:
     """Binds slots to their numbers and memories.
 
@@ -90,7 +90,7 @@ def bind(
 
 
 def remember(
-    slots: Mapping[str, Slot | Number | None],
+    slots: Mapping[str, Any],
     memory: Mapping[str, PyTree],
     summaries: Mapping[str, PyTree],
     *,
@@ -99,7 +99,7 @@ def remember(
     """Returns the memories after an update.
 
     Args:
-        slots: by name.
+        slots: slots, numbers and None, by name.
         memory: before the update, by slot.
         summaries: of the update, by slot, of this device; none of numbers, which see nothing.
         axis_name: mapped device axis to add summaries over.
@@ -141,7 +141,7 @@ def paths_read(function: Callable[..., Any], *arguments: PyTree) -> list[tuple[A
 
 
 def assign_credit(
-    bound: Mapping[str, Slot], view: EpisodeView, axis_name: str | None
+    bound: Mapping[str, Bound], view: EpisodeView, axis_name: str | None
 ) -> tuple[Credit, Episode, dict[str, PyTree]]:
     """Runs rewards, filter, advantage and credits in this order.
 
@@ -169,7 +169,7 @@ def assign_credit(
     return credit, view.episode, summaries
 
 
-def named(bound: Mapping[str, Slot], prefix: str) -> list[str]:
+def named(bound: Mapping[str, Any], prefix: str) -> list[str]:
     """Returns the names of slots that begin with a prefix, in order."""
     return [name for name in bound if name.startswith(prefix)]
 

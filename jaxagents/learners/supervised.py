@@ -106,9 +106,7 @@ def make_supervised(
         memory = memory_of(slots | weights, num_updates)
         return SupervisedState(params=params, opt_state=opt_state, numbers=numbers, memory=memory)
 
-    def loss(
-        params: Params, rows: Rows, mask: Array, weight: Array, layout: Layout
-    ) -> tuple[Array, dict[str, Array | Mean]]:
+    def loss(params: Params, rows: Rows, mask: Array, weight: Array, layout: Layout) -> tuple[Array, dict[str, Any]]:
         statistics = score_tokens(model, params, rows, layout, fields=("log_prob", "entropy"))
         total = -jnp.sum(weight * statistics.log_prob)
         entropy = jnp.sum(jnp.where(mask, statistics.entropy, 0.0))
@@ -175,7 +173,7 @@ def make_agent(
         The agent.
     """
     speaker = policy(environment)
-    make = partial(make_supervised, speaker.model, axis_name=axis_name, **options)
+    make = partial(make_supervised, speaker.model, axis_name=axis_name, **options)  # type: Callable[..., Learner]
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
         del collector

@@ -118,7 +118,7 @@ def make_switching(
         require_agents(batch.transition)
         samples, call = split_sample(batch, num_actions=num_actions, switching_cost=state.switching_cost)
         keys = dict(zip(learners, jax.random.split(key, len(learners)), strict=True))
-        states, metrics, priority = {}, {}, {}
+        states, metrics, priority = {}, {}, {}  # type: dict[str, Any], dict[str, Any], dict[str, Any]
         for name, learner in learners.items():
             states[name], own = learner.update(state.learners[name], keys[name], samples[name])
             own = dict(own)
@@ -238,7 +238,7 @@ def make_agent(
     """
     _require_calls(environment)
     space, num_agents = environment.observation_space, environment.num_agents
-    num_actions = environment.action_space.num_values // 2
+    num_actions = environment.action_space.num_values // 2  # type: ignore[union-attr]
     q_function = value(space, Discrete(num_actions))
     if not share_parameters:
         q_function = separate_parameters(q_function, num_agents)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from jaxagents.learners.slots import Slot, fields_read, named
+from jaxagents.learners.slots import Bound, fields_read, named
 from jaxagents.learners.token_batches import TokenBatch
 from jaxagents.losses.policy_gradient import approximate_kl
 from jaxagents.losses.value import squared_loss
@@ -17,7 +17,7 @@ from jaxagents.types import Array, LanguageModel, Layout, Mean, Metrics, Params,
 def token_loss(
     model: LanguageModel,
     layout: Layout,
-    bound: Mapping[str, Slot],
+    bound: Mapping[str, Bound],
     value_coefficient: Array,
     unit: Array | float,
     temperature: float | None,
@@ -37,7 +37,7 @@ def token_loss(
         terms[name.removeprefix("regularizer/")] = unit * term
         summaries |= summary
     metrics = {name: jnp.sum(batch.weight * term) for name, term in terms.items()}
-    total = sum(metrics.values())
+    total = sum(metrics.values())  # type: PyTree
     if batch.target is not None:
         error = squared_loss(statistics.value, jax.lax.stop_gradient(batch.target))
         metrics["value_loss"] = jnp.sum(batch.weight * jnp.where(view.mask, error, 0.0))
@@ -55,7 +55,7 @@ def _means_of_tokens(view: TokenView) -> dict[str, Mean]:
     return {name: Mean(total=jnp.sum(jnp.where(view.mask, x, 0.0)), count=count) for name, x in values.items()}
 
 
-def fields_of_losses(bound: Mapping[str, Slot], view: TokenView) -> frozenset[str]:
+def fields_of_losses(bound: Mapping[str, Bound], view: TokenView) -> frozenset[str]:
     """Says which fields of a view the loss and the regularisers read."""
     floats = jax.ShapeDtypeStruct(view.mask.shape, jnp.float32)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), view)

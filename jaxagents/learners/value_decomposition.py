@@ -141,7 +141,7 @@ def make_agent(
         observation_space=space,
         axis_name=axis_name,
         **options,
-    )
+    )  # type: Callable[..., Learner]
     make(optax.identity())  # Refuses settings before anything is compiled.
     return make_replay_agent(
         make_epsilon_greedy(make_team(q_function, mixer, num_agents, space)),

@@ -71,7 +71,7 @@ def make_entropy_smoothing(
 
     numbers = {"coefficient": coefficient, "lower": lower, "upper": upper, "penalty": penalty}
     numbers = {name: float(value) for name, value in numbers.items()}
-    return Remembering(init=init, apply=partial(entropy_smoothing, hinge=hinge, **numbers), update=add_to_history)
+    return Remembering(init=init, apply=partial(entropy_smoothing, hinge=hinge, **numbers), update=add_to_history)  # type: ignore[arg-type]
 
 
 def entropy_smoothing(

@@ -48,7 +48,7 @@ def find_visibility(mask: Array, position: Array, *, block: int, window: int | N
     key_mask = jnp.diagonal(mask, axis1=1, axis2=2)
     key = jnp.arange(length, dtype=jnp.int32)[None, None, :]
 
-    def describe(number: Array, found: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def describe(number: Array, found: tuple[Array, ...]) -> tuple[Array, ...]:
         gap_begin, gap_end, exact = found
         start = jnp.minimum(number * block, length - block)  # The last block may look at some queries again.
         rows = jax.lax.dynamic_slice_in_dim(mask, start, block, axis=1)

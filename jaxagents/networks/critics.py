@@ -25,7 +25,8 @@ class RegularizedMLP(nn.Module):
         Hiraoka et al. (2022), Dropout Q-functions for doubly efficient reinforcement learning, figure 1.
         Bhatt et al. (2024), CrossQ, figure 2.
 
-    Deviation: CrossQ renormalises batches after a long warm-up; here they are normalised.
+    Deviation: CrossQ renormalises batches after a warm-up of 100,000 steps; here they are normalised throughout. Its
+        policy has batch norms, too, and its Adam forgets gradients faster (b1 = 0.5); not here.
     """
 
     hidden_sizes: Sequence[int] = (256, 256)

@@ -11,7 +11,7 @@ from flax import linen as nn
 from flax import struct
 
 from jaxagents.networks.attention import KeyValue, mask_bias, rotary_angles, rotary_frequencies
-from jaxagents.networks.block_attention import find_visibility
+from jaxagents.networks.block_attention import Visibility, find_visibility
 from jaxagents.networks.decoder_layers import DecoderLayer, Surroundings, make_norm, soft_cap
 from jaxagents.networks.heads import ValueHead
 from jaxagents.networks.transformer import ACTIVATIONS
@@ -143,7 +143,7 @@ class Decoder(nn.Module):
         return 1.0 / math.sqrt(2.0 * self.num_layers)
 
     @property
-    def windows(self) -> tuple[bool, ...]:
+    def windows(self) -> Sequence[bool]:
         """Returns which layers have a window."""
         if self.window is None:
             return (False,) * self.num_layers
@@ -217,7 +217,7 @@ class Decoder(nn.Module):
             return KeyValue(key=jnp.zeros(shape, self.dtype), value=jnp.zeros(shape, self.dtype))
 
         if self.scan_layers:
-            layers = empty((self.num_layers, *shape))
+            layers: PyTree = empty((self.num_layers, *shape))
         else:
             layers = tuple(empty(shape) for _ in range(self.num_layers))
         if self.window is None:
@@ -266,7 +266,7 @@ class Decoder(nn.Module):
             return (angles(full, self.rotary_scale),)
         return angles(full, self.rotary_scale), angles(self.local_rotary_frequencies, 1.0)
 
-    def _bias(self, positions: Array, mask: Array, key_positions: Array | None) -> tuple[Array, ...]:
+    def _bias(self, positions: Array, mask: Array, key_positions: Array | None) -> tuple[Array | Visibility, ...]:
         if self.attention_block is not None and key_positions is positions:  # Whole sequences, not a cache.
             windows = (None,) if self.window is None else (None, self.window)
             options = [{"block": self.attention_block, "window": window} for window in windows]

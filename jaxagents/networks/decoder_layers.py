@@ -120,7 +120,7 @@ class GroupedAttention(nn.Module):
         output = output.reshape(x.shape[0], config.num_heads * features)
         return project(config, config.features, "output", config.output_bias, config.residual_scale)(output), cache
 
-    def _heads(self, x: Array, shape: tuple[int, int]) -> tuple[Array, Array, Array]:
+    def _heads(self, x: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
         """Returns queries `[B, S, H, F]`, keys and values `[B, S, K, F]`."""
         config = self.config
         counts = {"query": config.num_heads, "key": config.num_key_heads, "value": config.num_key_heads}

@@ -103,7 +103,7 @@ class CNN(nn.Module):
             ValueError: if a kernel is larger than what it is applied to.
         """
         x = _floating(observation)
-        layers = zip(self.channels, self.kernel_size, self.strides, strict=True)
+        layers = zip(self.channels, self.kernel_size, self.strides, strict=True)  # type: ignore[arg-type]
         for index, (channels, kernel_size, strides) in enumerate(layers):
             if min(x.shape[-3:-1], default=0) < kernel_size:
                 raise ValueError(

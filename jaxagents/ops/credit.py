@@ -230,7 +230,7 @@ def gae_token(
     """
     value, episode = _require_value(view, "gae_token"), view.episode
     reward = jnp.where(last_action_token_mask(episode), reward_of_acting_turns(episode)[:, :, None], 0.0)
-    advantage, target = _skipping_advantage(
+    advantage, target = _skipping_advantage(  # type: ignore[misc]
         *(leaf.reshape(leaf.shape[0], -1) for leaf in (reward, value, episode.action_mask)),
         _bootstrap_value(episode),
         discount=discount,

@@ -180,7 +180,7 @@ class TanhNormal:
     low: float = struct.field(pytree_node=False, default=-1.0)
     high: float = struct.field(pytree_node=False, default=1.0)
 
-    def mask(self, action_mask: None) -> "TanhNormal":
+    def mask(self, action_mask: Array | None) -> "TanhNormal":
         """Returns itself: continuous actions are never masked.
 
         Raises:

@@ -13,10 +13,10 @@ from jaxagents.ops.episodes import (
     same_group,
     seat_returns,
 )
-from jaxagents.types import Array, Episode, Mean, Metrics
+from jaxagents.types import Array, Episode, Mean
 
 
-def group_metrics(episode: Episode) -> Metrics:
+def group_metrics(episode: Episode) -> dict[str, Mean]:
     """Computes how much the episodes of a group differ and how often they meet.
 
     Args:

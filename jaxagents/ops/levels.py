@@ -182,7 +182,9 @@ def mean_of_episodes(ended: Array, values: Array) -> Array:
         float32 `[B]`.
     """
 
-    def step(carry: tuple[Array, ...], inputs: tuple[Array, Array]) -> tuple[tuple[Array, ...], None]:
+    def step(
+        carry: tuple[Array, Array, Array, Array], inputs: tuple[Array, Array]
+    ) -> tuple[tuple[Array, Array, Array, Array], None]:
         total, length, outcome, count = carry
         end, value = inputs
         total, length = total + value, length + 1.0

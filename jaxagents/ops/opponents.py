@@ -64,7 +64,7 @@ def add(pool: OpponentPool, params: Params, *, when: Array | bool = True) -> Opp
     """
     slot, when = pool.num_added % pool.score.shape[0], jnp.asarray(when)
 
-    def put(leaf: Array, value: Array) -> Array:
+    def put(leaf: Array, value: Array | float) -> Array:
         return leaf.at[slot].set(jnp.where(when, value, leaf[slot]))
 
     return OpponentPool(

@@ -113,7 +113,7 @@ def _digest(targets: tuple[str, ...]) -> str:
 def _versions(packages: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yields what identifies other packages: versions, or the source of a file that belongs to none."""
     for package in set(packages) - set(sys.stdlib_module_names):
-        distributions = _WITH.get(package) or _distributions().get(package, ())
+        distributions: Iterable[str] = _WITH.get(package) or _distributions().get(package, [])
         for name in sorted(set(distributions)):
             yield name, importlib.metadata.version(name)
         spec = None if distributions else importlib.util.find_spec(package)
@@ -136,7 +136,7 @@ def _split(dotted: str) -> tuple[str, str]:
 
 
 @cache
-def _file(module: str) -> Path | None:
+def _file(module: str) -> Any:
     place = _ROOT.joinpath(*module.split(".")[1:])
     files = [place / "__init__.py", place.with_suffix(".py")] if module != _OWN else [_ROOT / "__init__.py"]
     return next((path for path in files if path.is_file()), None)
@@ -270,7 +270,7 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _walk(child)
 
 
-def _chain(node: ast.AST) -> list[str]:
+def _chain(node: Any) -> list[str]:
     """Returns the names of `a.b.c`; nothing of other expressions."""
     if isinstance(node, ast.Name):
         return [node.id]
@@ -303,7 +303,7 @@ class _WithoutRefusals(ast.NodeTransformer):
 class _Stripped(ast.NodeTransformer):
     """Removes docstrings, and annotations of functions."""
 
-    def visit(self, node: ast.AST) -> ast.AST:
+    def visit(self, node: Any) -> Any:
         super().generic_visit(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             node.returns = None

@@ -106,7 +106,7 @@ def read_paper_runs(
 def _run_paper(paper: Paper, session: Session) -> bool:
     """Runs what nobody else is at; returns whether nothing is missing, but for what failed here."""
     request = session.request
-    settings = {"quick": request.quick, "overrides": request.overrides}
+    settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
     chosen = [compose_arm(paper.study, arm, request.config_folder, **settings) for arm in wanted_arms(paper, request)]
     jobs = [make_job(paper, composed, request, session.progress.message) for composed in chosen]
     jobs = [job for job in jobs if job.seeds and f"{paper.id}: {job.composed.name}" not in session.failures]

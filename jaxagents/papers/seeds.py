@@ -72,7 +72,7 @@ def train_seeds(
     rows: list[tuple[int, dict[str, np.ndarray], np.ndarray]] = []
     grouped = len(seeds) > 1
     diverged = np.zeros(len(seeds), bool)
-    steps, counts, ends = 0, {}, {}
+    steps, counts, ends = 0, {}, {}  # type: int, Any, dict[str, Any]
     for index, stage in enumerate(stages, start=first_stage):
         start = None if stage.start is None else ends.get(stage.start, params)
         state = stage.runner.init(seeds if grouped else seeds[0], index, start)
@@ -115,7 +115,7 @@ def call_function(
     given = {} if start is None else start._asdict()
     function = instantiate({**node, "_partial_": True})
     metrics = function(seed=seed, **given, **(companions or {}))
-    curves = {}
+    curves = {}  # type: Curves
     for name, value in metrics.items():
         values = np.asarray(value, np.float64).reshape(-1).tolist()
         curves[name] = {"steps": list(range(len(values))), "values": values}

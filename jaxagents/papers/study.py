@@ -197,7 +197,7 @@ def make_study(values: Mapping[str, Any]) -> Study:
     arms = _make_arms(values.get("arms"), values.get("experiment"), values.get("overrides"), values.get("start"))
     higher = values.get("higher_is_better", True)
     names = [*(arm.name for arm in arms), *([START] if values.get("start") else [])]
-    made = {
+    made: dict[str, Any] = {
         "arms": arms,
         "checks": make_expectations("checks", values.get("checks"), values.get("metric"), higher, names),
     }
@@ -229,13 +229,13 @@ def make_paper(values: Mapping[str, Any], study: Study, source: Mapping[str, Any
     if twice := [arm.name for arm in own if arm.name in shared]:
         raise ValueError(f"`arms.{twice[0]}` must have another name than the baselines of {study.id}, got the same.")
     names = [*(arm.name for arm in own), *shared, *([START] if study.start else [])]
-    made = {
+    expected = {
         role: make_expectations(role, values.get(role), study.metric, study.higher_is_better, names)
         for role in ("headline", "secondary")
     }
-    named = {arm for of_role in (*made.values(), study.checks) for expected in of_role for arm in expected.arms}
+    named = {arm for of_role in (*expected.values(), study.checks) for one in of_role for arm in one.arms}
     arms = (*own, *(arm for name, arm in shared.items() if name in named))
-    made |= {"arms": arms, "study": study}
+    made: dict[str, Any] = {**expected, "arms": arms, "study": study}
     made["seeds"] = parse_seeds("seeds", values["seeds"]) if "seeds" in values else study.seeds
     made["metrics"] = _texts("metrics", values.get("metrics", ()))
     told = {key: node for key, node in values.items() if key not in ("title", "claim", "minutes", "authors", "notes")}

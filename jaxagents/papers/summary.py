@@ -93,7 +93,9 @@ def study_rows(entries: Sequence[Entry]) -> list[ArmRow]:
     Returns:
         The rows; values are those of the study's metric and of its further ones.
     """
-    study, rows, order = entries[0].paper.study, {}, {}
+    study = entries[0].paper.study
+    rows: dict[Any, Any] = {}
+    order: dict[Any, Any] = {}
     shared = {arm.name for arm in study.arms}
     for entry in entries:
         for arm in entry.paper.arms:
@@ -142,7 +144,7 @@ def gather_curve(runs: Mapping[int, Run], name: str) -> Curve | None:
 def authors_rows(entry: Entry) -> list[tuple[str, str, str]]:
     """Returns where the authors' setting and this one differ or agree: name, theirs, ours."""
     settings = {name: (theirs, _look_up(entry, name)) for name, theirs in (entry.paper.authors or {}).items()}
-    return [(name, *(_setting(value) for value in values)) for name, values in settings.items()]
+    return [(name, _setting(theirs), _setting(ours)) for name, (theirs, ours) in settings.items()]
 
 
 def _setting(value: Any) -> str:

@@ -55,8 +55,9 @@ def play_checkpoints(
         ValueError: a checkpoint is not there, or `group_size` is not positive.
     """
     require_positive("group_size", group_size)
-    environment, policy = loaded.environment, loaded.policy
-    tasks = {"held_out": held_out, "level": level}
+    environment = loaded.environment
+    policy: Any = loaded.policy
+    tasks: dict[str, Any] = {"held_out": held_out, "level": level}
     if group_size > 1:
         play = make_group_player(environment, policy, num_groups=num_episodes, group_size=group_size, **tasks)
         stages = stage_configs(loaded.config)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +54,7 @@ def play_text(
     """
     if role not in ROLES:
         raise ValueError(f"`role` must be {', '.join(ROLES[:-1])} or {ROLES[-1]}, got {role!r}.")
+    policy: Any = loaded.policy
     if loaded.play is None:
         raise ValueError(f"`role` must be none for a policy without language, got {role!r}.")
     if role == "agent":
@@ -61,13 +63,13 @@ def play_text(
         )
     if role == "environment":
         return act_as_world(
-            *(loaded.environment, loaded.policy, loaded.params, person),
+            *(loaded.environment, policy, loaded.params, person),
             seed=seed,
             num_episodes=num_episodes,
             greedy=greedy,
         )
     episode = loaded.play(jax.random.key(seed), num_episodes, greedy=greedy, held_out=held_out, level=level)
-    played = to_trajectories(loaded.environment, loaded.policy, episode, level=level)
+    played = to_trajectories(loaded.environment, policy, episode, level=level)
     print_transcripts(played)
     return played
 
@@ -136,7 +138,7 @@ def act_as_world(
         person.tell(f"episode {index + 1}: {environment.name}")
         prompt, turns, over = _type_observations(environment, policy, person, ask, partial(answer, params), key)
         if turns:
-            fields = {"prompt": prompt, "seed": seed, "agents": agent_names(environment)}
+            fields: dict[str, Any] = {"prompt": prompt, "seed": seed, "agents": agent_names(environment)}
             played.append(Trajectory(id=f"person-{index}", world=environment.name, turns=tuple(turns), **fields))
         if not over:
             break
@@ -147,7 +149,8 @@ def _type_observations(
     environment: Environment, policy: LanguagePolicy, person: Person, ask: Callable, answer: Callable, key: Array
 ) -> tuple[str, list[Turn], bool]:
     """Talks to the policy; returns the prompt, the turns, and whether there may be more lines."""
-    prompt, words, talk, turns = "", None, None, []
+    prompt, words, talk = "", None, None
+    turns: list[Turn] = []
     try:
         if policy.layout.prompt:
             task = jax.eval_shape(environment.sample_task, jax.random.key(0))
@@ -175,10 +178,11 @@ def _type_actions(
     environment: Environment,
     person: Person,
     start: tuple[State, TimeStep],
-    step: Callable[[State, Array], tuple[State, TimeStep]],
+    step: Callable[[State, Array | np.ndarray], tuple[State, TimeStep]],
 ) -> tuple[list[Turn], TimeStep]:
     """Plays until the end of the episode or of the lines; returns the turns and the last time step."""
-    face, turns = environment.text, []
+    face = environment.text
+    turns: list[Turn] = []
     state, timestep = start
     while not (timestep.terminated | timestep.truncated):
         observation = sentence(face.words, timestep.observation)
@@ -236,8 +240,8 @@ def _make_answer(policy: LanguagePolicy, num_words: int, greedy: bool) -> Callab
     @jax.jit
     def begin(params: Params, prompt: Array | None) -> conversation.Conversation:
         talk = conversation.begin_conversation(policy, 1)
-        prompt = None if prompt is None else slots.render_prompt_words(policy, jnp.asarray(prompt)[None])
-        return conversation.read_prompts(policy, params, talk, prompt, jnp.ones(1, bool))
+        rendered = None if prompt is None else slots.render_prompt_words(policy, jnp.asarray(prompt)[None])
+        return conversation.read_prompts(policy, params, talk, rendered, jnp.ones(1, bool))
 
     @jax.jit
     def go_on(params: Params, talk: conversation.Conversation, observation: Array, key: Array) -> PyTree:

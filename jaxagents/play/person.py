@@ -128,7 +128,7 @@ def ask_action(person: Person, environment: Environment, offers: Sequence[str]) 
 
 
 def ask_words(
-    person: Person, question: str, *, words: Sequence[str], read: Callable[[str], np.ndarray], room: int
+    person: Person, question: str, *, words: Sequence[str], read: Callable[[str], Sequence[int] | np.ndarray], room: int
 ) -> tuple[str, np.ndarray]:
     """Asks until words of a world are typed; returns them as text and as ids. Arguments as `read_words`."""
     while True:

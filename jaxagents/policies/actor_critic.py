@@ -141,7 +141,7 @@ def as_policy(actor_critic: ActorCritic) -> Policy:
     return Policy(actor_critic.init, actor_critic.initial_carry, apply, actor_critic.draw_noise)
 
 
-def act(policy: Policy, params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Any]:
+def act(policy: Any, params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Any]:
     """Applies a policy to one time step: leaves `[B, ...]` in, `(carry, distribution [B])` out."""
     inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], inputs)
     carry, distribution = policy.apply(params, carry, inputs)
@@ -163,7 +163,7 @@ def _make_distribution(action_space: Discrete | Box, num_bins: int | None) -> Ca
     if isinstance(action_space, Discrete) and not action_space.shape:
         return lambda logits: Categorical(logits=logits)
     if isinstance(action_space, Discrete):
-        return _of_parts(MultiCategorical, *action_space.shape, action_space.num_values)
+        return _of_parts(MultiCategorical, *action_space.shape, action_space.num_values)  # type: ignore[call-arg]
     action_dim = _action_dim(action_space)
     if num_bins is not None:
         return _of_parts(Discretized, action_dim, num_bins)

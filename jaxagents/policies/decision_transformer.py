@@ -54,7 +54,7 @@ def make_decision_transformer(
         The policy; its carry is a `Window`.
 
     Raises:
-        ValueError: the observations are not a vector, or the scale is not positive.
+        ValueError: the observations are not a vector, the actions are unbounded, or the scale is not positive.
 
     References:
         Chen et al. (2021), Decision transformer, section 3.
@@ -65,9 +65,11 @@ def make_decision_transformer(
         raise ValueError(f"`observation_space` must be a Box of rank 1, got {observation_space}; flatten it.")
     if return_scale <= 0.0:
         raise ValueError(f"`return_scale` must be positive, got {return_scale}; try the target return.")
-    encoder = StepTokens() if encoder is None else encoder
     bounded = is_bounded(action_space)
-    size = action_space.shape[0] if bounded else action_space.num_values
+    if isinstance(action_space, Box) and not bounded:
+        raise ValueError(f"`action_space` must be Discrete or a bounded Box, got {action_space}.")
+    encoder = StepTokens() if encoder is None else encoder
+    size = action_space.num_values if isinstance(action_space, Discrete) else action_space.shape[0]
     head = TanhNormalHead(action_dim=size) if bounded else CategoricalHead(num_actions=size)
     remembered, features = encoder.num_steps - 1, observation_space.shape[0]
 
@@ -130,9 +132,9 @@ def make_decision_transformer(
         episodes = _episodes(carry.age, jnp.swapaxes(inputs.first, 0, 1), carry.observation.shape[1])
         encoded = encoder.apply(params["encoder"], parts, episodes)
         told = head.apply(params["head"], jnp.swapaxes(encoded[:, -inputs.first.shape[0] :], 0, 1))
-        if bounded:
+        if isinstance(action_space, Box):
             low, high = float(action_space.low), float(action_space.high)
-            distribution = TanhNormal(loc=told[0], scale=told[1], low=low, high=high)
+            distribution: TanhNormal | Categorical = TanhNormal(loc=told[0], scale=told[1], low=low, high=high)
         else:
             distribution = Categorical(logits=told)
         kept = [part[:, max(part.shape[1] - remembered, 0) :] for part in parts]

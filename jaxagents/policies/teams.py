@@ -1,19 +1,19 @@
 """A set of parameters for every agent of a team, as a combinator of policies and actor-critics."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 
-from jaxagents.types import ActorCritic, Array, Carry, Params, Policy, PolicyInput
+from jaxagents.types import ActorCritic, Array, Carry, Params, PolicyInput
 
-_Actor = TypeVar("_Actor", Policy, ActorCritic)
+_Actor = TypeVar("_Actor", bound=Any)
 
 
 def separate_parameters(policy: _Actor, num_agents: int) -> _Actor:
     """Gives every agent parameters of its own; without this, all agents share them.
 
     Args:
-        policy: a `Policy` or an `ActorCritic` of one agent.
+        policy: a `Policy`, a `QFunction` or an `ActorCritic` of one agent.
         num_agents: N.
 
     Returns:
@@ -39,11 +39,11 @@ def separate_parameters(policy: _Actor, num_agents: int) -> _Actor:
             )
 
         # The carry has no time axis, and agents share the beginnings of their episodes.
-        of_agents = PolicyInput(observation=2, first=None, action_mask=2, previous_action=2, previous_reward=2, noise=2)
+        of_agents = PolicyInput(observation=2, first=None, action_mask=2, previous_action=2, previous_reward=2, noise=2)  # type: ignore[arg-type]
         return jax.vmap(policy.apply, in_axes=(0, 1, of_agents), out_axes=_out_axes(policy))(params, carry, inputs)
 
     return policy._replace(init=init, apply=apply)
 
 
-def _out_axes(policy: Policy | ActorCritic) -> tuple[int, ...]:
+def _out_axes(policy: Any) -> tuple[int, ...]:
     return (1, 2, 2) if isinstance(policy, ActorCritic) else (1, 2)

@@ -1,5 +1,6 @@
 """Learning curves of a run: `curves.png` from `metrics.jsonl`, and from `baselines.json` where it is there."""
 
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,9 @@ CURVES_FILE = "curves.png"
 BASELINES_FILE = "baselines.json"
 
 _COLUMNS = 3
+_MAX_FIRST = 7  # panels of the picture that a reader sees at once
 _MAX_PANELS = 24
+_OUTLYING = 3.0  # ranges of the middle 96 % of points, beyond which a point is left to run out of its panel
 _FLAT = 1e-4  # of its size, a range within which a curve counts as flat
 _MAX_POINTS = 300  # per curve: more are averaged in windows
 # What a reader looks for first; the rest follows in the order of the phases and of the alphabet.
@@ -41,12 +44,12 @@ class Curve(NamedTuple):
 
 
 def write_curves(run_dir: str | Path) -> Path | None:
-    """Draws every metric of a run over its steps, with several seeds their mean and its 95 % interval.
+    """Draws what matters most of a run over its steps, with several seeds means and their 95 % intervals.
 
     Baselines, `{name: {metric: value}}` in `baselines.json`, are dashed lines in the panels of their metrics. Where a
     stage ends, lines are cut, since what is measured after it is another thing. The panel
     that matters most, a return where there is one, has the whole width. Metrics of one name, such as the return of
-    rollouts and of evaluations, share a panel.
+    rollouts and of evaluations, share a panel. Few points far off the others do not set the scale.
 
     Args:
         run_dir: directory of the run.
@@ -55,30 +58,75 @@ def write_curves(run_dir: str | Path) -> Path | None:
         Path of the picture, None when there is nothing to draw.
     """
     curves = read_curves(read_metrics(run_dir), read_stage_ends(run_dir))
-    panels = arrange_panels(list(curves))[:_MAX_PANELS]
+    panels = choose_panels(curves)[0]
     if not panels:
         return None
+    path = Path(run_dir) / CURVES_FILE
+    path.write_bytes(_draw(panels, curves, _read_baselines(run_dir), wide=True))
+    return path
+
+
+def draw_other_curves(run_dir: str | Path) -> bytes | None:
+    """Draws the metrics of a run that `write_curves` leaves out.
+
+    Args:
+        run_dir: directory of the run.
+
+    Returns:
+        The picture as PNG, None when there is nothing left to draw.
+    """
+    curves = read_curves(read_metrics(run_dir), read_stage_ends(run_dir))
+    panels = choose_panels(curves)[1][:_MAX_PANELS]
+    return _draw(panels, curves, _read_baselines(run_dir), wide=False) if panels else None
+
+
+def choose_panels(curves: Mapping[str, Curve]) -> tuple[list[list[str]], list[list[str]]]:
+    """Tells apart the panels that matter most, and all others: those of constants among them.
+
+    Args:
+        curves: by metric.
+
+    Returns:
+        The panels of both, in reading order, see `arrange_panels`.
+    """
+    panels = arrange_panels(list(curves))
+    moving = [names for names in panels[1:] if any(np.nanstd(curves[name].values) > 0.0 for name in names)]
+    first = panels[:1] + moving[: _MAX_FIRST - 1]
+    return first, [names for names in panels if names not in first]
+
+
+def _draw(
+    panels: Sequence[Sequence[str]],
+    curves: Mapping[str, Curve],
+    baselines: Mapping[str, Mapping[str, float]],
+    *,
+    wide: bool,
+) -> bytes:
+    """Draws panels as PNG, the first one over the whole width or like all others."""
     # pyplot keeps a global list of figures and picks a window system; a figure of one's own needs neither.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    path = Path(run_dir) / BASELINES_FILE
-    baselines = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    first, *others = panels
+    others = panels[1:] if wide else panels
     columns = min(_COLUMNS, max(len(others), 1))
     rows = math.ceil(len(others) / columns)
-    size = (4.0 * _COLUMNS, 4.2 + 2.6 * rows)
+    heights = ([4.2] if wide else []) + [2.6] * rows
     engine = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, wspace=0.02, hspace=0.04)
-    figure = Figure(figsize=size, layout=engine, facecolor="white", dpi=130)
-    grid = figure.add_gridspec(1 + rows, columns, height_ratios=[1.6] + [1.0] * rows)
-    _draw_panel(figure.add_subplot(grid[0, :]), {name: curves[name] for name in first}, baselines)
-    for index, names in enumerate(others):
-        place = grid[1 + index // columns, index % columns]
+    figure = Figure(figsize=(4.0 * _COLUMNS, sum(heights)), layout=engine, facecolor="white", dpi=130)
+    grid = figure.add_gridspec(len(heights), columns, height_ratios=heights)
+    places = [grid[0, :]] if wide else []
+    places += [grid[len(places) + index // columns, index % columns] for index in range(len(others))]
+    for place, names in zip(places, panels, strict=True):
         _draw_panel(figure.add_subplot(place), {name: curves[name] for name in names}, baselines)
-    path = Path(run_dir) / CURVES_FILE
-    FigureCanvasAgg(figure).print_png(path)
-    return path
+    picture = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(picture)
+    return picture.getvalue()
+
+
+def _read_baselines(run_dir: str | Path) -> dict[str, dict[str, float]]:
+    path = Path(run_dir) / BASELINES_FILE
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def read_stage_ends(run_dir: str | Path) -> tuple[float, ...]:
@@ -174,6 +222,27 @@ def draw_curve(axis: Any, curve: Curve, *, label: str, color: Any, marker: str |
         axis.axvline(end, color=_BASELINE, linewidth=0.9, linestyle=":")
 
 
+def robust_limits(values: Sequence[np.ndarray]) -> tuple[float, float] | None:
+    """Computes limits of an axis that few points far off the others do not set.
+
+    Args:
+        values: `[points, seeds]` of every curve, NaN where there is none.
+
+    Returns:
+        Of the middle 96 % of the points, with a margin; None where no point lies far outside.
+    """
+    points = np.concatenate([value.ravel() for value in values])
+    points = points[np.isfinite(points)]
+    if not points.size:
+        return None
+    low, high = np.percentile(points, [2.0, 98.0])
+    room = _OUTLYING * (high - low)
+    if room == 0.0 or (points.min() >= low - room and points.max() <= high + room):
+        return None
+    margin = 0.1 * (high - low)
+    return float(low - margin), float(high + margin)
+
+
 def _draw_panel(axis: Any, curves: dict[str, Curve], baselines: Mapping[str, Mapping[str, float]]) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
@@ -185,6 +254,8 @@ def _draw_panel(axis: Any, curves: dict[str, Curve], baselines: Mapping[str, Map
     style_axis(axis, next(iter(curves)) if len(phases) == 1 else metric)
     if {"eval", "rollout"} & set(phases):
         _draw_baselines(axis, {name: of[metric] for name, of in baselines.items() if metric in of})
+    if (limits := robust_limits([curve.values for curve in curves.values()])) is not None:
+        axis.set_ylim(*limits)
     # Rounding is no change: a flat curve has its value in the middle.
     if axis.get_ylim()[1] - axis.get_ylim()[0] < _FLAT * max(map(abs, axis.get_ylim())):
         middle = sum(axis.get_ylim()) / 2.0

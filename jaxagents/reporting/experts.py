@@ -1,6 +1,6 @@
 """Episodes that the expert of a text world plays, to be read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -36,8 +36,8 @@ def play_experts(environment: Environment, *, num_episodes: int, seed: int = 0) 
         task_key, reset_key, key = jax.random.split(jax.random.fold_in(jax.random.key(seed), index), 3)
         level = index % face.num_levels
         task = environment.sample_task(task_key, level)
-        prompt = None if face.prompt is None else sentence(face.words, face.prompt(task))
-        turns, last = _play(environment, reset(reset_key, task), key, expert=expert, step=step)
+        prompt = "" if face.prompt is None else sentence(face.words, face.prompt(task))
+        turns, last = _play(environment, reset(reset_key, task), key, words=face.words, expert=expert, step=step)
         played.append(
             Trajectory(
                 id=f"expert, level {level}" if face.num_levels > 1 else f"expert, episode {index + 1}",
@@ -59,10 +59,12 @@ def _play(
     start: tuple[State, TimeStep],
     key: Array,
     *,
+    words: Sequence[str],
     expert: Callable[..., Any],
     step: Callable[..., Any],
 ) -> tuple[list[Turn], TimeStep]:
-    (state, timestep), words, turns = start, environment.text.words, []
+    state, timestep = start
+    turns: list[Turn] = []
     while not bool(timestep.terminated | timestep.truncated):
         expert_key, step_key = jax.random.split(jax.random.fold_in(key, len(turns)))
         action, thought = expert(expert_key, state)

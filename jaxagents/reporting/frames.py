@@ -120,7 +120,7 @@ def draw_episode(environment: Environment, episode: Sequence[tuple[State, TimeSt
         as a grid of cells in the colour of their lowest channel that is set.
     """
     episode = [(state, jax.device_get(timestep)) for state, timestep in episode]
-    grids = [None] * len(episode)
+    grids: list[np.ndarray | None] = [None] * len(episode)
     if all(_is_grid(environment, timestep) for _, timestep in episode):
         grids = [color_cells(timestep.observation) for _, timestep in episode]
     frames = []
@@ -265,7 +265,7 @@ def _draw_content(frame: Frame, font: ImageFont.FreeTypeFont) -> Image.Image:
     board = find_board(frame.text)
     if board is None:
         return _draw_text(frame.text, font)
-    cells = draw_board(board.rows, font.path)
+    cells = draw_board(board.rows, str(font.path))
     if not board.header:
         return cells
     header = _draw_text(board.header, font)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import yaml
 
-from jaxagents.reporting.curves import CURVES_FILE, write_curves
+from jaxagents.reporting.curves import CURVES_FILE, draw_other_curves, write_curves
 from jaxagents.reporting.html import write_page
 from jaxagents.reporting.loggers import read_metrics, to_json, write_atomically
 from jaxagents.reporting.statistics import describe
@@ -102,7 +102,9 @@ def write_report(run_dir: str | Path) -> Path:
         subtitle=_subtitle(run_dir, words, made_with),
         tiles=headline(result) or dict(shown[:_MAX_TILES]),
         command=_command(run_dir),
+        judged=_judged(run_dir, result),
         picture=_picture(run_dir),
+        others=base64.b64encode(draw_other_curves(run_dir) or b"").decode(),
         film=_film(run_dir),
         result={**numbers, **words},
         transcripts=_read_first(run_dir, TRANSCRIPTS_FILE),
@@ -129,6 +131,21 @@ def headline(result: Mapping[str, Any]) -> dict[str, Any]:
         if name in result:
             tiles[name] = result[name]
     return tiles
+
+
+def _judged(run_dir: Path, result: Mapping[str, Any]) -> str:
+    """Says in a sentence or two what the last evaluation is, and whether the run came where it should."""
+    config = yaml.safe_load(_read_first(run_dir, *CONFIG_FILES)) or {}
+    evaluation, training = config.get("evaluation") or {}, config.get("training") or {}
+    told = []
+    if "greedy" in evaluation and result.get("evaluation"):
+        number = evaluation.get("final_episodes") or evaluation.get("num_episodes")
+        actions = "the most probable actions" if evaluation["greedy"] else "sampled actions"
+        told.append(f"Evaluated on {number} episodes of fixed tasks, by {actions}.")
+    if training.get("target_return") is not None and "reached_target" in result:
+        reached = "was reached" if result["reached_target"] else "was not reached"
+        told.append(f"The target, a return of {training['target_return']:g}, {reached}.")
+    return " ".join(told)
 
 
 def _rank(name: str) -> tuple[int, str]:

@@ -74,7 +74,7 @@ def save_transcripts(
     Returns:
         Absolute paths of "html" and "jsonl"; None where nothing was written.
     """
-    files = {"html": None, "jsonl": None}
+    files: dict[str, str | None] = {"html": None, "jsonl": None}
     trajectories = [trajectory for played in sections.values() for trajectory in played]
     if html is not None and trajectories:
         files["html"] = str(write_transcripts(html, sections, tokenizer=tokenizer, title=title))
@@ -144,7 +144,6 @@ def _facts(trajectory: Trajectory) -> list[str]:
 def _describe_turn(
     turn: Turn, agents: Sequence[str], tokenizer: Tokenizer | None, advantages: Sequence[float] | None
 ) -> dict[str, Any]:
-    keeps_tokens = tokenizer is not None and turn.tokens is not None
     end = " · end" * turn.terminated + " · cut" * turn.truncated
     return {
         "name": f"turn {turn.turn}" + (f", {agents[turn.agent]}" if len(agents) > 1 else ""),
@@ -152,14 +151,18 @@ def _describe_turn(
         "thought": turn.thought,
         "action": turn.action,
         "valid": turn.valid,
-        "tokens": _sampled_tokens(turn, tokenizer, advantages) if keeps_tokens else None,
+        "tokens": None if tokenizer is None else _sampled_tokens(turn, tokenizer, advantages),
         "kind": "good" if turn.reward > 0 else "bad" if turn.reward < 0 else "quiet",
         "reward": f"{turn.reward:+.4g}{end}" if turn.reward or end else "",
     }
 
 
-def _sampled_tokens(turn: Turn, tokenizer: Tokenizer, advantages: Sequence[float] | None) -> list[dict[str, Any]]:
-    """Returns the tokens that the policy sampled."""
+def _sampled_tokens(
+    turn: Turn, tokenizer: Tokenizer, advantages: Sequence[float | None] | None
+) -> list[dict[str, Any]] | None:
+    """Returns the tokens that the policy sampled; None where they were not kept."""
+    if turn.tokens is None or turn.sampled is None or turn.behavior_log_prob is None:
+        return None
     marks = set(tokenizer.marks.values())
     texts = token_texts(tokenizer, turn.tokens)
     advantages = [None] * len(texts) if advantages is None else advantages

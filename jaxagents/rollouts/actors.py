@@ -89,7 +89,8 @@ class ActorPool:
         self.payload = self.ray.put(self.ray.cloudpickle.dumps((environment, policy)))
         self.sizes, self.max_waiting, self.timeout_seconds = (num_envs, num_steps), max_waiting, timeout_seconds
         self.lives, self.failures, self.next_number = [0] * num_actors, [0] * num_actors, [0] * num_actors
-        self.ready, self.backlog = [False] * num_actors, [[] for _ in range(num_actors)]  # Chunks to be played again.
+        self.ready = [False] * num_actors
+        self.backlog: list[list[int]] = [[] for _ in range(num_actors)]  # Chunks to be played again.
         self.owed: dict[Any, tuple[int, int]] = {}  # By the reference of what will arrive: stream and number.
         self.version, self.params, self.seed = -1, None, 0
         self.actors = [self._start(stream) for stream in range(num_actors)]
@@ -225,12 +226,13 @@ def make_actor_collector(
         if not pools:
             sizes = {"num_actors": num_actors, "num_envs": num_envs, "num_steps": num_steps}
             limits = {"max_waiting": max_waiting, "timeout_seconds": timeout_seconds, "address": address}
-            pools.append(ActorPool(environment, policy, **sizes, **limits))
+            options: dict[str, Any] = sizes | limits
+            pools.append(ActorPool(environment, policy, **options))
         restarts = pools[0].restarts
         chunks = pools[0].take(jax.tree.map(np.asarray, params), int(seed), num_chunks)
-        told = _merge(chunks, pools[0].version)
-        told[1]["restarts"] = Count(np.int32(pools[0].restarts - restarts))
-        return told
+        restarted: Any = np.int32(pools[0].restarts - restarts)
+        rollout, metrics = _merge(chunks, pools[0].version)
+        return rollout, metrics | {"restarts": Count(restarted)}
 
     def init(key: Array, params: Params) -> Array:
         del key, params
@@ -248,8 +250,9 @@ def _merge(chunks: list[Chunk], version: int) -> tuple[Rollout, dict[str, PyTree
     """Puts chunks side by side, and adds up what they counted."""
     rollout = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *(chunk.rollout for chunk in chunks))
     metrics = jax.tree.map(lambda *leaves: np.asarray(sum(leaves)), *(chunk.metrics for chunk in chunks))
-    lag = sum(version - chunk.version for chunk in chunks)
-    metrics["staleness"] = Mean(total=np.float32(lag), count=np.float32(len(chunks)))
+    lag: Any = np.float32(sum(version - chunk.version for chunk in chunks))
+    count: Any = np.float32(len(chunks))
+    metrics["staleness"] = Mean(total=lag, count=count)
     return rollout, metrics
 
 
@@ -260,7 +263,8 @@ def _shapes(one: Collector, params: Params, num_chunks: int) -> tuple[Rollout, d
         return one.collect(one.init(jax.random.key(0), params), params, jax.random.key(0))[1:]
 
     rollout, metrics = jax.eval_shape(played, params)
-    number, count = jax.ShapeDtypeStruct((), np.float32), jax.ShapeDtypeStruct((), np.int32)
+    number: Any = jax.ShapeDtypeStruct((), np.float32)
+    count: Any = jax.ShapeDtypeStruct((), np.int32)
     metrics = dict(metrics) | {"staleness": Mean(total=number, count=number), "restarts": Count(count)}
 
     def widen(leaf: Any) -> jax.ShapeDtypeStruct:

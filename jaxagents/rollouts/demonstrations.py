@@ -1,11 +1,12 @@
 """Demonstrations of array worlds: fixed sets of experience that are made by a seed, and labels of an expert."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxagents.ops.distributions import Categorical, Mixture, TanhNormal, is_bounded
+from jaxagents.ops.distributions import Categorical, Mixture, TanhNormal
 from jaxagents.policies.actor_critic import as_policy
 from jaxagents.policies.inputs import input_of
 from jaxagents.policies.scripted import Behavior
@@ -113,9 +114,11 @@ def _with_random_actions(policy: Policy, action_space: Discrete | Box, share: Ar
     def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Mixture]:
         carry, main = policy.apply(params, carry, inputs)
         leading = inputs.first.shape
-        if is_bounded(action_space):
+        if isinstance(action_space, Box):
             zeros = jnp.zeros((*leading, *action_space.shape))
-            other = TanhNormal(loc=zeros, scale=zeros + 1.0, low=float(action_space.low), high=float(action_space.high))
+            other: Any = TanhNormal(
+                loc=zeros, scale=zeros + 1.0, low=float(action_space.low), high=float(action_space.high)
+            )
         else:
             other = Categorical(logits=jnp.zeros((*leading, action_space.num_values))).mask(inputs.action_mask)
         return carry, Mixture(main=main, other=other, share=jnp.broadcast_to(share, leading))

@@ -36,7 +36,7 @@ class Simulators:
 
     def __init__(self, environment: HostEnvironment, num_envs: int) -> None:
         self.environment, self.num_envs = environment, num_envs
-        self.session = np.random.SeedSequence().entropy % 2**31
+        self.session = int(np.random.SeedSequence().generate_state(1)[0]) % 2**31
         self.batch: HostBatch | None = None
         self.started = False
         self.totals = np.zeros((2, num_envs), np.float32)  # Return and length of the episodes.
@@ -73,21 +73,16 @@ class Simulators:
         info["next_observation"] = told.next_observation
         if told.action_mask is not None:
             info["next_action_mask"] = told.next_action_mask
-        timestep = TimeStep(
-            observation=told.observation,
-            reward=told.reward,
-            terminated=told.terminated,
-            truncated=told.truncated,
-            action_mask=told.action_mask,
-            info=info,
-        )
+        fields: dict[str, Any] = {"observation": told.observation, "reward": told.reward, "terminated": told.terminated}
+        fields |= {"truncated": told.truncated, "action_mask": told.action_mask, "info": info}
+        timestep = TimeStep(**fields)
         return jax.tree.map(lambda leaf, shape: np.array(leaf, shape.dtype).reshape(shape.shape), timestep, shapes)
 
 
 def time_step_shapes(environment: HostEnvironment, num_envs: int) -> TimeStep:
     """Returns the shapes and types of time steps of B simulators."""
 
-    def of(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    def of(shape: tuple[int, ...], dtype: Any) -> Any:
         return jax.ShapeDtypeStruct((num_envs, *shape), jax.dtypes.canonicalize_dtype(dtype))
 
     observation = jax.tree.map(

@@ -129,7 +129,7 @@ def make_rollout_collector(
             return following, (acted, state.carry, after)
 
         final, (acted, carry, after) = jax.lax.scan(step, state, (draws, noise, policy_noise))
-        transition = _make_transition(*acted, after)
+        transition = _make_transition(*acted, after)  # type: ignore[call-arg]
         carry = jax.tree.map(lambda steps, last: jnp.concatenate([steps, last[None]]), carry, final.carry)
         return final, Rollout(transition=transition, carry=carry), episode_metrics(after) | _count_experience(after)
 
@@ -195,18 +195,18 @@ def draw_action_noise(policy: Policy, params: Params, state: RolloutState, key: 
     return jax.vmap(lambda index: template.noise(jax.random.fold_in(key, index)), out_axes=1)(state.index)
 
 
-def _count_experience(timestep: TimeStep) -> Metrics:
+def _count_experience(timestep: TimeStep) -> dict[str, Count]:
     """Counts what was played, from time steps with leaves `[T, B, ...]`."""
     ended = timestep.terminated | timestep.truncated
     return {"episodes": Count(jnp.sum(ended, dtype=jnp.int32)), "env_steps": Count(jnp.int32(ended.size))}
 
 
-def episode_metrics(timestep: TimeStep) -> Metrics:
+def episode_metrics(timestep: TimeStep) -> dict[str, Any]:
     """Computes exact means over the episodes that ended, from time steps with leaves `[T, B, ...]`."""
     ended = (timestep.terminated | timestep.truncated).astype(jnp.float32)
     names = {"episode_return": "episode_return", "episode_length": "episode_length", "success": "success_rate"}
     told = {label: timestep.info[key] for key, label in names.items() if key in timestep.info}
     return {
         name: Mean(total=jnp.sum(value.astype(jnp.float32) * ended), count=jnp.sum(ended))
-        for name, value in {**told, **timestep.info.get("metrics", {})}.items()
+        for name, value in {**told, **timestep.info.get("metrics", {})}.items()  # type: ignore[dict-item]
     }

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.ops.distributions import is_bounded
-from jaxagents.types import Array, Carry, Environment, Params, Policy, State, TimeStep
+from jaxagents.types import Array, Box, Carry, Environment, Params, Policy, State, TimeStep
 
 Update = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
 """`(sequences [N, H, D], scores [N], mean [H, D], scale [H, D]) -> (mean, scale)` of what is tried next."""
@@ -66,7 +66,7 @@ def make_shooting_planner(
         if size < 1:
             raise ValueError(f"`{name}` must be at least 1, got {size}.")
     space = environment.action_space
-    if not is_bounded(space):
+    if not isinstance(space, Box) or not is_bounded(space):
         raise ValueError(f"`action_space` must be a bounded Box for shooting, got {space}; try `make_tree_search`.")
     if scale <= 0.0:
         raise ValueError(f"`scale` must be positive, got {scale}; try 0.5.")

@@ -52,7 +52,7 @@ def make_subsets(num_elements: int, num_chosen: int, *, max_leaves: int = 1_000_
             raise ValueError(
                 f"`num_elements` must have at most {max_leaves} subsets of {num_chosen}, got {num_elements}; try fewer."
             )
-    children, level = [], [()]
+    children, level = [], [()]  # type: list[np.ndarray], list[tuple[int, ...]]
     for size in range(1, num_chosen + 1):
         following = list(combinations(range(num_elements), size))
         place = {subset: i for i, subset in enumerate(following)}
@@ -85,5 +85,5 @@ def solve(payoff: Array, subsets: Subsets, players: Sequence[str]) -> Array:
         raise ValueError(f"`players` must be {len(subsets.children)} of {', '.join(REDUCTIONS)}, got {list(players)}.")
     value = jnp.asarray(payoff)
     for children, player in zip(reversed(subsets.children), reversed(players)):
-        value = REDUCTIONS[player](value[children], axis=1)
+        value = REDUCTIONS[player](value[children], axis=1)  # type: ignore[operator]
     return value[0]

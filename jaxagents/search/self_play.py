@@ -74,7 +74,7 @@ def make_search_collector(
     for name, value in (("num_envs", num_envs), ("num_steps", num_steps)):
         if value < 1:
             raise ValueError(f"`{name}` must be at least 1, got {value}.")
-    options = {"num_simulations": num_simulations, "max_depth": max_depth, "discount": discount}
+    options: dict[str, Any] = {"num_simulations": num_simulations, "max_depth": max_depth, "discount": discount}
     if isinstance(policy, LatentModel):
         search = make_latent_search(policy, method=method, **options)
     else:

@@ -173,12 +173,12 @@ def _train_all(
     objective: Callable[..., Array],
     **settings: Any,
 ) -> dict[str, Array]:
-    train = partial(_train, objective=partial(objective, **numbers), **settings)
+    train = partial(_train, objective=partial(objective, **numbers), **settings)  # type: Callable[..., Any]
     return jax.vmap(lambda center: train(jax.random.key(seed), center, learning_rate))(centers)
 
 
 def _network() -> nn.Module:
-    layers = [nn.Dense(50), nn.LayerNorm(), nn.relu, nn.Dense(256), nn.relu, nn.Dense(256), nn.relu]
+    layers = [nn.Dense(50), nn.LayerNorm(), nn.relu, nn.Dense(256), nn.relu, nn.Dense(256), nn.relu]  # type: list[Callable[..., Any]]
     return nn.Sequential([*layers, nn.Dense(NUM_ACTIONS), nn.log_softmax])
 
 

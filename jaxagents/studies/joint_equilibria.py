@@ -44,7 +44,7 @@ def solve_games(
     for name, definition in games.items():
         options = {"coarse": coarse, "num_iterations": num_iterations, "least_gap": least_gap}
         with jax.enable_x64():
-            curves = jpsro(compile_game(definition), solver, jax.random.key(seed), **options).curves
+            curves = jpsro(compile_game(definition), solver, jax.random.key(seed), **options).curves  # type: ignore[arg-type]
             curves = jax.tree.map(np.asarray, curves)
         metrics[f"cce_gap_{name}"] = curves.cce_gap
         metrics[f"ce_gap_{name}"] = curves.ce_gap

@@ -76,7 +76,7 @@ def run_chunks(
         update = end
 
 
-def add_counts(counts: Counts, metrics: Mapping[str, Array]) -> dict[str, np.ndarray]:
+def add_counts(counts: Counts, metrics: Mapping[str, Array | np.ndarray]) -> dict[str, np.ndarray]:
     """Returns counts of experience with those of a chunk added."""
     chunk = {unit: metrics[f"rollout/{unit}"] for unit in COUNTERS if f"rollout/{unit}" in metrics}
     return {**counts, **{unit: counts.get(unit, 0) + np.asarray(number, np.int64) for unit, number in chunk.items()}}

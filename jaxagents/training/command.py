@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import logging
 import math
 import os
 import re
@@ -20,10 +21,10 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from jaxagents.training.composition import choose_tokenizer, register_resolvers, resume_arguments
+from jaxagents.training.composition import add_start, choose_tokenizer, register_resolvers, resume_arguments
 from jaxagents.training.preemption import EXIT_CODE, Preempted
 
 _TRACEBACK = "HYDRA_FULL_ERROR"
@@ -36,6 +37,8 @@ _MISTAKES = (
 _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
 # Of a function that takes any setting and hands it on, such as that of a learner.
 _UNKNOWN_SETTING = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+# What a function of the user's did on the host, in the midst of a compiled program.
+_ON_HOST = re.compile(r"callback: Traceback .*^ValueError: (`[^\n]+)", re.DOTALL | re.MULTILINE)
 _MOST_NAMES = 12  # That an error lists where none is near.
 # Functions that errors offer to callers, and what a user of the command line takes in their place.
 _IN_ARGUMENTS = {"`make_twin_q`": "algorithm=sac, td3, or ppo", "`make_cem`": "evaluation=cem"}
@@ -63,8 +66,8 @@ def command(
             package.
         lists: options that are always lists, see `quote_lists`.
         options: such as "--list", which the script itself answers; they are offered where an unknown one is near.
-        trains: whether `resume=<run directory>` stands for the arguments of that run, see `resume_arguments`, and a
-            checkpoint brings its tokenizer, see `choose_tokenizer`.
+        trains: whether `resume=<run directory>` stands for the arguments of that run, see `resume_arguments`, a
+            checkpoint brings its tokenizer, see `choose_tokenizer`, and `start_from=` needs no plus, see `add_start`.
 
     Returns:
         The decorator.
@@ -77,7 +80,7 @@ def command(
         def run_job(config: DictConfig) -> float | None:
             if HydraConfig.get().mode == RunMode.MULTIRUN:
                 return _run_process(Path(task.__code__.co_filename), show_traceback)
-            with _errors_in_one_line(show_traceback):
+            with errors_in_one_line(show_traceback, config):
                 task(config)
             return None
 
@@ -87,9 +90,9 @@ def command(
 
         @wraps(task)
         def main() -> None:
-            with _errors_in_one_line(show_traceback):
+            with errors_in_one_line(show_traceback):
                 require_options(sys.argv[1:], options)
-                arguments = choose_tokenizer(resume_arguments(sys.argv[1:])) if trains else sys.argv[1:]
+                arguments = choose_tokenizer(resume_arguments(add_start(sys.argv[1:]))) if trains else sys.argv[1:]
                 sys.argv[1:] = quote_lists(arguments, lists)
             if os.getcwd() not in sys.path:  # For modules of the user's that options name.
                 sys.path.append(os.getcwd())
@@ -99,7 +102,7 @@ def command(
             with tempfile.NamedTemporaryFile(mode="r", encoding="utf-8") as notes:
                 os.environ[_NOTES] = notes.name
                 try:
-                    with _errors_in_one_line(show_traceback):
+                    with errors_in_one_line(show_traceback):
                         start()
                 finally:
                     del os.environ[_NOTES]
@@ -163,7 +166,15 @@ def quote_lists(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _errors_in_one_line(show_traceback: bool) -> Iterator[None]:
+def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -> Iterator[None]:
+    """Ends the process with a line on stderr in place of a traceback, where the user can mend what went wrong.
+
+    Args:
+        show_traceback: does nothing.
+        config: of the run, in which a setting that nothing takes is looked for.
+    """
+    callbacks = logging.getLogger("jax._src.callback")  # It prints a traceback of its own.
+    callbacks.disabled = not show_traceback
     try:
         yield
     except KeyboardInterrupt:
@@ -178,9 +189,40 @@ def _errors_in_one_line(show_traceback: bool) -> Iterator[None]:
         _stop(f"Error: {describe_error(error)}", 2 if isinstance(error, _MISTAKES) else 1)
     except TypeError as error:
         refused = _UNKNOWN_SETTING.search(str(error))
-        if show_traceback or refused is None or not any(refused[2] in argument for argument in sys.argv[1:]):
+        if show_traceback or refused is None:
             raise
-        _stop(f"Error: {refused[1]} has no setting {refused[2]!r}; leave it out, or correct its name.", 2)
+        if any(refused[2] in argument for argument in sys.argv[1:]):
+            _stop(f"Error: {refused[1]} has no setting {refused[2]!r}; leave it out, or correct its name.", 2)
+        places = [] if config is None else sorted(_sections_with(refused[2], config), key=_is_no_learner)
+        if not places:
+            raise
+        _stop(
+            f"Error: {refused[1]} has no setting {refused[2]!r}, which `{places[0]}` gives it for another choice; try "
+            f"'~{places[0]}.{refused[2]}', or a run for each stage: stages=[], and start_from=DIR of the one before.",
+            2,
+        )
+    except RuntimeError as error:
+        on_host = _ON_HOST.search(str(error))
+        if show_traceback or on_host is None:
+            raise
+        _stop(f"Error: {on_host[1]}", 1)
+    finally:
+        callbacks.disabled = False
+
+
+def _is_no_learner(section: str) -> bool:
+    return not section.startswith("learner")
+
+
+def _sections_with(key: str, section: DictConfig) -> Iterator[str]:
+    """Yields the sections of a config that have a key, by their dotted names."""
+    for name in map(str, section):
+        if OmegaConf.is_missing(section, name) or OmegaConf.is_interpolation(section, name):
+            continue
+        if isinstance(section[name], DictConfig):
+            if key in section[name]:
+                yield section[name]._get_full_key(None)
+            yield from _sections_with(key, section[name])
 
 
 def _stop(message: str, code: int) -> None:

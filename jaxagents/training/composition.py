@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import hydra
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
@@ -17,7 +19,7 @@ def run_name() -> str:
     Returns:
         The experiment, or else `<algorithm>_<world>`, where a learner and an environment stand for those not chosen.
     """
-    choices = HydraConfig.get().runtime.choices
+    choices: Any = HydraConfig.get().runtime.choices
     pair = f"{choices.algorithm or choices.learner}_{choices.world or choices.environment}"
     return choices.experiment or pair
 
@@ -38,7 +40,7 @@ def compose(config_folder: str | Path, *overrides: str) -> DictConfig:
         The config.
     """
     register_resolvers()
-    hydra.core.global_hydra.GlobalHydra.instance().clear()
+    GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(Path(config_folder).resolve()), version_base="1.3"):
         config = hydra.compose("train", list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(config)
@@ -81,6 +83,18 @@ def choose_tokenizer(arguments: Sequence[str]) -> list[str]:
     names = {argument.partition("=")[0].partition("@")[0].lstrip("+") for argument in arguments}
     alone = "model=huggingface" in arguments and "tokenizer" not in names
     return [*arguments, *(["tokenizer=huggingface"] if alone else [])]
+
+
+def add_start(arguments: Sequence[str]) -> list[str]:
+    """Writes `start_from=<run directory>` as the key that Hydra adds: runs that begin anew have none in their config.
+
+    Args:
+        arguments: of `experiments/train.py`.
+
+    Returns:
+        The arguments.
+    """
+    return [f"+{argument}" if argument.startswith("start_from=") else argument for argument in arguments]
 
 
 def resume_arguments(arguments: Sequence[str]) -> list[str]:

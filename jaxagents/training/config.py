@@ -112,7 +112,7 @@ def make_section(section: type[_Section], name: str, values: Mapping[str, Any]) 
     Raises:
         ValueError: an unknown key (the nearest known ones are offered), or a missing one.
     """
-    fields = {field.name: field for field in dataclasses.fields(section)}
+    fields = {field.name: field for field in dataclasses.fields(section)}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
             nearest = difflib.get_close_matches(str(key), fields, n=2, cutoff=0.4) or sorted(fields)

@@ -46,7 +46,12 @@ def make_group_player(
         `(params, key) -> Episode` of `num_groups * group_size` rows.
     """
     sample_task = environment.text.sample_held_out_task if held_out else None
-    options = {"group_size": group_size, "sampling": Sampling(), "sample_task": sample_task, "level": level}
+    options: dict[str, Any] = {
+        "group_size": group_size,
+        "sampling": Sampling(),
+        "sample_task": sample_task,
+        "level": level,
+    }
     play = make_dialogue(environment, policy, **options)
     return jax.jit(lambda params, key: play(params, key, jnp.arange(num_groups, dtype=jnp.int32)))
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +121,7 @@ def place(
     def initialise(seed: Array, stage: Array, start: PyTree | None) -> TrainState:
         return program.init(stage_keys(seed, stage, program.num_seeds), start)
 
-    def init(seed: int | np.ndarray, stage: int = 0, start: PyTree | None = None) -> TrainState:
+    def init(seed: Any, stage: int = 0, start: PyTree | None = None) -> TrainState:
         if start is None and read_params is not None:
             start = _read(read_params, stage_keys(seed, stage, program.num_seeds))
         return initialise(np.asarray(seed, np.uint32), np.uint32(stage), start)
@@ -204,7 +204,7 @@ def place_on_mesh(
     def initialise(seed: Array, stage: Array, start: PyTree | None) -> TrainState:
         return program.init(stage_keys(seed, stage, program.num_seeds), start)
 
-    def init(seed: int | np.ndarray, stage: int = 0, start: PyTree | None = None) -> TrainState:
+    def init(seed: Any, stage: int = 0, start: PyTree | None = None) -> TrainState:
         if start is None and read_params is not None:
             read = _read(read_params, stage_keys(seed, stage, program.num_seeds))
             start = jax.tree.map(lambda leaf, like: jax.device_put(leaf, like.sharding), read, abstract.learner.params)

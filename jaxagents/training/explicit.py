@@ -60,7 +60,7 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> list[str]
             continue
         for key in node if override.package else ():
             if OmegaConf.is_missing(node, key):
-                raise ValueError(f"`{place}.{key}` must be given, got nothing; try {place}.{key}=...")
+                raise ValueError(f"`{place}.{key!s}` must be given, got nothing; try {place}.{key!s}=...")
         parameters = inspect.signature(get_object(node._target_)).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             continue
@@ -84,13 +84,14 @@ def _stages(config: DictConfig, nodes: Any) -> Iterator[dict[str, Any]]:
         if "stages" in nodes[index]:
             yield from _stages(config, nodes[index].stages)
         else:
-            yield OmegaConf.to_container(nodes[index])
+            stage: Any = OmegaConf.to_container(nodes[index])
+            yield stage
 
 
 def _keys_of(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         if not override.is_delete() and override.package is None:
-            yield override.key_or_group.replace("/", "."), override.input_line.lstrip("+")
+            yield override.key_or_group.replace("/", "."), str(override.input_line).lstrip("+")
 
 
 def _replaces(config: DictConfig, stage: dict[str, Any], key: str) -> bool:
@@ -105,10 +106,10 @@ def _replaces(config: DictConfig, stage: dict[str, Any], key: str) -> bool:
 def _require_number(config: DictConfig, key: str, text: str) -> None:
     """Refuses a list of values where the function of an option takes one number, and fractions of whole ones."""
     section, _, name = key.rpartition(".")
-    options = OmegaConf.select(config, section) if section else None
+    options: Any = OmegaConf.select(config, section) if section else None
     target = options.get("_target_") if isinstance(options, DictConfig) else None
     value = options.get(name) if target else None
-    if not isinstance(value, ListConfig | float | str):
+    if target is None or not isinstance(value, ListConfig | float | str):
         return
     parameter = inspect.signature(get_object(target)).parameters.get(name)
     taken = "" if parameter is None else str(parameter.annotation)
@@ -129,7 +130,7 @@ def _require_number(config: DictConfig, key: str, text: str) -> None:
 
 def _reads(config: DictConfig, stage: dict[str, Any], group: str) -> bool:
     """Tells whether a stage is built of an option, or refers to it; what is no option counts in any case."""
-    shared = OmegaConf.to_container(config)
+    shared: Any = OmegaConf.to_container(config)
     if group in _BUILT or not isinstance(shared.get(group), dict) or "_target_" not in shared[group]:
         return True
     found, queue = set(), list(_BUILT)

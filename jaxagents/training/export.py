@@ -74,13 +74,14 @@ def export_run(
     folder = Path(folder)
     loaded = load_stage(path, which, step, stage=stage, on_fallback=on_fallback)
     params = jax.tree.map(lambda leaf: leaf[seed_index], loaded.params) if loaded.num_seeds else loaded.params
-    speaks = isinstance(loaded.stage.policy, LanguagePolicy)
+    policy: Any = loaded.stage.policy
+    speaks = isinstance(policy, LanguagePolicy)
     form = ("merged" if speaks else "stablehlo") if form == "auto" else form
     if speaks == (form == "stablehlo"):
         fitting = "merged or peft" if speaks else "stablehlo"
         raise ValueError(f"`form` must be {fitting} for the policy of {path}, got {form}; try auto.")
     if form == "stablehlo":
-        write_policy(folder, loaded.stage.policy, params, loaded.stage.environment)
+        write_policy(folder, policy, params, loaded.stage.environment)
         return {"form": form, "folder": str(folder.resolve())}
     agent = _parts(loaded, params)
     if form == "merged":
@@ -88,7 +89,7 @@ def export_run(
         _write_checkpoint(folder, agent, merged, max_file_bytes)
     else:
         _write_peft(folder, agent, max_file_bytes)
-    _write_tokenizer(folder, loaded.stage.policy)
+    _write_tokenizer(folder, policy)
     return {"form": form, "folder": str(folder.resolve())}
 
 
@@ -159,11 +160,11 @@ def load_program(folder: str | Path) -> Callable[..., tuple[Array, list[Array]]]
     from jax import export
 
     folder = Path(folder)
-    signature, weights = read_json(folder / SIGNATURE), open_file(folder / WEIGHTS)
+    signature, stored = read_json(folder / SIGNATURE), open_file(folder / WEIGHTS)
     if not (folder / PROGRAM).is_file():
         raise ValueError(f"`folder` must hold {PROGRAM}, got none at {folder}; try experiments/export.py.")
     exported = export.deserialize(bytearray((folder / PROGRAM).read_bytes()))
-    weights = [jnp.asarray(weights[name]) for name in sorted(weights)]
+    weights = [jnp.asarray(stored[name]) for name in sorted(stored)]
 
     def act(observation: Any, carry: list[Array] | None = None, first: Any = None) -> tuple[Array, list[Array]]:
         observation = [jnp.asarray(leaf) for leaf in (observation if isinstance(observation, list) else [observation])]
@@ -178,7 +179,8 @@ def load_program(folder: str | Path) -> Callable[..., tuple[Array, list[Array]]]
 
 def _parts(loaded: LoadedStage, params: Params) -> _Agent:
     """Takes a language agent apart."""
-    decoder = getattr(loaded.stage.policy.model.init_cache, "__self__", None)
+    policy: Any = loaded.stage.policy
+    decoder = getattr(policy.model.init_cache, "__self__", None)
     if not isinstance(decoder, Decoder):
         raise ValueError(
             f"`model` must be a family of checkpoints to be exported, got {type(decoder).__name__}; try "

@@ -19,7 +19,8 @@ def to_plain(config: DictConfig) -> dict[str, Any]:
         ValueError: something refers to an option that nothing has chosen.
     """
     try:
-        return OmegaConf.to_container(config, resolve=True)
+        plain: Any = OmegaConf.to_container(config, resolve=True)
+        return plain
     except InterpolationKeyError as error:
         missing = str(error).split("'")[1]
         raise ValueError(

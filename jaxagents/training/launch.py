@@ -2,16 +2,18 @@
 
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from jaxagents.environments.checks import require_shapes
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.reports import REPORT_FILE, write_report, write_result
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
@@ -21,7 +23,8 @@ from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, 
 from jaxagents.training.loop import train
 from jaxagents.training.processes import join_processes, of_first_process, on_all_processes
 from jaxagents.training.run_directory import claim, locked
-from jaxagents.types import LanguagePolicy
+from jaxagents.training.starting import begin_from
+from jaxagents.types import Environment, LanguagePolicy
 
 
 def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None) -> dict[str, Any]:
@@ -48,9 +51,12 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
     resolved = resolve(config)
     prepare_backend(make_section(DevicesConfig, "devices", resolved["devices"]))
     run_dir, resolved = _agree(run_dir, resolved)
-    experiment = on_all_processes(lambda: build(resolved))
-    require_one_vocabulary(experiment)
-    require_traceable(experiment)
+    with _environment_explained(resolved):
+        experiment = on_all_processes(lambda: build(resolved))
+        require_one_vocabulary(experiment)
+        require_traceable(experiment)
+    if start := resolved.get("start_from"):
+        experiment = begin_from(experiment, start)
     with ExitStack() as stack:
 
         def take_run_dir() -> None:
@@ -68,6 +74,29 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
                 write_report(run_dir)
             print(farewell(run_dir, result), file=sys.stderr, flush=True)
     return {"run_dir": str(run_dir), **to_json(result)}
+
+
+@contextmanager
+def _environment_explained(resolved: Mapping[str, Any]) -> Iterator[None]:
+    """Looks at the environment where something else failed on it, such as a network on arrays of another shape."""
+    try:
+        yield
+    except Exception as error:
+        mistake = None if str(error).startswith("`") else _mistake_in(resolved["environment"])
+        if mistake is None:
+            raise
+        raise ValueError(mistake) from error
+
+
+def _mistake_in(config: Mapping[str, Any]) -> str | None:
+    """Returns what is wrong with the shapes of an environment; None where nothing is, or where it cannot be told."""
+    try:
+        environment = instantiate(config)
+        if isinstance(environment, Environment):
+            require_shapes(environment)
+    except Exception as error:  # Code of the user's fails as it likes.
+        return str(error) if str(error).startswith("`") else None
+    return None
 
 
 def require_traceable(experiment: Experiment) -> None:
@@ -111,8 +140,9 @@ def require_one_vocabulary(experiment: Experiment) -> None:
 def introduction(experiment: Experiment, run_dir: Path) -> str:
     """Says in a line what is about to run: the world, the size of the policy, the devices and the directory."""
     stage = experiment.stages[-1]
-    params = jax.eval_shape(stage.runner.params, stage.runner.abstract)
-    count = sum(leaf.size for leaf in jax.tree.leaves(params)) // max(experiment.num_seeds, 1)
+    count = sum(leaf.size for leaf in jax.tree.leaves(stage.runner.abstract.learner.params)) // max(
+        experiment.num_seeds, 1
+    )
     devices = f"{len(stage.runner.replicated.device_set)} x {jax.devices()[0].device_kind}"
     seeds = f", {experiment.num_seeds} seeds" if experiment.num_seeds else ""
     return (

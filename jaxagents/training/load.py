@@ -103,16 +103,20 @@ def load_policy(
         raise ValueError(f"`seed_index` must be below the {num_seeds} seeds of the run, got {seed_index}.")
     params = jax.tree.map(lambda leaf: leaf[seed_index], loaded.params) if loaded.num_seeds else loaded.params
     policy, environment = loaded.stage.policy, loaded.stage.environment
-    speaks = isinstance(policy, LanguagePolicy)
-    act_on = make_answer(policy, environment.action_space.shape[0]) if speaks else make_act(policy, environment)
+    play = reply = None
+    if isinstance(policy, LanguagePolicy):
+        act_on: Callable[..., Any] = make_answer(policy, environment.action_space.shape[0])
+        play, reply = _make_play(environment, policy, params), partial(make_reply(policy, environment), params)
+    else:
+        act_on = make_act(policy, environment)
     return LoadedPolicy(
         act=partial(act_on, params),
         policy=policy,
         params=params,
         environment=environment,
         config=loaded.config,
-        play=_make_play(environment, policy, params) if speaks else None,
-        reply=partial(make_reply(policy, environment), params) if speaks else None,
+        play=play,
+        reply=reply,
     )
 
 
@@ -178,7 +182,8 @@ def load_stage(
     experiment = build({**config, "devices": _ONE_DEVICE})
     index = _choose_stage(run_dir, experiment, stage, on_fallback)
     saved = _saved_tokenizer(checkpoint_folder(run_dir, experiment, index, "last"))
-    if saved is not None and saved != experiment.stages[index].policy.tokenizer.data:
+    speaker: Any = experiment.stages[index].policy
+    if saved is not None and saved != speaker.tokenizer.data:
         experiment = build({**config, "devices": _ONE_DEVICE}, tokenizer=saved)
     chosen = experiment.stages[index]
     found, restored = _find_checkpoint(

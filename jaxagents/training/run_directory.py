@@ -23,7 +23,8 @@ _MOST_KEYS = 5  # Named by an error.
 
 def load_config(path: str | Path) -> dict[str, Any]:
     """Reads a resolved config."""
-    return OmegaConf.to_container(OmegaConf.load(path))
+    config: Any = OmegaConf.to_container(OmegaConf.load(path))
+    return config
 
 
 def save_config(path: str | Path, config: Mapping[str, Any]) -> None:

@@ -123,11 +123,11 @@ def _spec(name: str, shape: tuple[int, ...], rule: Rule, sizes: Mapping[str, int
             f"`devices.rules` must not have more axes than a parameter has dimensions, got {list(rule)} for {name} "
             f"of the shape {list(shape)}."
         )
-    for size, axis in zip(shape[len(shape) - len(rule) :], rule, strict=True):
-        if axis is not None and size % sizes[axis]:
+    for size, chosen in zip(shape[len(shape) - len(rule) :], rule, strict=True):
+        if chosen is not None and size % sizes[chosen]:
             raise ValueError(
-                f"`devices.mesh.{axis}` must divide the dimensions that it splits, got {sizes[axis]} and {size} of "
-                f"{name} {list(shape)}; try {math.gcd(size, sizes[axis])}, or null in place of {axis} in its rule."
+                f"`devices.mesh.{chosen}` must divide the dimensions that it splits, got {sizes[chosen]} and {size} of "
+                f"{name} {list(shape)}; try {math.gcd(size, sizes[chosen])}, or null in place of {chosen} in its rule."
             )
     return PartitionSpec(*(None,) * (len(shape) - len(rule)), *rule)
 

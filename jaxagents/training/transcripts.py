@@ -48,7 +48,8 @@ def show_transcripts(
         sections[title] = to_trajectories(last.environment, last.policy, episode, level=settings.level)
         print_transcripts(sections[title][:1], stream, title=title)
     path = Path(run_dir) / TRANSCRIPTS_FILE
-    return write_transcripts(path, sections, tokenizer=last.policy.tokenizer, title=experiment.name)
+    title = f"{experiment.name}, {'most probable' if settings.greedy else 'sampled'} actions"
+    return write_transcripts(path, sections, tokenizer=last.policy.tokenizer, title=title)
 
 
 def _make_player(stage: Stage, policy: LanguagePolicy, num_episodes: int) -> Callable[[Params, Array], Episode]:

@@ -68,7 +68,8 @@ def world_page(config_folder: str | Path, name: str, rows: Sequence[Mapping[str,
         for line in (Path(config_folder) / "world" / f"{name}.yaml").read_text().splitlines()
         if line.startswith("#") and "@package" not in line
     ]
-    settings = {key: value for key, value in OmegaConf.to_container(config, resolve=True).items() if key != "_target_"}
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    settings = {key: value for key, value in plain.items() if key != "_target_"}
     lines = [f"# {name}", "", *comments, "", *_sizes(environment, settings)]
     columns = [column for column in rows[0] if column != "world"]
     shown = [[str(row[one]) if one == "level" else describe_interval(row[one]) for one in columns] for row in rows]

@@ -60,7 +60,7 @@ def evaluate_worlds(
     settings = {"num_episodes": num_episodes, "seed": seed, "greedy": greedy, "held_out": held_out}
     for name in names or sorted(path.stem for path in Path(config_folder).glob("world/*.yaml")):
         config = compose(config_folder, f"world={name}").environment
-        own = OmegaConf.to_container(config, resolve=True)
+        own: Any = OmegaConf.to_container(config, resolve=True)
         runs = {column: _run_of(place.replace("{world}", name), own) for column, place in (agents or {}).items()}
         asked = {"environment": own, "runs": {column: str(run) for column, run in runs.items()}, **settings}
         path, digest = Path(folder or "") / f"{name}.json", config_hash(asked)
@@ -86,7 +86,7 @@ def evaluate_worlds(
 def _play_levels(
     name: str, environment: Environment, runs: Mapping[str, Path | None], settings: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    chosen = {"num_episodes": settings["num_episodes"], "held_out": settings["held_out"] is not False}
+    chosen: dict[str, Any] = {"num_episodes": settings["num_episodes"], "held_out": settings["held_out"] is not False}
     play = jax.jit(make_scripted(environment, **chosen))
     for level in range(environment.text.num_levels):
         key = jax.random.fold_in(jax.random.key(settings["seed"]), level)

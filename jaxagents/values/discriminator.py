@@ -52,7 +52,7 @@ def make_discriminator(observation_space: Box, action_space: Discrete | Box, *, 
     discrete = isinstance(action_space, Discrete)
     if not discrete and not (is_bounded(action_space) and len(action_space.shape) == 1):
         raise ValueError(f"`action_space` must be Discrete or a bounded Box of rank 1, got {action_space}.")
-    size = action_space.num_values if discrete else action_space.shape[0]
+    size = action_space.num_values if isinstance(action_space, Discrete) else action_space.shape[0]
     head, num_inputs = ValueHead(), observation_space.shape[0] + size + 1
 
     def judge(params: Params, inputs: Array) -> Array:

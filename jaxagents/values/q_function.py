@@ -112,7 +112,7 @@ def make_q_function(
 
     def draw_noise(key: Array, num_steps: int) -> PyTree:
         weights_key, fractions_key = jax.random.split(key)
-        noise = {}
+        noise = {}  # type: dict[str, PyTree]
         if noise_scale is not None:
             noise["weights"] = head.draw_noise(weights_key, (num_steps,), num_features)
         if distribution.num_fractions:

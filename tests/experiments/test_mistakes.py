@@ -207,6 +207,21 @@ def test_options_name_modules_of_the_folder_where_the_command_is_given(said, mon
     assert said("train.py", ["--config-dir=own", "environment=mine", "environment.size=4"]) == "Error: size is 4\n"
 
 
+def test_a_world_of_a_user_with_another_shape_is_named(said, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    lines = (
+        "import dataclasses",
+        "from jaxagents.environments.tmaze import make_environment",
+        "from jaxagents.types import Box",
+        "def make(): return dataclasses.replace(make_environment(2), observation_space=Box((5,)))",
+    )
+    (tmp_path / "world_of_a_user.py").write_text("\n".join(lines))
+    (tmp_path / "own" / "environment").mkdir(parents=True)
+    (tmp_path / "own" / "environment" / "mine.yaml").write_text("_target_: world_of_a_user.make\n")
+    line = said("train.py", ["--config-dir=own", "environment=mine", "algorithm=ppo", "quick=true"])
+    assert line.startswith("Error: `observation` of `reset` must be float32 [5], got float32 [4]; mend")
+
+
 def test_the_traceback_is_there_when_asked_for(tmp_path):
     result = subprocess.run(
         [sys.executable, str(ROOT / "experiments/train.py"), "seed=-1"],

@@ -100,6 +100,8 @@ def test_bad_settings_are_refused(params):
         make_decision_transformer(Box((2,)), Discrete(3), target_return=1.0, return_scale=0.0)
     with pytest.raises(ValueError, match="`observation_space` must be a Box of rank 1"):
         make_decision_transformer(Box((2, 2)), Discrete(3), target_return=1.0)
+    with pytest.raises(ValueError, match="`action_space` must be Discrete or a bounded Box, got Box"):
+        make_decision_transformer(Box((2,)), Box((1,)), target_return=1.0)
     with pytest.raises(ValueError, match="the heads divide the features, got 9, 2, 2 and 20; try 64"):
         StepTokens(features=9)
     with pytest.raises(ValueError, match="`previous_reward` and `previous_action` must be told"):

@@ -6,7 +6,18 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from jaxagents.reporting.curves import arrange_panels, draw_curve, read_curves, read_stage_ends, split, write_curves
+from jaxagents.reporting.curves import (
+    Curve,
+    arrange_panels,
+    choose_panels,
+    draw_curve,
+    draw_other_curves,
+    read_curves,
+    read_stage_ends,
+    robust_limits,
+    split,
+    write_curves,
+)
 from jaxagents.reporting.loggers import open_logger
 
 
@@ -94,6 +105,37 @@ def test_panels_come_in_reading_order():
     ]
 
 
+def test_what_moves_comes_first_and_constants_are_left_for_later():
+    steps = np.arange(3.0)
+
+    def curve(*values):
+        return Curve(steps=steps, values=np.array(values)[:, None])
+
+    moving = {f"train/m{index}": curve(0.0, 1.0, index) for index in range(8)}
+    curves = {"eval/return": curve(1.0, 1.0, 1.0), "eval/length": curve(5.0, 5.0, 5.0)} | moving
+    first, others = choose_panels(curves)
+    assert first == [["eval/return"], *([f"train/m{index}"] for index in range(6))]
+    assert others == [["eval/length"], ["train/m6"], ["train/m7"]]
+
+
+def test_few_points_far_off_do_not_set_the_scale():
+    usual = np.linspace(0.0, 1.0, 100)[:, None]
+    assert robust_limits([usual]) is None
+    low, high = robust_limits([np.concatenate([usual, [[1000.0]]])])
+    assert -0.1 < low < 0.0 and 1.0 < high < 1.2
+    assert robust_limits([np.full((50, 2), 3.0)]) is None
+
+
+def test_other_curves_are_a_picture_of_their_own(tmp_path):
+    logger = open_logger(tmp_path, tensorboard=False)
+    for update in range(1, 3):
+        logger.log(update, update, {"eval/return": float(update), "train/constant": 2.0})
+    logger.close()
+    assert draw_other_curves(tmp_path).startswith(b"\x89PNG")
+    (tmp_path / "metrics.jsonl").unlink()
+    assert draw_other_curves(tmp_path) is None
+
+
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_write_curves_draws_a_picture(tmp_path, seeds):
     logger = open_logger(tmp_path, tensorboard=False)
@@ -130,7 +172,7 @@ def test_write_curves_without_metrics_draws_nothing(tmp_path):
 def test_baselines_are_drawn_in_the_panels_of_their_metrics(tmp_path):
     logger = open_logger(tmp_path, tensorboard=False)
     for update in range(1, 6):
-        logger.log(update * 100, update, {"eval/return": float(update), "train/loss": 1.0})
+        logger.log(update * 100, update, {"eval/return": float(update), "train/loss": float(update)})
     logger.close()
     gray = np.array([0x61, 0x6E, 0x7C]) / 255.0
 

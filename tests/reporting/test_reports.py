@@ -97,8 +97,14 @@ def test_report_refuses_what_is_no_run(tmp_path):
 def test_report_leads_with_the_last_evaluation_and_the_command(tmp_path):
     (tmp_path / ".hydra").mkdir()
     (tmp_path / ".hydra" / "overrides.yaml").write_text("- world=cartpole\n- 'learner.x=[1, 2]'\n")
+    (tmp_path / "config.yaml").write_text(
+        "evaluation: {greedy: true, num_episodes: 8, final_episodes: 64}\ntraining: {target_return: 475}\n"
+    )
+    reached = {"reached_target": False}
     evaluation = {"episode_length": [9.0, 9.0], "episode_return": [2.0, 4.0], "success": [None, None]}
-    write_result(tmp_path, {"experiment": "ppo_cartpole", "steps": 64, "num_seeds": 2, "evaluation": evaluation})
+    write_result(
+        tmp_path, {"experiment": "ppo_cartpole", "steps": 64, "num_seeds": 2, "evaluation": evaluation} | reached
+    )
     page = Page(write_report(tmp_path).read_text())
     words = [word.strip() for word in page.words if word.strip()]
     tiles = words[words.index("episode return, 2 seeds") - 1 :]
@@ -106,4 +112,8 @@ def test_report_leads_with_the_last_evaluation_and_the_command(tmp_path):
     assert tiles[:2] == ["3 (-9.71 to 15.7)", "episode return, 2 seeds"]
     assert words.index("episode return, 2 seeds") < words.index("steps") < words.index("num seeds")
     assert "success, 2 seeds" not in words
+    assert (
+        "Evaluated on 64 episodes of fixed tasks, by the most probable actions. The target, a return of 475, was not "
+        "reached."
+    ) in words
     assert "ppo_cartpole" in words and "python experiments/train.py world=cartpole 'learner.x=[1, 2]'" in words

@@ -1,4 +1,4 @@
-"""Sweeps of a main that takes no time: launchers and sweepers of others, and how jobs are told to have ended."""
+"""How mains end: errors in one line, and sweeps of a main that takes no time by launchers and sweepers of others."""
 
 import json
 import os
@@ -6,8 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 import yaml
+from jax.experimental import io_callback
+from omegaconf import OmegaConf
+
+from jaxagents.training.command import errors_in_one_line
 
 ROOT = Path(__file__).parents[2]
 MAIN = """
@@ -63,3 +69,28 @@ def test_optuna_maximises_the_mean_return(sweep, tmp_path):
     best = yaml.safe_load((tmp_path / "sweep" / "optimization_results.yaml").read_text())
     means = [sum(job["result"]["evaluation"]["episode_return"]) / 2 for job in jobs]
     assert best["best_value"] == max(means)
+
+
+def test_what_fails_on_the_host_in_a_compiled_run_is_one_line(capfd):
+    def fail(number):
+        raise ValueError("`collector.reward` must return finite numbers, got nan for completion 1.")
+
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    with pytest.raises(SystemExit) as stop, errors_in_one_line(show_traceback=False):
+        jax.jit(lambda x: io_callback(fail, shape, x))(1.0).block_until_ready()
+    errors = capfd.readouterr().err
+    assert stop.value.code == 1
+    assert errors == "Error: `collector.reward` must return finite numbers, got nan for completion 1.\n"
+
+
+def test_a_setting_of_another_choice_is_named_with_its_section(capfd):
+    def make_supervised(*, microbatch_tokens=1):
+        return microbatch_tokens
+
+    config = OmegaConf.create({"critic": {"clip": 1}, "learner": {"inner": {"clip": 0.2}, "policy": "${critic}"}})
+    with pytest.raises(SystemExit) as stop, errors_in_one_line(show_traceback=False, config=config):
+        make_supervised(clip=0.2)
+    assert stop.value.code == 2
+    assert "make_supervised has no setting 'clip', which `learner.inner` gives it" in capfd.readouterr().err
+    with pytest.raises(TypeError), errors_in_one_line(show_traceback=False, config=config):
+        make_supervised(mistake_of_ours=1)

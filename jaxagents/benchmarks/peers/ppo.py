@@ -100,7 +100,7 @@ def jaxmarl_subject(folder: str | Path, experiment: DictConfig, *, num_final_upd
             lambda: jax.jit(baseline.make_train(config)).lower(jax.random.PRNGKey(0)).compile()
         )
     facts: list[dict[str, float]] = []
-    steps_per_update = config["NUM_ENVS"] * config["NUM_STEPS"]
+    steps_per_update = experiment.collector.num_envs * experiment.collector.num_steps
 
     def run() -> float:
         result = jax.block_until_ready(compiled(jax.random.PRNGKey(len(facts))))

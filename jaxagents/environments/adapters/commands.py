@@ -97,7 +97,7 @@ def _make_gymnasium(make_game: Callable[[], CommandGame], sizes: Sizes) -> Any:
     gymnasium = import_suite("gymnasium", extra="host")
     spaces = gymnasium.spaces
 
-    class Game(gymnasium.Env):
+    class Game(gymnasium.Env):  # type: ignore[name-defined]
         """The game as a `gymnasium.Env`; the simulator is started with the first episode."""
 
         observation_space = spaces.Dict(

@@ -32,7 +32,7 @@ def make_gymnasium(environment: Environment, *, level: int | None = None) -> Any
     gymnasium = import_suite("gymnasium", extra="gymnax")
     game = SteppedGame(environment, level)
 
-    class Wrapped(gymnasium.Env):
+    class Wrapped(gymnasium.Env):  # type: ignore[name-defined]
         metadata = {"render_modes": ["ansi"]}
         render_mode = "ansi"
         observation_space = convert_space(environment.observation_space)
@@ -83,8 +83,9 @@ class SteppedGame:
 
     def __init__(self, environment: Environment, level: int | None) -> None:
         self.environment, self.level = environment, level
-        self.key: Array = jax.random.key(np.random.SeedSequence().entropy % 2**32)
-        self.state, self.timestep = None, None
+        self.key: Array = jax.random.key(int(np.random.SeedSequence().generate_state(1)[0]))
+        self.state: Any = None
+        self.timestep: Any = None
         self._reset, self._step = jax.jit(environment.reset), jax.jit(environment.step)
 
     def reset(self, seed: int | None) -> None:

@@ -71,7 +71,7 @@ def _make_parallel(pettingzoo: Any, environment: Environment, level: int | None)
             self.agents = list(names)
             return share(game.observation), infos()
 
-        def step(self, actions: dict[str, Any]) -> tuple[dict, dict, dict, dict, dict]:
+        def step(self, actions: dict[str, Any]) -> tuple[dict, ...]:
             game.step(np.stack([np.asarray(actions[name]) for name in names]))
             timestep = game.timestep
             ends = [dict.fromkeys(names, bool(end)) for end in (timestep.terminated, timestep.truncated)]
@@ -133,7 +133,7 @@ def _make_in_turns(pettingzoo: Any, environment: Environment, level: int | None)
             self.seen[self.agent_selection] = game.observation
             self.terminations = dict.fromkeys(names, bool(timestep.terminated))
             self.truncations = dict.fromkeys(names, bool(timestep.truncated))
-            self.infos = {name: {} for name in names} | {self.agent_selection: game.info}
+            self.infos: dict[str, Any] = {name: {} for name in names} | {self.agent_selection: game.info}
 
         def render(self) -> str:
             return game.render()

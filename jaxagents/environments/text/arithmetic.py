@@ -171,7 +171,7 @@ def _operations_of_levels(
 ) -> tuple[tuple[str, ...], ...]:
     """Returns the operations of every level, in their order: the same ones where one list is given."""
     if all(isinstance(name, str) for name in operations):
-        return (tuple(operations),) * num_levels
+        return (tuple(operations),) * num_levels  # type: ignore[return-value]
     if len(operations) != num_levels or any(isinstance(names, str) for names in operations):
         raise ValueError(f"`operations` must be one list, or one per level, {num_levels}, got {list(operations)}.")
     return tuple(map(tuple, operations))

@@ -111,7 +111,7 @@ def make_environment(*, max_offers: int = 4, **options: Any) -> Environment:
     return make_text_world(world, **options)
 
 
-def pie(task: Task, refused: Array) -> Array:
+def pie(task: Task, refused: Array | int) -> Array:
     """Returns what there is after so many refusals, int32 `[]`."""
     return jnp.maximum(task["pie"] - refused * task["less"], 0)
 

@@ -75,7 +75,7 @@ def make_environment(
     most = max(num_topics) + 2 + SLACK
 
     def status(state: BriefState) -> Status:
-        points = grade(state)
+        points: dict[str, Any] = dict(grade(state))
         score = sum(points.values()) / len(points)
         success = score > 1.0 - 1e-4
         over = success | (state.turns >= num_attempts)

@@ -98,7 +98,7 @@ def make_text_world(
             truncated=state.truncated,
             action_mask=action_mask(world, state),
             player=None if world.num_seats == 1 else seat_of(world, state),
-            info={**info, "metrics": dict(status.parts)} if status.parts else info,
+            info={**info, "metrics": dict(status.parts)} if status.parts else info,  # type: ignore[dict-item]
         )
 
     def reset(key: Array, task: Task) -> tuple[TextWorldState, TimeStep]:

@@ -177,15 +177,16 @@ def run(program: Array, value: Array) -> tuple[Array, Array, Array]:
 def sample(lengths: tuple[int, ...], key: Array, level: Array, *, mode: str) -> Task:
     """Draws a program that runs and leaves one number, and the inputs of its tests."""
     input_key, place_key, other_key, *keys = jax.random.split(key, 3 + max(lengths))
-    length, depth, program = jnp.asarray(lengths, jnp.int32)[level], jnp.ones((), jnp.int32), []
+    length, depth = jnp.asarray(lengths, jnp.int32)[level], jnp.ones((), jnp.int32)
+    drawn: list[Array] = []
     for number_done, operation_key in enumerate(keys):
         after, rest = depth + GROWS, length - number_done - 1
         # One operation before the end there are two numbers; before that, few enough to be used up.
         ends = jnp.where(rest == 0, after == 1, jnp.where(rest == 1, after == 2, after - 1 <= rest))
         operation = choose(operation_key, (depth >= NEEDS) & (after <= DEPTH) & ends)
-        program.append(jnp.where(rest >= 0, operation, -1))
+        drawn.append(jnp.where(rest >= 0, operation, -1))
         depth = jnp.where(rest >= 0, after[operation], depth)
-    program = jnp.stack(program)
+    program = jnp.stack(drawn)
     inputs = draw_distinct(input_key, jnp.ones(20, bool), NUM_TESTS)
     outputs = jax.vmap(lambda value: run(program, value)[1])(inputs)
     task = {"program": program, "inputs": inputs, "outputs": outputs, "level": level}

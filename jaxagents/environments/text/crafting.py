@@ -99,7 +99,7 @@ def make_environment(
     act = partial(play, mistake=mistake, informative=informative)
 
     def allowed(state: CraftingState) -> Array:
-        def changes(verb: Array, args: Array) -> Array:
+        def changes(verb: Any, args: Any) -> Array:
             following = act(None, state, verb, args)
             return jnp.any(following.pack != state.pack) | following.ended | (informative & (verb == MAKE))
 

@@ -1,16 +1,18 @@
 """What experts of text worlds choose by: chance, rules in order, and a look ahead."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxagents.environments.text.world import World
 from jaxagents.environments.timesteps import select
 from jaxagents.types import Array, PyTree, State
 
 
-def choose(key: Array, mask: Array) -> Array:
+def choose(key: Array, mask: Array | np.ndarray) -> Array:
     """Draws one of the indices where a mask is True, uniformly; int32 `[]`, 0 where there is none.
 
     Args:
@@ -21,7 +23,7 @@ def choose(key: Array, mask: Array) -> Array:
     return jnp.argmax(jnp.cumsum(mask) > nth).astype(jnp.int32)
 
 
-def first_rule(cases: Sequence[tuple[Array, PyTree]]) -> PyTree:
+def first_rule(cases: Sequence[tuple[Any, PyTree]]) -> PyTree:
     """Returns what the first rule says whose condition holds, and the last one's without any.
 
     Args:

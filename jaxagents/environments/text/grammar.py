@@ -169,7 +169,7 @@ def _phrases(name: str, phrases: Sequence[str | Sequence[str]]) -> tuple[Words, 
 
 
 def _list_entries(elements: Sequence[Sequence[Element]], shape: tuple[int, int], ids: Ids, max_words: int) -> Entries:
-    verbs, args, rows = [], [], []
+    verbs, args, rows = [], [], []  # type: list[int], list[np.ndarray], list[np.ndarray]
     offset, stride = np.zeros(len(elements), np.int32), np.zeros((len(elements), shape[0]), np.int32)
     for verb, row in enumerate(elements):
         offset[verb] = len(verbs)
@@ -217,7 +217,7 @@ def _list_actions(
     slots = [[element for element in row if element.kind != "literal"] for row in elements]
     if sum(int(np.prod([float(_values(element)) for element in row])) for row in slots) > MOST_LISTED:
         return None, None
-    rows, entries = [], []
+    rows, entries = [], []  # type: list[np.ndarray], list[int]
     for entry, verb in enumerate(listed.verb.tolist()):
         if not is_free(elements[verb]):
             rows, entries = [*rows, listed.rows[entry]], [*entries, entry]

@@ -164,8 +164,8 @@ def tell(tables: Tables, state: HouseholdState, *, goal_in_observation: bool) ->
     hold, contents = _hand(tables, state)
     visible = when(jnp.any(rules.visible(tables, state)), contents, "nothing")
     lamp_seen = text("you see", *names.LAMP.split(), contents) if is_desk.any() else None
-    examined = [name if able else None for name, able in zip(names.CONDITIONS, tables.conditions.any(axis=0))]
-    parts = [
+    examined = [name if able else None for name, able in zip(names.CONDITIONS, np.any(tables.conditions, axis=0))]
+    parts: list[Text | str] = [
         when(state.examined >= 0, text(pick(examined, state.examined), "."), refusal()),
         *([goal_text(tables, state.task)] if goal_in_observation else []),
         "you are at",
@@ -202,7 +202,8 @@ def _hand(tables: Tables, state: HouseholdState) -> tuple[Text, Text]:
         ways += [("nothing", seeing(most - 1, 1)), (holding(0, num_types), seeing(most - 2, 1))]
         ways += [(second, seeing(most - 1, 0))]
         way = jnp.where(in_hand & (thing >= num_types), 4, way + 2 * two)
-    return tuple(cases(way, *column, name="hand") for column in zip(*ways))
+    hold, contents = (cases(way, *column, name="hand") for column in zip(*ways))
+    return hold, contents
 
 
 def prompt(tables: Tables, task: HouseholdTask) -> Text:

@@ -202,8 +202,8 @@ def spoil(key: Array, answer: Array, *, rate: float) -> Array:
     """Moves some letters of an answer one place on, and replaces some; each with half of the rate."""
     move_key, replace_key, letter_key = jax.random.split(key, 3)
     place, there = np.arange(len(answer)), answer >= 0
-    moved = place + 1.5 * jax.random.bernoulli(move_key, rate / 2, answer.shape)
-    moved = answer[jnp.argsort(jnp.where(there, moved, jnp.inf))]
+    order = place + 1.5 * jax.random.bernoulli(move_key, rate / 2, answer.shape)
+    moved = answer[jnp.argsort(jnp.where(there, order, jnp.inf))]
     replaced = there & jax.random.bernoulli(replace_key, rate / 2, answer.shape)
     return jnp.where(replaced, jax.random.randint(letter_key, answer.shape, 0, len(LETTERS)), moved)
 

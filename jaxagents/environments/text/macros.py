@@ -105,7 +105,8 @@ def _read_macros(world: World, macros: Mapping[str, Sequence[str]]) -> tuple[np.
 
 def _word_ids(words: Sequence[str], action: str, room: int) -> np.ndarray:
     """Reads an action, the longest phrase first; all -1 where it cannot be read."""
-    found, rest = [], action.split()
+    found: list[int] = []
+    rest = action.split()
     while rest:
         sizes = [size for size in range(len(rest), 0, -1) if " ".join(rest[:size]) in words]
         if not sizes or len(found) == room:

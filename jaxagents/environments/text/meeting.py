@@ -98,8 +98,8 @@ def make_environment(num_seats: int = 2, *, num_places: int = 6, distinct: bool 
     def tell(state: MeetingState, seat: Array) -> Text:
         name = pick([("player", str(one)) for one in seats], seat) if distinct else None
         heard = jnp.where((seats == seat)[:, None], -1, state.said)
-        heard = when(talking(state), None, text("heard", pick(places, heard)))
-        return text(name, "open", each(places, open_to(state.task)[seat], most=2), heard)
+        last = when(talking(state), None, text("heard", pick(places, heard)))
+        return text(name, "open", each(places, open_to(state.task)[seat], most=2), last)
 
     def expert(key: Array, state: MeetingState) -> tuple[Array, Array, None]:
         own = open_to(state.task)

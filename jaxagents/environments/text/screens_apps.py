@@ -56,7 +56,7 @@ def _draw_app(generator: np.random.Generator, num_decoys: int) -> Apps:
         slots = generator.permutation(8)[: len(links)]
         for number, (child, label) in enumerate(links[i] for i in generator.permutation(len(links))):
             kind = generator.integers(len(KINDS))
-            room = np.asarray([8, 4]) - list(KINDS.values())[kind] + 1
+            room = np.asarray([8, 4]) - np.asarray(list(KINDS.values())[kind], int) + 1
             corner = [slots[number] % 2 * 8, slots[number] // 2 * 4] + generator.integers(room)
             elements[page, number], target[page, number] = [kind, label, *corner], child
     above = [[page] for page in range(PAGES)]  # A page and those on the way to the first one.

@@ -115,9 +115,10 @@ def draw_skins(names: Mapping[str, Sequence[str]], *, num_skins: int, seed: int 
     count = int(np.prod([len(some) for some in names.values()], dtype=float))
     if count < num_skins:
         raise ValueError(f"`num_skins` must be at most {count}, the number of ways to name {len(names)} words.")
-    drawn, generator = {}, np.random.default_rng(seed)
+    drawn: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+    generator = np.random.default_rng(seed)
     while len(drawn) < num_skins:
-        skin = {word: some[generator.integers(len(some))] for word, some in names.items()}
+        skin = {word: some[int(generator.integers(len(some)))] for word, some in names.items()}
         drawn.setdefault(tuple(skin.items()), skin)
     return list(drawn.values())
 

@@ -129,7 +129,7 @@ def level_of(level: int | Sequence[int] | None, index: Array) -> Array | int | N
     return jnp.asarray(tuple(level), jnp.int32)[index % len(level)]
 
 
-def draw_distinct(key: Array, allowed: Array, count: int) -> Array:
+def draw_distinct(key: Array, allowed: Array | np.ndarray, count: int) -> Array:
     """Draws different indices in random order, the allowed ones first; for few of them faster than a permutation.
 
     Args:

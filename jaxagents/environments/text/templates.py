@@ -82,9 +82,9 @@ def _slot(match: re.Match, template: str, slots: Mapping[str, tuple[Words, ...]]
 class Place(NamedTuple):
     """Where reading is: in element `index`, after some words of a phrase or after some phrases."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # In place of the method of tuples.
     words: Words = ()
-    count: int = 0
+    count: int = 0  # type: ignore[assignment]
 
 
 def _may_end(element: Element, place: Place) -> bool:
@@ -173,7 +173,7 @@ def _walk(elements: Sequence[Element]) -> Iterator[dict[str, Place]]:
 def _common(one: Sequence[Element], other: Sequence[Element]) -> Words | None:
     """Returns words that two templates say both, if there are any."""
     start = (Place(0), Place(0))
-    seen, queue = {start}, deque([(*start, ())])
+    seen, queue = {start}, deque([(*start, ())])  # type: set[tuple[Place, Place | None]], deque[tuple[Place, Place, Words]]
     while queue:
         a, b, said = queue.popleft()
         if said and _accepts(one, a) and _accepts(other, b):

@@ -5,6 +5,7 @@ known without running anything, and with it the most words and tokens that a tex
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -100,13 +101,13 @@ class Text:
 
 def text(*parts: "Text | Phrase") -> Text:
     """Makes a text of phrases and texts that are said one after the other."""
-    flat = []
+    flat = []  # type: list[Any]
     for part in parts:
         flat += part.parts if isinstance(part, Text) else [Fixed(words) for words in _phrases([part]) if words]
     return Text(parts=tuple(flat))
 
 
-def pick(phrases: Sequence[Phrase], index: Array) -> Text:
+def pick(phrases: Sequence[Phrase], index: Any) -> Text:
     """Says one of some phrases.
 
     Args:
@@ -122,7 +123,7 @@ def pick(phrases: Sequence[Phrase], index: Array) -> Text:
     return Text(parts=(Pick(index=jnp.asarray(index), phrases=_phrases(phrases)),))
 
 
-def number(value: Array, digits: int) -> Text:
+def number(value: Array | int, digits: int) -> Text:
     """Says a number, int32 `[]`, as one word per digit without leading zeros; nothing below 0.
 
     Args:

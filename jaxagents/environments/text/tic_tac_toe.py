@@ -70,7 +70,7 @@ def play(state: TicTacToeState, action: Array) -> TicTacToeState:
     return state.replace(board=state.board.at[action].set(1 + state.count % 2), count=state.count + 1)
 
 
-def has_line(board: Array, mark: Array) -> Array:
+def has_line(board: Array, mark: Array | int) -> Array:
     """Tells whether a mark has three in a row."""
     return jnp.any(jnp.all(board[jnp.asarray(LINES)] == mark, axis=1))
 

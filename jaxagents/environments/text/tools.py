@@ -113,7 +113,7 @@ def tell(state: rules.ToolsState, seat: Array, *, recall: bool) -> Text:
     return text(_request(state.task), *known, answer) if recall else answer
 
 
-def _fact(key: Array, value: Array) -> Text:
+def _fact(key: Array | int, value: Array) -> Text:
     return text(
         pick(rules.KEYS, key), when(jnp.asarray(key) == rules.DAY, pick(rules.DAYS, value), pick(rules.VALUES, value))
     )

@@ -41,7 +41,7 @@ def trace_world(world: World) -> Shapes:
             status=world.status(state),
             observation=world.tell(state, zero),
             prompt=None if world.prompt is None else world.prompt(task),
-            action=tuple(action),
+            action=tuple(action),  # type: ignore[arg-type]
             thought=thought,
             following=world.play(key, state, verb, args),
             allowed=None if world.allowed is None else world.allowed(state),

@@ -169,7 +169,7 @@ def join_worlds(worlds: Mapping[str, World]) -> World:
 def _status(names: Sequence[str], rules: Sequence[World], state: State) -> Status:
     """Returns the status of the world that is played; where only some pay, success pays 1 in the others."""
     said, which = [world.status(one) for world, one in zip(rules, state["inner"])], state["which"]
-    parts = {}
+    parts: dict[str, Array] = {}
     for i, (name, one) in enumerate(zip(names, said)):
         scores = {**one.parts, "success": one.success}
         parts |= {

@@ -114,12 +114,14 @@ def find_row(action: Array, rows: np.ndarray) -> tuple[Array, Array]:
     return jnp.argmax(matches).astype(jnp.int32), jnp.any(matches)
 
 
-def sentence(words: Sequence[str], ids: np.ndarray) -> str:
+def sentence(words: Sequence[str], ids: np.ndarray | Array) -> str:
     """Writes ids as text, on the host; -1s are left out."""
     return " ".join(words[i] for i in np.asarray(ids).tolist() if i >= 0)
 
 
-def read_words(text: str, words: Sequence[str], read: Callable[[str], np.ndarray], room: int) -> np.ndarray:
+def read_words(
+    text: str, words: Sequence[str], read: Callable[[str], Sequence[int] | np.ndarray], room: int
+) -> np.ndarray:
     """Reads a line as the words of a world.
 
     Args:
@@ -146,7 +148,7 @@ def read_words(text: str, words: Sequence[str], read: Callable[[str], np.ndarray
         raise ValueError(f"{error} Try {' or '.join(map(repr, offers))}.") from error
     if len(ids) > room:
         raise ValueError(f"`text` must have at most {room} words, got {len(ids)}.")
-    return pad_to(ids, room)
+    return pad_to(np.asarray(ids), room)
 
 
 def translate(ids: Array, table: np.ndarray | Array) -> Array:
@@ -157,7 +159,7 @@ def translate(ids: Array, table: np.ndarray | Array) -> Array:
 def translate_pattern(pattern: Pattern, table: np.ndarray) -> Pattern:
     """Returns a pattern in the ids of another table, where its id i is `table[i]`."""
     inner = np.append(table, np.int32(-1)).astype(np.int32)
-    places = []
+    places = []  # type: list[np.ndarray | Choice | Several | Window]
     for place in pattern:
         if isinstance(place, Choice):
             places.append(Choice(tuple(translate_pattern(one, table) for one in place.patterns)))

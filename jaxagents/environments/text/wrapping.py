@@ -12,7 +12,7 @@ from jaxagents.types import Array, PyTree, State, Task
 def with_inner_state(world: World) -> World:
     """Returns the rules over states `{"inner": state, ...}`, whose other fields they leave as they are."""
 
-    def lift(function: Callable | None) -> Callable | None:
+    def lift(function: Callable | None) -> Any:
         return None if function is None else lambda state, *rest: function(state["inner"], *rest)
 
     def lift_payout(payout: Payout) -> Payout:

@@ -91,7 +91,7 @@ def pattern_of(said: Text, ids: Ids) -> Pattern:
 
 def _names(said: Text) -> dict[str, int]:
     """Returns the numbers of texts of the choices that have names."""
-    found = {}
+    found = {}  # type: dict[str, int]
     for part in said.parts:
         if isinstance(part, Cases):
             found |= {} if part.name is None else {part.name: len(part.texts)}
@@ -101,7 +101,7 @@ def _names(said: Text) -> dict[str, int]:
 
 
 def _pattern(said: Text, ids: Ids, chosen: dict[str, int]) -> Pattern:
-    places = []
+    places = []  # type: list[np.ndarray | Choice | Several | Window]
     for part in said.parts:
         if isinstance(part, Fixed):
             places.append(ids(*part.words)[None])

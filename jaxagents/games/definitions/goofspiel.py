@@ -1,6 +1,6 @@
 """Goofspiel with hidden bids: cards are bid for prizes, and only who won is told."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxagents.games.trees import TERMINAL, Definition
 
@@ -43,7 +43,7 @@ def goofspiel(num_cards: int = 4, num_players: int = 2) -> Definition:
         own = bids_of(state, len(state.bids) % num_players)
         return [card for card in range(1, num_cards + 1) if card not in own]
 
-    def child(state: _State, action: int) -> _State:
+    def child(state: _State, action: Any) -> _State:
         state = state._replace(bids=(*state.bids, action))
         if len(state.bids) % num_players:
             return state

@@ -1,6 +1,6 @@
 """Leduc poker: two suits, two rounds of bets, one public card."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxagents.games.trees import CHANCE, TERMINAL, Definition
 
@@ -52,7 +52,7 @@ def leduc(num_players: int = 2) -> Definition:
         left = [card for card in range(2 * (num_players + 1)) if card not in state.cards]
         return [(card, 1.0 / len(left)) for card in left]
 
-    def child(state: _State, action: int) -> _State:
+    def child(state: _State, action: Any) -> _State:
         if len(state.cards) < num_players:
             return state._replace(cards=(*state.cards, action))
         if state.waiting == 0:

@@ -1,6 +1,6 @@
 """Liar's dice for two: bid on the dice of both, or call the other a liar."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxagents.games.trees import CHANCE, TERMINAL, Definition
 
@@ -45,7 +45,7 @@ def liars_dice(sides: int = 6, num_dice: int = 1) -> Definition:
     def actions(state: _State) -> list[int]:
         return [*range(state.bids[-1] + 1, liar), liar] if state.bids else [*range(liar)]
 
-    def child(state: _State, action: int) -> _State:
+    def child(state: _State, action: Any) -> _State:
         if len(state.dice) < total:
             return state._replace(dice=(*state.dice, action))
         return state._replace(bids=(*state.bids, action))

@@ -36,6 +36,6 @@ def from_payoffs(payoffs: np.ndarray, name: str = "normal_form") -> Definition:
         actions=lambda state: range(payoffs.shape[1 + len(state)]),
         outcomes=lambda state: [],
         child=lambda state, action: (*state, action),
-        payoffs=lambda state: payoffs[(slice(None), *state)],
+        payoffs=lambda state: payoffs[(slice(None), *state)].tolist(),
         information=lambda state: (),
     )

@@ -1,6 +1,6 @@
 """Sheriff: a smuggler offers bribes for not being searched; not zero-sum, with equilibria that need a mediator."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxagents.games.trees import TERMINAL, Definition
 
@@ -62,7 +62,7 @@ def sheriff(
             return [*range(max_items + 1)]
         return [PASS, INSPECT] if len(state.talk) % 2 else [*range(max_bribe + 1)]
 
-    def child(state: _State, action: int) -> _State:
+    def child(state: _State, action: Any) -> _State:
         return state._replace(items=action) if state.items is None else state._replace(talk=(*state.talk, action))
 
     def payoffs(state: _State) -> list[float]:

@@ -50,7 +50,7 @@ def write_adapter(
         )
     tensors: dict[str, np.ndarray] = {}
     modules: dict[str, list[str]] = {}
-    inner = set()
+    inner: set[str] = set()
     for path, leaves in own.items():
         projection, numbers, prefix = _modules(decoder, path)
         inner |= {projection} if "inputs" in leaves else set()
@@ -60,11 +60,11 @@ def write_adapter(
             tensors |= {f"{_PREFIX}{name}.{leaf}": tensor for leaf, tensor in _to_peft(part)}
     everywhere = all(len(names) == decoder.num_layers for names in modules.values())
     targets = sorted(modules) if everywhere else sorted(name for names in modules.values() for name in names)
-    config = {"task_type": "CAUSAL_LM", "base_model_name_or_path": str(base), "target_modules": targets}
+    config: dict[str, Any] = {"task_type": "CAUSAL_LM", "base_model_name_or_path": str(base), "target_modules": targets}
     config |= {"bias": "none", "inference_mode": True, "fan_in_fan_out": decoder.fused_qkv}
     if description["kind"] == "ia3":
-        inner = [name for name in targets if any(name.endswith(projection) for projection in inner)]
-        config |= {"peft_type": "IA3", "feedforward_modules": inner}
+        feedforward = [name for name in targets if any(name.endswith(projection) for projection in inner)]
+        config |= {"peft_type": "IA3", "feedforward_modules": feedforward}
     else:
         config |= {"peft_type": "LORA", "r": description["rank"], "lora_alpha": description["alpha"]}
         config |= {"use_rslora": description["rank_stabilized"], "use_dora": description["magnitude"]}
@@ -130,12 +130,12 @@ def _modules(decoder: Decoder, path: str) -> tuple[str, list[int], str]:
 
 def _layers(leaves: Mapping[str, Array], decoder: Decoder) -> Iterator[dict[str, np.ndarray]]:
     """Yields the parameters of each layer, on the host."""
-    leaves = {name: np.asarray(leaf, np.float32) for name, leaf in jax.device_get(dict(leaves)).items()}
+    arrays = {name: np.asarray(leaf, np.float32) for name, leaf in jax.device_get(dict(leaves)).items()}
     if not decoder.scan_layers:
-        yield leaves
+        yield arrays
         return
     for layer in range(decoder.num_layers):
-        yield {name: leaf[layer] for name, leaf in leaves.items()}
+        yield {name: leaf[layer] for name, leaf in arrays.items()}
 
 
 def _to_peft(part: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:

@@ -146,7 +146,8 @@ def _require_all(
     folder: Path, tensors: Mapping[str, np.ndarray], leaves: Mapping[Place, jax.ShapeDtypeStruct], decoder: Decoder
 ) -> None:
     """Refuses tensors that do not fit, and lists them."""
-    unused, wrong = set(tensors), {"missing": [], "misshapen": [], "left over": []}
+    unused = set(tensors)
+    wrong: dict[str, list[str]] = {"missing": [], "misshapen": [], "left over": []}
     for place, leaf in leaves.items():
         for name in names_of(place, decoder):
             if name not in tensors:

@@ -53,7 +53,7 @@ def write_checkpoint(
     files = _split(sizes, max_file_bytes)
     where = {name: number for number, names in enumerate(files) for name in names}
     titles = [SINGLE] if len(files) == 1 else [_title(number, len(files)) for number in range(len(files))]
-    pending = {number: {} for number in range(len(files))}
+    pending: dict[int, dict[str, np.ndarray]] = {number: {} for number in range(len(files))}
     for name, tensor in _tensors(decoder, params, dtype):
         pending[where[name]][name] = tensor
         if len(pending[where[name]]) == len(files[where[name]]):
@@ -103,7 +103,8 @@ def _sizes(decoder: Decoder, params: Params, dtype: str | None) -> dict[str, int
 
 
 def _split(sizes: Mapping[str, int], most: int) -> list[list[str]]:
-    files, room = [[]], most
+    files: list[list[str]] = [[]]
+    room = most
     for name, size in sizes.items():
         if size > room and files[-1]:
             files.append([])

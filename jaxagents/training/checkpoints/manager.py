@@ -66,7 +66,7 @@ class Checkpoints(NamedTuple):
 
     save: Callable[..., None]
     restore: Callable[..., Restored | None]
-    latest_metadata: Callable[[], dict[str, Any] | None]
+    latest_metadata: Callable[..., dict[str, Any] | None]
     steps: Callable[[], list[int]]
     under_way: Callable[[], "Pending | None"]
     wait: Callable[[], None]
@@ -192,7 +192,8 @@ def _finish(folder: _Folder, pending: Pending, items: dict[str, TreeSpec], earli
     except Exception:  # orbax raises it again in the thread that waits
         return
     if earlier is not None:
-        earlier.thread.join()
+        if earlier.thread is not None:
+            earlier.thread.join()
         if not earlier.holds.is_set():
             return  # Its own folder raises why.
     try:

@@ -1,0 +1,202 @@
+"""Rewards by a Python function that reads text: compiled runs decode what was said on the host."""
+
+import inspect
+import math
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import serialization
+from jax.experimental import io_callback
+
+from jaxagents.language.collect import make_dialogue_collector
+from jaxagents.types import (
+    Array,
+    Collector,
+    Environment,
+    Episode,
+    EpisodeView,
+    LanguagePolicy,
+    Mean,
+    Metrics,
+    Params,
+    PyTree,
+    Tokenizer,
+)
+
+RewardFunction = Callable[..., Sequence[float]]
+"""`(*, prompts, completions, **columns) -> rewards`, each a list with an entry per turn; as reward functions of TRL."""
+
+
+class Texts(NamedTuple):
+    """What a reward function reads: one entry per turn that took place, the turns of an episode one after the other.
+
+    Attributes:
+        prompts: all that the policy saw before it spoke, a line for every text.
+        completions: what it said, a line for a thought and one for the action.
+        columns: by name, further lists: `completion_ids` (tokens, marks included), `episode` (row of the batch), `turn`
+            (from 0), `world_reward`, `success` (of the episode), and one for every field of the task.
+    """
+
+    prompts: list[str]
+    completions: list[str]
+    columns: dict[str, list[Any]]
+
+
+def make_rewarded_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    reward: RewardFunction,
+    dynamic_sampling: Callable[[EpisodeView], Array] | None = None,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Collector:
+    """Makes a collector of dialogues that are paid by a Python function in place of the world.
+
+    Once per update, the device hands its episodes to the host, and waits. Each of several devices calls the function
+    with its own episodes; with several seeds, one call follows the other. Evaluations are still paid by the world.
+
+    Args:
+        environment: a text world with one seat, single instance.
+        policy: acts.
+        reward: see `RewardFunction` and `Texts`; it is called with keywords.
+        dynamic_sampling: must be None.
+        axis_name: see `collect.make_dialogue_collector`.
+        **options: further ones of `collect.make_dialogue_collector`.
+
+    Returns:
+        The collector. `episode_return` is by the function, and `world_return` by the world.
+
+    Raises:
+        ValueError: there are several seats, the function does not take what it is called with, or a filter would look
+            at the rewards of the world. During a run: see `pay`.
+
+    References:
+        von Werra et al. (2020), TRL: Transformer Reinforcement Learning, `GRPOTrainer(reward_funcs=...)`.
+
+    Deviation: an entry is a turn, where TRL's is a whole answer; None, by which TRL leaves an entry out, is refused.
+    """
+    if environment.num_players > 1:
+        raise ValueError(
+            f"`environment` must have one seat for `collector.reward`, got {environment.name} with "
+            f"{environment.num_players}; try a reward on arrays, `learner.rewards`."
+        )
+    if dynamic_sampling is not None:
+        raise ValueError(
+            "`collector.dynamic_sampling` must be null with `collector.reward`, got a filter, which would look at the "
+            "rewards of the world; try learner.group_filter, which looks at yours."
+        )
+    _require_keywords(reward)
+    inner = make_dialogue_collector(environment, policy, axis_name=axis_name, **options)
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        state, episode, metrics = inner.collect(state, params, key)
+        read = episode.replace(behavior_log_prob=None, sampling_log_prob=None, position=None, fingerprint=None)
+        shape = jax.ShapeDtypeStruct(episode.reward.shape, jnp.float32)
+        paid = io_callback(lambda read: pay(reward, policy.tokenizer, read), shape, read)
+        total, count = jnp.sum(paid), jnp.float32(paid.shape[0])
+        told = {"episode_return": Mean(total=total, count=count), "world_return": metrics["episode_return"]}
+        return state, episode.replace(reward=paid), dict(metrics) | told
+
+    return inner._replace(collect=collect)
+
+
+def pay(reward: RewardFunction, tokenizer: Tokenizer, episode: Episode) -> np.ndarray:
+    """Computes the rewards of episodes by a Python function, on the host.
+
+    Args:
+        reward: see `RewardFunction`.
+        tokenizer: that the episodes were made with.
+        episode: B episodes of T turns, arrays of numpy or of a CPU.
+
+    Returns:
+        float32 `[B, T]`, zero where there was no turn.
+
+    Raises:
+        ValueError: the function failed, or what it returned are not as many finite numbers as there are turns.
+    """
+    episode = jax.tree.map(np.asarray, episode)
+    texts, place = texts_of(tokenizer, episode), np.nonzero(episode.valid)
+    try:
+        given = reward(prompts=texts.prompts, completions=texts.completions, **texts.columns)
+    except Exception as error:
+        *_, frame = traceback.extract_tb(error.__traceback__)
+        raise ValueError(
+            f"`collector.reward` must return rewards, got {type(error).__name__}: {error} ({frame.filename}, line "
+            f"{frame.lineno}: {frame.line})"
+        ) from error
+    paid = np.zeros(episode.valid.shape, np.float32)
+    paid[place] = _numbers(given, len(texts.completions))
+    return paid
+
+
+def texts_of(tokenizer: Tokenizer, episode: Episode) -> Texts:
+    """Decodes what was read and said in every turn of episodes.
+
+    Args:
+        tokenizer: that they were made with.
+        episode: B episodes of one seat, arrays of numpy.
+
+    Returns:
+        The texts.
+    """
+    texts = Texts(prompts=[], completions=[], columns={"completion_ids": [], "episode": [], "turn": []})
+    fields = serialization.to_state_dict(episode.task)
+    tasks = fields if isinstance(fields, dict) else {"task": fields}
+    for row in range(len(episode.valid)):
+        started = tokenizer.decode(episode.prompt_tokens[row][episode.prompt_mask[row]].tolist())
+        lines: list[list[str]] = []
+        for turn in np.flatnonzero(episode.valid[row]):
+            tokens, sampled = episode.tokens[row, turn], episode.action_mask[row, turn]
+            thought = sampled & episode.thought_mask[row, turn]
+            seen, thoughts, action = (
+                tokenizer.decode(tokens[mask].tolist())
+                for mask in (episode.token_mask[row, turn] & ~sampled, thought, sampled & ~thought)
+            )
+            said = [thoughts, action] if thought.any() else [action]
+            known = lines if episode.layout is None else lines[len(lines) + 1 - episode.layout.context_turns :]
+            before = [line for lines_of_turn in known for line in lines_of_turn]
+            texts.prompts.append("\n".join([*([started] if started else []), *before, seen]))
+            texts.completions.append("\n".join(said))
+            texts.columns["completion_ids"].append(tokens[sampled].tolist())
+            texts.columns["episode"].append(row)
+            texts.columns["turn"].append(int(turn))
+            lines.append([seen, *said])
+    rows = texts.columns["episode"]
+    columns = {
+        name: [jax.tree.map(lambda leaf, row=row: leaf[row].tolist(), field) for row in rows]
+        for name, field in tasks.items()
+    }
+    columns |= {"success": episode.success[rows].tolist(), "world_reward": episode.reward[episode.valid].tolist()}
+    return texts._replace(columns=columns | texts.columns)
+
+
+def _require_keywords(reward: RewardFunction) -> None:
+    signature = inspect.signature(reward)
+    try:
+        signature.bind(prompts=[], completions=[], any_other_column=[])
+    except TypeError as error:
+        name = getattr(getattr(reward, "func", reward), "__name__", "score")
+        raise ValueError(
+            f"`collector.reward` must take prompts, completions and further columns, got {name}{signature}; try "
+            f"def {name}(prompts, completions, **columns)."
+        ) from error
+
+
+def _numbers(given: Any, count: int) -> np.ndarray:
+    """Returns the rewards that a function gave as an array."""
+    if not isinstance(given, Sequence | np.ndarray | jax.Array) or isinstance(given, str) or len(given) != count:
+        length = f"{len(given)} of them" if hasattr(given, "__len__") and not isinstance(given, str) else repr(given)
+        raise ValueError(f"`collector.reward` must return a list of {count} rewards, one per completion, got {length}.")
+    for index, value in enumerate(given):
+        try:
+            finite = math.isfinite(value)
+        except TypeError:
+            finite = False
+        if not finite:
+            raise ValueError(f"`collector.reward` must return finite numbers, got {value!r} for completion {index}.")
+    return np.asarray(given, np.float32)
