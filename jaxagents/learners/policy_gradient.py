@@ -143,8 +143,7 @@ def make_policy_gradient(
             cap are given, or episodes do not divide into minibatches (when the update is traced).
     """
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
-    check_widths(loss=loss)
-    _check_units(regularizer_units, temperature, importance_cap)
+    _check_numbers(loss, regularizer_units, temperature, importance_cap)
     slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter or keep_all}
     slots |= {"unit": of_loss if regularizer_units == "loss" else make_of_advantage()}
     for kind, named in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
@@ -323,7 +322,8 @@ def _warn_of_tempering(collector: Collector | None, temperature: float | None, i
         )
 
 
-def _check_units(regularizer_units: str, temperature: float | None, importance_cap: float | None) -> None:
+def _check_numbers(loss: Slot, regularizer_units: str, temperature: float | None, importance_cap: float | None) -> None:
+    check_widths(loss=loss)
     if regularizer_units not in ("loss", "advantage"):
         raise ValueError(f"`regularizer_units` must be loss or advantage, got {regularizer_units!r}.")
     if temperature is not None and temperature <= 0.0:
