@@ -116,7 +116,7 @@ def said(monkeypatch, capsys, tmp_path):
             "`source` must hold tokenizer.json, got none in .; copy it from where the checkpoint is",
         ),
         ("export.py", ["path=runs"], "`folder` must be given, got nothing; try folder=..."),
-        ("report.py", ["paht=x"], "The config has no key 'paht'; try num_episodes or quick or results_folder or site"),
+        ("report.py", ["paht=x"], "The config has no key 'paht'; try arms or curves or num_episodes or picture"),
         ("train.py", ["seeds=0", "experiment=ppo_cartpole"], "`seeds` must be a positive number, got 0."),
         (
             "train.py",

@@ -34,6 +34,9 @@ def test_papers_are_reproduced_planned_and_reported(call_main, tmp_path):
     assert "from differences of 3 search seeds" in planned.stdout, planned.stdout + planned.stderr
     page = call_main("report.py", folder)
     assert page.returncode == 0 and "onpolicy_negative_gradient" in (tmp_path / "README.md").read_text()
+    which = ("curves=onpolicy_negative_gradient", "arms=reinforce", f"picture={tmp_path}/arm.png")
+    picture = call_main("report.py", folder, "quick=true", *which)
+    assert picture.returncode == 0 and (tmp_path / "arm.png").stat().st_size > 10_000, picture.stderr
 
 
 @pytest.mark.slow

@@ -3,10 +3,16 @@
 import pathlib
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from hydra.utils import instantiate
 
+from jaxagents.learners.slots import assign_credit, bind, numbers_of
+from jaxagents.ops.group_filters import keep_all
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
+from jaxagents.types import EpisodeView
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 STEPS = ["collector=stepwise", "collector.num_groups=4"]
@@ -45,3 +51,24 @@ def test_a_chunk_of_updates_can_be_traced(name):
     before, (after, metrics) = runner.abstract, jax.eval_shape(lambda state: runner.run(state, 1), runner.abstract)
     assert jax.tree.map(lambda leaf: leaf.shape, after.learner) == jax.tree.map(lambda leaf: leaf.shape, before.learner)
     assert metrics
+
+
+def test_vineppo_credits_an_action_with_what_it_adds_to_the_chance_of_success(make_episode):
+    """Two turns of three actions, judged by the shares 0.8, 0.2, 0.5 and 1, 0, 0 of episodes that went on to succeed.
+
+    The third action was no legal one, which costs 0.1; a third turn did not take place.
+    """
+    learner = composed(*COMMANDS["vineppo"])["learner"]
+    slots = {"reward/invalid": instantiate(learner["rewards"]["invalid"]), "group_filter": keep_all}
+    slots |= {"advantage": instantiate(learner["advantage"])}
+    turns = make_episode(
+        [[0.8], [0.2], [0.5], [1.0], [0.0], [0.0], [0.0], [0.0], [0.0]],
+        [[2]] * 9,
+        group=[0, 0, 0, 1, 1, 1, 2, 2, 2],
+        action_valid=jnp.array([True, True, False, *[True] * 6])[:, None],
+        keep=jnp.array([True] * 6 + [False] * 3),
+    )
+    credit, _, _ = assign_credit(bind(slots, numbers_of(slots)), EpisodeView(episode=turns), None)
+    # Against the mean of the other two: 0.8 - (0.2 + 0.4) / 2, 0.2 - (0.8 + 0.4) / 2, 0.4 - (0.8 + 0.2) / 2.
+    expected = np.array([0.5, -0.4, -0.1, 1.0, -0.5, -0.5, 0.0, 0.0, 0.0])
+    np.testing.assert_allclose(credit.advantage[:, 0], expected[:, None] * [0, 1, 1, 0], atol=1e-6)
