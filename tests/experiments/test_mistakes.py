@@ -189,7 +189,21 @@ def said(monkeypatch, capsys, tmp_path):
             [],
             "`paper` must be ids, <family>/* or all, or `study` a file of configs/study, got neither.",
         ),
-        ("reproduce.py", ["paper=gigpo", "seeds=5"], "`seeds` must be a range such as 10-17, or a list, got 5."),
+        (
+            "reproduce.py",
+            ["paper=gigpo", "seeds=5"],
+            "`seeds` must be a range such as 10-17, or a list such as [10], got",
+        ),
+        (
+            "reproduce.py",
+            ["paper=gigpo", "seeds=5-7"],
+            "search seeds, from 100 on, got 5, which would count in no verdict",
+        ),
+        (
+            "reproduce.py",
+            ["paper=gigpo", "arms=[gigpoo]"],
+            "`arms` must be of the paper gigpo, got 'gigpoo'; try gigpo",
+        ),
         ("reproduce.py", ["paper=gigpo", "worker_s=2"], "The config has no key 'worker_s'; try worker"),
         ("benchmark.py", ["suite=nothing"], "`suite` must be"),
         ("report.py", ["results_folder=nowhere"], "nowhere"),
