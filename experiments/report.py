@@ -1,6 +1,7 @@
 """Writes the pages of all papers: `python experiments/report.py [site=true]`; settings: configs/report.yaml."""
 
 import json
+import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -22,15 +23,24 @@ def main(config: DictConfig) -> None:
     if config.curves is not None:
         return _draw(config, results)
     families = read_cards(ROOT / "experiments" / "cards")
+    if results.is_dir():
+        _say(f"Reading the runs of all papers in {results} ...")
     entries = read_entries(families, ROOT / "configs", results, quick=config.quick)
     written = {"report": str(write_pages(results, families, entries).resolve())}
     if results.resolve() == (ROOT / "experiments" / "results").resolve():
         write_summary(ROOT / "README.md", entries)
     if config.site:
         names = ["frozenlake"] if config.quick else None
-        worlds = play_worlds(ROOT / "configs" / "environment", num_episodes=config.num_episodes, names=names)
+        told = {"num_episodes": config.num_episodes, "names": names, "say": lambda world: _say(f"Playing {world} ...")}
+        worlds = play_worlds(ROOT / "configs" / "environment", **told)
+        _say("Writing the site ...")
         written["site"] = str(write_site(config.site_folder, families, entries, worlds).resolve())
     print(json.dumps(written))
+
+
+def _say(text: str) -> None:
+    """Says what is done now; the site takes minutes."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _draw(config: DictConfig, results: Path) -> None:

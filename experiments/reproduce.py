@@ -17,7 +17,7 @@ def main(config: DictConfig) -> None:
     """Runs what is missing, prints the verdicts and, as the last line on stdout, one JSON object."""
     # Imported here: help and mistakes in names come without jax.
     from jaxagents.papers.library import load_paper, select_papers
-    from jaxagents.papers.plan import make_request
+    from jaxagents.papers.plan import check_request, make_request
     from jaxagents.papers.reproduce import run_here, run_missing, tell
     from jaxagents.papers.workers import end_with_parent
 
@@ -25,6 +25,7 @@ def main(config: DictConfig) -> None:
     papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
     if not papers:
         raise ValueError("`paper` must be ids, <family>/* or all, or `study` a file of configs/study, got neither.")
+    check_request(papers, request)
     if config.worker is not None:
         end_with_parent()
         turn = config.worker * len(papers) // max(config.workers, 1)  # Each begins elsewhere.

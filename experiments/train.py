@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
 from jaxagents.training.command import command  # noqa: E402
-from jaxagents.training.explicit import honour_overrides, leave_out_unknown  # noqa: E402
+from jaxagents.training.explicit import honour_overrides, leave_out_unknown, require_rewards_on_arrays  # noqa: E402
 from jaxagents.training.listing import list_choices  # noqa: E402
 
 
@@ -24,6 +24,7 @@ def main(config: DictConfig) -> None:
     for name in leave_out_unknown(config, hydra.overrides.task):
         print(f"`{name}` is left out: it was set for another option.", file=sys.stderr)
     honour_overrides(config, hydra.overrides.task)
+    require_rewards_on_arrays(config)
     result = run(config, Path(hydra.runtime.output_dir), started=STARTED)
     print(json.dumps(result))
     sys.stdout.flush()

@@ -20,6 +20,7 @@ def make_transcript_collector(
     row_length: int,
     on_error: str = "raise",
     overlong: str = "raise",
+    only_success: bool = False,
     report: Callable[[str], None] = warnings.warn,
 ) -> Collector:
     """Makes a collector of random rows of packed transcripts; all of them are kept on the device.
@@ -32,13 +33,14 @@ def make_transcript_collector(
         row_length: tokens per row; several transcripts share one and do not see each other.
         on_error: "raise" refuses damaged lines, "skip" reports and leaves them out.
         overlong: of transcripts longer than a row: "raise", "truncate" or "skip".
+        only_success: the learner takes those alone that say that they succeeded.
         report: called with messages about all that is left out.
 
     Returns:
         The collector; its batches are `Episode`s of one turn per row.
 
     Raises:
-        ValueError: `num_rows` is not positive, or see `load_packed`.
+        ValueError: `num_rows` is not positive, none succeeded where these alone count, or see `load_packed`.
     """
     del environment
     if num_rows < 1:
@@ -52,8 +54,11 @@ def make_transcript_collector(
         chat=getattr(policy.lexicon, "chat", None),
         report=report,
     )
-    if not packed.success.any():
-        report("No transcript says that it succeeded: with learner.only_success=true, nothing would be learned.")
+    if only_success and not packed.success.any():
+        raise ValueError(
+            f'`paths` must hold transcripts with "success": true for learner.only_success=true, got none in {paths}; '
+            "try learner.only_success=false."
+        )
     packed = jax.tree.map(jnp.asarray, packed)
 
     def init(key: Array, params: Params) -> PyTree:

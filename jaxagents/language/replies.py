@@ -40,7 +40,10 @@ def make_reply(policy: LanguagePolicy, environment: Environment) -> Callable[...
         prompt: str | None = None,
         key: Array | None = None,
     ) -> tuple[str, Conversation]:
-        observation = read_words(text, face.words, read, room)
+        try:
+            observation = read_words(text, face.words, read, room)
+        except ValueError as error:
+            raise ValueError(f"{error} Free text is answered by `speak`.") from error
         asked = None if prompt is None else read_words(prompt, face.words, read, room_of_prompt())
         action, carry = answer(params, observation, carry, prompt=asked, key=key)
         return sentence(face.words, action), carry

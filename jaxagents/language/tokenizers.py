@@ -190,7 +190,10 @@ def _load_tokenizer(source: str | Path) -> Any:
             "write it by the tokenizer's `save_pretrained`."
         )
     if not folder.exists() and (str(source).startswith((".", "~", "/")) or str(source).count("/") > 1):
-        raise ValueError(f"`source` must be a folder with {_TOKENIZER_FILES[0]}, got {source}, where there is none.")
+        raise ValueError(
+            f"`source`, that of model.path, must be a folder with {_TOKENIZER_FILES[0]}, got {source}, and there is "
+            "no such folder."
+        )
     try:
         return AutoTokenizer.from_pretrained(folder if folder.is_dir() else source)
     except (OSError, ValueError) as error:

@@ -1,5 +1,7 @@
 """Refusals of numbers that are out of their range."""
 
+from typing import Any
+
 from jaxagents.ops.schedules import ScheduleState
 from jaxagents.types import Remembering
 
@@ -25,6 +27,18 @@ def check_positive(**numbers: float | Remembering | None) -> None:
         for value in _values(name, number):
             if value is not None and value <= 0.0:
                 raise ValueError(f"`{name}` must be positive, got {value}.")
+
+
+def check_widths(**slots: Any) -> None:
+    """Refuses widths of trust intervals, `clip_epsilon` and the like, that are not positive numbers.
+
+    Args:
+        **slots: functions by name, whose widths are arguments of a `functools.partial`, as configs make them.
+    """
+    for name, function in slots.items():
+        for argument, width in getattr(function, "keywords", {}).items():
+            if argument.startswith("clip_epsilon"):
+                check_positive(**{f"{name}.{argument}": width})
 
 
 def _values(name: str, number: float | Remembering | None) -> list[float | None]:

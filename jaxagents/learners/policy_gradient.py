@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.checks import check_counts
+from jaxagents.learners.checks import check_counts, check_widths
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
@@ -139,11 +139,11 @@ def make_policy_gradient(
         `reference_kl` are means over the sampled tokens that count, `value_loss` is without its coefficient.
 
     Raises:
-        ValueError: a count is not positive, units are unknown, both a temperature and an importance cap are given, or
-            episodes do not divide into minibatches (when the update is traced).
+        ValueError: a count or a `clip_epsilon` is not positive, units are unknown, both a temperature and an importance
+            cap are given, or episodes do not divide into minibatches (when the update is traced).
     """
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
-    _check_units(regularizer_units, temperature, importance_cap)
+    _check_numbers(loss, regularizer_units, temperature, importance_cap)
     slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter or keep_all}
     slots |= {"unit": of_loss if regularizer_units == "loss" else make_of_advantage()}
     for kind, named in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
@@ -322,7 +322,8 @@ def _warn_of_tempering(collector: Collector | None, temperature: float | None, i
         )
 
 
-def _check_units(regularizer_units: str, temperature: float | None, importance_cap: float | None) -> None:
+def _check_numbers(loss: Slot, regularizer_units: str, temperature: float | None, importance_cap: float | None) -> None:
+    check_widths(loss=loss)
     if regularizer_units not in ("loss", "advantage"):
         raise ValueError(f"`regularizer_units` must be loss or advantage, got {regularizer_units!r}.")
     if temperature is not None and temperature <= 0.0:

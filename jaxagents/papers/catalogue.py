@@ -45,6 +45,9 @@ class Card(NamedTuple):
     family: str
 
 
+_FIELDS = tuple(name for name in Card._fields if name != "family")
+
+
 class Family(NamedTuple):
     """A file of cards.
 
@@ -122,9 +125,12 @@ def read_entries(
     entries = {card.id: Entry(card) for family in families for card in family.cards}
     for paper_id in paper_files(config_folder):
         if paper_id not in entries:
-            near = difflib.get_close_matches(paper_id, entries, n=3, cutoff=0.4) or ["a new one"]
+            near = difflib.get_close_matches(paper_id, entries, n=1, cutoff=0.8)
+            hint = f"; try {near[0]}" if near else ""
+            files = ", ".join(f"{family.name}.yaml" for family in families)
             raise ValueError(
-                f"`configs/paper` must hold papers of experiments/cards, got {paper_id!r}; try {' or '.join(near)}."
+                f"`configs/paper` must hold papers of experiments/cards, got {paper_id!r}{hint}; a new one has a card "
+                f"in {files}, or in a file of its own, with the fields {', '.join(_FIELDS)}."
             )
         entries[paper_id] = read_entry(entries[paper_id].card, config_folder, results, quick=quick)
     return entries
@@ -142,9 +148,10 @@ def read_entry(card: Card, config_folder: str | Path, results: str | Path, *, qu
 
 
 def _make_card(path: Path, node: Mapping[str, Any]) -> Card:
-    wanted = {*Card._fields} - {"family"}
-    if wrong := sorted({*node} ^ wanted):
+    problems = {"missing": sorted({*_FIELDS} - {*node}), "unknown": sorted({*node} - {*_FIELDS})}
+    if any(problems.values()):
+        told = " and ".join(f"{', '.join(names)} {word}" for word, names in problems.items() if names)
         raise ValueError(
-            f"{path.name}: `{node.get('id', 'a card')}` must have {', '.join(sorted(wanted))}; see {wrong}."
+            f"{path.name}: `{node.get('id', 'a card')}` must have {', '.join(sorted(_FIELDS))}, got {told}."
         )
     return Card(**{**node, "worlds": tuple(node["worlds"]), "family": path.stem})

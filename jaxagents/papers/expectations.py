@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxagents.papers.metrics import parse_metric
+
 START = "start"  # In expectations, what the other arm starts from.
 _FORMS = (
     "{better: a, worse: b, margin: x} of the own metric, {higher: a, lower: b, margin: x}, {equal: [a, b], margin: x}, "
@@ -77,7 +79,8 @@ def make_expectations(
         The expectations.
 
     Raises:
-        ValueError: an entry has none of the forms, names an arm that is not there, or a number is out of range.
+        ValueError: an entry has none of the forms, names an arm that is not there, a number is out of range, or a
+            metric cannot be read.
     """
     if not isinstance(nodes or [], Sequence) or isinstance(nodes, str):
         raise ValueError(f"`{name}` must be a list of expectations, got {nodes!r}.")
@@ -103,6 +106,9 @@ def _make(name: str, node: Any, metric: str, higher_is_better: bool) -> Expectat
     read = _read_form(node, own["metric"] == metric, higher_is_better)
     if read is None:
         raise ValueError(f"`{name}` must be {_FORMS}; got the keys {', '.join(node)} of {own['metric']}.")
+    for named in (own["metric"], read.get("than")) if read["kind"] != "wins" else ():
+        if named is not None:
+            parse_metric(named)
     if not 0.0 < own["confidence"] < 1.0 or (read["kind"] not in ("above", "below") and read["margin"] < 0.0):
         raise ValueError(
             f"`{name}` must have a confidence between 0 and 1 and a margin of at least 0, got {own['confidence']} and "

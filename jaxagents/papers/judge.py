@@ -1,6 +1,7 @@
 """From the runs of a paper's arms to what they say about its claim; computed when read, never stored."""
 
 import fnmatch
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from jaxagents.reporting.statistics import Interval, probability_of_improvement,
 HELD, NOT_HELD, UNDECIDED, MISSING = "held", "not held", "undecided", "not run"
 REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE = "reproduced", "not reproduced", "inconclusive"
 ABSENT, UNFINISHED, NOT_RUN, STALE = "phenomenon absent", "unfinished", "not run", "stale"
+TRIAL = "trial, no verdict"
 VERDICTS = (REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE, ABSENT, UNFINISHED, STALE, NOT_RUN)
 
 
@@ -73,8 +75,14 @@ class Verdict(NamedTuple):
     minutes: float
     earlier: str = ""
 
-    def describe(self) -> str:
-        """Returns the verdict in words: "unfinished (3 of 16 runs)", "stale (reproduced with earlier code)"."""
+    def describe(self, *, trial: bool = False) -> str:
+        """Returns the verdict in words: "unfinished (3 of 16 runs)", "stale (reproduced with earlier code)".
+
+        Args:
+            trial: whether the runs are those of small variants, which say nothing about the claim.
+        """
+        if trial:
+            return f"{TRIAL} ({self.done} of {self.needed} runs)"
         if self.word == UNFINISHED:
             return f"{self.word} ({self.done} of {self.needed} runs)"
         if self.earlier:
@@ -139,9 +147,13 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
 
     Returns:
         The verdict.
+
+    Raises:
+        ValueError: a metric that no arm logs, as one that is misspelt; the nearest names are offered.
     """
     empty = ArmRuns({}, {})
     runs = {arm.name: _committed(paper, runs.get(arm.name, empty)) for arm in paper.arms}
+    _require_logged(paper, runs)
     groups = {"headline": paper.headline, "secondary": paper.secondary, "check": paper.study.checks}
     found = {
         role: tuple(_find(paper, role, expected, runs) for expected in expectations)
@@ -164,6 +176,26 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
         minutes=sum(run.minutes for run in stored),
         earlier=_word_of_earlier(paper, runs) if word == STALE else "",
     )
+
+
+def _require_logged(paper: Paper, runs: Mapping[str, ArmRuns]) -> None:
+    """Refuses metrics that no arm of an expectation logs, once each of them has a run that did not diverge."""
+    groups = {"headline": paper.headline, "secondary": paper.secondary, "checks": paper.study.checks}
+    for role, expectations in groups.items():
+        for index, expected in enumerate(expectations):
+            of_arms = [
+                [run for run in runs[arm].runs.values() if run.status != DIVERGED]
+                for arm in expected.arms
+                if arm != START
+            ]
+            if expected.kind == "wins" or not all(of_arms):
+                continue
+            logged = sorted({name for run in itertools.chain(*of_arms) for name in run.curves})
+            for metric in filter(None, (expected.metric, expected.than)):
+                try:
+                    find_metric(metric, logged)
+                except ValueError as error:
+                    raise ValueError(f"`{role}[{index}]` of {paper.id}: {error}") from error
 
 
 def values_of(runs: Mapping[int, Run], metric: str) -> dict[int, float]:

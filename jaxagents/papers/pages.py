@@ -108,7 +108,7 @@ def _line(entry: Entry, path: Path) -> str:
     headline = "; ".join(f"{f.expectation.describe()}: {text}" for f, text in zip(verdict.headline, told))
     return _row(
         f"[{entry.card.id}]({path.as_posix()})",
-        verdict.describe(),
+        f"{verdict.describe()}{', changed since registered' if entry.changed else ''}",
         headline,
         verdict.count_secondary(),
         describe_seeds(entry.paper.seeds),
@@ -140,6 +140,10 @@ def _page(entry: Entry) -> list[str]:
     for title, text in (("Notes", paper.notes), ("How the setting was found", paper.study.notes)):
         if text:
             lines.append(f"\n## {title}\n\n{text.strip()}\n")
+    lines.append(
+        "\nWhat the arms are and what the metrics mean stands in the comments of "
+        f"`configs/study/{paper.study.id}.yaml` and `configs/paper/{card.family}/{card.id}.yaml`.\n"
+    )
     lines.append(f"\nRun it: `python experiments/reproduce.py paper={card.id}`, {paper.minutes:g} minutes planned.\n")
     return lines
 

@@ -100,6 +100,26 @@ class Job:
     logged: list[str] = field(default_factory=list)
 
 
+def check_request(papers: Sequence[Paper], request: Request) -> None:
+    """Refuses arms that a paper does not have, and seeds that would be run and could never count.
+
+    Args:
+        papers: see `library.load_paper`.
+        request: what is asked of all of them.
+
+    Raises:
+        ValueError: an unknown arm, or, but for trials, a seed that is neither committed nor a search seed.
+    """
+    for paper in papers:
+        choose_arms(paper, request.arms)
+        others = sorted({*wanted_seeds(paper, request)} - {*paper.seeds})
+        if (first := [seed for seed in others if seed < SEARCH_SEEDS]) and not (request.quick or request.overrides):
+            raise ValueError(
+                f"`seeds` of {paper.id} must be committed ones, {', '.join(map(str, paper.seeds))}, or search seeds, "
+                f"from {SEARCH_SEEDS} on, got {first[0]}, which would count in no verdict."
+            )
+
+
 def wanted_seeds(paper: Paper, request: Request) -> tuple[int, ...]:
     """Returns the seeds that are asked for: the committed ones, in quick mode two of them."""
     seeds = request.seeds or paper.seeds

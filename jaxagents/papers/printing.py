@@ -22,6 +22,7 @@ def print_paper(
     metrics: Sequence[str],
     *,
     changed: Sequence[str] = (),
+    trial: bool = False,
     stream: TextIO | None = None,
 ) -> None:
     """Prints what came out of a paper, to stdout unless there is another stream.
@@ -32,6 +33,7 @@ def print_paper(
         verdict: of the committed ones.
         metrics: to show.
         changed: what differs from what was registered.
+        trial: whether the runs are those of small variants.
         stream: where to.
     """
     console = Console(file=stream, width=160, force_jupyter=False)
@@ -65,7 +67,11 @@ def print_paper(
         console.print(told, markup=False, highlight=False)
     counted = f"; secondary {verdict.count_secondary()}" if verdict.count_secondary() else ""
     minutes = f"{verdict.minutes:.1f} of {paper.minutes:g} minutes"
-    console.print(f"Verdict: {verdict.describe()}{counted} ({minutes})", markup=False, highlight=False)
+    told = f"{verdict.describe(trial=trial)}{'' if trial else counted}"
+    console.print(f"Verdict: {told} ({minutes})", markup=False, highlight=False)
+    if trial:
+        told = "Small variants show that everything runs. What they measure says nothing about the claim."
+        console.print(told, markup=False, highlight=False)
 
 
 def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:

@@ -1,7 +1,7 @@
 """The static site: an index of all papers with search and filters, a page per paper, a page per text world."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,13 +93,20 @@ def write_site(
     return _write_index(folder / "index.html", families, entries, worlds, made)
 
 
-def play_worlds(folder: str | Path, *, num_episodes: int, names: Sequence[str] | None = None) -> list[WorldPage]:
+def play_worlds(
+    folder: str | Path,
+    *,
+    num_episodes: int,
+    names: Sequence[str] | None = None,
+    say: Callable[[str], None] = lambda world: None,
+) -> list[WorldPage]:
     """Lets the expert of every text world play.
 
     Args:
         folder: `configs/environment`.
         num_episodes: of each world, the levels in turn.
         names: of worlds; None: all.
+        say: hears the name of every world before it is played.
 
     Returns:
         Their pages, by name.
@@ -113,6 +120,7 @@ def play_worlds(folder: str | Path, *, num_episodes: int, names: Sequence[str] |
         environment = instantiate(node)
         if environment.text is None:
             continue
+        say(path.stem)
         facts = [f"at most {environment.max_steps} turns", f"{len(environment.text.words)} words"]
         facts += [f"{environment.text.num_levels} levels"] if environment.text.num_levels > 1 else []
         facts += [f"{environment.num_players} players"] if environment.num_players > 1 else []

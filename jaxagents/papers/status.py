@@ -10,6 +10,7 @@ from jaxagents.papers.execution import read_paper_runs
 from jaxagents.papers.judge import judge
 from jaxagents.papers.leases import held_leases
 from jaxagents.papers.plan import Request, wanted_seeds
+from jaxagents.papers.registration import changes_since, read_registrations
 from jaxagents.papers.runs import DIVERGED
 from jaxagents.papers.study import Paper
 
@@ -19,7 +20,7 @@ class Status(NamedTuple):
 
     Attributes:
         paper: its id.
-        verdict: see `Verdict.describe`.
+        verdict: see `Verdict.describe`, and whether something was changed since it was registered.
         done: wanted runs that are stored.
         needed: wanted runs.
         running: wanted runs that a worker is at.
@@ -65,9 +66,11 @@ def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status
         (len(seeds) - len(of_arm)) * (float(np.mean([run.minutes for run in of_arm])) if of_arm else planned)
         for of_arm in stored.values()
     ]
+    told = judge(paper, runs).describe(trial=request.quick)
+    changed = changes_since(paper, read_registrations(request.results).get(paper.id, []))
     return Status(
         paper=paper.id,
-        verdict=judge(paper, runs).describe(),
+        verdict=f"{told}, changed since registered" if changed else told,
         done=done,
         needed=needed,
         running=sum(name in leases for name in names),

@@ -164,7 +164,7 @@ def parse_seeds(name: str, value: Any) -> tuple[int, ...]:
     if match:
         value = range(int(match.group(1)), int(match.group(2)) + 1)
     if not match and not (isinstance(value, Sequence) and not isinstance(value, str)):
-        raise ValueError(f"`{name}` must be a range such as 10-17, or a list, got {value!r}.")
+        raise ValueError(f"`{name}` must be a range such as 10-17, or a list such as [10], got {value!r}.")
     seeds = tuple(value)
     if not seeds or len(set(seeds)) < len(seeds) or any(not isinstance(seed, int) or seed < 0 for seed in seeds):
         raise ValueError(f"`{name}` must be different whole numbers of at least 0, got {list(seeds)}.")

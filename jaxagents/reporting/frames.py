@@ -30,6 +30,7 @@ _CHANNELS = np.array(  # one colour per channel, repeated when there are more ch
 _SIDE = 320  # pixels that the longer side of a grid is near to
 _FONT_SIZE, _MARGIN = 15, 12  # pixels
 _SHOWN = 64  # numbers of an observation
+_MOST_PRINTED, _FIRST_PRINTED = 40, 20  # frames outside of a terminal: of more than so many, the first and the last
 _HOLD = 1.0  # seconds that the last frame of an episode stays
 
 
@@ -164,7 +165,7 @@ def describe_observation(observation: Any) -> str:
 
 
 def show_frames(frames: Sequence[Frame], *, delay: float, stream: TextIO | None = None) -> None:
-    """Shows frames in place in a terminal; elsewhere prints them one below the other without waiting.
+    """Shows frames in place in a terminal; elsewhere prints them one below the other, of many the first and the last.
 
     Args:
         frames: in order.
@@ -173,8 +174,12 @@ def show_frames(frames: Sequence[Frame], *, delay: float, stream: TextIO | None 
     """
     console = Console(file=stream)
     if not console.is_terminal:
-        for frame in frames:
+        cut = len(frames) > _MOST_PRINTED
+        for frame in frames[:_FIRST_PRINTED] if cut else frames:
             print(f"{frame.caption}\n{frame.text}\n", file=console.file)
+        if cut:
+            print(f"... {len(frames) - _FIRST_PRINTED - 1} more frames, and at the end\n", file=console.file)
+            print(f"{frames[-1].caption}\n{frames[-1].text}\n", file=console.file)
         return
     with Live(console=console, auto_refresh=False) as live:
         for frame in frames:

@@ -40,6 +40,18 @@ _UNKNOWN_SETTING = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\
 # What a function of the user's did on the host, in the midst of a compiled program.
 _ON_HOST = re.compile(r"callback: Traceback .*^ValueError: (`[^\n]+)", re.DOTALL | re.MULTILINE)
 _MOST_NAMES = 12  # That an error lists where none is near.
+_ASIDE = ("hydra", "when_quick", "warm_start", "stages")  # Sections whose settings are not those of the run.
+# What settings of TRL and verl are called here.
+_OF_OTHERS = {
+    "beta": "learner.reference=true '+learner.regularizers.kl={_target_: jaxagents.losses.regularizers.kl_k3, ...}'",
+    "epsilon": "loss.clip_epsilon",
+    "kl_coef": "learner.reference=true '+learner.regularizers.kl={_target_: jaxagents.losses.regularizers.kl_k3, ...}'",
+    "lr": "optimizer.learning_rate",
+    "max_completion_length": "policy.thought_tokens or policy.action_tokens",
+    "num_generations": "collector.group_size",
+    "num_iterations": "learner.num_epochs",
+    "reward_funcs": "collector=rewarded 'collector.reward={_target_: my_rewards.score, _partial_: true}'",
+}
 # Functions that errors offer to callers, and what a user of the command line takes in their place.
 _IN_ARGUMENTS = {"`make_twin_q`": "algorithm=sac, td3, or ppo", "`make_cem`": "evaluation=cem"}
 
@@ -191,7 +203,7 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
         refused = _UNKNOWN_SETTING.search(str(error))
         if show_traceback or refused is None:
             raise
-        if any(refused[2] in argument for argument in sys.argv[1:]):
+        if any(f".{refused[2]}=" in argument or f"{refused[2]}:" in argument for argument in sys.argv[1:]):
             _stop(f"Error: {refused[1]} has no setting {refused[2]!r}; leave it out, or correct its name.", 2)
         places = [] if config is None else sorted(_sections_with(refused[2], config), key=_is_no_learner)
         if not places:
@@ -248,13 +260,23 @@ def describe_error(error: BaseException) -> str:
     parent = getattr(cause, "parent_node", None)
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException) and parent is not None:
         section = f"`{parent._get_full_key(None)}`" if parent._get_full_key(None) else "The config"
-        known = [str(key) for key in parent if key != "hydra"] if isinstance(parent, Mapping | DictConfig) else []
-        hint = f"; try {nearest_names(str(cause.key), known)}" if known else ""
+        hint = f"; try {_offers(str(cause.key), parent)}" if isinstance(parent, DictConfig) and len(parent) else ""
         return f"{section} has no key {cause.key!r}{hint}."
     said = " ".join(str(error).split()) or type(error).__name__
     for function, argument in _IN_ARGUMENTS.items():
         said = said.replace(function, argument)
     return said
+
+
+def _offers(key: str, parent: DictConfig) -> str:
+    """Returns where a setting is that a section lacks: under another name, in another section, or spelled otherwise."""
+    if key in _OF_OTHERS:
+        return _OF_OTHERS[key]
+    root: Any = parent._get_root()
+    sections = [name for name in _sections_with(key, root) if name.partition(".")[0] not in _ASIDE]
+    if sections:
+        return " or ".join(f"{name}.{key}" for name in sections[:3])
+    return nearest_names(key, [str(name) for name in parent if name != "hydra" and not str(name).startswith("_")])
 
 
 def nearest_names(name: str, known: Sequence[str]) -> str:

@@ -74,6 +74,26 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> list[str]
     return left_out
 
 
+def require_rewards_on_arrays(config: DictConfig) -> None:
+    """Refuses functions of texts among rewards that are compiled.
+
+    Args:
+        config: composed.
+
+    Raises:
+        ValueError: a function of `learner.rewards` takes prompts or completions, as TRL's do.
+    """
+    rewards = OmegaConf.select(config, "learner.rewards")
+    for name in map(str, rewards if isinstance(rewards, DictConfig) else ()):
+        target = rewards[name].get("_target_") if isinstance(rewards[name], DictConfig) else None
+        signature = None if target is None else inspect.signature(get_object(target))
+        if signature and {"prompts", "completions"} & set(signature.parameters):
+            raise ValueError(
+                f"`learner.rewards.{name}` must be a function of (view, *, axis_name), which reads arrays, got {target}"
+                f"{signature}; try collector=rewarded 'collector.reward={{_target_: {target}, _partial_: true}}'."
+            )
+
+
 # Sections that a stage is built of; options in other places count where these refer to them.
 _BUILT = ("environment", "learner", "collector", "training", "evaluation")
 

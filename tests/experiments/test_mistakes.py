@@ -115,6 +115,28 @@ def said(monkeypatch, capsys, tmp_path):
             ["world=bandit", "algorithm=grpo", "model=huggingface", "model.path=."],
             "`source` must hold tokenizer.json, got none in .; copy it from where the checkpoint is",
         ),
+        (
+            "train.py",
+            ["world=bandit", "algorithm=grpo", "model=huggingface", "model.path=/nowhere"],
+            "`source`, that of model.path, must be a folder with tokenizer.json, got /nowhere, and there is no such",
+        ),
+        (
+            "train.py",
+            ["world=bandit", "algorithm=grpo", "learner.clip_epsilon=0.1"],
+            "Error: `learner` has no key 'clip_epsilon'; try loss.clip_epsilon.",
+        ),
+        (
+            "train.py",
+            ["world=bandit", "algorithm=grpo", "learner.num_generations=4"],
+            "Error: `learner` has no key 'num_generations'; try collector.group_size.",
+        ),
+        (
+            "train.py",
+            ["world=bandit", "algorithm=grpo", "+learner.rewards.mine={_target_: reward_of_a_user.score}"],
+            "`learner.rewards.mine` must be a function of (view, *, axis_name), which reads arrays, got "
+            "reward_of_a_user.score(completions, **kwargs); try collector=rewarded 'collector.reward={_target_: "
+            "reward_of_a_user.score, _partial_: true}'.",
+        ),
         ("export.py", ["path=runs"], "`folder` must be given, got nothing; try folder=..."),
         ("report.py", ["paht=x"], "The config has no key 'paht'; try arms or curves or num_episodes or picture"),
         ("train.py", ["seeds=0", "experiment=ppo_cartpole"], "`seeds` must be a positive number, got 0."),
@@ -167,13 +189,29 @@ def said(monkeypatch, capsys, tmp_path):
             [],
             "`paper` must be ids, <family>/* or all, or `study` a file of configs/study, got neither.",
         ),
-        ("reproduce.py", ["paper=gigpo", "seeds=5"], "`seeds` must be a range such as 10-17, or a list, got 5."),
+        (
+            "reproduce.py",
+            ["paper=gigpo", "seeds=5"],
+            "`seeds` must be a range such as 10-17, or a list such as [10], got",
+        ),
+        (
+            "reproduce.py",
+            ["paper=gigpo", "seeds=5-7"],
+            "search seeds, from 100 on, got 5, which would count in no verdict",
+        ),
+        (
+            "reproduce.py",
+            ["paper=gigpo", "arms=[gigpoo]"],
+            "`arms` must be of the paper gigpo, got 'gigpoo'; try gigpo",
+        ),
         ("reproduce.py", ["paper=gigpo", "worker_s=2"], "The config has no key 'worker_s'; try worker"),
         ("benchmark.py", ["suite=nothing"], "`suite` must be"),
         ("report.py", ["results_folder=nowhere"], "nowhere"),
     ],
 )
-def test_a_mistake_is_one_line(said, script, arguments, line):
+def test_a_mistake_is_one_line(said, script, arguments, line, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "reward_of_a_user.py").write_text("def score(completions, **kwargs): return [0.0]\n")
     assert line in said(script, arguments)
 
 

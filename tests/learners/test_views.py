@@ -17,7 +17,7 @@ from jaxagents.learners.slots import fields_read
 from jaxagents.learners.token_batches import make_token_view
 from jaxagents.losses import aggregation
 from jaxagents.losses.regularizers import entropy_bonus
-from jaxagents.losses.token_policy_gradient import gspo, plain, ppo_clip
+from jaxagents.losses.token_policy_gradient import decoupled_clip, gspo, plain, ppo_clip
 from jaxagents.ops import credit, credit_shaping, group_filters
 from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.types import EpisodeView, Remembering, TokenStatistics
@@ -226,6 +226,11 @@ def test_regularizers_in_units_of_the_advantage_are_as_strong_under_any_credit(p
     np.testing.assert_allclose(alike["bonus"], known["bonus"], rtol=1e-5)
     with pytest.raises(ValueError, match="`regularizer_units` must be loss or advantage, got 'reward'"):
         learner_of(policy, regularizer_units="reward")
+
+
+def test_widths_of_trust_intervals_are_positive(played):
+    with pytest.raises(ValueError, match="`loss.clip_epsilon_high` must be positive, got -0.1"):
+        learner_of(played[0], loss=partial(decoupled_clip, clip_epsilon_high=-0.1))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from jaxagents.papers.arms import compose_arms
 from jaxagents.papers.execution import read_paper_runs, run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.leases import take_lease
-from jaxagents.papers.plan import Request
+from jaxagents.papers.plan import Request, check_request
 from jaxagents.papers.refresh import refresh_papers
 from jaxagents.papers.registration import read_registrations
 from jaxagents.papers.runs import read_run, write_run
@@ -197,6 +197,24 @@ def test_arms_of_others_are_left_to_them_and_taken_over(calls, tmp_path):
     assert sorted(calls[:5]) == [(0, 0.0), (0, 1.0), (1, 0.0), (2, 0.0), (2, 1.0)] and calls[5:] == [(1, 1.0)]
     status = read_status([paper], request(tmp_path))[0]
     assert (status.verdict, status.done, status.running, status.minutes_left) == ("reproduced", 6, 0, 0.0)
+
+
+def test_what_could_never_count_is_refused():
+    paper = of_functions()
+    for options, match in (
+        ({"arms": ("treatmnt",)}, "`arms` must be of the paper p, got 'treatmnt'; try treatment"),
+        ({"seeds": (2, 3)}, "`seeds` of p must be committed ones, 0, 1, 2, or search seeds, from 100 on, got 3"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            check_request([paper], request(pathlib.Path(), **options))
+    for options in ({}, {"seeds": (1, 100)}, {"seeds": (3,), "quick": True}, {"seeds": (3,), "overrides": ("a=1",)}):
+        check_request([paper], request(pathlib.Path(), **options))
+
+
+def test_a_change_since_it_was_registered_is_told(calls, tmp_path):
+    assert run_papers([of_functions()], request(tmp_path)) == {}
+    changed = of_functions(headline=[{"better": "treatment", "worse": "baseline", "margin": 0.25}])
+    assert read_status([changed], request(tmp_path))[0].verdict == "reproduced, changed since registered"
 
 
 def test_functions_without_randomness_run_once(calls, tmp_path):

@@ -60,6 +60,27 @@ def only_finding(runs, study=None, **changes):
     return finding
 
 
+def test_a_metric_that_no_arm_logs_is_refused():
+    both = stored(a=seeds(0.9, 0.9, 0.9), b=seeds(0.1, 0.1, 0.1))
+    misspelt = [{"metric": "sucess", "higher": "a", "lower": "b", "margin": 0.1}]
+    with pytest.raises(ValueError, match=r"`headline\[0\]` of p: `metric` must be logged .* got 'sucess'; try success"):
+        verdict_of(both, headline=misspelt)
+    with pytest.raises(ValueError, match=r"`secondary\[0\]` of p: `metric` must be logged"):
+        verdict_of(both, secondary=misspelt)
+    # Where an arm has no run, or none that lasted, the name may still be right.
+    diverged = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1), status=DIVERGED), {})
+    assert verdict_of(stored(a=seeds(0.9, 0.9, 0.9)), headline=misspelt).word == "unfinished"
+    assert verdict_of({**both, "b": diverged}, headline=misspelt).word == "inconclusive"
+    with pytest.raises(ValueError, match=r"got 'lat\(success\)'; try late"):
+        verdict_of(both, headline=[{"metric": "lat(success)", "higher": "a", "lower": "b", "margin": 0.1}])
+
+
+def test_a_trial_has_no_verdict():
+    verdict = verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=seeds(0.1, 0.1, 0.1)))
+    assert verdict.describe() == "reproduced"
+    assert verdict.describe(trial=True) == "trial, no verdict (6 of 6 runs)"
+
+
 @pytest.mark.parametrize(
     ("kind", "margin", "interval", "outcome"),
     [

@@ -105,7 +105,7 @@ def test_every_expectation_is_told_in_words():
         ({"headline": [{"arm": "other", "above": 0}] * 3}, "`headline` must be one or two expectations, got 3"),
         ({"seeds": "100-107"}, "`seeds` must be below 100, got 100: search seeds choose settings and count in no"),
         ({"seeds": [1, 2]}, "`seeds` must be at least 3, got 2"),
-        ({"seeds": 5}, "`seeds` must be a range such as 10-17, or a list, got 5"),
+        ({"seeds": 5}, "`seeds` must be a range such as 10-17, or a list such as [10], got 5"),
         ({"seeds": [1, 1, 2]}, "`seeds` must be different whole numbers of at least 0"),
         ({"arms": {"baseline": []}}, "`arms.baseline` must have another name than the baselines of family/lake"),
         ({"arms": {"start": []}}, "`arms` must be named, and not 'start'"),

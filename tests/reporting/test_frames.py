@@ -166,6 +166,10 @@ def test_frames_are_printed_below_each_other_or_shown_in_place():
     stream = io.StringIO()
     show_frames(frames, delay=60.0, stream=stream)  # Would time out if it waited.
     assert stream.getvalue() == "step 0\nab\nc\n\nstep 1\n[bold]d\n\n"
+    stream = io.StringIO()
+    show_frames([TEXT._replace(caption=f"step {i}", text="") for i in range(100)], delay=60.0, stream=stream)
+    captions = [line for line in stream.getvalue().splitlines() if line]
+    assert captions == [*(f"step {i}" for i in range(20)), "... 79 more frames, and at the end", "step 99"]
     terminal = Terminal()
     show_frames(frames, delay=0.0, stream=terminal)
     assert "\x1b[" in terminal.getvalue()

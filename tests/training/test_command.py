@@ -83,7 +83,9 @@ def test_what_fails_on_the_host_in_a_compiled_run_is_one_line(capfd):
     assert errors == "Error: `collector.reward` must return finite numbers, got nan for completion 1.\n"
 
 
-def test_a_setting_of_another_choice_is_named_with_its_section(capfd):
+def test_a_setting_of_another_choice_is_named_with_its_section(capfd, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "clip=other"])
+
     def make_supervised(*, microbatch_tokens=1):
         return microbatch_tokens
 

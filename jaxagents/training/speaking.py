@@ -1,0 +1,90 @@
+"""Free text to and from a language policy, in the format that it learned transcripts in; no world takes part."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.data.messages import from_messages
+from jaxagents.data.streams import encode
+from jaxagents.language.generate import Sampling, generate
+from jaxagents.types import Array, LanguagePolicy, Params
+
+_BLOCK = 64  # Tokens to which a conversation is padded: one compiled program for all of such a length.
+
+
+def make_speak(policy: LanguagePolicy) -> Callable[..., str]:
+    """Makes the function that answers a conversation in text.
+
+    Args:
+        policy: speaks; it has learned conversations, such as those of `collector=transcripts`.
+
+    Returns:
+        `(params, messages, *, key=None, max_tokens=64) -> text`. `messages` is what the user says, or all that was said
+        so far, `[{"role": "user", "content": "..."}, ...]`, the user's last. The most probable tokens are said, with
+        `key` they are sampled. ValueError where the tokenizer lacks a word, the text is too long, or the last message
+        is not the user's.
+    """
+    end = policy.tokenizer.marks["end"]
+
+    @partial(jax.jit, static_argnames=("max_tokens", "greedy"))
+    def say(params: Params, tokens: Array, mask: Array, key: Array, *, max_tokens: int, greedy: bool):
+        said = generate(
+            *(policy.model, params, tokens, mask),
+            keys=key[None],
+            max_new_tokens=max_tokens,
+            sampling=Sampling(greedy=greedy),
+            stop_ids=(end,),
+        )
+        return said.tokens[0], said.mask[0]
+
+    def speak(
+        params: Params,
+        messages: str | Sequence[Mapping[str, Any]],
+        *,
+        key: Array | None = None,
+        max_tokens: int = 64,
+    ) -> str:
+        read = tokens_to_answer(policy, messages)
+        length = -(-len(read) // _BLOCK) * _BLOCK
+        most = policy.model.max_positions
+        if most is not None and len(read) + max_tokens > most:
+            raise ValueError(
+                f"`messages` must leave room for {max_tokens} tokens among {most}, got {len(read)} tokens; try fewer "
+                "messages, or a smaller `max_tokens`."
+            )
+        tokens, mask = np.zeros((1, length), np.int32), np.arange(length)[None] < len(read)
+        tokens[0, : len(read)] = read
+        key, greedy = (jax.random.key(0), True) if key is None else (key, False)
+        said, spoken = say(params, jnp.asarray(tokens), jnp.asarray(mask), key, max_tokens=max_tokens, greedy=greedy)
+        return policy.tokenizer.decode([int(token) for token in said[spoken] if token != end])
+
+    return speak
+
+
+def tokens_to_answer(policy: LanguagePolicy, messages: str | Sequence[Mapping[str, Any]]) -> list[int]:
+    """Returns the tokens of a conversation up to where the policy speaks, as transcripts are written.
+
+    Args:
+        policy: whose tokenizer and chat format they are in.
+        messages: see `make_speak`.
+
+    Raises:
+        ValueError: see `make_speak`.
+    """
+    said = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+    if not said or said[-1].get("role") != "user":
+        raise ValueError(f"`messages` must end with one of the user, got {said[-1:] or 'none'}.")
+    trajectory = from_messages([*said, {"role": "assistant", "content": ""}], id="conversation")
+    try:
+        (sequence,) = encode(trajectory, policy.tokenizer, chat=getattr(policy.lexicon, "chat", None))
+    except ValueError as error:
+        raise ValueError(
+            f"`messages` must be made of words that the tokenizer {policy.tokenizer.name!r} knows, got others: {error} "
+            "A policy that was trained with tokenizer=bytes knows all."
+        ) from error
+    # The policy says from here on what stands last, which is the end of nothing.
+    return list(sequence.tokens[:-1])
