@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +45,7 @@ def make_dialogue_collector(
     level: int | Sequence[int] | None = None,
     task_source: Callable[..., TaskSource] | None = None,
     max_turns: int | Sequence[int] | None = None,
-    dynamic_sampling: Callable[[EpisodeView], Array] | None = None,
+    dynamic_sampling: Callable[..., Array] | None = None,
     max_rounds: int = 1,
     partner: bool = False,
     axis_name: str | None = None,
@@ -123,7 +124,7 @@ def make_dialogue_collector(
                 total=jnp.sum(chosen.level, dtype=jnp.float32), count=jnp.float32(local_groups)
             )
         if max_rounds > 1:
-            keep = partial(dynamic_sampling, axis_name=axis_name)
+            keep = partial(dynamic_sampling, axis_name=axis_name)  # type: ignore[misc]
             episode, counts, rounds = _fill_groups(
                 episode, lambda number: play_round(number)[0], keep, group_size, max_rounds, axis_name
             )
@@ -186,16 +187,16 @@ def _tempering(temperature: float | None, top_k: int | None, top_p: float | None
 
 def count_experience(*episodes: Episode) -> dict[str, Count]:
     """Counts what was played: episodes, turns of all seats, sampled tokens, and steps of the world, one per turn."""
-    turns = sum(jnp.sum(episode.valid, dtype=jnp.int32) for episode in episodes)
+    turns = sum(jnp.sum(episode.valid, dtype=jnp.int32) for episode in episodes)  # type: Any
     return {
         "episodes": Count(jnp.int32(sum(episode.valid.shape[0] for episode in episodes))),
         "turns": Count(turns),
-        "tokens": Count(sum(jnp.sum(episode.action_mask, dtype=jnp.int32) for episode in episodes)),
+        "tokens": Count(sum(jnp.sum(episode.action_mask, dtype=jnp.int32) for episode in episodes)),  # type: ignore[arg-type]
         "env_steps": Count(turns),
     }
 
 
-def dialogue_metrics(episode: Episode) -> Metrics:
+def dialogue_metrics(episode: Episode) -> dict[str, Any]:
     """Computes exact means over the episodes and turns of a batch; in games, returns are of the policy's seats."""
     acted = acting_seats(episode)
     valid = episode.valid.astype(jnp.float32)

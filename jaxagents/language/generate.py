@@ -150,7 +150,7 @@ def decode(
     num_steps = max_new_tokens if write_last else max_new_tokens - 1
     for end, width in _sections(num_steps, index, mask.shape[-1]):
         loop = _widen(model, loop, width)
-        loop = jax.lax.while_loop(lambda loop, end=end: (loop.step < end) & jnp.any(loop.alive), step, loop)
+        loop = jax.lax.while_loop(lambda loop, end=end: (loop.step < end) & jnp.any(loop.alive), step, loop)  # type: ignore[misc]
     if not write_last:
         loop = sample(loop)
     rows = jax.tree.map(jnp.transpose, (loop.tokens, loop.sampled, loop.log_prob, loop.sampling_log_prob))

@@ -16,6 +16,7 @@ from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.scoring import score_episodes
 from jaxagents.learners.slots import (
+    Bound,
     Number,
     Numbers,
     Slot,
@@ -244,7 +245,7 @@ def make_agent(
 
 
 def _prepare(
-    parts: _Parts, bound: Mapping[str, Slot], state: PolicyGradientState, episode: Episode
+    parts: _Parts, bound: Mapping[str, Bound], state: PolicyGradientState, episode: Episode
 ) -> tuple[TokenBatch, dict[str, PyTree]]:
     """Credits the episodes, with the statistics that slots read; returns the batch and summaries of the slots."""
     score = partial(score_episodes, parts.model, parts.microbatches, temperature=parts.temperature)
@@ -268,7 +269,7 @@ def _prepare(
 
 def _gradient(
     parts: _Parts,
-    bound: Mapping[str, Slot],
+    bound: Mapping[str, Bound],
     loss_of: Callable[..., tuple[Array, PyTree]],
     read: Collection[str],
     params: Params,
@@ -303,7 +304,7 @@ def _describe(batch: TokenBatch) -> dict[str, Mean]:
 
 def _shapes_of_statistics(episode: Episode, *, value: bool) -> TokenStatistics:
     floats = jax.ShapeDtypeStruct(episode.tokens.shape, jnp.float32)
-    return TokenStatistics(log_prob=floats, entropy=floats, value=floats if value else None)
+    return TokenStatistics(log_prob=floats, entropy=floats, value=floats if value else None)  # type: ignore[arg-type]
 
 
 def _warn_of_tempering(collector: Collector | None, temperature: float | None, importance_cap: float | None) -> None:

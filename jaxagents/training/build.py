@@ -104,7 +104,7 @@ def resolve(config: DictConfig) -> dict[str, Any]:
     config = config.copy()
     OmegaConf.set_struct(config, False)
     if config.quick:
-        config = OmegaConf.merge(config, config.when_quick)
+        config = OmegaConf.merge(config, config.when_quick)  # type: ignore[assignment]
     config.pop("when_quick")
     config.pop("hydra", None)
     return to_plain(config)
@@ -198,10 +198,10 @@ def _merge(config: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, 
     for group, node in override.items():
         before = base.get(group)
         is_group = isinstance(node, Mapping) and isinstance(before, Mapping) and "_target_" in node
-        if is_group and node["_target_"] != before.get("_target_"):
+        if is_group and node["_target_"] != before.get("_target_"):  # type: ignore[union-attr]
             base.pop(group)
     merged = OmegaConf.merge(OmegaConf.create(base), override)
-    return OmegaConf.to_container(merged)
+    return OmegaConf.to_container(merged)  # type: ignore[return-value]
 
 
 def _count_updates(training: TrainingConfig, steps_per_update: int, quick: bool) -> int:
@@ -243,7 +243,7 @@ def build_stage(
     if tokenizer is not None:
         policy = partial(make_agent.keywords["policy"], tokenizer=lambda words: restore(tokenizer))
         make_agent = partial(make_agent, policy=policy)
-    axis_name = axis_name_of(devices.mode)
+    axis_name = axis_name_of(devices.mode)  # type: ignore[arg-type]
     agent = make_agent(environment, axis_name=axis_name)
     make_collector = _instantiate("collector", config)
     counts = "axis_name" in inspect.signature(make_collector).parameters
@@ -255,8 +255,8 @@ def build_stage(
     is_pretrained = isinstance(agent.policy, LanguagePolicy) and agent.policy.model.pretrained
     runner = place(
         program,
-        mode=devices.mode,
-        devices=select_devices(devices.mode, devices.num_devices),
+        mode=devices.mode,  # type: ignore[arg-type]
+        devices=select_devices(devices.mode, devices.num_devices),  # type: ignore[arg-type]
         read_params=agent.policy.init if is_pretrained else None,
     )
     _require_counted(training, program)
@@ -307,7 +307,7 @@ def build_sharded_stage(
     Raises:
         ValueError: see `build_stage` and `place_on_mesh`.
     """
-    mesh = make_mesh(devices.mesh, devices.num_devices)
+    mesh = make_mesh(devices.mesh, devices.num_devices)  # type: ignore[arg-type]
     stage = build_stage(name, config, replace(devices, mesh=None, rules={}, num_devices=1), tokenizer=tokenizer)
     environment, make_agent = _instantiate("environment", config), _instantiate("learner", config)
     if tokenizer is not None:

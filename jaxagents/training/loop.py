@@ -154,9 +154,9 @@ def tokenizer_of(metadata: Mapping[str, Any] | None) -> bytes | None:
 
 def _require_same_tokenizer(stage: Stage, metadata: Mapping[str, Any], run_dir: Path) -> None:
     saved = tokenizer_of(metadata)
-    if saved is not None and saved != stage.policy.tokenizer.data:
+    if saved is not None and saved != stage.policy.tokenizer.data:  # type: ignore[union-attr]
         raise ValueError(
-            f"`run_dir` must hold checkpoints of the tokenizer {stage.policy.tokenizer.name!r} as it is made now, got "
+            f"`run_dir` must hold checkpoints of the tokenizer {stage.policy.tokenizer.name!r} as it is made now, got "  # type: ignore[union-attr]
             f"{run_dir} with another one; go on with the packages that began it, or try another `run_dir`."
         )
 

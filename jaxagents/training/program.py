@@ -204,11 +204,11 @@ def run_updates(
         merged = jax.tree.map(jnp.add, merged, {name: _as_summary(value) for name, value in metrics.items()})
         return number + 1, state, merged
 
-    def update_within(loop: tuple[Array, ...]):
+    def update_within(loop: tuple[Array, TrainState, dict[str, Mean | Count], Array]):
         number, state, merged = update(loop[:-1])
-        counts = {unit: merged[f"rollout/{unit}"].total for unit in limits}
+        counts = {unit: merged[f"rollout/{unit}"].total for unit in limits}  # type: ignore[union-attr]
         counts = counts if axis_name is None else jax.lax.psum(counts, axis_name)
-        reached = [counts[unit] >= limit for unit, limit in limits.items()]
+        reached = [counts[unit] >= limit for unit, limit in limits.items()]  # type: ignore[union-attr]
         return number, state, merged, jnp.all(jnp.any(jnp.stack(reached), axis=0))
 
     shapes = jax.eval_shape(lambda state: program.update(state)[1], state)
