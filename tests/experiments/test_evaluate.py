@@ -17,6 +17,7 @@ def result(call_main, run_dir):
     return result
 
 
+@pytest.mark.slow
 def test_the_last_line_is_what_evaluate_run_returns(result, run_dir):
     printed = json.loads(result.stdout.splitlines()[-1])
     assert printed == evaluate_run(run_dir, num_episodes=8, seed=5, greedy=False)
@@ -30,6 +31,7 @@ def test_the_last_line_is_what_evaluate_run_returns(result, run_dir):
     assert metrics["finished"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
 
 
+@pytest.mark.slow
 def test_the_table_says_what_was_evaluated(result):
     lines = result.stdout.splitlines()[:-1]
     sentence = " ".join(line.strip() for line in lines[:3])
@@ -40,6 +42,7 @@ def test_the_table_says_what_was_evaluated(result):
     assert rows == ["episode_return", "episode_length", "finished", "success"]
 
 
+@pytest.mark.slow
 def test_options_reach_the_evaluation(run_dir):
     greedy = evaluate_run(run_dir, num_episodes=8, seed=5)
     assert greedy["greedy"]  # As the run evaluated itself.
@@ -92,6 +95,7 @@ def test_the_table_of_several_seeds():
     assert "1.235" in text and "1 to 2" in text
 
 
+@pytest.mark.slow
 def test_evaluation_leaves_the_run_as_it_is(run_dir):
     files = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()}
     evaluate_run(run_dir, num_episodes=1)

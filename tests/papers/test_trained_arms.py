@@ -69,6 +69,7 @@ def start(trained, fast):
     return prepare_start(fast.start, 0, trained[1] / "results", trained[1] / "cache", say=pytest.fail)
 
 
+@pytest.mark.slow
 def test_arms_share_one_start_and_are_evaluated_when_due(trained, start):
     paper, folder = trained
     runs = read(paper, folder)
@@ -84,6 +85,7 @@ def test_arms_share_one_start_and_are_evaluated_when_due(trained, start):
     assert judge(paper, runs).done == 6
 
 
+@pytest.mark.slow
 def test_what_hashes_are_of_is_kept_beside_the_runs(trained, fast):
     folder = trained[1] / "results" / "runs" / fast.address.train
     told = json.loads((folder / "train.json").read_text())
@@ -114,6 +116,7 @@ def test_a_seed_is_the_run_of_the_script_with_that_seed(tmp_path):
     assert final == pytest.approx(result["evaluation"]["episode_return"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_damaged_start_is_trained_again_and_said(trained, fast, start):
     (path,) = (trained[1] / "results" / "starts").rglob("*.npz")
     content = bytearray(path.read_bytes())
@@ -127,6 +130,7 @@ def test_a_damaged_start_is_trained_again_and_said(trained, fast, start):
     assert prepare_start(fast.start, 0, *folders, say=pytest.fail).digest == start.digest
 
 
+@pytest.mark.slow
 def test_a_start_of_other_code_is_refused_and_left_alone(trained, fast, tmp_path):
     place = start_path(tmp_path / "results", start_address(fast.start), 0)
     place.parent.mkdir(parents=True)
@@ -144,6 +148,7 @@ def test_a_start_of_other_code_is_refused_and_left_alone(trained, fast, tmp_path
     assert place.read_bytes() == before and not list((tmp_path / "results").glob("runs/**/*.json"))
 
 
+@pytest.mark.slow
 def test_budgets_are_compared_in_the_unit_of_the_study(fast):
     overrides = [*TINY, STAGES, "training.total_episodes=40"]
     limited = compose_arms(of_training(study={"overrides": overrides}), CONFIGS)["fast"]
@@ -263,6 +268,7 @@ def test_metrics_of_arms_that_are_not_run_now_are_no_mistake():
         require_metrics(paper, jobs)
 
 
+@pytest.mark.slow
 def test_names_are_known_without_training(fast):
     names = logged_names(build_stages(fast.recipe, 2))
     assert {"eval/episode_return", "train/entropy", "rollout/episode_return"} <= set(names)

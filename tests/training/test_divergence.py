@@ -17,6 +17,7 @@ from jaxagents.training.program import stage_keys
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_nan_loss_stops_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch, compose, last_state):
     config = compose("optimizer.anneal=false")
     with pytest.raises(FloatingPointError, match=r"`train/\w+` must be finite, got NaN or infinity by update"):

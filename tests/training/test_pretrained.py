@@ -52,7 +52,8 @@ def largest_constant(function, *arguments):
     return max(sizes(jax.make_jaxpr(function)(*arguments)), default=0)
 
 
-@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [1, 2])
 def test_a_run_trains_the_checkpoint_and_compiles_none_of_it(folder, seeds):
     experiment = build(resolve(compose(folder, f"seeds={seeds}", "model.value_head=true", "advantage=gae_turn")))
     (stage,) = experiment.stages

@@ -65,6 +65,7 @@ def test_quick_mode_has_room_for_two_updates(compose):
     assert stage.num_updates * stage.steps_per_update == 2048
 
 
+@pytest.mark.slow
 def test_a_second_process_is_kept_out(tmp_path, compose):
     hold = "import sys, time; from jaxagents.training.run_directory import locked\n"
     hold += "with locked(sys.argv[1]):\n    print('held', flush=True); time.sleep(600)"

@@ -13,6 +13,7 @@ from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.launch import run
 
 
+@pytest.mark.slow
 def test_stages_follow_each_other_and_resume(tmp_path, monkeypatch, compose, rows_without_time):
     easy, hard = "{name: easy, training: {total_steps: 128}}", "{name: hard, learner: {entropy_coefficient: 0.0}}"
     stages = f"stages=[{easy}, {hard}]"
