@@ -123,7 +123,8 @@ def read_entries(
     if not Path(results).is_dir():
         raise ValueError(f"`results_folder` must be a folder of results, got {results}; run reproduce.py first.")
     entries = {card.id: Entry(card) for family in families for card in family.cards}
-    for paper_id in paper_files(config_folder):
+    tested = list(paper_files(config_folder))
+    for paper_id in tested:  # Before any is read, which takes minutes.
         if paper_id not in entries:
             near = difflib.get_close_matches(paper_id, entries, n=1, cutoff=0.8)
             hint = f"; try {near[0]}" if near else ""
@@ -132,6 +133,7 @@ def read_entries(
                 f"`configs/paper` must hold papers of experiments/cards, got {paper_id!r}{hint}; a new one has a card "
                 f"in {files}, or in a file of its own, with the fields {', '.join(_FIELDS)}."
             )
+    for paper_id in tested:
         entries[paper_id] = read_entry(entries[paper_id].card, config_folder, results, quick=quick)
     return entries
 

@@ -18,6 +18,7 @@ from jaxagents.papers.plan import (
     make_job,
     prepare_devices,
     require_equal_budgets,
+    require_logged,
     require_metrics,
     wanted_arms,
     wanted_seeds,
@@ -189,6 +190,8 @@ def _run_group(job: Job, seeds: Sequence[int], session: Session) -> None:
     minutes, made_with = (time.time() - began) / 60.0, versions()
     for seed, (curves, diverged) in zip(seeds, told):
         start = starts.get(seed)
+        if composed.function is not None:
+            require_logged(paper, composed.name, list(curves))
         if start is not None and composed.function is None:
             _prepend(curves, start.evaluation)
         run = Run(

@@ -195,7 +195,9 @@ def _require_logged(paper: Paper, runs: Mapping[str, ArmRuns]) -> None:
                 try:
                     find_metric(metric, logged)
                 except ValueError as error:
-                    raise ValueError(f"`{role}[{index}]` of {paper.id}: {error}") from error
+                    named = metric != paper.study.metric
+                    where = f"`{role}[{index}]` of {paper.id}" if named else f"study {paper.study.id}"
+                    raise ValueError(f"{where}: {error}") from error
 
 
 def values_of(runs: Mapping[int, Run], metric: str) -> dict[int, float]:

@@ -141,8 +141,8 @@ def _page(entry: Entry) -> list[str]:
         if text:
             lines.append(f"\n## {title}\n\n{text.strip()}\n")
     lines.append(
-        "\nWhat the arms are and what the metrics mean stands in the comments of "
-        f"`configs/study/{paper.study.id}.yaml` and `configs/paper/{card.family}/{card.id}.yaml`.\n"
+        f"\nThe settings of arms and metrics, with comments, are in `configs/study/{paper.study.id}.yaml` and "
+        f"`configs/paper/{card.family}/{card.id}.yaml`; functions say in their docstrings what they return.\n"
     )
     lines.append(f"\nRun it: `python experiments/reproduce.py paper={card.id}`, {paper.minutes:g} minutes planned.\n")
     return lines

@@ -174,10 +174,24 @@ def build_job(job: Job) -> None:
     job.stages = build_stages(job.composed.recipe, job.group)
     job.budget = budget_of(job.stages, job.paper.study.budget)
     job.logged = logged_names(job.stages)
-    for expected in (*job.paper.headline, *job.paper.secondary, *job.paper.study.checks):
-        if job.composed.name in expected.arms and expected.kind != "wins":
+    require_logged(job.paper, job.composed.name, job.logged)
+
+
+def require_logged(paper: Paper, arm: str, logged: Sequence[str]) -> None:
+    """Refuses metrics of expectations about an arm that it does not log.
+
+    Args:
+        paper: its expectations.
+        arm: name of the arm.
+        logged: names of what it logs, before it is trained; of a function, known after its first call.
+
+    Raises:
+        ValueError: names the metric.
+    """
+    for expected in (*paper.headline, *paper.secondary, *paper.study.checks):
+        if arm in expected.arms and expected.kind != "wins":
             for metric in filter(None, (expected.metric, expected.than)):
-                find_metric(metric, job.logged)
+                find_metric(metric, logged)
 
 
 def require_metrics(paper: Paper, jobs: Sequence[Job]) -> None:

@@ -54,10 +54,11 @@ def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[
         which = (request.config_folder, request.results)
         runs = read_paper_runs(paper, *which, quick=request.quick, overrides=request.overrides)
         verdict = judge(paper, runs)
-        verdicts[paper.id] = verdict.describe(trial=request.quick)
+        changed = changes_since(paper, registered.get(paper.id, []))
+        word = verdict.describe(trial=request.quick)
+        verdicts[paper.id] = f"{word}, changed since registered" if changed else word
         if config.plan:
             print_plan(paper, plan_seeds(paper, runs))
         else:
-            changed = changes_since(paper, registered.get(paper.id, []))
             print_paper(paper, runs, verdict, reported_metrics(paper), changed=changed, trial=request.quick)
     return verdicts

@@ -199,6 +199,13 @@ def test_arms_of_others_are_left_to_them_and_taken_over(calls, tmp_path):
     assert (status.verdict, status.done, status.running, status.minutes_left) == ("reproduced", 6, 0, 0.0)
 
 
+def test_a_function_without_the_metric_fails_at_its_first_call(calls, tmp_path):
+    misspelt = [{"metric": "scoer", "higher": "treatment", "lower": "baseline", "margin": 0.5}]
+    failures = run_papers([of_functions(headline=misspelt)], request(tmp_path))
+    assert set(failures) == {"p: treatment", "p: baseline"} and len(calls) == 2
+    assert "got 'scoer'; try score; it logs curve, score." in failures["p: treatment"]
+
+
 def test_what_could_never_count_is_refused():
     paper = of_functions()
     for options, match in (
