@@ -45,6 +45,12 @@ class Expectation(NamedTuple):
     effect: float | None = None
     higher_is_better: bool = True
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Returns the metrics that its arms must log; none of "wins", whose games are found by a pattern."""
+        named = () if self.kind == "wins" else (self.metric, self.than)
+        return tuple(metric for metric in named if metric is not None)
+
     def describe(self) -> str:
         """Returns the expectation in words."""
         first, second = self.arms[0], self.arms[-1]
@@ -106,15 +112,15 @@ def _make(name: str, node: Any, metric: str, higher_is_better: bool) -> Expectat
     read = _read_form(node, own["metric"] == metric, higher_is_better)
     if read is None:
         raise ValueError(f"`{name}` must be {_FORMS}; got the keys {', '.join(node)} of {own['metric']}.")
-    for named in (own["metric"], read.get("than")) if read["kind"] != "wins" else ():
-        if named is not None:
-            parse_metric(named)
     if not 0.0 < own["confidence"] < 1.0 or (read["kind"] not in ("above", "below") and read["margin"] < 0.0):
         raise ValueError(
             f"`{name}` must have a confidence between 0 and 1 and a margin of at least 0, got {own['confidence']} and "
             f"{read['margin']}."
         )
-    return Expectation(**own, **read)
+    made = Expectation(**own, **read)
+    for named in made.metrics:
+        parse_metric(named)
+    return made
 
 
 def _read_form(node: Mapping[str, Any], of_own_metric: bool, higher_is_better: bool) -> dict[str, Any] | None:

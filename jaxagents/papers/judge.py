@@ -75,12 +75,15 @@ class Verdict(NamedTuple):
     minutes: float
     earlier: str = ""
 
-    def describe(self, *, trial: bool = False) -> str:
+    def describe(self, *, trial: bool = False, changed: bool = False) -> str:
         """Returns the verdict in words: "unfinished (3 of 16 runs)", "stale (reproduced with earlier code)".
 
         Args:
             trial: whether the runs are those of small variants, which say nothing about the claim.
+            changed: whether something is not as it was registered, which is told behind the verdict.
         """
+        if changed:
+            return f"{self.describe(trial=trial)}, changed since registered"
         if trial:
             return f"{TRIAL} ({self.done} of {self.needed} runs)"
         if self.word == UNFINISHED:
@@ -188,10 +191,10 @@ def _require_logged(paper: Paper, runs: Mapping[str, ArmRuns]) -> None:
                 for arm in expected.arms
                 if arm != START
             ]
-            if expected.kind == "wins" or not all(of_arms):
+            if not all(of_arms):
                 continue
             logged = sorted({name for run in itertools.chain(*of_arms) for name in run.curves})
-            for metric in filter(None, (expected.metric, expected.than)):
+            for metric in expected.metrics:
                 try:
                     find_metric(metric, logged)
                 except ValueError as error:

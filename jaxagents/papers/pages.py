@@ -108,7 +108,7 @@ def _line(entry: Entry, path: Path) -> str:
     headline = "; ".join(f"{f.expectation.describe()}: {text}" for f, text in zip(verdict.headline, told))
     return _row(
         f"[{entry.card.id}]({path.as_posix()})",
-        f"{verdict.describe()}{', changed since registered' if entry.changed else ''}",
+        verdict.describe(changed=bool(entry.changed)),
         headline,
         verdict.count_secondary(),
         describe_seeds(entry.paper.seeds),

@@ -189,9 +189,8 @@ def require_logged(paper: Paper, arm: str, logged: Sequence[str]) -> None:
         ValueError: names the metric.
     """
     for expected in (*paper.headline, *paper.secondary, *paper.study.checks):
-        if arm in expected.arms and expected.kind != "wins":
-            for metric in filter(None, (expected.metric, expected.than)):
-                find_metric(metric, logged)
+        for metric in expected.metrics if arm in expected.arms else ():
+            find_metric(metric, logged)
 
 
 def require_metrics(paper: Paper, jobs: Sequence[Job]) -> None:

@@ -55,8 +55,7 @@ def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[
         runs = read_paper_runs(paper, *which, quick=request.quick, overrides=request.overrides)
         verdict = judge(paper, runs)
         changed = changes_since(paper, registered.get(paper.id, []))
-        word = verdict.describe(trial=request.quick)
-        verdicts[paper.id] = f"{word}, changed since registered" if changed else word
+        verdicts[paper.id] = verdict.describe(trial=request.quick, changed=bool(changed))
         if config.plan:
             print_plan(paper, plan_seeds(paper, runs))
         else:

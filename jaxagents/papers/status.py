@@ -66,11 +66,10 @@ def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status
         (len(seeds) - len(of_arm)) * (float(np.mean([run.minutes for run in of_arm])) if of_arm else planned)
         for of_arm in stored.values()
     ]
-    told = judge(paper, runs).describe(trial=request.quick)
     changed = changes_since(paper, read_registrations(request.results).get(paper.id, []))
     return Status(
         paper=paper.id,
-        verdict=f"{told}, changed since registered" if changed else told,
+        verdict=judge(paper, runs).describe(trial=request.quick, changed=bool(changed)),
         done=done,
         needed=needed,
         running=sum(name in leases for name in names),
