@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxagents.ops.distributions import Categorical, Mixture, TanhNormal
+from jaxagents.ops.distributions import Categorical, Mixture, TanhNormal, is_bounded
 from jaxagents.policies.actor_critic import as_policy
 from jaxagents.policies.inputs import input_of
 from jaxagents.policies.scripted import Behavior
@@ -56,7 +56,7 @@ def make_demonstrations(
         `() -> Transition` with leaves `[T, E, ...]`; continuous actions are those before squashing. It can be traced.
 
     Raises:
-        ValueError: a size is not positive, or `noise` is not a probability.
+        ValueError: a size is not positive, `noise` is not a probability, or continuous actions have no bounds.
     """
     shares = [float(noise)] if isinstance(noise, int | float) else [float(share) for share in noise]
     if not shares or not all(0.0 <= share <= 1.0 for share in shares):
@@ -108,7 +108,13 @@ def make_labelled_collector(
 
 
 def _with_random_actions(policy: Policy, action_space: Discrete | Box, share: Array) -> Policy:
-    """Makes a policy of rows in which a share of the actions is random."""
+    """Makes a policy of rows in which a share of the actions is random.
+
+    Raises:
+        ValueError: the actions have no bounds to draw between.
+    """
+    if isinstance(action_space, Box) and not is_bounded(action_space):
+        raise ValueError(f"`action_space` must be Discrete or a bounded Box for random actions, got {action_space}.")
     policy = as_policy(policy) if isinstance(policy, ActorCritic) else policy
 
     def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Mixture]:

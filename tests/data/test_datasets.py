@@ -1,5 +1,7 @@
 """Fixed data sets: made by a seed, written, read, refused, and sampled from without environment steps."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +18,7 @@ from jaxagents.data.datasets import (
 from jaxagents.environments.adapters.gymnax import make_environment
 from jaxagents.policies.scripted import make_cartpole_expert, make_pendulum_expert
 from jaxagents.rollouts.demonstrations import make_demonstrations
-from jaxagents.types import PolicyInput, Sample
+from jaxagents.types import Box, PolicyInput, Sample
 
 KEY = jax.random.key(0)
 PENDULUM = make_environment("Pendulum-v1")
@@ -118,6 +120,9 @@ def test_sizes_are_refused_before_anything_runs():
         make_dataset_collector(CARTPOLE, None, dataset=dataset, batch_size=4, num_shards=4)
     with pytest.raises(ValueError, match=r"`noise` must be in \[0, 1\], one number or a list, got \[2.0\]"):
         make_demonstrations(CARTPOLE, make_cartpole_expert(), num_rows=2, num_steps=2, noise=[2.0])
+    unbounded = replace(PENDULUM, action_space=Box((1,)))
+    with pytest.raises(ValueError, match="`action_space` must be Discrete or a bounded Box for random actions"):
+        make_demonstrations(unbounded, make_pendulum_expert(), num_rows=2, num_steps=2)
 
 
 def test_half_of_the_samples_are_of_the_data():
