@@ -63,13 +63,7 @@ def make_environment(
     """
     if size < 2:
         raise ValueError(f"`size` must be at least 2, got {size}; try 8.")
-    most = size * size // 4
-    max_obstacles = most if max_obstacles is None else max_obstacles
-    if not 0 <= max_obstacles <= most:
-        raise ValueError(f"`max_obstacles` must be from 0 to {most} in a grid of {size}, got {max_obstacles}.")
-    max_steps = size * size if max_steps is None else max_steps
-    if max_steps < 1:
-        raise ValueError(f"`max_steps` must be at least 1, got {max_steps}; try {size * size}.")
+    max_obstacles, max_steps = fill_in_limits(size, max_obstacles, max_steps)
 
     def sample_task(key: Array, level: Array | None = None) -> Task:
         level_key, layout_key = jax.random.split(key)
@@ -114,6 +108,27 @@ def make_environment(
             render=render,
         )
     )
+
+
+def fill_in_limits(size: int, max_obstacles: int | None, max_steps: int | None) -> tuple[int, int]:
+    """Returns the most obstacles and steps of a grid: a quarter of its cells and all of them, where None is given.
+
+    Args:
+        size: cells of a side.
+        max_obstacles: that always fit, or None.
+        max_steps: before truncation, or None.
+
+    Raises:
+        ValueError: more obstacles than always fit, or `max_steps` below 1.
+    """
+    most = size * size // 4
+    max_obstacles = most if max_obstacles is None else max_obstacles
+    if not 0 <= max_obstacles <= most:
+        raise ValueError(f"`max_obstacles` must be from 0 to {most} in a grid of {size}, got {max_obstacles}.")
+    max_steps = size * size if max_steps is None else max_steps
+    if max_steps < 1:
+        raise ValueError(f"`max_steps` must be at least 1, got {max_steps}; try {size * size}.")
+    return max_obstacles, max_steps
 
 
 def sample_layout(key: Array, size: int, num_obstacles: Array) -> Task:

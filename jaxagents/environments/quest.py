@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxagents.environments.contextual_gridworld import MOVES, mark
+from jaxagents.environments.contextual_gridworld import MOVES, fill_in_limits, mark
 from jaxagents.environments.quest_layouts import KINDS, sample_quest
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import absorbing
@@ -93,13 +93,7 @@ def make_environment(
     _check_kinds(kinds)
     if size < 4:
         raise ValueError(f"`size` must be at least 4, got {size}; try 8.")
-    most = size * size // 4
-    max_obstacles = most if max_obstacles is None else max_obstacles
-    if not 0 <= max_obstacles <= most:
-        raise ValueError(f"`max_obstacles` must be from 0 to {most} in a grid of {size}, got {max_obstacles}.")
-    max_steps = size * size if max_steps is None else max_steps
-    if max_steps < 1:
-        raise ValueError(f"`max_steps` must be at least 1, got {max_steps}; try {size * size}.")
+    max_obstacles, max_steps = fill_in_limits(size, max_obstacles, max_steps)
     wait = max(max_steps // 4, 1) if wait is None else wait
     if not 1 <= wait < max_steps and {"timer", "charger"} & set(kinds):
         raise ValueError(f"`wait` must be from 1 to {max_steps - 1}, below `max_steps`, got {wait}.")

@@ -11,7 +11,6 @@ from flax import struct
 from scipy.stats import norm
 
 from jaxagents.data.buffers import make_uniform_buffer
-from jaxagents.environments.timesteps import first_timestep
 from jaxagents.learners.model_based import imagine, with_model
 from jaxagents.learners.sac import make_agent
 from jaxagents.losses.dynamics import end_loss, gaussian_loss
@@ -19,7 +18,7 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.policies.tanh_normal import make_tanh_normal_policy
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Environment, Learner, Params, Sample, TimeStep, Transition
+from jaxagents.types import Box, Learner, Params, Sample, Transition
 from jaxagents.values.dynamics import Dynamics, Prediction, make_dynamics
 from jaxagents.values.q_function import make_twin_q
 
@@ -145,39 +144,15 @@ def test_devices_agree_with_one_device():
     np.testing.assert_allclose(metrics["model_loss"], jnp.full(2, expected["model_loss"]), rtol=1e-4)
 
 
-def make_world():
-    """The best action is the first number of the observation; an episode has one step."""
-
-    def reset(key, task):
-        seen = jax.random.uniform(key, (2,), minval=-0.9, maxval=0.9)
-        return seen, first_timestep(seen)
-
-    def step(key, state, action):
-        reward = -jnp.square(action[0] - state[0])
-        return state, TimeStep(
-            observation=state, reward=reward, terminated=jnp.ones((), bool), truncated=jnp.zeros((), bool)
-        )
-
-    return Environment(
-        name="follow",
-        sample_task=lambda key, level=None: (),
-        reset=reset,
-        step=step,
-        observation_space=SEEN,
-        action_space=MOVES,
-        max_steps=1,
-    )
-
-
 @pytest.mark.slow
-def test_a_policy_learns_from_imagined_steps_alone_and_a_pause_changes_no_bit():
+def test_a_policy_learns_from_imagined_steps_alone_and_a_pause_changes_no_bit(follow):
     """Random actions get -0.6 or so; what is played has no weight."""
     model = partial(with_model, encoder=MLP((16,), "relu"), num_members=2, real_share=0.0, learning_rate=1e-2)
     adam = dict.fromkeys(
         ("policy_optimizer", "q_optimizer", "temperature_optimizer"), lambda num_steps: optax.adam(1e-2)
     )
     agent = make_agent(
-        make_world(),
+        follow,
         policy=partial(make_tanh_normal_policy, encoder=MLP((16,), "relu")),
         value=partial(make_twin_q, encoder=MLP((16,), "relu")),
         buffer=make_uniform_buffer(capacity=512, batch_size=32, min_size=32),
@@ -187,7 +162,7 @@ def test_a_policy_learns_from_imagined_steps_alone_and_a_pause_changes_no_bit():
         target_entropy=-2.0,
         **adam,
     )
-    collector = make_rollout_collector(make_world(), agent.policy, num_envs=8, num_steps=1)
+    collector = make_rollout_collector(follow, agent.policy, num_envs=8, num_steps=1)
     program = make_program(collector, agent.make_learner(collector, 200))
     run = jax.jit(partial(run_updates, program))
     halfway, _ = run(program.init(KEY), 100)

@@ -9,7 +9,6 @@ import optax
 import pytest
 
 from jaxagents.data.buffers import make_uniform_buffer
-from jaxagents.environments.timesteps import first_timestep
 from jaxagents.learners.sac import make_agent, make_sac
 from jaxagents.losses.mpo import mpo
 from jaxagents.losses.q import mean_actor_loss, twin_q_target
@@ -18,7 +17,7 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.policies.tanh_normal import make_tanh_normal_policy
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Environment, Sample, TimeStep, Transition
+from jaxagents.types import Box, Sample, Transition
 from jaxagents.values.q_function import TwinQ, make_twin_q, with_statistics
 
 KEY = jax.random.key(0)
@@ -45,35 +44,11 @@ def make_critics(name):
 make_actor = partial(make_tanh_normal_policy, encoder=MLP((8,), "relu"))
 
 
-def make_world():
-    """The best action is the first number of the observation; an episode has one step."""
-
-    def reset(key, task):
-        seen = jax.random.uniform(key, (2,), minval=-0.9, maxval=0.9)
-        return seen, first_timestep(seen)
-
-    def step(key, state, action):
-        reward = -jnp.square(action[0] - state[0])
-        return state, TimeStep(
-            observation=state, reward=reward, terminated=jnp.ones((), bool), truncated=jnp.zeros((), bool)
-        )
-
-    return Environment(
-        name="follow",
-        sample_task=lambda key, level=None: (),
-        reset=reset,
-        step=step,
-        observation_space=SEEN,
-        action_space=MOVES,
-        max_steps=1,
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILY)
-def test_a_pause_changes_no_bit_and_compiles_nothing(name):
+def test_a_pause_changes_no_bit_and_compiles_nothing(name, follow):
     agent = make_agent(
-        make_world(),
+        follow,
         policy=make_actor,
         value=make_critics(name),
         **dict.fromkeys(
@@ -83,7 +58,7 @@ def test_a_pause_changes_no_bit_and_compiles_nothing(name):
         updates_per_rollout=2,
         **FAMILY[name][1],
     )
-    collector = make_rollout_collector(make_world(), agent.policy, num_envs=4, num_steps=2)
+    collector = make_rollout_collector(follow, agent.policy, num_envs=4, num_steps=2)
     program = make_program(collector, agent.make_learner(collector, 6))
     run = jax.jit(partial(run_updates, program))
     start = program.init(KEY).learner.inner
