@@ -64,7 +64,7 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
 
 
 def _require_groups(learner: Mapping[str, Any], collector: Mapping[str, Any]) -> None:
-    """Refuses what compares the episodes of a task with each other where every task has one, since nothing is learnt."""
+    """Refuses what compares the episodes of a task where every task has one: nothing would be learnt."""
     if collector.get("_target_") != _DIALOGUE_COLLECTOR or collector["group_size"] > 1 or learner.get("credits"):
         return
     for slot, instead in (("advantage", "advantage=reinforce"), ("pairs", "algorithm=kto")):
