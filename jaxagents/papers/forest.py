@@ -1,10 +1,9 @@
-"""The headlines of papers against their margins: shapes for the templates `forest.html` and `forest.svg`."""
+"""What came out of expectations against their margins: shapes for the templates `forest.html` and `forest.svg`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from jaxagents.papers.catalogue import Entry
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.judge import Finding
 from jaxagents.reporting.tables import describe_interval
@@ -20,7 +19,7 @@ class Row(NamedTuple):
     """One expectation.
 
     Attributes:
-        label: of the row, the first one of its paper.
+        label: of its group; "" of further ones.
         subject: what is compared.
         told: what was measured.
         outcome: see `Finding`.
@@ -62,21 +61,17 @@ class Forest(NamedTuple):
     rows: list[Row]
 
 
-def lay_out_headlines(title: str, entries: Sequence[Entry]) -> Forest:
-    """Lays out the headlines of papers, those of a paper below each other.
+def lay_out_forest(title: str, groups: Mapping[str, Sequence[Finding]]) -> Forest:
+    """Lays out findings against their margins, those of a group below each other.
 
     Args:
         title: of the picture.
-        entries: papers that are tested here.
+        groups: by the label of the first one, such as the headlines of papers.
     """
-    return _lay_out(title, [(e.card.id * (not i), one) for e in entries for i, one in enumerate(e.verdict.headline)])
-
-
-def lay_out_findings(title: str, entry: Entry) -> Forest:
-    """Lays out all that is expected of a paper: headline, secondary expectations, and checks of its study."""
-    verdict = entry.verdict
-    groups = {"headline": verdict.headline, "secondary": verdict.secondary, "baselines": verdict.checks}
-    return _lay_out(title, [(name * (not i), one) for name, of in groups.items() for i, one in enumerate(of)])
+    findings = [(label * (not i), one) for label, of_group in groups.items() for i, one in enumerate(of_group)]
+    rows = [_lay_out_row(label, one, _TOP + _ROW * (i + 0.5)) for i, (label, one) in enumerate(findings)]
+    height = _TOP + _BOTTOM + _ROW * len(rows)
+    return Forest(title, _WIDTH, height, (_LEFT, _RIGHT), [(_to_x(tick), f"{tick:g}") for tick in _TICKS], rows)
 
 
 def in_margins(expected: Expectation, values: Sequence[float]) -> tuple[list[float], tuple[float, float]]:
@@ -96,12 +91,6 @@ def in_margins(expected: Expectation, values: Sequence[float]) -> tuple[list[flo
     if expected.kind in ("equal", "near"):
         return shown, (-expected.margin / unit, expected.margin / unit)
     return shown, ((expected.margin if expected.kind == "lower" else sign * expected.margin) / unit, math.inf)
-
-
-def _lay_out(title: str, findings: Sequence[tuple[str, Finding]]) -> Forest:
-    rows = [_lay_out_row(label, one, _TOP + _ROW * (i + 0.5)) for i, (label, one) in enumerate(findings)]
-    height = _TOP + _BOTTOM + _ROW * len(rows)
-    return Forest(title, _WIDTH, height, (_LEFT, _RIGHT), [(_to_x(tick), f"{tick:g}") for tick in _TICKS], rows)
 
 
 def _lay_out_row(label: str, finding: Finding, y: float) -> Row:

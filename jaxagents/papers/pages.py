@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxagents.papers.catalogue import Entry, Family
-from jaxagents.papers.forest import lay_out_headlines
+from jaxagents.papers.forest import lay_out_forest
 from jaxagents.papers.judge import VERDICTS, Finding
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.summary import (
@@ -27,12 +27,12 @@ _HEAD = """# Papers, reproduced small
 Written by `python experiments/report.py` from the files of runs beside it; do not edit. A paper's headline is one or
 two expectations that were written down before its runs, and decides the verdict; secondary ones are counted. What is
 measured is a mean over seeds with its 95 % Student interval; differences are taken seed by seed. The rule is that of
-`jaxagents/papers/judge.py`. The pictures show every headline in units of its margin: where the interval reaches the
-green band, what was expected may hold; signs are turned where less is expected, so that the claim lies to the right. A
-verdict with the word mechanism is about a claim on named models, of which only the mechanism is tested. Stale runs are
-of other code: they are shown, and say no verdict; what they said with their own code stands in brackets. Carried runs
-are of earlier code, too, and count: one seed of their arm was run again, and all that it logged was the same
-(`reproduce.py refresh=true`).
+`jaxagents/papers/judge.py`. The pictures show every headline in units of its margin; signs are turned where less is
+expected, so that the claim lies to the right. A difference holds where its mean reaches the green band and its interval
+lies right of 0; other expectations hold where the whole interval lies in the band. A verdict with the word mechanism is
+about a claim on named models, of which only the mechanism is tested. Stale runs are of other code: they are shown, and
+say no verdict; what they said with their own code stands in brackets. Carried runs are of earlier code, too, and count:
+one seed of their arm was run again, and all that it logged was the same (`reproduce.py refresh=true`).
 """
 
 
@@ -56,7 +56,8 @@ def write_pages(results: str | Path, families: Sequence[Family], entries: Mappin
             title = f"Headlines against their margins: {family.title}"
             picture = Path("papers") / f"{family.name}.svg"
             (results / picture).parent.mkdir(parents=True, exist_ok=True)
-            write_page(results / picture, "forest.svg", forest=lay_out_headlines(title, tested))
+            forest = lay_out_forest(title, {entry.card.id: entry.verdict.headline for entry in tested})
+            write_page(results / picture, "forest.svg", forest=forest)
             lines.append(f"\n![{title}]({picture.as_posix()})\n")
             lines.append(
                 "\n" + _row("paper", "verdict", "finding", "secondary", "seeds", "carried", "stale", "minutes")

@@ -9,7 +9,7 @@ import yaml
 from hydra.utils import instantiate
 
 from jaxagents.papers.catalogue import Entry, Family
-from jaxagents.papers.forest import lay_out_findings, lay_out_headlines
+from jaxagents.papers.forest import lay_out_forest
 from jaxagents.papers.judge import NOT_RUN, VERDICTS, Finding
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.summary import (
@@ -139,7 +139,8 @@ def _write_findings(path: Path, families: Sequence[Family], entries: Mapping[str
         tested = [entries[card.id] for card in family.cards if entries[card.id].paper is not None]
         if tested:
             papers = [(e.card, verdict_of(e), _told(e), [*map(tell_finding, e.verdict.headline)]) for e in tested]
-            forest = lay_out_headlines(f"Headlines against their margins: {family.title}", tested)
+            headlines = {entry.card.id: entry.verdict.headline for entry in tested}
+            forest = lay_out_forest(f"Headlines against their margins: {family.title}", headlines)
             shown.append({"title": family.title, "forest": forest, "papers": papers})
     write_page(path, "site_findings.html", title="What came out", root="", made=made, families=shown)
 
@@ -198,7 +199,10 @@ def _paper_facts(entry: Entry) -> dict[str, Any]:
         "paper": paper,
         "claim": paper.claim,
         "changed": entry.changed,
-        "forest": lay_out_findings("What was expected, against its margin", entry),
+        "forest": lay_out_forest(
+            "What was expected, against its margin",
+            {"headline": verdict.headline, "secondary": verdict.secondary, "baselines": verdict.checks},
+        ),
         "carried": describe_carried(verdict),
         "headline": _rows(verdict.headline),
         "secondary": _rows(verdict.secondary),

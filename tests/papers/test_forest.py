@@ -5,25 +5,18 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from jaxagents.papers.catalogue import Card, Entry
 from jaxagents.papers.expectations import Expectation
-from jaxagents.papers.forest import in_margins, lay_out_headlines
-from jaxagents.papers.judge import HELD, MISSING, NOT_HELD, UNDECIDED, Finding, Verdict, decide
+from jaxagents.papers.forest import in_margins, lay_out_forest
+from jaxagents.papers.judge import HELD, MISSING, NOT_HELD, UNDECIDED, Finding, decide
 from jaxagents.papers.summary import tell_finding
 from jaxagents.reporting.html import write_page
 from jaxagents.reporting.statistics import Interval
 
 TWO, ONE = ("ours", "theirs"), ("ours",)
-CARD = Card("p", 1, "P", "method", "it", "its", "there", (), "S", "f")
 
 
 def expect(kind, margin, arms=TWO, **fields):
     return Expectation("score", kind, arms, margin, **fields)
-
-
-def entry_of(*findings):
-    verdict = Verdict("reproduced", False, findings, (), (), 1, 1, {}, {}, {}, 0.0)
-    return Entry(CARD, None, {}, verdict)
 
 
 def found(expected, *interval):
@@ -65,8 +58,8 @@ def test_what_is_decided_to_hold_lies_in_the_band_and_what_is_not_outside(kind):
 
 
 def test_a_row_has_its_interval_its_mean_and_arrows_where_it_goes_on():
-    forest = lay_out_headlines(
-        "t", [entry_of(found(expect("higher", 0.5), 0.5, 0.0, 3.0), found(expect("higher", 0.1), -0.4, -0.5, -0.2))]
+    forest = lay_out_forest(
+        "t", {"p": [found(expect("higher", 0.5), 0.5, 0.0, 3.0), found(expect("higher", 0.1), -0.4, -0.5, -0.2)]}
     )
     places = {label: x for x, label in forest.ticks}
     first, second = forest.rows
@@ -79,13 +72,13 @@ def test_a_row_has_its_interval_its_mean_and_arrows_where_it_goes_on():
 
 
 def test_what_has_not_run_has_a_row_without_an_interval():
-    (row,) = lay_out_headlines("t", [entry_of(Finding(expect("lower", 0.5), "headline", MISSING))]).rows
+    (row,) = lay_out_forest("t", {"p": [Finding(expect("lower", 0.5), "headline", MISSING)]}).rows
     assert row.line is None and row.dot is None and row.told == MISSING and row.subject == "theirs − ours"
 
 
 def test_the_picture_is_a_file_of_its_own(tmp_path):
     nan = Finding(expect("higher", 0.5), "headline", UNDECIDED, Interval(math.nan, math.nan, math.nan))
-    forest = lay_out_headlines("<t> & t", [entry_of(found(expect("higher", 0.5), 1.0, 0.75, 1.25), nan)])
+    forest = lay_out_forest("<t> & t", {"p": [found(expect("higher", 0.5), 1.0, 0.75, 1.25), nan]})
     path = write_page(tmp_path / "a.svg", "forest.svg", forest=forest)
     root = ElementTree.parse(path).getroot()
     names = [element.tag.partition("}")[2] for element in root.iter()]
