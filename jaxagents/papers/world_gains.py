@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxagents.papers.arms import Recipe, build_stages
+from jaxagents.papers.arms import TRAINED, Recipe, build_stages
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.papers.starts import prepare_start
 from jaxagents.reporting.loggers import write_atomically
@@ -14,6 +14,8 @@ from jaxagents.training.build import resolve, stage_configs
 from jaxagents.training.composition import compose
 from jaxagents.training.config import config_hash
 from jaxagents.training.world_pages import GAINS_FOLDER
+
+_BY_EPISODES = "jaxagents.language.collect.make_dialogue_evaluator"
 
 
 def measure_gains(
@@ -52,18 +54,22 @@ def measure_gains(
         latter are None where the base was there.
 
     Raises:
-        ValueError: a world is judged by something else than its episodes, or has one stage only.
+        ValueError: a world has no episodes in words by which it is judged.
         FloatingPointError: a stage diverged.
     """
     judged = {"greedy": "false", "num_episodes": num_episodes, "seed": task_seed, "final_episodes": "null"}
     judged |= {"every_steps": 10**9, "evaluator.held_out": "true"}
     further = [*(f"evaluation.{name}={value}" for name, value in judged.items()), *overrides]
     for name in names:
-        config = resolve(compose(config_folder, f"world={name}", "algorithm=grpo", *further))
+        arguments = [f"world={name}", "algorithm=grpo"]
+        if compose(config_folder, *arguments).evaluation.evaluator.get("_target_") != _BY_EPISODES:
+            raise ValueError(
+                f"`names` must be worlds in words whose episodes succeed or fail, got {name}; try frozenlake."
+            )
+        config = resolve(compose(config_folder, *arguments, *further))
         stages = stage_configs(config)
-        if len(stages) < 2:
-            raise ValueError(f"`names` must be worlds with a base agent, got {name}; try frozenlake.")
-        digest = config_hash({"stages": stages, "base_seed": base_seed})
+        content = [{part: node[part] for part in (*TRAINED, "training", "evaluation")} for node in stages.values()]
+        digest = config_hash({"stages": content, "base_seed": base_seed})
         for seed in seeds:
             path = Path(folder) / GAINS_FOLDER / f"{name}-{seed}.json"
             kept = json.loads(path.read_text()) if path.exists() else {}
