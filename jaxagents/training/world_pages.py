@@ -9,6 +9,7 @@ from typing import Any
 import hydra.utils
 import jax
 import jax.numpy as jnp
+import numpy as np
 from omegaconf import OmegaConf
 
 from jaxagents.environments.text.words import sentence
@@ -67,14 +68,14 @@ def gain_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     for name in dict.fromkeys(row["world"] for row in rows):
         own = [row for row in rows if row["world"] == name]
         gained = [row["grpo"]["success"] - row["base"]["success"] for row in own]
-        told = [describe([row[stage]["success"] for row in own]) for stage in ("base", "grpo")]
-        paid = [describe([row[stage]["episode_return"] for row in own])["mean"] for stage in ("base", "grpo")]
+        told = [describe(np.asarray([row[stage]["success"] for row in own])) for stage in ("base", "grpo")]
+        paid = [np.mean([row[stage]["episode_return"] for row in own]) for stage in ("base", "grpo")]
         minutes = [[row["minutes"][unit] for row in own] for unit in ("clock", "processors")]
         based = [row["base_minutes"]["clock"] for row in own if row["base_minutes"]]
         shown.append(
             [
                 *(name, ", ".join(str(row["seed"]) for row in own)),
-                *(*map(describe_interval, told), describe_interval(describe(gained))),
+                *(*map(describe_interval, told), describe_interval(describe(np.asarray(gained)))),
                 f"{paid[0]:.3g}, {paid[1]:.3g}",
                 "-" if not based else f"{max(based):.1f}",
                 *(f"{max(values):.1f}" for values in minutes),
