@@ -182,7 +182,10 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
 
 
 def _require_logged(paper: Paper, runs: Mapping[str, ArmRuns]) -> None:
-    """Refuses metrics that no arm of an expectation logs, once each of them has a run that did not diverge."""
+    """Refuses metrics that no arm of an expectation logs, once each of them has a run that did not diverge.
+
+    Further metrics to report are refused that no arm of the paper logs, once all have a run.
+    """
     groups = {"headline": paper.headline, "secondary": paper.secondary, "checks": paper.study.checks}
     for role, expectations in groups.items():
         for index, expected in enumerate(expectations):
@@ -201,6 +204,15 @@ def _require_logged(paper: Paper, runs: Mapping[str, ArmRuns]) -> None:
                     named = metric != paper.study.metric
                     where = f"`{role}[{index}]` of {paper.id}" if named else f"study {paper.study.id}"
                     raise ValueError(f"{where}: {error}") from error
+    of_all = [[run for run in of_arm.runs.values() if run.status != DIVERGED] for of_arm in runs.values()]
+    if all(of_all):
+        logged = sorted({name for run in itertools.chain(*of_all) for name in run.curves})
+        for owner, metrics in ((paper.id, paper.metrics), (f"study {paper.study.id}", paper.study.metrics)):
+            for metric in metrics:
+                try:
+                    find_metric(metric, logged)
+                except ValueError as error:
+                    raise ValueError(f"`metrics` of {owner}: {error}") from error
 
 
 def values_of(runs: Mapping[int, Run], metric: str) -> dict[int, float]:

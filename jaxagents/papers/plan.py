@@ -8,7 +8,7 @@ from typing import Any
 from jaxagents.ops.checks import require_positive
 from jaxagents.papers.arms import Composed, budget_of, build_stages, logged_names
 from jaxagents.papers.metrics import find_metric
-from jaxagents.papers.runs import set_aside
+from jaxagents.papers.runs import DIVERGED, set_aside
 from jaxagents.papers.stored import read_runs
 from jaxagents.papers.study import SEARCH_SEEDS, Arm, Paper, choose_arms, parse_seeds
 from jaxagents.training.build import Stage
@@ -88,7 +88,8 @@ class Job:
         group: how many run side by side.
         stages: built for a group; none of a function.
         budget: `[unit, length]` of the training of a seed; None of a function.
-        logged: names of all that the stages log.
+        logged: names of all that the stages log, or that stored calls of a function returned; none where that is not
+            known.
     """
 
     paper: Paper
@@ -153,7 +154,10 @@ def make_job(paper: Paper, composed: Composed, request: Request, say: Callable[[
     at_once = at_once if composed.function is None else 1  # A call is stored before the next one.
     if request.refresh:  # As many as ran side by side: groups of other sizes are other programs.
         missing = [seed for seed in missing if seed in stored.stale][:at_once]
-    return Job(paper=paper, composed=composed, seeds=missing, group=max(1, min(at_once, len(missing))))
+    job = Job(paper=paper, composed=composed, seeds=missing, group=max(1, min(at_once, len(missing))))
+    if composed.function is not None:  # What it returned is what it will.
+        job.logged = sorted({name for run in stored.runs.values() for name in run.curves if run.status != DIVERGED})
+    return job
 
 
 def prepare_devices(jobs: Sequence[Job]) -> None:
@@ -164,12 +168,14 @@ def prepare_devices(jobs: Sequence[Job]) -> None:
 
 
 def build_job(job: Job) -> None:
-    """Builds the stages of a job, unless it is a function, and refuses metrics that they do not log.
+    """Builds the stages of a job, unless it is a function, and refuses metrics that it is known not to log.
 
     Raises:
         ValueError: an expectation about the arm has a metric that it does not log.
     """
     if job.composed.recipe is None:
+        if job.logged:
+            require_logged(job.paper, job.composed.name, job.logged)
         return
     job.stages = build_stages(job.composed.recipe, job.group)
     job.budget = budget_of(job.stages, job.paper.study.budget)
@@ -194,12 +200,12 @@ def require_logged(paper: Paper, arm: str, logged: Sequence[str]) -> None:
 
 
 def require_metrics(paper: Paper, jobs: Sequence[Job]) -> None:
-    """Refuses metrics to report that no arm logs; what functions return, or arms that have no job, is not known before.
+    """Refuses metrics to report that no arm logs; what arms without a job log, and new functions, is not known before.
 
     Raises:
         ValueError: names the metric.
     """
-    known = {job.composed.name for job in jobs if job.stages}
+    known = {job.composed.name for job in jobs if job.logged}
     if known >= {arm.name for arm in paper.arms}:
         logged = sorted({name for job in jobs for name in job.logged})
         for metric in reported_metrics(paper):

@@ -75,7 +75,7 @@ def print_paper(
 
 
 def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
-    """Prints how far papers are."""
+    """Prints how far papers are, and which files are damaged."""
     table = Table()
     for column in ("paper", "verdict", "runs", "running", "diverged", "stale", "minutes left"):
         table.add_column(column, justify="left" if column in ("paper", "verdict") else "right")
@@ -84,7 +84,11 @@ def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
         table.add_row(
             row.paper, row.verdict, f"{row.done} of {row.needed}", *map(str, counts), f"{row.minutes_left:.1f}"
         )
-    Console(file=stream, width=160, force_jupyter=False).print(table)
+    console = Console(file=stream, width=160, force_jupyter=False)
+    console.print(table)
+    for path in sorted({path for row in rows for path in row.damaged}):
+        told = f"Damaged: {path}; without status=true, the command runs again what it held."
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_plan(paper: Paper, plans: Sequence[Plan], stream: TextIO | None = None) -> None:

@@ -1,6 +1,7 @@
 """Running papers: what is missing, shared runs, refreshed ones, failures, and what is registered first."""
 
 import errno
+import io
 import pathlib
 
 import pytest
@@ -10,9 +11,10 @@ from jaxagents.papers.execution import read_paper_runs, run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.leases import take_lease
 from jaxagents.papers.plan import Request, check_request
+from jaxagents.papers.printing import print_status
 from jaxagents.papers.refresh import refresh_papers
 from jaxagents.papers.registration import read_registrations
-from jaxagents.papers.runs import read_run, write_run
+from jaxagents.papers.runs import read_run, run_path, write_run
 from jaxagents.papers.status import read_status
 from jaxagents.papers.study import make_paper, make_study
 
@@ -204,6 +206,28 @@ def test_a_function_without_the_metric_fails_at_its_first_call(calls, tmp_path):
     failures = run_papers([of_functions(headline=misspelt)], request(tmp_path))
     assert set(failures) == {"p: treatment", "p: baseline"} and len(calls) == 2
     assert "got 'scoer'; try score; it logs curve, score." in failures["p: treatment"]
+
+
+def test_a_metric_that_stored_calls_lack_is_refused_before_anything_is_registered(calls, tmp_path):
+    misspelt = [{"metric": "scoer", "higher": "treatment", "lower": "baseline", "margin": 0.5}]
+    assert run_papers([of_functions()], request(tmp_path, seeds=(100,), arms=("treatment", "baseline"))) == {}
+    assert len(calls) == 2 and not read_registrations(tmp_path / "results")
+    for changes in ({"headline": misspelt}, {"metrics": ["scoer"]}):
+        failures = run_papers([of_functions(**changes)], request(tmp_path))
+        assert set(failures) == {"p"} and "got 'scoer'; try score" in failures["p"]
+    assert len(calls) == 2 and not read_registrations(tmp_path / "results")
+
+
+def test_damaged_files_are_named(calls, tmp_path):
+    assert run_papers([of_functions()], request(tmp_path)) == {}
+    address = compose_arms(of_functions(), CONFIGS)["treatment"].address
+    damaged = run_path(tmp_path / "results", address, 1)
+    damaged.write_text("{")
+    status = read_status([of_functions()], request(tmp_path))
+    assert status[0].damaged == (damaged,) and status[0].done == 5
+    stream = io.StringIO()
+    print_status(status, stream)
+    assert f"Damaged: {damaged};" in stream.getvalue()
 
 
 def test_what_could_never_count_is_refused():

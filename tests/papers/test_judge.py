@@ -166,6 +166,18 @@ def test_what_runs_of_earlier_code_said_is_told_where_they_are_alone_and_complet
         assert verdict_of({"a": better, "b": other}).describe() == "stale"
 
 
+def test_a_metric_to_report_that_no_arm_logs_is_refused():
+    both = stored(a=seeds(0.9, 0.9, 0.9), b=seeds(0.1, 0.1, 0.1))
+    with pytest.raises(ValueError, match="`metrics` of p: `metric` must be logged .* got 'sucess'; try success"):
+        verdict_of(both, metrics=["success", "sucess"])
+    with pytest.raises(ValueError, match="`metrics` of study f/s: `metric` must be logged .* got 'lenght'"):
+        verdict_of(both, {"metrics": ["lenght"]})
+    one = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1), length={"steps": [0], "values": [1.0]}), {})
+    assert verdict_of({**both, "b": one}, {"metrics": ["length"]}).word == "reproduced"
+    # Another arm may log it once it has run.
+    assert verdict_of(stored(a=seeds(0.9, 0.9, 0.9)), metrics=["sucess"]).word == "unfinished"
+
+
 def test_divergence_counts_with_its_last_evaluation():
     diverged = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1), status=DIVERGED), {})
     verdict = verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=diverged))
