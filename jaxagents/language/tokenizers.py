@@ -191,8 +191,8 @@ def _load_tokenizer(source: str | Path) -> Any:
         )
     if not folder.exists() and (str(source).startswith((".", "~", "/")) or str(source).count("/") > 1):
         raise ValueError(
-            f"`source`, that of model.path, must be a folder with {_TOKENIZER_FILES[0]}, got {source}, and there is "
-            "no such folder."
+            f"`model.path`, or `tokenizer.source`, must be the folder of a checkpoint, got {source}; there is no such "
+            "folder."
         )
     try:
         return AutoTokenizer.from_pretrained(folder if folder.is_dir() else source)

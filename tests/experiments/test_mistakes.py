@@ -119,7 +119,7 @@ def said(monkeypatch, capsys, tmp_path):
         (
             "train.py",
             ["world=bandit", "algorithm=grpo", "model=huggingface", "model.path=/nowhere"],
-            "`source`, that of model.path, must be a folder with tokenizer.json, got /nowhere, and there is no such",
+            "`model.path`, or `tokenizer.source`, must be the folder of a checkpoint, got /nowhere; there is no such",
         ),
         (
             "train.py",

@@ -281,9 +281,7 @@ def test_a_source_without_a_tokenizer_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"`source` must hold tokenizer.json, got none in .*; copy it from"):
         from_huggingface(WORDS, tmp_path)
-    with pytest.raises(
-        ValueError, match="must be a folder with tokenizer.json, got .*nowhere, and there is no such folder"
-    ):
+    with pytest.raises(ValueError, match="must be the folder of a checkpoint, got .*nowhere; there is no such folder"):
         from_huggingface(WORDS, str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match=r"`source` must be a folder or a name, got none; try model.path=DIR"):
         from_huggingface(WORDS, None)
