@@ -6,7 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from jaxagents.training.command import command
+from jaxagents.training.command import command, when_interrupted
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,22 +19,28 @@ def main(config: DictConfig) -> None:
     from jaxagents.papers.pages import write_pages, write_summary
     from jaxagents.papers.site import play_worlds, write_site
 
+    written: dict[str, str] = {}
     results = Path(config.results_folder or ("runs/reproduce" if config.quick else ROOT / "experiments" / "results"))
     if config.curves is not None:
         return _draw(config, results)
-    families = read_cards(ROOT / "experiments" / "cards")
-    if results.is_dir():
-        _say(f"Reading the runs of all papers in {results} ...")
-    entries = read_entries(families, ROOT / "configs", results, quick=config.quick)
-    written = {"report": str(write_pages(results, families, entries).resolve())}
-    if results.resolve() == (ROOT / "experiments" / "results").resolve():
-        write_summary(ROOT / "README.md", entries)
-    if config.site:
-        names = ["frozenlake"] if config.quick else None
-        told = {"num_episodes": config.num_episodes, "names": names, "say": lambda world: _say(f"Playing {world} ...")}
-        worlds = play_worlds(ROOT / "configs" / "environment", **told)
-        _say("Writing the site ...")
-        written["site"] = str(write_site(config.site_folder, families, entries, worlds).resolve())
+    with when_interrupted(lambda: "the pages are written, the site is not" if written else "not all is written"):
+        families = read_cards(ROOT / "experiments" / "cards")
+        if results.is_dir():
+            _say(f"Reading the runs of all papers in {results} ...")
+        entries = read_entries(families, ROOT / "configs", results, quick=config.quick)
+        written["report"] = str(write_pages(results, families, entries).resolve())
+        if results.resolve() == (ROOT / "experiments" / "results").resolve():
+            write_summary(ROOT / "README.md", entries)
+        if config.site:
+            names = ["frozenlake"] if config.quick else None
+            told = {
+                "num_episodes": config.num_episodes,
+                "names": names,
+                "say": lambda world: _say(f"Playing {world} ..."),
+            }
+            worlds = play_worlds(ROOT / "configs" / "environment", **told)
+            _say("Writing the site ...")
+            written["site"] = str(write_site(config.site_folder, families, entries, worlds).resolve())
     print(json.dumps(written))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from jaxagents.training.command import command
+from jaxagents.training.command import command, when_interrupted
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,7 +32,8 @@ def main(config: DictConfig) -> None:
         raise SystemExit(1 if run_here([*papers[turn:], *papers[:turn]], request) else 0)
     failed = False
     if not config.status and not config.plan:
-        failed = run_missing(papers, request, config, Path(__file__).resolve())
+        with when_interrupted(lambda: "what is stored stays, and the same command runs the rest"):
+            failed = run_missing(papers, request, config, Path(__file__).resolve())
     told = {"results": str(request.results.resolve()), "verdicts": tell(papers, request, config)}
     print(json.dumps(told), flush=True)
     if failed:

@@ -10,7 +10,7 @@ STARTED = time.time()  # Before the other imports, which count in the time to th
 from hydra.core.hydra_config import HydraConfig  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
-from jaxagents.training.command import command  # noqa: E402
+from jaxagents.training.command import command, how_to_go_on, when_interrupted  # noqa: E402
 from jaxagents.training.explicit import honour_overrides, leave_out_unknown, require_rewards_on_arrays  # noqa: E402
 from jaxagents.training.listing import list_choices  # noqa: E402
 
@@ -25,7 +25,9 @@ def main(config: DictConfig) -> None:
         print(f"`{name}` is left out: it was set for another option.", file=sys.stderr)
     honour_overrides(config, hydra.overrides.task)
     require_rewards_on_arrays(config)
-    result = run(config, Path(hydra.runtime.output_dir), started=STARTED)
+    run_dir = Path(hydra.runtime.output_dir)
+    with when_interrupted(lambda: how_to_go_on(run_dir)):
+        result = run(config, run_dir, started=STARTED)
     print(json.dumps(result))
     sys.stdout.flush()
 

@@ -39,6 +39,7 @@ def run_workers(script: Path, arguments: Sequence[str], num_workers: int, *, exe
             stdin=subprocess.PIPE,  # Its end tells them of the end of this process.
             stdout=sys.stderr.fileno(),
             env={**os.environ, **_environment(cores)},
+            start_new_session=True,  # Ctrl-C is heard by this process alone, which says so once.
         )
         for number in range(num_workers)
     ]

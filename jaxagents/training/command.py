@@ -7,10 +7,12 @@ import math
 import os
 import re
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -25,7 +27,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from jaxagents.training.composition import add_start, choose_tokenizer, register_resolvers, resume_arguments
+from jaxagents.training.composition import (
+    ARGUMENTS_FILE,
+    add_start,
+    choose_tokenizer,
+    register_resolvers,
+    resume_arguments,
+)
 from jaxagents.training.preemption import EXIT_CODE, Preempted
 from jaxagents.training.sweep_folders import name_folders, quote_names
 
@@ -41,6 +49,7 @@ _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
 _UNKNOWN_SETTING = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 # What a function of the user's did on the host, in the midst of a compiled program.
 _ON_HOST = re.compile(r"callback: Traceback .*^ValueError: (`[^\n]+)", re.DOTALL | re.MULTILINE)
+_INTERRUPTED = 130  # Exit code after Ctrl-C.
 _MOST_NAMES = 12  # That an error lists where none is near.
 _ASIDE = ("hydra", "when_quick", "warm_start", "stages")  # Sections whose settings are not those of the run.
 # What settings of TRL and verl are called here.
@@ -95,6 +104,8 @@ def command(
             if HydraConfig.get().mode == RunMode.MULTIRUN:
                 return _run_process(Path(task.__code__.co_filename), show_traceback)
             with errors_in_one_line(show_traceback, config):
+                with _interrupts_later():
+                    import jax  # noqa: F401
                 task(config)
             return None
 
@@ -113,7 +124,7 @@ def command(
             if not show_traceback:
                 os.environ[_TRACEBACK] = "1"  # Hydra raises what it would print.
             # A launcher may run jobs in processes of its own: they note in a file how they ended.
-            with tempfile.NamedTemporaryFile(mode="r", encoding="utf-8") as notes:
+            with _end_at_once(), tempfile.NamedTemporaryFile(mode="r", encoding="utf-8") as notes:
                 os.environ[_NOTES] = notes.name
                 try:
                     with errors_in_one_line(show_traceback):
@@ -191,10 +202,10 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
     callbacks.disabled = not show_traceback
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if show_traceback:
             raise
-        _stop("Interrupted.", 130)
+        _stop(f"Interrupted; {error}." if str(error) else "Interrupted.", _INTERRUPTED)
     except Preempted as ended:
         _stop(str(ended), EXIT_CODE)
     except (*_MISTAKES, *_FAILURES) as error:
@@ -222,6 +233,61 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
         _stop(f"Error: {on_host[1]}", 1)
     finally:
         callbacks.disabled = False
+
+
+@contextmanager
+def when_interrupted(tell: Callable[[], str]) -> Iterator[None]:
+    """Says more than that the command was interrupted, such as how it goes on.
+
+    Args:
+        tell: returns the words, asked for after Ctrl-C.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(tell()) from error
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Hears Ctrl-C at the end of the block: an import of compiled modules that is broken off crashes the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+    if heard:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _end_at_once() -> Iterator[None]:
+    """Ends a process that was interrupted without the end of the interpreter, which crashes where a device works."""
+    try:
+        yield
+    except SystemExit as stop:
+        if stop.code != _INTERRUPTED:
+            raise
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_INTERRUPTED)
+
+
+def how_to_go_on(run_dir: Path) -> str:
+    """Says how a run goes on that was interrupted."""
+    if not (run_dir / ARGUMENTS_FILE).is_file():
+        return "nothing is trained yet"
+    return f"{main_command('train')} resume={shlex.quote(str(run_dir))} goes on from the last checkpoint"
+
+
+def main_command(name: str) -> str:
+    """Returns how a main is called: by its script, or by the command of the wheel where this one was."""
+    is_installed = Path(sys.argv[0]).name.startswith("jaxagents-")
+    return f"jaxagents-{name}" if is_installed else f"python experiments/{name}.py"
 
 
 def _is_no_learner(section: str) -> bool:
@@ -303,9 +369,13 @@ def _run_process(script: Path, show_traceback: bool) -> float:
     arguments += [f"--config-dir={s.path}" for s in job.runtime.config_sources if s.provider == "command-line"]
     environment = {**os.environ, _TRACEBACK: str(int(show_traceback))}
     last = ""
-    with subprocess.Popen(
-        [sys.executable, str(script), *arguments], stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    goes_on = f"the same command with hydra.sweep.dir={shlex.quote(str(job.sweep.dir))} goes on with the sweep"
+    with (
+        when_interrupted(lambda: goes_on),
+        subprocess.Popen(
+            [sys.executable, str(script), *arguments], stdout=subprocess.PIPE, text=True, env=environment
+        ) as process,
+    ):
         for line in process.stdout or ():
             print(line, end="", flush=True)
             last = line
@@ -326,9 +396,7 @@ def _close_sweep(jobs: Sequence[Mapping[str, Any]], *, compared: bool) -> None:
     print(f"{len(jobs) - len(failed)} of {len(jobs)} jobs of the sweep are done.", file=sys.stderr, flush=True)
     if compared and len(jobs) - len(failed) > 1:
         folder = shlex.quote(os.path.relpath(os.path.commonpath([job["folder"] for job in jobs])))
-        installed = Path(sys.argv[0]).name.startswith("jaxagents-")  # A command of the wheel.
-        main = "jaxagents-compare" if installed else "python experiments/compare.py"
-        print(f"Next: {main} paths={folder}", file=sys.stderr, flush=True)
+        print(f"Next: {main_command('compare')} paths={folder}", file=sys.stderr, flush=True)
     print(json.dumps({"sweep": jobs}))
     sys.stdout.flush()
     if failed:

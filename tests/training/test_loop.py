@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from jaxagents.training import loop
 from jaxagents.training.checkpoints import manager
 from jaxagents.training.composition import compose as compose_run
 from jaxagents.training.launch import run
-from jaxagents.training.preemption import Preempted
+from jaxagents.training.preemption import Preempted, watch_signals
 
 ROOT = Path(__file__).parents[2]
 
@@ -286,3 +287,25 @@ def test_a_first_score_that_is_not_finite_is_not_the_best(tmp_path, monkeypatch,
     monkeypatch.setattr(loop, "_evaluate", evaluate)
     assert run(compose(), tmp_path)["best_episode_return"] == 1.0
     assert (tmp_path / "checkpoints/best/8.digest.json").exists()
+
+
+def test_ctrl_c_that_is_dropped_is_raised_when_the_run_asks():
+    """Python drops what is raised in callbacks of the garbage collector."""
+
+    class Dropping:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    hook, default = sys.unraisablehook, signal.default_int_handler
+    before = signal.signal(signal.SIGINT, default)  # A shell in the background has its commands ignore it.
+    try:
+        with watch_signals() as is_asked:
+            assert not is_asked()
+            Dropping()
+            with pytest.raises(KeyboardInterrupt):
+                is_asked()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is default and sys.unraisablehook is hook
+    finally:
+        signal.signal(signal.SIGINT, before)
