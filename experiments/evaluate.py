@@ -14,20 +14,29 @@ from jaxagents.training.command import command
 def main(config: DictConfig) -> None:
     """Prints a table; the last line on stdout is one JSON object."""
     # Imported here: help and mistakes in names come without jax.
+    from jaxagents.papers.world_gains import measure_gains
+    from jaxagents.reporting.tables import print_table
     from jaxagents.training.baselines import measure_baselines
     from jaxagents.training.config import DevicesConfig, make_section
     from jaxagents.training.evaluate import evaluate_run, print_evaluation
     from jaxagents.training.launch import prepare_backend
-    from jaxagents.training.world_pages import write_world_pages, write_world_table
+    from jaxagents.training.world_pages import GAIN_COLUMNS, gain_rows, write_world_pages, write_world_table
     from jaxagents.training.world_suite import evaluate_worlds, print_worlds
 
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
     num_episodes = 4 if config.quick else config.num_episodes
     if config.suite is not None:
-        if config.suite != "worlds":
-            raise ValueError(f"`suite` must be worlds or null, got {config.suite!r}; try suite=worlds.")
+        if config.suite not in ("worlds", "grpo"):
+            raise ValueError(f"`suite` must be worlds, grpo or null, got {config.suite!r}; try suite=worlds.")
         settings = {name: config[name] for name in ("seed", "greedy", "held_out")}
         folder = Path(__file__).resolve().parents[1] / "configs"
+        if config.suite == "grpo":
+            chosen = {"num_episodes": num_episodes, "task_seed": config.seed, **config.grpo}
+            rows = [*measure_gains(folder, **chosen, say=partial(print, file=sys.stderr, flush=True))]
+            print_table("held-out success before and after GRPO", GAIN_COLUMNS, gain_rows(rows))
+            write_world_table(config.grpo.folder)
+            print(json.dumps(rows))
+            return
         chosen = {name: config.worlds[name] for name in ("names", "agents", "folder")}
         rows = [*evaluate_worlds(folder, **chosen, num_episodes=num_episodes, **settings)]
         print_worlds(rows)

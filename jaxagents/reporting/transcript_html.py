@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from jaxagents.data.schema import Trajectory, Turn
 from jaxagents.data.trajectories import write_trajectories
 from jaxagents.reporting.html import write_page
-from jaxagents.reporting.transcripts import describe_seats, lay_out
+from jaxagents.reporting.transcripts import describe_seats, fold, lay_out
 from jaxagents.types import Tokenizer
 
 TRANSCRIPTS_FILE = "transcripts.html"
@@ -50,6 +51,9 @@ def write_transcripts(
         title=title,
         legend=[(probability, math.log(probability)) for probability in _LEGEND] if tokenizer else [],
         sections=shown,
+        folded=any(
+            turn["again"] for of_section in shown.values() for episode in of_section for turn in episode["turns"]
+        ),
         credited=any(ADVANTAGES in episode.metadata for episode in episodes),
     )
 
@@ -112,6 +116,10 @@ def describe_episode(trajectory: Trajectory, tokenizer: Tokenizer | None = None)
     outcomes = {True: ("good", "success"), False: ("bad", "no success"), None: ("quiet", "unfinished")}
     kind, outcome = outcomes[trajectory.success]
     advantages = trajectory.metadata.get(ADVANTAGES, [None] * len(trajectory.turns))
+    shown = [
+        _describe_turn(turn, trajectory.agents, tokenizer, of_turn)
+        for turn, of_turn in zip(trajectory.turns, advantages, strict=True)
+    ]
     return {
         "id": trajectory.id,
         "kind": kind,
@@ -122,10 +130,24 @@ def describe_episode(trajectory: Trajectory, tokenizer: Tokenizer | None = None)
         "tiled": max(map(len, lines), default=0) <= _TILE and len(trajectory.turns) > 1,
         "invalid": not all(turn.valid for turn in trajectory.turns),
         "turns": [
-            _describe_turn(turn, trajectory.agents, tokenizer, of_turn)
-            for turn, of_turn in zip(trajectory.turns, advantages, strict=True)
+            {
+                **shown[first],
+                "again": [shown[i] for i in rest],
+                "summary": _summarize([trajectory.turns[i] for i in rest]),
+            }
+            for first, *rest in fold(trajectory.turns)
         ],
     }
+
+
+def _summarize(turns: Sequence[Turn]) -> str:
+    """Says in a line what was done where the same was seen again, such as "2 more times the same: right, left"."""
+    actions = Counter(turn.action or "(nothing)" for turn in turns)
+    facts = [", ".join(action + f" × {count}" * (count > 1) for action, count in actions.items())]
+    facts += [f"{invalid} invalid"] if (invalid := sum(not turn.valid for turn in turns)) else []
+    facts += [f"reward {reward:+.4g}"] if (reward := sum(turn.reward for turn in turns)) else []
+    facts += ["end"] * any(turn.terminated for turn in turns) + ["cut"] * any(turn.truncated for turn in turns)
+    return f"{len(turns)} more time{'s' * (len(turns) > 1)} the same: " + " · ".join(facts)
 
 
 def _facts(trajectory: Trajectory) -> list[str]:

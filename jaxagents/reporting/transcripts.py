@@ -60,6 +60,25 @@ def describe_seats(trajectory: Trajectory) -> str | None:
     return ", ".join(f"{agent} {value:+.4g}" for agent, value in zip(trajectory.agents, returns))
 
 
+def fold(turns: Sequence[Turn]) -> list[list[int]]:
+    """Joins turns in which an agent sees the same as in the turn before, such as a board that a wall keeps.
+
+    Args:
+        turns: of an episode.
+
+    Returns:
+        Indices of the turns, together where the same is seen.
+    """
+    runs: list[list[int]] = []
+    for index, turn in enumerate(turns):
+        before = turns[index - 1] if index else None
+        if before is not None and (before.observation, before.agent) == (turn.observation, turn.agent):
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return runs
+
+
 def print_transcripts(trajectories: Sequence[Trajectory], stream: TextIO | None = None, title: str = "") -> None:
     """Prints episodes turn by turn, with a colour per role in a terminal.
 
@@ -75,17 +94,12 @@ def print_transcripts(trajectories: Sequence[Trajectory], stream: TextIO | None 
         console.print(Text(describe(trajectory), style="bold"), soft_wrap=True)
         if trajectory.prompt:
             console.print(_line("prompt", trajectory.prompt), soft_wrap=True)
-        for turn in trajectory.turns:
-            for line in turn_lines(turn, trajectory.agents):
+        for first, *rest in fold(trajectory.turns):
+            lines = _turn_lines(trajectory.turns[first], trajectory.agents)
+            lines += [line for i in rest for line in _turn_lines(trajectory.turns[i], trajectory.agents, again=True)]
+            for line in lines:
                 console.print(line, soft_wrap=True)
         console.print()
-
-
-def turn_lines(turn: Turn, agents: Sequence[str] = ("agent",)) -> list[Text]:
-    """Returns the lines of a turn: what was seen, thought, done and given."""
-    name = f"turn {turn.turn}" + (f", {agents[turn.agent]}" if len(agents) > 1 else "")
-    lines = [Text(name, style="dim"), _line("observation", lay_out(turn.observation))]
-    return lines + answer_lines(turn)
 
 
 def answer_lines(turn: Turn) -> list[Text]:
@@ -97,6 +111,14 @@ def answer_lines(turn: Turn) -> list[Text]:
     if turn.reward or end:
         lines.append(_line("reward", f"{turn.reward:+.4g}{end}"))
     return lines
+
+
+def _turn_lines(turn: Turn, agents: Sequence[str], *, again: bool = False) -> list[Text]:
+    """Returns the lines of a turn: what was seen, unless it is the same again, thought, done and given."""
+    name = f"turn {turn.turn}" + (f", {agents[turn.agent]}" if len(agents) > 1 else "")
+    if again:
+        return [Text(f"{name}, the same observation", style="dim"), *answer_lines(turn)]
+    return [Text(name, style="dim"), _line("observation", lay_out(turn.observation)), *answer_lines(turn)]
 
 
 def _line(role: str, content: str, style: str | None = None) -> Text:

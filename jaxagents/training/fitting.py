@@ -10,6 +10,9 @@ from jaxagents.types import Environment
 
 _LANGUAGE_POLICY = "jaxagents.language.policy.make_language_policy"
 _SLOTS = ("advantage", "loss", "aggregation", "preference")  # That algorithms of language models choose.
+_DIALOGUE_COLLECTOR = "jaxagents.language.collect.make_dialogue_collector"
+_PAIRS = ("pairs.best_against_worst", "pairs.success_against_failure")
+_WITHIN_GROUPS = ("credit.grpo", "credit.dr_grpo", "credit.rloo", "credit.opo", "turn_credit.rloo_turn", *_PAIRS)
 
 
 def to_plain(config: DictConfig) -> dict[str, Any]:
@@ -57,3 +60,18 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
             f"`environment` must be in words for an algorithm of language models, got {environment.name}; try "
             "world=frozenlake, or algorithm=ppo."
         )
+    _require_groups(learner, config["collector"])
+
+
+def _require_groups(learner: Mapping[str, Any], collector: Mapping[str, Any]) -> None:
+    """Refuses what compares the episodes of a task where every task has one: nothing would be learnt."""
+    if collector.get("_target_") != _DIALOGUE_COLLECTOR or collector["group_size"] > 1 or learner.get("credits"):
+        return
+    for slot, instead in (("advantage", "advantage=reinforce"), ("pairs", "algorithm=kto")):
+        name = (learner.get(slot) or {}).get("_target_", "").removeprefix("jaxagents.ops.")
+        unpaired = slot == "pairs" and learner["loss"]["_target_"] == "jaxagents.losses.preference.kto"
+        if name in _WITHIN_GROUPS and not unpaired:
+            raise ValueError(
+                f"`collector.group_size` must be at least 2 for {slot}={name.split('.')[-1]}, which compares the "
+                f"episodes of a task with each other, got 1; try collector.group_size=8, or {instead}."
+            )

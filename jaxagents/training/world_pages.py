@@ -9,13 +9,16 @@ from typing import Any
 import hydra.utils
 import jax
 import jax.numpy as jnp
+import numpy as np
 from omegaconf import OmegaConf
 
 from jaxagents.environments.text.words import sentence
+from jaxagents.reporting.statistics import describe
 from jaxagents.reporting.tables import describe_interval
 from jaxagents.training.composition import compose
 from jaxagents.types import Array, Environment
 
+GAINS_FOLDER = "grpo"
 _OPENING = """# Worlds in words
 
 Written by `python experiments/evaluate.py suite=worlds worlds.folder=<this folder>`; do not edit. The share of episodes
@@ -24,9 +27,23 @@ by level, in the worlds of one seat that were played so far, as `world=<name>` s
 is not played again, and one that is missing has several seats or was not played yet.
 """
 
+_OPENING_OF_GAINS = """
+## What GRPO adds
+
+Written by `python experiments/evaluate.py suite=grpo grpo.folder=<this folder> grpo.names=[...]`. Every world has one
+base agent, the end of the first stage of `world=<name> algorithm=grpo`, and GRPO starts from it with every seed. Both
+are judged by sampled actions on the same held-out tasks. Success before and after, and what was gained, are means over
+seeds with their 95 % intervals; returns are before and after; minutes are of the clock, beside other work, those of
+GRPO the longest of the seeds, compilation included, and the last column those of all processors together.
+"""
+GAIN_COLUMNS = (
+    *("world", "seeds", "base", "after GRPO", "gain", "returns"),
+    *("minutes of the base", "minutes of GRPO", "processor minutes"),
+)
+
 
 def write_world_table(folder: str | Path) -> Path:
-    """Writes the table of the rows that `evaluate_worlds` kept in a folder, and returns its path."""
+    """Writes the tables of the rows that `evaluate_worlds` and `measure_gains` kept in a folder; returns their path."""
     rows = [row for path in sorted(Path(folder).glob("*.json")) for row in json.loads(path.read_text())["rows"]]
     columns = [column for column in dict.fromkeys(column for row in rows for column in row) if column != "level"]
     columns = [column for column in columns if any(row.get(column) is not None for row in rows)]
@@ -34,10 +51,37 @@ def write_world_table(folder: str | Path) -> Path:
         [f"`{row['world']}`", str(row["level"]), *(describe_interval(row.get(one)) for one in columns[1:])]
         for row in rows
     ]
-    head = [columns[0], "level", *columns[1:]]
+    lines = [_OPENING, *_table([*_head([columns[0], "level", *columns[1:]]), *shown])] if rows else []
+    gains = [json.loads(path.read_text()) for path in sorted(Path(folder, GAINS_FOLDER).glob("*.json"))]
+    if gains:
+        marked = [[f"`{name}`", *others] for name, *others in gain_rows(gains)]
+        lines += [_OPENING_OF_GAINS, *_table([*_head(GAIN_COLUMNS), *marked])]
     path = Path(folder) / "README.md"
-    path.write_text("\n".join([_OPENING, *_table([head, ["---"] * len(head), *shown]), ""]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([*lines, ""]))
     return path
+
+
+def gain_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Returns the texts of `GAIN_COLUMNS` by world, of what `measure_gains` yields."""
+    shown = []
+    for name in dict.fromkeys(row["world"] for row in rows):
+        own = [row for row in rows if row["world"] == name]
+        gained = [row["grpo"]["success"] - row["base"]["success"] for row in own]
+        told = [describe(np.asarray([row[stage]["success"] for row in own])) for stage in ("base", "grpo")]
+        paid = [np.mean([row[stage]["episode_return"] for row in own]) for stage in ("base", "grpo")]
+        minutes = [[row["minutes"][unit] for row in own] for unit in ("clock", "processors")]
+        based = [row["base_minutes"]["clock"] for row in own if row["base_minutes"]]
+        shown.append(
+            [
+                *(name, ", ".join(str(row["seed"]) for row in own)),
+                *(*map(describe_interval, told), describe_interval(describe(np.asarray(gained)))),
+                f"{paid[0]:.3g}, {paid[1]:.3g}",
+                "-" if not based else f"{max(based):.1f}",
+                *(f"{max(values):.1f}" for values in minutes),
+            ]
+        )
+    return shown
 
 
 def write_world_pages(folder: str | Path, config_folder: str | Path, rows: Sequence[Mapping[str, Any]]) -> list[Path]:
@@ -76,6 +120,10 @@ def world_page(config_folder: str | Path, name: str, rows: Sequence[Mapping[str,
     lines += ["", "## Success", "", *_table([columns, ["---"] * len(columns), *shown])]
     lines += ["", "## An episode of the expert, on a held-out task", "", "```", *transcript(environment), "```", ""]
     return "\n".join(lines)
+
+
+def _head(columns: Sequence[str]) -> list[Sequence[str]]:
+    return [columns, ["---"] * len(columns)]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

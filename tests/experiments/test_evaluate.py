@@ -110,4 +110,4 @@ def test_the_suite_of_worlds_prints_a_table_and_its_rows(call_main):
     (row,) = json.loads(result.stdout.splitlines()[-1])
     assert (row["world"], row["level"], row["expert"]["mean"], row["sft"]) == ("guess_number", 0, 1.0, None)
     result = call_main("evaluate.py", "suite=games")
-    assert "`suite` must be worlds or null, got 'games'; try suite=worlds." in result.stderr
+    assert "`suite` must be worlds, grpo or null, got 'games'; try suite=worlds." in result.stderr

@@ -203,6 +203,14 @@ def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
             r"`encoder` must give one row .* of shape \(8, 8, 3\), got .* \(8, 8, 64\); try policy=grid",
         ),
         (["world=frozenlake"], "`advantage` must be chosen for `learner.advantage`, got nothing; .* algorithm=grpo"),
+        (
+            ["world=frozenlake", "algorithm=rloo", "when_quick.collector.group_size=1"],
+            "`collector.group_size` must be at least 2 for advantage=rloo, .* got 1; try collector.group_size=8",
+        ),
+        (
+            ["world=frozenlake", "algorithm=dpo", "when_quick.collector.group_size=1"],
+            "`collector.group_size` must be at least 2 for pairs=success_against_failure, .* algorithm=kto",
+        ),
         (["world=cartpole", "algorithm=grpo"], "`environment` must be in words .*, got CartPole-v1; try"),
         (["world=cartpole", "algorithm=dpo"], "`environment` must be in words .*, got CartPole-v1; try"),
         (
@@ -269,6 +277,14 @@ def test_schedules_are_chosen_on_the_command_line(choices, name):
     assert state.memory[name].end.shape == ()
 
 
+def test_an_episode_per_task_is_enough_where_none_are_compared():
+    build(
+        resolve(
+            compose(CONFIGS, "world=frozenlake", "algorithm=kto", "quick=true", "when_quick.collector.group_size=1")
+        )
+    )
+
+
 def test_a_policy_of_teams_with_memory_has_no_q_function():
     with pytest.raises(ConfigCompositionException, match="Could not find 'value/q_team_gru'"):
         compose(CONFIGS, "world=smax_3m", "algorithm=dqn")
@@ -277,8 +293,8 @@ def test_a_policy_of_teams_with_memory_has_no_q_function():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EVERYTHING if name in RUN or name in EXPERIMENTS])
 def test_it_trains_evaluates_and_reports(name, tmp_path):
-    # Pictures take a second each: those of experiments are drawn.
-    quiet = () if name in EXPERIMENTS else ("logging.curves=false",)
+    # Pictures take a second each, transcripts a program of their own: experiments have them.
+    quiet = () if name in EXPERIMENTS else ("logging.curves=false", "logging.transcripts=false")
     config = compose(CONFIGS, *EVERYTHING[name], "quick=true", "devices.compilation_cache=null", *quiet)
     result = run(config, tmp_path)
     assert (result["experiment"], result["run_dir"]) == (name, str(tmp_path))

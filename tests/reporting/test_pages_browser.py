@@ -34,10 +34,10 @@ def run_dir(tmp_path_factory):
         Trajectory(
             id=f"episode-{i}",
             world="w",
-            turns=(turn if i else replace(turn, valid=False),),
+            turns=(replace(turn, terminated=False), replace(turn, turn=1)) if i == 4 else (replace(turn, valid=i > 0),),
             success=i % 2 == 0,
             episode_return=1.0,
-            metadata={"advantages": [[0.0, 0.0, 0.5 - i]]},
+            metadata={"advantages": [[0.0, 0.0, 0.5 - i]] * (2 if i == 4 else 1)},
         )
         for i in range(5)
     ]
@@ -121,4 +121,30 @@ def test_checkpoints_stand_side_by_side_task_by_task(run_dir, browser):
     boxes = [place.nth(index).bounding_box() for index in range(4)]
     assert boxes[0]["y"] == boxes[2]["y"] and boxes[1]["y"] == boxes[3]["y"] > boxes[0]["y"]
     assert boxes[2]["x"] >= boxes[0]["x"] + boxes[0]["width"]
+    page.close()
+
+
+@pytest.mark.slow
+def test_repeated_observations_are_unfolded_by_keys_alone(run_dir, browser):
+    page = browser.new_page()
+    page.goto((run_dir / "transcripts.html").as_uri())
+    tokens, told = page.locator("[data-told]:visible"), page.locator("#told")
+    assert page.locator("[data-told]").count() == 6 and tokens.count() == 5
+    for _ in range(5):
+        page.keyboard.press("j")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert told.is_visible() and tokens.nth(4).evaluate("token => token.classList.contains('chosen')")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent").startswith(
+        "1 more time the same: right · reward +1 · end"
+    )
+    page.keyboard.press("Enter")
+    assert tokens.count() == 6
+    page.keyboard.press("Enter")
+    assert tokens.count() == 5
+    page.keyboard.press("r")
+    assert tokens.count() == 6
+    page.keyboard.press("r")
+    assert tokens.count() == 5
     page.close()

@@ -152,3 +152,35 @@ def test_small_boards_stand_side_by_side_and_long_texts_below_each_other(tmp_pat
     texts = [Turn(turn=i, observation="you see a door and a very long corridor", action="go") for i in range(2)]
     assert 'class="turns tiled"' in page_of(tmp_path, Trajectory(id="a", world="w", turns=tuple(boards)))
     assert 'class="turns"' in page_of(tmp_path, Trajectory(id="b", world="w", turns=tuple(texts)))
+
+
+def test_what_is_seen_again_is_folded_under_what_was_done_there(tmp_path):
+    def turn(index, observation, action, **fields):
+        return Turn(turn=index, observation=observation, action=action, **fields)
+
+    turns = (
+        turn(0, "P _ / _ G", "right"),
+        turn(1, "_ P / _ G", "up"),
+        turn(2, "_ P / _ G", "up", valid=False, reward=-0.5),
+        turn(3, "_ P / _ G", "right", reward=-0.25),
+        turn(4, "_ P / _ G", "up", truncated=True),
+        turn(5, "P _ / _ G", "down"),
+    )
+    page = page_of(tmp_path, Trajectory(id="a", world="w", turns=turns))
+    assert Reader(page).open == []
+    boards = re.findall(r'<dt>(turn \d)</dt><dd><pre class="">([^<]*)</pre>', page)
+    assert boards == [("turn 0", "P _\n_ G"), ("turn 1", "_ P\n_ G"), ("turn 5", "P _\n_ G")]
+    (summary,) = re.findall(r'<details class="again"><summary>(.*?)</summary>', page)
+    assert summary == "3 more times the same: up × 2, right · 1 invalid · reward -0.75 · cut"
+    inside = page.partition('<details class="again">')[2].partition("</details>")[0]
+    assert re.findall(r"<dt>(turn \d)</dt>", inside) == ["turn 2", "turn 3", "turn 4"]
+    assert re.findall(r'<span class="said">(\w+)</span>', inside) == ["up", "right", "up"]
+    assert inside.count(">invalid action<") == 1
+    assert ">repeated observations <" in page  # The switch that unfolds all.
+    assert ">repeated observations <" not in page_of(tmp_path, Trajectory(id="a", world="w", turns=turns[:2]))
+
+
+def test_tokens_of_folded_turns_are_kept(tmp_path):
+    repeated = replace(TRAJECTORY, turns=(replace(TURN, terminated=False), replace(TURN, turn=1)))
+    page = page_of(tmp_path, repeated)
+    assert len(said(page)) == 6 and page.count('<details class="again">') == 1

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from jaxagents.data.schema import Trajectory, Turn
-from jaxagents.reporting.transcripts import describe, lay_out, print_transcripts
+from jaxagents.reporting.transcripts import describe, fold, lay_out, print_transcripts
 
 TURNS = (
     Turn(turn=0, observation="P _ / _ G", action="up", thought="hm [b]", reward=0.0, valid=False),
@@ -106,3 +106,23 @@ def test_several_agents_are_named():
     stream = io.StringIO()
     print_transcripts([Trajectory(id="x", world="w", turns=turns, agents=("red", "blue"))], stream)
     assert "turn 0, blue" in stream.getvalue()
+
+
+def test_turns_are_joined_where_one_agent_sees_the_same_again():
+    def turn(observation, agent=0):
+        return Turn(turn=0, observation=observation, action="b", agent=agent)
+
+    assert fold([turn("x"), turn("x"), turn("y"), turn("x"), turn("x"), turn("x")]) == [[0, 1], [2], [3, 4, 5]]
+    assert fold([turn("x"), turn("x", agent=1)]) == [[0], [1]]
+    assert fold([]) == []
+
+
+def test_what_is_seen_again_is_not_printed_again():
+    turns = tuple(Turn(turn=i, observation="P _ / _ G", action=action) for i, action in enumerate(("up", "left")))
+    stream = io.StringIO()
+    print_transcripts([Trajectory(id="x", world="w", turns=turns)], stream)
+    lines = [line.split(maxsplit=1) for line in stream.getvalue().splitlines()]
+    assert lines[1:-1] == [
+        *(["turn", "0"], ["observation", "P _"], ["_", "G"], ["action", "up"]),
+        *(["turn", "1, the same observation"], ["action", "left"]),
+    ]
