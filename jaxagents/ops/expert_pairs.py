@@ -2,8 +2,9 @@
 
 import jax.numpy as jnp
 
+from jaxagents.ops.episodes import episode_return, same_group
 from jaxagents.ops.pairs import expert_against_own
-from jaxagents.types import Demonstrated, Pairs
+from jaxagents.types import Array, Demonstrated, Episode, Pairs
 
 
 def expert_against_failures(batch: Demonstrated) -> Pairs:
@@ -24,3 +25,29 @@ def expert_against_failures(batch: Demonstrated) -> Pairs:
     success = pairs.episode.success
     better = success[pairs.pair] & ~success  # Where there is no pair the index is that of the last row.
     return pairs.replace(pair=jnp.where(better, pairs.pair, -1), desirable=success)
+
+
+def agreeing_steps(episode: Episode, *, threshold: Array | float = 0.01) -> Pairs:
+    """Prefers successes to failures that went on from the same state, where the scores of their first steps agree.
+
+    Args:
+        episode: rows that go on from the same state in groups, see `language.refinement`. Of those that go on from the
+            beginning the outcome alone decides.
+        threshold: by which the score of the preferred step must be higher.
+
+    Returns:
+        A pair per failure at most: with the success of its group whose step has the highest score, the first of equals,
+        whoever it is of. Successes are desirable.
+
+    References:
+        Xiong et al. (2024), "Watch Every Step! LLM Agent Learning via Iterative Step-Level Process Refinement" (IPR),
+        section 3.3.
+    """
+    score, same = episode_return(episode), same_group(episode)[:, :, 0]
+    wins = same & episode.success[None, :]
+    best = jnp.argmax(jnp.where(wins, score[None, :], -jnp.inf), axis=1).astype(jnp.int32)
+    whole = jnp.any(episode.action_mask[:, 0], axis=1)
+    agrees = whole | (score[best] - score > threshold)
+    counted = jnp.diagonal(same)
+    compared = counted & ~episode.success & jnp.any(wins, axis=1) & agrees
+    return Pairs(episode=episode, pair=jnp.where(compared, best, -1), desirable=counted & episode.success)

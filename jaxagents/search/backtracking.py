@@ -1,0 +1,279 @@
+"""Going back while acting: a step that went wrong is taken back, and another action is tried in its place."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.environments.text.splits import level_of
+from jaxagents.language.conversation import Conversation, answer, begin_conversation, parse_action, read_prompts
+from jaxagents.language.generate import Sampling
+from jaxagents.language.slots import render_prompts
+from jaxagents.language.stepping import step_worlds
+from jaxagents.language.verifiers import Verifier
+from jaxagents.ops.checks import require_positive
+from jaxagents.ops.rows import where_rows
+from jaxagents.types import Array, Environment, LanguagePolicy, Params, State, Task, TimeStep
+
+
+@struct.dataclass
+class _Search:
+    """Where B searches are, after so many steps.
+
+    Attributes:
+        node: state and time step of the world, and positions of the conversation, leaves `[B, ...]`.
+        number: int32, steps so far.
+        live: bool `[B]`, not over.
+        back: bool `[B]`, the last step was taken back.
+        branches: int32 `[B]`, begun so far.
+        seen: uint32 `[B, S]`, fingerprints of the states that steps were taken from.
+        said: int32 `[B, S, M]`, words of their actions.
+        success: bool `[B]`.
+        steps: int32 `[B]`, those that were taken back included.
+    """
+
+    node: tuple[State, TimeStep, Array]
+    number: Array
+    live: Array
+    back: Array
+    branches: Array
+    seen: Array
+    said: Array
+    success: Array
+    steps: Array
+
+
+class _Rules(NamedTuple):
+    """What stays the same in a search, see `make_backtracking`."""
+
+    environment: Environment
+    policy: LanguagePolicy
+    num_branches: int
+    max_steps: int
+    restart: bool
+    max_draws: int
+    judge: Callable[..., Array] | None
+    fingerprint: Callable[[State], Array]
+
+
+def make_backtracking(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_branches: int = 3,
+    max_steps: int | None = None,
+    restart: bool = False,
+    max_draws: int = 8,
+    judge: Callable[[Environment, LanguagePolicy], Verifier] | None = None,
+) -> Callable[..., dict[str, Array]]:
+    """Makes the search in which the policy takes back steps that went wrong, as long as it has branches left.
+
+    A step went wrong where it ended the episode without success, was no action of the world, was taken from the same
+    situation before, or, with a judge, has a score of at most a half. The world is set back to the state before it,
+    the actions that were tried in this situation are forbidden, and another one is drawn.
+
+    Args:
+        environment: a text world of one seat, single instance.
+        policy: acts; sees nothing of its earlier turns.
+        num_branches: B, ways that are begun, the first one included; 1 never goes back.
+        max_steps: of the world, over all branches; None for `num_branches` whole episodes.
+        restart: goes back to the start, and only from the end of a failed episode: B independent attempts.
+        max_draws: how often an action that is not forbidden is asked for; then the last one is taken.
+        judge: `(environment, policy) -> Verifier`, see `language.verifiers`; what it plays does not count as steps.
+
+    Returns:
+        `(params, key, index int32 [n], task) -> results` of tasks with leaves `[n, ...]`, float32 `[n]` each:
+        `success`, `episode_length` (steps of all branches), `branches`.
+
+    Raises:
+        ValueError: a count is not positive, not a text world of one seat, or the policy sees earlier turns.
+
+    References:
+        Zhou et al. (2024), "Enhancing the General Agent Capabilities of Low-Parameter LLMs through Tuning and
+        Multi-Branch Reasoning".
+    """
+    for name, count in (("num_branches", num_branches), ("max_steps", max_steps), ("max_draws", max_draws)):
+        if count is not None:
+            require_positive(name, count)
+    if environment.text is None or environment.num_players > 1:
+        raise ValueError(f"`environment` must be a text world of one seat, got {environment.name!r}.")
+    if policy.layout.context_turns > 1:
+        raise ValueError(
+            f"`policy.context_turns` must be 1 to go back, got {policy.layout.context_turns}; what was said cannot be "
+            "taken back."
+        )
+    rules = _Rules(
+        environment=environment,
+        policy=policy,
+        num_branches=num_branches,
+        max_steps=num_branches * policy.layout.num_turns if max_steps is None else max_steps,
+        restart=restart,
+        max_draws=max_draws,
+        judge=None if judge is None else judge(environment, policy).score,
+        fingerprint=jax.vmap(environment.text.fingerprint),
+    )
+
+    def play(params: Params, key: Array, index: Array, task: Task) -> dict[str, Array]:
+        reset_key, play_key, judge_key = jax.random.split(key, 3)
+        keys, size = _fold(play_key, index), index.shape[0]
+        start = jax.vmap(environment.reset)(_fold(reset_key, index), task)
+        talk = begin_conversation(policy, size)
+        talk = read_prompts(policy, params, talk, render_prompts(environment, policy, task), jnp.ones(size, bool))
+        first = (*start, talk.position)
+        search = _Search(
+            node=first,
+            number=jnp.int32(0),
+            live=jnp.ones(size, bool),
+            back=jnp.zeros(size, bool),
+            branches=jnp.ones(size, jnp.int32),
+            seen=jnp.zeros((size, rules.max_steps), jnp.uint32),
+            said=jnp.full((size, rules.max_steps, environment.action_space.shape[0]), -1, jnp.int32),
+            success=jnp.zeros(size, bool),
+            steps=jnp.zeros(size, jnp.int32),
+        )
+
+        def take_step(search: _Search) -> _Search:
+            spoken, state, after, action, went_wrong = _try_step(rules, params, keys, talk, search)
+            if rules.judge is not None:
+                told = (jax.random.fold_in(judge_key, search.number), index, task, state, after)
+                went_wrong |= rules.judge(params, *told) <= 0.5
+            return _go_on(rules, search, first, (*after, spoken.position), action, went_wrong)
+
+        search = jax.lax.while_loop(
+            lambda search: jnp.any(search.live) & (search.number < rules.max_steps), take_step, search
+        )
+        results = {"success": search.success, "episode_length": search.steps, "branches": search.branches}
+        return {name: value.astype(jnp.float32) for name, value in results.items()}
+
+    return play
+
+
+def _try_step(
+    rules: _Rules, params: Params, keys: Array, talk: Conversation, search: _Search
+) -> tuple[Conversation, State, tuple[State, TimeStep], Array, Array]:
+    """Acts in every row: conversation, state before, what follows, words of the action, and whether it went wrong."""
+    state, timestep, position = search.node
+    step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, search.number)
+    tried = _tried(rules, search)
+    talk, turn, action, parsed = _draw(
+        rules, params, talk.replace(position=position), timestep.observation, step_keys, tried, search
+    )
+    world_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(step_keys, rules.max_draws)
+    uncut = jnp.zeros(search.live.shape, bool)
+    *after, turn = step_worlds(
+        rules.environment, world_keys, state, timestep, action, turn, live=search.live, parsed=parsed, cut=uncut
+    )
+    failed = (after[1].terminated | after[1].truncated) & ~after[1].info["success"]
+    went_wrong = failed if rules.restart else failed | ~turn.action_valid | _is_among(action, tried)
+    return talk, state, tuple(after), action, went_wrong
+
+
+def _go_on(
+    rules: _Rules,
+    search: _Search,
+    first: tuple[State, TimeStep, Array],
+    after: tuple[State, TimeStep, Array],
+    action: Array,
+    went_wrong: Array,
+) -> _Search:
+    """Takes back steps that went wrong while there are branches left, and goes on from the others."""
+    over, success = after[1].terminated | after[1].truncated, after[1].info["success"]
+    back = search.live & went_wrong & ~success & (search.branches < rules.num_branches)
+    return search.replace(
+        node=jax.tree.map(partial(where_rows, back), first if rules.restart else search.node, after),
+        number=search.number + 1,
+        live=search.live & (back | ~over),
+        back=back & (not rules.restart),
+        branches=search.branches + back,
+        seen=search.seen.at[:, search.number].set(rules.fingerprint(search.node[0])),
+        said=search.said.at[:, search.number].set(action),
+        success=search.success | (search.live & success),
+        steps=search.steps + search.live,
+    )
+
+
+def _tried(rules: _Rules, search: _Search) -> Array:
+    """Returns the actions of earlier steps in the same situation, int32 `[B, S, M]`; -2 for all other steps."""
+    same = (search.seen == rules.fingerprint(search.node[0])[:, None]) & (jnp.arange(rules.max_steps) < search.number)[
+        None
+    ]
+    return jnp.where(same[..., None], search.said, -2)
+
+
+def _fold(key: Array, index: Array) -> Array:
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
+
+
+def _is_among(action: Array, tried: Array) -> Array:
+    return jnp.any(jnp.all(tried == action[:, None], axis=2), axis=1)
+
+
+def _draw(
+    rules: _Rules, params: Params, talk: Conversation, observation: Array, keys: Array, tried: Array, search: _Search
+) -> tuple[Conversation, Any, Array, Array]:
+    """Draws actions, where a step was taken back until one was not tried: conversations, turns, words, if parsed."""
+
+    def draw(number: Array | int) -> tuple[Conversation, Any, Array, Array]:
+        both = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number), 2))(keys)
+        spoken, turn = answer(rules.policy, params, talk, observation, keys=both, sampling=Sampling(), live=search.live)
+        return spoken, turn, *parse_action(rules.policy, turn, tried.shape[2])
+
+    def is_forbidden(action: Array) -> Array:
+        return search.live & search.back & _is_among(action, tried)
+
+    def redraw(loop: tuple[Array, Any]) -> tuple[Array, Any]:
+        number, (spoken, turn, action, parsed) = loop
+        fresh_spoken, *fresh = draw(number)
+        keep = partial(where_rows, is_forbidden(action))
+        position = keep(fresh_spoken.position, spoken.position)
+        return number + 1, (spoken.replace(position=position), *jax.tree.map(keep, fresh, [turn, action, parsed]))
+
+    return jax.lax.while_loop(
+        lambda loop: (loop[0] < rules.max_draws) & jnp.any(is_forbidden(loop[1][2])), redraw, (jnp.int32(1), draw(0))
+    )[1]
+
+
+def make_backtracking_evaluator(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_episodes: int,
+    greedy: bool = False,
+    level: int | Sequence[int] | None = None,
+    held_out: bool = True,
+    **options: Any,
+) -> Callable[[Params, Array], dict[str, Array]]:
+    """Makes the evaluation of a language policy that takes steps back, on fixed tasks.
+
+    Args:
+        environment: a text world of one seat, single instance.
+        policy: acts.
+        num_episodes: tasks, each searched once.
+        greedy: must be false: the most probable action would be drawn again and again.
+        level: of the tasks; a list is gone through in turn.
+        held_out: takes tasks that training never sees.
+        **options: further ones of `make_backtracking`.
+
+    Returns:
+        `(params, key) -> results`, see `make_backtracking`.
+
+    Raises:
+        ValueError: `greedy`, or see `make_backtracking`.
+    """
+    if greedy:
+        raise ValueError("`greedy` must be false where another action is tried, got true; try evaluation.greedy=false.")
+    require_positive("num_episodes", num_episodes)
+    play = make_backtracking(environment, policy, **options)
+    sample = environment.text.sample_held_out_task if held_out and environment.text else environment.sample_task
+
+    def evaluate(params: Params, key: Array) -> dict[str, Array]:
+        task_key, play_key = jax.random.split(key)
+        index = jnp.arange(num_episodes, dtype=jnp.int32)
+        keys = _fold(task_key, index)
+        task = jax.vmap(lambda key, number: sample(key, level_of(level, number)))(keys, index)
+        return play(params, play_key, index, task)
+
+    return evaluate
