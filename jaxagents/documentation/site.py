@@ -80,7 +80,7 @@ def write_sources(root: Path, folder: Path) -> Path:
     contributing = (root / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("(experiments/docs/", "(")
     (pages / "contributing.md").write_text(contributing, encoding="utf-8")
     results = root / "experiments" / "results"
-    for path in (path for kind in ("*.md", "*.png") for path in results.rglob(kind)):
+    for path in (path for kind in ("*.md", "*.png", "*.svg") for path in results.rglob(kind)):
         copied = pages / "verdicts" / path.relative_to(results)
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copied)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxagents.papers.catalogue import Entry, Family
+from jaxagents.papers.forest import lay_out_forest
 from jaxagents.papers.judge import VERDICTS, Finding
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.summary import (
@@ -15,7 +16,9 @@ from jaxagents.papers.summary import (
     describe_finding,
     describe_seeds,
     study_rows,
+    tell_finding,
 )
+from jaxagents.reporting.html import write_page
 from jaxagents.reporting.loggers import write_atomically
 
 REPORT_FILE = "README.md"
@@ -24,10 +27,12 @@ _HEAD = """# Papers, reproduced small
 Written by `python experiments/report.py` from the files of runs beside it; do not edit. A paper's headline is one or
 two expectations that were written down before its runs, and decides the verdict; secondary ones are counted. What is
 measured is a mean over seeds with its 95 % Student interval; differences are taken seed by seed. The rule is that of
-`jaxagents/papers/judge.py`. A verdict with the word mechanism is about a claim on named models, of which only the
-mechanism is tested. Stale runs are of other code: they are shown, and say no verdict; what they said with their own
-code stands in brackets. Carried runs are of earlier code, too, and count: one seed of their arm was run again, and all
-that it logged was the same (`reproduce.py refresh=true`).
+`jaxagents/papers/judge.py`. The pictures show every headline in units of its margin; signs are turned where less is
+expected, so that the claim lies to the right. A difference holds where its mean reaches the green band and its interval
+lies right of 0; other expectations hold where the whole interval lies in the band. A verdict with the word mechanism is
+about a claim on named models, of which only the mechanism is tested. Stale runs are of other code: they are shown, and
+say no verdict; what they said with their own code stands in brackets. Carried runs are of earlier code, too, and count:
+one seed of their arm was run again, and all that it logged was the same (`reproduce.py refresh=true`).
 """
 
 
@@ -48,8 +53,14 @@ def write_pages(results: str | Path, families: Sequence[Family], entries: Mappin
         tested = [entries[card.id] for card in family.cards if entries[card.id].paper is not None]
         lines.append(f"\n## {family.title}\n\n{len(tested)} of {len(family.cards)} papers have an experiment here.\n")
         if tested:
+            title = f"Headlines against their margins: {family.title}"
+            picture = Path("papers") / f"{family.name}.svg"
+            (results / picture).parent.mkdir(parents=True, exist_ok=True)
+            forest = lay_out_forest(title, {entry.card.id: entry.verdict.headline for entry in tested})
+            write_page(results / picture, "forest.svg", forest=forest)
+            lines.append(f"\n![{title}]({picture.as_posix()})\n")
             lines.append(
-                "\n" + _row("paper", "verdict", "headline", "secondary", "seeds", "carried", "stale", "minutes")
+                "\n" + _row("paper", "verdict", "finding", "secondary", "seeds", "carried", "stale", "minutes")
             )
             lines.append(_row(*["---"] * 8))
         for entry in tested:
@@ -104,12 +115,10 @@ def _studies(entries: Mapping[str, Entry]) -> list[str]:
 
 def _line(entry: Entry, path: Path) -> str:
     verdict = entry.verdict
-    told = [describe_finding(finding) if finding.measured else finding.outcome for finding in verdict.headline]
-    headline = "; ".join(f"{f.expectation.describe()}: {text}" for f, text in zip(verdict.headline, told))
     return _row(
         f"[{entry.card.id}]({path.as_posix()})",
         verdict.describe(changed=bool(entry.changed)),
-        headline,
+        " ".join(_sentence(finding) for finding in verdict.headline),
         verdict.count_secondary(),
         describe_seeds(entry.paper.seeds),
         str(sum(verdict.carried.values())),
@@ -153,6 +162,11 @@ def _findings(title: str, findings: Sequence[Finding]) -> list[str]:
         return []
     lines = [f"- {one.outcome}: {one.expectation.describe()}; {describe_finding(one)}\n" for one in findings]
     return [f"## {title}\n\n", *lines, "\n"]
+
+
+def _sentence(finding: Finding) -> str:
+    told = tell_finding(finding)
+    return told[0].upper() + told[1:]
 
 
 def _row(*cells: str) -> str:

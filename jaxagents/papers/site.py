@@ -9,6 +9,7 @@ import yaml
 from hydra.utils import instantiate
 
 from jaxagents.papers.catalogue import Entry, Family
+from jaxagents.papers.forest import lay_out_forest
 from jaxagents.papers.judge import NOT_RUN, VERDICTS, Finding
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.summary import (
@@ -20,6 +21,7 @@ from jaxagents.papers.summary import (
     describe_seeds,
     panels_of,
     steps_unit,
+    tell_finding,
     verdict_of,
 )
 from jaxagents.reporting.experts import play_experts
@@ -90,6 +92,7 @@ def write_site(
             "site_world.html",
             **{"title": world.name, "root": "../", "made": made, "world": world, "papers": needed},
         )
+    _write_findings(folder / "findings.html", families, entries, made)
     return _write_index(folder / "index.html", families, entries, worlds, made)
 
 
@@ -127,6 +130,19 @@ def play_worlds(
         episodes = [describe_episode(episode) for episode in play_experts(environment, num_episodes=num_episodes)]
         pages.append(WorldPage(path.stem, text.partition("\n")[0].removeprefix("#").strip(), facts, episodes))
     return pages
+
+
+def _write_findings(path: Path, families: Sequence[Family], entries: Mapping[str, Entry], made: str) -> None:
+    """Writes the page of what came out: a picture of every family's headlines, and a sentence on each of them."""
+    shown = []
+    for family in families:
+        tested = [entries[card.id] for card in family.cards if entries[card.id].paper is not None]
+        if tested:
+            papers = [(e.card, verdict_of(e), _told(e), [*map(tell_finding, e.verdict.headline)]) for e in tested]
+            headlines = {entry.card.id: entry.verdict.headline for entry in tested}
+            forest = lay_out_forest(f"Headlines against their margins: {family.title}", headlines)
+            shown.append({"title": family.title, "forest": forest, "papers": papers})
+    write_page(path, "site_findings.html", title="What came out", root="", made=made, families=shown)
 
 
 def _write_index(
@@ -183,6 +199,10 @@ def _paper_facts(entry: Entry) -> dict[str, Any]:
         "paper": paper,
         "claim": paper.claim,
         "changed": entry.changed,
+        "forest": lay_out_forest(
+            "What was expected, against its margin",
+            {"headline": verdict.headline, "secondary": verdict.secondary, "baselines": verdict.checks},
+        ),
         "carried": describe_carried(verdict),
         "headline": _rows(verdict.headline),
         "secondary": _rows(verdict.secondary),

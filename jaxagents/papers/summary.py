@@ -52,6 +52,32 @@ def describe_finding(finding: Finding) -> str:
     return f"{describe_interval(finding.measured._asdict())}{seeds}"
 
 
+def tell_finding(finding: Finding) -> str:
+    """Returns what came out of an expectation in a sentence, with what was expected."""
+    expected, outcome = finding.expectation, finding.outcome
+    if finding.measured is None:
+        reason = f" ({finding.reason.rstrip('.')})" if finding.reason else ""
+        return f"{expected.describe()}: {outcome}{reason}."
+    first, second = expected.arms[0], expected.arms[-1]
+    margin, subject = f"{expected.margin:g}", f"{expected.metric} of {first}"
+    measured = describe_interval(finding.measured._asdict())
+    if expected.kind == "wins":
+        won = f"{first} is best, or within {expected.tolerance:g} of it, in {finding.measured.mean:.0%} of the games"
+        return f"{won}; over {expected.margin:.0%} was expected: {outcome}."
+    if expected.kind == "near":
+        return f"{subject} is {measured}; {expected.value:g} was expected within {margin}: {outcome}."
+    if expected.kind in ("above", "below"):
+        return f"{subject} is {measured}; {expected.kind} {margin} was expected: {outcome}."
+    if expected.kind == "equal":
+        return f"{subject} is that of {second} plus {measured}; at most {margin} apart was expected: {outcome}."
+    mean, low, high = finding.measured
+    order = "higher" if mean >= 0.0 else "lower"
+    measured = measured if mean >= 0.0 else describe_interval({"mean": -mean, "low": -high, "high": -low})
+    other = f"that of {second}" if expected.than is None else f"its {expected.than}"
+    least = f"{expected.kind} by {margin} or more" if expected.margin else expected.kind
+    return f"{subject} is {order} than {other} by {measured}; {least} was expected: {outcome}."
+
+
 def describe_carried(verdict: Verdict) -> str:
     """Returns which runs are of earlier code and count, "" without any."""
     if not verdict.carried:

@@ -5,6 +5,7 @@ import datetime
 import importlib.metadata
 import json
 import platform
+import re
 import shlex
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -158,7 +159,15 @@ def _command(run_dir: Path) -> str:
     if not path.exists():
         return ""
     overrides = yaml.safe_load(path.read_text(encoding="utf-8")) or []
-    return shlex.join(["python", "experiments/train.py", *map(str, overrides)])
+    return " ".join(["python experiments/train.py", *(_quote(str(override)) for override in overrides)])
+
+
+def _quote(override: str) -> str:
+    """Returns a setting as it is typed in a shell: quotes of its own are left out around a plain path."""
+    name, _, value = override.partition("=")
+    if re.fullmatch(r"'[\w.+-]*/[\w./+-]*'", value):
+        return f"{name}={value[1:-1]}"
+    return f'"{override}"' if "'" in override and not re.search(r'["$`\\!]', override) else shlex.quote(override)
 
 
 def _git(*arguments: str) -> str:

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from jaxagents.training.composition import add_start, choose_tokenizer, register_resolvers, resume_arguments
 from jaxagents.training.preemption import EXIT_CODE, Preempted
+from jaxagents.training.sweep_folders import name_folders, quote_names
 
 _TRACEBACK = "HYDRA_FULL_ERROR"
 _NOTES = "JAXAGENTS_SWEEP_NOTES"  # File of the jobs of a sweep.
@@ -105,7 +107,7 @@ def command(
             with errors_in_one_line(show_traceback):
                 require_options(sys.argv[1:], options)
                 arguments = choose_tokenizer(resume_arguments(add_start(sys.argv[1:]))) if trains else sys.argv[1:]
-                sys.argv[1:] = quote_lists(arguments, lists)
+                sys.argv[1:] = name_folders(quote_names(quote_lists(arguments, lists)))
             if os.getcwd() not in sys.path:  # For modules of the user's that options name.
                 sys.path.append(os.getcwd())
             if not show_traceback:
@@ -122,7 +124,7 @@ def command(
                         del os.environ[_TRACEBACK]
                 jobs = [json.loads(line) for line in notes]
             if jobs:
-                _close_sweep(jobs)
+                _close_sweep(jobs, compared=trains)
 
         return main
 
@@ -316,12 +318,17 @@ def _run_process(script: Path, show_traceback: bool) -> float:
     return statistics.fmean(returns) if isinstance(returns, list) else float(returns)
 
 
-def _close_sweep(jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Says which jobs failed; the last line on stdout is one JSON object."""
+def _close_sweep(jobs: Sequence[Mapping[str, Any]], *, compared: bool) -> None:
+    """Says which jobs failed, and how runs are compared; the last line on stdout is one JSON object."""
     failed = [job for job in jobs if job["exit_code"]]
     for job in failed:
         print(f"Failed with exit code {job['exit_code']}: {' '.join(job['overrides'])}", file=sys.stderr)
     print(f"{len(jobs) - len(failed)} of {len(jobs)} jobs of the sweep are done.", file=sys.stderr, flush=True)
+    if compared and len(jobs) - len(failed) > 1:
+        folder = shlex.quote(os.path.relpath(os.path.commonpath([job["folder"] for job in jobs])))
+        installed = Path(sys.argv[0]).name.startswith("jaxagents-")  # A command of the wheel.
+        main = "jaxagents-compare" if installed else "python experiments/compare.py"
+        print(f"Next: {main} paths={folder}", file=sys.stderr, flush=True)
     print(json.dumps({"sweep": jobs}))
     sys.stdout.flush()
     if failed:

@@ -3,6 +3,7 @@
 import json
 import os
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -267,3 +268,10 @@ def test_a_job_that_fails_does_not_stop_the_sweep(call_main, tmp_path):
     assert [job["exit_code"] for job in jobs] == [0, 2, 0]
     assert [job["result"]["seed"] for job in jobs if job["result"]] == [0, 1]
     assert all(job["result"]["run_dir"] == job["folder"] for job in jobs if job["result"])
+    assert [job["folder"].rpartition("/")[2] for job in jobs] == ["0_seed=0", "1_seed=-1", "2_seed=1"]
+    (told,) = [line for line in result.stderr.splitlines() if line.startswith("Next: python experiments/compare.py ")]
+    _, _, arguments = told.partition("compare.py ")
+    compared = call_main("compare.py", *shlex.split(arguments))
+    assert compared.returncode == 0 and (tmp_path / "a sweep" / "comparison.png").is_file(), compared.stderr
+    evaluated = call_main("evaluate.py", f"path={jobs[2]['folder']}", "quick=true")
+    assert evaluated.returncode == 0, evaluated.stderr

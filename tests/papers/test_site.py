@@ -115,7 +115,7 @@ def test_every_paper_has_its_page_and_its_line(tested, pages):
     families, _ = tested
     ids = [card.id for family in families for card in family.cards]
     assert len(ids) == 326 and {f"papers/{name}.html" for name in ids} <= set(pages)
-    assert len(pages) == 326 + 1 + 1
+    assert len(pages) == 326 + 1 + 1 + 1
     linked = [link for link in pages["index.html"].links if link.startswith("papers/")]
     assert sorted(linked) == sorted(f"papers/{name}.html" for name in ids)
 
@@ -141,8 +141,19 @@ def test_the_page_of_a_tested_paper_says_what_came_out(site, pages):
     assert "95 % intervals, over episodes of training." in told
     assert "seeds 10 to 12" in told and "paper=gigpo" in told and "No KL." in told
     # Two panels of two arms: lines with their bands, and points.
-    assert text.count("<circle") == 2 and text.count('class="band') == 2 and text.count("<figcaption>") == 2
+    curves = text.partition("<h2>Curves</h2>")[2]
+    assert curves.count("<circle") == 2 and text.count('class="band') == 2 and text.count("<figcaption>") == 2
     assert "326 papers 1 with a test here 1 reproduced" in " ".join(" ".join(pages["index.html"].text).split())
+
+
+def test_headlines_stand_against_their_margins_with_a_sentence_each(site, pages):
+    text = (site / "findings.html").read_text(encoding="utf-8")
+    told = " ".join(" ".join(pages["findings.html"].text).split())
+    assert "Success" not in told and "success of ours is higher than that of theirs by 0.2" in told
+    assert text.count("<svg") == 1 and text.count('class="interval held"') == 1 and "gigpo" in told
+    of_paper = (site / "papers" / "gigpo.html").read_text(encoding="utf-8").partition("<h2>Curves</h2>")[0]
+    assert of_paper.count('class="interval held"') == 1 and of_paper.count('class="interval not-held"') == 1
+    assert "findings.html" in pages["index.html"].links and "../findings.html" in pages["papers/nft.html"].links
 
 
 def test_arms_that_have_not_run_or_share_no_step_have_no_curve(tested, tmp_path):
@@ -177,7 +188,9 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
     table = write_pages(tmp_path, families, entries).read_text(encoding="utf-8")
     (line,) = [line for line in table.splitlines() if line.startswith("| [gigpo]")]
-    assert "(papers/lm_rl/gigpo.md) | reproduced | success of ours higher than of theirs by 0.1: 0.2" in line
+    assert "(papers/lm_rl/gigpo.md) | reproduced | Success of ours is higher than that of theirs by 0.2" in line
+    assert "; higher by 0.1 or more was expected: held. |" in line
+    assert "![Headlines against their margins: " in table and "](papers/lm_rl.svg)" in table
     assert "| 0 of 1 held | 10 to 12 | 0 | 0 | 3.0 |" in line and "1 of 45 papers have an experiment here." in table
     assert [path.name for path in tmp_path.rglob("*.md")] == ["README.md", "gigpo.md"]
     page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")

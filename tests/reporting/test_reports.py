@@ -3,11 +3,13 @@ import html.parser
 import json
 import math
 import re
+import shlex
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import yaml
 
 from jaxagents.reporting.loggers import open_logger
 from jaxagents.reporting.reports import versions, write_report, write_result
@@ -117,3 +119,14 @@ def test_report_leads_with_the_last_evaluation_and_the_command(tmp_path):
         "reached."
     ) in words
     assert "ppo_cartpole" in words and "python experiments/train.py world=cartpole 'learner.x=[1, 2]'" in words
+
+
+def test_the_command_of_a_run_is_read_by_shells_as_it_was_given(tmp_path):
+    (tmp_path / ".hydra").mkdir()
+    given = ["world=cartpole", "run_dir='/a/b c'", "start_from='/a/b'", "x='1/2$'", "y=[1,2]", "z='a=b'", "~q"]
+    (tmp_path / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(given))
+    words = Page(write_report(tmp_path).read_text()).words
+    (command,) = [word for word in words if word.startswith("python experiments/train.py")]
+    assert 'run_dir="' not in command and """ "run_dir='/a/b c'" start_from=/a/b """ in command
+    unquoted = given[:2] + ["start_from=/a/b"] + given[3:]
+    assert shlex.split(command)[2:] == unquoted

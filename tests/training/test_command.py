@@ -58,6 +58,7 @@ def test_joblib_runs_jobs_in_parallel_and_all_are_told(sweep):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the launcher comes with the extra `sweeps`")
     code, jobs = sweep("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "x=1,101")
     assert code == 1 and sorted(job["exit_code"] for job in jobs) == [0, 2]
+    assert sorted(Path(job["folder"]).name for job in jobs) == ["0_x=1", "1_x=101"]
 
 
 @pytest.mark.slow
@@ -67,6 +68,7 @@ def test_optuna_maximises_the_mean_return(sweep, tmp_path):
     code, jobs = sweep(*settings, "hydra.sweeper.direction=maximize", "x=choice(1,5,9)", "hydra.sweeper.sampler.seed=1")
     assert code == 0 and len(jobs) == 3
     best = yaml.safe_load((tmp_path / "sweep" / "optimization_results.yaml").read_text())
+    assert all(Path(job["folder"]).name == f"{i}_{job['overrides'][0]}" for i, job in enumerate(jobs))
     means = [sum(job["result"]["evaluation"]["episode_return"]) / 2 for job in jobs]
     assert best["best_value"] == max(means)
 

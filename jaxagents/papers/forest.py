@@ -1,0 +1,135 @@
+"""What came out of expectations against their margins: shapes for the templates `forest.html` and `forest.svg`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from jaxagents.papers.expectations import Expectation
+from jaxagents.papers.judge import Finding
+from jaxagents.reporting.tables import describe_interval
+
+_LEAST, _MOST = -3.0, 5.0  # Margins that the axis shows; what lies beyond is drawn at the border, as an arrow.
+_LEFT, _RIGHT, _WIDTH = 230.0, 560.0, 770.0
+_TOP, _BOTTOM, _ROW = 10.0, 44.0, 34.0
+_TICKS = (-2, -1, 0, 1, 2, 3, 4)
+_LABEL, _LINE = 24, 44  # Characters that have room.
+
+
+class Row(NamedTuple):
+    """One expectation.
+
+    Attributes:
+        label: of its group; "" of further ones.
+        subject: what is compared.
+        told: what was measured.
+        outcome: see `Finding`.
+        y: its middle.
+        band: ends of what the expectation asks for.
+        line: ends of the interval; None where nothing was measured.
+        dot: of the mean.
+        beyond: which ends of the interval lie beyond the axis: left, right.
+    """
+
+    label: str
+    subject: str
+    told: str
+    outcome: str
+    y: float
+    band: tuple[float, float]
+    line: tuple[float, float] | None
+    dot: float | None
+    beyond: tuple[bool, bool]
+
+
+class Forest(NamedTuple):
+    """A picture.
+
+    Attributes:
+        title: what it shows.
+        width: of the picture.
+        height: of the picture.
+        axis: ends of the axis.
+        ticks: places and labels.
+        rows: from above.
+    """
+
+    title: str
+    width: float
+    height: float
+    axis: tuple[float, float]
+    ticks: list[tuple[float, str]]
+    rows: list[Row]
+
+
+def lay_out_forest(title: str, groups: Mapping[str, Sequence[Finding]]) -> Forest:
+    """Lays out findings against their margins, those of a group below each other.
+
+    Args:
+        title: of the picture.
+        groups: by the label of the first one, such as the headlines of papers.
+    """
+    findings = [(label * (not i), one) for label, of_group in groups.items() for i, one in enumerate(of_group)]
+    rows = [_lay_out_row(label, one, _TOP + _ROW * (i + 0.5)) for i, (label, one) in enumerate(findings)]
+    height = _TOP + _BOTTOM + _ROW * len(rows)
+    return Forest(title, _WIDTH, height, (_LEFT, _RIGHT), [(_to_x(tick), f"{tick:g}") for tick in _TICKS], rows)
+
+
+def in_margins(expected: Expectation, values: Sequence[float]) -> tuple[list[float], tuple[float, float]]:
+    """Returns values in units of an expectation's margin, and between which of them it holds.
+
+    The claim lies to the right: signs are turned where less is expected, so that "lower by 0.2" holds from 1 on, and
+    "below 0.2" from -1 on. Differences that must be equal, and values that must be near another one, hold from -1 to
+    1. Without a margin, the largest of the values is 2.
+
+    Args:
+        expected: whose margin is the unit.
+        values: of the difference, or of the only arm.
+    """
+    sign = -1.0 if expected.kind in ("lower", "below") else 1.0
+    unit = abs(expected.margin) or max(map(abs, values)) / 2.0 or 1.0
+    shown = [sign * (value - (expected.value if expected.kind == "near" else 0.0)) / unit for value in values]
+    if expected.kind in ("equal", "near"):
+        return shown, (-expected.margin / unit, expected.margin / unit)
+    return shown, ((expected.margin if expected.kind == "lower" else sign * expected.margin) / unit, math.inf)
+
+
+def _lay_out_row(label: str, finding: Finding, y: float) -> Row:
+    expected, measured = finding.expectation, finding.measured
+    values, (least, most) = in_margins(expected, measured or (0.0,))
+    told = finding.outcome if measured is None else describe_interval(measured._asdict())
+    row = Row(
+        label=_cut(label, _LABEL),
+        subject=_cut(_subject(expected), _LINE),
+        told=told,
+        outcome=finding.outcome,
+        y=y,
+        band=(_to_x(least), _to_x(most)),
+        line=None,
+        dot=None,
+        beyond=(False, False),
+    )
+    if measured is None or not all(map(math.isfinite, values)):
+        return row
+    low, high = min(values), max(values)
+    return row._replace(line=(_to_x(low), _to_x(high)), dot=_to_x(values[0]), beyond=(low < _LEAST, high > _MOST))
+
+
+def _subject(expected: Expectation) -> str:
+    first, second = expected.arms[0], expected.arms[-1]
+    if expected.kind == "wins":
+        return f"{first}: share of games won"
+    if len(expected.arms) == 1:
+        return f"{first}: {expected.metric}"
+    if expected.than is not None:
+        return f"{first}: {expected.metric} − {expected.than}"
+    return f"{second} − {first}" if expected.kind == "lower" else f"{first} − {second}"
+
+
+def _cut(text: str, size: int) -> str:
+    return text if len(text) <= size else f"{text[: size - 1]}…"
+
+
+def _to_x(value: float) -> float:
+    """Returns the place of a number of margins, at the border where it lies beyond."""
+    share = (min(max(value, _LEAST), _MOST) - _LEAST) / (_MOST - _LEAST)
+    return round(_LEFT + share * (_RIGHT - _LEFT), 1)
