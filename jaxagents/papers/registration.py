@@ -49,7 +49,16 @@ def registered_content(paper: Paper) -> dict[str, Any]:
     baselines = content["study"].get("arms", {})  # Those of other papers do not count.
     content["study"]["arms"] = {arm.name: baselines[arm.name] for arm in paper.arms if arm.name in baselines}
     content["seeds"] = list(paper.seeds)
-    return json.loads(json.dumps(content, sort_keys=True, default=str))
+    return _without_quick(json.loads(json.dumps(content, sort_keys=True, default=str)))
+
+
+def _without_quick(content: Any) -> Any:
+    """Leaves out what trials alone are changed by, such as "when_quick.collector.group_size=1": no verdict sees it."""
+    if isinstance(content, Mapping):
+        return {key: _without_quick(value) for key, value in content.items()}
+    if not isinstance(content, list):
+        return content
+    return [_without_quick(one) for one in content if not str(one).lstrip("+~").startswith("when_quick.")]
 
 
 def read_registrations(results: str | Path) -> dict[str, list[Registration]]:
