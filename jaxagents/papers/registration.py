@@ -86,7 +86,7 @@ def changes_since(paper: Paper, registrations: list[Registration]) -> list[str]:
     """
     if not registrations:
         return []
-    first, *later = [one.content for one in registrations]
+    first, *later = [_without_quick(one.content) for one in registrations]
     return sorted({name for content in (*later, registered_content(paper)) for name in _changes(first, content)})
 
 
@@ -116,13 +116,13 @@ def register(results: str | Path, paper: Paper, *, again: bool = False) -> Regis
 def _register(results: Path, paper_id: str, new: Registration, again: bool) -> Registration:
     registrations = read_registrations(results)
     earlier = registrations.get(paper_id, [])
-    for one in earlier:
-        if one.hash == new.hash:
-            return one
+    changes = [_changes(_without_quick(one.content), new.content) for one in earlier]
+    if [] in changes:
+        return earlier[changes.index([])]
     if earlier and not again:
         raise ValueError(
             f"`{paper_id}` must be what was registered on {earlier[-1].time[:10]}, got changes of "
-            f"{', '.join(_changes(earlier[-1].content, new.content))}; set them back, or try register=true, "
+            f"{', '.join(changes[-1])}; set them back, or try register=true, "
             "which pages flag."
         )
     registrations[paper_id] = [*earlier, new]
