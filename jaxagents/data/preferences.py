@@ -12,7 +12,7 @@ import numpy as np
 from jaxagents.data.packing import PackedBatch, TokenSequence, pack
 from jaxagents.data.schema import Trajectory
 from jaxagents.data.streams import encode
-from jaxagents.data.trajectories import read_trajectories
+from jaxagents.data.trajectories import read_trajectories, require_files
 from jaxagents.data.transcripts import packed_episodes
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree, Tokenizer
@@ -126,6 +126,7 @@ def make_label_collector(
 
 
 def _read(paths: str | Sequence[str], on_error: str, report: Callable[[str], None]) -> list[Trajectory]:
+    require_files(paths)
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     return [entry for path in paths for entry in read_trajectories(path, on_error=on_error, report=report)]
 
