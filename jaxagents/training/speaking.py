@@ -99,8 +99,8 @@ def make_score(policy: LanguagePolicy) -> Callable[..., Score]:
     def read(params: Params, tokens: Array, mask: Array) -> Array:
         causal = jnp.tril(jnp.ones((tokens.shape[1],) * 2, bool))[None] & mask[:, None, :]
         hidden = policy.model.apply(params, tokens, positions=jnp.arange(tokens.shape[1])[None], mask=causal)
-        found = token_statistics(policy.model, params, hidden[:, :-1], tokens[:, 1:], fields=("log_prob",)).log_prob
-        return jnp.pad(found[0], (1, 0))
+        found = token_statistics(policy.model, params, hidden[:, :-1], tokens[:, 1:], fields=("log_prob",))
+        return jnp.pad(jnp.asarray(found.log_prob)[0], (1, 0))
 
     def score(params: Params, messages: Sequence[Mapping[str, Any]]) -> Score:
         sequence = _encode(policy, from_messages(messages, id="conversation"))
