@@ -193,7 +193,7 @@ def draw_comparison(path: str | Path, compared: Sequence[Compared], metric: str)
 
 
 def comparison_rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
-    """Returns rows of text, best first: runs, label, seeds, final mean with its interval, worst and best seed."""
+    """Returns rows, best first: runs, label, seeds, final mean with its interval, worst and best seed."""
     rows: list[tuple[str, ...]] = []
     for one in sorted(compared, key=lambda one: -np.nanmean(one.final)):
         told = f"{np.nanmean(one.final):.4g}"
