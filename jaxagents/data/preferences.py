@@ -11,7 +11,7 @@ import numpy as np
 from jaxagents.data.packing import PackedBatch, TokenSequence, pack
 from jaxagents.data.schema import Trajectory
 from jaxagents.data.streams import encode
-from jaxagents.data.trajectories import read_trajectories
+from jaxagents.data.trajectories import read_trajectories, require_files
 from jaxagents.data.transcripts import packed_episodes
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree, Tokenizer
@@ -51,6 +51,7 @@ def make_preference_collector(
     """
     del environment
     require_positive("num_pairs", num_pairs)
+    require_files(paths)
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     found = [entry for path in paths for entry in read_trajectories(path, on_error=on_error, report=report)]
     sides = [

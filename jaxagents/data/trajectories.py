@@ -101,6 +101,22 @@ def read_trajectories(
     return (line.value for line in read_lines(path, lambda trajectory: trajectory, on_error=on_error, report=report))
 
 
+def require_files(paths: str | Path | Sequence[str | Path]) -> None:
+    """Refuses paths without a file.
+
+    Args:
+        paths: one file or several.
+
+    Raises:
+        ValueError: one is not there.
+    """
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        if not Path(path).exists():
+            raise ValueError(
+                f"`collector.paths` must be files of JSON lines, got {path}: there is none at {Path(path).resolve()}."
+            )
+
+
 def read_lines(
     path: str | Path, convert: Callable[[Trajectory], Any], *, on_error: str = "raise", report: Report = warnings.warn
 ) -> Iterator[Line]:

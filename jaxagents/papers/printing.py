@@ -14,6 +14,8 @@ from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import Paper
 from jaxagents.reporting.tables import describe_interval
 
+_RUN_AGAIN = " The same command without status=true sets files of today's code aside, and runs them again."
+
 
 def print_paper(
     paper: Paper,
@@ -75,7 +77,7 @@ def print_paper(
 
 
 def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
-    """Prints how far papers are."""
+    """Prints how far papers are, and which files are damaged."""
     table = Table()
     for column in ("paper", "verdict", "runs", "running", "diverged", "stale", "minutes left"):
         table.add_column(column, justify="left" if column in ("paper", "verdict") else "right")
@@ -85,6 +87,9 @@ def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
             row.paper, row.verdict, f"{row.done} of {row.needed}", *map(str, counts), f"{row.minutes_left:.1f}"
         )
     Console(file=stream, width=160, force_jupyter=False).print(table)
+    damaged = dict.fromkeys(path for row in rows for path in row.damaged)  # Papers share runs.
+    for path in damaged:
+        print(f"Damaged: {path}; it counts nowhere.{_RUN_AGAIN}", file=stream)
 
 
 def print_plan(paper: Paper, plans: Sequence[Plan], stream: TextIO | None = None) -> None:

@@ -71,14 +71,18 @@ def read_registrations(results: str | Path) -> dict[str, list[Registration]]:
 
 
 def changes_since(paper: Paper, registrations: list[Registration]) -> list[str]:
-    """Returns what differs from the first registration of a paper, such as "headline" and "seeds"; [] where nothing."""
+    """Returns what was changed since the first registration of a paper, such as "headline" and "seeds"; [] for nothing.
+
+    What was registered in between counts, too: it was looked at, even where the files are set back.
+    """
     if not registrations:
         return []
-    return _changes(registrations[0].content, registered_content(paper))
+    first, *later = [one.content for one in registrations]
+    return sorted({name for content in (*later, registered_content(paper)) for name in _changes(first, content)})
 
 
 def register(results: str | Path, paper: Paper, *, again: bool = False) -> Registration:
-    """Writes down what a paper expects, or finds it written down.
+    """Writes down what a paper expects, or finds it written down; files that are set back need no other registration.
 
     Args:
         results: folder of results.
@@ -89,7 +93,7 @@ def register(results: str | Path, paper: Paper, *, again: bool = False) -> Regis
         The registration.
 
     Raises:
-        ValueError: something has changed since, and not `again`.
+        ValueError: it is none of the registered ones, and not `again`.
     """
     content = registered_content(paper)
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -103,8 +107,9 @@ def register(results: str | Path, paper: Paper, *, again: bool = False) -> Regis
 def _register(results: Path, paper_id: str, new: Registration, again: bool) -> Registration:
     registrations = read_registrations(results)
     earlier = registrations.get(paper_id, [])
-    if earlier and earlier[-1].hash == new.hash:
-        return earlier[-1]
+    for one in earlier:
+        if one.hash == new.hash:
+            return one
     if earlier and not again:
         raise ValueError(
             f"`{paper_id}` must be what was registered on {earlier[-1].time[:10]}, got changes of "

@@ -1,6 +1,7 @@
 """How far papers are: runs that are stored, running, diverged and stale, and the minutes that are left."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ class Status(NamedTuple):
         diverged: of those that are stored.
         stale: wanted runs that are there of other code alone.
         minutes_left: by the mean of stored runs, else by the paper's own estimate.
+        damaged: files of the arms that hold no run, and count nowhere.
     """
 
     paper: str
@@ -37,6 +39,7 @@ class Status(NamedTuple):
     diverged: int
     stale: int
     minutes_left: float
+    damaged: tuple[Path, ...] = ()
 
 
 def read_status(papers: Sequence[Paper], request: Request) -> list[Status]:
@@ -76,4 +79,5 @@ def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status
         diverged=sum(run.status == DIVERGED for of_arm in stored.values() for run in of_arm),
         stale=sum(seed in of.stale and seed not in of.runs for of in runs.values() for seed in seeds),
         minutes_left=sum(left),
+        damaged=tuple(path for of in runs.values() for path in of.damaged),
     )

@@ -27,6 +27,11 @@ _ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # whatever the run was trained 
 _KINDS = ("best", "last")
 
 
+def warn(text: str) -> None:
+    """Warns in one line, without the line of this package that a warning would show beside it."""
+    warnings.warn_explicit(text, UserWarning, filename="load_policy", lineno=1)
+
+
 class LoadedPolicy(NamedTuple):
     """A trained policy.
 
@@ -83,7 +88,7 @@ def load_policy(
     *,
     stage: str | None = None,
     seed_index: int = 0,
-    on_fallback: Callable[[str], Any] = warnings.warn,
+    on_fallback: Callable[[str], Any] = warn,
 ) -> LoadedPolicy:
     """Loads the policy of a run, on one device, whatever it was trained on.
 
@@ -161,7 +166,7 @@ def load_stage(
     step: int | None = None,
     *,
     stage: str | None = None,
-    on_fallback: Callable[[str], Any] = warnings.warn,
+    on_fallback: Callable[[str], Any] = warn,
 ) -> LoadedStage:
     """Rebuilds what a run trained and restores a checkpoint whose digest holds.
 

@@ -1,6 +1,7 @@
 """Running papers: what is missing, shared runs, refreshed ones, failures, and what is registered first."""
 
 import errno
+import io
 import pathlib
 
 import pytest
@@ -10,6 +11,7 @@ from jaxagents.papers.execution import read_paper_runs, run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.leases import take_lease
 from jaxagents.papers.plan import Request, check_request
+from jaxagents.papers.printing import print_status
 from jaxagents.papers.refresh import refresh_papers
 from jaxagents.papers.registration import read_registrations
 from jaxagents.papers.runs import read_run, write_run
@@ -63,8 +65,15 @@ def test_a_damaged_run_is_set_aside_and_run_again(calls, tmp_path, capsys):
     path = next((tmp_path / "results" / "runs").rglob("1.json"))
     path.write_text("{")
     capsys.readouterr()
+    (status,) = read_status([paper], request(tmp_path))
+    assert (status.done, status.needed, status.damaged) == (5, 6, (path,))
+    stream = io.StringIO()
+    print_status([status], stream)
+    assert f"Damaged: {path}; it counts nowhere. The same command without status=true" in stream.getvalue()
     assert run_papers([paper], request(tmp_path)) == {} and len(calls) == 7
-    assert f"`{path}` is damaged: it is {path}.damaged now, and run again." in capsys.readouterr().err.replace("\n", "")
+    said = capsys.readouterr().err.replace("\n", "")
+    assert f"`{path}` is damaged: it is {path}.damaged now; the run is missing, and is to be run again." in said
+    assert read_status([paper], request(tmp_path))[0].damaged == ()
     assert read_run(path).seed == 1 and path.with_name("1.json.damaged").read_text() == "{"
 
 
