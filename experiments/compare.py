@@ -20,9 +20,9 @@ def main(config: DictConfig) -> None:
         raise ValueError("`paths` must name runs, or folders that hold some, got none; try paths=runs.")
     compared = compare_runs(find_runs(paths), config.metric)
     rows = comparison_rows(compared)
-    print_table(config.metric, ("what differs", "seeds", "at the end", "worst", "best"), rows)
+    print_table(config.metric, ("run", "what differs", "seeds", "at the end", "worst", "best"), rows)
     picture = draw_comparison(config.picture or Path(paths[0]) / "comparison.png", compared, config.metric)
-    final = {one.label: [float(value) for value in one.final] for one in compared}
+    final = {run: [float(value) for value in values] for one in compared for run, values in one.finals.items()}
     print(json.dumps({"picture": str(picture), "final": final}))
 
 

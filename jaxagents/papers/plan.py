@@ -148,7 +148,7 @@ def make_job(paper: Paper, composed: Composed, request: Request, say: Callable[[
     stored = read_runs(request.results, composed.address)
     for path in stored.damaged:
         if path.parent.name == composed.address.code:
-            say(f"`{path}` is damaged: it is {set_aside(path)} now, and run again.")
+            say(f"`{path}` is damaged: it is {set_aside(path)} now; the run is missing, and is to be run again.")
     missing = [seed for seed in wanted_seeds(paper, request) if seed not in stored.runs]
     at_once = request.seeds_at_once or paper.study.seeds_at_once or len(missing)
     at_once = at_once if composed.function is None else 1  # A call is stored before the next one.

@@ -14,6 +14,8 @@ from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import Paper
 from jaxagents.reporting.tables import describe_interval
 
+_RUN_AGAIN = " The same command without status=true sets files of today's code aside, and runs them again."
+
 
 def print_paper(
     paper: Paper,
@@ -84,11 +86,10 @@ def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
         table.add_row(
             row.paper, row.verdict, f"{row.done} of {row.needed}", *map(str, counts), f"{row.minutes_left:.1f}"
         )
-    console = Console(file=stream, width=160, force_jupyter=False)
-    console.print(table)
-    for path in sorted({path for row in rows for path in row.damaged}):
-        told = f"Damaged: {path}; without status=true, the command runs again what it held."
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+    Console(file=stream, width=160, force_jupyter=False).print(table)
+    damaged = dict.fromkeys(path for row in rows for path in row.damaged)  # Papers share runs.
+    for path in damaged:
+        print(f"Damaged: {path}; it counts nowhere.{_RUN_AGAIN}", file=stream)
 
 
 def print_plan(paper: Paper, plans: Sequence[Plan], stream: TextIO | None = None) -> None:

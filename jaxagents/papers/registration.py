@@ -49,7 +49,16 @@ def registered_content(paper: Paper) -> dict[str, Any]:
     baselines = content["study"].get("arms", {})  # Those of other papers do not count.
     content["study"]["arms"] = {arm.name: baselines[arm.name] for arm in paper.arms if arm.name in baselines}
     content["seeds"] = list(paper.seeds)
-    return json.loads(json.dumps(content, sort_keys=True, default=str))
+    return _without_quick(json.loads(json.dumps(content, sort_keys=True, default=str)))
+
+
+def _without_quick(content: Any) -> Any:
+    """Leaves out what trials alone are changed by, such as "when_quick.collector.group_size=1": no verdict sees it."""
+    if isinstance(content, Mapping):
+        return {key: _without_quick(value) for key, value in content.items()}
+    if not isinstance(content, list):
+        return content
+    return [_without_quick(one) for one in content if not str(one).lstrip("+~").startswith("when_quick.")]
 
 
 def read_registrations(results: str | Path) -> dict[str, list[Registration]]:
@@ -71,14 +80,18 @@ def read_registrations(results: str | Path) -> dict[str, list[Registration]]:
 
 
 def changes_since(paper: Paper, registrations: list[Registration]) -> list[str]:
-    """Returns what differs from the first registration of a paper, such as "headline" and "seeds"; [] where nothing."""
+    """Returns what was changed since the first registration of a paper, such as "headline" and "seeds"; [] for nothing.
+
+    What was registered in between counts, too: it was looked at, even where the files are set back.
+    """
     if not registrations:
         return []
-    return _changes(registrations[0].content, registered_content(paper))
+    first, *later = [_without_quick(one.content) for one in registrations]
+    return sorted({name for content in (*later, registered_content(paper)) for name in _changes(first, content)})
 
 
 def register(results: str | Path, paper: Paper, *, again: bool = False) -> Registration:
-    """Writes down what a paper expects, or finds it written down.
+    """Writes down what a paper expects, or finds it written down; files that are set back need no other registration.
 
     Args:
         results: folder of results.
@@ -89,7 +102,7 @@ def register(results: str | Path, paper: Paper, *, again: bool = False) -> Regis
         The registration.
 
     Raises:
-        ValueError: something has changed since, and not `again`.
+        ValueError: it is none of the registered ones, and not `again`.
     """
     content = registered_content(paper)
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -103,12 +116,13 @@ def register(results: str | Path, paper: Paper, *, again: bool = False) -> Regis
 def _register(results: Path, paper_id: str, new: Registration, again: bool) -> Registration:
     registrations = read_registrations(results)
     earlier = registrations.get(paper_id, [])
-    if earlier and earlier[-1].hash == new.hash:
-        return earlier[-1]
+    changes = [_changes(_without_quick(one.content), new.content) for one in earlier]
+    if [] in changes:
+        return earlier[changes.index([])]
     if earlier and not again:
         raise ValueError(
             f"`{paper_id}` must be what was registered on {earlier[-1].time[:10]}, got changes of "
-            f"{', '.join(_changes(earlier[-1].content, new.content))}; set them back, or try register=true, "
+            f"{', '.join(changes[-1])}; set them back, or try register=true, "
             "which pages flag."
         )
     registrations[paper_id] = [*earlier, new]

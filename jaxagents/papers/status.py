@@ -28,7 +28,7 @@ class Status(NamedTuple):
         diverged: of those that are stored.
         stale: wanted runs that are there of other code alone.
         minutes_left: by the mean of stored runs, else by the paper's own estimate.
-        damaged: files that hold no run: those of today's code are set aside and run again by the next command.
+        damaged: files of the arms that hold no run, and count nowhere.
     """
 
     paper: str
@@ -79,5 +79,5 @@ def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status
         diverged=sum(run.status == DIVERGED for of_arm in stored.values() for run in of_arm),
         stale=sum(seed in of.stale and seed not in of.runs for of in runs.values() for seed in seeds),
         minutes_left=sum(left),
-        damaged=tuple(sorted({path for of_arm in runs.values() for path in of_arm.damaged})),
+        damaged=tuple(path for of in runs.values() for path in of.damaged),
     )

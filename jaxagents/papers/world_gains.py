@@ -49,9 +49,9 @@ def measure_gains(
         say: hears what is trained.
 
     Yields:
-        A row per world and seed: `world`, `seed`, digest of the `base_params`, the metrics of `base` and `grpo` by
-        name, and `minutes` and `base_minutes`, of the clock and of all processors together, compilation included; the
-        latter are None where the base was there.
+        A row per world and seed: `world`, `seed`, `num_episodes`, digest of the `base_params`, the metrics of `base`
+        and `grpo` by name, and `minutes` and `base_minutes`, of the clock and of all processors together, compilation
+        included; the latter are None where the base was there.
 
     Raises:
         ValueError: a world has no episodes in words by which it is judged.
@@ -74,7 +74,7 @@ def measure_gains(
             path = Path(folder) / GAINS_FOLDER / f"{name}-{seed}.json"
             kept = json.loads(path.read_text()) if path.exists() else {}
             if kept.get("digest") != digest:
-                kept = {"digest": digest, "world": name, "seed": seed}
+                kept = {"digest": digest, "world": name, "seed": seed, "num_episodes": num_episodes}
                 kept |= _train(Recipe(config, stages), base_seed, seed, cache, say)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, json.dumps(kept, indent=1) + "\n")

@@ -1,6 +1,7 @@
 """Runs side by side: what differs between them, their final returns, and their curves in one picture."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +14,11 @@ from jaxagents.reporting.loggers import METRICS_FILE, read_metrics
 from jaxagents.reporting.statistics import t_interval
 
 _CONFIG_FILE = "config.yaml"
+_ARGUMENTS_FILE = "arguments.yaml"  # Of the command, see `training.composition.save_arguments`.
 _SAME = ("seed", "seeds", "run_dir", "name", "devices", "logging")  # Sections that make no other experiment.
 _MAX_PARTS = 4  # Differences that a label names.
+_MAX_NAMES = 3  # Runs that a row names.
+_MAX_PART = 60  # Characters of a setting in a label.
 
 
 class Compared(NamedTuple):
@@ -25,12 +29,20 @@ class Compared(NamedTuple):
         folders: of the runs.
         curve: of the metric, one column per seed of every run.
         final: values at the end, `[seeds]`.
+        finals: the same by the name of each run.
     """
 
     label: str
     folders: tuple[Path, ...]
     curve: Curve
     final: np.ndarray
+    finals: Mapping[str, np.ndarray] = {}
+
+    @property
+    def name(self) -> str:
+        """Returns the names of the runs, the first of many."""
+        names, others = list(self.finals), len(self.finals) - _MAX_NAMES
+        return ", ".join(names[:_MAX_NAMES]) + (f", {others} more" if others > 0 else "")
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[Path]:
@@ -67,46 +79,75 @@ def compare_runs(folders: Sequence[Path], metric: str) -> list[Compared]:
     Raises:
         ValueError: no run has the metric.
     """
-    configs = {folder: dict(_flatten(_read_config(folder))) for folder in folders}
-    labels = describe_differences(list(configs.values()))
+    configs = [dict(_flatten(_read_config(folder))) for folder in folders]
+    labels = describe_differences(configs, [_read_arguments(folder) for folder in folders])
+    names = name_runs(folders)
     curves = {folder: read_curves(read_metrics(folder), read_stage_ends(folder)) for folder in folders}
-    groups: dict[str, list[Path]] = {}
-    for folder, label in zip(folders, labels):
-        if metric in curves[folder]:
-            groups.setdefault(label, []).append(folder)
+    groups: dict[str, list[int]] = {}
+    for index, config in enumerate(configs):
+        if metric in curves[folders[index]]:
+            groups.setdefault(_identity(config), []).append(index)
     if not groups:
         known = sorted({name for each in curves.values() for name in each})
         raise ValueError(f"`metric` must be logged by a run, got {metric!r}; they have {', '.join(known) or 'none'}.")
     compared = []
-    for label, members in groups.items():
-        curve = join_curves([curves[folder][metric] for folder in members])
-        compared.append(Compared(label, tuple(members), curve, curve.values[-1]))
+    for members in groups.values():
+        own = [curves[folders[index]][metric] for index in members]
+        curve = join_curves(own)
+        ends = np.split(curve.values[-1], np.cumsum([one.values.shape[1] for one in own])[:-1])
+        finals = {names[index]: end for index, end in zip(members, ends)}
+        compared.append(
+            Compared(labels[members[0]], tuple(folders[i] for i in members), curve, curve.values[-1], finals)
+        )
     return compared
 
 
-def describe_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def name_runs(folders: Sequence[Path]) -> list[str]:
+    """Names runs by their directories; where two have the same name, by the path below the folder of all."""
+    names = [folder.name for folder in folders]
+    if len(set(names)) == len(names):
+        return names
+    common = os.path.commonpath([folder.absolute() for folder in folders])
+    return [os.path.relpath(folder.absolute(), common) for folder in folders]
+
+
+def describe_differences(
+    configs: Sequence[Mapping[str, Any]], arguments: Sequence[Mapping[str, str]] | None = None
+) -> list[str]:
     """Names each of several flat configs by the keys in which they differ; those that only change seeds are alike.
 
     Args:
         configs: values by dotted key.
+        arguments: what the command of each has set, options such as `algorithm` among them; it comes first.
 
     Returns:
         A label each, such as "learner.clip_epsilon=0.1"; the name of the run where nothing differs.
     """
-    keys = sorted({key for config in configs for key in config if key.partition(".")[0] not in _SAME})
+    arguments = [{} for _ in configs] if arguments is None else arguments
+    given = [key for key in dict.fromkeys(key for each in arguments for key in each) if not _is_same(key)]
+    given = [key for key in given if len({each.get(key) for each in arguments}) > 1]
+    keys = sorted({key for config in configs for key in config if not _is_same(key)})
     varied = [key for key in keys if len({json.dumps(config.get(key), default=str) for config in configs}) > 1]
     short = [key for key in varied if not key.endswith(("_target_", "_partial_"))] or varied
     # A resolved config repeats a setting wherever another section refers to it; the shortest name says it.
-    short = [key for key in short if not any(_repeats(key, other, configs) for other in short)]
+    short = [key for key in short if key not in given and not any(_repeats(key, o, configs) for o in short)]
     labels = []
-    for config in configs:
-        parts = [f"{key}={config[key]}" for key in short if key in config]
+    for config, own in zip(configs, arguments):
+        parts = [f"{key}={config.get(key, own.get(key))}" for key in given if key in config or key in own]
+        parts += [f"{key}={config[key]}" for key in short if key in config]
         more = f", {len(parts) - _MAX_PARTS} more" if len(parts) > _MAX_PARTS else ""
-        labels.append(", ".join(parts[:_MAX_PARTS]) + more or str(config.get("name", "all alike")))
-    if len({json.dumps([config.get(key) for key in varied], default=str) for config in configs}) > len(set(labels)):
-        names = [str(config.get("name", "")) for config in configs]
-        labels = [f"{name}: {label}" for name, label in zip(names, labels)]
+        told = ", ".join(part if len(part) <= _MAX_PART else f"{part[:_MAX_PART]}..." for part in parts[:_MAX_PARTS])
+        labels.append(told + more or str(config.get("name", "all alike")))
     return labels
+
+
+def _is_same(key: str) -> bool:
+    return key.partition(".")[0] in _SAME
+
+
+def _identity(config: Mapping[str, Any]) -> str:
+    """Returns all that makes a run another experiment."""
+    return json.dumps({key: value for key, value in config.items() if not _is_same(key)}, default=str, sort_keys=True)
 
 
 def _repeats(key: str, other: str, configs: Sequence[Mapping[str, Any]]) -> bool:
@@ -139,7 +180,8 @@ def draw_comparison(path: str | Path, compared: Sequence[Compared], metric: str)
     figure = Figure(figsize=(8, 4.5 + 0.22 * len(compared)), layout="constrained", facecolor="white", dpi=130)
     axis = figure.subplots()
     for index, one in enumerate(compared):
-        draw_curve(axis, one.curve, label=f"{one.label} ({one.final.size})", color=colormaps["tab10"](index % 10))
+        label = f"{one.name}: {one.label}" if one.name else one.label
+        draw_curve(axis, one.curve, label=f"{label} ({one.final.size})", color=colormaps["tab10"](index % 10))
     style_axis(axis, metric)
     axis.set_xlabel("steps of training; in brackets the number of seeds", fontsize=8, color="#52606d")
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -151,19 +193,29 @@ def draw_comparison(path: str | Path, compared: Sequence[Compared], metric: str)
 
 
 def comparison_rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
-    """Returns a row of text per group, best first: label, seeds, final mean with its interval, worst and best seed."""
+    """Returns rows, best first: runs, label, seeds, final mean with its interval, worst and best seed."""
     rows: list[tuple[str, ...]] = []
     for one in sorted(compared, key=lambda one: -np.nanmean(one.final)):
         told = f"{np.nanmean(one.final):.4g}"
         if one.final.size > 1:
             _, low, high = t_interval(one.final[None])
             told += f" ({low[0]:.4g} to {high[0]:.4g})"
-        rows.append((one.label, str(one.final.size), told, f"{one.final.min():.4g}", f"{one.final.max():.4g}"))
+        rows.append(
+            (one.name, one.label, str(one.final.size), told, f"{one.final.min():.4g}", f"{one.final.max():.4g}")
+        )
     return rows
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
     return yaml.safe_load((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
+
+
+def _read_arguments(folder: Path) -> dict[str, str]:
+    """Returns what the command of a run has set, by key; nothing of runs that were begun in Python."""
+    file = folder / _ARGUMENTS_FILE
+    written = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
+    pairs = [str(argument).lstrip("+~").partition("=") for argument in written or ()]
+    return {key: value for key, _, value in pairs}
 
 
 def _flatten(node: Any, name: str = "") -> Any:

@@ -63,6 +63,8 @@ _OF_OTHERS = {
     "num_iterations": "learner.num_epochs",
     "reward_funcs": "collector=rewarded 'collector.reward={_target_: my_rewards.score, _partial_: true}'",
 }
+# Settings that another option of their section has.
+_OF_OPTIONS = {"collector.reward": _OF_OTHERS["reward_funcs"]}
 # Functions that errors offer to callers, and what a user of the command line takes in their place.
 _IN_ARGUMENTS = {"`make_twin_q`": "algorithm=sac, td3, or ppo", "`make_cem`": "evaluation=cem"}
 
@@ -340,6 +342,8 @@ def _offers(key: str, parent: DictConfig) -> str:
     """Returns where a setting is that a section lacks: under another name, in another section, or spelled otherwise."""
     if key in _OF_OTHERS:
         return _OF_OTHERS[key]
+    if (whole := f"{parent._get_full_key(None)}.{key}") in _OF_OPTIONS:
+        return _OF_OPTIONS[whole]
     root: Any = parent._get_root()
     sections = [name for name in _sections_with(key, root) if name.partition(".")[0] not in _ASIDE]
     if sections:

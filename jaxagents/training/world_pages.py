@@ -32,12 +32,13 @@ _OPENING_OF_GAINS = """
 
 Written by `python experiments/evaluate.py suite=grpo grpo.folder=<this folder> grpo.names=[...]`. Every world has one
 base agent, the end of the first stage of `world=<name> algorithm=grpo`, and GRPO starts from it with every seed. Both
-are judged by sampled actions on the same held-out tasks. Success before and after, and what was gained, are means over
-seeds with their 95 % intervals; returns are before and after; minutes are of the clock, beside other work, those of
-GRPO the longest of the seeds, compilation included, and the last column those of all processors together.
+are judged by sampled actions in the same episodes on held-out tasks; their returns tell more than their success in
+worlds of several seats, where success may only say that a game came to its end. What follows a base is the mean over
+seeds with its 95 % interval, and so is what was gained. Minutes are of the clock, beside other work, those of GRPO the
+longest of the seeds, compilation included; the last column is those of all processors together.
 """
 GAIN_COLUMNS = (
-    *("world", "seeds", "base", "after GRPO", "gain", "returns"),
+    *("world", "seeds", "episodes", "base", "after GRPO", "gain", "returns"),
     *("minutes of the base", "minutes of GRPO", "processor minutes"),
 )
 
@@ -74,7 +75,7 @@ def gain_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         based = [row["base_minutes"]["clock"] for row in own if row["base_minutes"]]
         shown.append(
             [
-                *(name, ", ".join(str(row["seed"]) for row in own)),
+                *(name, ", ".join(str(row["seed"]) for row in own), str(own[0]["num_episodes"])),
                 *(*map(describe_interval, told), describe_interval(describe(np.asarray(gained)))),
                 f"{paid[0]:.3g}, {paid[1]:.3g}",
                 "-" if not based else f"{max(based):.1f}",

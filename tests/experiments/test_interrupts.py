@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,9 +30,11 @@ def interrupt(tmp_path):
         command = [sys.executable, str(ROOT / "experiments" / script), *overrides]
         errors = tmp_path / "stderr"
         with open(errors, "w", encoding="utf-8") as stderr:
-            # A shell in the background has its commands ignore Ctrl-C.
-            options = {"start_new_session": True, "preexec_fn": partial(signal.signal, signal.SIGINT, signal.SIG_DFL)}
-            process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=stderr, **options)
+            # A shell in the background has its commands, and theirs, ignore Ctrl-C.
+            before = signal.signal(signal.SIGINT, signal.default_int_handler)
+            options = {"stdout": subprocess.PIPE, "stderr": stderr, "start_new_session": True}
+            process = subprocess.Popen(command, cwd=tmp_path, **options)
+            signal.signal(signal.SIGINT, before)
             deadline = time.time() + 240
             while not is_time(process.pid, errors.read_text()) and process.poll() is None and time.time() < deadline:
                 time.sleep(0.02)

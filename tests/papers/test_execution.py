@@ -14,7 +14,7 @@ from jaxagents.papers.plan import Request, check_request
 from jaxagents.papers.printing import print_status
 from jaxagents.papers.refresh import refresh_papers
 from jaxagents.papers.registration import read_registrations
-from jaxagents.papers.runs import read_run, run_path, write_run
+from jaxagents.papers.runs import read_run, write_run
 from jaxagents.papers.status import read_status
 from jaxagents.papers.study import make_paper, make_study
 
@@ -65,8 +65,15 @@ def test_a_damaged_run_is_set_aside_and_run_again(calls, tmp_path, capsys):
     path = next((tmp_path / "results" / "runs").rglob("1.json"))
     path.write_text("{")
     capsys.readouterr()
+    (status,) = read_status([paper], request(tmp_path))
+    assert (status.done, status.needed, status.damaged) == (5, 6, (path,))
+    stream = io.StringIO()
+    print_status([status], stream)
+    assert f"Damaged: {path}; it counts nowhere. The same command without status=true" in stream.getvalue()
     assert run_papers([paper], request(tmp_path)) == {} and len(calls) == 7
-    assert f"`{path}` is damaged: it is {path}.damaged now, and run again." in capsys.readouterr().err.replace("\n", "")
+    said = capsys.readouterr().err.replace("\n", "")
+    assert f"`{path}` is damaged: it is {path}.damaged now; the run is missing, and is to be run again." in said
+    assert read_status([paper], request(tmp_path))[0].damaged == ()
     assert read_run(path).seed == 1 and path.with_name("1.json.damaged").read_text() == "{"
 
 
@@ -216,18 +223,6 @@ def test_a_metric_that_stored_calls_lack_is_refused_before_anything_is_registere
         failures = run_papers([of_functions(**changes)], request(tmp_path))
         assert set(failures) == {"p"} and "got 'scoer'; try score" in failures["p"]
     assert len(calls) == 2 and not read_registrations(tmp_path / "results")
-
-
-def test_damaged_files_are_named(calls, tmp_path):
-    assert run_papers([of_functions()], request(tmp_path)) == {}
-    address = compose_arms(of_functions(), CONFIGS)["treatment"].address
-    damaged = run_path(tmp_path / "results", address, 1)
-    damaged.write_text("{")
-    status = read_status([of_functions()], request(tmp_path))
-    assert status[0].damaged == (damaged,) and status[0].done == 5
-    stream = io.StringIO()
-    print_status(status, stream)
-    assert f"Damaged: {damaged};" in stream.getvalue()
 
 
 def test_what_could_never_count_is_refused():

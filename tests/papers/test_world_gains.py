@@ -23,6 +23,7 @@ def test_the_table_has_means_over_seeds_and_what_was_gained(tmp_path):
         {
             "world": "bandit",
             "seed": seed,
+            "num_episodes": 512,
             "base": {"success": 0.25, "episode_return": -0.5},
             "grpo": {"success": success, "episode_return": 2.0 * success},
             "minutes": {"clock": 3.0 + seed, "processors": 5.0},
@@ -34,6 +35,7 @@ def test_the_table_has_means_over_seeds_and_what_was_gained(tmp_path):
     shown = [
         "bandit",
         "0, 1",
+        "512",
         "0.25",
         "0.625 (-0.963 to 2.21)",
         "0.375 (-1.21 to 1.96)",

@@ -1,6 +1,7 @@
 """Tests of jaxagents/reporting/comparison.py."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -45,8 +46,8 @@ def test_the_best_comes_first_with_its_interval(folder):
     rows = comparison_rows(compare_runs(find_runs([folder]), "eval/episode_return"))
     # Two seeds of 2 and 4: 3 +- 12.706 * 1.
     assert rows == [
-        ("learner.clip=0.2", "1", "9", "9", "9"),
-        ("learner.clip=0.1", "2", "3 (-9.706 to 15.71)", "2", "4"),
+        ("2", "learner.clip=0.2", "1", "9", "9", "9"),
+        ("0, 1", "learner.clip=0.1", "2", "3 (-9.706 to 15.71)", "2", "4"),
     ]
 
 
@@ -72,6 +73,28 @@ def test_labels_name_what_differs():
     assert describe_differences(repeated) == ["critic.rate=2, rate=1", "critic.rate=1, rate=2"]
     many = [dict.fromkeys("abcdef", index) for index in range(2)]
     assert describe_differences(many)[1] == "a=1, b=1, c=1, d=1, 2 more"
+
+
+def test_what_the_commands_have_set_comes_first():
+    configs = [{"credit.epsilon": 1, "loss.clip": 0.2, "seed": 0}, {"loss.clip": 0.3, "turns": 8, "seed": 1}]
+    arguments = [{"algorithm": "grpo", "seed": "0"}, {"algorithm": "dapo", "turns": "8", "seed": "1"}]
+    assert describe_differences(configs, arguments) == [
+        "algorithm=grpo, credit.epsilon=1, loss.clip=0.2",
+        "algorithm=dapo, turns=8, loss.clip=0.3",
+    ]
+
+
+def test_rows_and_finals_name_the_runs(folder):
+    (folder / "2" / "arguments.yaml").write_text("- algorithm=dapo\n- +learner.clip=0.2\n")
+    write_run(folder / "other" / "2", [4.0, 7.0], seed=0, learner={"clip": 0.3})
+    compared = compare_runs(find_runs([folder]), "eval/episode_return")
+    assert [row[:2] for row in comparison_rows(compared)] == [
+        ("2", "algorithm=dapo, learner.clip=0.2"),
+        (os.path.join("other", "2"), "learner.clip=0.3"),
+        ("0, 1", "learner.clip=0.1"),
+    ]
+    finals = {run: list(values) for one in compared for run, values in one.finals.items()}
+    assert finals == {"0": [2.0], "1": [4.0], "2": [9.0], os.path.join("other", "2"): [7.0]}
 
 
 def test_what_is_not_there_is_refused(folder, tmp_path_factory):

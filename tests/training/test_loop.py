@@ -309,3 +309,16 @@ def test_ctrl_c_that_is_dropped_is_raised_when_the_run_asks():
         assert signal.getsignal(signal.SIGINT) is default and sys.unraisablehook is hook
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.slow
+def test_of_equal_scores_the_last_one_is_the_best(tmp_path, monkeypatch, compose):
+    """A model that learns conversations is evaluated in a world that it never plays well."""
+    real = loop._evaluate
+
+    def evaluate(run, stage, update, params):
+        return real(run, stage._replace(evaluate=lambda params: {"episode_return": np.zeros(3)}), update, params)
+
+    monkeypatch.setattr(loop, "_evaluate", evaluate)
+    run(compose(), tmp_path)
+    assert (tmp_path / "checkpoints/best/10.digest.json").exists()

@@ -9,8 +9,8 @@ import numpy as np
 from flax import struct
 
 from jaxagents.environments.text.builder import make_text_world
-from jaxagents.environments.text.experts import first_rule
-from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.experts import first_action
+from jaxagents.environments.text.grammar import allow, make_grammar
 from jaxagents.environments.text.splits import draw_distinct
 from jaxagents.environments.text.texts import Text, number, pick, text, when
 from jaxagents.environments.text.world import Status, World
@@ -92,10 +92,10 @@ def make_environment(num_seats: int = 1, *, full: bool = False, max_turns: int =
         start=start,
         player=None if num_seats == 1 else lambda state: state.seat,
         play=play,
-        allowed=allowed,
+        allowed=lambda state: allow(grammar, *allowed(state)),
         status=status,
         tell=partial(tell, full),
-        expert=lambda key, state: (*first_rule(rules(grammar.args, state)), None),
+        expert=lambda key, state: (*first_action(grammar, rules(state)), None),
     )
     return make_text_world(world, **options)
 
@@ -144,18 +144,17 @@ def play(key: Array, state: CarryingState, verb: Array, args: Array) -> Carrying
     )
 
 
-def allowed(state: CarryingState) -> Array:
-    """Returns what can be done: nobody holds two things but the trolley and another one."""
+def allowed(state: CarryingState) -> tuple[Array, ...]:
+    """Returns what can be done, verb by verb: nobody holds two things but the trolley and another one."""
     seat, (here, held) = state.seat, near(state, state.seat)
     pair, weight = state.at.shape[0] == 2, state.task["weight"]
     free, strong = ~jnp.any(held[:TROLLEY]), (weight <= STRENGTH) | held[TROLLEY]
     lifts = here & (weight > STRENGTH) & ~jnp.any(held) & (state.lifting[seat] != np.arange(len(THINGS)))
     take = here & jnp.where(np.arange(len(THINGS)) < TROLLEY, free & strong, True)
-    rest = jnp.stack([jnp.any(held), jnp.bool_(pair)])
-    return jnp.concatenate([np.arange(len(PLACES)) != state.at[seat], take, (lifts & pair)[:TROLLEY], rest])
+    return np.arange(len(PLACES)) != state.at[seat], take, (lifts & pair)[:TROLLEY], jnp.any(held), jnp.bool_(pair)
 
 
-def rules(args: Any, state: CarryingState) -> list[tuple[Array, tuple[Array, Array]]]:
+def rules(state: CarryingState) -> list[tuple]:
     """Lists what an expert does who knows everything; where one is enough, the second seat waits."""
     seat, task, (_, held) = state.seat, state.task, near(state, state.seat)
     thing, at = task["thing"], state.at[seat]
@@ -164,11 +163,11 @@ def rules(args: Any, state: CarryingState) -> list[tuple[Array, tuple[Array, Arr
     verb = jnp.where(heavy & ~has_trolley, LIFT, TAKE)
     idle = (seat > 0) & ~(heavy & ~has_trolley) | (state.lifting[seat] == thing)
     return [
-        (held[thing] & (at != task["goal"]), (jnp.int32(GO), args(task["goal"]))),
-        (held[thing], (jnp.int32(PUT), args())),
-        (idle, (jnp.int32(WAIT), args())),
-        (at != state.where[fetch], (jnp.int32(GO), args(state.where[fetch]))),
-        (jnp.bool_(True), (verb.astype(jnp.int32), args(fetch))),
+        (held[thing] & (at != task["goal"]), GO, task["goal"]),
+        (held[thing], PUT),
+        (idle, WAIT),
+        (at != state.where[fetch], GO, state.where[fetch]),
+        (True, verb, fetch),
     ]
 
 

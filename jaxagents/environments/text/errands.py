@@ -10,10 +10,10 @@ import numpy as np
 from flax import struct
 
 from jaxagents.environments.text.builder import make_text_world
-from jaxagents.environments.text.experts import choose, first_rule
-from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.experts import choose, first_action
+from jaxagents.environments.text.grammar import allow, make_grammar
 from jaxagents.environments.text.texts import Text, number, pick, text, when
-from jaxagents.environments.text.world import Status, World
+from jaxagents.environments.text.world import Status, World, grades
 from jaxagents.ops.checks import require_between
 from jaxagents.types import Array, Environment, Task
 
@@ -87,7 +87,7 @@ def make_environment(
 
     def allowed(state: ErrandsState) -> Array:
         found = jnp.any(state.task["things"][:, 3] == state.at) & (state.at >= 0)
-        return jnp.concatenate([places != state.at, found[None], ~state.asked])
+        return allow(grammar, places != state.at, found, ~state.asked)
 
     def expert(key: Array, state: ErrandsState) -> tuple[Array, Array, None]:
         things, left = state.task["things"], fits(state.task, state.asked)
@@ -95,13 +95,12 @@ def make_environment(
         expected = jnp.where(state.asked, jnp.inf, jnp.sum(same, axis=(0, 1)))  # Pairs that an answer leaves together.
         goal, (go_key, ask_key) = things[jnp.argmax(left), 3], jax.random.split(key)
         rules = [
-            (jnp.any((things[:, 3] >= 0) & ~known(state)), (GO, grammar.args(choose(go_key, ~state.seen)))),
-            (jnp.sum(left) > 1, (ASK, grammar.args(choose(ask_key, expected == jnp.min(expected))))),
-            (state.at != goal, (GO, grammar.args(goal))),
-            (True, (TAKE, grammar.args())),
+            (jnp.any((things[:, 3] >= 0) & ~known(state)), GO, choose(go_key, ~state.seen)),
+            (jnp.sum(left) > 1, ASK, choose(ask_key, expected == jnp.min(expected))),
+            (state.at != goal, GO, goal),
+            (True, TAKE),
         ]
-        verb, args = first_rule(rules)
-        return jnp.int32(verb), args, None
+        return *first_action(grammar, rules), None
 
     world = World(
         name="errands",
@@ -150,13 +149,11 @@ def status(slack: int, state: ErrandsState) -> Status:
     success = state.taken & (place[task["target"]] == state.at)
     alone = jnp.sum(jax.vmap(partial(fits, task))(jnp.asarray(SUBSETS)), axis=1) == 1
     fewest = jnp.min(jnp.where(alone, SUBSETS.sum(axis=1), len(ATTRIBUTES)))
-    over = jnp.maximum(questions - fewest - slack, 0)
-    parts = {"questions": questions, "useful": state.useful, "over_budget": over}
-    parts = {name: value.astype(jnp.float32) for name, value in parts.items()}
+    over_budget = jnp.maximum(questions - fewest - slack, 0)
+    parts = grades(questions=questions, useful=state.useful, over_budget=over_budget)
     ruled_out = 1.0 - (jnp.sum(fits(task, state.asked)) - 1) / (jnp.sum(place >= 0) - 1)
-    return Status(
-        success=success, over=state.taken, progress=jnp.where(state.taken, success, ruled_out / 2), parts=parts
-    )
+    progress = jnp.where(state.taken, success, ruled_out / 2)
+    return Status(success=success, over=state.taken, progress=progress, parts=parts)
 
 
 def tell(state: ErrandsState, seat: Array) -> Text:

@@ -1,4 +1,4 @@
-"""What experts of text worlds choose by: chance, rules in order, and a look ahead."""
+"""What experts of text worlds choose by: chance, rules in order, scores, and a look ahead."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxagents.environments.text.grammar import Grammar
 from jaxagents.environments.text.world import World
 from jaxagents.environments.timesteps import select
 from jaxagents.types import Array, PyTree, State
@@ -36,6 +37,27 @@ def first_rule(cases: Sequence[tuple[Any, PyTree]]) -> PyTree:
     for condition, value in reversed(rules):
         chosen = select(condition, value, chosen)
     return chosen
+
+
+def first_action(grammar: Grammar, rules: Sequence[tuple]) -> tuple[Array, Array]:
+    """Returns what the first rule says whose condition holds, and the last one's without any, as an action.
+
+    Args:
+        grammar: of the world.
+        rules: condition, bool `[]`, verb, and a value per slot, see `Grammar.args`.
+
+    Returns:
+        Verb and args.
+    """
+    cases = [(condition, (verb, grammar.args(*values))) for condition, verb, *values in rules]
+    verb, args = first_rule(cases)
+    return jnp.asarray(verb, jnp.int32), args
+
+
+def best_of(score: Array, count: int) -> Array:
+    """Finds the highest scores above 0, of equal ones the first; int32 `[count]`, -1 where there are no more."""
+    best, index = jax.lax.top_k(score, count)
+    return jnp.where(best > 0, index, -1)
 
 
 def lookahead(world: World, depth: int) -> Callable[[State], Array]:

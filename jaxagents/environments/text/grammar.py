@@ -159,6 +159,25 @@ def make_grammar(*templates: str, words: Sequence[str] = (), **slots: Sequence[s
     )
 
 
+def allow(grammar: Grammar, *masks: Array | bool) -> Array:
+    """Joins what is allowed of the templates to a mask of entries, as `World.allowed` returns it.
+
+    Args:
+        grammar: of the world.
+        *masks: one per template, bool `[]`, or one bool per entry of the template.
+
+    Returns:
+        Bool `[E]`.
+
+    Raises:
+        ValueError: there are fewer or more masks than templates.
+    """
+    sizes = np.bincount(grammar.entry_verb).tolist()
+    if len(masks) != len(sizes):
+        raise ValueError(f"`masks` must be one for each of {grammar.templates}, got {len(masks)}.")
+    return jnp.concatenate([jnp.broadcast_to(mask, size) for mask, size in zip(masks, sizes, strict=True)])
+
+
 def _phrases(name: str, phrases: Sequence[str | Sequence[str]]) -> tuple[Words, ...]:
     rows = tuple((one,) if isinstance(one, str) else tuple(one) for one in phrases)
     if not rows or not all(rows):

@@ -43,6 +43,8 @@ def against_expert(environment: Environment, *, seat: int | None = None) -> Envi
         fingerprint=lambda state: face.fingerprint(state.inner),
         sample_held_out_task=with_level(face.sample_held_out_task),
         prompt=lambda task: face.prompt(task["game"]),
+        draw=None if face.draw is None else lambda key, state: face.draw(key, state.inner),
+        distance=None if face.distance is None else lambda state: face.distance(state.inner),
         rules=None,
     )
     # Whether an action was understood is told of the agent's own.

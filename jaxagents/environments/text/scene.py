@@ -10,11 +10,11 @@ import numpy as np
 from flax import struct
 
 from jaxagents.environments.text.builder import make_text_world
-from jaxagents.environments.text.experts import first_rule
-from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.experts import first_action
+from jaxagents.environments.text.grammar import allow, make_grammar
 from jaxagents.environments.text.splits import draw_distinct
 from jaxagents.environments.text.texts import Text, board, number, pick, text, when
-from jaxagents.environments.text.world import Status, World
+from jaxagents.environments.text.world import Status, World, grades
 from jaxagents.ops.checks import require_between
 from jaxagents.types import Array, Environment, Task
 
@@ -92,20 +92,11 @@ def make_environment(
             tools=state.tools + (verb <= INVERT),
         )
 
-    def allowed(state: SceneState) -> Array:
-        entries = np.repeat(np.arange(4), [1, 1, len(PATTERNS), len(places) ** 2])
-        return jnp.asarray(entries <= INVERT) | (jnp.where(state.task["finds"], BOX, SAY) == entries)
-
     def expert(key: Array, state: SceneState) -> tuple[Array, Array, None]:
         name, column, row = state.task["objects"][0]
-        rules = [
-            (state.turned, (ROTATE, grammar.args())),
-            (state.inverted, (INVERT, grammar.args())),
-            (state.task["finds"], (BOX, grammar.args(column, row))),
-            (True, (SAY, grammar.args(name))),
-        ]
-        verb, args = first_rule(rules)
-        return jnp.int32(verb), args, None
+        finds = (state.task["finds"], BOX, column, row)
+        rules = [(state.turned, ROTATE), (state.inverted, INVERT), finds, (True, SAY, name)]
+        return *first_action(grammar, rules), None
 
     world = World(
         name="scene",
@@ -115,7 +106,7 @@ def make_environment(
         sample=partial(sample, tuple(num_objects), sides, corrupted),
         start=start,
         play=play,
-        allowed=allowed,
+        allowed=lambda state: allow(grammar, True, True, ~state.task["finds"], state.task["finds"]),
         status=status,
         tell=partial(tell, max(sides)),
         expert=expert,
@@ -147,18 +138,16 @@ def sample(num_objects: tuple[int, ...], sides: tuple[int, ...], corrupted: floa
 
 def picture(state: SceneState, most: int) -> Array:
     """Paints what is seen, int32 `[S, S]` of `CELLS`, -1 beyond the side of the picture."""
-    task, cells = state.task, np.arange(most)
+    cells, last = np.arange(most), state.task["side"] - 1
     column, row = jnp.meshgrid(cells, cells)
+    there = (column <= last) & (row <= last)
+    column, row = (jnp.where(state.turned, last - place, place) for place in (column, row))
     grid = jnp.where((column == 0) & (row == 0), CELLS.index("+"), 0)
-    for name, left, top in task["objects"]:
+    for name, left, top in state.task["objects"]:
         across, down = column - left, row - top
         inside = (name >= 0) & (across >= 0) & (across < 2) & (down >= 0) & (down < 2)
         grid = jnp.where(inside, jnp.asarray(INK)[name, jnp.clip(2 * down + across, 0, 3)], grid)
-    last = task["side"] - 1
-    turned = grid[jnp.clip(last - row, 0), jnp.clip(last - column, 0)]
-    grid = jnp.where(state.turned, turned, grid)
-    grid = jnp.where(state.inverted, jnp.asarray(INVERTED)[grid], grid)
-    return jnp.where((column <= last) & (row <= last), grid, -1)
+    return jnp.where(there, jnp.where(state.inverted, jnp.asarray(INVERTED)[grid], grid), -1)
 
 
 def status(state: SceneState) -> Status:
@@ -167,9 +156,8 @@ def status(state: SceneState) -> Status:
     apart = jnp.abs(jnp.stack([box[0] - column, box[1] - row]))
     shared = jnp.prod(jnp.maximum(2 - apart, 0))
     iou = jnp.where(box[0] >= 0, shared / (8 - shared), 0.0)
-    same, over = said == name, jnp.any(state.answer >= 0)
-    grade = jnp.where(state.task["finds"], iou, same.astype(jnp.float32))
-    parts = {"iou": iou, "class": same.astype(jnp.float32), "tools": state.tools.astype(jnp.float32)}
+    parts, over = grades(**{"iou": iou, "class": said == name, "tools": state.tools}), jnp.any(state.answer >= 0)
+    grade = jnp.where(state.task["finds"], iou, parts["class"])
     return Status(success=over & (grade == 1.0), over=over, progress=jnp.where(over, grade, 0.0), parts=parts)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from flax import struct
 
 from jaxagents.environments.text.builder import make_text_world
-from jaxagents.environments.text.experts import choose, first_rule
-from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.experts import best_of, choose, first_rule
+from jaxagents.environments.text.grammar import allow, make_grammar
 from jaxagents.environments.text.texts import Text, cases, pick, text, when
 from jaxagents.environments.text.world import Status, World
 from jaxagents.types import Array, Environment, Task
@@ -97,25 +97,17 @@ def make_environment(
     if max_steps < 2 * max(hops) + 1:
         raise ValueError(f"`max_steps` must be at least {2 * max(hops) + 1} for {hops}, got {max_steps}.")
     names = NAMES[:num_pages]
+    templates = ("search {word:1-3}", "open {result}", "answer {name}", "answer unknown")
+    grammar = make_grammar(*templates, word=(*names, *RELATIONS), result=RESULTS, name=names)
     world = World(
         name="search",
-        grammar=make_grammar(
-            "search {word:1-3}",
-            "open {result}",
-            "answer {name}",
-            "answer unknown",
-            word=(*names, *RELATIONS),
-            result=RESULTS,
-            name=names,
-        ),
+        grammar=grammar,
         max_steps=max_steps,
         num_levels=len(hops),
         sample=partial(sample, make_graphs(seed, num_graphs, num_pages), hops, unanswerable),
         identity=lambda task: {name: task[name] for name in ("graph", "first", "relations")},
         start=start,
-        allowed=lambda state: jnp.concatenate(
-            [jnp.ones(1, bool), state.results >= 0, jnp.ones(num_pages + 1, bool)],
-        ),
+        allowed=lambda state: allow(grammar, True, state.results >= 0, True, True),
         play=play,
         status=status,
         tell=partial(tell, names),
@@ -189,25 +181,25 @@ def rank(facts: Array, query: Array, *, pairs: float = 0.0) -> Array:
         jnp.any((facts[:, :, None] == pages[None, None]) & there[:, :, None], axis=1) & names[None], axis=1
     )
     score += pairs * jnp.sum(there & relations[None] & names[facts], axis=1)
-    best = []
-    for _ in RESULTS:
-        best.append(jnp.where(jnp.max(score) > 0, jnp.argmax(score), -1).astype(jnp.int32))
-        score = jnp.where(pages == best[-1], 0.0, score)
-    return jnp.stack(best)
+    return best_of(score, len(RESULTS))
 
 
 def play(key: Array, state: SearchState, verb: Array, args: Array) -> SearchState:
     """Searches, opens or answers."""
     del key
-    chosen, pages = args[0, 0], np.arange(len(state.opened))
-    page = state.results[jnp.clip(chosen, 0, 2)]
-    answer = jnp.where(verb == UNKNOWN, len(pages), jnp.where(verb == ANSWER, chosen, -1))
+    answer = jnp.where(verb == UNKNOWN, len(state.opened), jnp.where(verb == ANSWER, args[0, 0], -1))
+    return look_up(state, verb, args).replace(answer=answer)
+
+
+def look_up(state: SearchState, verb: Array, args: Array, *, pairs: float = 0.0) -> SearchState:
+    """Searches, as `rank` does, or opens a page; other verbs leave what is seen as it is."""
+    page = jnp.where(verb == OPEN, state.results[jnp.clip(args[0, 0], 0, len(RESULTS) - 1)], state.page)
+    found = rank(state.task["facts"], args[0, :3], pairs=pairs)
     return state.replace(
-        results=jnp.where(verb == SEARCH, rank(state.task["facts"], args[0]), state.results),
-        page=jnp.where(verb == OPEN, page, state.page),
+        results=jnp.where(verb == SEARCH, found, state.results),
+        page=page,
         view=jnp.where(verb == SEARCH, LISTED, jnp.where(verb == OPEN, OPENED, state.view)),
-        opened=state.opened | ((verb == OPEN) & (pages == page)),
-        answer=answer,
+        opened=state.opened | ((verb == OPEN) & (np.arange(len(state.opened)) == page)),
     )
 
 

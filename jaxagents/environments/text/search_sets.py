@@ -1,5 +1,6 @@
 """Search for more than one name: what is masked on a page, or all pages of which something holds."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -7,24 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxagents.environments.text import search
 from jaxagents.environments.text.builder import make_text_world
-from jaxagents.environments.text.experts import choose, first_rule
-from jaxagents.environments.text.grammar import make_grammar
-from jaxagents.environments.text.search import (
-    ANSWER,
-    FACTS,
-    LISTED,
-    NAMES,
-    OPEN,
-    OPENED,
-    RELATIONS,
-    RESULTS,
-    SEARCH,
-    SearchState,
-    make_graphs,
-    rank,
-    tell,
-)
+from jaxagents.environments.text.experts import choose, first_action
+from jaxagents.environments.text.grammar import allow, make_grammar
+from jaxagents.environments.text.search import FACTS, NAMES, RELATIONS, RESULTS, SearchState
 from jaxagents.environments.text.texts import Text, each, pick, text, when
 from jaxagents.environments.text.world import Status, World
 from jaxagents.ops.checks import require_between, require_one_of
@@ -81,97 +69,82 @@ def make_environment(
     pages = np.arange(num_pages)
 
     def start(key: Array, task: Task) -> SearchState:
-        none, no = jnp.int32(-1), jnp.zeros(num_pages, bool)
-        found = jnp.full(len(RESULTS), -1, jnp.int32)
-        return SearchState(task=task, results=found, page=none, view=jnp.int32(0), opened=no, answer=no)
+        return search.start(key, task).replace(answer=jnp.zeros(num_pages, bool))
 
     def play(key: Array, state: SearchState, verb: Array, args: Array) -> SearchState:
-        page = jnp.where(verb == OPEN, state.results[jnp.clip(args[0, 0], 0, len(RESULTS) - 1)], state.page)
-        found = rank(state.task["facts"], args[0, :3], pairs=1.0)
-        return state.replace(
-            results=jnp.where(verb == SEARCH, found, state.results),
-            page=page,
-            view=jnp.where(verb == SEARCH, LISTED, jnp.where(verb == OPEN, OPENED, state.view)),
-            opened=state.opened | ((verb == OPEN) & (pages == page)),
-            answer=(verb == ANSWER) & jnp.any(args[0][:, None] == pages[None], axis=0),
-        )
+        said = jnp.any(args[0][:, None] == pages[None], axis=0)
+        return search.look_up(state, verb, args, pairs=1.0).replace(answer=(verb == search.ANSWER) & said)
 
     def expert(key: Array, state: SearchState) -> tuple[Array, Array, Text]:
         task, needed = state.task, state.task["sources"] & ~state.opened
         listed = (state.results >= 0) & needed[state.results]
         (answer,) = jnp.nonzero(task["answer"], size=MOST, fill_value=-1)
         rules = [
-            (~jnp.any(needed), (ANSWER, grammar.args(answer))),
-            (jnp.any(listed), (OPEN, grammar.args(jnp.argmax(listed)))),
-            (True, (SEARCH, grammar.args(task["query"]))),
+            (~jnp.any(needed), search.ANSWER, answer),
+            (jnp.any(listed), search.OPEN, jnp.argmax(listed)),
+            (True, search.SEARCH, task["query"]),
         ]
-        verb, args = first_rule(rules)
-        return jnp.int32(verb), args, when(jnp.any(needed), None, each(names, task["answer"], most=MOST))
+        thought = when(jnp.any(needed), None, each(names, task["answer"], most=MOST))
+        return *first_action(grammar, rules), thought
 
-    draw = {"masked": sample_masked, "table": sample_table}[mode]
+    draw = {"masked": draw_masked, "table": draw_table}[mode]
     world = World(
         name="search_sets",
         grammar=grammar,
         max_steps=max_steps,
         num_levels=FACTS,
-        sample=partial(draw, make_graphs(seed, num_graphs, num_pages)),
+        sample=partial(sample, draw, search.make_graphs(seed, num_graphs, num_pages)),
         identity=lambda task: (task["graph"], task["relations"], task["asked"], task["answer"]),
         start=start,
-        allowed=lambda state: jnp.concatenate([jnp.ones(1, bool), state.results >= 0, jnp.ones(1, bool)]),
+        allowed=lambda state: allow(grammar, True, state.results >= 0, True),
         play=play,
         status=status,
-        tell=partial(tell, names),
+        tell=partial(search.tell, names),
         prompt=partial(prompt, names, mode),
         expert=expert,
     )
     return make_text_world(world, **options)
 
 
-def sample_masked(graphs: np.ndarray, key: Array, level: Array) -> Task:
-    """Draws a page and masks l + 1 of its names, E in `asked`; it is named where others have the rest, too."""
-    graph_key, page_key, mask_key = jax.random.split(key, 3)
+def sample(draw: Callable[..., Task], graphs: np.ndarray, key: Array, level: Array) -> Task:
+    """Draws facts, and what is asked about them."""
+    graph_key, *keys = jax.random.split(key, 3)
     graph = jax.random.randint(graph_key, (), 0, len(graphs))
     facts = jnp.asarray(graphs)[graph]
-    page = jax.random.randint(page_key, (), 0, len(facts))
+    return {"facts": facts, "graph": graph, **draw(facts, keys, level), "level": level}
+
+
+def draw_masked(facts: Array, keys: list[Array], level: Array) -> Task:
+    """Draws a page and masks l + 1 of its names, E in `asked`; it is named where others have the rest, too."""
+    page, pages = jax.random.randint(keys[0], (), 0, len(facts)), np.arange(len(facts))
     (relations,) = jnp.nonzero(facts[page] >= 0, size=FACTS)
-    told, masked = facts[page, relations], jax.random.permutation(mask_key, FACTS) <= level
+    told, masked = facts[page, relations], jax.random.permutation(keys[1], FACTS) <= level
     alone = jnp.sum(jnp.all((facts[:, relations] == told[None]) | masked[None], axis=1)) == 1
     words = jnp.stack([jnp.where(masked, -1, told), jnp.where(masked, -1, len(facts) + relations)], axis=1).ravel()
     (first,) = jnp.nonzero(words >= 0, size=3, fill_value=-1)
-    query = jnp.where(alone, jnp.where(first < 0, -1, words[first]), jnp.asarray([page, -1, -1]))
-    pages = np.arange(len(facts))
     return {
-        "facts": facts,
-        "graph": graph,
         "page": jnp.where(alone, -1, page),
         "relations": relations,
         "asked": jnp.where(masked, len(facts), told),
-        "query": query,
+        "query": jnp.where(alone, jnp.where(first < 0, -1, words[first]), jnp.asarray([page, -1, -1])),
         "answer": jnp.any((told[:, None] == pages[None]) & masked[:, None], axis=0),
         "sources": pages == page,
-        "level": level,
     }
 
 
-def sample_table(graphs: np.ndarray, key: Array, level: Array) -> Task:
+def draw_table(facts: Array, keys: list[Array], level: Array) -> Task:
     """Draws a fact that one to l + 1 pages have; all of them are the answer."""
-    graph_key, fact_key = jax.random.split(key)
-    graph = jax.random.randint(graph_key, (), 0, len(graphs))
-    facts = jnp.asarray(graphs)[graph]
     has = facts[:, :, None] == np.arange(len(facts))[None, None]
     count = jnp.sum(has, axis=0).ravel()
-    relation, name = jnp.divmod(choose(fact_key, (count > 0) & (count <= level + 1)), len(facts))
-    row, none = jnp.stack([relation, jnp.int32(-1), jnp.int32(-1)]), jnp.int32(-1)
+    relation, name = jnp.divmod(choose(keys[0], (count > 0) & (count <= level + 1)), len(facts))
+    none = jnp.int32(-1)
     return {
-        "facts": facts,
-        "graph": graph,
         "page": none,
-        "relations": row,
+        "relations": jnp.stack([relation, none, none]),
         "asked": jnp.stack([name, none, none]),
         "query": jnp.stack([name, len(facts) + relation, none]),
         "answer": has[:, relation, name],
         "sources": has[:, relation, name],
-        "level": level,
     }
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from flax import struct
 
 from jaxagents.environments.text.builder import make_text_world
-from jaxagents.environments.text.experts import choose, first_rule
-from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.experts import best_of, choose, first_action
+from jaxagents.environments.text.grammar import allow, make_grammar
 from jaxagents.environments.text.texts import Text, cases, each, number, pick, text, when
-from jaxagents.environments.text.world import Status, World
+from jaxagents.environments.text.world import Status, World, grades
 from jaxagents.ops.checks import require_between
 from jaxagents.types import Array, Environment, Task
 
@@ -74,11 +74,10 @@ def make_environment(
         return ShopState(task=task, found=found, product=nothing, colour=nothing, bought=jnp.bool_(False))
 
     def play(key: Array, state: ShopState, verb: Array, args: Array) -> ShopState:
-        score = jnp.sum(has[:, args[0]] & (args[0] >= 0)[None], axis=1)
-        best, found = jax.lax.top_k(score * len(price) - np.arange(len(price)), SHOWN)
+        found = best_of(jnp.sum(has[:, args[0]] & (args[0] >= 0)[None], axis=1), SHOWN)
         shown = jnp.where(verb == OPEN, state.found[args[0, 0]], state.product)
         return state.replace(
-            found=jnp.where(verb == SEARCH, jnp.where(best > 0, found, -1), state.found),
+            found=jnp.where(verb == SEARCH, found, state.found),
             product=jnp.where((verb == SEARCH) | (verb == BACK), -1, shown),
             colour=jnp.where(verb == CHOOSE, args[0, 0], jnp.where(verb == BUY, state.colour, -1)),
             bought=verb == BUY,
@@ -87,11 +86,11 @@ def make_environment(
     def allowed(state: ShopState) -> Array:
         viewing = state.product >= 0
         offered = has[state.product, COLOUR:] & viewing
-        return jnp.concatenate([jnp.ones(1, bool), (state.found >= 0) & ~viewing, offered, jnp.stack([viewing] * 2)])
+        return allow(grammar, True, (state.found >= 0) & ~viewing, offered, viewing, viewing)
 
     def status(state: ShopState) -> Status:
-        parts = grade(has, price, state.task, state.product, state.colour)
-        parts = {name: jnp.where(state.bought, value, 0.0).astype(jnp.float32) for name, value in parts.items()}
+        graded = grade(has, price, state.task, state.product, state.colour)
+        parts = jax.tree.map(lambda value: jnp.where(state.bought, value, 0.0), graded)
         return Status(success=parts["score"] == 1.0, over=state.bought, progress=parts["score"], parts=parts)
 
     def expert(key: Array, state: ShopState) -> tuple[Array, Array, None]:
@@ -100,12 +99,12 @@ def make_environment(
         right = right & (state.found >= 0) & ((colour < 0) | has[state.found, wish[3]])
         viewing = state.product >= 0
         rules = [
-            (viewing & (colour >= 0) & (state.colour != colour), (jnp.int32(CHOOSE), grammar.args(colour))),
-            (viewing, (jnp.int32(BUY), grammar.args())),
-            (jnp.any(right), (jnp.int32(OPEN), grammar.args(choose(key, right)))),
-            (jnp.bool_(True), (jnp.int32(SEARCH), grammar.args(wish[:3]))),
+            (viewing & (colour >= 0) & (state.colour != colour), CHOOSE, colour),
+            (viewing, BUY),
+            (jnp.any(right), OPEN, choose(key, right)),
+            (True, SEARCH, wish[:3]),
         ]
-        return *first_rule(rules), None
+        return *first_action(grammar, rules), None
 
     world = World(
         name="shop",
@@ -152,7 +151,7 @@ def grade(has: Array, price: Array, task: Task, product: Array, colour: Array) -
     count = jnp.sum(wish[1:] >= 0)
     met = jnp.sum(jnp.append(has[product][wish[1:3]], colour + COLOUR == wish[3]) & (wish[1:] >= 0))
     cheap = price[product] < task["below"]
-    return {"type": fits, "wishes": met / count, "price": cheap, "score": fits * (met + cheap) / (count + 1)}
+    return grades(type=fits, wishes=met / count, price=cheap, score=fits * (met + cheap) / (count + 1))
 
 
 def tell(has: Array, price: Array, state: ShopState, seat: Array) -> Text:

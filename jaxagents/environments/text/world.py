@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.environments.text.grammar import Grammar
@@ -31,6 +32,11 @@ class Status:
     payoff: Array | None = None
     progress: Array | None = None
     parts: Mapping[str, Array] = struct.field(default_factory=dict)
+
+
+def grades(**parts: Array) -> dict[str, Array]:
+    """Returns numbers and bools by name as float32, for `Status.parts`."""
+    return {name: jnp.asarray(value, jnp.float32) for name, value in parts.items()}
 
 
 class Payout(NamedTuple):

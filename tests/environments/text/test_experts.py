@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagents.environments.text import grid
-from jaxagents.environments.text.experts import choose, first_rule, lookahead
+from jaxagents.environments.text.experts import best_of, choose, first_action, first_rule, lookahead
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.texts import text
+from jaxagents.environments.text.words import sentence
 from jaxagents.environments.text.world import Status, World
 
 KEY = jax.random.key(0)
@@ -26,6 +27,26 @@ def test_the_first_rule_that_holds_is_followed():
         return first_rule([(number > 5, (0, -1)), (number > 3, (1, number)), (True, (2, 0))])
 
     assert [tuple(map(int, act(jnp.int32(n)))) for n in (7, 4, 1)] == [(0, -1), (1, 4), (2, 0)]
+
+
+def test_the_first_rule_that_holds_is_an_action():
+    grammar = make_grammar("wait", "go to {place}", "say {word:1-2}", place=("desk", "bed"), word="ab")
+
+    def act(number):
+        return first_action(
+            grammar, [(number > 5, 1, number - 6), (number > 3, 2, jnp.stack([number - 4] * 2)), (True, 0)]
+        )
+
+    for number, verb, args in ((7, 1, [1, -1]), (5, 2, [1, 1]), (4, 2, [0, 0]), (1, 0, [-1, -1])):
+        got = act(jnp.int32(number))
+        assert (int(got[0]), got[0].dtype) == (verb, jnp.int32)
+        np.testing.assert_array_equal(got[1], [args])
+    assert sentence(grammar.words, grammar.render(*act(jnp.int32(7)))) == "go to bed"
+
+
+def test_the_best_are_those_with_the_highest_scores_above_zero():
+    np.testing.assert_array_equal(best_of(jnp.asarray([0, 2, 5, 2, 0]), 3), [2, 1, 3])
+    np.testing.assert_array_equal(best_of(jnp.asarray([0.0, 0.5, -1.0, 0.0]), 3), [1, -1, -1])
 
 
 def counting(goal=3):

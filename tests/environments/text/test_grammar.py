@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.grammar import allow, make_grammar
 from jaxagents.environments.text.words import sentence
 
 KEY = jax.random.key(0)
@@ -129,6 +129,14 @@ def test_args_are_padded():
     np.testing.assert_array_equal(mixed().args(4, jnp.asarray([1, 2])), [[4, -1, -1], [1, 2, -1], [-1, -1, -1]])
     with pytest.raises(ValueError, match="`values` must be at most 3, one per slot, got 4"):
         mixed().args(1, 2, 3, 4)
+
+
+def test_what_is_allowed_is_told_template_by_template():
+    places = jnp.asarray([True, False, True])
+    np.testing.assert_array_equal(allow(mixed(), True, places, False, jnp.bool_(True)), [1, 1, 0, 1, 0, 1])
+    np.testing.assert_array_equal(allow(mixed(), False, jnp.bool_(True), True, False), [0, 1, 1, 1, 1, 0])
+    with pytest.raises(ValueError, match=r"`masks` must be one for each of \('look', .*\), got 3"):
+        allow(mixed(), True, places, False)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,13 @@ def test_the_first_seat_opens_and_the_expert_answers():
     assert float(say(state, "pass")[1].reward) == -1.0
 
 
+def test_a_move_at_random_is_one_of_the_agents():
+    environment, state, _, _ = begin(1, (1, 2))
+    drawn = jax.vmap(environment.text.draw, in_axes=(0, None))(jax.random.split(KEY, 20), state)
+    assert set(drawn[:, 0].tolist()) == {environment.text.words.index(word) for word in ("pass", "bet")}
+    assert environment.text.distance is None
+
+
 def test_the_second_seat_meets_a_move():
     environment, state, timestep, say = begin(1, (1, 2))  # The queen never opens with a bet.
     assert sentence(environment.text.words, timestep.observation) == (

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from jaxagents.environments.text.splits import as_integers, leaves_without_level
 from jaxagents.environments.text.words import NOTHING_HAPPENS
 from jaxagents.environments.text.writing import num_words
 from jaxagents.language.dialogue import make_dialogue
@@ -33,6 +35,8 @@ AGAINST = [name for name in WORLDS if TARGETS[name].endswith(".against_expert")]
 # One of each kind; the others are slow to compile, and have episodes that are played by hand in tests of their own.
 FEW = ("bandit", "crafting", "frozenlake", "text_kuhn")
 CASES = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in WORLDS]
+# What is examined is answered, which changes nothing: the same situation is then seen with and without an answer.
+ANSWERED = ("household",)
 KEYS_TWICE = ("guessing_games", "screen", "sokoban", "union")
 BATCH = 16
 
@@ -86,17 +90,31 @@ def mask_of(timestep, num_actions):
     return jnp.ones(num_actions, bool) if timestep.action_mask is None else timestep.action_mask
 
 
-def rules_of(state):
-    """The state of the rules within that of the world and of its wrappers."""
-    return rules_of(state.inner) if hasattr(state, "inner") else state
+@functools.cache
+def rules_of(name):
+    """The rules of a world, or of the game that is played against an expert, and `(state) -> state` of their part."""
+    if name in AGAINST:
+        return instantiate(OmegaConf.load(FOLDER / f"{name}.yaml").environment).text.rules, lambda state: state.inner
+    return world(name).text.rules, lambda state: state
 
 
 @functools.cache
 def player(name):
-    """`(key, task) -> record` of the expert's episode, and of what other actions would have done in its states."""
+    """`(key, task, wanders) -> record` of an episode, and of what other actions would have done in its states.
+
+    The expert plays, or where it wanders, any action that is allowed.
+    """
     environment = world(name)
-    face, space = environment.text, environment.action_space
+    face, space, (rules, part) = environment.text, environment.action_space, rules_of(name)
     actions = jnp.asarray(rows_of(name))
+
+    def situation(state):
+        """All that the state is to the rules, as integers: the task, where the episode is in it, and who is asked."""
+        state = part(state)
+        task = (rules.identity or leaves_without_level)(state.task)
+        inner = (rules.situation or leaves_without_level)(state.inner)
+        asked = state.pending[2] if state.pending else 0
+        return jnp.concatenate([jnp.ravel(leaf).astype(jnp.int32) for leaf in as_integers((task, inner, asked))])
 
     def look(state, timestep, key):
         any_key, word_key, row_key, step_key = jax.random.split(key, 4)
@@ -111,20 +129,21 @@ def player(name):
         return {
             "known": jnp.any(jnp.all(actions == garbage[None], axis=1)),
             "garbled": garbled,
-            "fingerprints": jnp.stack([face.fingerprint(state), face.fingerprint(garbled_state)]),
+            "fingerprints": jnp.stack([face.fingerprint(one) for one in (state, garbled_state, other_state)]),
+            "situations": jnp.stack([situation(one) for one in (state, garbled_state, other_state)]),
+            "state": state,
             "other": other,
-            "other_fingerprint": face.fingerprint(other_state),
-            "rules": rules_of(state),
             "other_valid": other.info["valid"],
             # Where actions cannot be listed, there is no mask.
             "other_allowed": other.info["valid"] if face.actions is None else mask_of(timestep, len(actions))[row],
         }
 
-    def play(key, task):
+    def play(key, task, wanders):
         def step(carry, key):
             state, timestep = carry
             look_key, expert_key, step_key = jax.random.split(key, 3)
             action, thought = face.expert(expert_key, state)
+            action = jnp.where(wanders, face.draw(expert_key, state), action)
             seen = look(state, timestep, look_key)
             state, following = environment.step(step_key, state, action)
             record = {"timestep": following, "action": action, "thought": thought}
@@ -136,7 +155,7 @@ def player(name):
         prompt = None if face.prompt is None else face.prompt(task)
         return {
             **steps,
-            "state": first[0],
+            "first_state": first[0],
             "first": first[1],
             "fingerprint": face.fingerprint(first[0]),
             "prompt": prompt,
@@ -151,15 +170,17 @@ def compiled(name):
 
 
 @functools.cache
-def record(name, held_out):
+def record(name, held_out, wanders=False):
     task = tasks(name, held_out)
     rows = jax.tree.leaves(task)[0].shape[0]
-    return jax.device_get(compiled(name)(jax.random.split(jax.random.key(2), rows), task))
+    return jax.device_get(
+        compiled(name)(jax.random.split(jax.random.key(2), rows), task, np.full(rows, wanders)),
+    )
 
 
-def running(name, held_out=False):
+def running(name, held_out=False, wanders=False):
     """Where the episode had not ended before the step, `[B, T]`."""
-    timestep = record(name, held_out)["timestep"]
+    timestep = record(name, held_out, wanders)["timestep"]
     over = np.cumsum(timestep.terminated | timestep.truncated, axis=1) > 0
     return np.concatenate([np.ones_like(over[:, :1]), ~over[:, :-1]], axis=1)
 
@@ -249,7 +270,7 @@ def test_garbage_changes_nothing_and_is_answered(name):
     assert garbage.sum() > BATCH
     assert not seen["garbled"].info["valid"][garbage].any()
     assert not seen["garbled"].info["success"][garbage].any()
-    before, after = seen["fingerprints"][garbage].T
+    before, after, _ = seen["fingerprints"][garbage].T
     np.testing.assert_array_equal(before, after)
     answer = [face.words.index(word) for word in NOTHING_HAPPENS]
     for observation in seen["garbled"].observation[garbage][:BATCH]:
@@ -295,32 +316,38 @@ def test_fingerprints_of_resets_are_equal_where_the_tasks_are(name):
     assert len(set(by_content.values())) == len(by_content)
 
 
-def situations(name):
-    """`(fingerprint, what is seen and allowed, state of the rules or None)` of the states of many moves."""
-    seen, found, content = record(name, False), [], contents(tasks(name, False))
-    rows = jax.tree.leaves(seen["rules"])
-    running_now = running(name)
-    for timestep, fingerprint, known in (
-        (seen["before"], seen["fingerprints"][..., 0], True),
-        (seen["other"], seen["other_fingerprint"], False),
-    ):
-        mask = timestep.action_mask if timestep.action_mask is not None else timestep.observation[..., :0]
-        player = timestep.player if timestep.player is not None else np.zeros_like(fingerprint)
-        for place in zip(*np.nonzero(timestep.info["valid"] & running_now)):
-            view = timestep.observation[place].tobytes() + mask[place].tobytes() + player[place].tobytes()
-            inner = (content[place[0]], int(player[place]), *(np.asarray(leaf[place]).tobytes() for leaf in rows))
-            rules = inner if known else None  # Where all act at once, who is asked is no part of the rules.
-            found.append((int(fingerprint[place]), view, rules))
-    return found
+def visited(name):
+    """Fingerprint, situation, and what is seen and allowed, of the states of many episodes and of their neighbours.
+
+    Of expert's and of random episodes, every state, that after garbage and that after another action.
+    """
+    prints, exact, views = [], [], []
+    for held_out, wanders in itertools.product((False, True), repeat=2):
+        seen, going = record(name, held_out, wanders), running(name, held_out, wanders)
+        episodes = np.linspace(0, len(going) - 1, min(len(going), 24)).astype(int)
+        for number, timestep in enumerate((seen["before"], seen["garbled"], seen["other"])):
+            shown = [timestep.action_mask, timestep.player, None if name in ANSWERED else timestep.observation]
+            for place in ((row, turn) for row in episodes for turn in np.flatnonzero(going[row])):
+                prints.append(seen["fingerprints"][place][number])
+                exact.append(seen["situations"][place][number])
+                view = b"".join(one[place].tobytes() for one in shown if one is not None)
+                views.append(view if timestep.info["valid"][place] else None)  # Else it is said, too.
+    return np.asarray(prints), np.stack(exact), views
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_fingerprints_are_equal_where_the_situations_are(name):
-    by_print, by_rules = {}, {}
-    for fingerprint, view, rules in situations(name):
-        assert by_print.setdefault(fingerprint, view) == view
-        assert rules is None or by_rules.setdefault(rules, fingerprint) == fingerprint
-    assert len(by_print) > 30  # Hundreds of pairs that differ; Kuhn poker against an expert has 33 situations.
+    prints, exact, views = visited(name)
+    _, by_print = np.unique(prints, return_inverse=True)
+    _, by_situation = np.unique(exact, axis=0, return_inverse=True)
+    # Two ways to part the states are the same where each part of the one is a part of the other.
+    parts, sizes = np.unique(np.stack([by_print, by_situation.ravel()]), axis=1, return_counts=True)
+    assert parts.shape[1] == by_print.max() + 1 == by_situation.max() + 1
+    pairs, equal = len(prints) * (len(prints) - 1) // 2, int((sizes * (sizes - 1) // 2).sum())
+    assert pairs >= 10_000 and 100 < equal < pairs - 1000
+    seen = {}
+    for fingerprint, view in zip(prints.tolist(), views):
+        assert view is None or seen.setdefault(fingerprint, view) == view
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=KINDS.get)
@@ -348,9 +375,13 @@ def test_whatever_a_model_says_the_world_goes_on(name, num_outputs):
     lexicon = make_lexicon(environment.text.words, byte_level())
     rows, width = jnp.asarray(rows_of(name)), environment.action_space.shape[0]
     length = max(map(lexicon.max_tokens, environment.text.patterns.action)) + 2
-    state, first = environment.reset(jax.random.key(1), jax.tree.map(lambda leaf: leaf[0], tasks(name, False)))
+    seen = record(name, False, True)
+    places = np.resize(np.argwhere(running(name, False, True)), (num_outputs, 2))
+    states = jax.tree.map(lambda leaf: leaf[tuple(places.T)], seen["state"])
+    rules, part = rules_of(name)
+    skip = rules.skip or (lambda inner: inner)  # What a turn costs in which nothing was understood.
 
-    def say(key):
+    def say(key, state):
         row_key, mask_key, token_key, step_key = jax.random.split(key, 4)
         tokens, mask = lexicon.render(rows[jax.random.randint(row_key, (), 0, len(rows))], length)
         # Some of the longest outputs stay whole, too.
@@ -358,13 +389,17 @@ def test_whatever_a_model_says_the_world_goes_on(name, num_outputs):
         tokens = jnp.where(noise, jax.random.randint(token_key, tokens.shape, 0, 300), tokens)
         action, parsed = lexicon.parse(tokens, mask | noise, width)
         following, timestep = environment.step(step_key, state, action)
-        return timestep, environment.text.fingerprint(following), parsed
+        before, after = environment.text.fingerprint(state), environment.text.fingerprint(following)
+        expected, got = skip(part(state).inner), part(following).inner
+        same = [jnp.all(a == b) for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True)]
+        return timestep, parsed, (before == after) & jnp.all(jnp.stack(same))
 
-    timestep, fingerprint, parsed = jax.jit(jax.vmap(say))(jax.random.split(jax.random.key(2), num_outputs))
-    valid = np.asarray(timestep.info["valid"])
-    assert not valid[~np.asarray(parsed)].any() and 0 < valid.sum() < num_outputs
-    assert (np.asarray(fingerprint)[~valid] == int(environment.text.fingerprint(state))).all()
-    assert np.isfinite(np.asarray(timestep.reward)).all()
+    keys = jax.random.split(jax.random.key(2), num_outputs)
+    timestep, parsed, unchanged = jax.device_get(jax.jit(jax.vmap(say))(keys, states))
+    valid = timestep.info["valid"]
+    assert not valid[~parsed].any() and 0 < valid.sum() < num_outputs
+    assert unchanged[~valid].all() and not unchanged[valid].all()
+    assert np.isfinite(timestep.reward).all()
 
 
 def replay(name, num_turns, rows):
@@ -435,7 +470,7 @@ def test_one_instance_is_a_row_of_the_batch(name):
     rows = jax.tree.leaves(tasks(name, False))[0].shape[0]
     row = rows - 1
     task = jax.tree.map(lambda leaf: leaf[row], tasks(name, False))
-    alone = jax.jit(player(name))(jax.random.split(jax.random.key(2), rows)[row], task)
+    alone = jax.jit(player(name))(jax.random.split(jax.random.key(2), rows)[row], task, jnp.bool_(False))
     batched = jax.tree.map(lambda leaf: leaf[row], record(name, False))
     for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(batched), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
@@ -456,5 +491,5 @@ def test_types_do_not_change_from_step_to_step(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_render_is_text(name):
-    state = jax.tree.map(lambda leaf: leaf[0], record(name, False)["state"])
+    state = jax.tree.map(lambda leaf: leaf[0], record(name, False)["first_state"])
     assert world(name).render(state).strip()
