@@ -5,7 +5,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from jaxagents.training.command import command, when_interrupted
+from jaxagents.training.command import command
+from jaxagents.training.interrupts import when_interrupted
 
 ROOT = Path(__file__).parents[1]
 

@@ -10,8 +10,9 @@ STARTED = time.time()  # Before the other imports, which count in the time to th
 from hydra.core.hydra_config import HydraConfig  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
-from jaxagents.training.command import command, how_to_go_on, when_interrupted  # noqa: E402
+from jaxagents.training.command import command, how_to_go_on  # noqa: E402
 from jaxagents.training.explicit import honour_overrides, leave_out_unknown, require_rewards_on_arrays  # noqa: E402
+from jaxagents.training.interrupts import when_interrupted  # noqa: E402
 from jaxagents.training.listing import list_choices  # noqa: E402
 
 

@@ -7,12 +7,10 @@ import math
 import os
 import re
 import shlex
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -34,6 +32,7 @@ from jaxagents.training.composition import (
     register_resolvers,
     resume_arguments,
 )
+from jaxagents.training.interrupts import INTERRUPTED, end_at_once, interrupts_later, when_interrupted
 from jaxagents.training.preemption import EXIT_CODE, Preempted
 from jaxagents.training.sweep_folders import name_folders, quote_names
 
@@ -49,7 +48,6 @@ _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
 _UNKNOWN_SETTING = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 # What a function of the user's did on the host, in the midst of a compiled program.
 _ON_HOST = re.compile(r"callback: Traceback .*^ValueError: (`[^\n]+)", re.DOTALL | re.MULTILINE)
-_INTERRUPTED = 130  # Exit code after Ctrl-C.
 _MOST_NAMES = 12  # That an error lists where none is near.
 _ASIDE = ("hydra", "when_quick", "warm_start", "stages")  # Sections whose settings are not those of the run.
 # What settings of TRL and verl are called here.
@@ -106,7 +104,7 @@ def command(
             if HydraConfig.get().mode == RunMode.MULTIRUN:
                 return _run_process(Path(task.__code__.co_filename), show_traceback)
             with errors_in_one_line(show_traceback, config):
-                with _interrupts_later():
+                with interrupts_later():
                     import jax  # noqa: F401
                 task(config)
             return None
@@ -126,7 +124,7 @@ def command(
             if not show_traceback:
                 os.environ[_TRACEBACK] = "1"  # Hydra raises what it would print.
             # A launcher may run jobs in processes of its own: they note in a file how they ended.
-            with _end_at_once(), tempfile.NamedTemporaryFile(mode="r", encoding="utf-8") as notes:
+            with end_at_once(), tempfile.NamedTemporaryFile(mode="r", encoding="utf-8") as notes:
                 os.environ[_NOTES] = notes.name
                 try:
                     with errors_in_one_line(show_traceback):
@@ -207,7 +205,7 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
     except KeyboardInterrupt as error:
         if show_traceback:
             raise
-        _stop(f"Interrupted; {error}." if str(error) else "Interrupted.", _INTERRUPTED)
+        _stop(f"Interrupted; {error}." if str(error) else "Interrupted.", INTERRUPTED)
     except Preempted as ended:
         _stop(str(ended), EXIT_CODE)
     except (*_MISTAKES, *_FAILURES) as error:
@@ -235,48 +233,6 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
         _stop(f"Error: {on_host[1]}", 1)
     finally:
         callbacks.disabled = False
-
-
-@contextmanager
-def when_interrupted(tell: Callable[[], str]) -> Iterator[None]:
-    """Says more than that the command was interrupted, such as how it goes on.
-
-    Args:
-        tell: returns the words, asked for after Ctrl-C.
-    """
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(tell()) from error
-
-
-@contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Hears Ctrl-C at the end of the block: an import of compiled modules that is broken off crashes the process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-    if heard:
-        raise KeyboardInterrupt
-
-
-@contextmanager
-def _end_at_once() -> Iterator[None]:
-    """Ends a process that was interrupted without the end of the interpreter, which crashes where a device works."""
-    try:
-        yield
-    except SystemExit as stop:
-        if stop.code != _INTERRUPTED:
-            raise
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(_INTERRUPTED)
 
 
 def how_to_go_on(run_dir: Path) -> str:

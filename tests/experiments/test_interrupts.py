@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxagents.training.command import how_to_go_on, when_interrupted
+from jaxagents.training.command import how_to_go_on
+from jaxagents.training.interrupts import when_interrupted
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = (
