@@ -6,7 +6,9 @@ import logging
 import math
 import os
 import re
+import select
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -105,6 +107,7 @@ def command(
         start = hydra.main(version_base="1.3", config_path=str(configs), config_name=config_name)(run_job)
 
         @wraps(task)
+        @_until_unread()
         def main() -> None:
             with errors_in_one_line(show_traceback):
                 require_options(sys.argv[1:], options)
@@ -161,11 +164,11 @@ def require_options(arguments: Sequence[str], further: Sequence[str] = ()) -> No
 
 
 def quote_lists(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Writes `paper=gigpo,nft` as the list that Hydra reads, for options that are always lists.
+    """Writes `paper=gigpo,nft`, and `overrides=[loss=plain]`, as the lists that Hydra reads.
 
     Args:
         arguments: of the command line; in a sweep (`-m`), commas separate its jobs.
-        names: of the options.
+        names: of options that are always lists.
 
     Returns:
         The arguments.
@@ -174,11 +177,44 @@ def quote_lists(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
     written = []
     for argument in arguments:
         name, is_option, value = argument.partition("=")
-        if is_option and name in names and value not in ("", "null") and not value.startswith("["):
-            quoted = [f"'{part}'" for part in value.split(",")]
+        if is_option and name in names and value.startswith("["):
+            value = ",".join(map(_quote_settings, _split(value)))
+        elif is_option and name in names and value not in ("", "null"):
+            quoted = list(map(_quote, _split(value)))
             value = ",".join(f"[{part}]" for part in quoted) if sweeps else f"[{','.join(quoted)}]"
         written.append(f"{name}{is_option}{value}")
     return written
+
+
+def _quote_settings(text: str) -> str:
+    """Quotes the items of a list that are settings, such as [loss=plain,~critic], which Hydra reads in quotes alone."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return text
+    items = [item.strip() for item in _split(text[1:-1])]
+    settings = [("=" in item or item.startswith("~")) and not item.startswith(("[", "{")) for item in items]
+    return f"[{','.join(_quote(item) if is_setting else item for item, is_setting in zip(items, settings))}]"
+
+
+def _quote(item: str) -> str:
+    if len(item) > 1 and item[0] == item[-1] and item[0] in "'\"":
+        return item
+    escaped = item.replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _split(text: str) -> list[str]:
+    """Splits a text at the commas that stand in no brackets and in no quotes."""
+    items, depth, quote = [""], 0, ""
+    for mark in text:
+        if mark == "," and not depth and not quote:
+            items.append("")
+            continue
+        items[-1] += mark
+        if mark in "'\"" and quote in ("", mark):
+            quote = "" if quote else mark
+        elif not quote:
+            depth += (mark in "[({") - (mark in "])}")
+    return items
 
 
 @contextmanager
@@ -200,7 +236,7 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
     except Preempted as ended:
         _stop(str(ended), EXIT_CODE)
     except (*_MISTAKES, *_FAILURES) as error:
-        if show_traceback:
+        if show_traceback or (isinstance(error, BrokenPipeError) and not _is_read()):
             raise
         _stop(f"Error: {describe_error(error)}", 2 if isinstance(error, _MISTAKES) else 1)
     except TypeError as error:
@@ -224,6 +260,32 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
         _stop(f"Error: {on_host[1]}", 1)
     finally:
         callbacks.disabled = False
+
+
+@contextmanager
+def _until_unread() -> Iterator[None]:
+    """Ends without a word where nobody reads what is printed any more, as after `--help | head`."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if _is_read():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # For what is left to be printed.
+        raise SystemExit(128 + signal.SIGPIPE) from None
+
+
+def _is_read() -> bool:
+    """Returns False where stdout is a pipe whose other end is closed."""
+    try:
+        stdout = sys.stdout.fileno()
+    except (OSError, ValueError):  # A notebook's.
+        return True
+    poll = select.poll()
+    poll.register(stdout, 0)
+    return not any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _is_no_learner(section: str) -> bool:
