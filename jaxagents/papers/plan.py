@@ -121,8 +121,9 @@ def check_request(papers: Sequence[Paper], request: Request) -> None:
         untrained = [arm.name for arm in wanted_arms(paper, request) if not arm.overrides]
         if request.overrides and untrained:
             raise ValueError(
-                f"`overrides` change what is trained, and {', '.join(untrained)} of {paper.id} must be trained, got "
-                f"functions; try arms=... without them, or change their arguments in the files of the paper."
+                f"`overrides` must be of arms that are trained, got functions, which take none: "
+                f"{', '.join(untrained)} of {paper.id}; change their arguments in the files of the paper, or leave "
+                "them out with arms=..."
             )
         others = sorted({*wanted_seeds(paper, request)} - {*paper.seeds})
         if (first := [seed for seed in others if seed < SEARCH_SEEDS]) and not request.is_trial:
