@@ -233,7 +233,10 @@ def test_what_could_never_count_is_refused():
     for options, match in (
         ({"arms": ("treatmnt",)}, "`arms` must be of the paper p, got 'treatmnt'; try treatment"),
         ({"seeds": (2, 3)}, "`seeds` of p must be committed ones, 0, 1, 2, or search seeds, from 100 on, got 3"),
-        ({"overrides": ("nonsense=1",)}, "arms that are trained, got functions, which take none: treatment, baseline of p; change"),
+        (
+            {"overrides": ("nonsense=1",)},
+            "arms that are trained, got functions, which take none: treatment, baseline of p; change",
+        ),
     ):
         with pytest.raises(ValueError, match=match):
             check_request([paper], request(pathlib.Path(), **options))

@@ -286,3 +286,16 @@ def test_a_first_score_that_is_not_finite_is_not_the_best(tmp_path, monkeypatch,
     monkeypatch.setattr(loop, "_evaluate", evaluate)
     assert run(compose(), tmp_path)["best_episode_return"] == 1.0
     assert (tmp_path / "checkpoints/best/8.digest.json").exists()
+
+
+@pytest.mark.slow
+def test_of_equal_scores_the_last_one_is_the_best(tmp_path, monkeypatch, compose):
+    """A model that learns conversations is evaluated in a world that it never plays well."""
+    real = loop._evaluate
+
+    def evaluate(run, stage, update, params):
+        return real(run, stage._replace(evaluate=lambda params: {"episode_return": np.zeros(3)}), update, params)
+
+    monkeypatch.setattr(loop, "_evaluate", evaluate)
+    run(compose(), tmp_path)
+    assert (tmp_path / "checkpoints/best/10.digest.json").exists()
