@@ -11,7 +11,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from jaxagents.papers.runs import read_run
-from jaxagents.training.command import quote_lists
+from jaxagents.training.argument_lists import quote_lists
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BANDIT = "paper=onpolicy_negative_gradient"
