@@ -181,5 +181,6 @@ def test_other_studies_and_papers_of_the_guide_hold(tmp_path):
     (tmp_path / "configs/study/lm_sft/self_training.yaml").write_text(shared)
     paper = load_paper(configs, "two_best")
     assert [arm.name for arm in paper.arms] == ["two_best", "grpo", "rejection", "good_turns"]
+    assert compose_arms(paper, ROOT / "configs")["two_best"].start is not None
     values = yaml.safe_load((configs / "study/own/my_question.yaml").read_text())
     assert make_study(values | {"id": "own/my_question"}).start_seed == 0
