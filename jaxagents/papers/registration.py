@@ -49,7 +49,16 @@ def registered_content(paper: Paper) -> dict[str, Any]:
     baselines = content["study"].get("arms", {})  # Those of other papers do not count.
     content["study"]["arms"] = {arm.name: baselines[arm.name] for arm in paper.arms if arm.name in baselines}
     content["seeds"] = list(paper.seeds)
-    return json.loads(json.dumps(content, sort_keys=True, default=str))
+    return _without_quick(json.loads(json.dumps(content, sort_keys=True, default=str)))
+
+
+def _without_quick(content: Any) -> Any:
+    """Leaves out what trials alone are changed by, such as "when_quick.collector.group_size=1": no verdict sees it."""
+    if isinstance(content, Mapping):
+        return {key: _without_quick(value) for key, value in content.items()}
+    if not isinstance(content, list):
+        return content
+    return [_without_quick(one) for one in content if not str(one).lstrip("+~").startswith("when_quick.")]
 
 
 def read_registrations(results: str | Path) -> dict[str, list[Registration]]:
@@ -77,7 +86,7 @@ def changes_since(paper: Paper, registrations: list[Registration]) -> list[str]:
     """
     if not registrations:
         return []
-    first, *later = [one.content for one in registrations]
+    first, *later = [_without_quick(one.content) for one in registrations]
     return sorted({name for content in (*later, registered_content(paper)) for name in _changes(first, content)})
 
 
@@ -107,13 +116,13 @@ def register(results: str | Path, paper: Paper, *, again: bool = False) -> Regis
 def _register(results: Path, paper_id: str, new: Registration, again: bool) -> Registration:
     registrations = read_registrations(results)
     earlier = registrations.get(paper_id, [])
-    for one in earlier:
-        if one.hash == new.hash:
-            return one
+    changes = [_changes(_without_quick(one.content), new.content) for one in earlier]
+    if [] in changes:
+        return earlier[changes.index([])]
     if earlier and not again:
         raise ValueError(
             f"`{paper_id}` must be what was registered on {earlier[-1].time[:10]}, got changes of "
-            f"{', '.join(_changes(earlier[-1].content, new.content))}; set them back, or try register=true, "
+            f"{', '.join(changes[-1])}; set them back, or try register=true, "
             "which pages flag."
         )
     registrations[paper_id] = [*earlier, new]

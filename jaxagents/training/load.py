@@ -20,7 +20,7 @@ from jaxagents.training.build import Experiment, Stage, build
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.loop import checkpoint_folder, tokenizer_of
 from jaxagents.training.run_directory import CONFIG_FILE, load_config
-from jaxagents.training.speaking import make_speak
+from jaxagents.training.speaking import Score, make_score, make_speak
 from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy, PolicyInput, PyTree
 
 _ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # whatever the run was trained on
@@ -49,6 +49,8 @@ class LoadedPolicy(NamedTuple):
             words and the action that answers it, see `language.replies.make_reply`; None of others.
         speak: of a language policy, `(messages, *, key=None, max_tokens=64) -> text`, an answer to free text, see
             `training.speaking.make_speak`; None of others.
+        score: of a language policy, `(messages) -> Score`, log-probabilities of a conversation's tokens, see
+            `training.speaking.make_score`; None of others.
     """
 
     act: Callable[..., tuple[Array, Carry]]
@@ -59,6 +61,7 @@ class LoadedPolicy(NamedTuple):
     play: Callable[..., Episode] | None = None
     reply: Callable[..., tuple[str, Any]] | None = None
     speak: Callable[..., str] | None = None
+    score: Callable[..., Score] | None = None
 
 
 class LoadedStage(NamedTuple):
@@ -112,11 +115,11 @@ def load_policy(
         raise ValueError(f"`seed_index` must be below the {num_seeds} seeds of the run, got {seed_index}.")
     params = jax.tree.map(lambda leaf: leaf[seed_index], loaded.params) if loaded.num_seeds else loaded.params
     policy, environment = loaded.stage.policy, loaded.stage.environment
-    play = reply = speak = None
+    play = reply = speak = score = None
     if isinstance(policy, LanguagePolicy):
         act_on: Callable[..., Any] = make_answer(policy, environment.action_space.shape[0])
         play, reply = _make_play(environment, policy, params), partial(make_reply(policy, environment), params)
-        speak = partial(make_speak(policy), params)
+        speak, score = partial(make_speak(policy), params), partial(make_score(policy), params)
     else:
         act_on = make_act(policy, environment)
     return LoadedPolicy(
@@ -128,6 +131,7 @@ def load_policy(
         play=play,
         reply=reply,
         speak=speak,
+        score=score,
     )
 
 

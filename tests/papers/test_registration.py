@@ -36,6 +36,16 @@ def test_what_decides_is_registered_and_nothing_else():
     assert registered_content(paper_of(study=others)) == content
 
 
+def test_what_changes_trials_alone_does_not_count(tmp_path):
+    of_trials = paper_of(arms={"a": ["k=2", "when_quick.collector.n=1", "~when_quick.collector.m"]})
+    assert registered_content(of_trials) == registered_content(paper_of())
+    first = register(tmp_path, paper_of())
+    path = tmp_path / REGISTRATIONS_FILE  # As it was written once, with them.
+    path.write_text(path.read_text().replace('"k=2"', '"k=2", "+when_quick.collector.n=2"'))
+    assert register(tmp_path, of_trials).time == first.time
+    assert changes_since(of_trials, read_registrations(tmp_path)["p"]) == []
+
+
 @pytest.mark.parametrize(
     ("study", "changes", "names"),
     [

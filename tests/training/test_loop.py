@@ -298,3 +298,16 @@ def test_rounds_that_are_played_anew_do_not_pass_the_plan(steps, done):
     going = SimpleNamespace(experiment=SimpleNamespace(stages=stages), steps=steps, steps_before=32 * (steps > 32))
     stage = stages[steps > 32]
     assert loop._planned(going, stage) == done
+
+
+@pytest.mark.slow
+def test_of_equal_scores_the_last_one_is_the_best(tmp_path, monkeypatch, compose):
+    """A model that learns conversations is evaluated in a world that it never plays well."""
+    real = loop._evaluate
+
+    def evaluate(run, stage, update, params):
+        return real(run, stage._replace(evaluate=lambda params: {"episode_return": np.zeros(3)}), update, params)
+
+    monkeypatch.setattr(loop, "_evaluate", evaluate)
+    run(compose(), tmp_path)
+    assert (tmp_path / "checkpoints/best/10.digest.json").exists()
