@@ -79,7 +79,7 @@ class Verdict(NamedTuple):
         """Returns the verdict in words: "unfinished (3 of 16 runs)", "stale (reproduced with earlier code)".
 
         Args:
-            trial: whether the runs are those of small variants, which say nothing about the claim.
+            trial: whether the runs are of small variants or other settings, which say nothing about the claim.
             changed: whether something is not as it was registered, which is told behind the verdict.
         """
         if changed:
