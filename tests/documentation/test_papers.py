@@ -7,6 +7,7 @@ import re
 import pytest
 import yaml
 
+from jaxagents.papers.arms import compose_arms, start_address
 from jaxagents.papers.execution import read_paper_runs, run_papers
 from jaxagents.papers.expectations import Expectation, make_expectations
 from jaxagents.papers.judge import ABSENT, UNFINISHED, decide, judge
@@ -159,11 +160,16 @@ def test_the_paper_about_functions_is_reproduced(tmp_path, monkeypatch):
     assert verdict.headline[0].measured.mean == pytest.approx(80)
 
 
-def test_functions_of_a_trained_policy_are_read_as_the_guide_says(tmp_path):
+def test_functions_of_a_trained_policy_are_called_with_what_the_guide_says(tmp_path, monkeypatch):
     paper = load_paper(files_of_guide(tmp_path), "five_votes")
     five, weaker, one = paper.arms
     assert five.function == {"_target_": "my_votes.vote", "num_votes": 5} and five.overrides == one.overrides
     assert weaker.overrides == (*five.overrides, "warm_start.training.total_steps=2560")
+    monkeypatch.syspath_prepend(tmp_path)
+    composed = compose_arms(paper, ROOT / "configs")
+    starts = {name: start_address(arm.start) for name, arm in composed.items()}
+    assert starts["five"] == starts["one"] != starts["five_weaker"]
+    assert all(list(arm.start.stages) == ["warm_start"] and arm.recipe is None for arm in composed.values())
     with pytest.raises(ValueError, match="its study a `start` that it is called with"):
         make_study(STUDY | {"experiment": "x", "arms": {"one": {"function": dict(one.function)}}})
 
@@ -175,5 +181,6 @@ def test_other_studies_and_papers_of_the_guide_hold(tmp_path):
     (tmp_path / "configs/study/lm_sft/self_training.yaml").write_text(shared)
     paper = load_paper(configs, "two_best")
     assert [arm.name for arm in paper.arms] == ["two_best", "grpo", "rejection", "good_turns"]
+    assert compose_arms(paper, ROOT / "configs")["two_best"].start is not None
     values = yaml.safe_load((configs / "study/own/my_question.yaml").read_text())
     assert make_study(values | {"id": "own/my_question"}).start_seed == 0

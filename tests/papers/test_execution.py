@@ -41,7 +41,7 @@ def read(paper, tmp_path, **options):
     return read_paper_runs(paper, CONFIGS, tmp_path / "results", **options)
 
 
-def test_what_is_missing_is_run_and_judged(calls, tmp_path):
+def test_what_is_missing_is_run_and_judged(calls, tmp_path, capsys):
     paper = of_functions()
     assert run_papers([paper], request(tmp_path)) == {}
     assert calls == [(0, 1.0), (1, 1.0), (2, 1.0), (0, 0.0), (1, 0.0), (2, 0.0)]
@@ -50,6 +50,19 @@ def test_what_is_missing_is_run_and_judged(calls, tmp_path):
     assert runs["treatment"].runs[2].curves["curve"] == {"steps": [0, 1], "values": [0, 1]}
     assert runs["treatment"].runs[2].versions["jax"] and runs["treatment"].runs[2].start is None
     assert run_papers([paper], request(tmp_path)) == {} and len(calls) == 6
+    assert "p: nothing to run, 6 stored runs are reused." in capsys.readouterr().err
+
+
+def test_what_a_verdict_does_not_need_is_told(calls, tmp_path):
+    secondary = [{"better": "treatment", "worse": "unused", "margin": 0.5}]
+    paper = of_functions(secondary=secondary)
+    run_papers([paper], request(tmp_path, arms=("treatment", "baseline")))
+    (status,) = read_status([paper], request(tmp_path))
+    assert status.verdict == "reproduced" and status.unneeded == {"unused": 3}
+    stream = io.StringIO()
+    print_status([status], stream)
+    assert "p: runs are not there, and its verdict needs none of them: 3 of unused." in stream.getvalue()
+    assert read_status([of_functions(offset=7.0)], request(tmp_path))[0].unneeded == {}  # It is unfinished.
 
 
 def test_papers_that_name_the_same_arm_share_its_runs(calls, tmp_path):
@@ -230,10 +243,14 @@ def test_what_could_never_count_is_refused():
     for options, match in (
         ({"arms": ("treatmnt",)}, "`arms` must be of the paper p, got 'treatmnt'; try treatment"),
         ({"seeds": (2, 3)}, "`seeds` of p must be committed ones, 0, 1, 2, or search seeds, from 100 on, got 3"),
+        (
+            {"overrides": ("nonsense=1",)},
+            "arms that are trained, got functions, which take none: treatment, baseline of p; change",
+        ),
     ):
         with pytest.raises(ValueError, match=match):
             check_request([paper], request(pathlib.Path(), **options))
-    for options in ({}, {"seeds": (1, 100)}, {"seeds": (3,), "quick": True}, {"seeds": (3,), "overrides": ("a=1",)}):
+    for options in ({}, {"seeds": (1, 100)}, {"seeds": (3,), "quick": True}):
         check_request([paper], request(pathlib.Path(), **options))
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -309,6 +310,17 @@ def test_ctrl_c_that_is_dropped_is_raised_when_the_run_asks():
         assert signal.getsignal(signal.SIGINT) is default and sys.unraisablehook is hook
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("steps", "done"), [(32, 32), (64, 64), (128, 96)])
+def test_rounds_that_are_played_anew_do_not_pass_the_plan(steps, done):
+    stages = [
+        SimpleNamespace(name="warm_start", num_updates=2, steps_per_update=16),
+        SimpleNamespace(name="reinforcement", num_updates=4, steps_per_update=16),
+    ]
+    going = SimpleNamespace(experiment=SimpleNamespace(stages=stages), steps=steps, steps_before=32 * (steps > 32))
+    stage = stages[steps > 32]
+    assert loop._planned(going, stage) == done
 
 
 @pytest.mark.slow
