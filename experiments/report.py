@@ -17,24 +17,25 @@ def main(config: DictConfig) -> None:
     # Imported here: help and mistakes in names come without jax.
     from jaxagents.papers.catalogue import read_cards, read_entries
     from jaxagents.papers.pages import write_pages, write_summary
-    from jaxagents.papers.site import play_worlds, write_site
+    from jaxagents.papers.site import find_worlds, write_site, write_worlds
 
-    results = Path(config.results_folder or ("runs/reproduce" if config.quick else ROOT / "experiments" / "results"))
+    committed = ROOT / "experiments" / "results"
+    results = Path(config.results_folder or ("runs/reproduce" if config.quick and not config.site else committed))
+    is_committed = results.resolve() == committed.resolve()  # It holds no runs of small variants.
     if config.curves is not None:
         return _draw(config, results)
     families = read_cards(ROOT / "experiments" / "cards")
     if results.is_dir():
         _say(f"Reading the runs of all papers in {results} ...")
-    entries = read_entries(families, ROOT / "configs", results, quick=config.quick)
+    entries = read_entries(families, ROOT / "configs", results, quick=config.quick and not is_committed)
     written = {"report": str(write_pages(results, families, entries).resolve())}
-    if results.resolve() == (ROOT / "experiments" / "results").resolve():
+    if is_committed:
         write_summary(ROOT / "README.md", entries)
     if config.site:
-        names = ["frozenlake"] if config.quick else None
-        told = {"num_episodes": config.num_episodes, "names": names, "say": lambda world: _say(f"Playing {world} ...")}
-        worlds = play_worlds(ROOT / "configs" / "environment", **told)
-        _say("Writing the site ...")
+        worlds = find_worlds(ROOT / "configs" / "environment", ["frozenlake"] if config.quick else None)
         written["site"] = str(write_site(config.site_folder, families, entries, worlds).resolve())
+        _say(f"The papers of the site are written, {written['site']}; its worlds follow.")
+        write_worlds(config.site_folder, worlds, entries, num_episodes=config.num_episodes, say=_say)
     print(json.dumps(written))
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @command(
-    "reproduce", folder="configs/paper", lists=("paper", "study", "arms")
+    "reproduce", folder="configs/paper", lists=("paper", "study", "arms", "overrides")
 )  # In configs, `paper=` would choose an option of the group.
 def main(config: DictConfig) -> None:
     """Runs what is missing, prints the verdicts and, as the last line on stdout, one JSON object."""

@@ -21,8 +21,7 @@ def main(config: DictConfig) -> None:
     from jaxagents.training.launch import run  # Imports jax: help and mistakes in names come without it.
 
     hydra = HydraConfig.get()
-    for name in leave_out_unknown(config, hydra.overrides.task):
-        print(f"`{name}` is left out: it was set for another option.", file=sys.stderr)
+    leave_out_unknown(config, hydra.overrides.task)
     honour_overrides(config, hydra.overrides.task)
     require_rewards_on_arrays(config)
     result = run(config, Path(hydra.runtime.output_dir), started=STARTED)

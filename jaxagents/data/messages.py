@@ -8,6 +8,7 @@ from jaxagents.data.schema import Json, ToolCall, Trajectory, from_json, to_json
 
 Message = dict[str, Any]
 
+_ROW_FIELDS = ("messages", "prompt", "completion", "label", "chosen", "rejected", "id", "success")
 _THINK, _END_OF_THINK = "<think>", "</think>"
 
 
@@ -108,6 +109,9 @@ def from_messages(
         elif role == "tool" and message.get("tool_call_id") in places and not observations:
             index_of_turn, number = places.pop(message["tool_call_id"])
             turns[index_of_turn]["tool_calls"][number]["result"] = _content(message, where)
+        elif role is None:
+            fields = ", ".join(message) if isinstance(message, Mapping) else repr(message)
+            raise ValueError(f"`{where}` must have a `role` and a `content`, got {fields}.")
         else:
             raise ValueError(f"`{where}` must be a message that can stand there, got role {role!r}.")
     if observations or not turns:
@@ -120,6 +124,49 @@ def from_messages(
     return from_json(to_json(frame) | {"agents": ["agent"], "turns": turns})
 
 
+def from_row(row: Mapping[str, Any], *, id: str) -> list[Trajectory]:
+    """Turns a row of a data set of Hugging Face into the conversations that it holds.
+
+    `{"messages"}` is one, and `{"prompt", "completion"}`; their "label", where there is one, says whether it succeeded
+    (unpaired preferences). `{"prompt", "chosen", "rejected"}` is two of the same `pair`, of which the chosen one
+    succeeded. Prompts and answers are texts, or lists of messages; a chosen and a rejected one without "prompt" are
+    whole conversations.
+
+    Args:
+        row: with such fields; "id" and "success" may stand beside them, other fields are kept in `metadata`.
+        id: of the conversation where the row has none, and of the pair.
+
+    Returns:
+        One trajectory or two, the preferred one first.
+
+    Raises:
+        ValueError: the row has other fields, or see `from_messages`.
+    """
+    id = str(row.get("id") or id)
+    label = row.get("label", row.get("success"))
+    rest = {name: told for name, told in row.items() if name not in _ROW_FIELDS}
+    if "messages" in row:
+        return [from_messages(row["messages"], id=id, success=label, metadata=rest)]
+    before = _as_messages(row.get("prompt", []), "user", "prompt")
+    if "completion" in row and before:
+        said = [*before, *_as_messages(row["completion"], "assistant", "completion")]
+        return [from_messages(said, id=id, success=label, metadata=rest)]
+    if "chosen" in row and "rejected" in row:
+        return [
+            from_messages(
+                [*before, *_as_messages(row[side], "assistant", side)],
+                id=f"{id}-{side}",
+                success=side == "chosen",
+                metadata={"pair": id} | rest,
+            )
+            for side in ("chosen", "rejected")
+        ]
+    raise ValueError(
+        'the line must be a trajectory with "version", or have the fields "messages", "prompt" and "completion", or '
+        f'"prompt", "chosen" and "rejected", got {", ".join(row) or "none"}.'
+    )
+
+
 def text_of_call(call: ToolCall) -> str:
     """Returns a call as JSON text, as in `{"name": "search", "arguments": {"query": "tea"}}`."""
     return json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
@@ -128,6 +175,14 @@ def text_of_call(call: ToolCall) -> str:
 def text_of_result(result: Json) -> str:
     """Returns a result of a tool as text: itself when it is text, else as JSON."""
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+
+
+def _as_messages(value: Any, role: str, where: str) -> list[Mapping[str, Any]]:
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    if not isinstance(value, list):
+        raise ValueError(f"`{where}` must be a text or a list of messages, got {value!r}.")
+    return value
 
 
 def _content(message: Mapping[str, Any], where: str) -> str:

@@ -1,6 +1,7 @@
-"""Batches of pairs of transcripts from files, of which one is preferred, for compiled preference learning."""
+"""Batches of transcripts from files, in pairs of which one is preferred or with a label, for preference learning."""
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 from jaxagents.data.packing import PackedBatch, TokenSequence, pack
 from jaxagents.data.schema import Trajectory
 from jaxagents.data.streams import encode
-from jaxagents.data.trajectories import read_trajectories
+from jaxagents.data.trajectories import read_trajectories, require_files
 from jaxagents.data.transcripts import packed_episodes
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree, Tokenizer
@@ -29,8 +30,9 @@ def make_preference_collector(
 ) -> Collector:
     """Makes a collector of random pairs of transcripts; all of them are kept on the device.
 
-    Two trajectories of the files whose `metadata` have the same entry `pair` are a pair. The one that succeeded is
-    preferred to the one that did not; where that says nothing, the one of the larger return.
+    A line `{"prompt", "chosen", "rejected"}` is a pair, and so are two trajectories of the files whose `metadata` have
+    the same entry `pair`. The one that succeeded is preferred to the one that did not; where that says nothing, the one
+    of the larger return.
 
     Args:
         environment: not used; the files say what was seen.
@@ -51,12 +53,8 @@ def make_preference_collector(
     """
     del environment
     require_positive("num_pairs", num_pairs)
-    paths = [paths] if isinstance(paths, str | Path) else list(paths)
-    found = [entry for path in paths for entry in read_trajectories(path, on_error=on_error, report=report)]
-    sides = [
-        jax.tree.map(jnp.asarray, _rows([_encode(one, policy.tokenizer) for one in side], policy.tokenizer, row_length))
-        for side in zip(*_pairs(found), strict=True)
-    ]
+    pairs = _pairs(_read(paths, on_error, report))
+    sides = [_rows(side, policy.tokenizer, row_length) for side in zip(*pairs, strict=True)]
 
     def init(key: Array, params: Params) -> PyTree:
         del key, params
@@ -64,8 +62,7 @@ def make_preference_collector(
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         del params
-        size = sides[0].tokens.shape[0]
-        chosen = jax.vmap(lambda i: jax.random.randint(jax.random.fold_in(key, i), (), 0, size))(state["index"])
+        chosen = _draw(key, state["index"], sides[0].tokens.shape[0])
         rows = jax.tree.map(lambda *side: jnp.stack([leaf[chosen] for leaf in side], axis=1), *sides)
         episode = packed_episodes(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows))
         first = jnp.arange(episode.success.shape[0]) % 2 == 0
@@ -74,19 +71,92 @@ def make_preference_collector(
     return Collector(init=init, collect=collect, steps_per_collect=num_pairs, divided_option="num_pairs")
 
 
+def make_label_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    paths: str | Sequence[str],
+    num_rows: int,
+    row_length: int,
+    on_error: str = "raise",
+    report: Callable[[str], None] = warnings.warn,
+) -> Collector:
+    """Makes a collector of random transcripts that are labelled as good or bad, without pairs, for KTO.
+
+    Args:
+        environment: not used; the files say what was seen.
+        policy: its tokenizer writes the transcripts.
+        paths: one file of trajectories or several, whose `success` is the label; the "label" of a line
+            `{"prompt", "completion", "label"}` is the same.
+        num_rows: transcripts per batch, over all devices.
+        row_length: tokens per row, of which every transcript has one.
+        on_error: "raise" refuses damaged lines, "skip" reports and leaves them out.
+        report: called with messages about all that is left out.
+
+    Returns:
+        The collector. Its batches are `Episode`s of `num_rows` rows, each a group of its own; its steps are rows.
+
+    Raises:
+        ValueError: a number is not positive, a transcript is longer than a row, of several agents or without a label,
+            or all labels are the same.
+    """
+    del environment
+    require_positive("num_rows", num_rows)
+    found = _read(paths, on_error, report)
+    unknown = next((one.id for one in found if one.success is None), None)
+    if unknown is not None:
+        raise ValueError(f"`label` must be true or false in every line, got none in {unknown!r}.")
+    labels = [bool(one.success) for one in found]
+    if len(set(labels)) < 2:
+        raise ValueError(f"`label` must be true in some lines and false in others, got {labels[0]} in all of them.")
+    rows = _rows(found, policy.tokenizer, row_length)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del key, params
+        return {"index": jnp.arange(num_rows, dtype=jnp.int32)}
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        del params
+        chosen = _draw(key, state["index"], len(labels))
+        episode = packed_episodes(jax.tree.map(lambda leaf: leaf[chosen], rows))
+        success = jnp.asarray(labels)[chosen]
+        return state, episode.replace(success=success, group=state["index"]), {}
+
+    return Collector(init=init, collect=collect, steps_per_collect=num_rows, divided_option="num_rows")
+
+
+def _read(paths: str | Sequence[str], on_error: str, report: Callable[[str], None]) -> list[Trajectory]:
+    require_files(paths)
+    paths = [paths] if isinstance(paths, str | Path) else list(paths)
+    return [entry for path in paths for entry in read_trajectories(path, on_error=on_error, report=report)]
+
+
+def _draw(key: Array, index: Array, size: int) -> Array:
+    """Draws a number below `size` for every global index of a row, int32 `[N]`."""
+    return jax.vmap(lambda i: jax.random.randint(jax.random.fold_in(key, i), (), 0, size))(index)
+
+
 def _pairs(trajectories: Sequence[Trajectory]) -> list[tuple[Trajectory, Trajectory]]:
     """Returns pairs of a preferred trajectory and another one, in the order of the files."""
-    by_name: dict[str, list[Trajectory]] = {}
+    by_name: dict[tuple[str, int], list[Trajectory]] = {}
+    seen: Counter[tuple] = Counter()
     for trajectory in trajectories:
         if "pair" not in trajectory.metadata:
-            raise ValueError(f"`metadata` of {trajectory.id!r} must have an entry `pair` that two trajectories share.")
-        by_name.setdefault(str(trajectory.metadata["pair"]), []).append(trajectory)
-    for name, both in by_name.items():
+            raise ValueError(
+                f"`pair` must be given, the same in two trajectories, got none in {trajectory.id!r}; try lines with "
+                '"prompt", "chosen" and "rejected", or collector=labels algorithm=kto where every line has a label.'
+            )
+        name = str(trajectory.metadata["pair"])
+        line = (name, trajectory.id, trajectory.success, trajectory.episode_return)
+        # A data set may hold the same line twice, which is two pairs.
+        by_name.setdefault((name, seen[line]), []).append(trajectory)
+        seen[line] += 1
+    for (name, _), both in by_name.items():
         if len(both) != 2:
             raise ValueError(f"`pair` {name!r} must be of two trajectories, got {len(both)}.")
     if not by_name:
         raise ValueError("`paths` must hold a pair of trajectories, got none.")
-    return [_in_order(name, *both) for name, both in by_name.items()]
+    return [_in_order(name, *both) for (name, _), both in by_name.items()]
 
 
 def _in_order(name: str, one: Trajectory, other: Trajectory) -> tuple[Trajectory, Trajectory]:
@@ -106,6 +176,8 @@ def _encode(trajectory: Trajectory, tokenizer: Tokenizer) -> TokenSequence:
     return sequences[0]
 
 
-def _rows(sequences: Sequence[TokenSequence], tokenizer: Tokenizer, length: int) -> PackedBatch:
+def _rows(trajectories: Sequence[Trajectory], tokenizer: Tokenizer, length: int) -> PackedBatch:
+    """Writes every trajectory into a row of its own, on the device."""
+    sequences = [_encode(one, tokenizer) for one in trajectories]
     rows = [pack([sequence], length, pad=tokenizer.marks["pad"])[0] for sequence in sequences]
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *rows)
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *rows)

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from flax import serialization
 
-from jaxagents.data.messages import from_messages
+from jaxagents.data.messages import from_row
 from jaxagents.data.schema import Json, Trajectory, Turn, from_json, to_json
 from jaxagents.types import Episode, Tokenizer
 
@@ -84,7 +84,7 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], *, 
 def read_trajectories(
     path: str | Path, *, on_error: str = "raise", report: Report = warnings.warn
 ) -> Iterator[Trajectory]:
-    """Reads the trajectories of a file one after the other.
+    """Reads the trajectories of a file one after the other; a line with a chosen and a rejected answer is two.
 
     Args:
         path: of the file; decompressed when it ends in ".gz".
@@ -98,7 +98,24 @@ def read_trajectories(
         ValueError: another `on_error`. While iterating: a damaged line, with file, line and field, or not a single
             good line.
     """
-    return (line.value for line in read_lines(path, lambda trajectory: trajectory, on_error=on_error, report=report))
+    lines = _read_lines(path, parse_row, on_error, report)
+    return (trajectory for line in lines for trajectory in line.value)
+
+
+def require_files(paths: str | Path | Sequence[str | Path]) -> None:
+    """Refuses paths without a file.
+
+    Args:
+        paths: one file or several.
+
+    Raises:
+        ValueError: one is not there.
+    """
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        if not Path(path).exists():
+            raise ValueError(
+                f"`collector.paths` must be files of JSON lines, got {path}: there is none at {Path(path).resolve()}."
+            )
 
 
 def read_lines(
@@ -112,25 +129,48 @@ def read_lines(
         on_error: as there.
         report: as there.
     """
+    return _read_lines(path, lambda content: convert(parse_line(content)), on_error, report)
+
+
+def _read_lines(path: str | Path, parse: Callable[[bytes], Any], on_error: str, report: Report) -> Iterator[Line]:
     if on_error not in ("raise", "skip"):
         raise ValueError(f'`on_error` must be "raise" or "skip", got {on_error!r}.')
     path = Path(path)
     path.stat()  # A missing file fails here and not in the first iteration.
-    return _good_lines(path, convert, on_error, report)
+    return _good_lines(path, parse, on_error, report)
 
 
 def parse_line(content: bytes) -> Trajectory:
-    """Reads one line of a file: a trajectory, or a conversation `{"messages": [...]}` of Hugging Face.
+    """Reads one line of a file: a trajectory, or a conversation of Hugging Face, see `parse_row`.
 
     Args:
-        content: the bytes of the line: a trajectory, or `{"messages": [...]}` of a chat, with "id" and "success" where
-            they are known.
+        content: the bytes of the line.
 
     Returns:
         The trajectory; other fields of a conversation are its metadata.
 
     Raises:
-        ValueError: the line is not UTF-8, not JSON or not a trajectory.
+        ValueError: the line is not UTF-8, not JSON or not a trajectory, or holds a pair of them.
+    """
+    found = parse_row(content)
+    if len(found) > 1:
+        raise ValueError(
+            "the line must be one conversation, got a chosen and a rejected one; try collector=preferences."
+        )
+    return found[0]
+
+
+def parse_row(content: bytes) -> list[Trajectory]:
+    """Reads one line of a file: a trajectory, or a row of a data set of Hugging Face, which may be a pair of them.
+
+    Args:
+        content: the bytes of the line: a trajectory, or what `messages.from_row` takes.
+
+    Returns:
+        One trajectory, or the preferred one and the other one.
+
+    Raises:
+        ValueError: the line is not UTF-8, not JSON, or neither of them.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -141,11 +181,9 @@ def parse_line(content: bytes) -> Trajectory:
     except (json.JSONDecodeError, RecursionError) as error:
         cut = "" if content.endswith(b"\n") else "; it has no line end, so its writer may have been killed"
         raise ValueError(f"the line must be JSON, got {error}{cut}.") from error
-    if isinstance(value, dict) and "messages" in value and "turns" not in value:
-        name = value.get("id") or hashlib.sha256(content).hexdigest()[:16]
-        others = {field: told for field, told in value.items() if field not in ("messages", "id", "success")}
-        return from_messages(value["messages"], id=str(name), success=value.get("success"), metadata=others)
-    return from_json(value)
+    if isinstance(value, dict) and not {"version", "turns"} & value.keys():
+        return from_row(value, id=hashlib.sha256(content).hexdigest()[:16])
+    return [from_json(value)]
 
 
 def from_episodes(
@@ -233,7 +271,7 @@ def _turns_of(row: Episode, tokenizer: Tokenizer) -> tuple[Turn, ...]:
     )
 
 
-def _good_lines(path: Path, convert: Callable[[Trajectory], Any], on_error: str, report: Report) -> Iterator[Line]:
+def _good_lines(path: Path, parse: Callable[[bytes], Any], on_error: str, report: Report) -> Iterator[Line]:
     num_good = num_skipped = 0
     for number, (offset, content) in enumerate(_raw_lines(path), start=1):
         try:
@@ -241,11 +279,11 @@ def _good_lines(path: Path, convert: Callable[[Trajectory], Any], on_error: str,
                 raise ValueError(f"the rest of the file must be gzip data, got {content}.")
             if not content.strip():
                 continue
-            value = convert(parse_line(content))
+            value = parse(content)
         except ValueError as error:
             message = f"{path}, line {number}: {error}"
             if on_error == "raise":
-                raise ValueError(f'{message} Or leave such lines out: on_error="skip".') from error
+                raise ValueError(f"{message} Or leave such lines out: on_error=skip.") from error
             num_skipped += 1
             report(f"{message} Skipped.")
             continue

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jaxagents.data.packing import PackedBatch
 from jaxagents.data.streams import load_packed
+from jaxagents.data.trajectories import require_files
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Layout, Metrics, Params, PyTree
 
 
@@ -45,6 +46,7 @@ def make_transcript_collector(
     del environment
     if num_rows < 1:
         raise ValueError(f"`num_rows` must be at least 1, got {num_rows}.")
+    require_files(paths)
     packed = load_packed(
         paths,
         policy.tokenizer,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from jaxagents.papers.arms import compose_arms
-from jaxagents.papers.judge import Verdict, judge
+from jaxagents.papers.judge import NOT_RUN, Verdict, judge
 from jaxagents.papers.library import load_paper, paper_files
 from jaxagents.papers.registration import changes_since, read_registrations
 from jaxagents.papers.stored import ArmRuns, read_runs
@@ -72,6 +72,7 @@ class Entry(NamedTuple):
         verdict: what they say; None without a test.
         settings: resolved config of what the treatment ends with, or the node of its function.
         changed: what differs from what was registered before the first run.
+        is_trial: whether the runs are those of small variants, which say nothing about the claim.
     """
 
     card: Card
@@ -80,6 +81,7 @@ class Entry(NamedTuple):
     verdict: Verdict | None = None
     settings: Mapping[str, Any] = {}
     changed: tuple[str, ...] = ()
+    is_trial: bool = False
 
 
 def read_cards(folder: str | Path) -> list[Family]:
@@ -146,7 +148,8 @@ def read_entry(card: Card, config_folder: str | Path, results: str | Path, *, qu
     treatment = composed[paper.arms[0].name]
     settings = treatment.function if treatment.recipe is None else [*treatment.recipe.stages.values()][-1]
     changed = tuple(changes_since(paper, read_registrations(results).get(card.id, [])))
-    return Entry(card, paper, runs, judge(paper, runs), settings or {}, changed)
+    verdict = judge(paper, runs)
+    return Entry(card, paper, runs, verdict, settings or {}, changed, is_trial=quick and verdict.word != NOT_RUN)
 
 
 def _make_card(path: Path, node: Mapping[str, Any]) -> Card:

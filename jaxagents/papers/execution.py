@@ -10,6 +10,7 @@ from typing import Any
 
 from jaxagents.papers.arms import Composed, Recipe, compose_arm, compose_arms, start_address, steps_of
 from jaxagents.papers.leases import Lease, take_lease
+from jaxagents.papers.library import paper_and_study_files
 from jaxagents.papers.metrics import Curves, find_metric
 from jaxagents.papers.plan import (
     Job,
@@ -112,6 +113,10 @@ def _run_paper(paper: Paper, session: Session) -> bool:
     jobs = [make_job(paper, composed, request, session.progress.message) for composed in chosen]
     jobs = [job for job in jobs if job.seeds and f"{paper.id}: {job.composed.name}" not in session.failures]
     if not jobs:
+        if paper.id not in session.checked and not request.refresh and not session.failures:
+            session.checked.add(paper.id)
+            count = len(chosen) * len(wanted_seeds(paper, request))
+            session.progress.message(f"{paper.id}: nothing to run, {count} stored runs are reused.")
         return True
     if paper.id not in session.checked:
         prepare_devices(jobs)
@@ -119,8 +124,9 @@ def _run_paper(paper: Paper, session: Session) -> bool:
             build_job(job)
         require_metrics(paper, jobs)
         require_equal_budgets(paper, {job.composed.name: job.budget for job in jobs})
-        if not request.quick and not request.overrides and min(wanted_seeds(paper, request)) < SEARCH_SEEDS:
-            register(request.results, paper, again=request.register)
+        if not request.is_trial and min(wanted_seeds(paper, request)) < SEARCH_SEEDS:
+            files = paper_and_study_files(paper, request.config_folder)
+            register(request.results, paper, again=request.register, files=files, say=session.progress.message)
         session.checked.add(paper.id)
     finished = True
     for job in jobs:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jaxagents.papers.catalogue import Entry, Family
 from jaxagents.papers.forest import lay_out_forest
-from jaxagents.papers.judge import VERDICTS, Finding
+from jaxagents.papers.judge import TRIAL, VERDICTS, Finding
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.summary import (
     arm_rows,
@@ -17,11 +17,13 @@ from jaxagents.papers.summary import (
     describe_seeds,
     study_rows,
     tell_finding,
+    verdict_of,
 )
 from jaxagents.reporting.html import write_page
 from jaxagents.reporting.loggers import write_atomically
 
 REPORT_FILE = "README.md"
+OWN = "own"  # Family of papers of a user's own.
 _HEAD = """# Papers, reproduced small
 
 Written by `python experiments/report.py` from the files of runs beside it; do not edit. A paper's headline is one or
@@ -73,9 +75,11 @@ def write_pages(results: str | Path, families: Sequence[Family], entries: Mappin
 
 
 def describe_verdicts(entries: Mapping[str, Entry]) -> str:
-    """Returns how many papers have which verdict, such as "6 reproduced, 3 not reproduced, 9 not run"."""
-    words = Counter(entry.verdict.word for entry in entries.values() if entry.verdict is not None)
-    return ", ".join(f"{words[word]} {word}" for word in VERDICTS if words[word]) or "none has an experiment"
+    """Returns how many papers have which verdict, such as "6 reproduced, 9 not run"; own papers do not count."""
+    words = Counter(verdict_of(entry) for entry in entries.values() if entry.card.family != OWN)
+    told = [f"{words[word]} {word}" for word in VERDICTS if words[word]]
+    told += [f"{words[TRIAL]} trials without a verdict"] if words[TRIAL] else []
+    return ", ".join(told) or "none has an experiment"
 
 
 def write_summary(readme: str | Path, entries: Mapping[str, Entry]) -> None:
@@ -117,7 +121,7 @@ def _line(entry: Entry, path: Path) -> str:
     verdict = entry.verdict
     return _row(
         f"[{entry.card.id}]({path.as_posix()})",
-        verdict.describe(changed=bool(entry.changed)),
+        verdict.describe(trial=entry.is_trial, changed=bool(entry.changed)),
         " ".join(_sentence(finding) for finding in verdict.headline),
         verdict.count_secondary(),
         describe_seeds(entry.paper.seeds),
@@ -132,11 +136,11 @@ def _page(entry: Entry) -> list[str]:
     metrics = reported_metrics(paper)
     lines = [
         f"# {card.id}\n\n*{card.title}* ({card.source})\n\n{card.what}\n\n",
-        f"The paper: {paper.claim}\n\n**{verdict.describe().capitalize()}.**\n\n",
+        f"The paper: {paper.claim}\n\n**{verdict.describe(trial=entry.is_trial).capitalize()}.**\n\n",
         *([f"Changed since it was registered: {', '.join(entry.changed)}.\n\n"] if entry.changed else []),
         *([f"{describe_carried(verdict)}\n\n"] if verdict.carried else []),
         *_findings("Headline", verdict.headline),
-        *_findings(f"Secondary: {verdict.count_secondary() or 'not run'}", verdict.secondary),
+        *_findings(f"Secondary: {verdict.count_secondary()}", verdict.secondary),
         *_findings("What the baselines must show", verdict.checks),
         f"## Arms\n\nStudy {paper.study.id}: {paper.study.question}\n\n",
         _row("arm", "seeds", *metrics, "minutes"),

@@ -44,6 +44,11 @@ class Request:
     refresh: bool = False
     overrides: tuple[str, ...] = ()
 
+    @property
+    def is_trial(self) -> bool:
+        """Whether the runs are of small variants or of other settings, and say nothing about the claim."""
+        return self.quick or bool(self.overrides)
+
     def __post_init__(self) -> None:
         if self.seeds_at_once is not None:
             require_positive("seeds_at_once", self.seeds_at_once)
@@ -101,19 +106,27 @@ class Job:
 
 
 def check_request(papers: Sequence[Paper], request: Request) -> None:
-    """Refuses arms that a paper does not have, and seeds that would be run and could never count.
+    """Refuses arms that a paper does not have, seeds that could never count, and overrides that change nothing.
 
     Args:
         papers: see `library.load_paper`.
         request: what is asked of all of them.
 
     Raises:
-        ValueError: an unknown arm, or, but for trials, a seed that is neither committed nor a search seed.
+        ValueError: an unknown arm, an arm that is a function and takes no overrides, or, but for trials, a seed that
+            is neither committed nor a search seed.
     """
     for paper in papers:
         choose_arms(paper, request.arms)
+        untrained = [arm.name for arm in wanted_arms(paper, request) if not arm.overrides]
+        if request.overrides and untrained:
+            raise ValueError(
+                f"`overrides` must be of arms that are trained, got functions, which take none: "
+                f"{', '.join(untrained)} of {paper.id}; change their arguments in the files of the paper, or leave "
+                "them out with arms=..."
+            )
         others = sorted({*wanted_seeds(paper, request)} - {*paper.seeds})
-        if (first := [seed for seed in others if seed < SEARCH_SEEDS]) and not (request.quick or request.overrides):
+        if (first := [seed for seed in others if seed < SEARCH_SEEDS]) and not request.is_trial:
             raise ValueError(
                 f"`seeds` of {paper.id} must be committed ones, {', '.join(map(str, paper.seeds))}, or search seeds, "
                 f"from {SEARCH_SEEDS} on, got {first[0]}, which would count in no verdict."
@@ -147,7 +160,7 @@ def make_job(paper: Paper, composed: Composed, request: Request, say: Callable[[
     stored = read_runs(request.results, composed.address)
     for path in stored.damaged:
         if path.parent.name == composed.address.code:
-            say(f"`{path}` is damaged: it is {set_aside(path)} now, and run again.")
+            say(f"`{path}` is damaged: it is {set_aside(path)} now; the run is missing, and is to be run again.")
     missing = [seed for seed in wanted_seeds(paper, request) if seed not in stored.runs]
     at_once = request.seeds_at_once or paper.study.seeds_at_once or len(missing)
     at_once = at_once if composed.function is None else 1  # A call is stored before the next one.

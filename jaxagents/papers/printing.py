@@ -14,6 +14,8 @@ from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import Paper
 from jaxagents.reporting.tables import describe_interval
 
+_RUN_AGAIN = " The same command without status=true sets files of today's code aside, and runs them again."
+
 
 def print_paper(
     paper: Paper,
@@ -33,7 +35,7 @@ def print_paper(
         verdict: of the committed ones.
         metrics: to show.
         changed: what differs from what was registered.
-        trial: whether the runs are those of small variants.
+        trial: whether the runs are those of small variants, or of other settings.
         stream: where to.
     """
     console = Console(file=stream, width=160, force_jupyter=False)
@@ -70,12 +72,12 @@ def print_paper(
     told = f"{verdict.describe(trial=trial)}{'' if trial else counted}"
     console.print(f"Verdict: {told} ({minutes})", markup=False, highlight=False)
     if trial:
-        told = "Small variants show that everything runs. What they measure says nothing about the claim."
+        told = "Small variants and other settings are trials: what they measure says nothing about the claim."
         console.print(told, markup=False, highlight=False)
 
 
 def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
-    """Prints how far papers are."""
+    """Prints how far papers are, which arms were not run and need not be, and which files are damaged."""
     table = Table()
     for column in ("paper", "verdict", "runs", "running", "diverged", "stale", "minutes left"):
         table.add_column(column, justify="left" if column in ("paper", "verdict") else "right")
@@ -85,6 +87,13 @@ def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
             row.paper, row.verdict, f"{row.done} of {row.needed}", *map(str, counts), f"{row.minutes_left:.1f}"
         )
     Console(file=stream, width=160, force_jupyter=False).print(table)
+    for row in rows:
+        if row.unneeded:
+            told = ", ".join(f"{count} of {arm}" for arm, count in row.unneeded.items())
+            print(f"{row.paper}: runs are not there, and its verdict needs none of them: {told}.", file=stream)
+    damaged = dict.fromkeys(path for row in rows for path in row.damaged)  # Papers share runs.
+    for path in damaged:
+        print(f"Damaged: {path}; it counts nowhere.{_RUN_AGAIN}", file=stream)
 
 
 def print_plan(paper: Paper, plans: Sequence[Plan], stream: TextIO | None = None) -> None:

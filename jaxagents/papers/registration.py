@@ -3,8 +3,9 @@
 import datetime
 import hashlib
 import json
+import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from jaxagents.reporting.loggers import write_atomically
 from jaxagents.reporting.reports import versions
 
 REGISTRATIONS_FILE = "registrations.json"
+_CHANGED = "+changes"
 _COUNTS = {  # What of the files is registered; titles and notes may change.
     "paper": ("headline", "secondary", "arms", "mechanism"),
     "study": (
@@ -49,7 +51,16 @@ def registered_content(paper: Paper) -> dict[str, Any]:
     baselines = content["study"].get("arms", {})  # Those of other papers do not count.
     content["study"]["arms"] = {arm.name: baselines[arm.name] for arm in paper.arms if arm.name in baselines}
     content["seeds"] = list(paper.seeds)
-    return json.loads(json.dumps(content, sort_keys=True, default=str))
+    return _without_quick(json.loads(json.dumps(content, sort_keys=True, default=str)))
+
+
+def _without_quick(content: Any) -> Any:
+    """Leaves out what trials alone are changed by, such as "when_quick.collector.group_size=1": no verdict sees it."""
+    if isinstance(content, Mapping):
+        return {key: _without_quick(value) for key, value in content.items()}
+    if not isinstance(content, list):
+        return content
+    return [_without_quick(one) for one in content if not str(one).lstrip("+~").startswith("when_quick.")]
 
 
 def read_registrations(results: str | Path) -> dict[str, list[Registration]]:
@@ -71,54 +82,91 @@ def read_registrations(results: str | Path) -> dict[str, list[Registration]]:
 
 
 def changes_since(paper: Paper, registrations: list[Registration]) -> list[str]:
-    """Returns what differs from the first registration of a paper, such as "headline" and "seeds"; [] where nothing."""
+    """Returns what was changed since the first registration of a paper, such as "headline" and "seeds"; [] for nothing.
+
+    What was registered in between counts, too: it was looked at, even where the files are set back.
+    """
     if not registrations:
         return []
-    return _changes(registrations[0].content, registered_content(paper))
+    first, *later = [_without_quick(one.content) for one in registrations]
+    return sorted({name for content in (*later, registered_content(paper)) for name in _changes(first, content)})
 
 
-def register(results: str | Path, paper: Paper, *, again: bool = False) -> Registration:
-    """Writes down what a paper expects, or finds it written down.
+def register(
+    results: str | Path,
+    paper: Paper,
+    *,
+    again: bool = False,
+    files: Sequence[Path] = (),
+    say: Callable[[str], Any] = lambda told: None,
+) -> Registration:
+    """Writes down what a paper expects, or finds it written down; files that are set back need no other registration.
 
     Args:
         results: folder of results.
         paper: to register.
         again: registers what has changed since, beside the first one; pages flag it from then on.
+        files: of the paper and its study; those that are not committed are marked by "+changes" behind the commit.
+        say: hears of them.
 
     Returns:
         The registration.
 
     Raises:
-        ValueError: something has changed since, and not `again`.
+        ValueError: it is none of the registered ones, and not `again`.
     """
     content = registered_content(paper)
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     while True:
         with leased(results, "registrations") as mine:
             if mine:
-                return _register(Path(results), paper.id, Registration(digest, *_now(), content), again)
+                found, is_new = _register(Path(results), paper.id, Registration(digest, *_now(files), content), again)
+                break
         time.sleep(0.1)
+    if is_new and (uncommitted := _uncommitted(files)):
+        say(
+            f"{paper.id}: registered from what is not committed ({', '.join(uncommitted)}); commit it before the runs, "
+            "so that others can see that it came first."
+        )
+    return found
 
 
-def _register(results: Path, paper_id: str, new: Registration, again: bool) -> Registration:
+def _register(results: Path, paper_id: str, new: Registration, again: bool) -> tuple[Registration, bool]:
     registrations = read_registrations(results)
     earlier = registrations.get(paper_id, [])
-    if earlier and earlier[-1].hash == new.hash:
-        return earlier[-1]
+    changes = [_changes(_without_quick(one.content), new.content) for one in earlier]
+    if [] in changes:
+        return earlier[changes.index([])], False
     if earlier and not again:
         raise ValueError(
             f"`{paper_id}` must be what was registered on {earlier[-1].time[:10]}, got changes of "
-            f"{', '.join(_changes(earlier[-1].content, new.content))}; set them back, or try register=true, "
+            f"{', '.join(changes[-1])}; set them back, or try register=true, "
             "which pages flag."
         )
     registrations[paper_id] = [*earlier, new]
     told = {paper: [one._asdict() for one in of_paper] for paper, of_paper in sorted(registrations.items())}
     write_atomically(results / REGISTRATIONS_FILE, json.dumps(told, indent=1) + "\n")
-    return new
+    return new, True
 
 
-def _now() -> tuple[str | None, str]:
-    return versions().get("commit"), datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+def _now(files: Sequence[Path]) -> tuple[str | None, str]:
+    commit = versions().get("commit")
+    if commit is not None and not commit.endswith(_CHANGED) and _uncommitted(files):  # As where they are untracked.
+        commit += _CHANGED
+    return commit, datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _uncommitted(files: Sequence[Path]) -> list[str]:
+    """Returns the names of files that differ from their commit, or are in none; [] outside of a repository."""
+    told = []
+    for path in files:
+        command = ["git", "-C", str(path.parent), "status", "--porcelain", "--", path.name]
+        try:
+            found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        except (OSError, subprocess.SubprocessError):
+            continue
+        told += [path.name] if found.strip() else []
+    return told
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -55,9 +55,9 @@ def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[
         runs = read_paper_runs(paper, *which, quick=request.quick, overrides=request.overrides)
         verdict = judge(paper, runs)
         changed = changes_since(paper, registered.get(paper.id, []))
-        verdicts[paper.id] = verdict.describe(trial=request.quick, changed=bool(changed))
+        verdicts[paper.id] = verdict.describe(trial=request.is_trial, changed=bool(changed))
         if config.plan:
             print_plan(paper, plan_seeds(paper, runs))
         else:
-            print_paper(paper, runs, verdict, reported_metrics(paper), changed=changed, trial=request.quick)
+            print_paper(paper, runs, verdict, reported_metrics(paper), changed=changed, trial=request.is_trial)
     return verdicts

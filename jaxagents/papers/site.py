@@ -1,5 +1,6 @@
 """The static site: an index of all papers with search and filters, a page per paper, a page per text world."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,9 +10,11 @@ import yaml
 from hydra.utils import instantiate
 
 from jaxagents.papers.catalogue import Entry, Family
+from jaxagents.papers.closure import code_digest, find_targets
 from jaxagents.papers.forest import lay_out_forest
-from jaxagents.papers.judge import NOT_RUN, VERDICTS, Finding
+from jaxagents.papers.judge import NOT_RUN, TRIAL, VERDICTS, Finding
 from jaxagents.papers.plan import reported_metrics
+from jaxagents.papers.runs import content_digest
 from jaxagents.papers.summary import (
     NOT_TESTED,
     arm_rows,
@@ -26,51 +29,53 @@ from jaxagents.papers.summary import (
 )
 from jaxagents.reporting.experts import play_experts
 from jaxagents.reporting.html import write_page
+from jaxagents.reporting.loggers import to_json, write_atomically
 from jaxagents.reporting.reports import versions
 from jaxagents.reporting.transcript_html import describe_episode
+from jaxagents.types import Environment
 
 _SIZES = {
     "S": "a config and under 60 lines of Python",
     "M": "under 300 lines of Python",
     "L": "a new part of the code base",
 }
+_PLAYED_BY = (play_experts, describe_episode)
 _MOST_WORLDS = 3  # Cards that need a world before it is offered as a filter.
 
 
-class WorldPage(NamedTuple):
-    """What the page of a text world shows.
+class World(NamedTuple):
+    """A text world that has a page.
 
     Attributes:
         name: option of `configs/environment`.
         about: in a sentence.
-        facts: in a few words each.
-        episodes: that its expert plays, see `describe_episode`.
+        node: of its file.
+        environment: that it makes.
     """
 
     name: str
     about: str
-    facts: list[str]
-    episodes: list[dict[str, Any]]
+    node: Mapping[str, Any]
+    environment: Environment
 
 
 def write_site(
-    folder: str | Path, families: Sequence[Family], entries: Mapping[str, Entry], worlds: Sequence[WorldPage]
+    folder: str | Path, families: Sequence[Family], entries: Mapping[str, Entry], worlds: Sequence[World]
 ) -> Path:
-    """Writes all pages; they refer to nothing outside of the folder.
+    """Writes all pages but those of worlds, see `write_worlds`; they refer to nothing outside of the folder.
 
     Args:
         folder: of the site, created if missing.
         families: see `read_cards`.
         entries: by id, see `read_entries`.
-        worlds: see `play_worlds`.
+        worlds: see `find_worlds`.
 
     Returns:
         Path of the index.
     """
     folder = Path(folder)
-    for name in ("papers", "worlds"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    made = versions().get("commit", "")[:10]
+    (folder / "papers").mkdir(parents=True, exist_ok=True)
+    made = _made()
     for family in families:
         around = [None, *family.cards, None]
         for before, card, after in zip(around, around[1:], around[2:]):
@@ -84,52 +89,92 @@ def write_site(
                 **facts,
                 size_told=_SIZES[card.size],
             )
-    for world in worlds:
-        needed = [(e.card, verdict_of(e)) for e in entries.values() if world.name in e.card.worlds]
-        needed.sort(key=lambda pair: (pair[1] == NOT_TESTED, pair[1] == NOT_RUN))  # What has run comes first.
-        write_page(
-            folder / "worlds" / f"{world.name}.html",
-            "site_world.html",
-            **{"title": world.name, "root": "../", "made": made, "world": world, "papers": needed},
-        )
     _write_findings(folder / "findings.html", families, entries, made)
     return _write_index(folder / "index.html", families, entries, worlds, made)
 
 
-def play_worlds(
-    folder: str | Path,
-    *,
-    num_episodes: int,
-    names: Sequence[str] | None = None,
-    say: Callable[[str], None] = lambda world: None,
-) -> list[WorldPage]:
-    """Lets the expert of every text world play.
+def find_worlds(folder: str | Path, names: Sequence[str] | None = None) -> list[World]:
+    """Finds the text worlds.
 
     Args:
         folder: `configs/environment`.
-        num_episodes: of each world, the levels in turn.
         names: of worlds; None: all.
-        say: hears the name of every world before it is played.
 
     Returns:
-        Their pages, by name.
+        The worlds, by name.
     """
-    pages = []
+    worlds = []
     for path in sorted(Path(folder).glob("*.yaml")):
         text = path.read_text(encoding="utf-8")
         node = yaml.safe_load(text)
         if (names is not None and path.stem not in names) or ".environments.text." not in str(node.get("_target_")):
             continue
         environment = instantiate(node)
-        if environment.text is None:
-            continue
-        say(path.stem)
-        facts = [f"at most {environment.max_steps} turns", f"{len(environment.text.words)} words"]
-        facts += [f"{environment.text.num_levels} levels"] if environment.text.num_levels > 1 else []
-        facts += [f"{environment.num_players} players"] if environment.num_players > 1 else []
-        episodes = [describe_episode(episode) for episode in play_experts(environment, num_episodes=num_episodes)]
-        pages.append(WorldPage(path.stem, text.partition("\n")[0].removeprefix("#").strip(), facts, episodes))
-    return pages
+        if environment.text is not None:
+            about = text.partition("\n")[0].removeprefix("#").strip()
+            worlds.append(World(path.stem, about, node, environment))
+    return worlds
+
+
+def write_worlds(
+    folder: str | Path,
+    worlds: Sequence[World],
+    entries: Mapping[str, Entry],
+    *,
+    num_episodes: int,
+    say: Callable[[str], None] = lambda told: None,
+) -> None:
+    """Lets the expert of every world play, and writes its page before the next one plays.
+
+    What was played lies beside the page, and is played again where the world, or code that it reaches, has changed.
+
+    Args:
+        folder: of the site.
+        worlds: see `find_worlds`.
+        entries: by id, see `read_entries`.
+        num_episodes: of each world, the levels in turn.
+        say: hears of every world before it is played.
+    """
+    folder = Path(folder) / "worlds"
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, world in enumerate(worlds):
+        kept, which = folder / f"{world.name}.json", f"{world.name} ({number + 1} of {len(worlds)})"
+        targets = [*find_targets(world.node), *(f"{one.__module__}.{one.__qualname__}" for one in _PLAYED_BY)]
+        digest = content_digest({"node": world.node, "episodes": num_episodes, "code": code_digest(targets)})
+        played = _read_played(kept, digest)
+        if played is None:
+            say(f"Playing {which} ...")
+            played = _play(world.environment, num_episodes)
+            write_atomically(kept, json.dumps({"digest": digest, **played}, allow_nan=False))
+        needed = [(e.card, verdict_of(e)) for e in entries.values() if world.name in e.card.worlds]
+        needed.sort(key=lambda pair: (pair[1] == NOT_TESTED, pair[1] == NOT_RUN))  # What has run comes first.
+        write_page(
+            folder / f"{world.name}.html",
+            "site_world.html",
+            **{"title": world.name, "root": "../", "made": _made(), "papers": needed},
+            world={"name": world.name, "about": world.about, **played},
+        )
+
+
+def _play(environment: Environment, num_episodes: int) -> dict[str, Any]:
+    """Returns what the page of a world shows: facts in a few words each, and episodes, see `describe_episode`."""
+    facts = [f"at most {environment.max_steps} turns", f"{len(environment.text.words)} words"]
+    facts += [f"{environment.text.num_levels} levels"] if environment.text.num_levels > 1 else []
+    facts += [f"{environment.num_players} players"] if environment.num_players > 1 else []
+    played = play_experts(environment, num_episodes=num_episodes)
+    return to_json({"facts": facts, "episodes": [describe_episode(episode) for episode in played]})
+
+
+def _read_played(path: Path, digest: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if content.pop("digest") == digest else None
+
+
+def _made() -> str:
+    return versions().get("commit", "")[:10]
 
 
 def _write_findings(path: Path, families: Sequence[Family], entries: Mapping[str, Entry], made: str) -> None:
@@ -146,10 +191,10 @@ def _write_findings(path: Path, families: Sequence[Family], entries: Mapping[str
 
 
 def _write_index(
-    path: Path, families: Sequence[Family], entries: Mapping[str, Entry], worlds: Sequence[WorldPage], made: str
+    path: Path, families: Sequence[Family], entries: Mapping[str, Entry], worlds: Sequence[World], made: str
 ) -> Path:
     words = Counter(verdict_of(entry) for entry in entries.values())
-    verdicts = {word: words[word] for word in (*VERDICTS, NOT_TESTED) if words[word]}
+    verdicts = {word: words[word] for word in (*VERDICTS, TRIAL, NOT_TESTED) if words[word]}
     kinds = Counter(entry.card.kind for entry in entries.values())
     needed = Counter(world for entry in entries.values() for world in entry.card.worlds)
     return write_page(
@@ -190,7 +235,7 @@ def _index_row(entry: Entry) -> dict[str, Any]:
 
 
 def _told(entry: Entry) -> str:
-    return NOT_TESTED if entry.verdict is None else entry.verdict.describe()
+    return NOT_TESTED if entry.verdict is None else entry.verdict.describe(trial=entry.is_trial)
 
 
 def _paper_facts(entry: Entry) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """How far papers are: runs that are stored, running, diverged and stale, and the minutes that are left."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxagents.papers.arms import compose_arms
 from jaxagents.papers.execution import read_paper_runs
-from jaxagents.papers.judge import judge
+from jaxagents.papers.judge import NOT_RUN, STALE, UNFINISHED, judge
 from jaxagents.papers.leases import held_leases
 from jaxagents.papers.plan import Request, wanted_seeds
 from jaxagents.papers.registration import changes_since, read_registrations
@@ -27,6 +28,8 @@ class Status(NamedTuple):
         diverged: of those that are stored.
         stale: wanted runs that are there of other code alone.
         minutes_left: by the mean of stored runs, else by the paper's own estimate.
+        damaged: files of the arms that hold no run, and count nowhere.
+        unneeded: committed runs that are not there where the verdict is known without them, by arm.
     """
 
     paper: str
@@ -37,6 +40,8 @@ class Status(NamedTuple):
     diverged: int
     stale: int
     minutes_left: float
+    damaged: tuple[Path, ...] = ()
+    unneeded: Mapping[str, int] = {}
 
 
 def read_status(papers: Sequence[Paper], request: Request) -> list[Status]:
@@ -67,13 +72,18 @@ def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status
         for of_arm in stored.values()
     ]
     changed = changes_since(paper, read_registrations(request.results).get(paper.id, []))
+    verdict = judge(paper, runs)
+    lacking = {name: sum(seed not in of.runs for seed in paper.seeds) for name, of in runs.items()}
+    is_open = request.is_trial or verdict.word in (UNFINISHED, STALE, NOT_RUN)
     return Status(
         paper=paper.id,
-        verdict=judge(paper, runs).describe(trial=request.quick, changed=bool(changed)),
+        verdict=verdict.describe(trial=request.is_trial, changed=bool(changed)),
         done=done,
         needed=needed,
         running=sum(name in leases for name in names),
         diverged=sum(run.status == DIVERGED for of_arm in stored.values() for run in of_arm),
         stale=sum(seed in of.stale and seed not in of.runs for of in runs.values() for seed in seeds),
         minutes_left=sum(left),
+        damaged=tuple(path for of in runs.values() for path in of.damaged),
+        unneeded={} if is_open else {name: count for name, count in lacking.items() if count},
     )

@@ -163,6 +163,11 @@ def parse_seeds(name: str, value: Any) -> tuple[int, ...]:
     match = re.fullmatch(r"(\d+)-(\d+)", value) if isinstance(value, str) else None
     if match:
         value = range(int(match.group(1)), int(match.group(2)) + 1)
+        if not value:
+            raise ValueError(
+                f"`{name}` must be a range from its lowest to its highest, got {match.group()}; try "
+                f"{match.group(2)}-{match.group(1)}."
+            )
     if not match and not (isinstance(value, Sequence) and not isinstance(value, str)):
         raise ValueError(f"`{name}` must be a range such as 10-17, or a list such as [10], got {value!r}.")
     seeds = tuple(value)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxagents.papers.catalogue import Entry
-from jaxagents.papers.judge import Finding, Verdict, values_of
+from jaxagents.papers.judge import TRIAL, Finding, Verdict, values_of
 from jaxagents.papers.metrics import find_metric
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.runs import DIVERGED, Run
@@ -41,7 +41,9 @@ class ArmRow(NamedTuple):
 
 def verdict_of(entry: Entry) -> str:
     """Returns the verdict in words, without what it counts: what the site filters by."""
-    return NOT_TESTED if entry.verdict is None else entry.verdict.word
+    if entry.verdict is None:
+        return NOT_TESTED
+    return TRIAL if entry.is_trial else entry.verdict.word
 
 
 def describe_finding(finding: Finding) -> str:

@@ -61,7 +61,11 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
     for path in map(Path, paths):
         runs = {file.parent for file in path.rglob(METRICS_FILE) if (file.parent / _CONFIG_FILE).is_file()}
         if not runs:
-            raise ValueError(f"`paths` must hold runs, directories with {_CONFIG_FILE} and {METRICS_FILE}, got {path}.")
+            of_papers = any(any(path.glob(pattern)) for pattern in ("*/train.json", "*/*/train.json"))
+            hint = "; arms of papers are drawn by report.py curves=<id of the paper>" if of_papers else ""
+            raise ValueError(
+                f"`paths` must hold runs, directories with {_CONFIG_FILE} and {METRICS_FILE}, got {path}{hint}."
+            )
         found |= runs
     return sorted(found)
 
@@ -193,7 +197,7 @@ def draw_comparison(path: str | Path, compared: Sequence[Compared], metric: str)
 
 
 def comparison_rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
-    """Returns rows of text, best first: runs, label, seeds, final mean with its interval, worst and best seed."""
+    """Returns rows, best first: runs, label, seeds, final mean with its interval, worst and best seed."""
     rows: list[tuple[str, ...]] = []
     for one in sorted(compared, key=lambda one: -np.nanmean(one.final)):
         told = f"{np.nanmean(one.final):.4g}"

@@ -30,13 +30,15 @@ class Progress(NamedTuple):
     """How far a run is; on processes other than 0, nothing is shown.
 
     Attributes:
-        update: `(steps, metrics) -> None`. Shown are the returns of rollouts and evaluations (the first
+        update: `(steps, metrics, planned=None) -> None`. Shown are the returns of rollouts and evaluations (the first
             metric of the phase with "return" in its name) and the best of the evaluations, else of the rollouts.
+            `planned` says how many of the planned steps are done, where other numbers of steps are played, as by
+            dynamic sampling: the share that is done is of these.
         message: `(text) -> None`, a line of its own, also when progress is not enabled.
         close: `() -> None`, leaves the last state on the screen.
     """
 
-    update: Callable[[int, Mapping[str, Any]], None]
+    update: Callable[..., None]
     message: Callable[[str], None]
     close: Callable[[], None]
 
@@ -50,7 +52,7 @@ class _Track:
     names: tuple[str, ...]  # of the stages
     ends: tuple[int, ...]  # steps at the end of each
     stage: int = 0
-    history: deque = field(default_factory=deque)  # (seconds, steps), the oldest first
+    history: deque = field(default_factory=deque)  # (seconds, steps, planned steps), the oldest first
     returns: dict[str, float] = field(default_factory=dict)  # by phase
     best: dict[str, float] = field(default_factory=dict)  # by phase
     loss: float = math.nan  # where nothing is played, as in supervised learning
@@ -114,9 +116,9 @@ def _open_bar(track: _Track, title: str, stream: TextIO) -> Progress:
     task = bar.add_task(escape(title), total=track.total_steps, state="compiling")
     bar.start()
 
-    def update(steps: int, metrics: Mapping[str, Any]) -> None:
-        _observe(track, steps, metrics)
-        bar.update(task, completed=steps, state=" · ".join(_describe(track)))
+    def update(steps: int, metrics: Mapping[str, Any], planned: int | None = None) -> None:
+        _observe(track, steps, metrics, planned)
+        bar.update(task, completed=track.history[-1][2], state=" · ".join(_describe(track)))
 
     return Progress(
         update=update,
@@ -125,8 +127,10 @@ def _open_bar(track: _Track, title: str, stream: TextIO) -> Progress:
     )
 
 
-def _update_line(track: _Track, title: str, stream: TextIO, steps: int, metrics: Mapping[str, Any]) -> None:
-    _observe(track, steps, metrics)
+def _update_line(
+    track: _Track, title: str, stream: TextIO, steps: int, metrics: Mapping[str, Any], planned: int | None = None
+) -> None:
+    _observe(track, steps, metrics, planned)
     track.untold = True
     if track.clock() - track.last_line >= _LINE_SECONDS:
         _tell(track, title, stream)
@@ -138,17 +142,21 @@ def _close_line(track: _Track, title: str, stream: TextIO) -> None:
 
 
 def _tell(track: _Track, title: str, stream: TextIO) -> None:
-    percent = 100 * track.history[-1][1] / track.total_steps
+    percent = 100 * track.history[-1][2] / track.total_steps
     _print(stream, f"{title}: {percent:.0f} %, {', '.join(_describe(track))}")
     track.last_line, track.untold = track.clock(), False
 
 
-def _observe(track: _Track, steps: int, metrics: Mapping[str, Any]) -> None:
-    stage = min(bisect.bisect_left(track.ends, int(steps)), len(track.ends) - 1)
+def _observe(track: _Track, steps: int, metrics: Mapping[str, Any], planned: int | None) -> None:
+    planned = int(steps if planned is None else planned)
+    stage = min(bisect.bisect_left(track.ends, planned), len(track.ends) - 1)
     if stage != track.stage:
         track.stage = stage
         track.history.clear()
-    track.history.append((track.clock(), int(steps)))
+        # What demonstrations return and what the policy does are no one curve; evaluations are of the policy.
+        track.returns.pop("rollout", None)
+        track.best.pop("rollout", None)
+    track.history.append((track.clock(), int(steps), planned))
     while len(track.history) > 2 and track.history[-1][0] - track.history[1][0] >= _SPEED_SECONDS:
         track.history.popleft()
     for phase in ("eval", "rollout"):
@@ -172,19 +180,21 @@ def _mean(value: Any) -> float:
 
 
 def _describe(track: _Track) -> list[str]:
-    (start, first), (now, steps) = track.history[0], track.history[-1]
-    parts = [f"{_short(steps)}/{_short(track.total_steps)} steps"]
+    (start, first, first_planned), (now, steps, planned) = track.history[0], track.history[-1]
+    total = f"/{_short(track.total_steps)}" if steps == planned else ""
+    parts = [f"{_short(steps)}{total} steps"]
     if now > start and steps > first:
-        speed = (steps - first) / (now - start)
-        parts.append(f"{_short(speed)}/s")
+        parts.append(f"{_short((steps - first) / (now - start))}/s")
         end = track.ends[track.stage]
-        if steps < end:
+        if first_planned < planned < end:
             whose = "" if end == track.ends[-1] else f" of {track.names[track.stage]}"
-            parts.append(f"{datetime.timedelta(seconds=round((end - steps) / speed))} left{whose}")
+            left = (end - planned) * (now - start) / (planned - first_planned)
+            parts.append(f"{datetime.timedelta(seconds=round(left))} left{whose}")
     if math.isfinite(track.loss):
         parts.append(f"loss {track.loss:.4g}")
     elif "rollout" in track.returns:
-        parts.append(f"return {track.returns['rollout']:.4g}")
+        where = f" in {track.names[track.stage]}" if len(track.names) > 1 else ""
+        parts.append(f"return{where} {track.returns['rollout']:.4g}")
     if "eval" in track.returns:
         parts.append(f"eval {track.returns['eval']:.4g}")
     if track.best:

@@ -264,7 +264,7 @@ def make_backtracking_evaluator(
         ValueError: `greedy`, or see `make_backtracking`.
     """
     if greedy:
-        raise ValueError("`greedy` must be false where another action is tried, got true; try evaluation.greedy=false.")
+        raise ValueError("`greedy` must be false where another action is tried, got true; try greedy=False.")
     require_positive("num_episodes", num_episodes)
     play = make_backtracking(environment, policy, **options)
     sample = environment.text.sample_held_out_task if held_out and environment.text else environment.sample_task

@@ -6,7 +6,9 @@ import logging
 import math
 import os
 import re
+import select
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from jaxagents.training.argument_lists import quote_lists
 from jaxagents.training.composition import add_start, choose_tokenizer, register_resolvers, resume_arguments
 from jaxagents.training.preemption import EXIT_CODE, Preempted
 from jaxagents.training.sweep_folders import name_folders, quote_names
@@ -54,6 +57,8 @@ _OF_OTHERS = {
     "num_iterations": "learner.num_epochs",
     "reward_funcs": "collector=rewarded 'collector.reward={_target_: my_rewards.score, _partial_: true}'",
 }
+# Settings that another option of their section has.
+_OF_OPTIONS = {"collector.reward": _OF_OTHERS["reward_funcs"]}
 # Functions that errors offer to callers, and what a user of the command line takes in their place.
 _IN_ARGUMENTS = {"`make_twin_q`": "algorithm=sac, td3, or ppo", "`make_cem`": "evaluation=cem"}
 
@@ -103,6 +108,7 @@ def command(
         start = hydra.main(version_base="1.3", config_path=str(configs), config_name=config_name)(run_job)
 
         @wraps(task)
+        @_until_unread()
         def main() -> None:
             with errors_in_one_line(show_traceback):
                 require_options(sys.argv[1:], options)
@@ -158,27 +164,6 @@ def require_options(arguments: Sequence[str], further: Sequence[str] = ()) -> No
         raise ValueError(f"Options must stand before all settings or after them, got {' '.join(arguments)!r}.")
 
 
-def quote_lists(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Writes `paper=gigpo,nft` as the list that Hydra reads, for options that are always lists.
-
-    Args:
-        arguments: of the command line; in a sweep (`-m`), commas separate its jobs.
-        names: of the options.
-
-    Returns:
-        The arguments.
-    """
-    sweeps = any(argument in ("-m", "--multirun") for argument in arguments)
-    written = []
-    for argument in arguments:
-        name, is_option, value = argument.partition("=")
-        if is_option and name in names and value not in ("", "null") and not value.startswith("["):
-            quoted = [f"'{part}'" for part in value.split(",")]
-            value = ",".join(f"[{part}]" for part in quoted) if sweeps else f"[{','.join(quoted)}]"
-        written.append(f"{name}{is_option}{value}")
-    return written
-
-
 @contextmanager
 def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -> Iterator[None]:
     """Ends the process with a line on stderr in place of a traceback, where the user can mend what went wrong.
@@ -198,7 +183,7 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
     except Preempted as ended:
         _stop(str(ended), EXIT_CODE)
     except (*_MISTAKES, *_FAILURES) as error:
-        if show_traceback:
+        if show_traceback or (isinstance(error, BrokenPipeError) and not _is_read()):
             raise
         _stop(f"Error: {describe_error(error)}", 2 if isinstance(error, _MISTAKES) else 1)
     except TypeError as error:
@@ -222,6 +207,32 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
         _stop(f"Error: {on_host[1]}", 1)
     finally:
         callbacks.disabled = False
+
+
+@contextmanager
+def _until_unread() -> Iterator[None]:
+    """Ends without a word where nobody reads what is printed any more, as after `--help | head`."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if _is_read():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # For what is left to be printed.
+        raise SystemExit(128 + signal.SIGPIPE) from None
+
+
+def _is_read() -> bool:
+    """Returns False where stdout is a pipe whose other end is closed."""
+    try:
+        stdout = sys.stdout.fileno()
+    except (OSError, ValueError):  # A notebook's.
+        return True
+    poll = select.poll()
+    poll.register(stdout, 0)
+    return not any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _is_no_learner(section: str) -> bool:
@@ -274,6 +285,8 @@ def _offers(key: str, parent: DictConfig) -> str:
     """Returns where a setting is that a section lacks: under another name, in another section, or spelled otherwise."""
     if key in _OF_OTHERS:
         return _OF_OTHERS[key]
+    if (whole := f"{parent._get_full_key(None)}.{key}") in _OF_OPTIONS:
+        return _OF_OPTIONS[whole]
     root: Any = parent._get_root()
     sections = [name for name in _sections_with(key, root) if name.partition(".")[0] not in _ASIDE]
     if sections:

@@ -1,7 +1,6 @@
 """Evaluation of a finished run: means over episodes or seeds with their intervals."""
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxagents.reporting.statistics import describe
-from jaxagents.training.load import load_stage
+from jaxagents.training.load import load_stage, warn
 
 
 def evaluate_run(
@@ -27,7 +26,7 @@ def evaluate_run(
     which: str = "best",
     step: int | None = None,
     stage: str | None = None,
-    on_fallback: Callable[[str], Any] = warnings.warn,
+    on_fallback: Callable[[str], Any] = warn,
 ) -> dict[str, Any]:
     """Plays whole episodes with the policy of a run, with those of all seeds when there are several.
 

@@ -33,7 +33,7 @@ def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
             raise ValueError(_without_reader(key, text, stages))
 
 
-def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> list[str]:
+def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> None:
     """Takes out what was set for another option, where the command line chooses the option of a stage.
 
     With `collector@warm_start.collector=transcripts`, files replace demonstrations, whose noise and number the
@@ -44,15 +44,11 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> list[str]
         config: composed, is changed.
         overrides: arguments.
 
-    Returns:
-        The names of the settings that were taken out, but for those of quick runs.
-
     Raises:
         ValueError: the option has a setting without a default, which nothing gives.
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     written = {override.key_or_group for override in parsed if override.package is None}
-    left_out = []
     for override in parsed:
         place = override.package or override.key_or_group
         node = None if override.is_delete() else OmegaConf.select(config, place)
@@ -66,12 +62,10 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> list[str]
             continue
         sections = (node if override.package else None, OmegaConf.select(config.when_quick, place))
         for section in filter(None, sections):
-            names = {key: f"{place}.{key}" for key in section if not key.startswith("_") and key not in parameters}
+            unknown = [key for key in section if not key.startswith("_") and key not in parameters]
             with open_dict(section):
-                for key in [key for key, name in names.items() if name not in written]:
+                for key in [key for key in unknown if f"{place}.{key}" not in written]:
                     del section[key]
-                    left_out += [names[key]] if section is node else []
-    return left_out
 
 
 def require_rewards_on_arrays(config: DictConfig) -> None:

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from jaxagents.language.checkpoints.families import describe
 from jaxagents.language.checkpoints.peft import write_adapter
-from jaxagents.language.checkpoints.read import read_params
+from jaxagents.language.checkpoints.read import read_decoder, read_params
 from jaxagents.language.checkpoints.tensors import open_file, read_json
 from jaxagents.language.checkpoints.write import write_checkpoint
 from jaxagents.networks.adapters import Adapter, combine
@@ -54,7 +54,8 @@ def export_run(
         path: run directory.
         folder: to write to; is made.
         form: "merged", a checkpoint that `transformers` loads; "peft", the adapter alone, and its base only where that
-            is no longer the checkpoint that the run started from; "stablehlo", see `write_policy`; "auto": merged for
+            is no longer the checkpoint that the run started from, or the tokenizer has marks that the checkpoint has
+            no rows for; "stablehlo", see `write_policy`; "auto": merged for
             language agents, stablehlo for others.
         which: see `load_stage`.
         step: see `load_stage`.
@@ -64,7 +65,7 @@ def export_run(
         on_fallback: see `load_stage`.
 
     Returns:
-        `{"form", "folder"}`.
+        `{"form", "folder"}`, of peft also `base`, the folder of the checkpoint that the adapter is for.
 
     Raises:
         ValueError: an unknown form, or one that does not fit the policy; see `load_stage`.
@@ -84,13 +85,14 @@ def export_run(
         write_policy(folder, policy, params, loaded.stage.environment)
         return {"form": form, "folder": str(folder.resolve())}
     agent = _parts(loaded, params)
+    written = {"form": form, "folder": str(folder.resolve())}
     if form == "merged":
         merged = agent.base if agent.adapter is None else agent.adapter.merge(agent.base, agent.own)
         _write_checkpoint(folder, agent, merged, max_file_bytes)
     else:
-        _write_peft(folder, agent, max_file_bytes)
+        written["base"] = str(_write_peft(folder, agent, max_file_bytes))
     _write_tokenizer(folder, policy)
-    return {"form": form, "folder": str(folder.resolve())}
+    return written
 
 
 def write_policy(folder: Path, policy: Policy, params: Params, environment: Environment) -> None:
@@ -204,7 +206,8 @@ def _write_checkpoint(folder: Path, agent: _Agent, params: Params, max_file_byte
     write_checkpoint(folder, agent.decoder, params, config, max_file_bytes=max_file_bytes, source=agent.source)
 
 
-def _write_peft(folder: Path, agent: _Agent, max_file_bytes: int) -> None:
+def _write_peft(folder: Path, agent: _Agent, max_file_bytes: int) -> Path:
+    """Writes the adapter, and its base where there is no such checkpoint yet; returns the folder of the base."""
     if agent.adapter is None:
         raise ValueError("`form` must be merged for an agent without an adapter, got peft; try learner=adapted.")
     base, own, description = agent.source, agent.own, agent.adapter.description
@@ -219,10 +222,16 @@ def _write_peft(folder: Path, agent: _Agent, max_file_bytes: int) -> None:
         base = folder / "base"
         _write_checkpoint(base, agent, agent.base, max_file_bytes)
     write_adapter(folder, agent.decoder, description, own, base=base.resolve())
+    return base.resolve()
 
 
 def _is_checkpoint(agent: _Agent, folder: Path) -> bool:
-    """Tells whether the frozen parameters are those of a checkpoint: an earlier stage may have changed them."""
+    """Tells whether the frozen parameters are those of a checkpoint, with a row for every token.
+
+    An earlier stage may have changed them, and a tokenizer may have marks that the checkpoint does not know.
+    """
+    if read_decoder(folder).vocab_size < agent.decoder.vocab_size:
+        return False
     saved = read_params(folder, agent.decoder)["params"]
     own = {name: leaf for name, leaf in agent.base["params"].items() if name != "value_layer"}
     same = jax.tree.map(lambda a, b: a.shape == b.shape and bool(jnp.all(a == b)), own, saved)

@@ -11,7 +11,8 @@ from jaxagents.types import Environment
 _LANGUAGE_POLICY = "jaxagents.language.policy.make_language_policy"
 _SLOTS = ("advantage", "loss", "aggregation", "preference")  # That algorithms of language models choose.
 _DIALOGUE_COLLECTOR = "jaxagents.language.collect.make_dialogue_collector"
-_PAIRS = ("pairs.best_against_worst", "pairs.success_against_failure")
+_LABEL_COLLECTOR = "jaxagents.data.preferences.make_label_collector"
+_PAIRS = ("pairs.best_against_worst", "pairs.success_against_failure", "siblings.siblings")
 _WITHIN_GROUPS = ("credit.grpo", "credit.dr_grpo", "credit.rloo", "credit.opo", "turn_credit.rloo_turn", *_PAIRS)
 
 
@@ -65,11 +66,18 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
 
 def _require_groups(learner: Mapping[str, Any], collector: Mapping[str, Any]) -> None:
     """Refuses what compares the episodes of a task where every task has one: nothing would be learnt."""
-    if collector.get("_target_") != _DIALOGUE_COLLECTOR or collector["group_size"] > 1 or learner.get("credits"):
+    labelled = collector.get("_target_") == _LABEL_COLLECTOR
+    alone = labelled or (collector.get("_target_") == _DIALOGUE_COLLECTOR and collector["group_size"] == 1)
+    if not alone or learner.get("credits"):
         return
     for slot, instead in (("advantage", "advantage=reinforce"), ("pairs", "algorithm=kto")):
         name = (learner.get(slot) or {}).get("_target_", "").removeprefix("jaxagents.ops.")
         unpaired = slot == "pairs" and learner["loss"]["_target_"] == "jaxagents.losses.preference.kto"
+        if name in _WITHIN_GROUPS and not unpaired and labelled:
+            raise ValueError(
+                f"`collector` must give what {slot}={name.split('.')[-1]} compares, got labels, of single transcripts; "
+                f"try {instead}, or collector=preferences."
+            )
         if name in _WITHIN_GROUPS and not unpaired:
             raise ValueError(
                 f"`collector.group_size` must be at least 2 for {slot}={name.split('.')[-1]}, which compares the "

@@ -2,11 +2,12 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,10 +15,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from jaxagents.environments.checks import require_shapes
-from jaxagents.reporting.loggers import to_json
+from jaxagents.reporting.loggers import read_metrics, to_json
 from jaxagents.reporting.reports import REPORT_FILE, write_report, write_result
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
-from jaxagents.training.build import Experiment, build, resolve
+from jaxagents.training.build import Experiment, build, resolve, stage_configs
 from jaxagents.training.composition import save_arguments
 from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, make_section
 from jaxagents.training.loop import train
@@ -47,6 +48,7 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
         raise ValueError(
             f"`run_dir` must be a path, got {buckets[0]}; try mounting the bucket, as with gcsfuse, and its path."
         )
+    begun = started or time.time()
     run_dir = Path(run_dir).resolve()
     resolved = resolve(config)
     prepare_backend(make_section(DevicesConfig, "devices", resolved["devices"]))
@@ -72,7 +74,8 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
             write_result(run_dir, result)
             if experiment.logging.report:
                 write_report(run_dir)
-            print(farewell(run_dir, result), file=sys.stderr, flush=True)
+            told = farewell(run_dir, result, now=time.time() - begun, taught=_taught(experiment, run_dir))
+            print(told, file=sys.stderr, flush=True)
     return {"run_dir": str(run_dir), **to_json(result)}
 
 
@@ -150,20 +153,68 @@ def introduction(experiment: Experiment, run_dir: Path) -> str:
     )
 
 
-def farewell(run_dir: Path, result: Mapping[str, Any]) -> str:
-    """Says what came out of a run, and where to look next."""
-    minutes, seconds = divmod(round(result["seconds"]), 60)
-    told = [f"Done in {minutes}:{seconds:02d} minutes, {result['steps']:,} steps."]
+class Taught(NamedTuple):
+    """What there is to say of a language agent whose last stage learned from given episodes.
+
+    Attributes:
+        loss: the last one.
+        world: where it is evaluated.
+        from_files: whether the episodes came from files, so that they may be of no world.
+    """
+
+    loss: float
+    world: str
+    from_files: bool
+
+
+def farewell(
+    run_dir: Path, result: Mapping[str, Any], *, now: float | None = None, taught: Taught | None = None
+) -> str:
+    """Says what came out of a run, and where to look next.
+
+    Args:
+        run_dir: of the run.
+        result: of `train`.
+        now: seconds of this session, where earlier ones may have begun the run.
+        taught: of a stage that imitates, or learns from files.
+    """
+    in_all = f" in all, {_minutes(now)} of them now" if now is not None and now < result["seconds"] - 1 else ""
+    told = [f"Done in {_minutes(result['seconds'])} minutes{in_all}, {result['steps']:,} steps."]
+    told += [f"Last loss: {taught.loss:.4g}."] if taught else []
+    where = f" in the world {taught.world}" if taught and taught.from_files else ""
     for name in ("episode_return", "success"):
         values = np.ravel(result["evaluation"].get(name, ()))
         if values.size:
-            told.append(f"Last evaluation: {name} {np.nanmean(values):.4g}.")
+            told.append(f"Last evaluation{where}: {name} {np.nanmean(values):.4g}.")
     pages = [run_dir / name for name in (REPORT_FILE, TRANSCRIPTS_FILE) if (run_dir / name).exists()]
     told += [f"Look at {page}" for page in pages]
+    if taught and taught.from_files:
+        load = "from jaxagents.training.load import load_policy"
+        told.append(f"Next, in Python: {load}; print(load_policy({str(run_dir)!r}).speak('Hello!'))")
     installed = Path(sys.argv[0]).name.startswith("jaxagents-")  # A command of the wheel: there is no folder of mains.
     mains = "jaxagents-{}" if installed else "python experiments/{}.py"
     told += [f"Next: {mains.format(name)} path={run_dir}" for name in ("evaluate", "play")]
     return "\n".join(told)
+
+
+def _minutes(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
+def _taught(experiment: Experiment, run_dir: Path) -> Taught | None:
+    """Returns what `farewell` says of a last stage that imitates, or learns from files; None of other stages."""
+    stage = experiment.stages[-1]
+    own = stage_configs(experiment.config)[stage.name]
+    learner = own["learner"]
+    while "inner" in learner:
+        learner = learner["inner"]
+    from_files = str(own["collector"].get("_target_")).startswith("jaxagents.data.")
+    imitates = str(learner.get("_target_")).startswith("jaxagents.learners.supervised.")
+    losses = [row["train/loss"] for row in read_metrics(run_dir) if "train/loss" in row]
+    if not isinstance(stage.policy, LanguagePolicy) or not losses or not (from_files or imitates):
+        return None
+    return Taught(loss=float(np.nanmean(losses[-1])), world=stage.environment.name, from_files=from_files)
 
 
 def prepare_backend(devices: DevicesConfig) -> None:

@@ -20,11 +20,16 @@ from jaxagents.training.build import Experiment, Stage, build
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.loop import checkpoint_folder, tokenizer_of
 from jaxagents.training.run_directory import CONFIG_FILE, load_config
-from jaxagents.training.speaking import make_speak
+from jaxagents.training.speaking import Score, make_score, make_speak
 from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy, PolicyInput, PyTree
 
 _ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # whatever the run was trained on
 _KINDS = ("best", "last")
+
+
+def warn(text: str) -> None:
+    """Warns in one line, without the line of this package that a warning would show beside it."""
+    warnings.warn_explicit(text, UserWarning, filename="load_policy", lineno=1)
 
 
 class LoadedPolicy(NamedTuple):
@@ -44,6 +49,8 @@ class LoadedPolicy(NamedTuple):
             words and the action that answers it, see `language.replies.make_reply`; None of others.
         speak: of a language policy, `(messages, *, key=None, max_tokens=64) -> text`, an answer to free text, see
             `training.speaking.make_speak`; None of others.
+        score: of a language policy, `(messages) -> Score`, log-probabilities of a conversation's tokens, see
+            `training.speaking.make_score`; None of others.
     """
 
     act: Callable[..., tuple[Array, Carry]]
@@ -54,6 +61,7 @@ class LoadedPolicy(NamedTuple):
     play: Callable[..., Episode] | None = None
     reply: Callable[..., tuple[str, Any]] | None = None
     speak: Callable[..., str] | None = None
+    score: Callable[..., Score] | None = None
 
 
 class LoadedStage(NamedTuple):
@@ -83,7 +91,7 @@ def load_policy(
     *,
     stage: str | None = None,
     seed_index: int = 0,
-    on_fallback: Callable[[str], Any] = warnings.warn,
+    on_fallback: Callable[[str], Any] = warn,
 ) -> LoadedPolicy:
     """Loads the policy of a run, on one device, whatever it was trained on.
 
@@ -107,11 +115,11 @@ def load_policy(
         raise ValueError(f"`seed_index` must be below the {num_seeds} seeds of the run, got {seed_index}.")
     params = jax.tree.map(lambda leaf: leaf[seed_index], loaded.params) if loaded.num_seeds else loaded.params
     policy, environment = loaded.stage.policy, loaded.stage.environment
-    play = reply = speak = None
+    play = reply = speak = score = None
     if isinstance(policy, LanguagePolicy):
         act_on: Callable[..., Any] = make_answer(policy, environment.action_space.shape[0])
         play, reply = _make_play(environment, policy, params), partial(make_reply(policy, environment), params)
-        speak = partial(make_speak(policy), params)
+        speak, score = partial(make_speak(policy), params), partial(make_score(policy), params)
     else:
         act_on = make_act(policy, environment)
     return LoadedPolicy(
@@ -123,6 +131,7 @@ def load_policy(
         play=play,
         reply=reply,
         speak=speak,
+        score=score,
     )
 
 
@@ -161,7 +170,7 @@ def load_stage(
     step: int | None = None,
     *,
     stage: str | None = None,
-    on_fallback: Callable[[str], Any] = warnings.warn,
+    on_fallback: Callable[[str], Any] = warn,
 ) -> LoadedStage:
     """Rebuilds what a run trained and restores a checkpoint whose digest holds.
 

@@ -264,14 +264,22 @@ def _log(run: _Run, stage: Stage, chunk: Chunk, clock: float | None) -> float:
     values |= {f"rollout/{unit}": count for unit, count in run.counts.items()}
     seconds = np.nan if clock is None else max(now - clock, 1e-9)
     values["time/steps_per_second"] = np.asarray(chunk.steps * max(run.experiment.num_seeds, 1) / seconds)
-    _tell(run, chunk.end, values)
+    _tell(run, stage, chunk.end, values)
     _find_divergence(run, stage, chunk.end, values)
     return now
 
 
-def _tell(run: _Run, update: int, values: Mapping[str, np.ndarray]) -> None:
+def _tell(run: _Run, stage: Stage, update: int, values: Mapping[str, np.ndarray]) -> None:
     run.logger.log(run.steps, run.updates_before + update, values)
-    run.progress.update(run.steps, values)
+    run.progress.update(run.steps, values, _planned(run, stage))
+
+
+def _planned(run: _Run, stage: Stage) -> int:
+    """Returns how many of the planned steps are done; a last round of groups that are played anew may pass the plan."""
+    names = [one.name for one in run.experiment.stages]
+    budgets = [one.num_updates * one.steps_per_update for one in run.experiment.stages]
+    index = names.index(stage.name)
+    return sum(budgets[:index]) + min(run.steps - run.steps_before, budgets[index])
 
 
 def _find_divergence(run: _Run, stage: Stage, update: int, values: Mapping[str, np.ndarray]) -> None:
@@ -299,16 +307,16 @@ def _refuse(run: _Run, name: str, update: int) -> None:
 
 
 def _evaluate(run: _Run, stage: Stage, chunk: Chunk, params: Params) -> bool:
-    """Evaluates, logs, and returns whether the policy is the best of the stage so far."""
+    """Evaluates, logs, and returns whether the policy is the best of the stage so far; of equals, the last one is."""
     means = mean_evaluation(stage, params, is_last=chunk.is_last)
     run.score = float(means[RETURN].mean())
     run.reached_target = _reaches(stage.training.target_return, run.score)
     if run.reached_target and not chunk.is_last and stage.evaluation.final_episodes is not None:
         means = mean_evaluation(stage, params, is_last=True)
     score = float(means[RETURN].mean())
-    _tell(run, chunk.end, means)
+    _tell(run, stage, chunk.end, means)
     run.evaluation = {name: value.tolist() for name, value in means.items()}
-    improved = math.isfinite(score) and (run.best is None or score > run.best)
+    improved = math.isfinite(score) and (run.best is None or score >= run.best)
     run.best = score if improved else run.best
     return improved
 

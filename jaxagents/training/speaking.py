@@ -1,16 +1,19 @@
-"""Free text to and from a language policy, in the format that it learned transcripts in; no world takes part."""
+"""Free text to and from a language policy, in the format that it learned transcripts in, and its log-probabilities."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxagents.data.messages import from_messages
+from jaxagents.data.packing import TokenSequence
+from jaxagents.data.schema import Trajectory
 from jaxagents.data.streams import encode
 from jaxagents.language.generate import Sampling, generate
+from jaxagents.policies.language_model import token_statistics
 from jaxagents.types import Array, LanguagePolicy, Params
 
 _BLOCK = 64  # Tokens to which a conversation is padded: one compiled program for all of such a length.
@@ -65,6 +68,59 @@ def make_speak(policy: LanguagePolicy) -> Callable[..., str]:
     return speak
 
 
+class Score(NamedTuple):
+    """How probable a conversation is, token by token.
+
+    Attributes:
+        tokens: int32 `[L]`, ids.
+        pieces: their texts; marks are in angle brackets.
+        log_prob: float32 `[L]`, of each token given all before it, in nats; 0 for the first one.
+        said: bool `[L]`, the assistant says it, its end included.
+    """
+
+    tokens: np.ndarray
+    pieces: list[str]
+    log_prob: np.ndarray
+    said: np.ndarray
+
+
+def make_score(policy: LanguagePolicy) -> Callable[..., Score]:
+    """Makes the function that computes `log p(token | all before)` along a conversation.
+
+    Args:
+        policy: reads the conversation as it learns transcripts.
+
+    Returns:
+        `(params, messages) -> Score`, at temperature 1. `messages` is `[{"role": "user", "content": "..."}, ...]`, the
+        assistant's last. ValueError where the tokenizer lacks a word, or the text is too long.
+    """
+
+    @jax.jit
+    def read(params: Params, tokens: Array, mask: Array) -> Array:
+        causal = jnp.tril(jnp.ones((tokens.shape[1],) * 2, bool))[None] & mask[:, None, :]
+        hidden = policy.model.apply(params, tokens, positions=jnp.arange(tokens.shape[1])[None], mask=causal)
+        found = token_statistics(policy.model, params, hidden[:, :-1], tokens[:, 1:], fields=("log_prob",))
+        return jnp.pad(jnp.asarray(found.log_prob)[0], (1, 0))
+
+    def score(params: Params, messages: Sequence[Mapping[str, Any]]) -> Score:
+        sequence = _encode(policy, from_messages(messages, id="conversation"))
+        count, most = len(sequence.tokens), policy.model.max_positions
+        if most is not None and count > most:
+            raise ValueError(f"`messages` must fit into {most} tokens, got {count}; try fewer messages.")
+        length = -(-count // _BLOCK) * _BLOCK
+        tokens, mask = np.zeros((1, length), np.int32), np.arange(length)[None] < count
+        tokens[0, :count] = sequence.tokens
+        marks = {token: f"<{name}>" for name, token in policy.tokenizer.marks.items()}
+        return Score(
+            tokens=tokens[0, :count],
+            pieces=[marks.get(token) or policy.tokenizer.decode([token]) for token in sequence.tokens],
+            log_prob=np.asarray(read(params, jnp.asarray(tokens), jnp.asarray(mask)))[:count],
+            said=np.asarray(sequence.loss_weight) > 0.0,
+        )
+
+    return score
+
+
 def tokens_to_answer(policy: LanguagePolicy, messages: str | Sequence[Mapping[str, Any]]) -> list[int]:
     """Returns the tokens of a conversation up to where the policy speaks, as transcripts are written.
 
@@ -79,6 +135,12 @@ def tokens_to_answer(policy: LanguagePolicy, messages: str | Sequence[Mapping[st
     if not said or said[-1].get("role") != "user":
         raise ValueError(f"`messages` must end with one of the user, got {said[-1:] or 'none'}.")
     trajectory = from_messages([*said, {"role": "assistant", "content": ""}], id="conversation")
+    sequence = _encode(policy, trajectory)
+    # The policy says from here on what stands last, which is the end of nothing.
+    return list(sequence.tokens[:-1])
+
+
+def _encode(policy: LanguagePolicy, trajectory: Trajectory) -> TokenSequence:
     try:
         (sequence,) = encode(trajectory, policy.tokenizer, chat=getattr(policy.lexicon, "chat", None))
     except ValueError as error:
@@ -86,5 +148,4 @@ def tokens_to_answer(policy: LanguagePolicy, messages: str | Sequence[Mapping[st
             f"`messages` must be made of words that the tokenizer {policy.tokenizer.name!r} knows, got others: {error} "
             "A policy that was trained with tokenizer=bytes knows all."
         ) from error
-    # The policy says from here on what stands last, which is the end of nothing.
-    return list(sequence.tokens[:-1])
+    return sequence

@@ -32,7 +32,7 @@ def begin_from(experiment: Experiment, path: str | Path) -> Experiment:
     stage = experiment.stages[0]
     _require_same_tokens(stage, loaded, path)
     start = _for_seeds(jax.device_get(loaded.params), loaded.num_seeds, experiment.num_seeds, path)
-    _require_same_shapes(stage, start, path)
+    _require_same_shapes(experiment, start, path)
     init = stage.runner.init
 
     def init_from(seed: int | np.ndarray, stage: int = 0, earlier: Params | None = None):
@@ -66,7 +66,8 @@ def _require_same_tokens(stage: Stage, loaded: LoadedStage, path: str | Path) ->
         )
 
 
-def _require_same_shapes(stage: Stage, start: Params, path: str | Path) -> None:
+def _require_same_shapes(experiment: Experiment, start: Params, path: str | Path) -> None:
+    stage, smaller = experiment.stages[0], "quick=false, since quick=true makes models smaller, or "
     wanted, given = (
         {jax.tree_util.keystr(name, simple=True, separator="/"): leaf.shape for name, leaf in leaves}
         for leaves in map(jax.tree_util.tree_leaves_with_path, (stage.runner.abstract.learner.params, start))
@@ -76,5 +77,5 @@ def _require_same_shapes(stage: Stage, start: Params, path: str | Path) -> None:
             shapes = [str(list(shapes[name])) if name in shapes else "none" for shapes in (wanted, given)]
             raise ValueError(
                 f"`start_from` must be a run of the same policy, got {path}, where {name} is {shapes[1]} and not "
-                f"{shapes[0]}; try its policy, model and learner."
+                f"{shapes[0]}; try {smaller if experiment.config['quick'] else ''}its policy, model and learner."
             )

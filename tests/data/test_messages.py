@@ -83,7 +83,7 @@ USER, ASSISTANT = {"role": "user", "content": "a"}, {"role": "assistant", "conte
             r"`messages\[1\]` must be a message that can stand there, got role",
         ),
         ([USER, {"role": "oracle", "content": "x"}], r"`messages\[1\]` must be a message that can stand there"),
-        (["x"], r"`messages\[0\]` must be a message that can stand there, got role None"),
+        (["x"], r"`messages\[0\]` must have a `role` and a `content`, got 'x'"),
         ([ASSISTANT, {"role": "tool", "tool_call_id": "7", "content": "x"}], r"`messages\[1\]` must be a message"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], r"`messages\[0\].content\[0\]` must be a text"),
         ([ASSISTANT | {"tool_calls": [{"id": "1"}]}], r"`messages\[0\].tool_calls\[0\]` must be a call of a function"),

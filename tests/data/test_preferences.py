@@ -1,5 +1,6 @@
 """Pairs of transcripts from files."""
 
+import json
 from dataclasses import replace
 
 import jax
@@ -8,11 +9,12 @@ import numpy as np
 import optax
 import pytest
 
-from jaxagents.data.preferences import make_preference_collector
+from jaxagents.data.preferences import make_label_collector, make_preference_collector
 from jaxagents.data.trajectories import from_episodes, write_trajectories
 from jaxagents.language.demonstrations import make_demonstrations
+from jaxagents.language.tokenizers import byte_level
 from jaxagents.learners.preference import make_preference
-from jaxagents.losses.preference import simpo
+from jaxagents.losses.preference import kto, simpo
 from jaxagents.ops.pairs import success_against_failure
 
 KEY = jax.random.key(2)
@@ -79,7 +81,7 @@ def test_pairs_of_files_are_learned(written, lake, tmp_path):
     ("change", "message"),
     [
         (lambda rows: rows[:3], "`pair` '1' must be of two trajectories, got 1"),
-        (lambda rows: [replace(rows[0], metadata={})], "must have an entry `pair`"),
+        (lambda rows: [replace(rows[0], metadata={})], "`pair` must be given"),
         (
             lambda rows: [replace(row, success=None, episode_return=1.0) for row in rows],
             "`pair` '0' must say which of the two is preferred",
@@ -90,3 +92,55 @@ def test_what_is_no_pair_is_refused(written, lake, tmp_path, change, message):
     policy, _, rows = written
     with pytest.raises(ValueError, match=message):
         make(lake, policy, change(rows), tmp_path / "pairs.jsonl")
+
+
+@pytest.fixture
+def speaker(lake, speak):
+    return speak(lake, tokenizer=byte_level, prompt=False)
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_rows_of_chosen_and_rejected_answers_are_pairs(lake, speaker, tmp_path):
+    row = {"prompt": "2 + 2", "chosen": "4", "rejected": "five"}
+    paths = write(tmp_path / "rows.jsonl", [row, row, {"prompt": "1", "chosen": "a", "rejected": "b"}])
+    collector = make_preference_collector(lake, speaker, paths=paths, num_pairs=8, row_length=24)
+    _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
+    answers = [speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))]
+    assert set(zip(answers[::2], answers[1::2])) == {("4", "five"), ("a", "b")}
+
+
+def said(episode):
+    """Tokens and masks of what is said, without its end."""
+    return episode.tokens[:, 0, :-1], episode.action_mask[:, 0, :-1] & episode.action_mask[:, 0, 1:]
+
+
+def test_labelled_rows_need_no_pair(lake, speaker, tmp_path):
+    rows = [{"prompt": "2 + 2", "completion": text, "label": text == "4"} for text in ("4", "5", "6")]
+    paths = write(tmp_path / "rows.jsonl", rows)
+    collector = make_label_collector(lake, speaker, paths=paths, num_rows=48, row_length=24)
+    _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
+    answers = [speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))]
+    assert set(answers) == {"4", "5", "6"}
+    np.testing.assert_array_equal(episode.success, [text == "4" for text in answers])
+    found = success_against_failure(episode)
+    np.testing.assert_array_equal(found.pair, [-1] * 48)
+    zeros = jnp.zeros(48)
+    loss, counted = kto(zeros, zeros, jnp.ones(48), found.pair, found.desirable)
+    assert bool(counted.all()) and np.allclose(loss, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([True, None], "`label` must be true or false in every line, got none"),
+        ([True, True], "got True in all of them"),
+    ],
+)
+def test_labels_that_say_nothing_are_refused(lake, speaker, tmp_path, labels, message):
+    rows = [{"prompt": "2 + 2", "completion": str(i), "label": label} for i, label in enumerate(labels)]
+    with pytest.raises(ValueError, match=message):
+        make_label_collector(lake, speaker, paths=write(tmp_path / "a.jsonl", rows), num_rows=2, row_length=24)

@@ -89,6 +89,7 @@ def test_appending_after_a_killed_writer_damages_nothing(tmp_path):
 DAMAGED = [
     (b'{"version": 1, "id": "x"\n', "line 2: the line must be JSON, got Expecting ',' delimiter"),
     (b"[" * 100_000 + b"\n", "line 2: the line must be JSON"),
+    (b'{"message": []}\n', 'line 2: the line must be a trajectory with "version", or have .*, got message'),
     (b'{"version": NaN}\n', "line 2: numbers must be finite, got NaN"),
     (b"\xff\xfe\n", "line 2: the line must be UTF-8, got other bytes at 0"),
     (b"[]\n", "line 2: `the line` must be an object"),
@@ -257,3 +258,41 @@ def test_conversations_of_hugging_face_are_read_as_they_are(tmp_path):
     assert [(turn.observation, turn.action) for turn in trajectory.turns] == [("2 + 2", "4")]
     with pytest.raises(ValueError, match="chat.jsonl, line 2: `messages` must end with what the assistant did"):
         list(read_trajectories(path))
+
+
+def test_rows_with_prompts_are_read_as_they_are(tmp_path):
+    """Of texts and of messages, with a label, and with a chosen and a rejected answer."""
+    user, good = {"role": "user", "content": "2 + 2"}, {"role": "assistant", "content": "4"}
+    rows = [
+        {"prompt": "2 + 2", "completion": "4", "label": True, "source": "me"},
+        {"prompt": [user], "completion": [good]},
+        {"prompt": "2 + 2", "chosen": "4", "rejected": "5", "id": "sum"},
+        {"chosen": [user, good], "rejected": [user, good | {"content": "5"}]},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = list(read_trajectories(path))
+    turns = [(one.turns[0].observation, one.turns[0].action) for one in found]
+    assert turns == [("2 + 2", "4")] * 2 + [("2 + 2", "4"), ("2 + 2", "5")] * 2
+    assert [one.success for one in found] == [True, None, True, False, True, False]
+    assert found[0].metadata == {"source": "me"} and [one.id for one in found[2:4]] == ["sum-chosen", "sum-rejected"]
+    pairs = [one.metadata["pair"] for one in found[2:]]
+    assert pairs[:2] == ["sum"] * 2 and pairs[2] == pairs[3] != "sum"
+    with pytest.raises(ValueError, match="line 3: the line must be one conversation, .* try collector=preferences"):
+        list(read_lines(path, lambda trajectory: trajectory))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "a", "completion": 4}, "`completion` must be a text or a list of messages, got 4"),
+        ({"prompt": "a", "chosen": "b"}, "got prompt, chosen"),
+        ({"completion": "b"}, "got completion"),
+        ({"prompt": "a", "completion": "b", "label": 1}, "`success` must be true or false, got 1"),
+        ({"messages": [{"from": "human", "value": "a"}]}, "must have a `role` and a `content`, got from, value"),
+    ],
+)
+def test_rows_of_other_fields_are_refused(tmp_path, row, message):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(ValueError, match=message):
+        list(read_trajectories(tmp_path / "rows.jsonl"))

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from jaxagents.data.preferences import make_preference_collector
 from jaxagents.data.trajectories import from_episodes, read_trajectories, write_trajectories
 from jaxagents.data.transcripts import make_transcript_collector
 from jaxagents.environments.text import arithmetic
@@ -125,3 +126,18 @@ def test_rows_that_are_too_short_are_refused(shown, lake):
         make_transcript_collector(lake, policy, paths=str(path), num_rows=4, row_length=8)
     with pytest.raises(ValueError, match="`num_rows` must be at least 1, got 0"):
         make_transcript_collector(lake, policy, paths=str(path), num_rows=0, row_length=512)
+
+
+@pytest.mark.parametrize(
+    ("make", "sizes"),
+    [
+        (make_transcript_collector, {"num_rows": 1, "row_length": 8}),
+        (make_preference_collector, {"num_pairs": 1, "row_length": 8}),
+    ],
+)
+def test_a_file_that_is_not_there_is_named_with_its_setting(tmp_path, make, sizes):
+    path = tmp_path / "nothere.jsonl"
+    with pytest.raises(
+        ValueError, match="`collector.paths` must be files of JSON lines, got .*nothere.jsonl: there is"
+    ):
+        make(None, None, paths=[str(path)], **sizes)

@@ -128,6 +128,11 @@ def said(monkeypatch, capsys, tmp_path):
         ),
         (
             "train.py",
+            ["world=bandit", "algorithm=grpo", "collector.reward={_target_: mine.score}"],
+            "Error: `collector` has no key 'reward'; try collector=rewarded 'collector.reward={_target_: my_rewards.",
+        ),
+        (
+            "train.py",
             ["world=bandit", "algorithm=grpo", "learner.num_generations=4"],
             "Error: `learner` has no key 'num_generations'; try collector.group_size.",
         ),

@@ -2,14 +2,16 @@
 
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from jaxagents.papers.runs import read_run
-from jaxagents.training.command import quote_lists
+from jaxagents.training.argument_lists import quote_lists
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BANDIT = "paper=onpolicy_negative_gradient"
@@ -102,3 +104,25 @@ def test_lists_are_written_as_hydra_reads_them():
         "arms=[a]",
     ]
     assert quote_lists(["-m", "paper=a,b"], names) == ["-m", "paper=['a'],['b']"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("[a.b=1e-3,c=d]", ["a.b=1e-3", "c=d"]),
+        ("a=[1,2],~c", ["a=[1,2]", "~c"]),
+        ("[a={b: 1, c: 2}, '+d=e']", ["a={b: 1, c: 2}", "+d=e"]),
+        ('["a=b,c",d="it\'s"]', ["a=b,c", 'd="it\'s"']),
+        ("[]", []),
+    ],
+)
+def test_overrides_are_read_as_they_are_written(written, read):
+    (quoted,) = quote_lists([f"overrides={written}"], ("overrides",))
+    assert OverridesParser.create().parse_override(quoted).value() == read
+
+
+def test_help_that_nobody_reads_ends_without_a_word():
+    command = [sys.executable, str(ROOT / "experiments" / "reproduce.py"), "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == "" and process.wait() == 128 + signal.SIGPIPE

@@ -1,6 +1,7 @@
 """Running papers: what is missing, shared runs, refreshed ones, failures, and what is registered first."""
 
 import errno
+import io
 import pathlib
 
 import pytest
@@ -10,6 +11,7 @@ from jaxagents.papers.execution import read_paper_runs, run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.leases import take_lease
 from jaxagents.papers.plan import Request, check_request
+from jaxagents.papers.printing import print_status
 from jaxagents.papers.refresh import refresh_papers
 from jaxagents.papers.registration import read_registrations
 from jaxagents.papers.runs import read_run, write_run
@@ -39,7 +41,7 @@ def read(paper, tmp_path, **options):
     return read_paper_runs(paper, CONFIGS, tmp_path / "results", **options)
 
 
-def test_what_is_missing_is_run_and_judged(calls, tmp_path):
+def test_what_is_missing_is_run_and_judged(calls, tmp_path, capsys):
     paper = of_functions()
     assert run_papers([paper], request(tmp_path)) == {}
     assert calls == [(0, 1.0), (1, 1.0), (2, 1.0), (0, 0.0), (1, 0.0), (2, 0.0)]
@@ -48,6 +50,19 @@ def test_what_is_missing_is_run_and_judged(calls, tmp_path):
     assert runs["treatment"].runs[2].curves["curve"] == {"steps": [0, 1], "values": [0, 1]}
     assert runs["treatment"].runs[2].versions["jax"] and runs["treatment"].runs[2].start is None
     assert run_papers([paper], request(tmp_path)) == {} and len(calls) == 6
+    assert "p: nothing to run, 6 stored runs are reused." in capsys.readouterr().err
+
+
+def test_what_a_verdict_does_not_need_is_told(calls, tmp_path):
+    secondary = [{"better": "treatment", "worse": "unused", "margin": 0.5}]
+    paper = of_functions(secondary=secondary)
+    run_papers([paper], request(tmp_path, arms=("treatment", "baseline")))
+    (status,) = read_status([paper], request(tmp_path))
+    assert status.verdict == "reproduced" and status.unneeded == {"unused": 3}
+    stream = io.StringIO()
+    print_status([status], stream)
+    assert "p: runs are not there, and its verdict needs none of them: 3 of unused." in stream.getvalue()
+    assert read_status([of_functions(offset=7.0)], request(tmp_path))[0].unneeded == {}  # It is unfinished.
 
 
 def test_papers_that_name_the_same_arm_share_its_runs(calls, tmp_path):
@@ -63,8 +78,15 @@ def test_a_damaged_run_is_set_aside_and_run_again(calls, tmp_path, capsys):
     path = next((tmp_path / "results" / "runs").rglob("1.json"))
     path.write_text("{")
     capsys.readouterr()
+    (status,) = read_status([paper], request(tmp_path))
+    assert (status.done, status.needed, status.damaged) == (5, 6, (path,))
+    stream = io.StringIO()
+    print_status([status], stream)
+    assert f"Damaged: {path}; it counts nowhere. The same command without status=true" in stream.getvalue()
     assert run_papers([paper], request(tmp_path)) == {} and len(calls) == 7
-    assert f"`{path}` is damaged: it is {path}.damaged now, and run again." in capsys.readouterr().err.replace("\n", "")
+    said = capsys.readouterr().err.replace("\n", "")
+    assert f"`{path}` is damaged: it is {path}.damaged now; the run is missing, and is to be run again." in said
+    assert read_status([paper], request(tmp_path))[0].damaged == ()
     assert read_run(path).seed == 1 and path.with_name("1.json.damaged").read_text() == "{"
 
 
@@ -211,10 +233,14 @@ def test_what_could_never_count_is_refused():
     for options, match in (
         ({"arms": ("treatmnt",)}, "`arms` must be of the paper p, got 'treatmnt'; try treatment"),
         ({"seeds": (2, 3)}, "`seeds` of p must be committed ones, 0, 1, 2, or search seeds, from 100 on, got 3"),
+        (
+            {"overrides": ("nonsense=1",)},
+            "arms that are trained, got functions, which take none: treatment, baseline of p; change",
+        ),
     ):
         with pytest.raises(ValueError, match=match):
             check_request([paper], request(pathlib.Path(), **options))
-    for options in ({}, {"seeds": (1, 100)}, {"seeds": (3,), "quick": True}, {"seeds": (3,), "overrides": ("a=1",)}):
+    for options in ({}, {"seeds": (1, 100)}, {"seeds": (3,), "quick": True}):
         check_request([paper], request(pathlib.Path(), **options))
 
 

@@ -18,7 +18,9 @@ def paper():
 def runs_of(**values):
     """Returns runs of success at two points, by seed: `s3=[0.0, 0.5]`."""
     runs = {
-        seed: Run(Address("t", "e", "c"), seed, DONE, {"eval/success": {"steps": [0, 8], "values": curve}}, 1.0)
+        seed: Run(
+            Address("t", "e", "c"), seed, DONE, {"eval/success": {"steps": [0, 8][: len(curve)], "values": curve}}, 1.0
+        )
         for seed, curve in ((int(name[1:]), curve) for name, curve in values.items())
     }
     return ArmRuns(runs, {})
@@ -40,8 +42,19 @@ def test_a_picture_is_written(paper, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_numbers_without_a_curve_stand_beside_each_other(paper, tmp_path, monkeypatch):
+    drawn = {}
+    write = pictures._draw_values
+    monkeypatch.setattr(
+        pictures, "_draw_values", lambda path, values, metric: drawn.update(values) or write(path, values, metric)
+    )
+    path = pictures.draw_arms(tmp_path / "x.png", paper, {"a": runs_of(s0=[0.5], s1=[0.75]), "b": runs_of(s0=[1.0])})
+    assert {arm: values.tolist() for arm, values in drawn.items()} == {"a": [0.5, 0.75], "b": [1.0]}
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
 def test_what_cannot_be_drawn_is_named(paper, tmp_path):
-    with pytest.raises(ValueError, match="`arms` must be of a, got 'grpo'"):
+    with pytest.raises(ValueError, match="`arms` must be of the paper p, got 'grpo'; try a"):
         pictures.draw_arms(tmp_path / "x.png", paper, {"a": runs_of(s0=[0.0, 0.5])}, ["grpo"])
     with pytest.raises(ValueError, match=r"got none of a; try reproduce.py paper=p arms=a\."):
         pictures.draw_arms(tmp_path / "x.png", paper, {"a": runs_of(s100=[0.0, 0.5])})

@@ -1,5 +1,7 @@
 """Registrations: what counts of the files, and what is flagged."""
 
+import subprocess
+
 import pytest
 
 from jaxagents.papers.registration import (
@@ -36,6 +38,16 @@ def test_what_decides_is_registered_and_nothing_else():
     assert registered_content(paper_of(study=others)) == content
 
 
+def test_what_changes_trials_alone_does_not_count(tmp_path):
+    of_trials = paper_of(arms={"a": ["k=2", "when_quick.collector.n=1", "~when_quick.collector.m"]})
+    assert registered_content(of_trials) == registered_content(paper_of())
+    first = register(tmp_path, paper_of())
+    path = tmp_path / REGISTRATIONS_FILE  # As it was written once, with them.
+    path.write_text(path.read_text().replace('"k=2"', '"k=2", "+when_quick.collector.n=2"'))
+    assert register(tmp_path, of_trials).time == first.time
+    assert changes_since(of_trials, read_registrations(tmp_path)["p"]) == []
+
+
 @pytest.mark.parametrize(
     ("study", "changes", "names"),
     [
@@ -57,7 +69,28 @@ def test_later_changes_are_flagged_and_refused(tmp_path, study, changes, names):
     register(tmp_path, changed, again=True)
     registrations = read_registrations(tmp_path)["p"]
     assert len(registrations) == 2 and changes_since(changed, registrations) == names
-    assert changes_since(paper_of(), registrations) == [] and changes_since(paper_of(), []) == []
+    # Set back, it runs as it was registered first, and is flagged: something else was tried.
+    assert register(tmp_path, paper_of()) == first and changes_since(paper_of(), registrations) == names
+    assert changes_since(paper_of(), registrations[:1]) == [] and changes_since(paper_of(), []) == []
+
+
+def test_files_that_are_not_committed_are_marked_and_said(tmp_path):
+    said, path = [], tmp_path / "p.yaml"
+    path.write_text("a: 1")
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@t")
+    for command in (("init", "-q"), ("add", "p.yaml"), ("commit", "-qm", "One")):
+        subprocess.run([*git, *command], check=True)
+    register(tmp_path / "committed", paper_of(), files=[path], say=said.append)
+    assert said == []
+    new = path.with_name("new.yaml")  # In no commit.
+    new.write_text("a: 1")
+    for _ in range(2):
+        found = register(tmp_path / "results", paper_of(), files=[path, new], say=said.append)
+    assert [*said] == [
+        "p: registered from what is not committed (new.yaml); commit it before the runs, so that others can see that "
+        "it came first."
+    ]
+    assert found.commit is None or found.commit.endswith("+changes")
 
 
 def test_a_damaged_file_is_named_and_left_alone(tmp_path):

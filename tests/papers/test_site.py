@@ -12,9 +12,9 @@ import pytest
 from jaxagents.papers.catalogue import Entry, read_cards, read_entries
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.judge import judge
-from jaxagents.papers.pages import write_pages, write_summary
+from jaxagents.papers.pages import describe_verdicts, write_pages, write_summary
 from jaxagents.papers.runs import Address, Run
-from jaxagents.papers.site import play_worlds, write_site
+from jaxagents.papers.site import find_worlds, write_site, write_worlds
 from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import Arm, Paper, Study
 from jaxagents.papers.summary import authors_rows, gather_curve, panels_of
@@ -102,8 +102,45 @@ def site(tested, tmp_path_factory):
     """Returns the folder of a site of all cards, of which one is tested, and one world."""
     families, entry = tested
     entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
-    worlds = play_worlds(ROOT / "configs" / "environment", num_episodes=1, names=["bandit"])
-    return write_site(tmp_path_factory.mktemp("site"), families, entries, worlds).parent
+    worlds = find_worlds(ROOT / "configs" / "environment", ["bandit"])
+    folder = write_site(tmp_path_factory.mktemp("site"), families, entries, worlds).parent
+    write_worlds(folder, worlds, entries, num_episodes=1)
+    return folder
+
+
+def test_worlds_are_played_once_until_they_change(tested, site, tmp_path, monkeypatch):
+    families, entry = tested
+    folder = tmp_path / "site"
+    shutil.copytree(site, folder)
+    page = folder / "worlds" / "bandit.html"
+    entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
+    (world,) = find_worlds(ROOT / "configs" / "environment", ["bandit"])
+    said, before = [], page.read_text()
+    page.unlink()
+    write_worlds(folder, [world], entries, num_episodes=1, say=said.append)
+    assert said == [] and page.read_text() == before
+    changed = world._replace(node=world.node | {"num_levels": 2})
+
+    def play(environment, *, num_episodes):
+        raise RuntimeError("it plays")
+
+    monkeypatch.setattr("jaxagents.papers.site.play_experts", play)
+    for other, count in ((changed, 1), (world, 2)):
+        with pytest.raises(RuntimeError, match="it plays"):
+            write_worlds(folder, [other], entries, num_episodes=count, say=said.append)
+    assert said == ["Playing bandit (1 of 1) ..."] * 2 and page.read_text() == before
+
+
+def test_trials_have_no_verdict_on_any_page(tested, tmp_path):
+    families, entry = tested
+    entries = {card.id: Entry(card) for family in families for card in family.cards}
+    entries["gigpo"] = entry._replace(is_trial=True)
+    told = write_pages(tmp_path / "pages", families, entries).read_text(encoding="utf-8")
+    assert "At a glance: 1 trials without a verdict." in told and "| trial, no verdict (6 of 6 runs) |" in told
+    index = write_site(tmp_path / "site", families, entries, [])
+    for path in (index, index.with_name("findings.html"), index.parent / "papers" / "gigpo.html"):
+        text = path.read_text(encoding="utf-8")
+        assert "trial, no verdict (6 of 6 runs)" in text and ">reproduced<" not in text, path
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +174,7 @@ def test_the_page_of_a_tested_paper_says_what_came_out(site, pages):
     text = (site / "papers" / "gigpo.html").read_text(encoding="utf-8")
     told = " ".join(" ".join(pages["papers/gigpo.html"].text).split())
     assert "Verdict: reproduced" in told and "success of ours higher than of theirs by 0.1 held 0.2" in told
-    assert "Secondary: 0 of 1 held" in told and "12 points & more" in told and "Does credit by state help <b>?" in told
+    assert "Secondary: 1 not held" in told and "12 points & more" in told and "Does credit by state help <b>?" in told
     assert "95 % intervals, over episodes of training." in told
     assert "seeds 10 to 12" in told and "paper=gigpo" in told and "No KL." in told
     # Two panels of two arms: lines with their bands, and points.
@@ -191,7 +228,7 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     assert "(papers/lm_rl/gigpo.md) | reproduced | Success of ours is higher than that of theirs by 0.2" in line
     assert "; higher by 0.1 or more was expected: held. |" in line
     assert "![Headlines against their margins: " in table and "](papers/lm_rl.svg)" in table
-    assert "| 0 of 1 held | 10 to 12 | 0 | 0 | 3.0 |" in line and "1 of 45 papers have an experiment here." in table
+    assert "| 1 not held | 10 to 12 | 0 | 0 | 3.0 |" in line and "1 of 45 papers have an experiment here." in table
     assert [path.name for path in tmp_path.rglob("*.md")] == ["README.md", "gigpo.md"]
     page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
     assert "**Reproduced.**" in page and "| ours | 10 to 12 | " in page and "- not held: success of ours higher" in page
@@ -201,7 +238,7 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     assert "Changed since it was registered: headline, seeds." in page
     carried = entry._replace(verdict=entry.verdict._replace(carried={"ours": 2}))
     table = write_pages(tmp_path, families, entries | {"gigpo": carried}).read_text(encoding="utf-8")
-    assert "| 0 of 1 held | 10 to 12 | 2 | 0 | 3.0 |" in table
+    assert "| 1 not held | 10 to 12 | 2 | 0 | 3.0 |" in table
     page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
     assert "Carried over from earlier code: 2 of ours, of 6 runs in all. One seed of each arm was run again" in page
 
@@ -220,6 +257,8 @@ def test_the_summary_of_the_readme_is_that_of_the_table(tested, tmp_path):
         assert readme.read_text() == (
             "| a | b |\n" + row.format("1 reproduced, 1 not reproduced: ") + "| c | [the verdicts](x) |\n"
         )
+    own = other._replace(card=other.card._replace(family="own"))
+    assert describe_verdicts({"mine": own, **entries}) == "1 reproduced"
     readme.write_text("no table")
     write_summary(readme, entries)
     assert readme.read_text() == "no table"

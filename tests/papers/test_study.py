@@ -152,6 +152,8 @@ def test_a_wrong_study_is_refused(changes, message):
 
 
 def test_seeds_are_ranges_or_lists():
+    with pytest.raises(ValueError, match="got 3-1; try 1-3"):
+        parse_seeds("seeds", "3-1")
     assert parse_seeds("seeds", "3-5") == (3, 4, 5) and parse_seeds("seeds", [7, 2]) == (7, 2)
     assert make_study(changed(STUDY, seeds=..., deterministic=True)).seeds == (0,)
 

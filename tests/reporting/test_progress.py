@@ -48,8 +48,39 @@ def test_a_stage_that_plays_nothing_tells_its_loss(clock):
     progress.update(100, {"train/loss": 7.0, "rollout/return": 0.25})
     assert stream.getvalue().splitlines() == [
         "sft: 40 %, 40/100 steps, loss 1.5, eval 0.5, best 0.5",
-        "sft: 100 %, 100/100 steps, return 0.25, eval 0.5, best 0.5",
+        "sft: 100 %, 100/100 steps, return in reinforcement 0.25, eval 0.5, best 0.5",
     ]
+
+
+def test_returns_of_demonstrations_and_of_the_policy_are_told_apart(clock):
+    stream = io.StringIO()
+    progress = open_progress(100, "grpo", stream=stream, clock=clock, stages={"warm_start": 40, "reinforcement": 60})
+    for steps, value in ((40, 0.61), (60, 0.02)):
+        progress.update(steps, {"rollout/episode_return": value})
+        clock.advance(10.0)
+    assert stream.getvalue().splitlines() == [
+        "grpo: 40 %, 40/100 steps, return in warm_start 0.61, best 0.61",
+        "grpo: 60 %, 60/100 steps, return in reinforcement 0.02, best 0.02",
+    ]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_steps_beyond_the_plan_do_not_pass_a_hundred_percent(clock, terminal):
+    stream = Terminal() if terminal else io.StringIO()
+    progress = open_progress(96, "dapo", stream=stream, clock=clock)
+    for played, planned in ((64, 32), (96, 64), (128, 96)):
+        progress.update(played, {}, planned)
+        clock.advance(10.0)
+    progress.close()
+    if terminal:
+        assert "100%" in stream.getvalue()
+        assert "133" not in stream.getvalue()
+    else:
+        assert stream.getvalue().splitlines() == [
+            "dapo: 33 %, 64 steps",
+            "dapo: 67 %, 96 steps, 3.2/s, 0:00:10 left",
+            "dapo: 100 %, 128 steps, 3.2/s",
+        ]
 
 
 def test_the_last_state_is_told_once(clock):

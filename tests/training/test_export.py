@@ -8,8 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.language.checkpoints.read import read_decoder, read_params
+from jaxagents.language.checkpoints.tensors import open_tensors
+from jaxagents.language.checkpoints.write import write_checkpoint
+from jaxagents.networks.adapters import lora
 from jaxagents.training.composition import compose as compose_run
-from jaxagents.training.export import export_run, load_program
+from jaxagents.training.export import _Agent, _write_peft, export_run, load_program
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy
 
@@ -145,6 +149,28 @@ def test_chats_of_a_file_are_learned_in_the_format_of_the_template(instructed, t
     with torch.no_grad():
         text = model.generate(**prompt, max_new_tokens=8, do_sample=False, pad_token_id=0)
     assert tokenizer.decode(text[0, prompt["input_ids"].shape[1] :]) == "left<|im_end|>"
+
+
+@pytest.mark.parametrize("added", [0, 3])
+def test_an_adapter_for_marks_that_the_checkpoint_lacks_comes_with_its_base(tmp_path, added):
+    pytest.importorskip("safetensors", reason="needs the extra hf: checkpoints are files of safetensors")
+    sizes = {**SIZES, "model_type": "llama", "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    decoder = read_decoder(tmp_path)
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    params = decoder.init(jax.random.key(0), tokens, tokens, jnp.ones((1, 1, 1), bool), method="everything")
+    (tmp_path / "config.json").unlink()
+    write_checkpoint(tmp_path / "llama", decoder, params, sizes)
+    larger = read_decoder(tmp_path / "llama", 96 + added)
+    adapter = lora(rank=2)
+    base = read_params(tmp_path / "llama", larger)
+    agent = _Agent(larger, base, adapter, adapter.init(jax.random.key(1), base), tmp_path / "llama")
+    folder = _write_peft(tmp_path / "peft", agent, 10**9)
+    assert folder == (tmp_path / "peft" / "base" if added else tmp_path / "llama")
+    assert json.loads((tmp_path / "peft" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(folder)
+    rows = open_tensors(folder)["model.embed_tokens.weight"]
+    assert rows.shape == (96 + added, SIZES["hidden_size"])
+    np.testing.assert_array_equal(rows, base["params"]["embedding"])
 
 
 @pytest.mark.slow

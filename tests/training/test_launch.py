@@ -1,11 +1,18 @@
 """What a run says at its end."""
 
+import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from jaxagents.training.launch import farewell, require_one_vocabulary
+from jaxagents.training.build import resolve, stage_configs
+from jaxagents.training.composition import compose
+from jaxagents.training.launch import Taught, _taught, farewell, require_one_vocabulary
+from jaxagents.types import LanguagePolicy
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -26,6 +33,47 @@ def test_the_end_says_what_came_out_and_where_to_look(monkeypatch, tmp_path, mai
         f"Next: {following.format('evaluate')} path={tmp_path}",
         f"Next: {following.format('play')} path={tmp_path}",
     ]
+
+
+def test_both_parts_of_a_resumed_run_are_told(tmp_path):
+    result = {"seconds": 989.0, "steps": 64, "evaluation": {}}
+    assert farewell(tmp_path, result, now=250.0).startswith("Done in 16:29 minutes in all, 4:10 of them now, 64 steps.")
+    assert farewell(tmp_path, result, now=989.5).startswith("Done in 16:29 minutes, 64 steps.")
+
+
+def test_who_learned_from_files_hears_the_loss_and_how_to_speak(tmp_path):
+    result = {"seconds": 3.0, "steps": 64, "evaluation": {"success": 0.0}}
+    taught = Taught(loss=0.53127, world="bandit", from_files=True)
+    assert farewell(tmp_path, result, taught=taught).splitlines()[1:4] == [
+        "Last loss: 0.5313.",
+        "Last evaluation in the world bandit: success 0.",
+        "Next, in Python: from jaxagents.training.load import load_policy; "
+        f"print(load_policy('{tmp_path}').speak('Hello!'))",
+    ]
+    told = farewell(tmp_path, result, taught=taught._replace(from_files=False)).splitlines()
+    assert told[1:3] == ["Last loss: 0.5313.", "Last evaluation: success 0."]
+    assert "speak" not in "".join(told)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "wanted"),
+    [
+        (("algorithm=grpo",), None),
+        (("algorithm=sft",), Taught(0.5, "lake", from_files=False)),
+        (
+            ("algorithm=sft", "collector@warm_start.collector=transcripts", "warm_start.collector.paths=chat.jsonl"),
+            Taught(0.5, "lake", from_files=True),
+        ),
+    ],
+)
+def test_what_taught_the_last_stage_is_found_in_its_config(tmp_path, overrides, wanted):
+    config = resolve(compose(ROOT / "configs", "world=frozenlake", *overrides))
+    name = list(stage_configs(config))[-1]
+    policy = LanguagePolicy(**dict.fromkeys(LanguagePolicy._fields))
+    stage = SimpleNamespace(name=name, policy=policy, environment=SimpleNamespace(name="lake"))
+    rows = [{"step": 1, "update": 1, "train/loss": loss} for loss in (0.9, 0.5)] + [{"step": 2, "eval/success": 0.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert _taught(SimpleNamespace(stages=[stage], config=config), tmp_path) == wanted
 
 
 def test_a_stage_goes_on_from_one_of_the_same_tokens(speak, lake):

@@ -2,6 +2,7 @@
 
 import pathlib
 import shutil
+import warnings
 from contextlib import closing
 
 import jax
@@ -17,7 +18,7 @@ from jaxagents.training.build import build, resolve
 from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
-from jaxagents.training.load import load_policy, load_stage, make_act
+from jaxagents.training.load import load_policy, load_stage, make_act, warn
 from jaxagents.types import PolicyInput
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
@@ -270,6 +271,14 @@ def test_the_stage_that_a_run_stands_in_is_loaded_and_said(large_run_dir, tmp_pa
     loaded = load_stage(copy, "last", on_fallback=messages.append)
     assert (loaded.stage.name, loaded.step) == ("easy", 2)
     assert messages == ["This is the stage easy, of which 2 of 4 updates are saved."]
+
+
+def test_a_warning_is_one_line_without_source():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn("The last checkpoint is used.")
+    told = warnings.formatwarning(caught[0].message, UserWarning, caught[0].filename, caught[0].lineno, caught[0].line)
+    assert told == "load_policy:1: UserWarning: The last checkpoint is used.\n"
 
 
 def test_loading_writes_nothing(run_dir):

@@ -9,7 +9,7 @@ from jaxagents.data.messages import from_messages
 from jaxagents.data.streams import encode
 from jaxagents.language.replies import make_reply
 from jaxagents.language.tokenizers import byte_level, word_level
-from jaxagents.training.speaking import make_speak, tokens_to_answer
+from jaxagents.training.speaking import make_score, make_speak, tokens_to_answer
 from jaxagents.types import LanguageModel, LanguagePolicy
 
 TOKENIZER = byte_level()
@@ -71,3 +71,25 @@ def test_a_policy_of_a_world_speaks_of_anything(speak, lake):
     assert len(sampled) > 1
     with pytest.raises(ValueError, match="Free text is answered by `speak`"):
         make_reply(policy, lake)(params, "Hello!")
+
+
+def test_log_probabilities_of_a_conversation_are_those_of_its_tokens_one_by_one(speak, lake):
+    policy = speak(lake, tokenizer=byte_level, num_turns=2)
+    params = jax.tree.map(lambda leaf: 3.0 * leaf, policy.init(jax.random.key(0)))
+    said = make_score(policy)(params, [*SAID, {"role": "assistant", "content": "Hi."}])
+    ids = [*tokens_to_answer(policy, SAID), *policy.tokenizer.encode("Hi."), policy.tokenizer.marks["end"]]
+    assert said.tokens.tolist() == ids and said.pieces[-4:] == ["H", "i", ".", "<end>"]
+    assert said.said.tolist() == [False] * (len(ids) - 4) + [True] * 4
+
+    def last(tokens):
+        """The distribution that follows, without padding."""
+        positions = jnp.arange(len(tokens))[None]
+        causal = jnp.tril(jnp.ones((1, len(tokens), len(tokens)), bool))
+        hidden = policy.model.apply(params, jnp.asarray(tokens)[None], positions=positions, mask=causal)
+        return jax.nn.log_softmax(policy.model.logits(params, hidden)[0, -1])
+
+    for index in (1, 5, len(ids) - 1):
+        np.testing.assert_allclose(said.log_prob[index], last(ids[:index])[ids[index]], atol=1e-4)
+    assert said.log_prob[0] == 0.0 and np.all(said.log_prob[1:] < 0.0)
+    with pytest.raises(ValueError, match="`messages` must fit into 66 tokens, got 7"):
+        make_score(nodder(TOKENIZER, max_positions=66))({}, [*SAID, {"role": "assistant", "content": "x" * 60}])

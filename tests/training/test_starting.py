@@ -38,7 +38,7 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path):
     two = begin_from(build(resolve(composed("seeds=2"))), earlier).stages[0].runner.init(0, 0).learner.params
     jax.tree.map(lambda both, one: np.testing.assert_array_equal(both, np.stack([one, one])), two, learned)
     with pytest.raises(
-        ValueError, match=r"`start_from` must be a run of the same policy, .* is \[8, .* and not \[16, "
+        ValueError, match=r"`start_from` must be a run of the same policy, .* is \[8, .* and not \[16, .*quick=false"
     ):
         begin_from(build(resolve(composed("policy.encoder.hidden_sizes=[16]"))), earlier)
     config = composed("seed=5", "+start_from=" + str(earlier), "training.total_steps=4096")
