@@ -3,6 +3,7 @@
 import fnmatch
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -93,9 +94,9 @@ class Verdict(NamedTuple):
         return f"{self.word} (mechanism)" if self.mechanism and self.word in VERDICTS[:4] else self.word
 
     def count_secondary(self) -> str:
-        """Returns "5 of 7 held", of those that were run; "" without any."""
-        run = [finding for finding in self.secondary if finding.outcome != MISSING]
-        return f"{sum(f.outcome == HELD for f in run)} of {len(run)} held" if run else ""
+        """Returns "5 held, 1 undecided, 1 not run"; "" without any."""
+        counts = Counter(finding.outcome for finding in self.secondary)
+        return ", ".join(f"{counts[word]} {word}" for word in (HELD, NOT_HELD, UNDECIDED, MISSING) if counts[word])
 
 
 def decide(expectation: Expectation, interval: Interval) -> str:

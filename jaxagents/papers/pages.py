@@ -140,7 +140,7 @@ def _page(entry: Entry) -> list[str]:
         *([f"Changed since it was registered: {', '.join(entry.changed)}.\n\n"] if entry.changed else []),
         *([f"{describe_carried(verdict)}\n\n"] if verdict.carried else []),
         *_findings("Headline", verdict.headline),
-        *_findings(f"Secondary: {verdict.count_secondary() or 'not run'}", verdict.secondary),
+        *_findings(f"Secondary: {verdict.count_secondary()}", verdict.secondary),
         *_findings("What the baselines must show", verdict.checks),
         f"## Arms\n\nStudy {paper.study.id}: {paper.study.question}\n\n",
         _row("arm", "seeds", *metrics, "minutes"),

@@ -32,8 +32,8 @@ class Progress(NamedTuple):
     Attributes:
         update: `(steps, metrics, planned=None) -> None`. Shown are the returns of rollouts and evaluations (the first
             metric of the phase with "return" in its name) and the best of the evaluations, else of the rollouts.
-            `planned` are the steps that were due so far, where more are played, as by dynamic sampling: the share that
-            is done is of these.
+            `planned` says how many of the planned steps are done, where other numbers of steps are played, as by
+            dynamic sampling: the share that is done is of these.
         message: `(text) -> None`, a line of its own, also when progress is not enabled.
         close: `() -> None`, leaves the last state on the screen.
     """

@@ -12,7 +12,7 @@ _LANGUAGE_POLICY = "jaxagents.language.policy.make_language_policy"
 _SLOTS = ("advantage", "loss", "aggregation", "preference")  # That algorithms of language models choose.
 _DIALOGUE_COLLECTOR = "jaxagents.language.collect.make_dialogue_collector"
 _LABEL_COLLECTOR = "jaxagents.data.preferences.make_label_collector"
-_PAIRS = ("pairs.best_against_worst", "pairs.success_against_failure")
+_PAIRS = ("pairs.best_against_worst", "pairs.success_against_failure", "siblings.siblings")
 _WITHIN_GROUPS = ("credit.grpo", "credit.dr_grpo", "credit.rloo", "credit.opo", "turn_credit.rloo_turn", *_PAIRS)
 
 

@@ -189,7 +189,8 @@ def farewell(
     pages = [run_dir / name for name in (REPORT_FILE, TRANSCRIPTS_FILE) if (run_dir / name).exists()]
     told += [f"Look at {page}" for page in pages]
     if taught and taught.from_files:
-        told.append(f"Next, in Python: jaxagents.training.load.load_policy({str(run_dir)!r}).speak('Hello!')")
+        load = "from jaxagents.training.load import load_policy"
+        told.append(f"Next, in Python: {load}; print(load_policy({str(run_dir)!r}).speak('Hello!'))")
     installed = Path(sys.argv[0]).name.startswith("jaxagents-")  # A command of the wheel: there is no folder of mains.
     mains = "jaxagents-{}" if installed else "python experiments/{}.py"
     told += [f"Next: {mains.format(name)} path={run_dir}" for name in ("evaluate", "play")]

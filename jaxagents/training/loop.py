@@ -271,14 +271,15 @@ def _log(run: _Run, stage: Stage, chunk: Chunk, clock: float | None) -> float:
 
 def _tell(run: _Run, stage: Stage, update: int, values: Mapping[str, np.ndarray]) -> None:
     run.logger.log(run.steps, run.updates_before + update, values)
-    run.progress.update(run.steps, values, _planned(run, stage, update))
+    run.progress.update(run.steps, values, _planned(run, stage))
 
 
-def _planned(run: _Run, stage: Stage, update: int) -> int:
-    """Returns the steps that were due by an update; fewer than were played where a collector plays groups anew."""
-    stages = run.experiment.stages
-    earlier = stages[: [one.name for one in stages].index(stage.name)]
-    return sum(one.num_updates * one.steps_per_update for one in earlier) + update * stage.steps_per_update
+def _planned(run: _Run, stage: Stage) -> int:
+    """Returns how many of the planned steps are done; a last round of groups that are played anew may pass the plan."""
+    names = [one.name for one in run.experiment.stages]
+    budgets = [one.num_updates * one.steps_per_update for one in run.experiment.stages]
+    index = names.index(stage.name)
+    return sum(budgets[:index]) + min(run.steps - run.steps_before, budgets[index])
 
 
 def _find_divergence(run: _Run, stage: Stage, update: int, values: Mapping[str, np.ndarray]) -> None:

@@ -233,7 +233,7 @@ def test_only_headline_and_checks_decide():
     runs = stored(a=seeds(0.9, 0.95, 1.0), b=seeds(0.1, 0.15, 0.2))
     secondary = [{"arm": "a", "above": 0.99}, {"arm": "b", "above": 0.9}, {"arm": "b", "below": 0.9}]
     verdict = verdict_of(runs, secondary=secondary)
-    assert verdict.word == "reproduced" and verdict.count_secondary() == "1 of 3 held"
+    assert verdict.word == "reproduced" and verdict.count_secondary() == "1 held, 1 not held, 1 undecided"
     assert verdict_of(runs).count_secondary() == ""
     two = [PAPER["headline"][0], {"arm": "a", "above": 0.95}]
     assert verdict_of(runs, headline=two).word == "inconclusive"

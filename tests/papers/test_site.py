@@ -174,7 +174,7 @@ def test_the_page_of_a_tested_paper_says_what_came_out(site, pages):
     text = (site / "papers" / "gigpo.html").read_text(encoding="utf-8")
     told = " ".join(" ".join(pages["papers/gigpo.html"].text).split())
     assert "Verdict: reproduced" in told and "success of ours higher than of theirs by 0.1 held 0.2" in told
-    assert "Secondary: 0 of 1 held" in told and "12 points & more" in told and "Does credit by state help <b>?" in told
+    assert "Secondary: 1 not held" in told and "12 points & more" in told and "Does credit by state help <b>?" in told
     assert "95 % intervals, over episodes of training." in told
     assert "seeds 10 to 12" in told and "paper=gigpo" in told and "No KL." in told
     # Two panels of two arms: lines with their bands, and points.
@@ -228,7 +228,7 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     assert "(papers/lm_rl/gigpo.md) | reproduced | Success of ours is higher than that of theirs by 0.2" in line
     assert "; higher by 0.1 or more was expected: held. |" in line
     assert "![Headlines against their margins: " in table and "](papers/lm_rl.svg)" in table
-    assert "| 0 of 1 held | 10 to 12 | 0 | 0 | 3.0 |" in line and "1 of 45 papers have an experiment here." in table
+    assert "| 1 not held | 10 to 12 | 0 | 0 | 3.0 |" in line and "1 of 45 papers have an experiment here." in table
     assert [path.name for path in tmp_path.rglob("*.md")] == ["README.md", "gigpo.md"]
     page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
     assert "**Reproduced.**" in page and "| ours | 10 to 12 | " in page and "- not held: success of ours higher" in page
@@ -238,7 +238,7 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     assert "Changed since it was registered: headline, seeds." in page
     carried = entry._replace(verdict=entry.verdict._replace(carried={"ours": 2}))
     table = write_pages(tmp_path, families, entries | {"gigpo": carried}).read_text(encoding="utf-8")
-    assert "| 0 of 1 held | 10 to 12 | 2 | 0 | 3.0 |" in table
+    assert "| 1 not held | 10 to 12 | 2 | 0 | 3.0 |" in table
     page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
     assert "Carried over from earlier code: 2 of ours, of 6 runs in all. One seed of each arm was run again" in page
 

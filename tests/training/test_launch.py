@@ -47,7 +47,8 @@ def test_who_learned_from_files_hears_the_loss_and_how_to_speak(tmp_path):
     assert farewell(tmp_path, result, taught=taught).splitlines()[1:4] == [
         "Last loss: 0.5313.",
         "Last evaluation in the world bandit: success 0.",
-        f"Next, in Python: jaxagents.training.load.load_policy('{tmp_path}').speak('Hello!')",
+        "Next, in Python: from jaxagents.training.load import load_policy; "
+        f"print(load_policy('{tmp_path}').speak('Hello!'))",
     ]
     told = farewell(tmp_path, result, taught=taught._replace(from_files=False)).splitlines()
     assert told[1:3] == ["Last loss: 0.5313.", "Last evaluation: success 0."]

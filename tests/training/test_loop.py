@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -286,6 +287,17 @@ def test_a_first_score_that_is_not_finite_is_not_the_best(tmp_path, monkeypatch,
     monkeypatch.setattr(loop, "_evaluate", evaluate)
     assert run(compose(), tmp_path)["best_episode_return"] == 1.0
     assert (tmp_path / "checkpoints/best/8.digest.json").exists()
+
+
+@pytest.mark.parametrize(("steps", "done"), [(32, 32), (64, 64), (128, 96)])
+def test_rounds_that_are_played_anew_do_not_pass_the_plan(steps, done):
+    stages = [
+        SimpleNamespace(name="warm_start", num_updates=2, steps_per_update=16),
+        SimpleNamespace(name="reinforcement", num_updates=4, steps_per_update=16),
+    ]
+    going = SimpleNamespace(experiment=SimpleNamespace(stages=stages), steps=steps, steps_before=32 * (steps > 32))
+    stage = stages[steps > 32]
+    assert loop._planned(going, stage) == done
 
 
 @pytest.mark.slow
