@@ -26,7 +26,7 @@ def main(config: DictConfig) -> None:
     is_committed = results.resolve() == committed.resolve()  # It holds no runs of small variants.
     if config.curves is not None:
         return _draw(config, results)
-    with when_interrupted(lambda: "not all is written"):
+    with when_interrupted(lambda: "what is written stays, and the same command writes the rest"):
         families = read_cards(ROOT / "experiments" / "cards")
         if results.is_dir():
             _say(f"Reading the runs of all papers in {results} ...")

@@ -5,6 +5,7 @@ definition mentions, those that these mention, and so on. Docstrings, comments a
 count, so that what is only said differently keeps its runs. Nor does what only refuses: the words of a `raise`, and
 statements that call a function which returns nothing and changes nothing, but may raise. A run that is stored was not
 refused, and would be the same with other refusals. In a `try` or `with` statement an error may decide, and all counts.
+Files of a user's own count whole, those that they import and all of a package included.
 """
 
 import ast
@@ -77,8 +78,10 @@ def reach(targets: Iterable[str]) -> tuple[dict[tuple[str, str], str], set[str]]
     queue = list(targets)
     while queue:
         dotted = queue.pop()
-        if dotted.partition(".")[0] != _OWN:
-            others.add(dotted.partition(".")[0])
+        package = dotted.partition(".")[0]
+        if package != _OWN:
+            queue += [] if package in others else _imports_of_files(package)
+            others.add(package)
             continue
         module, name = _split(dotted)
         if (module, name) in found or not module:
@@ -111,14 +114,35 @@ def _digest(targets: tuple[str, ...]) -> str:
 
 
 def _versions(packages: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields what identifies other packages: versions, or the source of a file that belongs to none."""
+    """Yields what identifies other packages: versions, or the source of files that belong to none."""
     for package in set(packages) - set(sys.stdlib_module_names):
-        distributions: Iterable[str] = _WITH.get(package) or _distributions().get(package, [])
-        for name in sorted(set(distributions)):
+        for name in _distributions_of(package):
             yield name, importlib.metadata.version(name)
-        spec = None if distributions else importlib.util.find_spec(package)
-        if spec is not None and spec.origin:
-            yield package, hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
+        for path in _user_files(package):
+            yield f"{package}/{path.name}", hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _imports_of_files(package: str) -> list[str]:
+    """Returns the dotted names that the files of a user's own package import."""
+    nodes = [node for path in _user_files(package) for node in ast.walk(ast.parse(path.read_bytes()))]
+    modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    from_modules = [node for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return modules + [f"{node.module}.{alias.name}" for node in from_modules for alias in node.names]
+
+
+def _user_files(package: str) -> list[Path]:
+    """Returns the files of a package that belongs to no distribution: a user's folder, or a single file."""
+    known = package in sys.stdlib_module_names or _distributions_of(package)
+    spec = None if known else importlib.util.find_spec(package)
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is not None:
+        return sorted(path for folder in spec.submodule_search_locations for path in Path(folder).rglob("*.py"))
+    return [Path(spec.origin)] if spec.origin else []
+
+
+def _distributions_of(package: str) -> list[str]:
+    return sorted(set(_WITH.get(package) or _distributions().get(package, [])))
 
 
 @cache

@@ -157,6 +157,29 @@ def test_versions_of_packages_count(package, monkeypatch):
     assert code_digest(["jaxagents.main.other"]) != earlier
 
 
+@pytest.mark.parametrize("name", ["walks.py", "helpers/__init__.py", "helpers/deep/steps.py", "jaxagents"])
+def test_files_of_a_user_count_with_what_they_import(package, tmp_path, monkeypatch, name):
+    folder = tmp_path / "own"
+    (folder / "helpers" / "deep").mkdir(parents=True)
+    (folder / "walks.py").write_text(
+        "import math\nimport jax\nfrom jaxagents.user import value\nfrom helpers import deep\n"
+    )
+    for file in ("helpers/__init__.py", "helpers/deep/steps.py", "other.py"):
+        (folder / file).write_text("x = 1\n")
+    monkeypatch.syspath_prepend(folder)
+    earlier = code_digest(["walks.walk"])
+    assert {"walks", "helpers", "jax"} <= reach(["walks.walk"])[1]
+    (folder / "other.py").write_text("x = 2\n")
+    closure._digest.cache_clear()
+    assert code_digest(["walks.walk"]) == earlier  # Nobody imports it.
+    if name == "jaxagents":
+        package("user.py", "map(demand, x)", "map(demand, x + x)")
+    else:
+        (folder / name).write_text((folder / name).read_text() + "y = 1\n")
+        closure._digest.cache_clear()
+    assert code_digest(["walks.walk"]) != earlier
+
+
 def test_targets_are_found_in_nested_data():
     node = {"a": [{"_target_": "x.y"}, {"b": {"_target_": "z", "c": {"_target_": "w"}}}], "_target_": None}
     assert list(find_targets(node)) == ["x.y", "z", "w"]
