@@ -122,7 +122,7 @@ def test_workers_leave_it_to_the_command_to_say(interrupt):
 def test_pages_that_are_not_written_are_said(interrupt, tmp_path):
     (tmp_path / "r").mkdir()
     lines = interrupt(lambda pid, errors: "Reading" in errors, "report.py", "results_folder=r", "site=true")
-    assert lines[1:] == ["Interrupted; not all is written."]
+    assert lines[1:] == ["Interrupted; what is written stays, and the same command writes the rest."]
 
 
 def list_children(pid):
