@@ -30,7 +30,8 @@ class Expectation(NamedTuple):
         than: metric of the second arm, where it is another one.
         value: of "near".
         tolerance: of "wins".
-        effect: the size that is expected, for the calculation of power; None: twice the margin.
+        effect: the size that is expected, for the calculation of power; None: twice the margin of a difference, the
+            number itself where one arm is compared with it.
         higher_is_better: of "wins".
     """
 
@@ -56,9 +57,8 @@ class Expectation(NamedTuple):
         first, second = self.arms[0], self.arms[-1]
         if self.kind == "wins":
             others = ", ".join(self.arms[1:])
-            return (
-                f"{first} is best of {others} in {self.metric}, or within {self.tolerance:g}, in over {self.margin:.0%}"
-            )
+            near = f"or within {self.tolerance:g}, in at least {self.margin:.0%}"
+            return f"{first} is best of {others} in {self.metric}, {near}"
         if self.kind == "near":
             return f"{self.metric} of {first} within {self.margin:g} of {self.value:g}"
         if self.kind in ("above", "below"):

@@ -98,7 +98,7 @@ def seeds_needed(expected: Expectation, effect: float, deviation: float, power: 
 
 
 def _effect(expected: Expectation) -> float:
-    """Returns the expected mean of what is measured: the stated effect, or twice the margin."""
+    """Returns the expected mean of what is measured: the stated effect, or what `effect` says for None."""
     size = expected.effect
     if expected.kind in ("equal", "near"):
         return expected.value + (0.0 if size is None else size)

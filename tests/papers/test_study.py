@@ -91,7 +91,7 @@ def test_every_expectation_is_told_in_words():
         "success of formula below -3",
         "success of treatment within 0.05 of 0.5",
         "max(success) of baseline higher than its success by 0.1",
-        "treatment is best of other, formula in gap_*, or within 0.01, in over 50%",
+        "treatment is best of other, formula in gap_*, or within 0.01, in at least 50%",
     ]
 
 
