@@ -129,8 +129,8 @@ def from_row(row: Mapping[str, Any], *, id: str) -> list[Trajectory]:
 
     `{"messages"}` is one, and `{"prompt", "completion"}`; their "label", where there is one, says whether it succeeded
     (unpaired preferences). `{"prompt", "chosen", "rejected"}` is two of the same `pair`, of which the chosen one
-    succeeded. Prompts and answers are texts, or lists of messages; a chosen and a rejected one without "prompt" are
-    whole conversations.
+    succeeded. Prompts and answers are texts, or lists of messages; lists in "chosen" and "rejected" without
+    "prompt" are whole conversations.
 
     Args:
         row: with such fields; "id" and "success" may stand beside them, other fields are kept in `metadata`.
@@ -151,7 +151,7 @@ def from_row(row: Mapping[str, Any], *, id: str) -> list[Trajectory]:
     if "completion" in row and before:
         said = [*before, *_as_messages(row["completion"], "assistant", "completion")]
         return [from_messages(said, id=id, success=label, metadata=rest)]
-    if "chosen" in row and "rejected" in row:
+    if "chosen" in row and "rejected" in row and (before or not isinstance(row["chosen"], str)):
         return [
             from_messages(
                 [*before, *_as_messages(row[side], "assistant", side)],

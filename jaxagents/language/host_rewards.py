@@ -13,6 +13,7 @@ from flax import serialization
 from jax.experimental import io_callback
 
 from jaxagents.language.collect import make_dialogue_collector
+from jaxagents.ops.group_metrics import group_metrics
 from jaxagents.types import (
     Array,
     Collector,
@@ -69,7 +70,8 @@ def make_rewarded_collector(
         **options: further ones of `collect.make_dialogue_collector`.
 
     Returns:
-        The collector. `episode_return` is by the function, and `world_return` by the world.
+        The collector. `episode_return` and `group_return_deviation` are by the function, and `world_return` is by the
+        world.
 
     Raises:
         ValueError: there are several seats, the function does not take what it is called with, or a filter would look
@@ -100,7 +102,10 @@ def make_rewarded_collector(
         paid = io_callback(lambda read: pay(reward, policy.tokenizer, read), shape, read)
         total, count = jnp.sum(paid), jnp.float32(paid.shape[0])
         told = {"episode_return": Mean(total=total, count=count), "world_return": metrics["episode_return"]}
-        return state, episode.replace(reward=paid), dict(metrics) | told
+        episode = episode.replace(reward=paid)
+        if "group_return_deviation" in metrics:
+            told["group_return_deviation"] = group_metrics(episode)["group_return_deviation"]
+        return state, episode, dict(metrics) | told
 
     return inner._replace(collect=collect)
 

@@ -180,26 +180,26 @@ def from_huggingface(
 
 
 def _load_tokenizer(source: str | Path) -> Any:
-    """Loads a tokenizer of `transformers`; what is plainly a folder is not looked for on the hub."""
+    """Loads a tokenizer of `transformers` from a folder; nothing is downloaded."""
     from transformers import AutoTokenizer
 
     folder = Path(source).expanduser()
-    if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+    if not folder.is_dir():
+        raise ValueError(
+            f"`model.path`, or `tokenizer.source`, must be the folder of a checkpoint, got {source}; there is no such "
+            "folder, and nothing is downloaded."
+        )
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise ValueError(
             f"`source` must hold {_TOKENIZER_FILES[0]}, got none in {folder}; copy it from where the checkpoint is, or "
             "write it by the tokenizer's `save_pretrained`."
         )
-    if not folder.exists() and (str(source).startswith((".", "~", "/")) or str(source).count("/") > 1):
-        raise ValueError(
-            f"`model.path`, or `tokenizer.source`, must be the folder of a checkpoint, got {source}; there is no such "
-            "folder."
-        )
     try:
-        return AutoTokenizer.from_pretrained(folder if folder.is_dir() else source)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"`source` must be a folder with a tokenizer or the name of one on the hub, got {str(source)!r}, which "
-            f"cannot be loaded: {str(error).splitlines()[0]}"
+            f"`source` must be a folder with a tokenizer, got {folder}, which cannot be loaded: "
+            f"{str(error).splitlines()[0]}"
         ) from error
 
 

@@ -78,11 +78,14 @@ def choose_tokenizer(arguments: Sequence[str]) -> list[str]:
         arguments: of `experiments/train.py`.
 
     Returns:
-        The arguments, with `tokenizer=huggingface` at the end where `model=huggingface` stands alone.
+        The arguments, with `tokenizer=huggingface` behind `model=huggingface` where this stands alone.
     """
     names = {argument.partition("=")[0].partition("@")[0].lstrip("+") for argument in arguments}
     alone = "model=huggingface" in arguments and "tokenizer" not in names
-    return [*arguments, *(["tokenizer=huggingface"] if alone else [])]
+    if not alone:
+        return list(arguments)
+    place = list(arguments).index("model=huggingface") + 1  # Options of the command may stand at the end.
+    return [*arguments[:place], "tokenizer=huggingface", *arguments[place:]]
 
 
 def add_start(arguments: Sequence[str]) -> list[str]:

@@ -28,7 +28,10 @@ def begin_from(experiment: Experiment, path: str | Path) -> Experiment:
     Raises:
         ValueError: there is no checkpoint, or its parameters, tokens or seeds are others than those of the first stage.
     """
-    loaded = load_stage(path, on_fallback=partial(print, file=sys.stderr))
+    try:
+        loaded = load_stage(path, on_fallback=partial(print, file=sys.stderr))
+    except ValueError as error:
+        raise ValueError(str(error).replace("`path`", "`start_from`", 1)) from error
     stage = experiment.stages[0]
     _require_same_tokens(stage, loaded, path)
     start = _for_seeds(jax.device_get(loaded.params), loaded.num_seeds, experiment.num_seeds, path)

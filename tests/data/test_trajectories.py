@@ -288,6 +288,7 @@ def test_rows_with_prompts_are_read_as_they_are(tmp_path):
         ({"prompt": "a", "completion": 4}, "`completion` must be a text or a list of messages, got 4"),
         ({"prompt": "a", "chosen": "b"}, "got prompt, chosen"),
         ({"completion": "b"}, "got completion"),
+        ({"question": "a", "chosen": "b", "rejected": "c"}, "got question, chosen, rejected"),
         ({"prompt": "a", "completion": "b", "label": 1}, "`success` must be true or false, got 1"),
         ({"messages": [{"from": "human", "value": "a"}]}, "must have a `role` and a `content`, got from, value"),
     ],

@@ -283,6 +283,8 @@ def test_a_source_without_a_tokenizer_is_named(tmp_path):
         from_huggingface(WORDS, tmp_path)
     with pytest.raises(ValueError, match="must be the folder of a checkpoint, got .*nowhere; there is no such folder"):
         from_huggingface(WORDS, str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match="got my_model; there is no such folder, and nothing is downloaded"):
+        from_huggingface(WORDS, "my_model")
     with pytest.raises(ValueError, match=r"`source` must be a folder or a name, got none; try model.path=DIR"):
         from_huggingface(WORDS, None)
     (tmp_path / "tokenizer.json").write_text("not json")

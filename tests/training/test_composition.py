@@ -39,7 +39,8 @@ def test_a_folder_that_the_command_did_not_write_is_refused(tmp_path):
 
 def test_a_checkpoint_brings_its_tokenizer_unless_another_one_is_named():
     model = ["world=bandit", "algorithm=grpo", "model=huggingface", "model.path=here"]
-    assert choose_tokenizer(model) == [*model, "tokenizer=huggingface"]
+    assert choose_tokenizer(model) == [*model[:3], "tokenizer=huggingface", *model[3:]]
+    assert choose_tokenizer([*model, "--cfg", "job"])[-2:] == ["--cfg", "job"]
     for others in (["model=tiny"], [*model, "tokenizer=bytes"], []):
         assert choose_tokenizer(others) == others
     config = compose(CONFIGS, *choose_tokenizer(model))
