@@ -48,6 +48,7 @@ def split_rows(batch):
     return rows[:number], rows[number:].reshape(number, ATTEMPTS, *rows.shape[1:])
 
 
+@pytest.mark.slow
 def test_own_rows_take_over_the_expert_and_only_what_follows_counts(wanderer, collected):
     batch, _, shown = collected
     expert = np.asarray(recorded_words(wanderer, shown)[0])[:, :, 0]
@@ -67,6 +68,7 @@ def test_own_rows_take_over_the_expert_and_only_what_follows_counts(wanderer, co
     assert not np.asarray(batch.keep).all()  # Some episodes of the expert are too short.
 
 
+@pytest.mark.slow
 def test_the_score_is_that_of_the_first_step_of_ones_own(lake, wanderer, collected):
     """Walks in numpy to the state and one step on; a step is good where the distance of the world's plan falls."""
     batch, _, _ = collected
@@ -89,6 +91,7 @@ def test_the_score_is_that_of_the_first_step_of_ones_own(lake, wanderer, collect
     assert len(both) == 4  # Good and bad steps, first ones and later ones.
 
 
+@pytest.mark.slow
 def test_metrics_and_pairs(collected):
     batch, metrics, shown = collected
     score, kept = split_rows(np.asarray(batch.reward).sum(axis=1)), split_rows(batch.keep)

@@ -60,6 +60,7 @@ def test_the_same_step_from_the_same_situation_went_wrong(lake, wanderer):
     np.testing.assert_array_equal(results["episode_length"], [18.0] * 4)
 
 
+@pytest.mark.slow
 def test_a_judge_takes_back_steps_that_the_world_does_not_mind(lake, wanderer):
     """From the corner, left stays there and is judged; down or right is 1.0 closer."""
     walk = jnp.array([27.0, 29.0, 30.0, -30.0])
@@ -72,6 +73,7 @@ def test_a_judge_takes_back_steps_that_the_world_does_not_mind(lake, wanderer):
     np.testing.assert_array_equal(inverted["branches"], [3.0] * 4)
 
 
+@pytest.mark.slow
 def test_one_branch_is_the_episode_itself(lake, wanderer):
     """Success and length of random walks agree with those of the evaluation without going back, within chance."""
     evaluate = partial(make_backtracking_evaluator, lake, wanderer, num_episodes=512)
