@@ -11,6 +11,8 @@ from jaxagents.types import Environment
 _LANGUAGE_POLICY = "jaxagents.language.policy.make_language_policy"
 _SLOTS = ("advantage", "loss", "aggregation", "preference")  # That algorithms of language models choose.
 _DIALOGUE_COLLECTOR = "jaxagents.language.collect.make_dialogue_collector"
+_TRANSCRIPT_COLLECTOR = "jaxagents.data.transcripts.make_transcript_collector"
+_POLICY_GRADIENT = "jaxagents.learners.policy_gradient.make_agent"
 _LABEL_COLLECTOR = "jaxagents.data.preferences.make_label_collector"
 _PAIRS = ("pairs.best_against_worst", "pairs.success_against_failure", "siblings.siblings")
 _WITHIN_GROUPS = ("credit.grpo", "credit.dr_grpo", "credit.rloo", "credit.opo", "turn_credit.rloo_turn", *_PAIRS)
@@ -62,6 +64,18 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
             "world=frozenlake, or algorithm=ppo."
         )
     _require_groups(learner, config["collector"])
+    _require_imitation(learner, config["collector"])
+
+
+def _require_imitation(learner: Mapping[str, Any], collector: Mapping[str, Any]) -> None:
+    """Refuses policy gradients on transcripts, which nobody sampled and nothing pays."""
+    while "inner" in learner:
+        learner = learner["inner"]
+    if collector.get("_target_") == _TRANSCRIPT_COLLECTOR and learner.get("_target_") == _POLICY_GRADIENT:
+        raise ValueError(
+            "`learner` must imitate transcripts, got policy gradients; try learner=supervised, or where it is wrapped "
+            "`learner.inner`, as in learner@warm_start.learner=adapted learner@warm_start.learner.inner=supervised."
+        )
 
 
 def _require_groups(learner: Mapping[str, Any], collector: Mapping[str, Any]) -> None:

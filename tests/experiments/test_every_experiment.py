@@ -211,6 +211,14 @@ def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
             ["world=frozenlake", "algorithm=dpo", "when_quick.collector.group_size=1"],
             "`collector.group_size` must be at least 2 for pairs=success_against_failure, .* algorithm=kto",
         ),
+        (
+            [
+                *("world=bandit", "algorithm=sft", "tokenizer=bytes", "learner@warm_start.learner=adapted"),
+                *("collector@warm_start.collector=transcripts", "warm_start.collector.paths=[chat.jsonl]"),
+                *("~when_quick.warm_start.collector",),
+            ],
+            "`learner` must imitate transcripts, got policy gradients; try learner=supervised, or .*inner=supervised",
+        ),
         (["world=cartpole", "algorithm=grpo"], "`environment` must be in words .*, got CartPole-v1; try"),
         (["world=cartpole", "algorithm=dpo"], "`environment` must be in words .*, got CartPole-v1; try"),
         (
