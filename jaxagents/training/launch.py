@@ -19,6 +19,7 @@ from jaxagents.reporting.loggers import read_metrics, to_json
 from jaxagents.reporting.reports import REPORT_FILE, write_report, write_result
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
 from jaxagents.training.build import Experiment, build, resolve, stage_configs
+from jaxagents.training.command import main_command
 from jaxagents.training.composition import save_arguments
 from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, make_section
 from jaxagents.training.loop import train
@@ -191,9 +192,7 @@ def farewell(
     if taught and taught.from_files:
         load = "from jaxagents.training.load import load_policy"
         told.append(f"Next, in Python: {load}; print(load_policy({str(run_dir)!r}).speak('Hello!'))")
-    installed = Path(sys.argv[0]).name.startswith("jaxagents-")  # A command of the wheel: there is no folder of mains.
-    mains = "jaxagents-{}" if installed else "python experiments/{}.py"
-    told += [f"Next: {mains.format(name)} path={run_dir}" for name in ("evaluate", "play")]
+    told += [f"Next: {main_command(name)} path={run_dir}" for name in ("evaluate", "play")]
     return "\n".join(told)
 
 
