@@ -1,6 +1,7 @@
 """One program on one device, under pmap, or mapped over the shards of a mesh."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -84,7 +85,7 @@ def place(
     *,
     mode: Mode,
     devices: list[jax.Device],
-    read_params: Callable[..., Params] | None = None,
+    read_params: Callable[[Array], Params] | None = None,
 ) -> Runner:
     """Compiles a program for devices.
 
@@ -96,8 +97,8 @@ def place(
         mode: "jit" one device; "pmap" one copy of the state per device, stacked on a leading axis; "sharded" one global
             state over a mesh, of which every device holds and works on its own shard.
         devices: see `select_devices`.
-        read_params: `(key, shardings) -> params` that a run starts from where it is given none, read on the host, as
-            from a checkpoint of another ecosystem; None lets the learner make them.
+        read_params: `(key) -> params` that a run starts from where it is given none, read on the host, as from a
+            checkpoint of another ecosystem; None lets the learner make them.
 
     Returns:
         The runner.
@@ -116,7 +117,14 @@ def place(
     )
     acting = frozenset(jax.tree_util.keystr(path[1:]) for path in paths_read(lambda s: s.learner.params, abstract))
 
-    init = _make_init(program, shardings, read_params, lambda shapes: jax.tree.map(lambda _: replicated, shapes))
+    @partial(jax.jit, out_shardings=shardings)
+    def initialise(seed: Array, stage: Array, start: PyTree | None) -> TrainState:
+        return program.init(stage_keys(seed, stage, program.num_seeds), start)
+
+    def init(seed: Any, stage: int = 0, start: PyTree | None = None) -> TrainState:
+        if start is None and read_params is not None:
+            start = _read(read_params, stage_keys(seed, stage, program.num_seeds))
+        return initialise(np.asarray(seed, np.uint32), np.uint32(stage), start)
 
     def chunk(
         state: TrainState, num_updates: Array, limits: Mapping[str, Array]
@@ -175,7 +183,8 @@ def place_on_mesh(
         program: its learner was made with `mesh.axis_name_on(mesh)`.
         mesh: see `mesh.make_mesh`.
         rules: see `sharding.spec_by_rules`.
-        read_params: see `place`; every tensor goes straight to its shards, and no device ever holds more of it.
+        read_params: `(key, shardings) -> params`, see `place`; every tensor goes straight to its shards, and no device
+            ever holds more of it.
 
     Returns:
         The runner.
@@ -192,7 +201,20 @@ def place_on_mesh(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
     )
 
-    init = _make_init(program, shardings, read_params, lambda shapes: shardings.learner.params)
+    def initialise(seed: Array, stage: Array, start: PyTree | None) -> TrainState:
+        return program.init(stage_keys(seed, stage, program.num_seeds), start)
+
+    start_anew = jax.jit(initialise, out_shardings=shardings)
+    start_from_read = jax.jit(initialise, out_shardings=shardings, donate_argnums=2)
+
+    def init(seed: Any, stage: int = 0, start: PyTree | None = None) -> TrainState:
+        numbers = np.asarray(seed, np.uint32), np.uint32(stage)
+        if start is not None or read_params is None:
+            return start_anew(*numbers, start)
+        keys, placed = stage_keys(seed, stage, program.num_seeds), shardings.learner.params
+        # Of several seeds the host stacks copies.
+        read = jax.device_put(_read(read_params, keys), placed) if keys.ndim else read_params(keys, placed)
+        return start_from_read(*numbers, read)
 
     def chunk(
         state: TrainState, num_updates: Array, limits: Mapping[str, Array]
@@ -267,38 +289,11 @@ def _place_pmap(
     )
 
 
-def _make_init(
-    program: Program,
-    shardings: TrainState,
-    read_params: Callable[..., Params] | None,
-    shardings_of: Callable[[Params], PyTree],
-) -> Callable[..., TrainState]:
-    """Makes `Runner.init`, which reads parameters straight to where they belong.
-
-    Args:
-        program: what starts.
-        shardings: of its state.
-        read_params: see `place`.
-        shardings_of: `(shapes of the parameters) -> shardings` of those that are read for one seed.
-    """
-
-    def initialise(seed: Array, stage: Array, start: PyTree | None) -> TrainState:
-        return program.init(stage_keys(seed, stage, program.num_seeds), start)
-
-    start_anew = jax.jit(initialise, out_shardings=shardings)
-    start_from_read = jax.jit(initialise, out_shardings=shardings, donate_argnums=2)
-
-    def init(seed: Any, stage: int = 0, start: PyTree | None = None) -> TrainState:
-        numbers = np.asarray(seed, np.uint32), np.uint32(stage)
-        if start is not None or read_params is None:
-            return start_anew(*numbers, start)
-        keys = stage_keys(seed, stage, program.num_seeds)
-        if keys.ndim:  # A copy for each, on the host.
-            read = [jax.device_get(read_params(key)) for key in keys]
-            return start_anew(*numbers, jax.tree.map(lambda *leaves: np.stack(leaves), *read))
-        return start_from_read(*numbers, read_params(keys, shardings_of(jax.eval_shape(read_params, keys))))
-
-    return init
+def _read(read_params: Callable[[Array], Params], keys: Array) -> Params:
+    """Reads parameters for one key `[]`, or stacks those of several `[num_seeds]`, on the host."""
+    if not keys.ndim:
+        return jax.device_get(read_params(keys))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *(jax.device_get(read_params(key)) for key in keys))
 
 
 def _spec(axis: int) -> PartitionSpec:
