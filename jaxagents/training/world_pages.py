@@ -32,13 +32,13 @@ _OPENING_OF_GAINS = """
 
 Written by `python experiments/evaluate.py suite=grpo grpo.folder=<this folder> grpo.names=[...]`. Every world has one
 base agent, the end of the first stage of `world=<name> algorithm=grpo`, and GRPO starts from it with every seed. Both
-are judged by sampled actions in the same episodes on held-out tasks; their returns tell more than their success in
-worlds of several seats, where success may only say that a game came to its end. What follows a base is the mean over
-seeds with its 95 % interval, and so is what was gained. Minutes are of the clock, beside other work, those of GRPO the
-longest of the seeds, compilation included; the last column is those of all processors together.
+are judged by sampled actions in the same episodes on held-out tasks, by their success and by their returns, base first.
+In worlds of several seats returns count: success may only say that a game came to its end. What follows a base is the
+mean over seeds with its 95 % interval, and so is what was gained. Minutes are of the clock, beside other work, those of
+GRPO the longest of the seeds, compilation included; the last column is those of all processors together.
 """
 GAIN_COLUMNS = (
-    *("world", "seeds", "episodes", "base", "after GRPO", "gain", "returns"),
+    *("world", "seeds", "episodes", "base", "after GRPO", "gain", "returns", "gain of returns"),
     *("minutes of the base", "minutes of GRPO", "processor minutes"),
 )
 
@@ -68,7 +68,10 @@ def gain_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     shown = []
     for name in dict.fromkeys(row["world"] for row in rows):
         own = [row for row in rows if row["world"] == name]
-        gained = [row["grpo"]["success"] - row["base"]["success"] for row in own]
+        gained, won = (
+            describe_interval(describe(np.asarray([row["grpo"][metric] - row["base"][metric] for row in own])))
+            for metric in ("success", "episode_return")
+        )
         told = [describe(np.asarray([row[stage]["success"] for row in own])) for stage in ("base", "grpo")]
         paid = [np.mean([row[stage]["episode_return"] for row in own]) for stage in ("base", "grpo")]
         minutes = [[row["minutes"][unit] for row in own] for unit in ("clock", "processors")]
@@ -76,8 +79,7 @@ def gain_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         shown.append(
             [
                 *(name, ", ".join(str(row["seed"]) for row in own), str(own[0]["num_episodes"])),
-                *(*map(describe_interval, told), describe_interval(describe(np.asarray(gained)))),
-                f"{paid[0]:.3g}, {paid[1]:.3g}",
+                *(*map(describe_interval, told), gained, f"{paid[0]:.3g}, {paid[1]:.3g}", won),
                 "-" if not based else f"{max(based):.1f}",
                 *(f"{max(values):.1f}" for values in minutes),
             ]

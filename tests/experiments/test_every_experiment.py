@@ -35,7 +35,9 @@ PAIRS = {
     **dict.fromkeys(("desk", "market", "shop", "tools", "twentyq", "union"), ("grpo", "sft")),
     **dict.fromkeys(("code_calls", "edit_streams", "errands", "scene", "search_sets"), ("grpo", "sft")),
     # Of several seats.
-    **dict.fromkeys(("bargaining", "carrying", "commons", "hanabi", "meeting", "public_goods"), ("grpo", "sft")),
+    **dict.fromkeys(
+        ("bargaining", "carrying", "commons", "hanabi", "meeting", "public_goods", "text_leduc"), ("grpo", "sft")
+    ),
     # Values and demonstrations are those of one seat.
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
     "breakout": (*GRADIENTS, *VALUES),
@@ -79,7 +81,7 @@ TUNED = {
 # Trained as desk and meeting are, in other environments, which the contract of text worlds plays: composed only.
 ALIKE = (
     *("bargaining", "carrying", "code_calls", "commons", "edit_streams", "errands", "hanabi", "market"),
-    *("public_goods", "scene", "search_sets", "shop"),
+    *("public_goods", "scene", "search_sets", "shop", "text_leduc"),
 )
 
 

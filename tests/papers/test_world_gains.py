@@ -40,6 +40,7 @@ def test_the_table_has_means_over_seeds_and_what_was_gained(tmp_path):
         "0.625 (-0.963 to 2.21)",
         "0.375 (-1.21 to 1.96)",
         "-0.5, 1.25",
+        "1.75 (-1.43 to 4.93)",
         "1.0",
         "4.0",
         "5.0",

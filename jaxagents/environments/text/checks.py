@@ -15,8 +15,7 @@ from jaxagents.types import Array, Environment, State
 def require_playable(world: World, *, held_out_fraction: float = 0.25, num_tasks: int = 64) -> Environment:
     """Checks a world by playing it, and makes its environment.
 
-    A split whose one side is empty cannot be found out inside of a compiled program: sampling would never end. This
-    compiles and runs the world, which takes seconds, and is for whoever writes one.
+    This compiles and runs the world, which takes seconds, and is for whoever writes one.
 
     Args:
         world: the rules.
@@ -30,7 +29,7 @@ def require_playable(world: World, *, held_out_fraction: float = 0.25, num_tasks
         ValueError: see `make_text_world`; a level has no tasks on one side; or the expert fails at a task, which in a
             game is to end it by other than its rules.
     """
-    _require_split(world, held_out_fraction, 16 * num_tasks)
+    require_split(world, held_out_fraction, num_tasks=num_tasks)
     environment = make_text_world(world, held_out_fraction=held_out_fraction)
     keys = jax.random.split(jax.random.key(0), world.num_levels * num_tasks)
     levels = jnp.arange(len(keys)) // num_tasks
@@ -45,16 +44,28 @@ def require_playable(world: World, *, held_out_fraction: float = 0.25, num_tasks
     return environment
 
 
-def _require_split(world: World, held_out_fraction: float, num_tasks: int) -> None:
-    keys = jax.random.split(jax.random.key(0), num_tasks)
+def require_split(world: World, held_out_fraction: float, *, num_tasks: int = 64) -> None:
+    """Refuses a world of which a level has no tasks on one side of the split.
+
+    It cannot be found out inside of a compiled program, which would draw tasks for ever.
+
+    Args:
+        world: the rules.
+        held_out_fraction: of the tasks.
+        num_tasks: that are drawn at a time, at most sixteen times per level, until there are some on both sides.
+
+    Raises:
+        ValueError: all of these tasks are on one side.
+    """
+    keys = jax.random.split(jax.random.key(0), (16, num_tasks))
     of_task = identity_hash(world)
     hashes = jax.jit(jax.vmap(lambda key, level: of_task(world.sample(key, level)), in_axes=(0, None)))
     for level in range(world.num_levels):
-        share = np.mean(np.asarray(hashes(keys, jnp.int32(level))) < held_out_fraction * 2**32)
-        if share in (0.0, 1.0):
+        shares = (np.mean(np.asarray(hashes(row, jnp.int32(level))) < held_out_fraction * 2**32) for row in keys)
+        if all(share in (0.0, 1.0) for share in shares):
             raise ValueError(
                 f"`held_out_fraction` must leave level {level} of {world.name!r} tasks on both sides, got "
-                f"{held_out_fraction} and all of {num_tasks} tasks on one; try more tasks or another `identity`."
+                f"{held_out_fraction} and all of {keys.size} tasks on one; try more tasks or another `identity`."
             )
 
 
