@@ -4,7 +4,8 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import cache, partial
+from functools import cache, partial, wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,12 +119,14 @@ def load_policy(
     play = reply = speak = score = None
     if isinstance(policy, LanguagePolicy):
         act_on: Callable[..., Any] = make_answer(policy, environment.action_space.shape[0])
-        play, reply = _make_play(environment, policy, params), partial(make_reply(policy, environment), params)
-        speak, score = partial(make_speak(policy), params), partial(make_score(policy), params)
+        play = _make_play(environment, policy, params)
+        reply = _bind("reply", make_reply(policy, environment), params)
+        speak = _bind("speak", make_speak(policy), params)
+        score = _bind("score", make_score(policy), params)
     else:
         act_on = make_act(policy, environment)
     return LoadedPolicy(
-        act=partial(act_on, params),
+        act=_bind("act", act_on, params),
         policy=policy,
         params=params,
         environment=environment,
@@ -133,6 +136,78 @@ def load_policy(
         speak=speak,
         score=score,
     )
+
+
+_HELP = {
+    "act": """Chooses the action that answers an observation.
+
+    A language policy reads and returns ids of the world's words; `reply` takes text.
+
+    Args:
+        observation: of one instance, or of a batch; all other arguments have the same leading axes.
+        carry: what the last call returned, None at the start of an episode.
+        first: where an episode starts, bool; None: where there is no carry.
+        action_mask: bool, allowed actions (policies of arrays).
+        prompt: word ids of the task, read at the start (language policies).
+        key: to sample; without, it is the mode of the policy, or the most probable tokens.
+
+    Returns:
+        The action and the carry for the next call.
+    """,
+    "reply": """Answers an observation of the text world, in the world's words.
+
+    Args:
+        text: the observation.
+        carry: what the last call returned, None at the start of an episode.
+        prompt: of the task, where the world has one; it is read at the start.
+        key: to sample; without, the most probable tokens are said.
+
+    Returns:
+        The action, empty where none could be read from what was said, and the carry for the next call.
+
+    Raises:
+        ValueError: the world lacks a word, or the text is too long.
+    """,
+    "speak": """Answers free text.
+
+    Args:
+        messages: what the user says, or `[{"role": "user", "content": "..."}, ...]`, the user's last.
+        key: to sample; without, the most probable tokens are said.
+        max_tokens: after which the answer is cut.
+
+    Returns:
+        The answer.
+
+    Raises:
+        ValueError: the tokenizer lacks a word, the text is too long, or the last message is not the user's.
+    """,
+    "score": """Computes the log-probability of every token of a conversation, given all before it.
+
+    Args:
+        messages: `[{"role": "user", "content": "..."}, ...]`, the assistant's last.
+
+    Returns:
+        `tokens`, `pieces`, `log_prob` in nats at temperature 1, and `said`, which tokens the assistant says.
+
+    Raises:
+        ValueError: the tokenizer lacks a word, or the text is too long.
+    """,
+}
+"""What `help` says of the functions of a loaded policy."""
+
+
+def _bind(name: str, function: Callable[..., Any], params: Params) -> Callable[..., Any]:
+    """Returns a function of these parameters; `help`, unlike that of a partial, tells its arguments."""
+
+    @wraps(function)
+    def bound(*args: Any, **kwargs: Any) -> Any:
+        return function(params, *args, **kwargs)
+
+    _, *others = signature(function).parameters.values()
+    bound.__name__ = bound.__qualname__ = name
+    bound.__signature__, bound.__doc__ = signature(function).replace(parameters=others), _HELP[name]
+    del bound.__wrapped__
+    return bound
 
 
 def load_params(path: str | Path | None, which: str = "last") -> Params:
@@ -159,6 +234,7 @@ def _make_play(environment: Environment, policy: LanguagePolicy, params: Params)
     def play(
         key: Array, num_episodes: int = 1, *, greedy: bool = True, held_out: bool = True, level: int | None = None
     ) -> Episode:
+        """Plays whole episodes on held-out tasks, or on those of training; `greedy=False` samples."""
         return player(num_episodes=num_episodes, greedy=greedy, held_out=held_out, level=level)(params, key)
 
     return play
