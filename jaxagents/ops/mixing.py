@@ -38,3 +38,41 @@ def mixed(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, 
         totals = jax.lax.psum(totals, axis_name)
     own_share, shown_share = (jnp.maximum(total, 1.0) / jnp.maximum(sum(totals), 1.0) for total in totals)
     return jnp.where(shown, weight / shown_share, (1.0 - weight) / own_share * advantage)
+
+
+def communicated(
+    view: EpisodeView, advantage: Array, *, axis_name: str | None = None, weight: Array | float = 1.0
+) -> Array:
+    """Makes the loss `L_own + weight L_said`: L_said is the likelihood of right answers, own ones and a teacher's.
+
+    L_own is a mean over the own tokens. L_said is one over the tokens of own successes and of the demonstrations of
+    tasks that an own episode of the batch failed: a teacher answers where the student was wrong, and is silent else.
+    It goes with `losses.aggregation.token_mean` and, at one optimiser step per batch, is exact for own tokens.
+
+    Args:
+        view: of B episodes; rows of `control` are demonstrations, of the same tasks as own episodes.
+        advantage: `[B, T, S]`, of own tokens.
+        axis_name: mapped device axis to count tokens over; episodes of a task lie on one device.
+        weight: beta, not negative.
+
+    Returns:
+        The advantages; zero where the teacher is silent.
+
+    Raises:
+        ValueError: nothing is marked as demonstrated.
+
+    References:
+        Wang et al. (2023), "Adapting LLM Agents Through Communication" (LTC), section 3 (language-modelling loss of
+        conversations with a positive reward, beside PPO).
+    """
+    if view.episode.control is None:
+        raise ValueError("`learner` must put demonstrations beside own episodes; try learner=demonstrated.")
+    shown, opening = view.episode.control, view.episode.fingerprint[:, 0]
+    failed = ~shown & ~view.episode.success
+    asked = jnp.any((opening[:, None] == opening[None, :]) & failed[None, :], axis=1)
+    said = jnp.where(shown, asked, view.episode.success)[:, None, None]
+    shown, counted = shown[:, None, None], credited_tokens(view.episode)
+    totals = (jnp.sum(counted & part, dtype=jnp.float32) for part in (True, ~shown, said))
+    every, own, of_said = totals if axis_name is None else jax.lax.psum(tuple(totals), axis_name)
+    imitated = jnp.where(said, weight * every / jnp.maximum(of_said, 1.0), 0.0)
+    return imitated + jnp.where(shown, 0.0, every / jnp.maximum(own, 1.0) * advantage)

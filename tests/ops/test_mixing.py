@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.ops.mixing import mixed
+from jaxagents.ops.mixing import communicated, mixed
 from jaxagents.types import EpisodeView
 
 
@@ -41,3 +41,25 @@ def test_batches_without_demonstrations_are_refused(make_episode):
     episode = make_episode([[1.0]], [[1]])
     with pytest.raises(ValueError, match="try learner=demonstrated"):
         mixed(EpisodeView(episode=episode), jnp.ones((1, 1, 4)))
+
+
+def test_a_teacher_is_heard_where_an_own_answer_was_wrong(make_episode):
+    """Two tasks, of which the first has a wrong answer of two tokens and a right one of three; the second none wrong.
+
+    Eleven tokens count: own ones 2 + 3 + 2 = 7, of right answers and of the teacher's for the first task 3 + 2 + 3 = 8.
+    """
+    shown = jnp.array([False, False, False, True, True])
+    episode = make_episode([[0.0], [1.0], [1.0], [1.0], [1.0]], [[2], [3], [2], [3], [1]], control=shown)
+    episode = episode.replace(
+        success=jnp.array([False, True, True, True, True]), fingerprint=jnp.array([[5], [5], [6], [5], [6]], jnp.uint32)
+    )
+    advantage = jnp.where(episode.action_mask, jnp.array([-1.0, 0.5, 2.0, 7.0, 7.0])[:, None, None], 0.0)
+    actual = np.asarray(jax.jit(communicated)(EpisodeView(episode=episode), advantage, weight=0.3))
+    said = 0.3 * 11 / 8
+    expected = [-11 / 7, 11 / 7 * 0.5 + said, 11 / 7 * 2.0 + said, said, 0.0]
+    np.testing.assert_allclose(actual[:, 0, 1], expected, rtol=1e-6)
+
+
+def test_communicated_needs_a_teacher(make_episode):
+    with pytest.raises(ValueError, match="try learner=demonstrated"):
+        communicated(EpisodeView(episode=make_episode([[1.0]], [[1]])), jnp.ones((1, 1, 4)))
