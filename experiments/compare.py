@@ -12,7 +12,13 @@ from jaxagents.training.command import command
 def main(config: DictConfig) -> None:
     """Prints a table and writes a picture; the last line on stdout is one JSON object."""
     # Imported here: help and mistakes in names come without jax.
-    from jaxagents.reporting.comparison import compare_runs, comparison_rows, draw_comparison, find_runs, tell_differences
+    from jaxagents.reporting.comparison import (
+        compare_runs,
+        comparison_rows,
+        draw_comparison,
+        find_runs,
+        tell_differences,
+    )
     from jaxagents.reporting.tables import print_table
 
     paths = list(config.paths or ())
