@@ -4,7 +4,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import cache, partial, wraps
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -199,15 +199,15 @@ _HELP = {
 def _bind(name: str, function: Callable[..., Any], params: Params) -> Callable[..., Any]:
     """Returns a function of these parameters; `help`, unlike that of a partial, tells its arguments."""
 
-    @wraps(function)
     def bound(*args: Any, **kwargs: Any) -> Any:
         return function(params, *args, **kwargs)
 
+    described: Any = bound
     _, *others = signature(function).parameters.values()
-    bound.__name__ = bound.__qualname__ = name
-    bound.__signature__, bound.__doc__ = signature(function).replace(parameters=others), _HELP[name]
-    del bound.__wrapped__
-    return bound
+    described.__signature__ = signature(function).replace(parameters=others)
+    described.__name__ = described.__qualname__ = name
+    described.__doc__ = _HELP[name]
+    return described
 
 
 def load_params(path: str | Path | None, which: str = "last") -> Params:
