@@ -138,64 +138,6 @@ def load_policy(
     )
 
 
-_HELP = {
-    "act": """Chooses the action that answers an observation.
-
-    A language policy reads and returns ids of the world's words; `reply` takes text.
-
-    Args:
-        observation: of one instance, or of a batch; all other arguments have the same leading axes.
-        carry: what the last call returned, None at the start of an episode.
-        first: where an episode starts, bool; None: where there is no carry.
-        action_mask: bool, allowed actions (policies of arrays).
-        prompt: word ids of the task, read at the start (language policies).
-        key: to sample; without, it is the mode of the policy, or the most probable tokens.
-
-    Returns:
-        The action and the carry for the next call.
-    """,
-    "reply": """Answers an observation of the text world, in the world's words.
-
-    Args:
-        text: the observation.
-        carry: what the last call returned, None at the start of an episode.
-        prompt: of the task, where the world has one; it is read at the start.
-        key: to sample; without, the most probable tokens are said.
-
-    Returns:
-        The action, empty where none could be read from what was said, and the carry for the next call.
-
-    Raises:
-        ValueError: the world lacks a word, or the text is too long.
-    """,
-    "speak": """Answers free text.
-
-    Args:
-        messages: what the user says, or `[{"role": "user", "content": "..."}, ...]`, the user's last.
-        key: to sample; without, the most probable tokens are said.
-        max_tokens: after which the answer is cut.
-
-    Returns:
-        The answer.
-
-    Raises:
-        ValueError: the tokenizer lacks a word, the text is too long, or the last message is not the user's.
-    """,
-    "score": """Computes the log-probability of every token of a conversation, given all before it.
-
-    Args:
-        messages: `[{"role": "user", "content": "..."}, ...]`, the assistant's last.
-
-    Returns:
-        `tokens`, `pieces`, `log_prob` in nats at temperature 1, and `said`, which tokens the assistant says.
-
-    Raises:
-        ValueError: the tokenizer lacks a word, or the text is too long.
-    """,
-}
-"""What `help` says of the functions of a loaded policy."""
-
-
 def _bind(name: str, function: Callable[..., Any], params: Params) -> Callable[..., Any]:
     """Returns a function of these parameters; `help`, unlike that of a partial, tells its arguments."""
 
@@ -206,7 +148,7 @@ def _bind(name: str, function: Callable[..., Any], params: Params) -> Callable[.
     _, *others = signature(function).parameters.values()
     described.__signature__ = signature(function).replace(parameters=others)
     described.__name__ = described.__qualname__ = name
-    described.__doc__ = _HELP[name]
+    described.__doc__ = function.__doc__
     return described
 
 
@@ -342,6 +284,18 @@ def make_act(policy: Policy, environment: Environment) -> Callable[..., tuple[Ar
         action_mask: Array | None = None,
         key: Array | None = None,
     ) -> tuple[Array, Carry]:
+        """Chooses the action that answers an observation.
+
+        Args:
+            observation: of one instance, or of a batch; all other arguments have the same leading axes.
+            carry: what the last call returned, None at the start of an episode.
+            first: where an episode starts, bool; None: where there is no carry.
+            action_mask: bool, allowed actions.
+            key: to sample; without, it is the mode of the policy.
+
+        Returns:
+            The action and the carry for the next call.
+        """
         return act_batch(params, observation, carry, first, action_mask, key)
 
     return act_once
