@@ -86,7 +86,8 @@ def _add_chosen(choice: Array) -> Callable[..., Any]:
         is_dense = isinstance(dense, nn.Dense) and context.method_name == "__call__"
         if not is_dense or not dense.has_variable("params", "lora_a"):
             return output
-        a, b, owner = (dense.get_variable("params", name) for name in _FACTORS)
+        factors: list[Array] = [dense.get_variable("params", name) for name in _FACTORS]
+        a, b, owner = factors
         x = inputs[0].reshape(-1, inputs[0].shape[-1])
         rows = jnp.repeat(choice.reshape(-1), x.shape[0] // choice.size)
         inner = (x @ a.astype(x.dtype)) * (rows[:, None] == owner[None]).astype(x.dtype)
