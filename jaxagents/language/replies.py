@@ -40,6 +40,20 @@ def make_reply(policy: LanguagePolicy, environment: Environment) -> Callable[...
         prompt: str | None = None,
         key: Array | None = None,
     ) -> tuple[str, Conversation]:
+        """Answers an observation of the text world, in the world's words.
+
+        Args:
+            text: the observation.
+            carry: what the last call returned, None at the start of an episode.
+            prompt: of the task, where the world has one; it is read at the start.
+            key: to sample; without, the most probable tokens are said.
+
+        Returns:
+            The action, empty where none could be read from what was said, and the carry for the next call.
+
+        Raises:
+            ValueError: the world lacks a word, or the text is too long.
+        """
         try:
             observation = read_words(text, face.words, read, room)
         except ValueError as error:

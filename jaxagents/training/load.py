@@ -4,7 +4,8 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import cache, partial
+from functools import cache, partial, wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,12 +119,14 @@ def load_policy(
     play = reply = speak = score = None
     if isinstance(policy, LanguagePolicy):
         act_on: Callable[..., Any] = _make_answer(policy, environment.action_space.shape[0])
-        play, reply = _make_play(environment, policy, params), partial(make_reply(policy, environment), params)
-        speak, score = partial(make_speak(policy), params), partial(make_score(policy), params)
+        play = _make_play(environment, policy, params)
+        reply = _bind("reply", make_reply(policy, environment), params)
+        speak = _bind("speak", make_speak(policy), params)
+        score = _bind("score", make_score(policy), params)
     else:
         act_on = make_act(policy, environment)
     return LoadedPolicy(
-        act=partial(act_on, params),
+        act=_bind("act", act_on, params),
         policy=policy,
         params=params,
         environment=environment,
@@ -138,6 +141,7 @@ def load_policy(
 def _make_answer(policy: LanguagePolicy, num_words: int) -> Callable[..., Any]:
     answer = make_answer(policy, num_words)
 
+    @wraps(answer)
     def act_on(params: Params, observation: Any, *others: Any, **named: Any) -> Any:
         if isinstance(observation, str):
             raise ValueError(
@@ -147,6 +151,20 @@ def _make_answer(policy: LanguagePolicy, num_words: int) -> Callable[..., Any]:
         return answer(params, observation, *others, **named)
 
     return act_on
+
+
+def _bind(name: str, function: Callable[..., Any], params: Params) -> Callable[..., Any]:
+    """Returns a function of these parameters; `help`, unlike that of a partial, tells its arguments."""
+
+    def bound(*args: Any, **kwargs: Any) -> Any:
+        return function(params, *args, **kwargs)
+
+    described: Any = bound
+    _, *others = signature(function).parameters.values()
+    described.__signature__ = signature(function).replace(parameters=others)
+    described.__name__ = described.__qualname__ = name
+    described.__doc__ = function.__doc__
+    return described
 
 
 def load_params(path: str | Path | None, which: str = "last") -> Params:
@@ -173,6 +191,7 @@ def _make_play(environment: Environment, policy: LanguagePolicy, params: Params)
     def play(
         key: Array, num_episodes: int = 1, *, greedy: bool = True, held_out: bool = True, level: int | None = None
     ) -> Episode:
+        """Plays whole episodes on held-out tasks, or on those of training; `greedy=False` samples."""
         return player(num_episodes=num_episodes, greedy=greedy, held_out=held_out, level=level)(params, key)
 
     return play
@@ -280,6 +299,18 @@ def make_act(policy: Policy, environment: Environment) -> Callable[..., tuple[Ar
         action_mask: Array | None = None,
         key: Array | None = None,
     ) -> tuple[Array, Carry]:
+        """Chooses the action that answers an observation.
+
+        Args:
+            observation: of one instance, or of a batch; all other arguments have the same leading axes.
+            carry: what the last call returned, None at the start of an episode.
+            first: where an episode starts, bool; None: where there is no carry.
+            action_mask: bool, allowed actions.
+            key: to sample; without, it is the mode of the policy.
+
+        Returns:
+            The action and the carry for the next call.
+        """
         return act_batch(params, observation, carry, first, action_mask, key)
 
     return act_once

@@ -1,6 +1,8 @@
 """Tests of jaxagents/training/load.py."""
 
+import inspect
 import pathlib
+import pydoc
 import shutil
 import warnings
 from contextlib import closing
@@ -101,6 +103,12 @@ def test_act_is_greedy_or_samples(run_dir):
     # Four standard errors.
     np.testing.assert_allclose(frequency, np.exp(distribution.log_probs()[0, 0]), atol=4 * 0.5 / np.sqrt(2000))
     np.testing.assert_array_equal(loaded.act(rows, key=jax.random.key(0))[0], sampled)
+
+
+def test_help_tells_the_arguments(run_dir):
+    act = load_policy(run_dir).act
+    assert list(inspect.signature(act).parameters) == ["observation", "carry", "first", "action_mask", "key"]
+    assert "Chooses the action" in pydoc.render_doc(act) and "partial" not in pydoc.render_doc(act)
 
 
 def test_act_takes_allowed_actions_only(run_dir):
