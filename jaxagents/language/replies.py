@@ -1,6 +1,8 @@
 """A language policy that is spoken to in text."""
 
 from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 import jax
 
@@ -63,3 +65,18 @@ def make_reply(policy: LanguagePolicy, environment: Environment) -> Callable[...
         return sentence(face.words, action), carry
 
     return reply
+
+
+def refuse_text(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function of `(params, observation, ...)` in word ids refuse text, and say what takes it."""
+
+    @wraps(answer)
+    def answer_ids(params: Params, observation: Any, *others: Any, **named: Any) -> Any:
+        if isinstance(observation, str):
+            raise ValueError(
+                f"`observation` must be word ids for `act`, got the text {observation!r}; try `reply`, which answers "
+                "an observation in words, or `speak`, which answers free text."
+            )
+        return answer(params, observation, *others, **named)
+
+    return answer_ids

@@ -4,7 +4,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import cache, partial, wraps
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxagents.environments.squashing import squash_action
 from jaxagents.language.conversation import make_answer
 from jaxagents.language.player import make_player
-from jaxagents.language.replies import make_reply
+from jaxagents.language.replies import make_reply, refuse_text
 from jaxagents.policies.actor_critic import act
 from jaxagents.training.build import Experiment, Stage, build
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
@@ -118,7 +118,7 @@ def load_policy(
     policy, environment = loaded.stage.policy, loaded.stage.environment
     play = reply = speak = score = None
     if isinstance(policy, LanguagePolicy):
-        act_on: Callable[..., Any] = _make_answer(policy, environment.action_space.shape[0])
+        act_on: Callable[..., Any] = refuse_text(make_answer(policy, environment.action_space.shape[0]))
         play = _make_play(environment, policy, params)
         reply = _bind("reply", make_reply(policy, environment), params)
         speak = _bind("speak", make_speak(policy), params)
@@ -136,21 +136,6 @@ def load_policy(
         speak=speak,
         score=score,
     )
-
-
-def _make_answer(policy: LanguagePolicy, num_words: int) -> Callable[..., Any]:
-    answer = make_answer(policy, num_words)
-
-    @wraps(answer)
-    def act_on(params: Params, observation: Any, *others: Any, **named: Any) -> Any:
-        if isinstance(observation, str):
-            raise ValueError(
-                f"`observation` must be word ids for `act`, got the text {observation!r}; try `reply`, which answers "
-                "an observation in words, or `speak`, which answers free text."
-            )
-        return answer(params, observation, *others, **named)
-
-    return act_on
 
 
 def _bind(name: str, function: Callable[..., Any], params: Params) -> Callable[..., Any]:

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from jaxagents.environments import tmaze
+from jaxagents.language.conversation import make_answer
+from jaxagents.language.replies import refuse_text
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_policy
@@ -20,7 +22,7 @@ from jaxagents.training.build import build, resolve
 from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
-from jaxagents.training.load import _make_answer, load_policy, load_stage, make_act, warn
+from jaxagents.training.load import load_policy, load_stage, make_act, warn
 from jaxagents.types import PolicyInput
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
@@ -123,7 +125,7 @@ def test_text_is_for_reply_and_speak():
     with pytest.raises(
         ValueError, match="must be word ids for `act`, got the text 'hello'; try `reply`, .* or `speak`"
     ):
-        _make_answer(policy=None, num_words=3)({}, "hello")
+        refuse_text(make_answer(policy=None, num_words=3))({}, "hello")
 
 
 @pytest.mark.slow
