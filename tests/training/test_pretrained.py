@@ -16,8 +16,8 @@ from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose as compose_run
 
 ROOT = Path(__file__).parents[2]
-SIZES = {
-    "vocab_size": 96,
+SIZES = {  # As many rows as the world has words.
+    "vocab_size": 37,
     "hidden_size": 16,
     "intermediate_size": 24,
     "num_hidden_layers": 2,
