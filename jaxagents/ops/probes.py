@@ -20,7 +20,9 @@ class Probe:
         return jax.nn.log_softmax(_inputs(features, self.mean, self.scale) @ self.weight)
 
 
-def fit_probe(features: Array, label: Array, mask: Array, *, num_classes: int, l2: float = 1e-3, num_steps: int = 300) -> Probe:
+def fit_probe(
+    features: Array, label: Array, mask: Array, *, num_classes: int, l2: float = 1e-3, num_steps: int = 300
+) -> Probe:
     """Minimises `-mean log p(label | features) + l2 / 2 |weight|^2` by accelerated gradient descent.
 
     Args:

@@ -41,7 +41,7 @@ def propagate_errors(label: Array, before: Array, after: Array) -> Array:
         Fan et al. (2026), "AgentProcessBench: Diagnosing Step-Level Process Quality in Tool-Using Agents", section 3.
     """
 
-    def step(bound: Array, one: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    def step(bound: Array, one: tuple[Array, ...]) -> tuple[Array, Array]:
         label, before, after = one
         made_up = after <= bound
         said = jnp.where(made_up, label, -1)

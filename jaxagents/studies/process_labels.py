@@ -48,8 +48,8 @@ def run(
         step_weight: of the step model beside the outcome model.
 
     Returns:
-        Success of the first episode (`success_one`), of what outcomes (`success_outcome`), steps (`success_steps`), both
-        (`success_both`) and outcomes with binary steps (`success_both_binary`) choose, and where one of them all
+        Success of the first episode (`success_one`), of what outcomes (`success_outcome`), steps (`success_steps`),
+        both (`success_both`) and outcomes with binary steps (`success_both_binary`) choose, and where one of them all
         succeeded (`success_any`); `step_accuracy` and `first_error_accuracy` of the step model, the accuracy of always
         saying the commonest label (`step_accuracy_constant`), and the share of steps of each label.
 
@@ -78,7 +78,7 @@ def make_judged(
 ) -> Callable[[Params, Array, Task], Judged]:
     """Makes `(params, key, tasks) -> Judged`: episodes, played again to see how far every step was from the goal."""
     play = make_dialogue(environment, policy, group_size=group_size)
-    distance = jax.vmap(environment.text.distance)
+    distance = jax.vmap(environment.text.distance)  # type: ignore[type-var, union-attr]
 
     def judged(params: Params, key: Array, task: Task) -> Judged:
         num_tasks = len(jax.tree.leaves(task)[0])
@@ -108,7 +108,9 @@ def make_judged(
 
 def compare(labelled: Judged, held_out: Judged, step_weight: Array | float, *, group_size: int) -> dict[str, Array]:
     """Fits the reward models to labelled episodes, and tells what they choose of held-out ones; see `run`."""
-    outcome = fit_probe(_last(labelled), labelled.success.astype(jnp.int32), jnp.ones_like(labelled.success), num_classes=2)
+    outcome = fit_probe(
+        _last(labelled), labelled.success.astype(jnp.int32), jnp.ones_like(labelled.success), num_classes=2
+    )
     ternary, binary = _of_steps(labelled, labelled.label + 1, 3), _of_steps(labelled, labelled.label > 0, 2)
     of_outcome = jnp.exp(outcome.log_prob(_last(held_out))[:, 1])
     steps = jnp.exp(ternary.log_prob(held_out.features))
