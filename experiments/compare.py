@@ -12,15 +12,22 @@ from jaxagents.training.command import command
 def main(config: DictConfig) -> None:
     """Prints a table and writes a picture; the last line on stdout is one JSON object."""
     # Imported here: help and mistakes in names come without jax.
-    from jaxagents.reporting.comparison import compare_runs, comparison_rows, draw_comparison, find_runs
+    from jaxagents.reporting.comparison import (
+        compare_runs,
+        comparison_rows,
+        draw_comparison,
+        find_runs,
+        tell_differences,
+    )
     from jaxagents.reporting.tables import print_table
 
     paths = list(config.paths or ())
     if not paths:
         raise ValueError("`paths` must name runs, or folders that hold some, got none; try paths=runs.")
     compared = compare_runs(find_runs(paths), config.metric)
-    rows = comparison_rows(compared)
-    print_table(config.metric, ("run", "what differs", "seeds", "at the end", "worst", "best"), rows)
+    head = ("run", "seeds", "steps", "mean, 95 %", "worst", "best")  # What differs is too long for a column.
+    print_table(config.metric, head, comparison_rows(compared))
+    print(*tell_differences(compared), sep="\n")
     picture = draw_comparison(config.picture or Path(paths[0]) / "comparison.png", compared, config.metric)
     final = {run: [float(value) for value in values] for one in compared for run, values in one.finals.items()}
     print(json.dumps({"picture": str(picture), "final": final}))

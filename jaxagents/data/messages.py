@@ -144,6 +144,7 @@ def from_row(row: Mapping[str, Any], *, id: str) -> list[Trajectory]:
     """
     id = str(row.get("id") or id)
     label = row.get("label", row.get("success"))
+    _require_flag(row, "label")
     rest = {name: told for name, told in row.items() if name not in _ROW_FIELDS}
     if "messages" in row:
         return [from_messages(row["messages"], id=id, success=label, metadata=rest)]
@@ -165,6 +166,11 @@ def from_row(row: Mapping[str, Any], *, id: str) -> list[Trajectory]:
         'the line must be a trajectory with "version", or have the fields "messages", "prompt" and "completion", or '
         f'"prompt", "chosen" and "rejected", got {", ".join(row) or "none"}.'
     )
+
+
+def _require_flag(row: Mapping[str, Any], name: str) -> None:
+    if not isinstance(row.get(name), bool | None):
+        raise ValueError(f"`{name}` must be true or false, got {row[name]!r}.")
 
 
 def text_of_call(call: ToolCall) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxagents.data.packing import PackedBatch, TokenSequence, pack
 from jaxagents.data.schema import Trajectory
 from jaxagents.data.streams import encode
-from jaxagents.data.trajectories import read_trajectories, require_files
+from jaxagents.data.trajectories import read_rows, read_trajectories, require_files
 from jaxagents.data.transcripts import packed_episodes
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree, Tokenizer
@@ -54,7 +54,7 @@ def make_preference_collector(
     del environment
     require_positive("num_pairs", num_pairs)
     pairs = _pairs(_read(paths, on_error, report))
-    sides = [_rows(side, policy.tokenizer, row_length) for side in zip(*pairs, strict=True)]
+    sides = _rows(list(zip(*pairs, strict=True)), policy.tokenizer, row_length, paths)
 
     def init(key: Array, params: Params) -> PyTree:
         del key, params
@@ -109,7 +109,7 @@ def make_label_collector(
     labels = [bool(one.success) for one in found]
     if len(set(labels)) < 2:
         raise ValueError(f"`label` must be true in some lines and false in others, got {labels[0]} in all of them.")
-    rows = _rows(found, policy.tokenizer, row_length)
+    (rows,) = _rows([found], policy.tokenizer, row_length, paths)
 
     def init(key: Array, params: Params) -> PyTree:
         del key, params
@@ -176,8 +176,28 @@ def _encode(trajectory: Trajectory, tokenizer: Tokenizer) -> TokenSequence:
     return sequences[0]
 
 
-def _rows(trajectories: Sequence[Trajectory], tokenizer: Tokenizer, length: int) -> PackedBatch:
-    """Writes every trajectory into a row of its own, on the device."""
-    sequences = [_encode(one, tokenizer) for one in trajectories]
-    rows = [pack([sequence], length, pad=tokenizer.marks["pad"])[0] for sequence in sequences]
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *rows)
+def _rows(
+    sides: Sequence[Sequence[Trajectory]], tokenizer: Tokenizer, length: int, paths: str | Sequence[str]
+) -> list[PackedBatch]:
+    """Writes every trajectory into a row of its own, on the device, those of a side after each other."""
+    sequences = [[_encode(one, tokenizer) for one in side] for side in sides]
+    sizes = [(len(sequence.tokens), one) for row in zip(sides, sequences) for one, sequence in zip(*row)]
+    longest, of = max(sizes, key=lambda size: size[0])
+    if longest > length:
+        raise ValueError(
+            f"`collector.row_length` must hold every transcript, got {length} for the {longest} tokens of "
+            f"{_place_of(of, paths)}; try collector.row_length={longest}, or leave that line out."
+        )
+
+    def write(side: Sequence[TokenSequence]) -> PackedBatch:
+        rows = [pack([sequence], length, pad=tokenizer.marks["pad"])[0] for sequence in side]
+        return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *rows)
+
+    return [write(side) for side in sequences]
+
+
+def _place_of(trajectory: Trajectory, paths: str | Sequence[str]) -> str:
+    """Returns file and line of a trajectory that was read."""
+    files = [paths] if isinstance(paths, str | Path) else list(paths)
+    lines = ((path, line) for path in files for line in read_rows(path, on_error="skip", report=lambda message: None))
+    return next((f"{path}, line {line.number}" for path, line in lines if trajectory in line.value), trajectory.id)

@@ -98,8 +98,12 @@ def read_trajectories(
         ValueError: another `on_error`. While iterating: a damaged line, with file, line and field, or not a single
             good line.
     """
-    lines = _read_lines(path, parse_row, on_error, report)
-    return (trajectory for line in lines for trajectory in line.value)
+    return (trajectory for line in read_rows(path, on_error=on_error, report=report) for trajectory in line.value)
+
+
+def read_rows(path: str | Path, *, on_error: str = "raise", report: Report = warnings.warn) -> Iterator[Line]:
+    """Reads as `read_trajectories` does, and tells where each line is; its value is one trajectory or a pair."""
+    return _read_lines(path, parse_row, on_error, report)
 
 
 def require_files(paths: str | Path | Sequence[str | Path]) -> None:

@@ -246,6 +246,7 @@ def make_answer(policy: LanguagePolicy, num_words: int) -> Callable[..., tuple[A
         prompt: Array | None = None,
         key: Array | None = None,
     ) -> tuple[Array, Conversation]:
+        """Answers observations in ids of the world's words; `reply` takes text, and `key` samples."""
         observation = jnp.asarray(observation, jnp.int32)
         if observation.ndim not in (1, 2):
             raise ValueError(f"`observation` must have the shape ['K'] or ['B', 'K'], got {list(observation.shape)}.")

@@ -135,7 +135,7 @@ def pay(reward: RewardFunction, tokenizer: Tokenizer, episode: Episode) -> np.nd
             f"{frame.lineno}: {frame.line})"
         ) from error
     paid = np.zeros(episode.valid.shape, np.float32)
-    paid[place] = _numbers(given, len(texts.completions))
+    paid[place] = _numbers(given, len(texts.completions), _place_of(reward))
     return paid
 
 
@@ -192,16 +192,27 @@ def _require_keywords(reward: RewardFunction) -> None:
         ) from error
 
 
-def _numbers(given: Any, count: int) -> np.ndarray:
+def _place_of(reward: RewardFunction) -> str:
+    """Returns the name of a function, and file and line where it has some."""
+    function = getattr(reward, "func", reward)
+    name, code = getattr(function, "__name__", type(function).__name__), getattr(function, "__code__", None)
+    return name if code is None else f"{name} ({code.co_filename}, line {code.co_firstlineno})"
+
+
+def _numbers(given: Any, count: int, where: str) -> np.ndarray:
     """Returns the rewards that a function gave as an array."""
     if not isinstance(given, Sequence | np.ndarray | jax.Array) or isinstance(given, str) or len(given) != count:
         length = f"{len(given)} of them" if hasattr(given, "__len__") and not isinstance(given, str) else repr(given)
-        raise ValueError(f"`collector.reward` must return a list of {count} rewards, one per completion, got {length}.")
+        raise ValueError(
+            f"`collector.reward` must return a list of {count} rewards, one per completion, got {length} from {where}."
+        )
     for index, value in enumerate(given):
         try:
             finite = math.isfinite(value)
         except TypeError:
             finite = False
         if not finite:
-            raise ValueError(f"`collector.reward` must return finite numbers, got {value!r} for completion {index}.")
+            raise ValueError(
+                f"`collector.reward` must return finite numbers, got {value!r} for completion {index} from {where}."
+            )
     return np.asarray(given, np.float32)

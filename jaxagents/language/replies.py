@@ -1,6 +1,8 @@
 """A language policy that is spoken to in text."""
 
 from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 import jax
 
@@ -40,6 +42,20 @@ def make_reply(policy: LanguagePolicy, environment: Environment) -> Callable[...
         prompt: str | None = None,
         key: Array | None = None,
     ) -> tuple[str, Conversation]:
+        """Answers an observation of the text world, in the world's words.
+
+        Args:
+            text: the observation.
+            carry: what the last call returned, None at the start of an episode.
+            prompt: of the task, where the world has one; it is read at the start.
+            key: to sample; without, the most probable tokens are said.
+
+        Returns:
+            The action, empty where none could be read from what was said, and the carry for the next call.
+
+        Raises:
+            ValueError: the world lacks a word, or the text is too long.
+        """
         try:
             observation = read_words(text, face.words, read, room)
         except ValueError as error:
@@ -49,3 +65,18 @@ def make_reply(policy: LanguagePolicy, environment: Environment) -> Callable[...
         return sentence(face.words, action), carry
 
     return reply
+
+
+def refuse_text(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function of `(params, observation, ...)` in word ids refuse text, and say what takes it."""
+
+    @wraps(answer)
+    def answer_ids(params: Params, observation: Any, *others: Any, **named: Any) -> Any:
+        if isinstance(observation, str):
+            raise ValueError(
+                f"`observation` must be word ids for `act`, got the text {observation!r}; try `reply`, which answers "
+                "an observation in words, or `speak`, which answers free text."
+            )
+        return answer(params, observation, *others, **named)
+
+    return answer_ids

@@ -17,7 +17,8 @@ from jaxagents.types import Tokenizer
 
 MARKS = ("pad", "end", "observation", "think", "act")
 """Control tokens; our own tokenizers give them the ids 0 to 4."""
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")  # Any of them will do.
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+"""What a folder may hold its tokenizer in; any of them will do."""
 _FORMAT, _VERSION = "jaxagents.tokenizer", 1
 
 
@@ -189,9 +190,9 @@ def _load_tokenizer(source: str | Path) -> Any:
             f"`model.path`, or `tokenizer.source`, must be the folder of a checkpoint, got {source}; there is no such "
             "folder, and nothing is downloaded."
         )
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ValueError(
-            f"`source` must hold {_TOKENIZER_FILES[0]}, got none in {folder}; copy it from where the checkpoint is, or "
+            f"`source` must hold {TOKENIZER_FILES[0]}, got none in {folder}; copy it from where the checkpoint is, or "
             "write it by the tokenizer's `save_pretrained`."
         )
     try:

@@ -142,10 +142,11 @@ def _with_params(policy: Any, adapter: Adapter, split: Callable[[Params], tuple[
 
         return call
 
-    def init(key: Array) -> Params:
+    def init(key: Array, shardings: PyTree | None = None) -> Params:
         base_key, own_key = jax.random.split(key)
-        base = network.init(base_key)
-        return {"base": base, "adapter": adapter.init(own_key, base)}
+        base = network.init(base_key) if shardings is None else network.init(base_key, shardings["base"])
+        own = adapter.init(own_key, base)
+        return {"base": base, "adapter": own if shardings is None else jax.device_put(own, shardings["adapter"])}
 
     changed: dict[str, Any] = {"init": init, "apply": merged(network.apply)}
     if isinstance(network, LanguageModel):

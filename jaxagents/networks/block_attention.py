@@ -14,62 +14,70 @@ _EVERYTHING = 2**30
 
 @struct.dataclass
 class Visibility:
-    """Which of S keys the S queries of rows see: the keys that count, up to itself, except for one gap.
+    """Which of W keys S queries of rows see: of every key, the queries between two of them, within a window.
 
     Attributes:
-        key_mask: bool `[B, S]`, the key counts.
-        gap_begin: int32 `[B, S]`, of every query, where the keys begin that it does not see.
-        gap_end: int32 `[B, S]`, where they end; what is after the prompt and before the turns that are still seen.
-        position: int32 `[B, S]`; what a window counts.
+        begin: int32 `[B, W]`, the first query that sees a key, S where none does.
+        end: int32 `[B, W]`, one more than the last query that does, 0 where none does.
+        query_mask: bool `[B, S]`, the query sees something.
+        position: int32 `[B, S]`, of queries; what a window counts.
+        key_position: int32 `[B, W]`.
         window: int32 `[]`, positions that are seen, the present one included.
     """
 
-    key_mask: Array
-    gap_begin: Array
-    gap_end: Array
+    begin: Array
+    end: Array
+    query_mask: Array
     position: Array
+    key_position: Array
     window: Array
 
 
-def find_visibility(mask: Array, position: Array, *, block: int, window: int | None = None) -> tuple[Visibility, Array]:
+def find_visibility(mask: Array, position: Array, key_position: Array, *, block: int) -> tuple[Visibility, Array]:
     """Describes masks by numbers per token, a block of queries at a time.
 
     Args:
-        mask: bool `[B, S, S]`, the query sees the key; a byte for every pair is all that is quadratic.
+        mask: bool `[B, S, W]`, the query sees the key; a byte for every pair is all that is quadratic.
         position: int32 `[B, S]`.
+        key_position: int32 `[B, W]`.
         block: queries at a time.
-        window: see `Visibility`; is not in the mask. None for all.
 
     Returns:
-        `(visibility, exact bool [B])`; False for rows whose mask is another one, as of several agents.
+        `(visibility without a window, exact bool [B])`; False for rows whose mask is another one, as of several agents.
     """
-    batch, length = mask.shape[:2]
+    batch, length, width = mask.shape
     block = min(block, length)
-    key_mask = jnp.diagonal(mask, axis1=1, axis2=2)
-    key = jnp.arange(length, dtype=jnp.int32)[None, None, :]
+
+    def rows_of(number: Array) -> tuple[Array, Array]:
+        start = jnp.minimum(number * block, length - block)  # The last block may look at some queries again.
+        index = start + jnp.arange(block, dtype=jnp.int32)
+        return jnp.broadcast_to(index[None], (batch, block)), jax.lax.dynamic_slice_in_dim(mask, start, block, axis=1)
 
     def describe(number: Array, found: tuple[Array, ...]) -> tuple[Array, ...]:
-        gap_begin, gap_end, exact = found
-        start = jnp.minimum(number * block, length - block)  # The last block may look at some queries again.
-        rows = jax.lax.dynamic_slice_in_dim(mask, start, block, axis=1)
-        index = start + jnp.arange(block, dtype=jnp.int32)
-        hidden = key_mask[:, None, :] & (key <= index[None, :, None]) & ~rows
-        begin, end = jnp.min(jnp.where(hidden, key, length), axis=2), jnp.max(jnp.where(hidden, key + 1, 0), axis=2)
-        exact &= jnp.all(_seen(key_mask, begin, end, index) == rows, axis=(1, 2))
-        place = (jnp.int32(0), start)
-        return *(jax.lax.dynamic_update_slice(*pair, place) for pair in ((gap_begin, begin), (gap_end, end))), exact
+        begin, end, query_mask = found
+        index, rows = rows_of(number)
+        begin = jnp.minimum(begin, jnp.min(jnp.where(rows, index[:, :, None], length), axis=1))
+        end = jnp.maximum(end, jnp.max(jnp.where(rows, index[:, :, None] + 1, 0), axis=1))
+        place = (jnp.int32(0), index[0, 0])
+        return begin, end, jax.lax.dynamic_update_slice(query_mask, jnp.any(rows, axis=2), place)
 
-    nothing = jnp.zeros((batch, length), jnp.int32)
-    start = (nothing, nothing, jnp.ones(batch, bool))
-    gap_begin, gap_end, exact = jax.lax.fori_loop(0, -(-length // block), describe, start)
+    def compare(number: Array, exact: Array) -> Array:
+        index, rows = rows_of(number)
+        return exact & jnp.all(_seen(visibility, index, jnp.any(rows, axis=2)) == rows, axis=(1, 2))
+
+    num_blocks = -(-length // block)
+    none = jnp.full((batch, width), length, jnp.int32), jnp.zeros((batch, width), jnp.int32)
+    start = (*none, jnp.zeros((batch, length), bool))
+    begin, end, query_mask = jax.lax.fori_loop(0, num_blocks, describe, start)
     visibility = Visibility(
-        key_mask=key_mask,
-        gap_begin=gap_begin,
-        gap_end=gap_end,
+        begin=begin,
+        end=end,
+        query_mask=query_mask,
         position=position.astype(jnp.int32),
-        window=jnp.int32(_EVERYTHING if window is None else window),
+        key_position=key_position.astype(jnp.int32),
+        window=jnp.int32(_EVERYTHING),
     )
-    return visibility, exact
+    return visibility, jax.lax.fori_loop(0, num_blocks, compare, jnp.ones(batch, bool))
 
 
 def attend_in_blocks(
@@ -79,10 +87,10 @@ def attend_in_blocks(
 
     Args:
         query: `[B, S, H, F]`.
-        key: `[B, K, S, F]`.
-        value: `[B, K, S, F]`.
+        key: `[B, K, W, F]`.
+        value: `[B, K, W, F]`.
         visibility: of the rows.
-        block: queries at a time; scores take `4 B H block S` bytes.
+        block: queries at a time; scores take `4 B H block W` bytes.
         cap: soft bound of scores; None: no bound.
 
     Returns:
@@ -101,8 +109,8 @@ def attend_in_blocks(
         padded = jnp.pad(leaf, padding).reshape(leaf.shape[0], num_blocks, block, *leaf.shape[2:])
         return jnp.moveaxis(padded, 1, 0)
 
-    index = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[None], visibility.gap_begin.shape)
-    blocks = [cut(leaf) for leaf in (query, index, visibility.gap_begin, visibility.gap_end, visibility.position)]
+    index = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[None], visibility.position.shape)
+    blocks = [cut(leaf) for leaf in (query, index, visibility.query_mask, visibility.position)]
     attend_block = jax.checkpoint(partial(_attend_block, key, value, visibility, cap), prevent_cse=False)
     output = jnp.moveaxis(jax.lax.map(lambda inputs: attend_block(*inputs), tuple(blocks)), 0, 1)
     return output.reshape(output.shape[0], -1, *output.shape[3:])[:, :length]
@@ -115,14 +123,13 @@ def _attend_block(
     cap: float | None,
     query: Array,
     index: Array,
-    gap_begin: Array,
-    gap_end: Array,
+    query_mask: Array,
     position: Array,
 ) -> Array:
     batch, size, heads, features = query.shape
     key_heads = key.shape[1]
-    seen = _seen(visibility.key_mask, gap_begin, gap_end, index)
-    seen &= position[:, :, None] - visibility.position[:, None, :] < visibility.window
+    seen = _seen(visibility, index, query_mask)
+    seen &= position[:, :, None] - visibility.key_position[:, None, :] < visibility.window
     query = (query / features**0.5).reshape(batch, size, key_heads, heads // key_heads, features)
     scores = jnp.einsum("bqkgf,bkwf->bkgqw", query, key, preferred_element_type=jnp.float32)
     scores = scores if cap is None else cap * jnp.tanh(scores / cap)
@@ -130,9 +137,7 @@ def _attend_block(
     return jnp.einsum("bkgqw,bkwf->bqkgf", weights, value).reshape(query.shape[:2] + (heads, features))
 
 
-def _seen(key_mask: Array, gap_begin: Array, gap_end: Array, index: Array) -> Array:
-    """Returns what queries at `index` (`[q]`, or `[B, q]` by row) see, bool `[B, q, S]`."""
-    key = jnp.arange(key_mask.shape[1], dtype=jnp.int32)[None, None, :]
-    index = index[None] if index.ndim == 1 else index
-    in_gap = (key >= gap_begin[:, :, None]) & (key < gap_end[:, :, None])
-    return key_mask[:, None, :] & (key <= index[:, :, None]) & ~in_gap
+def _seen(visibility: Visibility, index: Array, query_mask: Array) -> Array:
+    """Returns what queries at `index` `[B, q]` see, bool `[B, q, W]`, without the window."""
+    begin, end = visibility.begin[:, None, :], visibility.end[:, None, :]
+    return (index[:, :, None] >= begin) & (index[:, :, None] < end) & query_mask[:, :, None]

@@ -69,9 +69,10 @@ class Decoder(nn.Module):
         query_scale: multiplies scores; None: `1 / sqrt(head features)`.
         attention_cap: soft bound of scores (Gemma 2); None: no bound.
         logit_cap: soft bound of logits (Gemma 2); None: no bound.
-        attention_block: queries whose scores are computed at once, and again in the backward pass, where whole
-            sequences are read: what is left for every pair of tokens is the byte of the mask. Takes rows of one agent;
-            hidden states of others are NaN. None: all at once, which is faster for short ones.
+        attention_block: queries whose scores are computed at once, and again in the backward pass, where more tokens
+            than that are read, in training and of prompts: what is left for every pair of tokens is the byte of the
+            mask. Takes rows of one agent; hidden states of others are NaN. None: all at once, which is faster for short
+            ones.
         scale_embedding: whether embeddings are multiplied by `sqrt(D)` (Gemma).
         tied_embeddings: whether logits use the embedding, else a kernel of their own.
         value_head: whether there is a linear head for values.
@@ -179,11 +180,7 @@ class Decoder(nn.Module):
 
     def __call__(self, tokens: Array, positions: Array, mask: Array) -> Array:
         """Computes hidden states `[B, L, D]`; see `LanguageModel.apply`."""
-        hidden = self._run(tokens, positions, mask, positions, None, None)[1]
-        if self.attention_block is None:
-            return hidden
-        exact = find_visibility(mask, positions, block=self.attention_block)[1]
-        return jnp.where(exact[:, None, None], hidden, jnp.nan)
+        return self._run(tokens, positions, mask, positions, None, None)[1]
 
     def extend(self, cache: PyTree, tokens: Array, positions: Array, index: Array, mask: Array) -> tuple[PyTree, Array]:
         """Computes `(cache, hidden [B, S, D])`; see `LanguageModel.extend`."""
@@ -238,9 +235,8 @@ class Decoder(nn.Module):
             x = x * jnp.asarray(math.sqrt(self.features), self.dtype)
         if self.positions == "learned":
             x = x + self.position_embedding.astype(self.dtype)[positions]
-        surroundings = Surroundings(
-            angles=self._angles(positions), bias=self._bias(positions, mask, key_positions), index=index
-        )
+        bias, exact = self._bias(positions, mask, key_positions)
+        surroundings = Surroundings(angles=self._angles(positions), bias=bias, index=index)
         shape = x.shape
         x = x.reshape(-1, self.features)
         if self.scan_layers:
@@ -252,7 +248,8 @@ class Decoder(nn.Module):
             for number, layer in enumerate(self.layers):
                 (x, caches[number]), _ = layer((x, caches[number]), None, surroundings)
             cache = None if cache is None else tuple(caches)
-        return cache, self.final_norm(x).reshape(shape)
+        hidden = self.final_norm(x).reshape(shape)
+        return cache, hidden if exact is None else jnp.where(exact[:, None, None], hidden, jnp.nan)
 
     def _angles(self, positions: Array) -> tuple:
         if self.positions == "learned":
@@ -266,15 +263,18 @@ class Decoder(nn.Module):
             return (angles(full, self.rotary_scale),)
         return angles(full, self.rotary_scale), angles(self.local_rotary_frequencies, 1.0)
 
-    def _bias(self, positions: Array, mask: Array, key_positions: Array | None) -> tuple[Array | Visibility, ...]:
-        if self.attention_block is not None and key_positions is positions:  # Whole sequences, not a cache.
-            windows = (None,) if self.window is None else (None, self.window)
-            options = [{"block": self.attention_block, "window": window} for window in windows]
-            return tuple(find_visibility(mask, positions, **taken)[0] for taken in options)
+    def _bias(
+        self, positions: Array, mask: Array, key_positions: Array | None
+    ) -> tuple[tuple[Array | Visibility, ...], Array | None]:
+        """Returns the bias, of layers with a window apart, and which rows it is exact for; None: for all."""
+        if self.attention_block is not None and positions.shape[1] > self.attention_block:
+            keys = jnp.zeros(mask.shape[::2], jnp.int32) if key_positions is None else key_positions
+            full, exact = find_visibility(mask, positions, keys, block=self.attention_block)
+            return (full,) if self.window is None else (full, full.replace(window=jnp.int32(self.window))), exact
         if self.window is None:
-            return (mask_bias(mask),)
+            return (mask_bias(mask),), None
         near = positions[:, :, None] - key_positions[:, None, :] < self.window
-        return mask_bias(mask), mask_bias(mask & near)
+        return (mask_bias(mask), mask_bias(mask & near)), None
 
 
 def _check(config: Decoder) -> None:

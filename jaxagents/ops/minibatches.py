@@ -23,8 +23,13 @@ def block_size(num_sequences: int, num_envs: int, num_minibatches: int) -> int:
     valid = [n for n in range(1, num_envs * num_sequences + 1) if num_sequences % n == 0 or num_envs % n == 0]
     nearest = sorted(sorted(valid, key=lambda n: abs(n - num_minibatches))[:2])
     raise ValueError(
-        f"`num_minibatches` must divide the {num_sequences} sequences of an environment or the {num_envs} environments "
-        f"of a device, got {num_minibatches}; try {' or '.join(map(str, nearest))}."
+        "`num_minibatches` must divide "
+        + (
+            f"the {num_envs} environments or episodes of a device"
+            if num_sequences == 1
+            else f"the {num_sequences} sequences of an environment or the {num_envs} environments of a device"
+        )
+        + f", got {num_minibatches}; try {' or '.join(map(str, nearest))}."
     )
 
 

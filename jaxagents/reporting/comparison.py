@@ -11,6 +11,7 @@ import yaml
 
 from jaxagents.reporting.curves import Curve, draw_curve, read_curves, read_stage_ends, style_axis
 from jaxagents.reporting.loggers import METRICS_FILE, read_metrics
+from jaxagents.reporting.reports import RESULT_FILE
 from jaxagents.reporting.statistics import t_interval
 
 _CONFIG_FILE = "config.yaml"
@@ -30,6 +31,7 @@ class Compared(NamedTuple):
         curve: of the metric, one column per seed of every run.
         final: values at the end, `[seeds]`.
         finals: the same by the name of each run.
+        unfinished: names of the runs that did not end, or have not ended yet.
     """
 
     label: str
@@ -37,6 +39,7 @@ class Compared(NamedTuple):
     curve: Curve
     final: np.ndarray
     finals: Mapping[str, np.ndarray] = {}
+    unfinished: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -100,9 +103,9 @@ def compare_runs(folders: Sequence[Path], metric: str) -> list[Compared]:
         curve = join_curves(own)
         ends = np.split(curve.values[-1], np.cumsum([one.values.shape[1] for one in own])[:-1])
         finals = {names[index]: end for index, end in zip(members, ends)}
-        compared.append(
-            Compared(labels[members[0]], tuple(folders[i] for i in members), curve, curve.values[-1], finals)
-        )
+        paths = tuple(folders[index] for index in members)
+        unfinished = tuple(names[index] for index in members if not (folders[index] / RESULT_FILE).is_file())
+        compared.append(Compared(labels[members[0]], paths, curve, curve.values[-1], finals, unfinished))
     return compared
 
 
@@ -197,17 +200,26 @@ def draw_comparison(path: str | Path, compared: Sequence[Compared], metric: str)
 
 
 def comparison_rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
-    """Returns rows, best first: runs, label, seeds, final mean with its interval, worst and best seed."""
+    """Returns rows, best first: runs, seeds, steps, the mean there with its interval, worst and best seed."""
     rows: list[tuple[str, ...]] = []
     for one in sorted(compared, key=lambda one: -np.nanmean(one.final)):
         told = f"{np.nanmean(one.final):.4g}"
         if one.final.size > 1:
             _, low, high = t_interval(one.final[None])
             told += f" ({low[0]:.4g} to {high[0]:.4g})"
-        rows.append(
-            (one.name, one.label, str(one.final.size), told, f"{one.final.min():.4g}", f"{one.final.max():.4g}")
-        )
+        steps = f"{one.curve.steps[-1]:,.0f}" + (", unfinished" if one.unfinished else "")
+        ends = (f"{one.final.min():.4g}", f"{one.final.max():.4g}")
+        rows.append((one.name, str(one.final.size), steps, told, *ends))
     return rows
+
+
+def tell_differences(compared: Sequence[Compared]) -> list[str]:
+    """Returns a line each: the runs, and what differs from the others or did not end; nothing where all are alike."""
+    told = []
+    for one in sorted(compared, key=lambda one: -np.nanmean(one.final)):
+        ends = f" (unfinished: {', '.join(one.unfinished)})" if one.unfinished else ""
+        told.append(f"{one.name}: {one.label}{ends}")
+    return told if len(compared) > 1 or any(one.unfinished for one in compared) else []
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) 
     """Prints rows of text; the first column is on the left, the others on the right."""
     table = Table(title=title)
     for index, column in enumerate(head):
-        table.add_column(column, justify="right" if index else "left")
+        table.add_column(column, justify="right" if index else "left", overflow="fold")  # Nothing is cut.
     for row in rows:
         table.add_row(*map(escape, row))
     Console().print(table)

@@ -51,6 +51,9 @@ _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
 _UNKNOWN_SETTING = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 # What a function of the user's did on the host, in the midst of a compiled program.
 _ON_HOST = re.compile(r"callback: Traceback .*^ValueError: (`[^\n]+)", re.DOTALL | re.MULTILINE)
+# What Hydra says of a function that its module lacks, and of one that is called where it is meant itself.
+_NO_FUNCTION = re.compile(r"Error loading '([^']+)':.*Are you sure that '\w+' is [a-z ]+ '?([\w.]+)'\?", re.DOTALL)
+_UNCALLED = re.compile(r"^(\w+)\(\) missing \d+ required")
 _MOST_NAMES = 12  # That an error lists where none is near.
 _ASIDE = ("hydra", "when_quick", "warm_start", "stages")  # Sections whose settings are not those of the run.
 # What settings of TRL and verl are called here.
@@ -181,8 +184,10 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
         show_traceback: does nothing.
         config: of the run, in which a setting that nothing takes is looked for.
     """
-    callbacks = logging.getLogger("jax._src.callback")  # It prints a traceback of its own.
-    callbacks.disabled = not show_traceback
+    # They print what is said below: a traceback, and a function that a module lacks.
+    loggers = [logging.getLogger(name) for name in ("jax._src.callback", "hydra.utils")]
+    for logger in loggers:
+        logger.disabled = not show_traceback
     try:
         yield
     except KeyboardInterrupt as error:
@@ -215,7 +220,8 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
             raise
         _stop(f"Error: {on_host[1]}", 1)
     finally:
-        callbacks.disabled = False
+        for logger in loggers:
+            logger.disabled = False
 
 
 def how_to_go_on(run_dir: Path) -> str:
@@ -282,7 +288,10 @@ def describe_error(error: BaseException) -> str:
     cause = error.__cause__
     if isinstance(error, InstantiationException) and cause is not None:
         said = describe_error(cause)
-        return said if isinstance(cause, _MISTAKES) else f"{_first_line(str(error))} {type(cause).__name__}: {said}"
+        if isinstance(cause, _MISTAKES):
+            return said
+        hint = "; try `_partial_: true` beside its `_target_`" if _UNCALLED.match(said) else ""
+        return f"{_first_line(str(error))} {type(cause).__name__}: {said}{hint}"
     if isinstance(error, MissingConfigException) and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         return f"`{group}` must be a file of configs/{group}, got {name!r}; try {nearest_names(name, error.options)}."
@@ -297,6 +306,11 @@ def describe_error(error: BaseException) -> str:
         section = f"`{parent._get_full_key(None)}`" if parent._get_full_key(None) else "The config"
         hint = f"; try {_offers(str(cause.key), parent)}" if isinstance(parent, DictConfig) and len(parent) else ""
         return f"{section} has no key {cause.key!r}{hint}."
+    lacking = _NO_FUNCTION.match(str(error))
+    if isinstance(error, ImportError) and lacking and lacking[2] in sys.modules:
+        names = [name for name in vars(sys.modules[lacking[2]]) if not name.startswith("_")]
+        name = lacking[1].removeprefix(f"{lacking[2]}.")
+        return f"`_target_` must be in the module {lacking[2]}, got {lacking[1]!r}; try {nearest_names(name, names)}."
     said = " ".join(str(error).split()) or type(error).__name__
     for function, argument in _IN_ARGUMENTS.items():
         said = said.replace(function, argument)

@@ -170,7 +170,7 @@ def place_on_mesh(
     mesh: Mesh,
     *,
     rules: Mapping[str, Rule] = MappingProxyType({}),
-    read_params: Callable[[Array], Params] | None = None,
+    read_params: Callable[..., Params] | None = None,
 ) -> Runner:
     """Compiles a program for a mesh that splits parameters, too.
 
@@ -183,7 +183,8 @@ def place_on_mesh(
         program: its learner was made with `mesh.axis_name_on(mesh)`.
         mesh: see `mesh.make_mesh`.
         rules: see `sharding.spec_by_rules`.
-        read_params: see `place`; every device gets its own shards of them.
+        read_params: `(key, shardings) -> params`, see `place`; every tensor goes straight to its shards, and no device
+            ever holds more of it.
 
     Returns:
         The runner.
@@ -200,15 +201,20 @@ def place_on_mesh(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
     )
 
-    @partial(jax.jit, out_shardings=shardings)
     def initialise(seed: Array, stage: Array, start: PyTree | None) -> TrainState:
         return program.init(stage_keys(seed, stage, program.num_seeds), start)
 
+    start_anew = jax.jit(initialise, out_shardings=shardings)
+    start_from_read = jax.jit(initialise, out_shardings=shardings, donate_argnums=2)
+
     def init(seed: Any, stage: int = 0, start: PyTree | None = None) -> TrainState:
-        if start is None and read_params is not None:
-            read = _read(read_params, stage_keys(seed, stage, program.num_seeds))
-            start = jax.tree.map(lambda leaf, like: jax.device_put(leaf, like.sharding), read, abstract.learner.params)
-        return initialise(np.asarray(seed, np.uint32), np.uint32(stage), start)
+        numbers = np.asarray(seed, np.uint32), np.uint32(stage)
+        if start is not None or read_params is None:
+            return start_anew(*numbers, start)
+        keys, placed = stage_keys(seed, stage, program.num_seeds), shardings.learner.params
+        # Of several seeds the host stacks copies.
+        read = jax.device_put(_read(read_params, keys), placed) if keys.ndim else read_params(keys, placed)
+        return start_from_read(*numbers, read)
 
     def chunk(
         state: TrainState, num_updates: Array, limits: Mapping[str, Array]

@@ -1,6 +1,7 @@
 """What a run leaves to others: a folder for `transformers` or `peft`, or a compiled policy that needs no library."""
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +21,11 @@ from jaxagents.networks.adapters import Adapter, combine
 from jaxagents.networks.decoder import Decoder
 from jaxagents.training.build import stage_configs
 from jaxagents.training.load import LoadedStage, load_stage, make_act
+from jaxagents.training.speaking import tokens_to_answer
 from jaxagents.types import Array, Environment, LanguagePolicy, Params, Policy
 
 FORMS = ("auto", "merged", "peft", "stablehlo")
+TOKENIZER_CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 PROGRAM, WEIGHTS, SIGNATURE = "policy.stablehlo", "weights.safetensors", "signature.json"
 
 
@@ -65,7 +68,8 @@ def export_run(
         on_fallback: see `load_stage`.
 
     Returns:
-        `{"form", "folder"}`, of peft also `base`, the folder of the checkpoint that the adapter is for.
+        `{"form", "folder"}`, of peft also `base`, the folder of the checkpoint that the adapter is for; with a
+        tokenizer of `transformers` also `chat_template`, see `_write_tokenizer`.
 
     Raises:
         ValueError: an unknown form, or one that does not fit the policy; see `load_stage`.
@@ -91,8 +95,7 @@ def export_run(
         _write_checkpoint(folder, agent, merged, max_file_bytes)
     else:
         written["base"] = str(_write_peft(folder, agent, max_file_bytes))
-    _write_tokenizer(folder, policy)
-    return written
+    return written | _write_tokenizer(folder, policy, agent.source)
 
 
 def write_policy(folder: Path, policy: Policy, params: Params, environment: Environment) -> None:
@@ -238,8 +241,65 @@ def _is_checkpoint(agent: _Agent, folder: Path) -> bool:
     return all(jax.tree.leaves(same))
 
 
-def _write_tokenizer(folder: Path, policy: LanguagePolicy) -> None:
-    """Writes a tokenizer of `tokenizers` with the marks that were added to it; others have no format to share."""
+def _write_tokenizer(folder: Path, policy: LanguagePolicy, source: Path | None) -> dict[str, str]:
+    """Writes a tokenizer of `tokenizers` with the marks that were added to it; others have no format to share.
+
+    Returns:
+        Which `chat_template` is written: that of the checkpoint where the run has learned through it, else one of the
+        marks that it has learned, or none where `transformers` would make other tokens of that.
+    """
     header, _, payload = policy.tokenizer.data.partition(b"\n")
-    if json.loads(header)["kind"] == "huggingface":
-        (folder / "tokenizer.json").write_bytes(payload)
+    if json.loads(header)["kind"] != "huggingface":
+        return {}
+    (folder / "tokenizer.json").write_bytes(payload)
+    given = None if source is None else source / TOKENIZER_CONFIG
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    config = config if given is None or not given.is_file() else dict(read_json(given))
+    template = None if source is None else source / TEMPLATE
+    if getattr(policy.lexicon, "chat", None) is not None:
+        if template is not None and template.is_file():
+            shutil.copy(template, folder / TEMPLATE)
+        _write_json(folder / TOKENIZER_CONFIG, config)
+        return {"chat_template": "of the checkpoint"}
+    (folder / TEMPLATE).unlink(missing_ok=True)
+    _write_json(folder / TOKENIZER_CONFIG, config | {"chat_template": _template_of_marks(policy, payload)})
+    if _is_as_learned(folder, policy):
+        return {"chat_template": "of the marks that the run was trained with"}
+    config.pop("chat_template", None)
+    _write_json(folder / TOKENIZER_CONFIG, config)
+    return {"chat_template": "none, since the run was not trained through one (learner=chat)"}
+
+
+def _template_of_marks(policy: LanguagePolicy, tokenizer: bytes) -> str:
+    """Returns the chat template of the format of transcripts, see `data.streams.encode`."""
+    from tokenizers import Tokenizer
+
+    backend = Tokenizer.from_str(tokenizer.decode())
+    token = {name: json.dumps(backend.id_to_token(i)) for name, i in policy.tokenizer.marks.items()}
+    seen = "'\\n' if not loop.first and loop.previtem.role == 'user' else " + token["observation"]
+    return (
+        "{%- for message in messages -%}"
+        "{%- if message.role == 'system' -%}{{ message.content }}"
+        "{%- elif message.role == 'user' -%}{{ " + seen + " }}{{ message.content }}"
+        "{%- else -%}{{ " + token["act"] + " }}{{ message.content }}{{ " + token["end"] + " }}{%- endif -%}"
+        "{%- endfor -%}{%- if add_generation_prompt -%}{{ " + token["act"] + " }}{%- endif -%}"
+    )
+
+
+def _is_as_learned(folder: Path, policy: LanguagePolicy) -> bool:
+    """Tells whether `transformers` makes the tokens of conversations that the run has learned."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    said = [{"role": "user", "content": "What is 3 + 1?"}, {"role": "assistant", "content": "It is 4."}]
+    said += [{"role": "user", "content": " Sure?\n"}]
+    rules = {"role": "system", "content": "Be brief."}
+    for messages in (said[:1], said, [rules, *said]):
+        made: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)
+        if list(made["input_ids"]) != tokens_to_answer(policy, messages):
+            return False
+    return True
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -1,11 +1,16 @@
 """Whether what was composed fits together: worlds of words and language models, worlds of arrays and their learners."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError
 
+from jaxagents.language.checkpoints.tensors import read_json
+from jaxagents.language.tokenizers import TOKENIZER_FILES
 from jaxagents.types import Environment
 
 _LANGUAGE_POLICY = "jaxagents.language.policy.make_language_policy"
@@ -13,6 +18,7 @@ _SLOTS = ("advantage", "loss", "aggregation", "preference")  # That algorithms o
 _DIALOGUE_COLLECTOR = "jaxagents.language.collect.make_dialogue_collector"
 _TRANSCRIPT_COLLECTOR = "jaxagents.data.transcripts.make_transcript_collector"
 _POLICY_GRADIENT = "jaxagents.learners.policy_gradient.make_agent"
+_CHECKPOINT = "jaxagents.language.checkpoints.read.load_language_model"
 _LABEL_COLLECTOR = "jaxagents.data.preferences.make_label_collector"
 _PAIRS = ("pairs.best_against_worst", "pairs.success_against_failure", "siblings.siblings")
 _WITHIN_GROUPS = ("credit.grpo", "credit.dr_grpo", "credit.rloo", "credit.opo", "turn_credit.rloo_turn", *_PAIRS)
@@ -63,8 +69,36 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
             f"`environment` must be in words for an algorithm of language models, got {environment.name}; try "
             "world=frozenlake, or algorithm=ppo."
         )
+    if (
+        speaks
+        and environment.text is not None
+        and policy["model"].get("_target_") == _CHECKPOINT
+        and "source" not in learner
+    ):
+        _require_tokens(policy["model"]["path"], policy["tokenizer"], environment.text.words)
     _require_groups(learner, config["collector"])
     _require_imitation(learner, config["collector"])
+
+
+def _require_tokens(path: str | Path, tokenizer: Mapping[str, Any], words: Sequence[str]) -> None:
+    """Refuses tokens that are not those of a checkpoint: their ids would pick rows that mean something else.
+
+    A checkpoint of a model with a tokenizer of ours has none in its folder, and as many rows as that has tokens.
+    """
+    folder = Path(path).expanduser()
+    if not (folder / "config.json").is_file():
+        return  # What reads the checkpoint says what is missing.
+    own = instantiate(OmegaConf.create(dict(tokenizer)))(words)
+    kind = json.loads(own.data.partition(b"\n")[0])["kind"]
+    named = any((folder / name).is_file() for name in TOKENIZER_FILES)
+    rows = read_json(folder / "config.json").get("vocab_size")
+    if kind == "huggingface" or (not named and own.vocab_size == rows):
+        return
+    instead = "tokenizer=huggingface, or leave it out" if named else f"copying {TOKENIZER_FILES[0]} of the model there"
+    raise ValueError(
+        f"`tokenizer` must be that of the checkpoint, got {own.name!r} of {own.vocab_size} tokens for {folder} with "
+        f"{rows}, whose rows mean other text; try {instead}."
+    )
 
 
 def _require_imitation(learner: Mapping[str, Any], collector: Mapping[str, Any]) -> None:

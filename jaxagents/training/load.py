@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache, partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from jaxagents.environments.squashing import squash_action
 from jaxagents.language.conversation import make_answer
 from jaxagents.language.player import make_player
-from jaxagents.language.replies import make_reply
+from jaxagents.language.replies import make_reply, refuse_text
 from jaxagents.policies.actor_critic import act
 from jaxagents.training.build import Experiment, Stage, build
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
@@ -117,13 +118,15 @@ def load_policy(
     policy, environment = loaded.stage.policy, loaded.stage.environment
     play = reply = speak = score = None
     if isinstance(policy, LanguagePolicy):
-        act_on: Callable[..., Any] = make_answer(policy, environment.action_space.shape[0])
-        play, reply = _make_play(environment, policy, params), partial(make_reply(policy, environment), params)
-        speak, score = partial(make_speak(policy), params), partial(make_score(policy), params)
+        act_on: Callable[..., Any] = refuse_text(make_answer(policy, environment.action_space.shape[0]))
+        play = _make_play(environment, policy, params)
+        reply = _bind("reply", make_reply(policy, environment), params)
+        speak = _bind("speak", make_speak(policy), params)
+        score = _bind("score", make_score(policy), params)
     else:
         act_on = make_act(policy, environment)
     return LoadedPolicy(
-        act=partial(act_on, params),
+        act=_bind("act", act_on, params),
         policy=policy,
         params=params,
         environment=environment,
@@ -133,6 +136,20 @@ def load_policy(
         speak=speak,
         score=score,
     )
+
+
+def _bind(name: str, function: Callable[..., Any], params: Params) -> Callable[..., Any]:
+    """Returns a function of these parameters; `help`, unlike that of a partial, tells its arguments."""
+
+    def bound(*args: Any, **kwargs: Any) -> Any:
+        return function(params, *args, **kwargs)
+
+    described: Any = bound
+    _, *others = signature(function).parameters.values()
+    described.__signature__ = signature(function).replace(parameters=others)
+    described.__name__ = described.__qualname__ = name
+    described.__doc__ = function.__doc__
+    return described
 
 
 def load_params(path: str | Path | None, which: str = "last") -> Params:
@@ -159,6 +176,7 @@ def _make_play(environment: Environment, policy: LanguagePolicy, params: Params)
     def play(
         key: Array, num_episodes: int = 1, *, greedy: bool = True, held_out: bool = True, level: int | None = None
     ) -> Episode:
+        """Plays whole episodes on held-out tasks, or on those of training; `greedy=False` samples."""
         return player(num_episodes=num_episodes, greedy=greedy, held_out=held_out, level=level)(params, key)
 
     return play
@@ -266,6 +284,18 @@ def make_act(policy: Policy, environment: Environment) -> Callable[..., tuple[Ar
         action_mask: Array | None = None,
         key: Array | None = None,
     ) -> tuple[Array, Carry]:
+        """Chooses the action that answers an observation.
+
+        Args:
+            observation: of one instance, or of a batch; all other arguments have the same leading axes.
+            carry: what the last call returned, None at the start of an episode.
+            first: where an episode starts, bool; None: where there is no carry.
+            action_mask: bool, allowed actions.
+            key: to sample; without, it is the mode of the policy.
+
+        Returns:
+            The action and the carry for the next call.
+        """
         return act_batch(params, observation, carry, first, action_mask, key)
 
     return act_once

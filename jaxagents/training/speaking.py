@@ -51,6 +51,19 @@ def make_speak(policy: LanguagePolicy) -> Callable[..., str]:
         key: Array | None = None,
         max_tokens: int = 64,
     ) -> str:
+        """Answers free text.
+
+        Args:
+            messages: what the user says, or `[{"role": "user", "content": "..."}, ...]`, the user's last.
+            key: to sample; without, the most probable tokens are said.
+            max_tokens: after which the answer is cut.
+
+        Returns:
+            The answer.
+
+        Raises:
+            ValueError: the tokenizer lacks a word, the text is too long, or the last message is not the user's.
+        """
         read = tokens_to_answer(policy, messages)
         length = -(-len(read) // _BLOCK) * _BLOCK
         most = policy.model.max_positions
@@ -103,6 +116,17 @@ def make_score(policy: LanguagePolicy) -> Callable[..., Score]:
         return jnp.pad(jnp.asarray(found.log_prob)[0], (1, 0))
 
     def score(params: Params, messages: Sequence[Mapping[str, Any]]) -> Score:
+        """Computes the log-probability of every token of a conversation, given all before it.
+
+        Args:
+            messages: `[{"role": "user", "content": "..."}, ...]`, the assistant's last.
+
+        Returns:
+            `tokens`, `pieces`, `log_prob` in nats at temperature 1, and `said`, which tokens the assistant says.
+
+        Raises:
+            ValueError: the tokenizer lacks a word, or the text is too long.
+        """
         sequence = _encode(policy, from_messages(messages, id="conversation"))
         count, most = len(sequence.tokens), policy.model.max_positions
         if most is not None and count > most:
@@ -132,7 +156,14 @@ def tokens_to_answer(policy: LanguagePolicy, messages: str | Sequence[Mapping[st
         ValueError: see `make_speak`.
     """
     said = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
-    if not said or said[-1].get("role") != "user":
+    for index, message in enumerate(said):
+        if not isinstance(message, Mapping) or "role" not in message:
+            fields = ", ".join(message) if isinstance(message, Mapping) else repr(message)
+            raise ValueError(
+                f"`messages[{index}]` must have a `role` and a `content`, got {fields}; try "
+                '[{"role": "user", "content": "Hello!"}].'
+            )
+    if not said or said[-1]["role"] != "user":
         raise ValueError(f"`messages` must end with one of the user, got {said[-1:] or 'none'}.")
     trajectory = from_messages([*said, {"role": "assistant", "content": ""}], id="conversation")
     sequence = _encode(policy, trajectory)

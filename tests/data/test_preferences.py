@@ -113,6 +113,22 @@ def test_rows_of_chosen_and_rejected_answers_are_pairs(lake, speaker, tmp_path):
     assert set(zip(answers[::2], answers[1::2])) == {("4", "five"), ("a", "b")}
 
 
+@pytest.mark.parametrize("make", [make_preference_collector, make_label_collector])
+def test_a_row_that_is_too_long_is_named_with_the_setting_that_holds_it(lake, speaker, tmp_path, make):
+    pairs = make is make_preference_collector
+    rows = [{"prompt": "2 + 2", "chosen": "4", "rejected": text} for text in ("5", 60 * "six")]
+    if not pairs:
+        rows = [{"prompt": "2 + 2", "completion": row["rejected"], "label": row["rejected"] == "5"} for row in rows]
+    path = write(tmp_path / "rows.jsonl", rows)
+    message = (
+        r"`collector.row_length` must hold every transcript, got 24 for the 188 tokens of .*rows.jsonl, line 2; "
+        "try collector.row_length=188, or leave that line out"
+    )
+    with pytest.raises(ValueError, match=message):
+        make(lake, speaker, paths=path, row_length=24, **{"num_pairs" if pairs else "num_rows": 2})
+    make(lake, speaker, paths=path, row_length=188, **{"num_pairs" if pairs else "num_rows": 2})
+
+
 def said(episode):
     """Tokens and masks of what is said, without its end."""
     return episode.tokens[:, 0, :-1], episode.action_mask[:, 0, :-1] & episode.action_mask[:, 0, 1:]

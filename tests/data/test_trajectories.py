@@ -289,7 +289,8 @@ def test_rows_with_prompts_are_read_as_they_are(tmp_path):
         ({"prompt": "a", "chosen": "b"}, "got prompt, chosen"),
         ({"completion": "b"}, "got completion"),
         ({"question": "a", "chosen": "b", "rejected": "c"}, "got question, chosen, rejected"),
-        ({"prompt": "a", "completion": "b", "label": 1}, "`success` must be true or false, got 1"),
+        ({"prompt": "a", "completion": "b", "label": "good"}, "`label` must be true or false, got 'good'"),
+        ({"prompt": "a", "completion": "b", "success": 1}, "`success` must be true or false, got 1"),
         ({"messages": [{"from": "human", "value": "a"}]}, "must have a `role` and a `content`, got from, value"),
     ],
 )

@@ -18,6 +18,9 @@ TINY = (
 )
 
 
+REWARDED = ("world=bandit", "algorithm=grpo", "stages=[]", "quick=true", "collector=rewarded")
+
+
 @pytest.fixture
 def said(monkeypatch, capsys, tmp_path):
     """Returns `(script, arguments) -> line`: runs a main, which must end with exit code 2 and one line on stderr."""
@@ -142,6 +145,21 @@ def said(monkeypatch, capsys, tmp_path):
             "`learner.rewards.mine` must be a function of (view, *, axis_name), which reads arrays, got "
             "reward_of_a_user.score(completions, **kwargs); try collector=rewarded 'collector.reward={_target_: "
             "reward_of_a_user.score, _partial_: true}'.",
+        ),
+        (
+            "train.py",
+            [*REWARDED, "collector.reward={_target_: reward_of_a_user.scor, _partial_: true}"],
+            "Error: `_target_` must be in the module reward_of_a_user, got 'reward_of_a_user.scor'; try score.",
+        ),
+        (
+            "train.py",
+            [*REWARDED, "collector.reward={_target_: reward_of_a_user.score}"],
+            "score() missing 1 required positional argument: 'completions'; try `_partial_: true` beside its",
+        ),
+        (
+            "train.py",
+            ["world=bandit", "algorithm=grpo", "stages=[]", "quick=true", "learner.num_minibatches=7"],
+            "`num_minibatches` must divide the 16 environments or episodes of a device, got 7; try 4 or 8.",
         ),
         ("export.py", ["path=runs"], "`folder` must be given, got nothing; try folder=..."),
         ("report.py", ["paht=x"], "The config has no key 'paht'; try arms or curves or num_episodes or picture"),

@@ -76,6 +76,9 @@ def test_rewards_go_to_their_turns():
     assert paid.dtype == np.float32 and paid.tolist() == [[2.25, 2.0], [2.5, 0.0]]
 
 
+PLACE = r"<lambda> \(.*test_host_rewards\.py, line \d+\)\."
+
+
 def fails(prompts, completions, **columns):
     return [1 / len(columns["nothing"]) for _ in completions]
 
@@ -83,11 +86,17 @@ def fails(prompts, completions, **columns):
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        (lambda **columns: [1.0, 2.0], r"must return a list of 3 rewards, one per completion, got 2 of them\."),
-        (lambda **columns: 1.0, r"must return a list of 3 rewards, one per completion, got 1\.0\."),
-        (lambda **columns: [1.0, float("nan"), 0.0], r"must return finite numbers, got nan for completion 1\."),
-        (lambda **columns: [0.0, 0.0, None], r"must return finite numbers, got None for completion 2\."),
-        (lambda **columns: ["1", 0.0, 0.0], r"must return finite numbers, got '1' for completion 0\."),
+        (
+            lambda **columns: [1.0, 2.0],
+            r"must return a list of 3 rewards, one per completion, got 2 of them from " + PLACE,
+        ),
+        (lambda **columns: 1.0, r"must return a list of 3 rewards, one per completion, got 1\.0 from "),
+        (
+            lambda **columns: [1.0, float("nan"), 0.0],
+            r"must return finite numbers, got nan for completion 1 from " + PLACE,
+        ),
+        (lambda **columns: [0.0, 0.0, None], r"must return finite numbers, got None for completion 2 from "),
+        (lambda **columns: ["1", 0.0, 0.0], r"must return finite numbers, got '1' for completion 0 from "),
         (fails, r"must return rewards, got KeyError: 'nothing' \(.*test_host_rewards\.py, line \d+: return \[1 / len"),
     ],
 )

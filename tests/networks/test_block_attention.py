@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.language.generate import Sampling, generate
 from jaxagents.networks.block_attention import attend_in_blocks, find_visibility
 from jaxagents.networks.decoder import Decoder
 from jaxagents.policies.contexts import Rows, score_tokens
@@ -66,17 +67,40 @@ def test_blocks_change_neither_log_probs_nor_gradients(context_turns, options):
     assert all(float(jnp.abs(leaf).max()) > 1e-3 for leaf in jax.tree.leaves(whole))
 
 
-def test_a_gap_by_hand_and_rows_that_have_none():
+def test_what_is_seen_by_hand_and_rows_that_are_of_another_kind():
     old, own = [1, 2], [3, 4]
     mask = np.tril(np.ones((5, 5), bool))
     mask[np.ix_(own, old)] = False
     mask[:, 2] = False  # Padding.
-    visibility, exact = find_visibility(jnp.asarray(mask[None]), jnp.arange(5)[None], block=2)
-    assert exact.tolist() == [True] and visibility.key_mask.tolist() == [[True, True, False, True, True]]
-    assert visibility.gap_begin[0, 3:].tolist() == [1, 1] and visibility.gap_end[0, 3:].tolist() == [2, 2]
+    positions = jnp.arange(5)[None]
+    visibility, exact = find_visibility(jnp.asarray(mask[None]), positions, positions, block=2)
+    assert exact.tolist() == [True] and visibility.query_mask.all()
+    assert visibility.begin.tolist() == [[0, 1, 5, 3, 4]] and visibility.end.tolist() == [[5, 3, 0, 5, 5]]
+    mask[3] = False  # A padded query, between others that see the first key.
+    visibility, exact = find_visibility(jnp.asarray(mask[None]), positions, positions, block=2)
+    assert exact.tolist() == [True] and visibility.query_mask.tolist() == [[True, True, True, False, True]]
     mask = np.tril(np.ones((5, 5), bool))
-    mask[4, [1, 3]] = False  # Two gaps, as of two agents.
-    assert find_visibility(jnp.asarray(mask[None]), jnp.arange(5)[None], block=2)[1].tolist() == [False]
+    mask[3, 1] = False  # Seen before and after, as of two agents.
+    assert find_visibility(jnp.asarray(mask[None]), positions, positions, block=2)[1].tolist() == [False]
+
+
+def test_prompts_are_read_in_blocks_as_at_once():
+    options = {"window": 5, "windowed_layers": (True, False)}
+    whole, in_blocks = (
+        make_language_model(11, network=network(**options, attention_block=block)) for block in (None, 3)
+    )
+    params = whole.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    tokens, token_mask = jnp.asarray(rng.integers(0, 11, (2, 10))), jnp.asarray(rng.random((2, 10)) < 0.7)
+    token_mask = token_mask.at[:, 0].set(True)
+
+    def go_on(model):
+        keys = jax.random.split(jax.random.key(1), 2)
+        return generate(model, params, tokens, token_mask, keys=keys, max_new_tokens=4, sampling=Sampling(greedy=True))
+
+    first, second = jax.jit(go_on, static_argnums=0)(whole), jax.jit(go_on, static_argnums=0)(in_blocks)
+    np.testing.assert_array_equal(first.tokens, second.tokens)
+    np.testing.assert_allclose(first.log_prob, second.log_prob, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -88,7 +112,8 @@ def test_rows_of_two_agents_are_refused_by_nan():
 
 def test_a_query_that_sees_one_key_takes_its_value():
     keys = jax.random.normal(jax.random.key(0), (1, 1, 3, 2))
-    visibility, _ = find_visibility(jnp.tril(jnp.ones((1, 3, 3), bool)), jnp.arange(3)[None], block=2)
+    positions = jnp.arange(3)[None]
+    visibility, _ = find_visibility(jnp.tril(jnp.ones((1, 3, 3), bool)), positions, positions, block=2)
     output = attend_in_blocks(jnp.ones((1, 3, 2, 2)), keys, keys, visibility, block=2)
     np.testing.assert_allclose(output[0, 0], np.broadcast_to(keys[0, :, 0], (2, 2)), rtol=1e-6)
 
@@ -106,11 +131,25 @@ def compiled_bytes(tokens, **options):
     return jax.jit(jax.grad(total)).lower(params, rows).compile().memory_analysis().temp_size_in_bytes
 
 
+def prompt_bytes(tokens, **options):
+    """Returns the temporaries of reading a prompt into a cache and going on for two tokens."""
+    model = make_language_model(64, network=network(scan_layers=True, **options))
+
+    def go_on(params, tokens, mask, key):
+        return generate(model, params, tokens, mask, keys=key[None], max_new_tokens=2).tokens
+
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = [jax.ShapeDtypeStruct((1, tokens), dtype) for dtype in (jnp.int32, bool)]
+    compiled = jax.jit(go_on).lower(params, *shapes, jax.random.key(0)).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
 @pytest.mark.slow
-def test_contexts_of_8192_tokens_have_no_scores_of_all_pairs():
-    # A byte for every pair of tokens, twice at most: the mask that is handed over. Scores are four times as many heads.
-    assert compiled_bytes(8192, attention_block=64) < 2.5 * 8192**2
-    assert compiled_bytes(8192) > 4 * 4 * 8192**2
+@pytest.mark.parametrize("allotted", [compiled_bytes, prompt_bytes])
+def test_contexts_of_8192_tokens_have_no_scores_of_all_pairs(allotted):
+    in_blocks = allotted(8192, attention_block=64)
+    assert in_blocks < 1.5 * 8192**2  # A byte for every pair of tokens: the mask that is handed over.
+    assert allotted(8192) > 3 * in_blocks
 
 
 def test_a_block_has_a_size():

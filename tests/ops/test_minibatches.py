@@ -35,10 +35,9 @@ def test_block_size_by_hand(num_sequences, num_envs, num_minibatches, expected):
     [(8, 6, 5, "4 or 6"), (1, 6, 4, "2 or 3"), (3, 3, 2, "1 or 3")],
 )
 def test_indivisible_minibatches_are_refused_with_ones_that_work(num_sequences, num_envs, num_minibatches, nearest):
-    message = (
-        f"`num_minibatches` must divide the {num_sequences} sequences of an environment or the {num_envs} environments "
-        f"of a device, got {num_minibatches}; try {nearest}."
-    )
+    items = f"{num_sequences} sequences of an environment or the {num_envs} environments"
+    items = f"{num_envs} environments or episodes" if num_sequences == 1 else items
+    message = f"`num_minibatches` must divide the {items} of a device, got {num_minibatches}; try {nearest}."
     with pytest.raises(ValueError, match=message):
         block_size(num_sequences, num_envs, num_minibatches)
 

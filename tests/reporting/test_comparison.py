@@ -15,8 +15,10 @@ from jaxagents.reporting.comparison import (
     draw_comparison,
     find_runs,
     join_curves,
+    tell_differences,
 )
 from jaxagents.reporting.curves import Curve
+from jaxagents.reporting.tables import print_table
 
 
 def write_run(folder, values, **config):
@@ -24,6 +26,7 @@ def write_run(folder, values, **config):
     (folder / "config.yaml").write_text(yaml.safe_dump({"name": "x", "run_dir": str(folder), **config}))
     rows = [{"step": 10 * (i + 1), "update": i + 1, "eval/episode_return": value} for i, value in enumerate(values)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "result.json").write_text("{}")
 
 
 @pytest.fixture
@@ -46,9 +49,26 @@ def test_the_best_comes_first_with_its_interval(folder):
     rows = comparison_rows(compare_runs(find_runs([folder]), "eval/episode_return"))
     # Two seeds of 2 and 4: 3 +- 12.706 * 1.
     assert rows == [
-        ("2", "learner.clip=0.2", "1", "9", "9", "9"),
-        ("0, 1", "learner.clip=0.1", "2", "3 (-9.706 to 15.71)", "2", "4"),
+        ("2", "1", "20", "9", "9", "9"),
+        ("0, 1", "2", "20", "3 (-9.706 to 15.71)", "2", "4"),
     ]
+
+
+def test_runs_that_did_not_end_are_marked(folder):
+    (folder / "1" / "result.json").unlink()
+    compared = compare_runs(find_runs([folder]), "eval/episode_return")
+    assert [row[2] for row in comparison_rows(compared)] == ["20", "20, unfinished"]
+    assert tell_differences(compared) == ["2: learner.clip=0.2", "0, 1: learner.clip=0.1 (unfinished: 1)"]
+    alone = compare_runs(find_runs([folder / "2"]), "eval/episode_return")
+    assert tell_differences(alone) == []
+
+
+def test_nothing_is_cut_in_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table("return", ("run", "steps", "mean"), [("0_optimizer.learning_rate=0.00025", "1,000,000", "0.123")])
+    told = capsys.readouterr().out
+    names = [line.split("│")[1].strip() for line in told.splitlines() if "│" in line]
+    assert "…" not in told and "0_optimizer.learning_rate=0.00025" in "".join(names)
 
 
 def test_a_picture_is_drawn(folder):
@@ -88,10 +108,10 @@ def test_rows_and_finals_name_the_runs(folder):
     (folder / "2" / "arguments.yaml").write_text("- algorithm=dapo\n- +learner.clip=0.2\n")
     write_run(folder / "other" / "2", [4.0, 7.0], seed=0, learner={"clip": 0.3})
     compared = compare_runs(find_runs([folder]), "eval/episode_return")
-    assert [row[:2] for row in comparison_rows(compared)] == [
-        ("2", "algorithm=dapo, learner.clip=0.2"),
-        (os.path.join("other", "2"), "learner.clip=0.3"),
-        ("0, 1", "learner.clip=0.1"),
+    assert tell_differences(compared) == [
+        "2: algorithm=dapo, learner.clip=0.2",
+        f"{os.path.join('other', '2')}: learner.clip=0.3",
+        "0, 1: learner.clip=0.1",
     ]
     finals = {run: list(values) for one in compared for run, values in one.finals.items()}
     assert finals == {"0": [2.0], "1": [4.0], "2": [9.0], os.path.join("other", "2"): [7.0]}

@@ -1,21 +1,28 @@
 """What a run leaves to others is loaded back by them, and says the same."""
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.data.messages import from_messages
+from jaxagents.data.streams import encode
 from jaxagents.language.checkpoints.read import read_decoder, read_params
 from jaxagents.language.checkpoints.tensors import open_tensors
 from jaxagents.language.checkpoints.write import write_checkpoint
+from jaxagents.language.tokenizers import from_huggingface
 from jaxagents.networks.adapters import lora
 from jaxagents.training.composition import compose as compose_run
-from jaxagents.training.export import _Agent, _write_peft, export_run, load_program
+from jaxagents.training.export import _Agent, _write_peft, _write_tokenizer, export_run, load_program
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy
+from jaxagents.training.speaking import tokens_to_answer
+from jaxagents.types import LanguagePolicy
 
 ROOT = Path(__file__).parents[2]
 OFF = ("devices.compilation_cache=null", "logging.tensorboard=false", "logging.report=false")
@@ -45,7 +52,8 @@ def checkpoint(tmp_path_factory):
     transformers = pytest.importorskip("transformers", reason="needs the extra hf: transformers writes the checkpoint")
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("llama")
-    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).save_pretrained(folder)
+    words = {"vocab_size": 20}  # Of the lake, and marks: there is no tokenizer in the folder.
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES | words)).save_pretrained(folder)
     return folder
 
 
@@ -77,15 +85,13 @@ def test_an_adapter_of_grpo_is_loaded_by_transformers_and_peft(checkpoint, adapt
     export_run(adapted_run, tmp_path / "merged", which="last")
     export_run(adapted_run, tmp_path / "peft", form="peft", which="last")
     tokens = torch.arange(18).reshape(2, 9)
-    vocabulary = loaded.policy.model.vocab_size
     with torch.no_grad():
         merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(tokens).logits.numpy()
         before = base(tokens).logits.numpy()
-        # The words of the lake are fewer than the tokens of the checkpoint, which is the base as it was.
-        adapted = peft.PeftModel.from_pretrained(base, tmp_path / "peft")(tokens).logits.numpy()[..., :vocabulary]
+        adapted = peft.PeftModel.from_pretrained(base, tmp_path / "peft")(tokens).logits.numpy()
     written = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
     assert written["base_model_name_or_path"] == str(checkpoint)
-    assert np.abs(logits - before[..., :vocabulary]).max() > 1e-3  # Something was learned.
+    assert np.abs(logits - before).max() > 1e-3  # Something was learned.
     np.testing.assert_allclose(merged, logits, atol=1e-5)
     np.testing.assert_allclose(adapted, logits, atol=1e-5)
     frozen = loaded.params["base"]["params"]["layers"]["attention"]["query"]["kernel"]
@@ -101,10 +107,9 @@ CHATML = (
 
 
 @pytest.fixture(scope="module")
-def instructed(tmp_path_factory):
-    """Returns the folder of a random Llama with a tokenizer of bytes and a chat template."""
-    torch = pytest.importorskip("torch", reason="needs the extra hf: PyTorch writes the checkpoint")
-    transformers = pytest.importorskip("transformers", reason="needs the extra hf: transformers writes the checkpoint")
+def spoken(tmp_path_factory):
+    """Returns a folder with a tokenizer of bytes and a chat template."""
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf: transformers writes the tokenizer")
     import tokenizers
 
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -116,14 +121,87 @@ def instructed(tmp_path_factory):
     backend.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>")
     tokenizer.chat_template = CHATML
-    folder = tmp_path_factory.mktemp("instructed")
+    folder = tmp_path_factory.mktemp("spoken")
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def instructed(spoken):
+    """Returns the folder of a random Llama with this tokenizer."""
+    torch = pytest.importorskip("torch", reason="needs the extra hf: PyTorch writes the checkpoint")
+    import transformers
+
+    folder, tokenizer = spoken, transformers.AutoTokenizer.from_pretrained(spoken)
     torch.manual_seed(0)
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     # Padded, as those of public checkpoints.
     config = transformers.LlamaConfig(**SIZES | {"vocab_size": 264}, eos_token_id=end, bos_token_id=None)
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+def speaker_of(folder, chat=None):
+    """Returns a policy with the tokenizer of a folder, and the marks that it lacks."""
+    tokenizer = from_huggingface((), folder, add_special_tokens=True)
+    return LanguagePolicy(model=None, tokenizer=tokenizer, lexicon=SimpleNamespace(chat=chat), layout=None)
+
+
+SAID = [
+    {"role": "user", "content": "3+1?"},
+    {"role": "assistant", "content": "4"},
+    {"role": "user", "content": "Sure?"},
+]
+
+
+@pytest.mark.parametrize("source", [True, False])
+@pytest.mark.parametrize("system", [True, False])
+def test_a_run_of_marks_is_exported_with_a_template_of_its_marks(spoken, tmp_path, source, system):
+    import transformers
+
+    for file in spoken.iterdir() if source else ():  # As of the checkpoint, in whose format the run has not learned.
+        shutil.copy(file, tmp_path)
+    policy = speaker_of(spoken)
+    written = _write_tokenizer(tmp_path, policy, spoken if source else None)
+    assert written == {"chat_template": "of the marks that the run was trained with"}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    said = [{"role": "system", "content": "Be kind."}, *SAID] if system else SAID
+    text = tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
+    end = tokenizer.convert_ids_to_tokens(policy.tokenizer.marks["end"])
+    wanted = f"<|observation|>3+1?<|act|>4{end}<|observation|>Sure?<|act|>"
+    assert text == ("Be kind." if system else "") + wanted
+    tokens = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=True)["input_ids"]
+    assert tokens == tokens_to_answer(policy, said)
+    whole = [*said, {"role": "assistant", "content": "Yes."}]
+    (learned,) = encode(from_messages(whole, id="whole"), policy.tokenizer)
+    assert tokenizer.apply_chat_template(whole, return_dict=True)["input_ids"] == learned.tokens
+
+
+def test_a_run_of_the_template_is_exported_with_it(spoken, tmp_path):
+    import transformers
+
+    written = _write_tokenizer(tmp_path, speaker_of(spoken, chat="of the folder"), spoken)
+    assert written == {"chat_template": "of the checkpoint"}
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path).chat_template == CHATML
+
+
+def test_no_template_is_written_that_would_make_other_tokens(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf: transformers writes the tokenizer")
+    import tokenizers
+
+    # Words begin with a sign for a space, which `transformers` writes at the start of the whole alone.
+    alphabet = sorted({character for said in SAID for character in said["content"] + "What is It .?\n"} | {"\u2581"})
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=99, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator([""], trainer)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend)
+    tokenizer.chat_template = CHATML
+    tokenizer.save_pretrained(tmp_path / "base")
+    (tmp_path / "agent").mkdir()
+    written = _write_tokenizer(tmp_path / "agent", speaker_of(tmp_path / "base"), tmp_path / "base")
+    assert written["chat_template"].startswith("none, since the run was not trained through one")
+    assert not transformers.AutoTokenizer.from_pretrained(tmp_path / "agent").chat_template
 
 
 @pytest.mark.slow
@@ -142,7 +220,7 @@ def test_chats_of_a_file_are_learned_in_the_format_of_the_template(instructed, t
         *("warm_start.collector.num_rows=4", "warm_start.collector.row_length=64", "evaluation.every_steps=400"),
         *("warm_start.training.total_steps=400", "warm_start.learner.optimizer.learning_rate=0.02"),
     )
-    export_run(run_dir, tmp_path / "agent", which="last")
+    assert export_run(run_dir, tmp_path / "agent", which="last")["chat_template"] == "of the checkpoint"
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "agent")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "agent")
     prompt = tokenizer.apply_chat_template(chat[:1], add_generation_prompt=True, return_tensors="pt", return_dict=True)

@@ -1,6 +1,8 @@
 """Tests of jaxagents/training/load.py."""
 
+import inspect
 import pathlib
+import pydoc
 import shutil
 import warnings
 from contextlib import closing
@@ -11,6 +13,8 @@ import numpy as np
 import pytest
 
 from jaxagents.environments import tmaze
+from jaxagents.language.conversation import make_answer
+from jaxagents.language.replies import refuse_text
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_policy
@@ -103,12 +107,25 @@ def test_act_is_greedy_or_samples(run_dir):
     np.testing.assert_array_equal(loaded.act(rows, key=jax.random.key(0))[0], sampled)
 
 
+def test_help_tells_the_arguments(run_dir):
+    act = load_policy(run_dir).act
+    assert list(inspect.signature(act).parameters) == ["observation", "carry", "first", "action_mask", "key"]
+    assert "Chooses the action" in pydoc.render_doc(act) and "partial" not in pydoc.render_doc(act)
+
+
 def test_act_takes_allowed_actions_only(run_dir):
     loaded = load_policy(run_dir)
     for action in range(4):
         allowed = np.arange(4) == action
         assert int(loaded.act(np.zeros(4), action_mask=allowed)[0]) == action
         assert int(loaded.act(np.zeros(4), action_mask=allowed, key=jax.random.key(action))[0]) == action
+
+
+def test_text_is_for_reply_and_speak():
+    with pytest.raises(
+        ValueError, match="must be word ids for `act`, got the text 'hello'; try `reply`, .* or `speak`"
+    ):
+        refuse_text(make_answer(policy=None, num_words=3))({}, "hello")
 
 
 @pytest.mark.slow

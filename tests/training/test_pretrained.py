@@ -1,5 +1,6 @@
 """A run starts from a checkpoint of transformers, and no compiled program holds its weights."""
 
+import math
 from pathlib import Path
 
 import jax
@@ -9,13 +10,14 @@ import torch
 import transformers
 from jax.extend.core import ClosedJaxpr
 
+from jaxagents.language.checkpoints import read
 from jaxagents.language.checkpoints.read import load_language_model
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose as compose_run
 
 ROOT = Path(__file__).parents[2]
-SIZES = {
-    "vocab_size": 96,
+SIZES = {  # As many rows as the world has words.
+    "vocab_size": 37,
     "hidden_size": 16,
     "intermediate_size": 24,
     "num_hidden_layers": 2,
@@ -80,3 +82,27 @@ def test_a_run_trains_the_checkpoint_and_compiles_none_of_it(folder, seeds):
     assert np.all(metrics["train/gradient_norm"] > 0.0)
     after = jax.device_get(state.learner.params["params"]["layers"]["down"]["kernel"])
     assert np.all(np.isfinite(after)) and np.any(after != params["layers"]["down"]["kernel"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", [(), ("learner=adapted",)], ids=["whole", "adapter"])
+def test_tensors_go_straight_to_their_shards(folder, monkeypatch, learner):
+    largest, read_part = {}, read._read_part
+
+    def spy(part, *arguments, **named):
+        block = read_part(part, *arguments, **named)
+        largest[part.shape] = max(largest.get(part.shape, 0), block.size)
+        return block
+
+    on_mesh = ("devices=fsdp", "devices.num_devices=4", "optimizer.flatten=false")
+    (stage,) = build(resolve(compose(folder, *on_mesh, *learner))).stages
+    monkeypatch.setattr(read, "_read_part", spy)
+    params = stage.runner.init(3).learner.params
+    params = params["base"] if learner else params
+    assert all(
+        shard.data.size == leaf.size // 4 for leaf in jax.tree.leaves(params) for shard in leaf.addressable_shards
+    )
+    # No more of a tensor was ever read at once than one device holds of it: a quarter, of one layer.
+    assert largest and all(4 * size <= math.prod(shape) for shape, size in largest.items())
+    wanted = load_language_model(stage.policy.model.vocab_size, path=folder, scan_layers=True).init(jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), jax.device_get(wanted))

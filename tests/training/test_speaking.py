@@ -55,6 +55,10 @@ def test_what_is_read_is_what_transcripts_hold():
 def test_what_cannot_be_read_is_refused():
     with pytest.raises(ValueError, match="`messages` must end with one of the user"):
         tokens_to_answer(nodder(TOKENIZER), [{"role": "assistant", "content": "Hi."}])
+    with pytest.raises(ValueError, match=r"`messages\[1\]` must have a `role` and a `content`, got from, value; try"):
+        tokens_to_answer(nodder(TOKENIZER), [SAID[1], {"from": "human", "value": "Hi."}])
+    with pytest.raises(ValueError, match=r"`messages\[0\]` must have a `role` and a `content`, got 'Hi.'; try"):
+        tokens_to_answer(nodder(TOKENIZER), ["Hi."])
     with pytest.raises(ValueError, match="tokenizer 'word_level' knows, got others: .*tokenizer=bytes knows all"):
         tokens_to_answer(nodder(word_level(["left", "right"])), "Hello!")
     with pytest.raises(ValueError, match="must leave room for 64 tokens among 66, got 8 tokens"):

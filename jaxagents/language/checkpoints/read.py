@@ -13,7 +13,7 @@ from jaxagents.language.checkpoints.families import decoder_settings
 from jaxagents.language.checkpoints.tensors import Place, open_tensors, places, read_json
 from jaxagents.networks.decoder import Decoder
 from jaxagents.policies.language_model import make_language_model
-from jaxagents.types import Array, LanguageModel, Params
+from jaxagents.types import Array, LanguageModel, Params, PyTree
 
 # Buffers that some versions saved beside the parameters.
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
@@ -41,8 +41,9 @@ def load_language_model(
         **settings: of `Decoder`, over those of the checkpoint: `value_head`, `scan_layers`, `remat`, `dtype` ...
 
     Returns:
-        The model; `init(key)` reads the parameters of the checkpoint on the host, see `LanguageModel.pretrained`, and
-        draws random ones only for a value head.
+        The model; `init(key, shardings=None)` reads the parameters of the checkpoint on the host, see
+        `LanguageModel.pretrained`, and draws random ones only for a value head. With shardings, like the parameters,
+        every tensor goes straight to its shards.
 
     Raises:
         ValueError: a file is missing, the family is not supported, or the tokenizer is that of another model.
@@ -52,17 +53,24 @@ def load_language_model(
     decoder = read_decoder(folder, vocab_size, **settings)
     model = make_language_model(decoder.vocab_size, network=lambda vocab_size: decoder)
 
-    def init(key: Array) -> Params:
+    def init(key: Array, shardings: PyTree | None = None) -> Params:
         if isinstance(key, jax.core.Tracer):
             shapes = jax.eval_shape(model.init, key)
             return jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan, leaf.dtype), shapes)
-        params = read_params(folder, decoder, sharding=sharding)
+        params = read_params(folder, decoder, sharding=sharding if shardings is None else _by_name(shardings))
         if model.value is None:
             return params
-        value_layer = jax.jit(lambda key: model.init(key)["params"]["value_layer"])(key)
+        placed = None if shardings is None else shardings["params"]["value_layer"]
+        value_layer = jax.jit(lambda key: model.init(key)["params"]["value_layer"], out_shardings=placed)(key)
         return {"params": {**params["params"], "value_layer": value_layer}}
 
     return model._replace(init=init, pretrained=True)
+
+
+def _by_name(shardings: PyTree) -> Callable[[str], jax.sharding.Sharding]:
+    """Returns `(name) -> sharding` for names as in `read_params`."""
+    leaves = jax.tree_util.tree_leaves_with_path(shardings["params"])
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}.__getitem__
 
 
 def read_decoder(folder: Path, vocab_size: int | None = None, **settings: Any) -> Decoder:
@@ -176,7 +184,13 @@ def is_vocabulary(place: Place) -> bool:
 def _read_leaf(
     parts: list[np.ndarray], place: Place, leaf: jax.ShapeDtypeStruct, path: tuple[str, ...], sharding: Shardings
 ) -> Array:
-    """Reads a parameter, or of a sharded one what the devices of this host hold."""
+    """Reads a parameter, or of a sharded one what the devices of this host hold, each part once."""
+    blocks_read: dict[str, np.ndarray] = {}
+
+    def read_once(index: tuple[slice, ...]) -> np.ndarray:
+        if str(index) not in blocks_read:
+            blocks_read[str(index)] = read(index)
+        return blocks_read[str(index)]
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
         stacked = len(leaf.shape) > parts[0].ndim
@@ -188,7 +202,7 @@ def _read_leaf(
     chosen = sharding("/".join(path)) if callable(sharding) else sharding
     if chosen is None:
         return jnp.asarray(read((slice(None),) * len(leaf.shape)))
-    return jax.make_array_from_callback(leaf.shape, chosen, read)
+    return jax.make_array_from_callback(leaf.shape, chosen, read_once)
 
 
 def _read_part(part: np.ndarray, index: tuple[slice, ...], *, place: Place, leaf: jax.ShapeDtypeStruct) -> np.ndarray:

@@ -89,6 +89,22 @@ def test_parameters_go_straight_to_their_devices_and_types(saved, scan_layers):
     )
 
 
+def test_shardings_like_the_parameters_place_a_value_head_too(saved):
+    folder, _ = saved("llama3")
+    model = load_language_model(path=folder, value_head=True)
+    mesh = Mesh(np.asarray(jax.devices()[:2]), ("fsdp",))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+
+    def halve(leaf):
+        axis = next((i for i, size in enumerate(leaf.shape) if size % 2 == 0), None)
+        return NamedSharding(mesh, PartitionSpec() if axis is None else PartitionSpec(*(None,) * axis, "fsdp"))
+
+    shardings = jax.tree.map(halve, shapes)
+    params = model.init(jax.random.key(0), shardings)
+    jax.tree.map(lambda leaf, sharding: np.testing.assert_equal(leaf.sharding, sharding), params, shardings)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), jax.device_get(model.init(jax.random.key(0))))
+
+
 def test_scanned_layers_with_windows_and_a_value_head(saved, tokens):
     folder, model = saved("gemma3")
     import torch

@@ -1,0 +1,96 @@
+"""LoRA of several adapters in one batch: every row, or every token, has its own, above one copy of the parameters."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import traverse_util
+
+from jaxagents.networks.adapters import Adapter
+from jaxagents.types import Array, LanguageModel, Params, PyTree
+
+_FACTORS = ("lora_a", "lora_b", "lora_owner")
+
+
+def stack_adapters(params: Params, adapters: Sequence[tuple[Adapter, PyTree]]) -> Params:
+    """Puts the factors of several adapters beside the kernels that they change.
+
+    Args:
+        params: frozen ones, of a network whose layers with adapters are `nn.Dense`.
+        adapters: K of `networks.adapters.lora`, each with its own parameters; ranks and patterns may differ.
+
+    Returns:
+        The parameters, with `lora_a [D, R]`, `lora_b [R, F]` and `lora_owner [R]` beside every kernel that an adapter
+        changes, R the ranks of all that do. The kernels themselves are not copied; without `choose_adapters` nothing
+        changes.
+
+    Raises:
+        ValueError: there are none, one is no LoRA, or it is one with magnitudes (DoRA), which scale whole columns.
+    """
+    if not adapters:
+        raise ValueError("`adapters` must be at least one, got none.")
+    flat = traverse_util.flatten_dict(dict(params), sep="/")
+    factors: dict[str, list[tuple[Array, Array, int]]] = {}
+    for number, (adapter, own) in enumerate(adapters):
+        described = adapter.description
+        if described.get("kind") != "lora" or described["magnitude"]:
+            kind = "LoRA with magnitudes (DoRA)" if described.get("magnitude") else described.get("kind")
+            raise ValueError(f"`adapters` must be LoRA without magnitudes, got {kind} as number {number}.")
+        rank = described["rank"]
+        scale = described["alpha"] / (rank**0.5 if described["rank_stabilized"] else rank)
+        for path, leaves in own.items():
+            factors.setdefault(path, []).append((leaves["a"], scale * leaves["b"], number))
+    for path, parts in factors.items():
+        owner = np.concatenate([np.full(a.shape[-1], number, np.int32) for a, _, number in parts])
+        layer, layers = path.removesuffix("kernel"), parts[0][0].shape[:-2]
+        a = jnp.concatenate([a for a, _, _ in parts], axis=-1)
+        b = jnp.concatenate([b for _, b, _ in parts], axis=-2)
+        values = (a, b, jnp.broadcast_to(jnp.asarray(owner), (*layers, owner.size)))
+        flat |= {layer + name: value for name, value in zip(_FACTORS, values, strict=True)}
+    return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def choose_adapters(model: LanguageModel, choice: Array | Sequence[Any]) -> LanguageModel:
+    """Makes the model in which every row, or every token, has the adapter that it chooses.
+
+    A chosen change costs as much as one of the rank of all adapters together: `((x A) * chosen) B`, A and B of all of
+    them side by side. What no one chooses has no gradient.
+
+    Args:
+        model: of `policies.language_model.make_language_model`.
+        choice: int32 `[B]`, the number of the adapter in `stack_adapters` of every row, or `[B, S]`, of every token
+            that is read; -1 for none.
+
+    Returns:
+        The model; its parameters are those of `stack_adapters`.
+    """
+    numbers = jnp.asarray(choice, jnp.int32)
+
+    def with_chosen(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*inputs: Any, **named: Any) -> Any:
+            with nn.intercept_methods(_add_chosen(numbers)):
+                return function(*inputs, **named)
+
+        return call
+
+    return model._replace(apply=with_chosen(model.apply), extend=with_chosen(model.extend))
+
+
+def _add_chosen(choice: Array) -> Callable[..., Any]:
+    """Makes what adds the chosen change to the output of every linear layer that has factors beside its kernel."""
+
+    def intercept(layer: Callable[..., Any], inputs: tuple, named: dict, context: nn.module.InterceptorContext) -> Any:
+        output, dense = layer(*inputs, **named), context.module
+        is_dense = isinstance(dense, nn.Dense) and context.method_name == "__call__"
+        if not is_dense or not dense.has_variable("params", "lora_a"):
+            return output
+        factors: list[Array] = [dense.get_variable("params", name) for name in _FACTORS]
+        a, b, owner = factors
+        x = inputs[0].reshape(-1, inputs[0].shape[-1])
+        rows = jnp.repeat(choice.reshape(-1), x.shape[0] // choice.size)
+        inner = (x @ a.astype(x.dtype)) * (rows[:, None] == owner[None]).astype(x.dtype)
+        return output + (inner @ b.astype(x.dtype)).reshape(output.shape).astype(output.dtype)
+
+    return intercept

@@ -1,0 +1,46 @@
+"""What a checkpoint goes with: its own tokens, and no others."""
+
+import json
+
+import pytest
+
+from jaxagents.training.fitting import require_fit
+
+
+def config_of(folder, tokenizer):
+    policy = {
+        "_target_": "jaxagents.language.policy.make_language_policy",
+        "model": {"_target_": "jaxagents.language.checkpoints.read.load_language_model", "path": str(folder)},
+        "tokenizer": {"_target_": f"jaxagents.language.tokenizers.{tokenizer}", "_partial_": True},
+    }
+    return {"learner": {"policy": policy}, "collector": {}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "files", "message"),
+    [
+        (512, ["tokenizer.json"], "got 'byte_level' of 261 tokens for .* with 512, .* try tokenizer=huggingface, or"),
+        (261, ["tokenizer.json"], "got 'byte_level' of 261 tokens for .* with 261, .* try tokenizer=huggingface, or"),
+        (512, [], "got 'byte_level' of 261 tokens for .* with 512, .* try copying tokenizer.json of the model there"),
+    ],
+)
+def test_bytes_over_the_rows_of_other_tokens_are_refused(lake, tmp_path, rows, files, message):
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": rows}))
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(ValueError, match=f"`tokenizer` must be that of the checkpoint, {message}") as told:
+        require_fit(config_of(tmp_path, "byte_level"), lake)
+    assert "\n" not in str(told.value)
+    config = config_of(tmp_path, "byte_level")
+    require_fit(
+        {**config, "learner": {**config["learner"], "source": str(tmp_path)}}, lake
+    )  # learner=chat brings its own.
+
+
+def test_an_exported_model_of_bytes_goes_on_with_bytes(lake, tmp_path):
+    (tmp_path / "config.json").write_text(
+        json.dumps({"vocab_size": 261})
+    )  # As written: a tokenizer of ours is no file.
+    require_fit(config_of(tmp_path, "byte_level"), lake)
+    with pytest.raises(ValueError, match="`tokenizer` must be that of the checkpoint, got 'word_level' of"):
+        require_fit(config_of(tmp_path, "word_level"), lake)
