@@ -149,3 +149,21 @@ def _read(model: LanguageModel, params: Params, rows: Rows, layout: Layout) -> A
         mask=visible & jnp.tril(jnp.ones((mask.shape[1],) * 2, bool))[None],
     )
     return hidden[:, prompt:]
+
+
+def hidden_after_turns(model: LanguageModel, params: Params, episode: Episode) -> Array:
+    """Computes what a model holds after the last token of every turn, for probes of it.
+
+    Args:
+        model: reads.
+        params: of the model.
+        episode: B episodes of T turns.
+
+    Returns:
+        `[B, T, D]`; of turns that did not take place, that of some token.
+    """
+    rows, layout = to_rows(episode), episode.layout
+    num_rows, num_turns, size = rows.tokens.shape
+    hidden = _read(model, params, rows, layout).reshape(num_rows, num_turns, size, -1)
+    last = jnp.max(jnp.where(rows.token_mask, jnp.arange(size)[None, None], 0), axis=2)
+    return unfold(layout, jnp.take_along_axis(hidden, last[:, :, None, None], axis=2)[:, :, 0])

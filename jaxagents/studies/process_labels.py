@@ -1,0 +1,162 @@
+"""Who picks the best of several episodes: outcomes, steps, or both, judged by probes of a policy's own states."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.retelling import recorded_words
+from jaxagents.ops.probes import Probe, fit_probe
+from jaxagents.ops.process import first_error, propagate_errors, ternary_labels
+from jaxagents.policies.contexts import hidden_after_turns
+from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Params, Task
+
+
+class Judged(NamedTuple):
+    """Episodes of n tasks with G each: features `[n G, T, D]`, labels and valid `[n G, T]`, success `[n G]`."""
+
+    features: Array
+    label: Array
+    valid: Array
+    success: Array
+
+
+def run(
+    seed: int,
+    *,
+    environment: Environment,
+    policy: LanguagePolicy,
+    params: Params,
+    num_tasks: int = 256,
+    group_size: int = 8,
+    step_weight: float = 1.0,
+) -> dict[str, float]:
+    """Trains reward models of outcomes and of steps, and lets them choose among episodes of held-out tasks.
+
+    The outcome model is the probability of success, the step model `p(1) - p(-1)` of ternary labels, averaged over the
+    steps of an episode; both are linear in what the policy holds after a turn. What is chosen has the largest score.
+
+    Args:
+        seed: of tasks and of what is sampled.
+        environment: a text world of one seat without chance, whose `text.distance` is known.
+        policy: acts, and is probed.
+        params: of the policy.
+        num_tasks: of the training split, whose episodes are labelled, and as many held-out ones.
+        group_size: episodes of each task.
+        step_weight: of the step model beside the outcome model.
+
+    Returns:
+        Success of the first episode (`success_one`), of what outcomes (`success_outcome`), steps (`success_steps`),
+        both (`success_both`) and outcomes with binary steps (`success_both_binary`) choose, and where one of them all
+        succeeded (`success_any`); `step_accuracy` and `first_error_accuracy` of the step model, the accuracy of always
+        saying the commonest label (`step_accuracy_constant`), and the share of steps of each label.
+
+    Raises:
+        ValueError: the distance is not known.
+
+    References:
+        Fan et al. (2026), "AgentProcessBench: Diagnosing Step-Level Process Quality in Tool-Using Agents".
+    """
+    if environment.text is None or environment.text.distance is None:
+        raise ValueError(f"`environment` must know the distance to the goal, got {environment.name!r}; try frozenlake.")
+    judged = jax.jit(make_judged(environment, policy, group_size))
+    task_keys = jax.random.split(jax.random.key(seed), (2, num_tasks + 1))
+    labelled, held_out = (
+        judged(params, keys[0], jax.vmap(sample)(keys[1:]))
+        for keys, sample in zip(
+            task_keys, (environment.sample_task, environment.text.sample_held_out_task), strict=True
+        )
+    )
+    compared = jax.jit(compare, static_argnames="group_size")(labelled, held_out, step_weight, group_size=group_size)
+    return {name: float(value) for name, value in compared.items()}
+
+
+def make_judged(
+    environment: Environment, policy: LanguagePolicy, group_size: int
+) -> Callable[[Params, Array, Task], Judged]:
+    """Makes `(params, key, tasks) -> Judged`: episodes, played again to see how far every step was from the goal."""
+    play = make_dialogue(environment, policy, group_size=group_size)
+    distance = jax.vmap(environment.text.distance)  # type: ignore[type-var, union-attr]
+
+    def judged(params: Params, key: Array, task: Task) -> Judged:
+        num_tasks = len(jax.tree.leaves(task)[0])
+        start_key, play_key, step_key = jax.random.split(key, 3)
+        start = jax.vmap(environment.reset)(jax.random.split(start_key, num_tasks), task)
+        episode = play(params, play_key, jnp.arange(num_tasks, dtype=jnp.int32), task=task, start=start)
+        actions = recorded_words(policy, episode)[0][..., : environment.action_space.shape[0]]
+        state = jax.tree.map(lambda leaf: jnp.repeat(leaf, group_size, axis=0), start[0])
+
+        def step(state, action):
+            keys = jax.random.split(step_key, action.shape[0])
+            after, _ = jax.vmap(environment.step)(keys, state, action)
+            return after, (distance(state), distance(after))
+
+        _, (before, after) = jax.lax.scan(step, state, jnp.swapaxes(actions, 0, 1))
+        before, after = before.T, after.T
+        same = (episode.fingerprint[:, :, None] == episode.fingerprint[:, None, :]) & jnp.all(
+            actions[:, :, None] == actions[:, None, :], axis=-1
+        )
+        repeated = jnp.any(same & jnp.tril(jnp.ones(same.shape[1:], bool), -1)[None], axis=2)
+        label = ternary_labels(before, after, episode.action_valid, repeated)
+        label = propagate_errors(label, before, after)
+        return Judged(_features(policy, params, episode, group_size), label, episode.valid, episode.success)
+
+    return judged
+
+
+def compare(labelled: Judged, held_out: Judged, step_weight: Array | float, *, group_size: int) -> dict[str, Array]:
+    """Fits the reward models to labelled episodes, and tells what they choose of held-out ones; see `run`."""
+    outcome = fit_probe(
+        _last(labelled), labelled.success.astype(jnp.int32), jnp.ones_like(labelled.success), num_classes=2
+    )
+    ternary, binary = _of_steps(labelled, labelled.label + 1, 3), _of_steps(labelled, labelled.label > 0, 2)
+    of_outcome = jnp.exp(outcome.log_prob(_last(held_out))[:, 1])
+    steps = jnp.exp(ternary.log_prob(held_out.features))
+    of_steps = _mean(steps[..., 2] - steps[..., 0], held_out.valid)
+    of_binary = _mean(2.0 * jnp.exp(binary.log_prob(held_out.features))[..., 1] - 1.0, held_out.valid)
+    success = held_out.success.reshape(-1, group_size).astype(jnp.float32)
+
+    def chosen(score: Array) -> Array:
+        best = jnp.argmax(score.reshape(-1, group_size), axis=1)
+        return jnp.mean(jnp.take_along_axis(success, best[:, None], axis=1))
+
+    guess, valid = jnp.argmax(steps, axis=-1) - 1, held_out.valid
+    found = first_error(guess, valid) == first_error(held_out.label, valid)
+    shares = {
+        f"share_{name}": jnp.mean(held_out.label == label, where=valid)
+        for name, label in (("good", 1), ("neutral", 0), ("bad", -1))
+    }
+    return shares | {
+        "success_one": jnp.mean(success[:, 0]),
+        "success_any": jnp.mean(jnp.max(success, axis=1)),
+        "success_outcome": chosen(of_outcome),
+        "success_steps": chosen(of_steps),
+        "success_both": chosen(of_outcome + step_weight * of_steps),
+        "success_both_binary": chosen(of_outcome + step_weight * of_binary),
+        "step_accuracy": jnp.mean(guess == held_out.label, where=valid),
+        "step_accuracy_constant": jnp.max(jnp.stack(list(shares.values()))),
+        "first_error_accuracy": jnp.mean(found),
+    }
+
+
+def _features(policy: LanguagePolicy, params: Params, episode: Episode, group_size: int) -> Array:
+    """Reads the episodes of one task after the other, which takes less memory than all at once."""
+    groups = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] // group_size, group_size, *leaf.shape[1:]), episode)
+    features = jax.lax.map(lambda group: hidden_after_turns(policy.model, params, group), groups)
+    return features.reshape(-1, *features.shape[2:])
+
+
+def _of_steps(judged: Judged, label: Array, num_classes: int) -> Probe:
+    features = judged.features.reshape(-1, judged.features.shape[-1])
+    return fit_probe(features, label.reshape(-1).astype(jnp.int32), judged.valid.reshape(-1), num_classes=num_classes)
+
+
+def _last(judged: Judged) -> Array:
+    last = jnp.maximum(jnp.sum(judged.valid, axis=1) - 1, 0)
+    return jnp.take_along_axis(judged.features, last[:, None, None], axis=1)[:, 0]
+
+
+def _mean(score: Array, valid: Array) -> Array:
+    return jnp.sum(jnp.where(valid, score, 0.0), axis=1) / jnp.maximum(jnp.sum(valid, axis=1), 1)
