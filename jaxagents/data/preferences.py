@@ -15,7 +15,7 @@ from jaxagents.data.streams import encode
 from jaxagents.data.trajectories import read_rows, read_trajectories, require_files
 from jaxagents.data.transcripts import packed_episodes
 from jaxagents.ops.checks import require_positive
-from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree, Tokenizer
+from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree
 
 
 def make_preference_collector(
@@ -36,7 +36,7 @@ def make_preference_collector(
 
     Args:
         environment: not used; the files say what was seen.
-        policy: its tokenizer writes the transcripts.
+        policy: its tokenizer writes the transcripts, in its chat format where it has one.
         paths: one file of trajectories or several; the two of a pair may be in different ones.
         num_pairs: per batch, over all devices.
         row_length: tokens per row, of which every transcript has one.
@@ -54,7 +54,7 @@ def make_preference_collector(
     del environment
     require_positive("num_pairs", num_pairs)
     pairs = _pairs(_read(paths, on_error, report))
-    sides = _rows(list(zip(*pairs, strict=True)), policy.tokenizer, row_length, paths)
+    sides = _rows(list(zip(*pairs, strict=True)), policy, row_length, paths)
 
     def init(key: Array, params: Params) -> PyTree:
         del key, params
@@ -85,7 +85,7 @@ def make_label_collector(
 
     Args:
         environment: not used; the files say what was seen.
-        policy: its tokenizer writes the transcripts.
+        policy: its tokenizer writes the transcripts, in its chat format where it has one.
         paths: one file of trajectories or several, whose `success` is the label; the "label" of a line
             `{"prompt", "completion", "label"}` is the same.
         num_rows: transcripts per batch, over all devices.
@@ -109,7 +109,7 @@ def make_label_collector(
     labels = [bool(one.success) for one in found]
     if len(set(labels)) < 2:
         raise ValueError(f"`label` must be true in some lines and false in others, got {labels[0]} in all of them.")
-    (rows,) = _rows([found], policy.tokenizer, row_length, paths)
+    (rows,) = _rows([found], policy, row_length, paths)
 
     def init(key: Array, params: Params) -> PyTree:
         del key, params
@@ -169,18 +169,18 @@ def _in_order(name: str, one: Trajectory, other: Trajectory) -> tuple[Trajectory
     )
 
 
-def _encode(trajectory: Trajectory, tokenizer: Tokenizer) -> TokenSequence:
-    sequences = encode(trajectory, tokenizer)
+def _encode(trajectory: Trajectory, policy: LanguagePolicy) -> TokenSequence:
+    sequences = encode(trajectory, policy.tokenizer, chat=getattr(policy.lexicon, "chat", None))
     if len(sequences) != 1:
         raise ValueError(f"`turns` of {trajectory.id!r} must be of one agent to be compared, got {len(sequences)}.")
     return sequences[0]
 
 
 def _rows(
-    sides: Sequence[Sequence[Trajectory]], tokenizer: Tokenizer, length: int, paths: str | Sequence[str]
+    sides: Sequence[Sequence[Trajectory]], policy: LanguagePolicy, length: int, paths: str | Sequence[str]
 ) -> list[PackedBatch]:
     """Writes every trajectory into a row of its own, on the device, those of a side after each other."""
-    sequences = [[_encode(one, tokenizer) for one in side] for side in sides]
+    sequences = [[_encode(one, policy) for one in side] for side in sides]
     sizes = [(len(sequence.tokens), one) for row in zip(sides, sequences) for one, sequence in zip(*row)]
     longest, of = max(sizes, key=lambda size: size[0])
     if longest > length:
@@ -190,7 +190,7 @@ def _rows(
         )
 
     def write(side: Sequence[TokenSequence]) -> PackedBatch:
-        rows = [pack([sequence], length, pad=tokenizer.marks["pad"])[0] for sequence in side]
+        rows = [pack([sequence], length, pad=policy.tokenizer.marks["pad"])[0] for sequence in side]
         return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *rows)
 
     return [write(side) for side in sequences]

@@ -134,7 +134,7 @@ def require_tasks(config: Mapping[str, Any]) -> None:
     Raises:
         ValueError: a level has no tasks on one side of the split.
     """
-    checked = []  # type: list[Any]
+    checked: list[Any] = []
     for node in stage_configs(config).values():
         options = node["environment"]
         if "held_out_fraction" not in options or options in checked:

@@ -177,6 +177,6 @@ def _encode(policy: LanguagePolicy, trajectory: Trajectory) -> TokenSequence:
     except ValueError as error:
         raise ValueError(
             f"`messages` must be made of words that the tokenizer {policy.tokenizer.name!r} knows, got others: {error} "
-            "A policy that was trained with tokenizer=bytes knows all."
+            "A small model that was trained with tokenizer=bytes knows all."
         ) from error
     return sequence

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jaxagents.language.tokenizers import byte_level
 from jaxagents.learners.preference import make_preference
 from jaxagents.losses.preference import kto, simpo
 from jaxagents.ops.pairs import success_against_failure
+from jaxagents.types import ChatFormat
 
 KEY = jax.random.key(2)
 
@@ -111,6 +113,27 @@ def test_rows_of_chosen_and_rejected_answers_are_pairs(lake, speaker, tmp_path):
     _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
     answers = [speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))]
     assert set(zip(answers[::2], answers[1::2])) == {("4", "five"), ("a", "b")}
+
+
+def test_pairs_and_labels_are_written_in_the_chat_format_of_the_policy(speaker, tmp_path):
+    read = speaker.tokenizer.encode
+    user, assistant, end = tuple(read("U:")), tuple(read("A:")), read("$")[0]
+    chat = ChatFormat((), (), first_open=user, user_open=user, assistant_open=assistant, end=end, stops=(end,))
+    talker = SimpleNamespace(tokenizer=speaker.tokenizer, lexicon=SimpleNamespace(chat=chat))
+    pair = {"prompt": "2 + 2", "chosen": "4", "rejected": "five"}
+    labels = [{"prompt": "2 + 2", "completion": said, "label": good} for said, good in (("4", True), ("five", False))]
+    for make_collector, rows, number in (
+        (make_preference_collector, [pair], {"num_pairs": 4}),
+        (make_label_collector, labels, {"num_rows": 16}),
+    ):
+        path = write(tmp_path / "rows.jsonl", rows)
+        collector = make_collector(None, talker, paths=path, row_length=24, **number)
+        _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
+        tokens, masks = (
+            np.asarray(leaf).reshape(len(episode.success), -1) for leaf in (episode.tokens, episode.token_mask)
+        )
+        texts = {speaker.tokenizer.decode(row[mask]) for row, mask in zip(tokens, masks)}
+        assert texts == {"U:2 + 2A:4$", "U:2 + 2A:five$"}
 
 
 @pytest.mark.parametrize("make", [make_preference_collector, make_label_collector])
