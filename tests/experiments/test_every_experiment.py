@@ -32,7 +32,7 @@ PAIRS = {
     # Like those, and not tuned for each algorithm.
     **dict.fromkeys(("code", "countdown", "crafting", "guess_number", "lists"), ("grpo", "sft")),
     **dict.fromkeys(("brief", "mastermind", "screen", "screens", "search"), ("grpo", "sft")),
-    **dict.fromkeys(("desk", "market", "shop", "tools", "twentyq", "union"), ("grpo", "sft")),
+    **dict.fromkeys(("desk", "market", "prompts", "shop", "tools", "twentyq", "union"), ("grpo", "sft")),
     **dict.fromkeys(("code_calls", "edit_streams", "errands", "scene", "search_sets"), ("grpo", "sft")),
     # Of several seats.
     **dict.fromkeys(

@@ -1,0 +1,156 @@
+"""Prompts of your own, one turn each: answers are paid by what the rows say, or by a function that reads text."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.texts import Text, pick
+from jaxagents.environments.text.world import Status, World
+from jaxagents.types import Array, Environment, Task
+
+
+@struct.dataclass
+class PromptState:
+    """What was asked and said.
+
+    Attributes:
+        task: the task of the episode.
+        said: int32 `[most_words]`, the answer in words of the grammar's slot, -1 behind it; all -1 before.
+    """
+
+    task: Task
+    said: Array
+
+
+class Row(NamedTuple):
+    """A prompt, and the answer that is right; None where a function judges what is said."""
+
+    prompt: tuple[str, ...]
+    answer: tuple[str, ...] | None
+
+
+def make_environment(
+    path: str | Path | None = None,
+    *,
+    rows: Sequence[Mapping[str, Any]] = (),
+    words: Sequence[str] = (),
+    most_words: int = 8,
+    **options: Any,
+) -> Environment:
+    """Makes a world of one turn per episode: a prompt is shown, what is said ends it.
+
+    A row with an answer is a success where just that is said. A row without one is a success whatever is said: it is
+    for `collector=rewarded`, whose function gets the number of the row as the column `row`. The policy says words of
+    the prompts, of the answers, and of `words`; texts are split at white space.
+
+    Args:
+        path: of a JSONL file of rows, `{"prompt": "...", "answer": "..."}`; further fields are left to you.
+        rows: the same, written here; they do not count where there is a `path`.
+        words: further ones that can be said.
+        most_words: of an answer.
+        **options: of `make_text_world`.
+
+    Returns:
+        The environment; its tasks are `{"row", "level"}`, of which `held_out_fraction` is never trained on.
+
+    Raises:
+        ValueError: no rows, a damaged one (with file and line), a prompt that stands there twice, or an answer that is
+            too long.
+    """
+    if path is None and not rows:
+        raise ValueError("`path` must name a file of rows, or `rows` hold some, got neither; try environment.path.")
+    if strange := [word for word in words if not isinstance(word, str)]:
+        raise ValueError(
+            f"`words` must be texts, got {strange[0]!r}; try quotes around it, as yes and no need in YAML."
+        )
+    found = [_read_row(row, f"row {number}") for number, row in enumerate(rows)] if path is None else read_rows(path)
+    prompts = [row.prompt for row in found]
+    if len(set(prompts)) < len(prompts):
+        twice = next(prompt for number, prompt in enumerate(prompts) if prompt in prompts[:number])
+        raise ValueError(f"`prompt` must stand in one row only, got {' '.join(twice)!r} in two; leave one out.")
+    answers = [row.answer or () for row in found]
+    if (longest := max(map(len, answers))) > most_words:
+        raise ValueError(f"`most_words` must be at least those of an answer, got {most_words} for {longest}.")
+    vocabulary = tuple(dict.fromkeys(word for text in (*answers, tuple(words), *prompts) for word in text))
+    number_of = {word: number for number, word in enumerate(vocabulary)}
+    right = np.full((len(found), most_words), -1, np.int32)
+    for number, answer in enumerate(answers):
+        right[number, : len(answer)] = [number_of[word] for word in answer]
+    judged = np.array([row.answer is not None for row in found])
+    grammar = make_grammar(f"{{word:1-{most_words}}}", word=vocabulary)
+
+    def sample(key: Array, level: Array) -> Task:
+        return {"row": jax.random.randint(key, (), 0, len(found)), "level": level}
+
+    def start(key: Array, task: Task) -> PromptState:
+        del key
+        return PromptState(task=task, said=jnp.full(most_words, -1, jnp.int32))
+
+    def play(key: Array, state: PromptState, verb: Array, args: Array) -> PromptState:
+        del key, verb
+        return state.replace(said=args[0])
+
+    def status(state: PromptState) -> Status:
+        row, over = state.task["row"], state.said[0] >= 0
+        fits = jnp.all(state.said == jnp.asarray(right)[row])
+        return Status(success=over & (fits | ~jnp.asarray(judged)[row]), over=over)
+
+    def tell(state: PromptState, seat: Array) -> Text:
+        del seat
+        return pick(prompts, state.task["row"])
+
+    def expert(key: Array, state: PromptState) -> tuple[Array, Array, None]:
+        row = state.task["row"]
+        any_word = jnp.full(most_words, -1, jnp.int32).at[0].set(jax.random.randint(key, (), 0, len(vocabulary)))
+        return jnp.int32(0), jnp.where(jnp.asarray(judged)[row], jnp.asarray(right)[row], any_word)[None], None
+
+    world = World(
+        name="prompts",
+        grammar=grammar,
+        max_steps=1,
+        sample=sample,
+        start=start,
+        play=play,
+        status=status,
+        tell=tell,
+        expert=expert,
+    )
+    return make_text_world(world, **options)
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """Reads the rows of a JSONL file, see `make_environment`.
+
+    Raises:
+        ValueError: there is no such file, it is empty, or a line is damaged.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ValueError(f"`environment.path` must be a file of rows, got {path}: there is none at {file.absolute()}.")
+    rows = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        if line.strip():
+            try:
+                rows.append(_read_row(json.loads(line), f"{path}, line {number}"))
+            except json.JSONDecodeError as error:
+                raise ValueError(f"`environment.path` must hold JSON, got {path}, line {number}: {error}.") from error
+    if not rows:
+        raise ValueError(f"`environment.path` must hold at least one row, got the empty file {path}.")
+    return rows
+
+
+def _read_row(row: Any, place: str) -> Row:
+    if not isinstance(row, Mapping) or not isinstance(row.get("prompt"), str) or not row["prompt"].split():
+        raise ValueError(f'`prompt` must be a text in every row, got {row!r} in {place}; try {{"prompt": "..."}}.')
+    answer = row.get("answer")
+    if answer is not None and (not isinstance(answer, str) or not answer.split()):
+        raise ValueError(f"`answer` must be a text, or be left out, got {answer!r} in {place}.")
+    return Row(tuple(row["prompt"].split()), None if answer is None else tuple(answer.split()))
