@@ -1,11 +1,13 @@
 """The arms of a paper as they are now: composed, built, and found in the store."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from hydra.utils import get_object
 
 from jaxagents.papers.closure import code_digest, find_targets
 from jaxagents.papers.runs import Address
@@ -99,7 +101,8 @@ def compose_arm(
     folder, further = Path(config_folder), (*variant.overrides, *overrides)
     recipe = start = function = None
     if arm.function is not None:
-        function = {**(study.arguments or {}), **arm.function, **(variant.arguments or {})}
+        function = {**(study.arguments or {}), **arm.function}
+        function |= _taken(arm.function["_target_"], variant.arguments or {})
     if arm.overrides:
         recipe = _make_recipe(arm.name, Trained(arm.overrides), folder, further, quick)
         if study.start is not None:
@@ -169,6 +172,13 @@ def logged_names(stages: Sequence[Stage]) -> list[str]:
         names |= {f"eval/{name}" for name in evaluated}
         names |= set(jax.eval_shape(lambda state, stage=stage: stage.runner.run(state, 1)[1], abstract))
     return sorted(names)
+
+
+def _taken(target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments that a function takes: a study's variant is for functions of several kinds."""
+    parameters = inspect.signature(get_object(target)).parameters
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    return {name: value for name, value in arguments.items() if takes_all or name in parameters}
 
 
 def _make_recipe(name: str, trained: Trained, folder: Path, further: Sequence[str], quick: bool) -> Recipe:

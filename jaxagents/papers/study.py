@@ -68,7 +68,7 @@ class Study:
         checks: what baselines must show for the question to have an answer.
         experiment: of all arms, option of `configs/experiment`; None where `overrides` name a world and an algorithm.
         overrides: of all arms.
-        arguments: of all functions; an arm's own come first, and those of a variant before them.
+        arguments: of all functions; an arm's own come first, and before them those of a variant that it takes.
         metrics: further ones to report.
         higher_is_better: of `metric`.
         budget: unit of training in which all arms must agree, by their steps or by `training.total_<unit>`; "none"
