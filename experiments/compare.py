@@ -27,7 +27,8 @@ def main(config: DictConfig) -> None:
     compared = compare_runs(find_runs(paths), config.metric)
     head = ("run", "seeds", "steps", "mean, 95 %", "worst", "best")  # What differs is too long for a column.
     print_table(config.metric, head, comparison_rows(compared))
-    print(*tell_differences(compared), sep="\n")
+    for told in tell_differences(compared):
+        print(told)
     picture = draw_comparison(config.picture or Path(paths[0]) / "comparison.png", compared, config.metric)
     final = {run: [float(value) for value in values] for one in compared for run, values in one.finals.items()}
     print(json.dumps({"picture": str(picture), "final": final}))

@@ -23,11 +23,13 @@ class PromptState:
 
     Attributes:
         task: the task of the episode.
-        said: int32 `[most_words]`, the answer in words of the grammar's slot, -1 behind it; all -1 before.
+        said: int32 `[most_words]`, the answer in words of the grammar's slot, -1 behind it; all -1 without one.
+        over: bool, the turn is over, also by what was no answer.
     """
 
     task: Task
     said: Array
+    over: Array
 
 
 class Row(NamedTuple):
@@ -92,16 +94,16 @@ def make_environment(
 
     def start(key: Array, task: Task) -> PromptState:
         del key
-        return PromptState(task=task, said=jnp.full(most_words, -1, jnp.int32))
+        return PromptState(task=task, said=jnp.full(most_words, -1, jnp.int32), over=jnp.zeros((), bool))
 
     def play(key: Array, state: PromptState, verb: Array, args: Array) -> PromptState:
         del key, verb
-        return state.replace(said=args[0])
+        return state.replace(said=args[0], over=jnp.ones((), bool))
 
     def status(state: PromptState) -> Status:
-        row, over = state.task["row"], state.said[0] >= 0
+        row, answered = state.task["row"], state.said[0] >= 0
         fits = jnp.all(state.said == jnp.asarray(right)[row])
-        return Status(success=over & (fits | ~jnp.asarray(judged)[row]), over=over)
+        return Status(success=answered & (fits | ~jnp.asarray(judged)[row]), over=state.over)
 
     def tell(state: PromptState, seat: Array) -> Text:
         del seat
@@ -122,6 +124,7 @@ def make_environment(
         status=status,
         tell=tell,
         expert=expert,
+        skip=lambda state: state.replace(over=jnp.ones((), bool)),  # By the rules, not by a limit: nothing comes after.
     )
     return make_text_world(world, **options)
 
@@ -136,7 +139,7 @@ def read_rows(path: str | Path) -> list[Row]:
     if not file.is_file():
         raise ValueError(f"`environment.path` must be a file of rows, got {path}: there is none at {file.absolute()}.")
     rows = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
         if line.strip():
             try:
                 rows.append(_read_row(json.loads(line), f"{path}, line {number}"))

@@ -47,7 +47,12 @@ def test_the_answer_of_a_row_is_paid(ask):
 
 def test_without_an_answer_whatever_is_said_succeeds(ask):
     assert ask(1, "two", "please") == ("say more", 1.0, 1.0, 1.0)
-    assert ask(1) == ("say more", 0.0, 0.0, 0.0)  # Nothing was said: the turn is over, but not by the rules.
+    assert ask(1) == (
+        "say more",
+        0.0,
+        0.0,
+        1.0,
+    )  # Nothing was said: over by the rules, so that nothing is bootstrapped.
 
 
 @pytest.mark.parametrize(
