@@ -146,7 +146,7 @@ def test_counts_of_a_plane_ignore_the_others():
     np.testing.assert_allclose(paid, 8**-0.5, rtol=1e-6)  # All eight are visits of one place.
     bonus = make_count_bonus(space, SPACES[1], num_bits=12, planes=[0, 2])
     assert float(bonus.apply(bonus.init(KEY, step), step)[2]["codes"]) > 4.0
-    with pytest.raises(ValueError, match=r"`planes` must be indices from 0 to 2 of observations \[2, 2, 3\], got \[3\]"):
+    with pytest.raises(ValueError, match=r"`planes` must be indices from 0 to 2 of observations .*, got \[3\]"):
         make_count_bonus(space, SPACES[1], planes=[3])
 
 
