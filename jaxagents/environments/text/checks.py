@@ -71,7 +71,7 @@ def _one_sided_level(world: World, held_out_fraction: float, num_tasks: int) -> 
     program = jax.jit(lambda key, level: of_task(world.sample(key, level))).lower(keys[0], jnp.int32(0))
     # It runs a few times: with optimisations, one level would take three times as long to compile.
     draw = program.compile(
-        compiler_options={"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+        compiler_options={"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
     )
     for level in range(world.num_levels):
         held_out = (int(draw(key, jnp.int32(level))) < held_out_fraction * 2**32 for key in keys)
