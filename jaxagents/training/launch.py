@@ -18,13 +18,14 @@ from jaxagents.environments.checks import require_shapes
 from jaxagents.reporting.loggers import read_metrics, to_json
 from jaxagents.reporting.reports import REPORT_FILE, write_report, write_result
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
-from jaxagents.training.build import Experiment, build, resolve, stage_configs
+from jaxagents.training.build import Experiment, build, resolve
 from jaxagents.training.command import main_command
 from jaxagents.training.composition import save_arguments
 from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, make_section
 from jaxagents.training.loop import train
 from jaxagents.training.processes import join_processes, of_first_process, on_all_processes
 from jaxagents.training.run_directory import claim, locked
+from jaxagents.training.stages import stage_configs
 from jaxagents.training.starting import begin_from
 from jaxagents.types import Environment, LanguagePolicy
 

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxagents.training.build import resolve, stage_configs
+from jaxagents.training.build import resolve
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import Taught, _taught, farewell, require_one_vocabulary
+from jaxagents.training.stages import stage_configs
 from jaxagents.types import LanguagePolicy
 
 ROOT = Path(__file__).parents[2]
