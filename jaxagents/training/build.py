@@ -27,7 +27,7 @@ from jaxagents.training.config import (
     run_hash,
 )
 from jaxagents.training.devices import Runner, axis_name_of, place, place_on_mesh, select_devices
-from jaxagents.training.fitting import require_fit, to_plain
+from jaxagents.training.fitting import require_fit, require_tasks, to_plain
 from jaxagents.training.mesh import axis_name_on, make_mesh
 from jaxagents.training.program import AXIS_NAME, Program, counted_units, make_program, over_seeds
 from jaxagents.training.stages import stage_configs
@@ -187,6 +187,7 @@ def build_stage(
     evaluation = make_section(EvaluationConfig, "evaluation", evaluation_config)
     environment = _instantiate("environment", config)
     require_fit(config, environment)
+    require_tasks(config["environment"], environment)
     make_agent = _instantiate("learner", config)
     if tokenizer is not None:
         policy = partial(make_agent.keywords["policy"], tokenizer=lambda words: restore(tokenizer))
@@ -209,6 +210,7 @@ def build_stage(
     )
     _require_counted(training, program)
     judged = environment if evaluation_environment is None else instantiate(evaluation_environment)
+    require_tasks(evaluation_environment, judged)
 
     def make_evaluation(num_episodes: int) -> Callable[[Params], dict[str, Array]]:
         play = evaluator(
