@@ -34,6 +34,25 @@ def split_devices(num_devices: int | None, num_actors: int) -> tuple[list[jax.De
     return devices[-num_actors:], devices[:-num_actors]
 
 
+def require_same_lag(devices: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Refuses to go on with another number of waiting batches than the run was saved with.
+
+    Args:
+        devices: section of the config.
+        saved: the same of the run that was saved.
+
+    Raises:
+        ValueError: names both.
+    """
+    lags = [one.get("lag", 1) if one.get("actors") else None for one in (saved, devices)]
+    if lags[0] != lags[1]:
+        saved_on, wanted = ("no `devices.actors`" if lag is None else f"a `devices.lag` of {lag}" for lag in lags)
+        raise ValueError(
+            f"`devices` must keep the batches that wait where a run goes on, got one saved with {saved_on} for "
+            f"{wanted}; try the same, on any number of devices."
+        )
+
+
 def make_device_sampler(collector: Collector, learner: Learner, devices: list[jax.Device]) -> Sampler:
     """Makes a sampler that collects on devices of its own.
 

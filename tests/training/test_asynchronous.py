@@ -21,6 +21,7 @@ from jaxagents.training.composition import compose as compose_run
 from jaxagents.training.config import DevicesConfig
 from jaxagents.training.devices import place
 from jaxagents.training.launch import run
+from jaxagents.training.load import load_policy
 from jaxagents.training.program import AXIS_NAME, make_program
 from jaxagents.types import Collector, Count, Learner
 
@@ -148,6 +149,12 @@ def test_a_resumed_run_of_the_command_ends_in_the_same_bits(tmp_path, compose, l
     resumed = run_for("parts", 320)
     assert (whole.step, bits(whole.state)) == (resumed.step, bits(resumed.state))
     assert int(resumed.state.collector["waiting"][0].version) == 9
+    elsewhere = ("optimizer.anneal=false", "training.total_steps=384", "devices.num_devices=4", "devices.actors=2")
+    assert run(compose("devices=asynchronous", *elsewhere), tmp_path / "parts")["steps"] == 384
+    policy = load_policy(tmp_path / "whole")
+    jax.tree.map(np.testing.assert_array_equal, policy.params, jax.device_get(whole.state.learner.params))
+    with pytest.raises(ValueError, match="got one saved with a `devices.lag` of 1 for no `devices.actors`; try"):
+        run(compose("optimizer.anneal=false", "training.total_steps=640"), tmp_path / "whole")
 
 
 @pytest.mark.slow
