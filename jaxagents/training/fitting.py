@@ -9,6 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError
 
+from jaxagents.environments.text.checks import require_split
 from jaxagents.language.checkpoints.tensors import read_json
 from jaxagents.language.tokenizers import TOKENIZER_FILES
 from jaxagents.types import Environment
@@ -78,6 +79,23 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
         _require_tokens(policy["model"]["path"], policy["tokenizer"], environment.text.words)
     _require_groups(learner, config["collector"])
     _require_imitation(learner, config["collector"])
+
+
+def require_tasks(options: Mapping[str, Any] | None, environment: Environment) -> None:
+    """Refuses options of a text world that leave no task to train on, or none held out: to draw one would never end.
+
+    Tasks are drawn in a program of their own, which takes half a second to compile.
+
+    Args:
+        options: of the environment, resolved; None where it has none of its own.
+        environment: that they name.
+
+    Raises:
+        ValueError: a level has no tasks on one side of the split.
+    """
+    rules = None if environment.text is None else environment.text.rules
+    if options is not None and rules is not None and "held_out_fraction" in options:
+        require_split(rules, options["held_out_fraction"])
 
 
 def _require_tokens(path: str | Path, tokenizer: Mapping[str, Any], words: Sequence[str]) -> None:
