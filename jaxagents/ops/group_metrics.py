@@ -106,5 +106,5 @@ def distinct_successes(history: Array, valid: Array, success: Array) -> Array:
     seen = jnp.where(valid, history, 0)
     same = jnp.all((seen[:, :, None] == seen[:, None]) & (valid[:, :, None] == valid[:, None]), axis=-1)
     earlier = jnp.tril(jnp.ones(success.shape[1:] * 2, bool), -1)
-    again = jnp.any(same & earlier & success[:, None, :], axis=2)
+    again = jnp.any(same & earlier[None] & success[:, None, :], axis=2)
     return jnp.sum(success & ~again, axis=1, dtype=jnp.float32)
