@@ -20,6 +20,7 @@ SHORT = "+learner.rewards.length={_target_: jaxagents.ops.length_rewards.group_l
 COMMANDS = {
     "vineppo": ["algorithm=rloo", *STEPS, "verifier@collector.verifier=outcome"],
     "prime": ["algorithm=rloo", "learner=implicit_rewards", "advantage=rloo_turn", "advantage.discount=1.0"],
+    "rounds": ["algorithm=grpo", "learner=rounds", "learner.imitation.num_steps=2"],
 }
 BUILT = {
     "eto": ["algorithm=spin", "pairs=expert_against_failures"],
@@ -28,6 +29,7 @@ BUILT = {
     "reinforce_plus_plus": ["algorithm=grpo", "advantage=reinforce_plus_plus", "learner.reference=true"],
     "expert_iteration": ["algorithm=rest_em", "learner.restart=false"],
     "gspo": ["algorithm=grpo", "loss=gspo"],
+    "trajectory_balance": ["algorithm=grpo", "advantage=trajectory_balance", "loss=plain", "aggregation=constant"],
     "opo": ["algorithm=grpo", "advantage=opo"],
     "dr_grpo": ["algorithm=grpo", "advantage=dr_grpo", "aggregation=constant", SHORT],
     "star": ["algorithm=rest_em", "collector.group_size=1"],
