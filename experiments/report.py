@@ -51,10 +51,12 @@ def _draw(config: DictConfig, results: Path) -> None:
     from jaxagents.papers.execution import read_paper_runs
     from jaxagents.papers.library import load_paper
     from jaxagents.papers.pictures import draw_arms
+    from jaxagents.papers.study import parse_seeds
 
     paper = load_paper(ROOT / "configs", config.curves)
     runs = read_paper_runs(paper, ROOT / "configs", results, quick=config.quick)
-    picture = draw_arms(config.picture or Path("runs") / f"{paper.id}.png", paper, runs, config.arms)
+    seeds = None if config.seeds is None else parse_seeds("seeds", config.seeds)
+    picture = draw_arms(config.picture or Path("runs") / f"{paper.id}.png", paper, runs, config.arms, seeds)
     print(json.dumps({"picture": str(picture)}))
 
 

@@ -74,6 +74,7 @@ def make_truncated_collector(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
+    axis_name: str | None = None,
     **options: Any,
 ) -> Collector:
     """Makes a collector of dialogues whose tokens are drawn among the most probable ones, see `truncate`.
@@ -88,6 +89,7 @@ def make_truncated_collector(
         top_k: see `truncate`.
         top_p: see `truncate`.
         min_p: see `truncate`.
+        axis_name: see `collect.make_dialogue_collector`.
         **options: of `collect.make_dialogue_collector`.
 
     Returns:
@@ -107,7 +109,7 @@ def make_truncated_collector(
         return truncate(policy.model.logits(params, hidden), temperature=temperature, **settings)  # type: ignore[arg-type]
 
     restricted = policy._replace(model=policy.model._replace(logits=logits))
-    inner = make_dialogue_collector(environment, restricted, temperature=temperature, **options)
+    inner = make_dialogue_collector(environment, restricted, temperature=temperature, axis_name=axis_name, **options)
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         state, episode, metrics = inner.collect(state, params, key)

@@ -134,32 +134,69 @@ def make_product_bonus(
         Henaff, Jiang and Raileanu (2023), A study of global and episodic bonuses for exploration in contextual MDPs,
         section 5.
     """
-    if not factors:
-        raise ValueError("`factors` must be at least one bonus, got none; try those of algorithm=e3b and noveld.")
-    made = {name: make(observation_space, action_space, axis_name=axis_name) for name, make in factors.items()}
+    return _join("factors", factors, jnp.prod, observation_space, action_space, axis_name)
+
+
+def make_sum_bonus(
+    observation_space: Box,
+    action_space: Any,
+    *,
+    summands: Mapping[str, Callable[..., Bonus]],
+    axis_name: str | None = None,
+) -> Bonus:
+    """Makes the bonus that is the sum of others, of equal weights.
+
+    Args:
+        observation_space: of the world.
+        action_space: of the world.
+        summands: by name, each `(observation_space, action_space, *, axis_name) -> Bonus`.
+        axis_name: mapped device axis over whose members rollouts are split.
+
+    Returns:
+        The bonus. Metrics: those of the summands, and the mean of each, all as `<name>/<metric>`.
+
+    Raises:
+        ValueError: there are no summands.
+
+    References:
+        Henaff, Jiang and Raileanu (2023), A study of global and episodic bonuses for exploration in contextual MDPs,
+        section 5 (the sum that the product is compared with).
+    """
+    return _join("summands", summands, jnp.sum, observation_space, action_space, axis_name)
+
+
+def _join(
+    name: str,
+    parts: Mapping[str, Callable[..., Bonus]],
+    reduce: Callable[..., Array],
+    observation_space: Box,
+    action_space: Any,
+    axis_name: str | None,
+) -> Bonus:
+    if not parts:
+        raise ValueError(f"`{name}` must be at least one bonus, got none; try those of algorithm=e3b and noveld.")
+    made = {part: make(observation_space, action_space, axis_name=axis_name) for part, make in parts.items()}
 
     def init(key: Array, transition: Transition) -> dict[str, State]:
         keys = jax.random.split(key, len(made))
-        return {name: bonus.init(key, transition) for key, (name, bonus) in zip(keys, made.items(), strict=True)}
+        return {part: bonus.init(key, transition) for key, (part, bonus) in zip(keys, made.items(), strict=True)}
 
     def apply(state: dict[str, State], transition: Transition) -> tuple[Array, dict[str, State], Metrics]:
-        product, states = jnp.ones_like(transition.reward), {}
+        paid, states = {}, {}
         metrics: dict[str, Any] = {}
-        for name, bonus in made.items():
-            paid, states[name], told = bonus.apply(state[name], transition)
-            product = product * paid
-            metrics[f"{name}/mean"] = jnp.mean(paid)
-            for key, value in told.items():
-                metrics[f"{name}/{key}"] = value
-        return product, states, metrics
+        for part, bonus in made.items():
+            paid[part], states[part], told = bonus.apply(state[part], transition)
+            metrics[f"{part}/mean"] = jnp.mean(paid[part])
+            metrics |= {f"{part}/{key}": value for key, value in told.items()}
+        return reduce(jnp.stack(list(paid.values())), axis=0), states, metrics
 
     def partition(state: dict[str, State]) -> dict[str, PyTree]:
-        def of(name: str) -> PyTree:
-            if made[name].partition is None:
-                return jax.tree.map(lambda leaf: REPLICATED, state[name])
-            return made[name].partition(state[name])
+        def of(part: str) -> PyTree:
+            if made[part].partition is None:
+                return jax.tree.map(lambda leaf: REPLICATED, state[part])
+            return made[part].partition(state[part])
 
-        return {name: of(name) for name in made}
+        return {part: of(part) for part in made}
 
     return Bonus(init=init, apply=apply, partition=partition)
 

@@ -1,6 +1,7 @@
 """Bonuses for new places: counts of hashed observations, random network distillation, and NovelD over it."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -36,6 +37,7 @@ def make_count_bonus(
     *,
     num_bits: int = 12,
     episodic: bool = False,
+    planes: Sequence[int] | None = None,
     axis_name: str | None = None,
 ) -> Bonus:
     """Makes the bonus `1 / sqrt(n)` of the n-th visit of a code, those of the same rollout included.
@@ -45,27 +47,36 @@ def make_count_bonus(
         action_space: not used.
         num_bits: K of the codes, at most 20.
         episodic: whether visits of the running episode alone count.
+        planes: indices on the last axis of observations that tell places apart, such as that of the agent's cell on a
+            grid; None: all that is observed.
         axis_name: mapped device axis over whose members rollouts are split.
 
     Returns:
         The bonus. Metrics: `codes`, the number of codes that were reached; of the running episodes, on average.
 
     Raises:
-        ValueError: `num_bits` is not from 1 to 20.
+        ValueError: `num_bits` is not from 1 to 20, or observations do not have the planes.
 
     References:
-        Tang et al. (2017), #Exploration: A study of count-based exploration for deep RL, equation 1.
+        Tang et al. (2017), #Exploration: A study of count-based exploration for deep RL, equation 1; Henaff, Jiang and
+        Raileanu (2023), A study of global and episodic bonuses for exploration in contextual MDPs, section 3 (episodic
+        counts, places by what is chosen of an observation).
     """
     del action_space
     _check_bits(num_bits)
+    kept = None if planes is None else _check_planes(planes, observation_space)
+
+    def place(observation: Array) -> Array:
+        return flatten(observation if kept is None else observation[..., kept], observation_space)
 
     def init(key: Array, transition: Transition) -> CountState:
-        projection = _draw_projection(key, observation_space, num_bits)
+        size = place(jnp.zeros((1, *observation_space.shape))).shape[1]
+        projection = _draw_projection(key, size, num_bits)
         rows = jnp.zeros((transition.reward.shape[1], 2**num_bits), jnp.int32)
         return CountState(projection=projection, counts=rows if episodic else jnp.zeros(2**num_bits))
 
     def apply(state: CountState, transition: Transition) -> tuple[Array, CountState, Metrics]:
-        codes = hash_codes(flatten(transition.next_observation, observation_space), state.projection)
+        codes = hash_codes(place(transition.next_observation), state.projection)
         if episodic:
             visits, counts = visit_counts(codes, transition.first, state.counts)
             told = {"codes": jnp.mean(jnp.sum(counts > 0, axis=1, dtype=jnp.float32))}
@@ -162,7 +173,7 @@ def make_distillation_bonus(
             opt_state=optimizer.init(predictor),
             observations=init_statistics(jnp.zeros(size)),
             bonuses=init_statistics(jnp.zeros(())),
-            projection=() if rise is None else _draw_projection(keys[2], observation_space, num_bits),
+            projection=() if rise is None else _draw_projection(keys[2], size, num_bits),
             visited=() if rise is None else jnp.zeros((num_envs, 2**num_bits), jnp.int32),
         )
 
@@ -203,8 +214,17 @@ def make_distillation_bonus(
     return Bonus(init=init, apply=apply, partition=partition)
 
 
-def _draw_projection(key: Array, space: Box, num_bits: int) -> Array:
-    return jax.random.normal(key, (math.prod(space.shape), num_bits))
+def _draw_projection(key: Array, size: int, num_bits: int) -> Array:
+    return jax.random.normal(key, (size, num_bits))
+
+
+def _check_planes(planes: Sequence[int], space: Box) -> Array:
+    count = space.shape[-1] if space.shape else 0
+    if not planes or not all(0 <= plane < count for plane in planes):
+        raise ValueError(
+            f"`planes` must be indices from 0 to {count - 1} of observations {list(space.shape)}, got {list(planes)}."
+        )
+    return jnp.asarray(planes)
 
 
 def _check_bits(num_bits: int) -> None:

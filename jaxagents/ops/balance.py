@@ -46,7 +46,7 @@ def trajectory_balance(
     episode = view.episode
     require_one_seat(episode, "trajectory_balance")
     weight = jnp.where(episode.thought_mask, thought_weight, 1.0) * credited_tokens(episode)
-    log_prob = jnp.sum(weight * jnp.where(episode.action_mask, view.policy.log_prob, 0.0), axis=(1, 2))
+    log_prob = jnp.sum(weight * jnp.where(episode.action_mask, view.policy.log_prob, 0.0), axis=(1, 2))  # type: ignore[arg-type]
     zeta = log_prob - episode_return(episode) / temperature
     difference, _ = difference_from_group(zeta[:, None], same_group(episode))
     return Credit(advantage=to_tokens(episode, -2.0 * difference[:, 0, None, None] * weight))

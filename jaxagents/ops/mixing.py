@@ -76,3 +76,36 @@ def communicated(
     every, own, of_said = totals if axis_name is None else jax.lax.psum(tuple(totals), axis_name)
     imitated = jnp.where(said, weight * every / jnp.maximum(of_said, 1.0), 0.0)
     return imitated + jnp.where(shown, 0.0, every / jnp.maximum(own, 1.0) * advantage)
+
+
+def guided(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, weight: Array | float = 1.0) -> Array:
+    """Makes the loss `L_own + weight L_thought`: L_thought is the likelihood of shown thoughts, and no shown action's.
+
+    L_own is a mean over the own tokens, L_thought one over the tokens of thoughts in the rows of `control`, such as an
+    expert's thoughts in visited states, see `language.corrections`. It goes with `losses.aggregation.token_mean` and,
+    at one optimiser step per batch, is exact for own tokens.
+
+    Args:
+        view: of B episodes; rows of `control` are demonstrations.
+        advantage: `[B, T, S]`, of own tokens.
+        axis_name: mapped device axis to count tokens over.
+        weight: not negative.
+
+    Returns:
+        The advantages; zero where actions are shown.
+
+    Raises:
+        ValueError: nothing is marked as demonstrated.
+
+    References:
+        Wei et al. (2025), "GTR: Guided Thought Reinforcement Prevents Thought Collapse in RL-based VLM Agent Training",
+        section 4 (PPO of actions and SFT of corrected thoughts).
+    """
+    if view.episode.control is None:
+        raise ValueError("`learner` must put demonstrations beside own episodes; try learner=demonstrated.")
+    shown, counted = view.episode.control[:, None, None], credited_tokens(view.episode)
+    thought = shown & view.episode.thought_mask
+    totals = tuple(jnp.sum(counted & part, dtype=jnp.float32) for part in (True, ~shown, thought))
+    every, own, thoughts = totals if axis_name is None else jax.lax.psum(totals, axis_name)
+    imitated = jnp.where(thought, weight * every / jnp.maximum(thoughts, 1.0), 0.0)
+    return imitated + jnp.where(shown, 0.0, every / jnp.maximum(own, 1.0) * advantage)

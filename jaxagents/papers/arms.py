@@ -12,9 +12,10 @@ from hydra.utils import get_object
 from jaxagents.papers.closure import code_digest, find_targets
 from jaxagents.papers.runs import Address
 from jaxagents.papers.study import Arm, Paper, Study, Trained, Variant
-from jaxagents.training.build import Stage, build_stage, resolve, stage_configs
+from jaxagents.training.build import Stage, build_stage, resolve
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import DevicesConfig, config_hash, make_section
+from jaxagents.training.stages import stage_configs
 from jaxagents.types import LanguagePolicy
 
 TRAINED = ("environment", "learner", "collector", "quick")  # What of a stage's config changes what it learns.

@@ -13,8 +13,14 @@ from jaxagents.reporting.curves import Curve, style_axis
 from jaxagents.reporting.statistics import t_interval
 
 
-def draw_arms(path: str | Path, paper: Paper, runs: Mapping[str, ArmRuns], arms: Sequence[str] | None = None) -> Path:
-    """Draws the metric of the study over the committed seeds with its 95 % interval: a curve per arm over training.
+def draw_arms(
+    path: str | Path,
+    paper: Paper,
+    runs: Mapping[str, ArmRuns],
+    arms: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+) -> Path:
+    """Draws the metric of the study over seeds with its 95 % interval: a curve per arm over training.
 
     Functions that return one number have no curve: their values stand beside each other, a line per arm.
 
@@ -23,20 +29,23 @@ def draw_arms(path: str | Path, paper: Paper, runs: Mapping[str, ArmRuns], arms:
         paper: whose arms they are.
         runs: of all of its arms.
         arms: to be drawn, the order of the colours; None: all of them.
+        seeds: of the runs; None: the committed ones.
 
     Returns:
         Absolute path of the picture.
 
     Raises:
-        ValueError: an arm is unknown, or has none of the committed runs.
+        ValueError: an arm is unknown, or has no run of the seeds.
     """
     compared = []
+    wanted, given = (paper.seeds, "") if seeds is None else (seeds, f" seeds=[{','.join(map(str, seeds))}]")
     for arm in runs if arms is None else arms:
         if arm not in runs:
             raise ValueError(f"`arms` must be of the paper {paper.id}, got {arm!r}; try {nearest(arm, runs)}.")
-        found = [run for seed, run in runs[arm].runs.items() if seed in paper.seeds]
+        found = [run for seed, run in runs[arm].runs.items() if seed in wanted]
         if not found:
-            raise ValueError(f"`arms` must have runs, got none of {arm}; try reproduce.py paper={paper.id} arms={arm}.")
+            command = f"reproduce.py paper={paper.id} arms={arm}{given}"
+            raise ValueError(f"`arms` must have runs, got none of {arm}; try {command}.")
         compared.append(_compare(arm, [_curve_of(run.curves, paper.study.metric) for run in found]))
     if all(one.curve.steps.size == 1 for one in compared):
         return _draw_values(path, {one.label: one.final for one in compared}, paper.study.metric)

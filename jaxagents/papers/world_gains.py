@@ -10,9 +10,10 @@ from jaxagents.papers.arms import TRAINED, Recipe, build_stages
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.papers.starts import prepare_start
 from jaxagents.reporting.loggers import write_atomically
-from jaxagents.training.build import resolve, stage_configs
+from jaxagents.training.build import resolve
 from jaxagents.training.composition import compose
 from jaxagents.training.config import config_hash
+from jaxagents.training.stages import stage_configs
 from jaxagents.training.world_pages import GAINS_FOLDER
 
 _BY_EPISODES = "jaxagents.language.collect.make_dialogue_evaluator"

@@ -10,9 +10,9 @@ from jaxagents.data.schema import Trajectory
 from jaxagents.language.player import make_player
 from jaxagents.ops.checks import require_positive
 from jaxagents.reporting.transcripts import to_trajectories
-from jaxagents.training.build import stage_configs
 from jaxagents.training.crediting import make_credit, make_group_player, with_advantages
 from jaxagents.training.load import LoadedPolicy, load_policy
+from jaxagents.training.stages import stage_configs
 from jaxagents.types import Params
 
 

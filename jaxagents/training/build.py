@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from jaxagents.language.tokenizers import restore
 from jaxagents.ops.checks import require_positive, require_seed
+from jaxagents.training.asynchronous import place_apart, split_devices
 from jaxagents.training.config import (
     DevicesConfig,
     EvaluationConfig,
@@ -26,10 +27,11 @@ from jaxagents.training.config import (
     run_hash,
 )
 from jaxagents.training.devices import Runner, axis_name_of, place, place_on_mesh, select_devices
-from jaxagents.training.fitting import require_fit, to_plain
+from jaxagents.training.fitting import require_fit, require_tasks, to_plain
 from jaxagents.training.mesh import axis_name_on, make_mesh
-from jaxagents.training.program import Program, counted_units, make_program, over_seeds
-from jaxagents.types import Array, Environment, LanguagePolicy, Params, Policy
+from jaxagents.training.program import AXIS_NAME, Program, counted_units, make_program, over_seeds
+from jaxagents.training.stages import stage_configs
+from jaxagents.types import Array, Collector, Environment, LanguagePolicy, Learner, Params, Policy
 
 
 class Stage(NamedTuple):
@@ -134,6 +136,7 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
         same = config_hash(stage | {"from": None})  # The rounds of a stage share its compiled program.
         if same not in built:
             make_stage = build_stage if devices.mesh is None else build_sharded_stage
+            make_stage = make_stage if devices.actors is None else build_asynchronous_stage
             built[same] = make_stage(name, stage, devices, tokenizer=tokenizer)
         stages.append(built[same]._replace(name=name, start=stage["from"]))
     return Experiment(
@@ -147,61 +150,6 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
         digest=config_hash(config),
         run_digest=run_hash(config),
     )
-
-
-def stage_configs(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the config of every stage by its name, in order; without stages the whole config under its name.
-
-    A stage is `{name, overrides ...}`. It starts from the end of the stage before, or of the earlier one that `from`
-    names (null: from random parameters); `from` in the config returned is the name, or None. `{rounds: n, name, ...}`
-    is n stages, `<name>_1` to `<name>_n`, and `{rounds: n, stages: [...]}` n times the whole block; there, `from` means
-    the latest stage of this name.
-
-    Args:
-        config: see `resolve`.
-
-    Raises:
-        ValueError: two stages have the same name, one has none, or starts from one that is not earlier.
-    """
-    stages: dict[str, dict[str, Any]] = {}
-    latest: dict[str, str] = {}  # The last stage of every name, with and without the number of its round.
-    for name, suffix, override in _expand(config["stages"] or [{"name": config["name"]}], ""):
-        if not name or name + suffix in stages:
-            raise ValueError(f"`stages` must have different names, got {[*stages, name and name + suffix]}.")
-        start = override.get("from", next(reversed(stages), None))
-        if start is not None and start not in latest:
-            raise ValueError(
-                f"`from` of the stage {name + suffix!r} must name an earlier one, got {start!r}; try "
-                f"{' or '.join(latest) or 'null'}."
-            )
-        stages[name + suffix] = _merge(config, override) | {"from": start and latest[start]}
-        latest |= {name: name + suffix, name + suffix: name + suffix}
-    return stages
-
-
-def _expand(nodes: Sequence[Mapping[str, Any]], suffix: str) -> Iterator[tuple[str | None, str, Mapping[str, Any]]]:
-    """Yields name, number of the round, and overrides of every stage."""
-    for node in nodes:
-        require_positive("stages.rounds", node.get("rounds", 1))
-        for number in range(1, node.get("rounds", 1) + 1):
-            numbered = f"{suffix}_{number}" if "rounds" in node else suffix
-            if "stages" in node:
-                yield from _expand(node["stages"], numbered)
-            else:
-                yield node.get("name"), numbered, {k: v for k, v in node.items() if k not in ("name", "rounds")}
-
-
-def _merge(config: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges what a stage says over a config; a group with another `_target_` takes the place of the whole group."""
-    base = dict(config)
-    override = {group: node for group, node in override.items() if group != "from"}
-    for group, node in override.items():
-        before = base.get(group)
-        is_group = isinstance(node, Mapping) and isinstance(before, Mapping) and "_target_" in node
-        if is_group and node["_target_"] != before.get("_target_"):  # type: ignore[union-attr]
-            base.pop(group)
-    merged = OmegaConf.merge(OmegaConf.create(base), override)
-    return OmegaConf.to_container(merged)  # type: ignore[return-value]
 
 
 def _count_updates(training: TrainingConfig, steps_per_update: int, quick: bool) -> int:
@@ -239,6 +187,7 @@ def build_stage(
     evaluation = make_section(EvaluationConfig, "evaluation", evaluation_config)
     environment = _instantiate("environment", config)
     require_fit(config, environment)
+    require_tasks(config["environment"], environment)
     make_agent = _instantiate("learner", config)
     if tokenizer is not None:
         policy = partial(make_agent.keywords["policy"], tokenizer=lambda words: restore(tokenizer))
@@ -261,6 +210,7 @@ def build_stage(
     )
     _require_counted(training, program)
     judged = environment if evaluation_environment is None else instantiate(evaluation_environment)
+    require_tasks(evaluation_environment, judged)
 
     def make_evaluation(num_episodes: int) -> Callable[[Params], dict[str, Array]]:
         play = evaluator(
@@ -308,27 +258,71 @@ def build_sharded_stage(
         ValueError: see `build_stage` and `place_on_mesh`.
     """
     mesh = make_mesh(devices.mesh, devices.num_devices)  # type: ignore[arg-type]
-    stage = build_stage(name, config, replace(devices, mesh=None, rules={}, num_devices=1), tokenizer=tokenizer)
+
+    def place_parts(collector: Collector, learner: Learner, **options: Any) -> tuple[Runner, int]:
+        program = make_program(collector, learner)
+        program = over_seeds(program, config["seeds"]) if config["seeds"] > 1 else program
+        return place_on_mesh(program, mesh, rules=devices.rules or {}, **options), program.num_seeds
+
+    return _build_placed_stage(name, config, devices, axis_name_on(mesh), place_parts, tokenizer)
+
+
+def build_asynchronous_stage(
+    name: str, config: Mapping[str, Any], devices: DevicesConfig, *, tokenizer: bytes | None = None
+) -> Stage:
+    """Builds one stage of which `devices.actors` devices sample while the others learn, see `place_apart`.
+
+    Args:
+        name: see `build_stage`.
+        config: see `build_stage`.
+        devices: with actors.
+        tokenizer: see `build_stage`.
+
+    Returns:
+        The stage.
+
+    Raises:
+        ValueError: there are several seeds, or see `build_stage` and `place_apart`.
+    """
+    if config["seeds"] > 1:
+        raise ValueError(f"`seeds` must be 1 with `devices.actors`, got {config['seeds']}; try a run each.")
+    actors, learners = split_devices(devices.num_devices, devices.actors)  # type: ignore[arg-type]
+
+    def place_parts(collector: Collector, learner: Learner, **options: Any) -> tuple[Runner, int]:
+        return place_apart(collector, learner, actors=actors, learners=learners, lag=devices.lag, **options), 0
+
+    return _build_placed_stage(name, config, devices, AXIS_NAME, place_parts, tokenizer)
+
+
+def _build_placed_stage(
+    name: str,
+    config: Mapping[str, Any],
+    devices: DevicesConfig,
+    axis_name: str | None,
+    place_parts: Callable[..., tuple[Runner, int]],
+    tokenizer: bytes | None,
+) -> Stage:
+    """Builds a stage as on one device, and what runs it anew; `place_parts` returns that and the number of seeds."""
+    one = replace(devices, mesh=None, rules=None, actors=None, num_devices=1)
+    stage = build_stage(name, config, one, tokenizer=tokenizer)
     environment, make_agent = _instantiate("environment", config), _instantiate("learner", config)
     if tokenizer is not None:
         policy = partial(make_agent.keywords["policy"], tokenizer=lambda words: restore(tokenizer))
         make_agent = partial(make_agent, policy=policy)
-    agent = make_agent(environment, axis_name=axis_name_on(mesh))
+    agent = make_agent(environment, axis_name=axis_name)
     make_collector = _instantiate("collector", config)
     counts = "axis_name" in inspect.signature(make_collector).parameters
-    options = {"axis_name": axis_name_on(mesh)} if counts else {}
+    options = {"axis_name": axis_name} if counts else {}
     collector = make_collector(environment, agent.policy, **options)
-    program = make_program(collector, agent.make_learner(collector, stage.num_updates))
-    program = over_seeds(program, config["seeds"]) if config["seeds"] > 1 else program
     is_pretrained = isinstance(agent.policy, LanguagePolicy) and agent.policy.model.pretrained
-    read_params = agent.policy.init if is_pretrained else None
-    runner = place_on_mesh(program, mesh, rules=devices.rules, read_params=read_params)
+    learner = agent.make_learner(collector, stage.num_updates)
+    runner, num_seeds = place_parts(collector, learner, read_params=agent.policy.init if is_pretrained else None)
     evaluation = stage.evaluation
 
     def make_evaluation(num_episodes: int) -> Callable[[Params], dict[str, Array]]:
         chosen = {"num_episodes": num_episodes, "greedy": evaluation.greedy, "level": evaluation.level}
         play = stage.evaluator(stage.environment, agent.policy, **chosen)
-        play = jax.vmap(play, in_axes=(0, None)) if program.num_seeds else play
+        play = jax.vmap(play, in_axes=(0, None)) if num_seeds else play
         return jax.jit(lambda params: play(params, jax.random.key(evaluation.seed)), out_shardings=runner.replicated)
 
     evaluate, final = make_evaluation(evaluation.num_episodes), evaluation.final_episodes

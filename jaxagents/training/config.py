@@ -6,10 +6,10 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from jaxagents.ops.checks import require_positive, require_seed
+from jaxagents.ops.checks import require_between, require_positive, require_seed
 from jaxagents.types import COUNTERS
 
 _Section = TypeVar("_Section")
@@ -82,10 +82,20 @@ class DevicesConfig:
     cpu_threads: int | None = None
     compilation_cache: str | None = None
     mesh: Mapping[str, int | None] | None = None
-    rules: Mapping[str, Any] = field(default_factory=dict)
+    rules: Mapping[str, Any] | None = None
+    actors: int | None = None
+    lag: int = 1
 
     def __post_init__(self) -> None:
         require_positive("devices.timeout_seconds", self.timeout_seconds)
+        require_between("devices.lag", self.lag, 0)
+        if self.actors is not None:
+            require_positive("devices.actors", self.actors)
+            if self.mode != "sharded" or self.mesh is not None:
+                raise ValueError(
+                    f"`devices.mode` must be sharded, and `devices.mesh` null, for `devices.actors`, got {self.mode} "
+                    f"and {self.mesh}; try devices=asynchronous."
+                )
         if self.mesh is not None and self.mode != "sharded":
             raise ValueError(
                 f"`devices.mode` must be sharded for `devices.mesh`, got {self.mode}; try devices=sharded."

@@ -19,9 +19,9 @@ from jaxagents.language.checkpoints.tensors import open_file, read_json
 from jaxagents.language.checkpoints.write import write_checkpoint
 from jaxagents.networks.adapters import Adapter, combine
 from jaxagents.networks.decoder import Decoder
-from jaxagents.training.build import stage_configs
 from jaxagents.training.load import LoadedStage, load_stage, make_act
 from jaxagents.training.speaking import tokens_to_answer
+from jaxagents.training.stages import stage_configs
 from jaxagents.types import Array, Environment, LanguagePolicy, Params, Policy
 
 FORMS = ("auto", "merged", "peft", "stablehlo")

@@ -9,6 +9,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError
 
+from jaxagents.environments.text.checks import require_split
+from jaxagents.language.checkpoints.families import decoder_settings
 from jaxagents.language.checkpoints.tensors import read_json
 from jaxagents.language.tokenizers import TOKENIZER_FILES
 from jaxagents.types import Environment
@@ -80,6 +82,23 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
     _require_imitation(learner, config["collector"])
 
 
+def require_tasks(options: Mapping[str, Any] | None, environment: Environment) -> None:
+    """Refuses options of a text world that leave no task to train on, or none held out: to draw one would never end.
+
+    Tasks are drawn in a program of their own, which takes half a second to compile.
+
+    Args:
+        options: of the environment, resolved; None where it has none of its own.
+        environment: that they name.
+
+    Raises:
+        ValueError: a level has no tasks on one side of the split.
+    """
+    rules = None if environment.text is None else environment.text.rules
+    if options is not None and rules is not None and "held_out_fraction" in options:
+        require_split(rules, options["held_out_fraction"])
+
+
 def _require_tokens(path: str | Path, tokenizer: Mapping[str, Any], words: Sequence[str]) -> None:
     """Refuses tokens that are not those of a checkpoint: their ids would pick rows that mean something else.
 
@@ -88,10 +107,10 @@ def _require_tokens(path: str | Path, tokenizer: Mapping[str, Any], words: Seque
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
         return  # What reads the checkpoint says what is missing.
+    rows = decoder_settings(read_json(folder / "config.json"))["vocab_size"]  # A family that is not read says so first.
     own = instantiate(OmegaConf.create(dict(tokenizer)))(words)
     kind = json.loads(own.data.partition(b"\n")[0])["kind"]
     named = any((folder / name).is_file() for name in TOKENIZER_FILES)
-    rows = read_json(folder / "config.json").get("vocab_size")
     if kind == "huggingface" or (not named and own.vocab_size == rows):
         return
     instead = "tokenizer=huggingface, or leave it out" if named else f"copying {TOKENIZER_FILES[0]} of the model there"

@@ -15,17 +15,17 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from jaxagents.environments.checks import require_shapes
-from jaxagents.environments.text.checks import require_split
 from jaxagents.reporting.loggers import read_metrics, to_json
 from jaxagents.reporting.reports import REPORT_FILE, write_report, write_result
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
-from jaxagents.training.build import Experiment, build, resolve, stage_configs
+from jaxagents.training.build import Experiment, build, resolve
 from jaxagents.training.command import main_command
 from jaxagents.training.composition import save_arguments
 from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, make_section
 from jaxagents.training.loop import train
 from jaxagents.training.processes import join_processes, of_first_process, on_all_processes
 from jaxagents.training.run_directory import claim, locked
+from jaxagents.training.stages import stage_configs
 from jaxagents.training.starting import begin_from
 from jaxagents.types import Environment, LanguagePolicy
 
@@ -57,7 +57,6 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
     run_dir, resolved = _agree(run_dir, resolved)
     with _environment_explained(resolved):
         experiment = on_all_processes(lambda: build(resolved))
-        require_tasks(resolved)
         require_one_vocabulary(experiment)
         require_traceable(experiment)
     if start := resolved.get("start_from"):
@@ -121,28 +120,6 @@ def require_traceable(experiment: Experiment) -> None:
     for stage in experiment.stages:
         limits = {unit: np.zeros(stage.runner.abstract.update.shape, np.int32) for unit in stage.training.experience}
         jax.eval_shape(partial(stage.runner.run, num_updates=1, limits=limits), stage.runner.abstract)
-
-
-def require_tasks(config: Mapping[str, Any]) -> None:
-    """Refuses options of a text world that leave no task to train on, or none held out: to draw one would never end.
-
-    This draws tasks in a program of their own, which takes about a second to compile.
-
-    Args:
-        config: of a run, resolved.
-
-    Raises:
-        ValueError: a level has no tasks on one side of the split.
-    """
-    checked: list[Any] = []
-    for node in stage_configs(config).values():
-        options = node["environment"]
-        if "held_out_fraction" not in options or options in checked:
-            continue
-        checked.append(options)
-        environment = instantiate(options)
-        if environment.text is not None and environment.text.rules is not None:
-            require_split(environment.text.rules, options["held_out_fraction"])
 
 
 def require_one_vocabulary(experiment: Experiment) -> None:

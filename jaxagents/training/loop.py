@@ -17,6 +17,7 @@ from PIL import Image
 from jaxagents.reporting.curves import write_curves
 from jaxagents.reporting.loggers import METRICS_FILE, Logger, open_logger
 from jaxagents.reporting.progress import Progress, open_progress
+from jaxagents.training.asynchronous import require_same_lag
 from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.chunks import Chunk, add_counts, mean_evaluation, run_chunks
@@ -145,6 +146,7 @@ def _require_same_config(experiment: Experiment, metadata: Mapping[str, Any], ru
             f"`run_dir` must be new or of the same config, got {run_dir} with checkpoints of config "
             f"{metadata['run_hash']} for a run of config {experiment.run_digest}; try another `run_dir`."
         )
+    require_same_lag(experiment.config["devices"], metadata["config"]["devices"])
 
 
 def tokenizer_of(metadata: Mapping[str, Any] | None) -> bytes | None:

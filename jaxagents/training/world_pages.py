@@ -35,7 +35,8 @@ base agent, the end of the first stage of `world=<name> algorithm=grpo`, and GRP
 are judged by sampled actions in the same episodes on held-out tasks, by their success and by their returns, base first.
 In worlds of several seats returns count: success may only say that a game came to its end. What follows a base is the
 mean over seeds with its 95 % interval, and so is what was gained. Minutes are of the clock, beside other work, those of
-GRPO the longest of the seeds, compilation included; the last column is those of all processors together.
+GRPO the longest of the seeds, compilation included; the last column is those of all processors together. Which worlds
+have no row, or gain less than ten points, and why, is in `experiments/docs/results.md`, Worlds in words.
 """
 GAIN_COLUMNS = (
     *("world", "seeds", "episodes", "base", "after GRPO", "gain", "returns", "gain of returns"),

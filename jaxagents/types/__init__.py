@@ -54,6 +54,8 @@ from jaxagents.types.learning import (
     Remembering,
     Rollout,
     Sample,
+    Sampled,
+    Sampler,
     Transition,
 )
 
@@ -92,6 +94,8 @@ __all__ = [
     "Remembering",
     "Rollout",
     "Sample",
+    "Sampled",
+    "Sampler",
     "Several",
     "State",
     "Task",

@@ -206,6 +206,37 @@ class Collector(NamedTuple):
     tempering: Mapping[str, float] = MappingProxyType({})
 
 
+@struct.dataclass
+class Sampled:
+    """What a sampler hands over.
+
+    Attributes:
+        batch: as of `Collector.collect`: tokens and their log-probabilities, or transitions.
+        metrics: of it, `Mean`s and `Count`s over all devices.
+        version: int32, updates that the weights had behind them with which it was sampled.
+    """
+
+    batch: PyTree
+    metrics: Metrics
+    version: Array
+
+
+class Sampler(NamedTuple):
+    """Samples somewhere else than where a learner learns: on devices, or in processes, of its own.
+
+    Attributes:
+        init: `(state of a collector) -> state`, where the sampler has it.
+        sample: `(state, params, version, key) -> (state, Sampled)`; returns at once, while devices work.
+        abstract: shapes, types and shardings of the state.
+        row_axes: axis of the rows in every leaf of the batches.
+    """
+
+    init: Callable[[State], State]
+    sample: Callable[[State, Params, Array, Array], tuple[State, Sampled]]
+    abstract: State
+    row_axes: PyTree
+
+
 class Learner(NamedTuple):
     """What turns batches into better parameters.
 

@@ -9,9 +9,10 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from jaxagents.reporting.loggers import read_metrics
-from jaxagents.training.build import build, resolve, stage_configs
+from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
+from jaxagents.training.stages import stage_configs
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")

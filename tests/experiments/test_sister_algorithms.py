@@ -20,6 +20,7 @@ SHORT = "+learner.rewards.length={_target_: jaxagents.ops.length_rewards.group_l
 COMMANDS = {
     "vineppo": ["algorithm=rloo", *STEPS, "verifier@collector.verifier=outcome"],
     "prime": ["algorithm=rloo", "learner=implicit_rewards", "advantage=rloo_turn", "advantage.discount=1.0"],
+    "rounds": ["algorithm=grpo", "learner=rounds", "learner.imitation.num_steps=2"],
 }
 BUILT = {
     "eto": ["algorithm=spin", "pairs=expert_against_failures"],

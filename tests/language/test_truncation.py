@@ -1,6 +1,7 @@
 """Truncation of distributions against sorting, against `transformers`, and against the draws that sort."""
 
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,10 @@ from jaxagents.environments.text import arithmetic
 from jaxagents.language.collect import make_dialogue_collector
 from jaxagents.language.generate import Sampling, sample_token
 from jaxagents.language.truncation import make_truncated_collector, truncate
+from jaxagents.training.build import build, resolve
+from jaxagents.training.composition import compose
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 V = 1000
 SETTINGS = [
     {"top_k": 1},
@@ -152,6 +156,17 @@ def test_episodes_are_those_of_a_dialogue_that_sorts(speak):
     assert np.all(np.asarray(first.behavior_log_prob)[np.asarray(first.action_mask)] < 0.0)
     collector = make_truncated_collector(sums, policy, **sizes, min_p=0.1)
     assert dict(collector.tempering) == {"temperature": 1.2, "min_p": 0.1}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The samples of `collector`")
+def test_min_p_is_chosen_in_a_config_and_trains_on_two_devices():
+    chosen = ("world=frozenlake", "algorithm=grpo", "collector=truncated", "collector.min_p=0.05", "quick=true")
+    sizes = ("devices=sharded", "devices.num_devices=2", "devices.compilation_cache=null")
+    stage = build(resolve(compose(CONFIGS, *chosen, *sizes))).stages[-1]
+    state, metrics = stage.runner.run(stage.runner.init(0, 1), 1)
+    assert int(state.update) == 1 and np.isfinite(metrics["train/loss"])
+    assert 0 < int(metrics["rollout/episodes"]) == stage.steps_per_update
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from flax import struct
 
 from jaxagents.learners import ppo
-from jaxagents.learners.bonuses import Bonus, make_agent, make_product_bonus, with_bonus
+from jaxagents.learners.bonuses import Bonus, make_agent, make_product_bonus, make_sum_bonus, with_bonus
 from jaxagents.learners.curiosity import make_curiosity_bonus
 from jaxagents.learners.novelty import make_count_bonus, make_distillation_bonus
 from jaxagents.learners.skills import make_skill_bonus
@@ -61,7 +61,8 @@ def transition(num_steps=4, num_envs=4, seed=0):
     )
 
 
-MAKERS["product"] = partial(make_product_bonus, factors={name: MAKERS[name] for name in ("counts", "episodic_counts")})
+COUNTS = {name: MAKERS[name] for name in ("counts", "episodic_counts")}
+MAKERS |= {"product": partial(make_product_bonus, factors=COUNTS), "sum": partial(make_sum_bonus, summands=COUNTS)}
 
 
 def start(name, **options):
@@ -109,20 +110,44 @@ def test_counts_of_episodes_begin_anew():
     np.testing.assert_allclose(paid[0, :2], [3**-0.5, 5**-0.5], rtol=1e-6)
 
 
-def test_a_product_pays_the_product():
+@pytest.mark.parametrize(
+    ("name", "combine"), [("product", lambda one, other: one * other), ("sum", lambda one, other: one + other)]
+)
+def test_bonuses_are_multiplied_and_added(name, combine):
     batch = transition()
-    bonus, state = start("product")
+    bonus, state = start(name)
     paid, after, told = bonus.apply(state, batch)
-    expected = 1.0
-    for name in ("counts", "episodic_counts"):
-        factor, of_factor, _ = MAKERS[name](*SPACES).apply(state[name], batch)
-        expected = expected * factor
-        jax.tree.map(np.testing.assert_array_equal, after[name], of_factor)
-        np.testing.assert_allclose(told[f"{name}/mean"], np.mean(factor), rtol=1e-5)
-    np.testing.assert_allclose(paid, expected, rtol=1e-5)
+    parts = []
+    for part in ("counts", "episodic_counts"):
+        of_part, kept, _ = MAKERS[part](*SPACES).apply(state[part], batch)
+        parts.append(of_part)
+        jax.tree.map(np.testing.assert_array_equal, after[part], kept)
+        np.testing.assert_allclose(told[f"{part}/mean"], np.mean(of_part), rtol=1e-5)
+    np.testing.assert_allclose(paid, combine(*parts), rtol=1e-5)
     assert {"counts/codes", "episodic_counts/codes"} < set(told)
+
+
+def test_nothing_cannot_be_combined():
     with pytest.raises(ValueError, match="`factors` must be at least one bonus, got none"):
         make_product_bonus(*SPACES, factors={})
+    with pytest.raises(ValueError, match="`summands` must be at least one bonus, got none"):
+        make_sum_bonus(*SPACES, summands={})
+
+
+def test_counts_of_a_plane_ignore_the_others():
+    space, step = Box((2, 2, 3)), transition(2, 4)
+    generator = np.random.default_rng(0)
+    seen = generator.normal(size=(2, 4, 2, 2, 3)).astype(np.float32)
+    seen[..., 1] = seen[0, 0, ..., 1]  # The same in all observations.
+    step = step.replace(next_observation=jnp.asarray(seen))
+    bonus = make_count_bonus(space, SPACES[1], num_bits=12, planes=[1])
+    paid, state, told = bonus.apply(bonus.init(KEY, step), step)
+    assert state.projection.shape == (4, 12) and float(told["codes"]) == 1.0
+    np.testing.assert_allclose(paid, 8**-0.5, rtol=1e-6)  # All eight are visits of one place.
+    bonus = make_count_bonus(space, SPACES[1], num_bits=12, planes=[0, 2])
+    assert float(bonus.apply(bonus.init(KEY, step), step)[2]["codes"]) > 4.0
+    with pytest.raises(ValueError, match=r"`planes` must be indices from 0 to 2 of observations .*, got \[3\]"):
+        make_count_bonus(space, SPACES[1], planes=[3])
 
 
 def test_distillation_pays_squared_errors_in_units_of_their_deviation():

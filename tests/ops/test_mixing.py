@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.ops.mixing import communicated, mixed
+from jaxagents.ops.mixing import communicated, guided, mixed
 from jaxagents.types import EpisodeView
 
 
@@ -63,3 +63,30 @@ def test_a_teacher_is_heard_where_an_own_answer_was_wrong(make_episode):
 def test_communicated_needs_a_teacher(make_episode):
     with pytest.raises(ValueError, match="try learner=demonstrated"):
         communicated(EpisodeView(episode=make_episode([[1.0]], [[1]])), jnp.ones((1, 1, 4)))
+
+
+def test_thoughts_are_shown_and_actions_are_not(make_episode):
+    """Two own answers of three and two tokens, one shown row of four, the first three of which are a thought.
+
+    Nine tokens count, five of them own and three shown thoughts.
+    """
+    shown = jnp.array([False, False, True])
+    episode = make_episode([[0.0], [1.0], [1.0]], [[3], [2], [4]], slot=5, control=shown)
+    order = jnp.cumsum(episode.action_mask, axis=2)
+    episode = episode.replace(thought_mask=episode.action_mask & (order <= jnp.array([1, 1, 3])[:, None, None]))
+    advantage = jnp.where(episode.action_mask, jnp.array([-1.0, 2.0, 7.0])[:, None, None], 0.0)
+    actual = np.asarray(jax.jit(guided)(EpisodeView(episode=episode), advantage, weight=0.5))
+    sampled = [actual[row][np.asarray(episode.action_mask[row])] for row in range(3)]
+    np.testing.assert_allclose(sampled[0], [-9 / 5] * 3, rtol=1e-6)
+    np.testing.assert_allclose(sampled[1], [18 / 5] * 2, rtol=1e-6)
+    np.testing.assert_allclose(sampled[2], [0.5 * 9 / 3] * 3 + [0.0], rtol=1e-6)
+    # The mean over all nine tokens of -A log p is what was asked for, for any log p.
+    log_prob = np.log([0.5, 0.25, 0.125])
+    loss = sum(-np.sum(tokens) * value for tokens, value in zip(sampled, log_prob)) / 9
+    own = -(-1.0 * 3 * log_prob[0] + 2.0 * 2 * log_prob[1]) / 5
+    np.testing.assert_allclose(loss, own - 0.5 * log_prob[2], rtol=1e-6)
+
+
+def test_guided_needs_somebody_who_shows(make_episode):
+    with pytest.raises(ValueError, match="try learner=demonstrated"):
+        guided(EpisodeView(episode=make_episode([[1.0]], [[1]])), jnp.ones((1, 1, 4)))

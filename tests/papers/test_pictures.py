@@ -35,6 +35,8 @@ def test_arms_are_drawn_with_their_committed_seeds(paper, tmp_path, monkeypatch)
     assert (first.label, second.label) == ("a", "b")
     assert first.curve.values.tolist() == [[0.0, 0.25], [0.5, 1.0]] and first.final.tolist() == [0.5, 1.0]
     assert second.curve.steps.tolist() == [0.0, 8.0]
+    pictures.draw_arms(tmp_path / "x.png", paper, runs, ["a"], seeds=[100])
+    assert drawn["of"][0].curve.values.tolist() == [[9.0], [9.0]]
 
 
 def test_a_picture_is_written(paper, tmp_path):
@@ -58,3 +60,5 @@ def test_what_cannot_be_drawn_is_named(paper, tmp_path):
         pictures.draw_arms(tmp_path / "x.png", paper, {"a": runs_of(s0=[0.0, 0.5])}, ["grpo"])
     with pytest.raises(ValueError, match=r"got none of a; try reproduce.py paper=p arms=a\."):
         pictures.draw_arms(tmp_path / "x.png", paper, {"a": runs_of(s100=[0.0, 0.5])})
+    with pytest.raises(ValueError, match=r"try reproduce.py paper=p arms=a seeds=\[101,102\]\."):
+        pictures.draw_arms(tmp_path / "x.png", paper, {"a": runs_of(s100=[0.0, 0.5])}, seeds=[101, 102])

@@ -3,6 +3,8 @@
 import os
 import pathlib
 import signal
+import sys
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from jaxagents.environments.adapters import gymnasium as adapter
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_policy
+from jaxagents.rollouts import actors
 from jaxagents.rollouts.actors import ActorPool, make_actor_collector
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
@@ -89,3 +92,50 @@ def test_what_does_not_fit_is_refused(parts):
         make_actor_collector(*parts, num_chunks=0, **options)
     with pytest.raises(ValueError, match="try devices=jit"):
         make_actor_collector(*parts, num_chunks=1, axis_name="devices", **options)
+
+
+class Lost(Exception):
+    """What Ray raises for an actor that is gone."""
+
+
+def stand_in(answers):
+    """Returns a module like Ray whose actors never answer, or all die at once."""
+
+    def call(*arguments):
+        return object()
+
+    method = SimpleNamespace(remote=call)
+    actor = SimpleNamespace(ready=method, play=method)
+
+    def get(reference):
+        raise Lost("killed")
+
+    return SimpleNamespace(
+        is_initialized=lambda: True,
+        put=lambda value: value,
+        cloudpickle=SimpleNamespace(dumps=lambda value: b""),
+        remote=lambda kind: SimpleNamespace(options=lambda **options: SimpleNamespace(remote=lambda *given: actor)),
+        wait=lambda references, **options: (references[:1] if answers else [], []),
+        get=get,
+        exceptions=SimpleNamespace(RayActorError=Lost, ObjectLostError=Lost),
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "message"),
+    [
+        (False, TimeoutError, "`collector.timeout_seconds` must be longer .*, got 0.5 and no chunk of 2 actors; try"),
+        (True, RuntimeError, "Actor 0 has died 3 times in a row: killed"),
+    ],
+)
+def test_actors_that_hang_or_die_at_once_end_the_run(parts, monkeypatch, answers, error, message):
+    monkeypatch.setattr(actors, "import_suite", lambda module, extra: stand_in(answers))
+    pool = ActorPool(*parts, num_actors=2, num_envs=1, num_steps=1, timeout_seconds=0.5)
+    with pytest.raises(error, match=message):
+        pool.take({}, 0, 1)
+
+
+def test_without_ray_it_says_how_to_install_it(parts, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ModuleNotFoundError, match=r"`ray` must be installed .* `pip install 'jaxagents\[ray\]'`"):
+        make_actor_collector(*parts, num_actors=1, num_chunks=1, num_envs=1, num_steps=1)

@@ -1,10 +1,17 @@
-"""What a checkpoint goes with: its own tokens, and no others."""
+"""What goes together: checkpoints and their own tokens, worlds and splits that leave tasks on both sides."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from jaxagents.training.fitting import require_fit
+from jaxagents.training.build import build, resolve
+from jaxagents.training.composition import compose
+from jaxagents.training.fitting import require_fit, require_tasks
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+GPT2 = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 64, "layer_norm_epsilon": 1e-5}
 
 
 def config_of(folder, tokenizer):
@@ -25,7 +32,7 @@ def config_of(folder, tokenizer):
     ],
 )
 def test_bytes_over_the_rows_of_other_tokens_are_refused(lake, tmp_path, rows, files, message):
-    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": rows}))
+    (tmp_path / "config.json").write_text(json.dumps(GPT2 | {"vocab_size": rows}))
     for name in files:
         (tmp_path / name).write_text("{}")
     with pytest.raises(ValueError, match=f"`tokenizer` must be that of the checkpoint, {message}") as told:
@@ -38,9 +45,24 @@ def test_bytes_over_the_rows_of_other_tokens_are_refused(lake, tmp_path, rows, f
 
 
 def test_an_exported_model_of_bytes_goes_on_with_bytes(lake, tmp_path):
-    (tmp_path / "config.json").write_text(
-        json.dumps({"vocab_size": 261})
-    )  # As written: a tokenizer of ours is no file.
+    # As written: a tokenizer of ours is no file.
+    (tmp_path / "config.json").write_text(json.dumps(GPT2 | {"vocab_size": 261}))
     require_fit(config_of(tmp_path, "byte_level"), lake)
     with pytest.raises(ValueError, match="`tokenizer` must be that of the checkpoint, got 'word_level' of"):
         require_fit(config_of(tmp_path, "word_level"), lake)
+
+
+def test_options_that_leave_no_task_on_one_side_are_refused_where_a_run_is_built():
+    chosen = ["world=guess_number", "algorithm=grpo", "environment.largest=[15]", "environment.num_starts=1"]
+    message = "must leave level 0 of 'guess_number' tasks on both sides, got 0.001 and all of 1024"
+    with pytest.raises(ValueError, match=message):
+        build(resolve(compose(CONFIGS, *chosen, "environment.held_out_fraction=0.001")))
+    judged = "jaxagents.environments.text.guess_number.make_environment"
+    judged = f"evaluation.environment={{_target_: {judged}, largest: [15], num_starts: 1, held_out_fraction: 0.001}}"
+    with pytest.raises(ValueError, match=message):
+        build(resolve(compose(CONFIGS, *chosen, judged)))
+
+
+def test_worlds_without_a_split_of_their_own_are_left_alone(lake):
+    require_tasks(None, lake)
+    require_tasks({"sizes": [4]}, lake)

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxagents.training.build import resolve, stage_configs
+from jaxagents.training.build import resolve
 from jaxagents.training.composition import compose
-from jaxagents.training.launch import Taught, _taught, farewell, require_one_vocabulary, require_tasks
+from jaxagents.training.launch import Taught, _taught, farewell, require_one_vocabulary
+from jaxagents.training.stages import stage_configs
 from jaxagents.types import LanguagePolicy
 
 ROOT = Path(__file__).parents[2]
@@ -94,10 +95,3 @@ def test_a_stage_goes_on_from_one_of_the_same_tokens(speak, lake):
     message = f"one vocabulary, got {size} tokens in sft and {size + 4} in rl; try stages=.*needs no sft"
     with pytest.raises(ValueError, match=message):
         require_one_vocabulary(experiment("sft", chat))
-
-
-def test_options_that_leave_no_task_on_one_side_are_refused_before_tasks_are_drawn():
-    overrides = ["world=guess_number", "algorithm=grpo", "environment.largest=[15]", "environment.num_starts=1"]
-    require_tasks(resolve(compose(ROOT / "configs", *overrides)))
-    with pytest.raises(ValueError, match="must leave level 0 of 'guess_number' tasks on both sides, got 0.001 and all"):
-        require_tasks(resolve(compose(ROOT / "configs", *overrides, "environment.held_out_fraction=0.001")))

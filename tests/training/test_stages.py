@@ -8,9 +8,10 @@ import pytest
 
 from jaxagents.reporting.loggers import read_metrics
 from jaxagents.training import loop
-from jaxagents.training.build import build, resolve, stage_configs
+from jaxagents.training.build import build, resolve
 from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.launch import run
+from jaxagents.training.stages import stage_configs
 
 
 @pytest.mark.slow

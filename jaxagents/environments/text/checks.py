@@ -29,7 +29,7 @@ def require_playable(world: World, *, held_out_fraction: float = 0.25, num_tasks
         ValueError: see `make_text_world`; a level has no tasks on one side; or the expert fails at a task, which in a
             game is to end it by other than its rules.
     """
-    require_split(world, held_out_fraction, num_tasks=num_tasks)
+    require_split(world, held_out_fraction, num_tasks=16 * num_tasks)
     environment = make_text_world(world, held_out_fraction=held_out_fraction)
     keys = jax.random.split(jax.random.key(0), world.num_levels * num_tasks)
     levels = jnp.arange(len(keys)) // num_tasks
@@ -44,7 +44,7 @@ def require_playable(world: World, *, held_out_fraction: float = 0.25, num_tasks
     return environment
 
 
-def require_split(world: World, held_out_fraction: float, *, num_tasks: int = 64) -> None:
+def require_split(world: World, held_out_fraction: float, *, num_tasks: int = 1024) -> None:
     """Refuses a world of which a level has no tasks on one side of the split.
 
     It cannot be found out inside of a compiled program, which would draw tasks for ever.
@@ -52,21 +52,33 @@ def require_split(world: World, held_out_fraction: float, *, num_tasks: int = 64
     Args:
         world: the rules.
         held_out_fraction: of the tasks.
-        num_tasks: that are drawn at a time, at most sixteen times per level, until there are some on both sides.
+        num_tasks: that are drawn at most per level, until there are some on both sides.
 
     Raises:
         ValueError: all of these tasks are on one side.
     """
-    keys = jax.random.split(jax.random.key(0), (16, num_tasks))
-    of_task = identity_hash(world)
-    hashes = jax.jit(jax.vmap(lambda key, level: of_task(world.sample(key, level)), in_axes=(0, None)))
+    one_sided = _one_sided_level(world, held_out_fraction, num_tasks)
+    if one_sided is not None:
+        raise ValueError(
+            f"`held_out_fraction` must leave level {one_sided} of {world.name!r} tasks on both sides, got "
+            f"{held_out_fraction} and all of {num_tasks} tasks on one; try more tasks or another `identity`."
+        )
+
+
+def _one_sided_level(world: World, held_out_fraction: float, num_tasks: int) -> int | None:
+    """Returns a level whose tasks are all on one side; None without any."""
+    of_task, keys = identity_hash(world), jax.random.split(jax.random.key(0), num_tasks)
+    program = jax.jit(lambda key, level: of_task(world.sample(key, level))).lower(keys[0], jnp.int32(0))
+    # It runs a few times: with optimisations, one level would take three times as long to compile.
+    draw = program.compile(
+        compiler_options={"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
+    )
     for level in range(world.num_levels):
-        shares = (np.mean(np.asarray(hashes(row, jnp.int32(level))) < held_out_fraction * 2**32) for row in keys)
-        if all(share in (0.0, 1.0) for share in shares):
-            raise ValueError(
-                f"`held_out_fraction` must leave level {level} of {world.name!r} tasks on both sides, got "
-                f"{held_out_fraction} and all of {keys.size} tasks on one; try more tasks or another `identity`."
-            )
+        held_out = (int(draw(key, jnp.int32(level))) < held_out_fraction * 2**32 for key in keys)
+        first = next(held_out)
+        if all(side == first for side in held_out):
+            return level
+    return None
 
 
 def _solve(environment: Environment, sample: SampleTask, key: Array, level: Array) -> Array:

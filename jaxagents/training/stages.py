@@ -1,0 +1,63 @@
+"""The config of every stage of a run."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from jaxagents.ops.checks import require_positive
+
+
+def stage_configs(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the config of every stage by its name, in order; without stages the whole config under its name.
+
+    A stage is `{name, overrides ...}`. It starts from the end of the stage before, or of the earlier one that `from`
+    names (null: from random parameters); `from` in the config returned is the name, or None. `{rounds: n, name, ...}`
+    is n stages, `<name>_1` to `<name>_n`, and `{rounds: n, stages: [...]}` n times the whole block; there, `from` means
+    the latest stage of this name.
+
+    Args:
+        config: see `resolve`.
+
+    Raises:
+        ValueError: two stages have the same name, one has none, or starts from one that is not earlier.
+    """
+    stages: dict[str, dict[str, Any]] = {}
+    latest: dict[str, str] = {}  # The last stage of every name, with and without the number of its round.
+    for name, suffix, override in _expand(config["stages"] or [{"name": config["name"]}], ""):
+        if not name or name + suffix in stages:
+            raise ValueError(f"`stages` must have different names, got {[*stages, name and name + suffix]}.")
+        start = override.get("from", next(reversed(stages), None))
+        if start is not None and start not in latest:
+            raise ValueError(
+                f"`from` of the stage {name + suffix!r} must name an earlier one, got {start!r}; try "
+                f"{' or '.join(latest) or 'null'}."
+            )
+        stages[name + suffix] = _merge(config, override) | {"from": start and latest[start]}
+        latest |= {name: name + suffix, name + suffix: name + suffix}
+    return stages
+
+
+def _expand(nodes: Sequence[Mapping[str, Any]], suffix: str) -> Iterator[tuple[str | None, str, Mapping[str, Any]]]:
+    """Yields name, number of the round, and overrides of every stage."""
+    for node in nodes:
+        require_positive("stages.rounds", node.get("rounds", 1))
+        for number in range(1, node.get("rounds", 1) + 1):
+            numbered = f"{suffix}_{number}" if "rounds" in node else suffix
+            if "stages" in node:
+                yield from _expand(node["stages"], numbered)
+            else:
+                yield node.get("name"), numbered, {k: v for k, v in node.items() if k not in ("name", "rounds")}
+
+
+def _merge(config: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges what a stage says over a config; a group with another `_target_` takes the place of the whole group."""
+    base = dict(config)
+    override = {group: node for group, node in override.items() if group != "from"}
+    for group, node in override.items():
+        before = base.get(group)
+        is_group = isinstance(node, Mapping) and isinstance(before, Mapping) and "_target_" in node
+        if is_group and node["_target_"] != before.get("_target_"):  # type: ignore[union-attr]
+            base.pop(group)
+    merged = OmegaConf.merge(OmegaConf.create(base), override)
+    return OmegaConf.to_container(merged)  # type: ignore[return-value]
