@@ -88,3 +88,23 @@ def majority_success(answer: Array, votes: Array, success: Array) -> Array:
     count = jnp.where(votes, jnp.sum(same, axis=2), 0)
     wins = votes & (count == jnp.max(count, axis=1, keepdims=True))
     return jnp.sum(wins * success, axis=1) / jnp.maximum(jnp.sum(wins, axis=1), 1)
+
+
+def distinct_successes(history: Array, valid: Array, success: Array) -> Array:
+    """Counts the different ways in which the episodes of each group succeed.
+
+    Two episodes went the same way where they lasted as long and acted in the same states, however they said it.
+
+    Args:
+        history: integers `[n, G, T]`, fingerprints of the states that G episodes of each of n tasks acted in.
+        valid: bool `[n, G, T]`, the turns that took place.
+        success: bool `[n, G]`.
+
+    Returns:
+        float32 `[n]`, at most G.
+    """
+    seen = jnp.where(valid, history, 0)
+    same = jnp.all((seen[:, :, None] == seen[:, None]) & (valid[:, :, None] == valid[:, None]), axis=-1)
+    earlier = jnp.tril(jnp.ones(success.shape[1:] * 2, bool), -1)
+    again = jnp.any(same & earlier[None] & success[:, None, :], axis=2)
+    return jnp.sum(success & ~again, axis=1, dtype=jnp.float32)

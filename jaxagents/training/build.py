@@ -262,7 +262,7 @@ def build_sharded_stage(
     def place_parts(collector: Collector, learner: Learner, **options: Any) -> tuple[Runner, int]:
         program = make_program(collector, learner)
         program = over_seeds(program, config["seeds"]) if config["seeds"] > 1 else program
-        return place_on_mesh(program, mesh, rules=devices.rules, **options), program.num_seeds
+        return place_on_mesh(program, mesh, rules=devices.rules or {}, **options), program.num_seeds
 
     return _build_placed_stage(name, config, devices, axis_name_on(mesh), place_parts, tokenizer)
 
@@ -303,7 +303,7 @@ def _build_placed_stage(
     tokenizer: bytes | None,
 ) -> Stage:
     """Builds a stage as on one device, and what runs it anew; `place_parts` returns that and the number of seeds."""
-    one = replace(devices, mesh=None, rules={}, actors=None, num_devices=1)
+    one = replace(devices, mesh=None, rules=None, actors=None, num_devices=1)
     stage = build_stage(name, config, one, tokenizer=tokenizer)
     environment, make_agent = _instantiate("environment", config), _instantiate("learner", config)
     if tokenizer is not None:

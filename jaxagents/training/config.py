@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from jaxagents.ops.checks import require_between, require_positive, require_seed
@@ -82,7 +82,7 @@ class DevicesConfig:
     cpu_threads: int | None = None
     compilation_cache: str | None = None
     mesh: Mapping[str, int | None] | None = None
-    rules: Mapping[str, Any] = field(default_factory=dict)
+    rules: Mapping[str, Any] | None = None
     actors: int | None = None
     lag: int = 1
 

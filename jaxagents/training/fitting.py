@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError
 
 from jaxagents.environments.text.checks import require_split
+from jaxagents.language.checkpoints.families import decoder_settings
 from jaxagents.language.checkpoints.tensors import read_json
 from jaxagents.language.tokenizers import TOKENIZER_FILES
 from jaxagents.types import Environment
@@ -106,10 +107,10 @@ def _require_tokens(path: str | Path, tokenizer: Mapping[str, Any], words: Seque
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
         return  # What reads the checkpoint says what is missing.
+    rows = decoder_settings(read_json(folder / "config.json"))["vocab_size"]  # A family that is not read says so first.
     own = instantiate(OmegaConf.create(dict(tokenizer)))(words)
     kind = json.loads(own.data.partition(b"\n")[0])["kind"]
     named = any((folder / name).is_file() for name in TOKENIZER_FILES)
-    rows = read_json(folder / "config.json").get("vocab_size")
     if kind == "huggingface" or (not named and own.vocab_size == rows):
         return
     instead = "tokenizer=huggingface, or leave it out" if named else f"copying {TOKENIZER_FILES[0]} of the model there"

@@ -270,6 +270,47 @@ def test_a_world_of_a_user_with_another_shape_is_named(said, monkeypatch, tmp_pa
     assert line.startswith("Error: `observation` of `reset` must be float32 [5], got float32 [4]; mend")
 
 
+LLAMA = {"model_type": "llama", "vocab_size": 31, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+LLAMA |= {"intermediate_size": 8, "rms_norm_eps": 1e-6, "max_position_embeddings": 64, "hidden_act": "silu"}
+CHECKPOINT = ("world=bandit", "algorithm=grpo", "stages=[]", "quick=true", "model=huggingface", "tokenizer=word")
+SHARDS = ("experiment=ppo_cartpole", "devices=fsdp", "optimizer.flatten=false", "collector.num_envs=64")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([*CHECKPOINT, "model.path=mamba"], "`model_type` must be one of gpt2, llama, "),
+        (
+            [*CHECKPOINT, "model.path=small"],
+            "got 'word_level' of 36 tokens for small with 31, whose rows",
+        ),
+        ([*SHARDS, "devices.mesh={fsdp: 3}"], "`devices.mesh` must be of the devices there are, got "),
+        ([*SHARDS, "devices.mesh={fsdp: 2}", "devices.rules={gate: fsdp}"], "must find a parameter each, got 'gate'"),
+        (
+            [*SHARDS, "devices.mesh={fsdp: 2}", "devices.rules={kernel$: fsdp, Dense_0: fsdp}"],
+            "every parameter once, got ",
+        ),
+        (
+            ["world=cartpole", "devices=asynchronous", "devices.actors=8"],
+            "must leave one of the devices of one process",
+        ),
+        (["world=cartpole", "devices=asynchronous", "seeds=2"], "`seeds` must be 1 with `devices.actors`, got 2"),
+        (["world=gymnasium", "algorithm=impala", "collector=actors"], "`pip install 'jaxagents[ray]'`"),
+        (
+            ["world=bandit", "algorithm=grpo", "collector=truncated", "collector.min_p=2"],
+            "`min_p` must be from 0.0 to 1.0",
+        ),
+    ],
+)
+def test_checkpoints_meshes_and_actors_that_do_not_fit(said, tmp_path, monkeypatch, arguments, line):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for name, changes in {"mamba": {"model_type": "mamba"}, "small": {}}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(LLAMA | changes))
+    assert line in said("train.py", [*arguments, "devices.compilation_cache=null"])
+
+
 def test_the_traceback_is_there_when_asked_for(tmp_path):
     result = subprocess.run(
         [sys.executable, str(ROOT / "experiments/train.py"), "seed=-1"],

@@ -29,6 +29,7 @@ BUILT = {
     "reinforce_plus_plus": ["algorithm=grpo", "advantage=reinforce_plus_plus", "learner.reference=true"],
     "expert_iteration": ["algorithm=rest_em", "learner.restart=false"],
     "gspo": ["algorithm=grpo", "loss=gspo"],
+    "trajectory_balance": ["algorithm=grpo", "advantage=trajectory_balance", "loss=plain", "aggregation=constant"],
     "opo": ["algorithm=grpo", "advantage=opo"],
     "dr_grpo": ["algorithm=grpo", "advantage=dr_grpo", "aggregation=constant", SHORT],
     "star": ["algorithm=rest_em", "collector.group_size=1"],

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.ops.group_metrics import group_metrics, majority_success, pass_at_k
+from jaxagents.ops.group_metrics import distinct_successes, group_metrics, majority_success, pass_at_k
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +51,14 @@ def test_majorities_by_hand():
     pairs = jnp.array([[[1, 2], [1, 3], [1, 2]]])
     ones = jnp.ones((1, 3), bool)
     np.testing.assert_allclose(majority_success(pairs, ones, jnp.array([[False, True, False]])), [0.0])
+
+
+def test_distinct_successes_by_hand():
+    history = jnp.array(
+        [[[7, 1], [7, 2], [7, 1], [7, 3], [7, 9]], [[8, 5], [8, 5], [8, 0], [8, 0], [8, 4]]], jnp.uint32
+    )
+    valid = jnp.ones((2, 5, 2), bool).at[1, 2, 1].set(False).at[0, 4, 1].set(False)
+    success = jnp.array([[True, True, True, False, True], [False, True, True, True, False]])
+    # By way of 1 twice, of 2, and at once: three. Of 5 once rightly, at once, and of a state that is called 0: three.
+    np.testing.assert_array_equal(jax.jit(distinct_successes)(history, valid, success), [3.0, 3.0])
+    np.testing.assert_array_equal(distinct_successes(history, valid, success & False), [0.0, 0.0])

@@ -11,6 +11,8 @@ from jaxagents.training.fitting import require_fit, require_tasks
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
+GPT2 = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 64, "layer_norm_epsilon": 1e-5}
+
 
 def config_of(folder, tokenizer):
     policy = {
@@ -30,7 +32,7 @@ def config_of(folder, tokenizer):
     ],
 )
 def test_bytes_over_the_rows_of_other_tokens_are_refused(lake, tmp_path, rows, files, message):
-    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": rows}))
+    (tmp_path / "config.json").write_text(json.dumps(GPT2 | {"vocab_size": rows}))
     for name in files:
         (tmp_path / name).write_text("{}")
     with pytest.raises(ValueError, match=f"`tokenizer` must be that of the checkpoint, {message}") as told:
@@ -43,9 +45,8 @@ def test_bytes_over_the_rows_of_other_tokens_are_refused(lake, tmp_path, rows, f
 
 
 def test_an_exported_model_of_bytes_goes_on_with_bytes(lake, tmp_path):
-    (tmp_path / "config.json").write_text(
-        json.dumps({"vocab_size": 261})
-    )  # As written: a tokenizer of ours is no file.
+    # As written: a tokenizer of ours is no file.
+    (tmp_path / "config.json").write_text(json.dumps(GPT2 | {"vocab_size": 261}))
     require_fit(config_of(tmp_path, "byte_level"), lake)
     with pytest.raises(ValueError, match="`tokenizer` must be that of the checkpoint, got 'word_level' of"):
         require_fit(config_of(tmp_path, "word_level"), lake)
