@@ -45,14 +45,26 @@ def observations(policy, episode):
     return sentences(policy, read(tokens, mask & ~jnp.isin(tokens, jnp.asarray(list(policy.tokenizer.marks.values())))))
 
 
-def test_a_retelling_in_the_same_words_is_the_same_episode(numbers, speaker, recorded):
-    again = jax.jit(make_retelling(numbers, speaker))(KEY, recorded)
+@pytest.fixture(scope="module")
+def retell(numbers, speaker):
+    return jax.jit(make_retelling(numbers, speaker))
+
+
+def test_a_retelling_in_the_same_words_is_the_same_episode(retell, recorded):
+    again = retell(KEY, recorded)
     for name in ("token_mask", "action_mask", "thought_mask", "reward", "success", "valid"):
         np.testing.assert_array_equal(getattr(again, name), getattr(recorded, name), err_msg=name)
     said = [np.where(one.token_mask, one.tokens, -1) for one in (again, recorded)]
     np.testing.assert_array_equal(*said)
     prints = [np.where(one.valid, one.fingerprint, 0) for one in (again, recorded)]
     np.testing.assert_array_equal(*prints)
+
+
+def test_what_ran_out_of_room_is_no_action_in_a_retelling(retell, speaker, recorded):
+    ends = recorded.action_mask & (recorded.tokens == speaker.tokenizer.marks["end"]) & ~recorded.thought_mask
+    ends = ends.at[:, 1:].set(False)
+    cut = recorded.replace(action_mask=recorded.action_mask & ~ends, token_mask=recorded.token_mask & ~ends)
+    assert recorded.action_valid[:, 0].any() and not retell(KEY, cut).action_valid[:, 0].any()
 
 
 def test_skins_are_exchanged_in_what_is_seen_thought_and_said(numbers, speaker, recorded):
