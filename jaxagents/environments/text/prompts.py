@@ -124,6 +124,7 @@ def make_environment(
         status=status,
         tell=tell,
         expert=expert,
+        situation=lambda state: state.said,
         skip=lambda state: state.replace(over=jnp.ones((), bool)),  # By the rules, not by a limit: nothing comes after.
     )
     return make_text_world(world, **options)
