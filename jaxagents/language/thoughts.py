@@ -42,8 +42,7 @@ def make_thought_evaluator(
         is what the expert thinks there.
 
     Raises:
-        ValueError: the count is not positive, there is no room for thoughts, or (when traced) the expert does not think
-            aloud; see `make_dialogue`.
+        ValueError: the count is not positive, or there is no room for thoughts; see `make_dialogue`.
 
     References:
         Wei et al. (2025), "GTR: Guided Thought Reinforcement Prevents Thought Collapse in RL-based VLM Agent Training",
@@ -65,8 +64,6 @@ def make_thought_evaluator(
         tokens = jnp.where(episode.thought_mask[:, 0], episode.tokens[:, 0], -1)
         said = recorded_words(policy, episode)[1][:, 0]
         right = jax.vmap(text.expert)(keys[:, 2], start[0])[1]
-        if right is None:
-            raise ValueError(f"`environment` must have an expert that thinks aloud, got {environment.name!r}.")
         length = jnp.sum(episode.valid, axis=1, dtype=jnp.float32)
         invalid = jnp.sum(episode.valid & ~episode.action_valid, axis=1)
         return {
