@@ -106,7 +106,8 @@ def make_truncated_collector(
         require_between(name, settings[name], 0.0, 1.0)
 
     def logits(params: Params, hidden: Array) -> Array:
-        return truncate(policy.model.logits(params, hidden), temperature=temperature, **settings)  # type: ignore[arg-type]
+        said = policy.model.logits(params, hidden)
+        return truncate(said, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
 
     restricted = policy._replace(model=policy.model._replace(logits=logits))
     inner = make_dialogue_collector(environment, restricted, temperature=temperature, axis_name=axis_name, **options)

@@ -47,12 +47,8 @@ def test_the_answer_of_a_row_is_paid(ask):
 
 def test_without_an_answer_whatever_is_said_succeeds(ask):
     assert ask(1, "two", "please") == ("say more", 1.0, 1.0, 1.0)
-    assert ask(1) == (
-        "say more",
-        0.0,
-        0.0,
-        1.0,
-    )  # Nothing was said: over by the rules, so that nothing is bootstrapped.
+    # Nothing was said: over by the rules, so that nothing is bootstrapped.
+    assert ask(1) == ("say more", 0.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize(
