@@ -1,6 +1,8 @@
 """Checks of a text world that have to run it: that its tasks can be split, and that its expert solves them."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -90,11 +92,7 @@ def require_expert(environment: Environment, *, num_tasks: int = 8) -> None:
 def _one_sided_level(world: World, held_out_fraction: float, num_tasks: int) -> int | None:
     """Returns a level whose tasks are all on one side; None without any."""
     of_task, keys = identity_hash(world), jax.random.split(jax.random.key(0), num_tasks)
-    program = jax.jit(lambda key, level: of_task(world.sample(key, level))).lower(keys[0], jnp.int32(0))
-    # It runs a few times: with optimisations, one level would take three times as long to compile.
-    draw = program.compile(
-        compiler_options={"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
-    )
+    draw = _compiled(lambda key, level: of_task(world.sample(key, level)), keys[0], jnp.int32(0))
     for level in range(world.num_levels):
         held_out = (int(draw(key, jnp.int32(level))) < held_out_fraction * 2**32 for key in keys)
         first = next(held_out)
@@ -103,11 +101,18 @@ def _one_sided_level(world: World, held_out_fraction: float, num_tasks: int) -> 
     return None
 
 
+def _compiled(function: Callable[..., Any], *inputs: Array) -> Callable[..., Any]:
+    """Compiles what runs a few times only: with optimisations, it would take up to three times as long."""
+    program = jax.jit(function).lower(*inputs)
+    on_cpu = jax.default_backend() == "cpu"
+    return program.compile(compiler_options={"xla_backend_optimization_level": "0"} if on_cpu else None)
+
+
 def _solved(environment: Environment, sample: SampleTask, num_levels: int, num_tasks: int) -> np.ndarray:
     """Returns which of so many tasks per level the expert solves, bool [levels, tasks]."""
     keys = jax.random.split(jax.random.key(0), num_levels * num_tasks)
     levels = jnp.arange(len(keys)) // num_tasks
-    success = jax.jit(jax.vmap(partial(_solve, environment, sample)))(keys, levels)
+    success = _compiled(jax.vmap(partial(_solve, environment, sample)), keys, levels)(keys, levels)
     return np.asarray(success).reshape(num_levels, num_tasks)
 
 
