@@ -79,7 +79,7 @@ def make_q_with_terms(
         means = {name: jnp.mean(value) for name, value in losses.items()}
         total, error = sum(means.values()), jnp.abs(target - chosen)
         metrics = {"loss": total, "absolute_error": jnp.mean(error), "q": jnp.mean(values), **means}
-        return total, (metrics, jnp.mean(error, axis=0), noted)
+        return total, (metrics, jnp.mean(error, axis=0), noted)  # type: ignore[return-value]
 
     learner = make_dqn(q_function, optimizer, objective=objective, axis_name=axis_name, **options)
 

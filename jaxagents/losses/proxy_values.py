@@ -9,8 +9,8 @@ from jaxagents.types import Array
 def proxy_values(view: QTermView, *, bound: float = 1.0, negative: bool = True) -> Array:
     """Computes `I (Q(s, a) - B)^2 + I [a != a_n] (Q(s, a_n) + B)^2` with the action `a_n` of the novice.
 
-    I is 1 in steps in which the overseer acted. What the overseer does is worth B, what it overrode -B. Temporal differences without rewards, beside it, spread that
-    to where nobody intervened.
+    I is 1 in steps in which the overseer acted. What it does is worth B, and what it overrode -B. Temporal differences
+    without rewards, beside it, spread that to where nobody intervened.
 
     Args:
         view: of the steps; `extras` are `novice_action` (int32 `[L, B]`) and `intervened` (bool `[L, B]`).

@@ -32,7 +32,7 @@ def fill(buffer, *batches):
     step = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), batches[0])
     state = buffer.init(step, batches[0].reward.shape[1])
     for batch in batches:
-        state = buffer.add(state, batch)
+        state = jax.jit(buffer.add)(state, batch)
     return state
 
 
@@ -59,9 +59,10 @@ def test_only_what_is_held_is_drawn():
     no = np.zeros((3, 1), bool)
     first = transition_of([[0.0], [1.0], [2.0]], ~no)
     state = fill(buffer, first)
-    assert set(np.asarray(buffer.sample(state, KEY)[0].reward[0])) == {0.0, 1.0, 2.0}  # Of one kind: from all.
+    draw = jax.jit(buffer.sample)
+    assert set(np.asarray(draw(state, KEY)[0].reward[0])) == {0.0, 1.0, 2.0}  # Of one kind: from all.
     state = buffer.add(state, transition_of([[3.0], [4.0], [5.0]], no))
-    sample = buffer.sample(state, KEY)[0]
+    sample = draw(state, KEY)[0]
     assert set(np.asarray(sample.reward[0, :32])) == {2.0} and set(np.asarray(sample.reward[0, 32:])) == {3.0, 4.0, 5.0}
 
 
@@ -69,7 +70,7 @@ def test_all_or_nothing():
     values, marked = [[0.0, 1.0]], [[True, False]]
     for share, wanted in ((0.0, 1.0), (1.0, 0.0)):
         buffer = make_stratified_buffer(capacity=2, batch_size=8, mark="taught", share=share)
-        sample = buffer.sample(fill(buffer, transition_of(values, marked)), KEY)[0]
+        sample = jax.jit(buffer.sample)(fill(buffer, transition_of(values, marked)), KEY)[0]
         np.testing.assert_array_equal(sample.reward, [[wanted] * 8])
 
 

@@ -60,13 +60,14 @@ def test_a_heuristic_moves_values_in_the_first_update_and_td_follows():
         "heuristic": partial(heuristic_values, coefficient=0.5, until=1),
     }
     learner = make_q_with_terms(TABLE, optax.sgd(0.3), terms=terms, discount=0.0, target_update_rate=1.0)
-    first, metrics = learner.update(learner.init(KEY), KEY, sample())
+    update = jax.jit(learner.update)
+    first, metrics = update(learner.init(KEY), KEY, sample())
     # 0.5 * 2 / 3 * (q - wanted) for each, of [1, 2, 3] and [1, 0, 3]; half of (first + 3 second).
     gradient = (np.array([1.0, 2.0, 3.0]) + 3.0 * np.array([1.0, 0.0, 3.0])) / 3.0 / 2.0
     np.testing.assert_allclose(first.network, np.array([1.0, 2.0, 4.0]) - 0.3 * gradient, rtol=1e-6)
     np.testing.assert_allclose(metrics["heuristic"], 0.5 * (14.0 + 3.0 * 10.0) / 3.0 / 2.0, rtol=1e-6)
     assert float(metrics["td"]) == 0.0
-    second, metrics = learner.update(first, KEY, sample())
+    second, metrics = update(first, KEY, sample())
     errors = np.array(first.network)[:2] - np.array([1.5, 2.5])
     np.testing.assert_allclose(second.network[:2], first.network[:2] - 0.3 * errors * np.array([0.5, 1.5]), rtol=1e-6)
     assert float(second.network[2]) == float(first.network[2]) and float(metrics["heuristic"]) == 0.0

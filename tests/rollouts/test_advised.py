@@ -32,7 +32,7 @@ def advice(observation):
 
 def collect(make, **options):
     collector = make(WORLD, RANDOM, num_envs=2, num_steps=12, **options)
-    return collector.collect(collector.init(KEY, ()), (), KEY)[1:]
+    return jax.jit(lambda key: collector.collect(collector.init(key, ()), (), key)[1:])(KEY)
 
 
 def test_the_script_is_asked_about_every_state_and_rewards_are_added():

@@ -56,7 +56,7 @@ def cost_to_go(observation):
 def collect(proposals, num_steps=9, **options):
     options = {"cost_to_go": cost_to_go, "num_envs": 1, "num_steps": num_steps} | options
     collector = make_overseen_collector(make_line(), script(proposals), **options)
-    return collector.collect(collector.init(KEY, ()), (), KEY)[1:]
+    return jax.jit(lambda key: collector.collect(collector.init(key, ()), (), key)[1:])(KEY)
 
 
 def rows(rollout):
