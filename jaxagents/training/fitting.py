@@ -1,7 +1,7 @@
 """Whether what was composed fits together: worlds of words and language models, worlds of arrays and their learners."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError
 
-from jaxagents.environments.text.checks import require_split
+from jaxagents.environments.text.checks import require_expert, require_split
 from jaxagents.language.checkpoints.families import decoder_settings
 from jaxagents.language.checkpoints.tensors import read_json
 from jaxagents.language.tokenizers import TOKENIZER_FILES
@@ -18,6 +18,11 @@ from jaxagents.types import Environment
 _LANGUAGE_POLICY = "jaxagents.language.policy.make_language_policy"
 _SLOTS = ("advantage", "loss", "aggregation", "preference")  # That algorithms of language models choose.
 _DIALOGUE_COLLECTOR = "jaxagents.language.collect.make_dialogue_collector"
+_EXPERT_COLLECTORS = (  # Whose batches are what the expert of a world says.
+    "jaxagents.language.demonstrations.make_demonstration_collector",
+    "jaxagents.language.demonstrations.make_demonstrated_collector",
+    "jaxagents.language.accompanied.make_accompanied_collector",
+)
 _TRANSCRIPT_COLLECTOR = "jaxagents.data.transcripts.make_transcript_collector"
 _POLICY_GRADIENT = "jaxagents.learners.policy_gradient.make_agent"
 _CHECKPOINT = "jaxagents.language.checkpoints.read.load_language_model"
@@ -97,6 +102,22 @@ def require_tasks(options: Mapping[str, Any] | None, environment: Environment) -
     rules = None if environment.text is None else environment.text.rules
     if options is not None and rules is not None and "held_out_fraction" in options:
         require_split(rules, options["held_out_fraction"])
+
+
+def require_experts(stages: Iterable[tuple[Mapping[str, Any], Environment]]) -> None:
+    """Refuses to imitate an expert that solves nothing; each world is played once, for seconds.
+
+    Args:
+        stages: config of each stage, resolved, and its environment.
+
+    Raises:
+        ValueError: see `require_expert`.
+    """
+    played: list[Any] = []
+    for config, environment in stages:
+        if config["collector"].get("_target_") in _EXPERT_COLLECTORS and config["environment"] not in played:
+            require_expert(environment)
+            played.append(config["environment"])
 
 
 def _require_tokens(path: str | Path, tokenizer: Mapping[str, Any], words: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from jaxagents.training.build import Experiment, build, resolve
 from jaxagents.training.command import main_command
 from jaxagents.training.composition import save_arguments
 from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, make_section
+from jaxagents.training.fitting import require_experts
 from jaxagents.training.loop import train
 from jaxagents.training.processes import join_processes, of_first_process, on_all_processes
 from jaxagents.training.run_directory import claim, locked
@@ -59,6 +60,9 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
         experiment = on_all_processes(lambda: build(resolved))
         require_one_vocabulary(experiment)
         require_traceable(experiment)
+        if not resolved["quick"]:
+            configs = stage_configs(resolved)
+            require_experts((configs[stage.name], stage.environment) for stage in experiment.stages)
     if start := resolved.get("start_from"):
         experiment = begin_from(experiment, start)
     with ExitStack() as stack:

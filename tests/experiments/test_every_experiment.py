@@ -60,6 +60,7 @@ PAIRS = {
     "gridworld": ("accel", "plr", "ppo", "robust_plr", "sfl"),
     "pendulum": (*CONTROL, *GRADIENTS, *OFFLINE),
     "craft": ("ppo", "rnd"),
+    "craft_lands": ("envgen", "robust_plr"),
     "quest": ("e3b", "e3b_noveld", "hg_dagger", "noveld", "ppo", "pvp", "q_shaping"),
     "tabletop": ("bc", "ppo", "sac"),
     "reacher": (*CONTROL, *GRADIENTS),

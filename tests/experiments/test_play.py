@@ -14,6 +14,7 @@ def result(call_main, run_dir):
     return result
 
 
+@pytest.mark.slow
 def test_the_last_line_names_the_animation(result, run_dir):
     last = json.loads(result.stdout.splitlines()[-1])
     assert last["gif"] == str(run_dir / "play.gif")
@@ -24,6 +25,7 @@ def test_the_last_line_names_the_animation(result, run_dir):
     assert 'alt="The agent at play" src="data:image/gif;base64,' in (run_dir / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_every_frame_is_printed(result):
     *lines, last = result.stdout.splitlines()
     lengths = json.loads(last)["episode_length"]

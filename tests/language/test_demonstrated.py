@@ -41,6 +41,7 @@ def batches(sums, policy, params_of):
     return params, play(KEY), play(jax.random.key(8))
 
 
+@pytest.mark.slow
 def test_both_play_the_same_tasks_and_the_expert_solves_them(batches):
     _, (_, batch, metrics), _ = batches
     shown, own = batch.demonstration, batch.own
@@ -51,6 +52,7 @@ def test_both_play_the_same_tasks_and_the_expert_solves_them(batches):
     np.testing.assert_allclose(float(metrics["success_rate"].value), np.asarray(own.success).mean())
 
 
+@pytest.mark.slow
 def test_a_fixed_set_has_so_many_tasks(batches):
     _, (_, first, _), (_, second, _) = batches
     kinds = {tuple(row) for row in np.concatenate([prompts(batch.own) for batch in (first, second)]).tolist()}

@@ -51,8 +51,7 @@ CONTEXTS = {
     scope="module",
     params=[
         "window",
-        "thoughts",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("markov", "prompt", "history")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("thoughts", "markov", "prompt", "history")),
     ],
 )
 def played(request, lake, speak, params_of):

@@ -122,6 +122,7 @@ def collected(lake, wanderer):
     return collector, collect, collector.init(jax.random.key(0), params)
 
 
+@pytest.mark.slow
 def test_a_compiled_run_is_paid_by_the_host(collected, wanderer):
     collector, collect, state = collected
     assert collector.steps_per_collect == 4

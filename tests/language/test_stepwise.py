@@ -32,6 +32,7 @@ def collected(lake, wanderer):
     return collector, params, *jax.jit(lambda key: collector.collect(collector.init(key, params), params, key)[1:])(KEY)
 
 
+@pytest.mark.slow
 def test_the_verified_best_goes_on_and_the_others_were_carried_out(lake, wanderer, collected):
     """Plays the chosen actions once more, in numpy, from the grids of the tasks."""
     _, _, batch, metrics = collected
@@ -78,6 +79,7 @@ def _distances(holes, goal):
     return steps
 
 
+@pytest.mark.slow
 def test_rows_are_turns_and_those_of_a_turn_are_a_group(collected):
     _, _, batch, _ = collected
     group = np.asarray(batch.group).reshape(GROUPS, CANDIDATES, TURNS)

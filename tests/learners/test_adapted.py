@@ -49,6 +49,7 @@ def test_only_the_adapter_learns(agent, episodes):
     jax.tree.map(np.testing.assert_array_equal, params_to_act(learner, after), after.params)
 
 
+@pytest.mark.slow
 def test_it_goes_on_from_states_and_parameters(agent):
     learner = agent.make_learner(NO_COLLECTOR, 4)
     state = learner.init(jax.random.key(0))

@@ -106,6 +106,7 @@ def test_the_oldest_are_forgotten_when_the_queue_is_full():
     assert float(metrics["waiting"]) == 1.0
 
 
+@pytest.mark.slow
 def test_two_devices_share_what_one_shows():
     batch = make_batch([0, 1, 2, 3], [[False], [True], [False], [False]])
     one = make_counting(batch)

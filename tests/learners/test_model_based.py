@@ -96,6 +96,7 @@ LISTENER = Learner(
 )
 
 
+@pytest.mark.slow
 def test_a_learner_hears_both_kinds_and_the_model_comes_to_know_the_world():
     batch = sample()
     make = partial(with_model, LISTENER, POLICY, SEEN, MOVES, encoder=MLP((16,)), num_members=2, learning_rate=0.02)

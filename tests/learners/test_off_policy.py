@@ -135,6 +135,7 @@ def test_targets_of_redq_are_the_lesser_of_two_of_all_critics():
     assert sum(counts) == 60 and counts[0] > counts[1] > counts[2] > 0
 
 
+@pytest.mark.slow
 def test_critics_of_crossq_see_a_batch_and_its_successors_together():
     """Against numpy: input and features are normalised by the mean and variance of all sixteen rows."""
     critics = make_twin_q(SEEN, MOVES, encoder=RegularizedMLP((4,), batch_norm=True), num_critics=1)

@@ -150,6 +150,7 @@ def test_it_finds_the_best_actions_of_the_data_in_one_program(name):
     assert abs(float(state.params) - 0.5) < 0.45, float(state.params)
 
 
+@pytest.mark.slow
 def test_what_was_learned_survives_a_change_of_stage():
     learner = make("iql")
     state, _ = learner.update(learner.init(KEY), KEY, sample())

@@ -62,6 +62,7 @@ def learned(played):
     return learner, update, before, after, metrics
 
 
+@pytest.mark.slow
 def test_the_step_is_the_gradient_of_the_mean_loss_of_the_pairs(played, learned):
     policy, params, other, batch = played
     *_, after, metrics = learned
@@ -86,6 +87,7 @@ def test_the_step_is_the_gradient_of_the_mean_loss_of_the_pairs(played, learned)
     )
 
 
+@pytest.mark.slow
 def test_the_reference_acts_and_is_renewed_after_an_iteration(played, learned):
     learner, update, before, after, _ = learned
     jax.tree.map(np.testing.assert_array_equal, learner.acting(after), before.reference)
@@ -116,6 +118,7 @@ def test_programs_ask_the_learner_who_acts():
         assert float(program.update(program.init(KEY))[1]["train/met"]) == met
 
 
+@pytest.mark.slow
 def test_equal_episodes_teach_nothing(played, learned):
     policy, params, _, batch = played
     _, update, before, *_ = learned

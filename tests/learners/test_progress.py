@@ -65,6 +65,7 @@ def test_turns_contribute_the_value_of_their_last_token(shown):
     assert (np.asarray(actual)[~np.asarray(episode.valid)] == 0).all()
 
 
+@pytest.mark.slow
 def test_the_estimator_steps_towards_the_outcome(shown, learned):
     policy, params, episode = shown
     _, after, metrics, _ = learned
@@ -86,6 +87,7 @@ def test_the_estimator_steps_towards_the_outcome(shown, learned):
     jax.tree.map(assert_moved, after.estimator.params, params, grads)
 
 
+@pytest.mark.slow
 def test_the_learner_sees_progress_and_executed_actions_once_the_estimator_has_explored(shown, learned):
     policy, params, episode = shown
     _, after, metrics, update = learned

@@ -59,6 +59,7 @@ def test_weights_of_zero_teach_nothing(shown):
         update(policy, params, episode, thought_weight=-1.0)
 
 
+@pytest.mark.slow
 def test_weights_follow_their_schedules_and_aggregations_remember(shown):
     """The expert says actions alone: the loss is the weight of actions times that without one."""
     policy, params, episode = shown

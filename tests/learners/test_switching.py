@@ -85,6 +85,7 @@ TERMINATED = jnp.array([[False, True], [False, False]])
 ONLY_ALONE = jnp.ones((2, 2, 2, 4), bool).at[:, 0, :, 2:].set(False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "errors"),
     [

@@ -65,6 +65,7 @@ def vocabulary_shapes(jaxpr, size):
     return shapes
 
 
+@pytest.mark.slow
 def test_values_and_nothing_cost_no_logits(played):
     policy, params, episode = played
     size = policy.model.vocab_size

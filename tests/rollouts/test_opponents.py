@@ -110,6 +110,7 @@ def test_rollouts_say_whom_they_were_played_against():
         assert float(metrics["success_rate"].total) == float((over & (transition.reward > 0)).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collection", range(3))
 def test_the_parameters_of_the_opponent_decide(collection):
     transition = collected()[collection][0].transition

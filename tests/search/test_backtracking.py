@@ -25,6 +25,7 @@ def search(lake, policy, params, *, holes, goal, start=0, size=4, **options):
     return {name: np.asarray(value) for name, value in play(params, KEY, jnp.arange(4), task).items()}
 
 
+@pytest.mark.slow
 def test_a_step_into_a_hole_is_taken_back_and_another_one_tried(lake, wanderer):
     """The hole is to the right, the goal below: two steps of two branches, unless the first step is down already."""
     results = search(lake, wanderer, RIGHT_THEN_DOWN, holes=[1], goal=4, max_draws=400)

@@ -253,6 +253,7 @@ def test_names_and_numbers_out_of_range_are_refused(run_dir):
         load_policy(run_dir, seed_index=1)
 
 
+@pytest.mark.slow
 def test_one_of_several_seeds_acts_on_one_device(large_run_dir):
     stage = load_stage(large_run_dir, "last", on_fallback=refuse)
     assert stage.num_seeds == 2
@@ -267,6 +268,7 @@ def test_one_of_several_seeds_acts_on_one_device(large_run_dir):
         load_policy(large_run_dir, seed_index=2)
 
 
+@pytest.mark.slow
 def test_the_stage_that_a_run_stands_in_is_loaded_and_said(large_run_dir, tmp_path):
     assert load_stage(large_run_dir, on_fallback=refuse).stage.name == "hard"
     assert load_stage(large_run_dir, stage="easy", on_fallback=refuse).stage.name == "easy"

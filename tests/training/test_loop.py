@@ -118,6 +118,7 @@ def test_a_resumed_run_ends_in_the_same_bits(
     assert (wanted.step, bits(wanted.state)) == (actual.step, bits(actual.state))
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over_and_said(finished, tmp_path, capfd, compose, rows_without_time):
     run_dir, _ = finished
     copy = tmp_path / "copy"
@@ -147,6 +148,7 @@ def test_another_config_in_the_same_directory_is_refused(finished, compose):
     run(compose("devices=sharded", "devices.num_devices=4", "logging.progress=true"), run_dir)
 
 
+@pytest.mark.slow
 def test_the_target_return_stops_the_run(tmp_path, compose):
     result = run(compose("training.target_return=-100"), tmp_path)
     assert result["reached_target"] and result["steps"] == 128
@@ -244,6 +246,7 @@ def test_a_run_is_extended(tmp_path, compose, rows_without_time, last_state, bit
         run(short, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_finished_run_keeps_its_times(tmp_path, compose):
     first = run(compose("training.total_steps=64"), tmp_path)
     again = run(compose("training.total_steps=64"), tmp_path)

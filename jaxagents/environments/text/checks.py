@@ -1,6 +1,8 @@
 """Checks of a text world that have to run it: that its tasks can be split, and that its expert solves them."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,12 +33,10 @@ def require_playable(world: World, *, held_out_fraction: float = 0.25, num_tasks
     """
     require_split(world, held_out_fraction, num_tasks=16 * num_tasks)
     environment = make_text_world(world, held_out_fraction=held_out_fraction)
-    keys = jax.random.split(jax.random.key(0), world.num_levels * num_tasks)
-    levels = jnp.arange(len(keys)) // num_tasks
     for side, sample in (("training", environment.sample_task), ("held-out", environment.text.sample_held_out_task)):
-        success = np.asarray(jax.jit(jax.vmap(partial(_solve, environment, sample)))(keys, levels))
+        success = _solved(environment, sample, world.num_levels, num_tasks)
         if not success.all():
-            level = int(levels[np.argmin(success)])
+            level = int(np.argmin(success.all(axis=1)))
             raise ValueError(
                 f"`expert` of {world.name!r} must solve its tasks within {world.max_steps} turns, got "
                 f"{success.mean():.0%} of the {side} ones, and failures at level {level}."
@@ -65,20 +65,55 @@ def require_split(world: World, held_out_fraction: float, *, num_tasks: int = 10
         )
 
 
+def require_expert(environment: Environment, *, num_tasks: int = 8) -> None:
+    """Refuses a text world whose expert solves nothing, before a policy is trained on what it shows.
+
+    This compiles and plays the world, which takes a second or two. An expert that fails at some of its tasks only is
+    found by `require_playable`, and by the row of the expert that `evaluate.py baselines=true` prints.
+
+    Args:
+        environment: of `make_text_world`; any other one passes.
+        num_tasks: per level, of the training side.
+
+    Raises:
+        ValueError: the expert solves none of the tasks of a level; in a game, it never ends one by its rules.
+    """
+    rules = None if environment.text is None else environment.text.rules
+    if rules is None:
+        return
+    solved = _solved(environment, environment.sample_task, rules.num_levels, num_tasks).any(axis=1)
+    if not solved.all():
+        raise ValueError(
+            f"`expert` of {rules.name!r} must solve its tasks within {rules.max_steps} turns, got none of {num_tasks} "
+            f"at level {int(np.argmin(solved))}; try more turns, or `require_playable`, while you write the world."
+        )
+
+
 def _one_sided_level(world: World, held_out_fraction: float, num_tasks: int) -> int | None:
     """Returns a level whose tasks are all on one side; None without any."""
     of_task, keys = identity_hash(world), jax.random.split(jax.random.key(0), num_tasks)
-    program = jax.jit(lambda key, level: of_task(world.sample(key, level))).lower(keys[0], jnp.int32(0))
-    # It runs a few times: with optimisations, one level would take three times as long to compile.
-    draw = program.compile(
-        compiler_options={"xla_backend_optimization_level": "0"} if jax.default_backend() == "cpu" else None
-    )
+    draw = _compiled(lambda key, level: of_task(world.sample(key, level)), keys[0], jnp.int32(0))
     for level in range(world.num_levels):
         held_out = (int(draw(key, jnp.int32(level))) < held_out_fraction * 2**32 for key in keys)
         first = next(held_out)
         if all(side == first for side in held_out):
             return level
     return None
+
+
+def _compiled(function: Callable[..., Any], *inputs: Array) -> Callable[..., Any]:
+    """Compiles what runs a few times only: with optimisations, it would take up to three times as long."""
+    program = jax.jit(function).lower(*inputs)
+    on_cpu = jax.default_backend() == "cpu"
+    return program.compile(compiler_options={"xla_backend_optimization_level": "0"} if on_cpu else None)
+
+
+def _solved(environment: Environment, sample: SampleTask, num_levels: int, num_tasks: int) -> np.ndarray:
+    """Returns which of so many tasks per level the expert solves, bool [levels, tasks]."""
+    keys = jax.random.split(jax.random.key(0), num_levels * num_tasks)
+    levels = jnp.arange(len(keys)) // num_tasks
+    success = _compiled(jax.vmap(partial(_solve, environment, sample)), keys, levels)(keys, levels)
+    return np.asarray(success).reshape(num_levels, num_tasks)
 
 
 def _solve(environment: Environment, sample: SampleTask, key: Array, level: Array) -> Array:

@@ -3,6 +3,7 @@
 import functools
 from dataclasses import replace
 
+import hydra
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +17,7 @@ from jaxagents.environments.text.words import pad_to, sentence
 from jaxagents.environments.text.world import Status, World
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.tokenizers import byte_level
+from jaxagents.training.fitting import require_experts
 
 KEY = jax.random.key(0)
 TERMS = ("red", "blue", "green", "gold")
@@ -229,6 +231,18 @@ def test_tasks_are_completed_after_the_split():
     assert ours["extra"].shape == (200, 3)
     assert not ours["side"].any() and theirs["side"].all()
     assert not set(ours["code"].tolist()) & set(theirs["code"].tolist())
+
+
+def test_an_expert_that_solves_nothing_is_not_imitated():
+    collectors = ("collect.make_dialogue", "demonstrations.make_demonstration", "accompanied.make_accompanied")
+    targets = [f"jaxagents.language.{name}_collector" for name in collectors]
+    assert all(callable(hydra.utils.get_method(target)) for target in targets)
+    able, lazy = make_text_world(library()), make_text_world(library(max_steps=1))
+    stages = [({"collector": {"_target_": target}, "environment": {}}, lazy) for target in targets]
+    require_experts([stages[0], (stages[1][0], able)])  # Nothing of the lazy one is imitated.
+    for stage in stages[1:]:
+        with pytest.raises(ValueError, match="`expert` of 'library' must solve .* 1 turns, got none of 8 at level 0"):
+            require_experts([stage])
 
 
 @pytest.mark.slow

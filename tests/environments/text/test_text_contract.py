@@ -33,7 +33,7 @@ WORLDS = [
 # Games against an expert cannot all be won: there, the expert only has to come to the end, and success is a win.
 AGAINST = [name for name in WORLDS if TARGETS[name].endswith(".against_expert")]
 # One of each kind; the others are slow to compile, and have episodes that are played by hand in tests of their own.
-FEW = ("bandit", "crafting", "frozenlake", "text_kuhn")
+FEW = ("bandit", "frozenlake", "text_kuhn")
 CASES = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in WORLDS]
 # What is examined is answered, which changes nothing: the same situation is then seen with and without an answer.
 ANSWERED = ("household",)

@@ -30,6 +30,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tries", [2, pytest.param(12, marks=pytest.mark.slow)])
 def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path, tries):
     for attempt in range(tries):
