@@ -60,7 +60,8 @@ PAIRS = {
     "gridworld": ("accel", "plr", "ppo", "robust_plr", "sfl"),
     "pendulum": (*CONTROL, *GRADIENTS, *OFFLINE),
     "craft": ("ppo", "rnd"),
-    "quest": ("e3b", "e3b_noveld", "noveld", "ppo"),
+    "craft_lands": ("envgen", "robust_plr"),
+    "quest": ("e3b", "e3b_noveld", "hg_dagger", "noveld", "ppo", "pvp", "q_shaping"),
     "tabletop": ("bc", "ppo", "sac"),
     "reacher": (*CONTROL, *GRADIENTS),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
@@ -233,6 +234,8 @@ def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
         (["world=pendulum", "algorithm=dqn"], "`action_space` must be Discrete, got Box"),
         (["world=cartpole", "algorithm=iql"], "`action_space` must be a Box of rank 1, got Discrete"),
         (["world=pendulum", "algorithm=discrete_cql"], "`action_space` must be Discrete, got Box"),
+        (["world=cartpole", "algorithm=pvp"], "`cost_to_go` must be chosen for .*, got nothing"),
+        (["world=cartpole", "algorithm=q_shaping"], "`advice` must be chosen for .*, got nothing"),
         (["world=reacher", "algorithm=bc"], "`demonstrator` must be chosen for .*, got nothing"),
         (["world=pendulum", "algorithm=alphazero"], "`action_space` must be Discrete for a tree search"),
         (
