@@ -53,7 +53,7 @@ def make_stratified_buffer(
     def sample(state: BufferState, key: Array) -> tuple[Transition, Array, PyTree]:
         indices = jax.vmap(draw)(state, jax.vmap(jax.random.fold_in, (None, 0))(key, state.shard))
         length = state.experience.terminated.shape[2]
-        shard = jnp.arange(num_shards)[:, None]
+        shard = jnp.arange(indices.shape[0])[:, None]  # Of this device.
         steps = jax.tree.map(lambda leaf: leaf[shard, indices // length, indices % length], state.experience)
         steps = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), steps)
         return steps, jnp.ones(indices.size, jnp.float32), indices
