@@ -8,11 +8,17 @@ import numpy as np
 import optax
 import pytest
 
+from jaxagents.data.strata import make_stratified_buffer
+from jaxagents.environments import tmaze
 from jaxagents.learners.dqn import make_dqn
 from jaxagents.learners.q_terms import make_agent, make_q_with_terms
+from jaxagents.losses.proxy_values import proxy_values
 from jaxagents.losses.q_terms import heuristic_values, temporal_difference
+from jaxagents.networks.torsos import MLP
+from jaxagents.rollouts.overseen import make_overseen_collector
+from jaxagents.training.program import make_program, run_updates
 from jaxagents.types import Box, Environment, Sample, Transition
-from jaxagents.values.q_function import QFunction
+from jaxagents.values.q_function import QFunction, make_q_function
 
 KEY = jax.random.key(0)
 TABLE = QFunction(
@@ -71,6 +77,52 @@ def test_a_heuristic_moves_values_in_the_first_update_and_td_follows():
     errors = np.array(first.network)[:2] - np.array([1.5, 2.5])
     np.testing.assert_allclose(second.network[:2], first.network[:2] - 0.3 * errors * np.array([0.5, 1.5]), rtol=1e-6)
     assert float(second.network[2]) == float(first.network[2]) and float(metrics["heuristic"]) == 0.0
+
+
+def test_two_devices_share_what_one_learns():
+    terms = {"td": temporal_difference, "heuristic": partial(heuristic_values, until=9)}
+    alone, shared = (
+        make_q_with_terms(TABLE, optax.sgd(0.1), terms=terms, discount=0.9, axis_name=axis) for axis in (None, "device")
+    )
+    state, whole = alone.init(KEY), sample(num_steps=2)
+    parts = Sample(
+        transition=jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), whole.transition),
+        weight=whole.weight.reshape(2, 1),
+    )
+    expected, told = jax.jit(alone.update)(state, KEY, whole)
+    actual, metrics = jax.jit(jax.vmap(shared.update, (None, None, 0), axis_name="device"))(state, KEY, parts)
+    np.testing.assert_allclose(actual.network, np.stack([expected.network] * 2), rtol=1e-6)
+    for name in ("loss", *terms):
+        np.testing.assert_allclose(metrics[name], [told[name]] * 2, rtol=1e-6)
+    assert not np.allclose(parts.weight[0], parts.weight[1])
+
+
+@pytest.mark.slow
+def test_an_overseen_run_goes_on_after_a_pause_with_the_same_bits():
+    world = tmaze.make_environment(2)
+    agent = make_agent(
+        world,
+        value=partial(make_q_function, encoder=MLP((8,))),
+        optimizer=lambda num_updates: optax.adam(1e-3),
+        buffer=make_stratified_buffer(capacity=128, batch_size=4, mark="intervened"),
+        updates_per_rollout=2,
+        terms={"td": temporal_difference, "proxy": proxy_values},
+        epsilon=0.0,
+    )
+    collector = make_overseen_collector(
+        world,
+        agent.policy,
+        cost_to_go=lambda seen: seen[..., :1] * jnp.arange(4.0).reshape(1, 1, 4),
+        num_envs=2,
+        num_steps=6,
+    )
+    program = make_program(collector, agent.make_learner(collector, 6))
+    run = jax.jit(partial(run_updates, program))
+    whole, metrics = run(program.init(KEY), 6)
+    halfway, _ = run(program.init(KEY), 3)
+    resumed, _ = run(halfway, 3)
+    assert run._cache_size() == 1 and 0.0 < float(metrics["rollout/overseer_rate"].value) < 1.0
+    jax.tree.map(np.testing.assert_array_equal, whole.learner, resumed.learner)
 
 
 def test_bad_settings_are_refused():
