@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxagents.ops.distributions import TanhNormal, unsquash
 from jaxagents.ops.rows import where_rows
-from jaxagents.search.planning import Update, check_shooting, shift, shoot
+from jaxagents.search.planning import Update, bounded_box, shift, shoot
 from jaxagents.types import Array, Box, Carry, Params, Policy, PolicyInput
 from jaxagents.values.dynamics import Dynamics
 
@@ -60,7 +60,7 @@ def make_model_predictive_policy(
     """
     del observation_space
     sizes = {"horizon": horizon, "num_candidates": num_candidates, "num_iterations": num_iterations}
-    check_shooting(action_space, scale=scale, **sizes, num_particles=num_particles)
+    bounded_box(action_space, scale=scale, **sizes, num_particles=num_particles)
     if exploration_scale <= 0.0:
         raise ValueError(f"`exploration_scale` must be positive, got {exploration_scale}; try 0.1.")
     low, high = float(action_space.low), float(action_space.high)
@@ -68,8 +68,8 @@ def make_model_predictive_policy(
     def plan(params: Params, key: Array, mean: Array, observation: Array) -> Array:
         def score(key: Array, tried: Array) -> Array:
             actions = unsquash(tried, low=-1.0, high=1.0)
-            options = {"num_particles": num_particles, "discount": discount}
-            return expected_return(dynamics, params, key, observation, actions, **options)
+            estimate = partial(expected_return, num_particles=num_particles, discount=discount)
+            return estimate(dynamics, params, key, observation, actions)
 
         counts = {"num_candidates": num_candidates, "num_iterations": num_iterations}
         return shoot(score, key, mean, update=update, scale=scale, **counts)

@@ -61,9 +61,12 @@ def make_shooting_planner(
         (2017), Information theoretic MPC, algorithm 2.
     """
     del policy
-    space = environment.action_space
-    check_shooting(
-        space, scale=scale, horizon=horizon, num_candidates=num_candidates, num_iterations=num_iterations
+    space = bounded_box(
+        environment.action_space,
+        scale=scale,
+        horizon=horizon,
+        num_candidates=num_candidates,
+        num_iterations=num_iterations,
     )
     middle, half = 0.5 * (space.high + space.low), 0.5 * (space.high - space.low)
 
@@ -94,13 +97,16 @@ def make_shooting_planner(
     return Planner(init=lambda: jnp.zeros((horizon, *space.shape)), plan=plan)
 
 
-def check_shooting(space: Discrete | Box, *, scale: float, **sizes: int) -> None:
-    """Refuses actions that shooting cannot try, and budgets of nothing.
+def bounded_box(space: Discrete | Box, *, scale: float, **sizes: int) -> Box:
+    """Returns the space of actions that shooting can try; refuses others, and budgets of nothing.
 
     Args:
         space: of the actions.
         scale: see `shoot`.
         **sizes: budgets by name.
+
+    Returns:
+        The space.
 
     Raises:
         ValueError: the actions are not bounded, or a number is not positive.
@@ -112,6 +118,7 @@ def check_shooting(space: Discrete | Box, *, scale: float, **sizes: int) -> None
         raise ValueError(f"`action_space` must be a bounded Box for shooting, got {space}; try `make_tree_search`.")
     if scale <= 0.0:
         raise ValueError(f"`scale` must be positive, got {scale}; try 0.5.")
+    return space
 
 
 def shoot(
