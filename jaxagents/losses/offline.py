@@ -149,6 +149,31 @@ def calibrated_sum(view: SampledView, *, coefficient: Array | float = 5.0) -> Ar
     )
 
 
+def calibrated_gap(view: SampledView, *, coefficient: Array | float = 1.0) -> Array:
+    """Computes `coefficient sum_i (mean_k max(sampled_q_ik, return_to_go) - q_i)` over the policy's actions k.
+
+    Without densities, and bounded below by the returns as far as actions are sampled: for actions of many numbers, such
+    as chunks, of which uniform samples and densities say little.
+
+    Args:
+        view: of the steps.
+        coefficient: alpha, in units of the squared value per value.
+
+    Returns:
+        float `[B]`.
+
+    References:
+        Nakamoto et al. (2023), Cal-QL: calibrated offline RL pre-training, equation 5.1 with the policy as `mu`; CO-RFT
+        (2025, arXiv 2508.02219), over chunks.
+
+    Deviation: the policy's actions at the successor are samples, too, as for `conservative_sum`.
+    """
+    floored = jnp.maximum(view.sampled_q, view.return_to_go[None, :, None])
+    count = jnp.sum(view.from_policy)
+    mean = jnp.sum(jnp.where(view.from_policy, floored, 0.0), axis=-1) / count
+    return coefficient * jnp.sum(mean - view.q, axis=0)
+
+
 def soft_policy_loss(view: ActorView, *, temperature: Array | float = 0.1) -> Array:
     """Computes `temperature own_log_prob - min_i own_q_i`.
 
