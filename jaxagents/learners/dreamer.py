@@ -138,7 +138,7 @@ def make_dreamer(
 
     def update(state: DreamerState, key: Array, batch: Sample) -> tuple[DreamerState, Metrics]:
         numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
-        objective = partial(_loss, policy, horizon, axis_name, numbers, state, key, batch)
+        objective = partial(dreamer_losses, policy, horizon, axis_name, numbers, state, key, batch)
         grads, (metrics, return_range) = jax.grad(objective, has_aux=True)(state.params)
         params, opt_state, _ = descend(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
         metrics = metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
@@ -204,7 +204,7 @@ def make_agent(
     )
 
 
-def _loss(
+def dreamer_losses(
     policy: WorldModelPolicy,
     horizon: int,
     axis_name: str | None,
@@ -214,7 +214,7 @@ def _loss(
     batch: Sample,
     params: Params,
 ) -> tuple[Array, tuple[dict[str, Array], Array]]:
-    """Computes the sum of all losses; besides `(metrics, range of the returns)`."""
+    """Computes the sum of all losses; besides `(losses and other metrics by name, range of the returns)`."""
     model_key, imagine_key = jax.random.split(key)
     length, rows = batch.transition.reward.shape
     keys = sample_keys(model_key, rows, axis_name)

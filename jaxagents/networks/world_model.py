@@ -67,7 +67,7 @@ class RecurrentStateSpace(nn.Module):
         return self.encoder(observation)
 
     def advance(self, hidden: Array, latent: Array, action: Array) -> Array:
-        """Computes the deterministic state `[..., H]` after an action `[..., A]` in `h` `[..., H]` and `z` `[..., GC]`."""
+        """Computes `h` `[..., H]` after an action `[..., A]` in `h` `[..., H]` and `z` `[..., GC]`."""
         features = self.joint(jnp.concatenate([latent, action], axis=-1))
         never = jnp.zeros((1, *hidden.shape[:-1]), bool)
         return self.cell(hidden, features[None], never)[0]

@@ -1,5 +1,7 @@
 """Logarithms of both signs, and numbers as shares of the two bins around them: one scale for all magnitudes."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -15,12 +17,12 @@ def symlog(value: Array) -> Array:
     References:
         Hafner et al. (2023), Mastering diverse domains through world models, equation 9.
     """
-    return jnp.sign(value) * jnp.log1p(jnp.abs(value))
+    return _odd(jnp.log1p, value)
 
 
 def symexp(value: Array) -> Array:
     """Computes `sign(x) (exp(|x|) - 1)`, the inverse of `symlog`, elementwise."""
-    return jnp.sign(value) * jnp.expm1(jnp.abs(value))
+    return _odd(jnp.expm1, value)
 
 
 def two_hot(value: Array, num_bins: int) -> Array:
@@ -44,6 +46,13 @@ def two_hot(value: Array, num_bins: int) -> Array:
 def two_hot_mean(logits: Array) -> Array:
     """Computes the number that logits of bins `[..., K]` stand for: `symexp(sum_k softmax(logits)_k bin_k)`."""
     return symexp(jnp.sum(jax.nn.softmax(logits) * _bins(logits.shape[-1], logits.ndim), axis=-1))
+
+
+def _odd(function: Callable[[Array], Array], value: Array) -> Array:
+    """Computes `sign(x) function(|x|)`, whose gradient at zero is that of the function."""
+    negative = value < 0.0
+    above, below = function(jnp.where(negative, 0.0, value)), function(jnp.where(negative, -value, 0.0))
+    return jnp.where(negative, -below, above)
 
 
 def _bins(num_bins: int, ndim: int) -> Array:
