@@ -1,6 +1,7 @@
 """A policy on the state of a world model: what it remembers, how it draws, and what is refused."""
 
 from functools import partial
+from operator import itemgetter
 
 import jax
 import jax.numpy as jnp
@@ -49,10 +50,10 @@ def test_acting_step_by_step_is_observing_the_sequence():
     states, _, _ = observe(PARAMS, carry, inputs)
     act = jax.jit(POLICY.apply)
     for step in range(T):
-        carry, distribution = act(PARAMS, carry, jax.tree.map(lambda leaf: leaf[step : step + 1], inputs))
+        carry, distribution = act(PARAMS, carry, jax.tree.map(itemgetter(slice(step, step + 1)), inputs))
         np.testing.assert_allclose(carry.hidden, states.hidden[step], rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(carry.latent.round(4), states.latent[step].round(4))
-        expected = POLICY.act(PARAMS, jax.tree.map(lambda leaf: leaf[step], states))
+        expected = POLICY.act(PARAMS, jax.tree.map(itemgetter(step), states))
         np.testing.assert_allclose(distribution.logits[0], expected.logits, rtol=1e-4, atol=1e-4)
 
 

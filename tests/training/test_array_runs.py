@@ -16,7 +16,8 @@ RUNS = {
     "muzero": ("world=cartpole", "learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}"),
     "dreamer": (
         "world=cartpole",
-        "learner.buffer={num_shards: 2, batch_size: 8, sequence_length: 8, min_size: 128}",
+        "learner.buffer.num_shards=2",
+        "when_quick.learner.buffer.min_size=128",
         "learner.free_nats=0.0",  # At first, the divergence is below: the prior would not move.
     ),
     "rl2": ("world=bernoulli_bandit",),
