@@ -1,12 +1,16 @@
 """Settings of every test: eight virtual CPU devices, strict rank promotion, compilations kept between runs."""
 
+import ast
 import ctypes
 import gc
+import json
 import os
 import pathlib
+import subprocess
 import sys
 
-_CACHE = pathlib.Path(__file__).resolve().parent.parent / ".cache" / "jax"
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_CACHE = _ROOT / ".cache" / "jax"
 
 # XLA reads these when its backend starts, so they are set before jax is imported; subprocesses of tests inherit them.
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -49,6 +53,26 @@ def _free_memory():
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)  # Gives memory that is free back to the system.
+
+
+_CALL = "import json, runpy, sys; path, name, args = json.loads(sys.argv[1]); print(runpy.run_path(path)[name](*args))"
+
+
+@pytest.fixture
+def call_as_run(request):
+    """Returns `(name, *args) -> value` of a function of the test's file, with the settings of XLA that runs have.
+
+    What a program takes depends on its order, which XLA chooses by process and not by program.
+    """
+
+    def call(name, *args):
+        command = [sys.executable, "-c", _CALL, json.dumps([str(request.path), name, args])]
+        settings = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0", "PYTHONPATH": str(_ROOT)}
+        result = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stderr
+        return ast.literal_eval(result.stdout)
+
+    return call
 
 
 @pytest.fixture(scope="module", autouse=True)

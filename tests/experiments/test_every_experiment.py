@@ -19,7 +19,7 @@ LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
 SELF_TRAINING = ("raft", "rest_em")
 PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
-CONTROL = ("crossq", "ddpg", "droq", "mbpo", "mpo", "redq", "sac", "td3")
+CONTROL = ("crossq", "ddpg", "droq", "mbpo", "mpo", "pets", "redq", "sac", "td3")
 EXPLORATION = ("count_bonus", "e3b", "icm", "noveld", "rnd")
 EVOLUTION = ("cma_es", "open_es", "pgpe")
 GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo", "vmpo")
@@ -142,7 +142,10 @@ def test_every_world_and_algorithm_is_in_the_table():
     # Simulators on the host need packages of their own, and have tests of their own.
     assert {name for name, text in worlds.items() if "override /collector: host" not in text} == set(PAIRS)
     algorithms = {path.stem for path in (CONFIGS / "algorithm").glob("*.yaml")}
-    assert algorithms == {name for names in PAIRS.values() for name in names} | {"mansa"}  # In worlds of calls.
+    assert algorithms == {name for names in PAIRS.values() for name in names} | {
+        "co_rft",  # In worlds of chunks.
+        "mansa",  # In worlds of calls.
+    }
     for path in (CONFIGS / "tuned" / "pair").glob("*.yaml"):
         assert any(path.stem == f"{world}_{name}" for world in PAIRS for name in algorithms), path.stem
     assert {path.stem for path in (CONFIGS / "tuned" / "policy_gradient").glob("*.yaml")} <= set(PAIRS)
