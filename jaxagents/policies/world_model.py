@@ -1,6 +1,6 @@
 """A policy that acts on the state of a recurrent world model, which can also imagine (DreamerV3)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -103,32 +103,13 @@ def make_world_model_policy(
 
     Deviation: the policy's own distribution has no uniform share.
     """
-    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
-        raise ValueError(f"`observation_space` must be a Box of rank 1 for a world model, got {observation_space}.")
-    sizes = {"hidden_size": (hidden_size, 1), "num_variables": (num_variables, 1), "width": (width, 1)}
-    for name, (size, least) in (sizes | {"num_categories": (num_categories, 2), "num_bins": (num_bins, 2)}).items():
-        if size < least:
-            raise ValueError(f"`{name}` must be at least {least}, got {size}.")
-    if not 0.0 < uniform_share < 1.0:
-        raise ValueError(f"`uniform_share` must be in (0, 1), got {uniform_share}; try 0.01.")
-    model = RecurrentStateSpace(
-        encoder,
-        observation_space.shape[0],
-        hidden_size,
-        num_variables,
-        num_categories,
-        width,
-        num_bins,
-        uniform_share,
-    )
+    least_one = {"hidden_size": hidden_size, "num_variables": num_variables, "width": width}
+    _check(observation_space, uniform_share, least_one, {"num_categories": num_categories, "num_bins": num_bins})
+    sizes = hidden_size, num_variables, num_categories, width, num_bins
+    model = RecurrentStateSpace(encoder, observation_space.shape[0], *sizes, uniform_share)
     size = num_variables * num_categories
     actor = make_policy(Box((hidden_size + size,)), action_space, encoder=actor_encoder)
     critic = nn.Sequential([critic_encoder, nn.Dense(num_bins, kernel_init=nn.initializers.zeros)])
-
-    def numbers(action: Array) -> Array:
-        if isinstance(action_space, Discrete):
-            return jax.nn.one_hot(action, action_space.num_values)
-        return jnp.tanh(action)
 
     def initial_carry(batch_shape: tuple[int, ...]) -> LatentState:
         return LatentState(hidden=jnp.zeros((*batch_shape, hidden_size)), latent=jnp.zeros((*batch_shape, size)))
@@ -136,7 +117,7 @@ def make_world_model_policy(
     def init(key: Array) -> Params:
         keys = jax.random.split(key, 3)
         state = initial_carry((1,))
-        action = numbers(jnp.zeros((1, *action_space.shape), action_space.dtype))
+        action = _numbers(action_space, jnp.zeros((1, *action_space.shape), action_space.dtype))
         return {
             "model": model.init(keys[0], state.hidden, state.latent, action, jnp.zeros((1, *observation_space.shape))),
             "actor": actor.init(keys[1]),
@@ -146,18 +127,11 @@ def make_world_model_policy(
     def part(params: Params, method: str, *arguments: Array) -> Any:
         return model.apply(params["model"], *arguments, method=method)
 
-    def draw(log_probs: Array, noise: Array) -> Array:
-        """Draws one-hot categories, whose gradient is that of the probabilities."""
-        probs = jnp.exp(log_probs)
-        chosen = jax.nn.one_hot(jnp.argmax(log_probs + noise, axis=-1), num_categories)
-        straight = chosen + probs - jax.lax.stop_gradient(probs)
-        return straight.reshape(*straight.shape[:-2], size)
-
     def advance(params: Params, state: LatentState, action: Array) -> Array:
-        return part(params, "advance", state.hidden, state.latent, numbers(action))
+        return part(params, "advance", state.hidden, state.latent, _numbers(action_space, action))
 
     def foresee(params: Params, hidden: Array, noise: Array) -> LatentState:
-        return LatentState(hidden=hidden, latent=draw(part(params, "prior", hidden), noise))
+        return LatentState(hidden=hidden, latent=_draw(part(params, "prior", hidden), noise))
 
     def observe(params: Params, carry: LatentState, inputs: PolicyInput) -> tuple[LatentState, Array, Array]:
         if inputs.previous_action is None:
@@ -171,7 +145,7 @@ def make_world_model_policy(
             hidden = advance(params, state, action)
             hidden = where_rows(first, jnp.zeros_like(hidden), hidden)
             posterior = part(params, "posterior", hidden, features)
-            state = LatentState(hidden=hidden, latent=draw(posterior, noise))
+            state = LatentState(hidden=hidden, latent=_draw(posterior, noise))
             return state, (state, posterior)
 
         told = features, inputs.first, inputs.previous_action, noise
@@ -202,3 +176,32 @@ def make_world_model_policy(
         act=act,
         values=lambda critic_params, state: critic.apply(critic_params, state.features),
     )
+
+
+def _numbers(action_space: Discrete | Box, action: Array) -> Array:
+    """Returns an action as a vector of numbers in [-1, 1]."""
+    if isinstance(action_space, Discrete):
+        return jax.nn.one_hot(action, action_space.num_values)
+    return jnp.tanh(action)
+
+
+def _draw(log_probs: Array, noise: Array) -> Array:
+    """Draws one-hot categories `[..., G C]`, whose gradient is that of the probabilities `[..., G, C]`."""
+    probs = jnp.exp(log_probs)
+    chosen = jax.nn.one_hot(jnp.argmax(log_probs + noise, axis=-1), probs.shape[-1])
+    straight = chosen + probs - jax.lax.stop_gradient(probs)
+    return straight.reshape(*straight.shape[:-2], -1)
+
+
+def _check(
+    observation_space: Box, uniform_share: float, least_one: Mapping[str, int], least_two: Mapping[str, int]
+) -> None:
+    """Refuses observations that are no vectors, and sizes and shares that are out of their range."""
+    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
+        raise ValueError(f"`observation_space` must be a Box of rank 1 for a world model, got {observation_space}.")
+    for least, sizes in ((1, least_one), (2, least_two)):
+        for name, size in sizes.items():
+            if size < least:
+                raise ValueError(f"`{name}` must be at least {least}, got {size}.")
+    if not 0.0 < uniform_share < 1.0:
+        raise ValueError(f"`uniform_share` must be in (0, 1), got {uniform_share}; try 0.01.")
