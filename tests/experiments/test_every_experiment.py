@@ -60,6 +60,7 @@ PAIRS = {
     "gridworld": ("accel", "plr", "ppo", "robust_plr", "sfl"),
     "pendulum": (*CONTROL, *GRADIENTS, *OFFLINE),
     "craft": ("ppo", "rnd"),
+    "halls": ("count_bonus", "e3b_noveld", "ppo"),
     "quest": ("e3b", "e3b_noveld", "noveld", "ppo"),
     "tabletop": ("bc", "ppo", "sac"),
     "reacher": (*CONTROL, *GRADIENTS),
