@@ -49,8 +49,8 @@ def make_level_collector(environment: Environment, policy: Policy, *, num_envs: 
         num_steps: T.
 
     Returns:
-        The collector. Batches are `Rollout`s with `extras["success"]`, zeros where the world does not say; metrics are
-        those of rollouts.
+        The collector. Batches are `Rollout`s with `extras["success"]`, zeros where the world does not say, and
+        `extras["metrics"]` where it tells numbers of its own; metrics are those of rollouts.
 
     Raises:
         ValueError: a size is not positive, the policy has a memory, or there are several agents or players.
@@ -102,7 +102,7 @@ def make_level_collector(environment: Environment, policy: Policy, *, num_envs: 
                 next_observation=after.observation,
                 first=first,
                 action_mask=before.action_mask,
-                extras={"success": success},
+                extras={"success": success} | {name: after.info[name] for name in ("metrics",) if name in after.info},
             )
             return (environments, shown, ended), (transition, shown)
 

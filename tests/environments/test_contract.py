@@ -10,6 +10,7 @@ import pytest
 
 from jaxagents.environments import contextual_gridworld, coordination, craft, donor, halls, quest, tabletop, tmaze
 from jaxagents.environments.calls import with_calls
+from jaxagents.environments.chunks import chunked
 from jaxagents.environments.opponents import against
 from jaxagents.environments.teams import agent_ids, team_view
 from jaxagents.environments.wrappers import alternating, auto_reset, episode_statistics
@@ -47,6 +48,7 @@ HEAVY = {
     "halls": lambda: halls.make_environment(max_steps=21),
     "craft": lambda: craft.make_environment(8, max_steps=6),
     "tabletop": lambda: tabletop.make_environment(num_pushers=2, num_discs=2, num_goals=2, max_steps=5),
+    "tabletop_chunks": lambda: chunked(tabletop.make_environment(max_steps=6), length=3),
     "tabletop_pictures": lambda: tabletop.make_environment(raster=8, max_steps=5),
     "acrobot": lambda: suite("gymnax")("Acrobot-v1", params={"max_steps_in_episode": 5}),
     "connect_four": lambda: suite("pgx")("connect_four", max_steps=6),

@@ -41,6 +41,17 @@ def test_luffy_by_hand():
     np.testing.assert_allclose(gradient(luffy), [-2.0, 0.0, -0.5, 0.08 / 0.81, 0.0], rtol=1e-5)
 
 
+def test_luffy_is_what_its_authors_compute():
+    """Printed by ElliottYan/LUFFY at commit 01f4ae0, luffy/verl/verl/mix_src/mix_core_alg.py:69, `p_div_p_0.1`.
+
+    The loss of own tokens is their mean, 1.6 for a gain, and that of demonstrated ones theirs; the gradient is of the
+    mean over all four.
+    """
+    loss = np.asarray(luffy(view_of(LOG_PROB)))[0, 0]
+    np.testing.assert_allclose([loss[:2].mean(), loss[2:4].mean()], [-1.6, -0.05555555], rtol=1e-5)
+    np.testing.assert_allclose(gradient(luffy)[:4] / 4, [-0.5, 0.0, -0.125, 0.0247], atol=1e-4)
+
+
 def test_shaping_is_strongest_where_the_policy_gives_a_token_gamma():
     steps = jnp.linspace(0.01, 0.99, 99)
 

@@ -63,6 +63,16 @@ def test_orpo_by_hand():
     np.testing.assert_allclose(orpo(**ROWS, coefficient=0.3)[0][COMPARED], expected, rtol=1e-5)
 
 
+def test_simpo_and_orpo_are_what_trl_computes():
+    """Printed by huggingface/trl at commit f2cd577, trl/experimental: cpo/cpo_trainer.py:677 (simpo, gamma 0.5, beta 2)
+    and orpo/orpo_trainer.py:673 (beta 0.3), which is subtracted from the negative log-likelihood, here 1.
+    """
+    actual = np.asarray(simpo(**ROWS, coefficient=2.0, target_margin=0.5)[0])[COMPARED]
+    np.testing.assert_allclose(actual, [0.9741, 1.3133], atol=1e-4)
+    actual = np.asarray(orpo(**ROWS, coefficient=0.3)[0])[COMPARED]
+    np.testing.assert_allclose(actual, 1.0 - np.array([-0.2079, -0.2794]), atol=1e-4)
+
+
 def test_kto_by_hand():
     # Log-ratios 0.5, -1, 0, 2 of the four rows that are not padding: their mean, 0.375, is the reference point.
     loss, counted = kto(**ROWS, coefficient=2.0, undesirable_weight=0.5)

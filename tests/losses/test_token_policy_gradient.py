@@ -121,6 +121,21 @@ def test_gspo_by_hand():
     np.testing.assert_allclose(gradient(tight, *arguments)[1], [1.2, 1.2, 0, 0], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("advantage", "loss", "slope"),
+    [(3.0, -3.15, [[-0.5, -0.5, -0.5, 0], [0, 0, 0, 0]]), (-1.0, 1.1, [[1 / 6, 1 / 6, 1 / 6, 0], [0.3, 0.3, 0, 0]])],
+)
+def test_gspo_is_what_verl_computes(advantage, loss, slope):
+    """Printed by volcengine/verl at commit b178a3c, verl/trainer/ppo/core_algos.py:1254: means of tokens, then rows."""
+    log_ratio = jnp.log(jnp.array([[4.0, 0.5, 0.5, 100.0], [1.0, 1.44, 1.0, 100.0]]))
+    behavior, mask = jnp.full((2, 4), -2.0), jnp.array([[True, True, True, False], [True, True, False, False]])
+    tight = partial(gspo, clip_epsilon_low=0.1, clip_epsilon_high=0.1)
+    arguments = behavior + log_ratio, behavior, jnp.full((2, 4), advantage), mask
+    length = 2.0 * np.array([[3.0], [2.0]])
+    np.testing.assert_allclose(np.sum(tight(*arguments) / length), loss, rtol=1e-5)
+    np.testing.assert_allclose(gradient(tight, *arguments) / length, slope, rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_gspo_has_the_gradient_of_the_sequence_ratio():
     log_prob, behavior, advantage, mask = random_batch()

@@ -1,3 +1,5 @@
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,7 +7,10 @@ import pytest
 
 from jaxagents.networks.egocentric import Egocentric
 from jaxagents.networks.torsos import MLP
+from jaxagents.training.build import build, resolve
+from jaxagents.training.composition import compose
 
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 PLAIN = MLP((), observation_ndim=3)
 
 
@@ -50,3 +55,10 @@ def test_bad_settings_and_grids_are_refused():
         Egocentric(PLAIN, plane=2).apply({}, grid())
     with pytest.raises(ValueError, match=r"must be \[..., S, S, C\] with a channel 0, got \[2, 3, 2\]"):
         Egocentric(PLAIN).apply({}, grid()[:2])
+
+
+def test_its_option_file_acts_on_grids():
+    config = resolve(compose(CONFIGS, "environment=gridworld", "policy=egocentric", "quick=true"))
+    policy = build(config).stages[0].policy
+    shapes = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(policy.init, jax.random.key(0)))]
+    assert shapes.count((15 * 15 * 4, 64)) == 2  # Of actor and critic.

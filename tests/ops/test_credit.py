@@ -99,6 +99,22 @@ def test_dr_grpo_by_hand(make_episode):
     np.testing.assert_allclose(per_row(dr_grpo(episode).advantage), [-1.0, 1.0, -2.0, 2.0, 0.0], rtol=1e-6)
 
 
+def test_credit_of_groups_is_what_verl_computes(make_episode):
+    """Printed by volcengine/verl at commit b178a3c, verl/trainer/ppo/core_algos.py, for the inputs of the tests above.
+
+    RLOO (477), OPO (529), GRPO (267) and, without its standard deviation, Dr. GRPO. A group of one has no credit here,
+    and its return there; verl's deviation is that of the sample, larger by sqrt(2) in groups of two.
+    """
+    grouped = outcomes(make_episode, [1.0, 2.0, 5.0], group=[0, 0, 0])
+    np.testing.assert_allclose(per_row(rloo(grouped).advantage), [-2.5, -1.0, 3.5], rtol=1e-6)
+    lengths = make_episode([[2.0], [0.0], [1.0]], [[1], [3], [4]], group=[3, 3, 3], slot=5)
+    np.testing.assert_allclose(per_row(opo(lengths).advantage), [1.25, -0.75, 0.25], rtol=1e-6)
+    pairs = outcomes(make_episode, [0.0, 2.0, 2.0, 6.0], group=[0, 0, 5, 5])
+    np.testing.assert_allclose(per_row(dr_grpo(pairs).advantage), [-1.0, 1.0, -2.0, 2.0], rtol=1e-6)
+    verl = np.array([-0.70710629, 0.70710629, -0.70710653, 0.70710653])
+    np.testing.assert_allclose(per_row(grpo(pairs).advantage), np.sqrt(2.0) * verl, rtol=1e-5)
+
+
 def test_outcomes_are_discounted_and_go_to_all_turns(episode):
     # Returns 3, 2 and 0 in one group: the mean is 5 / 3.
     actual = dr_grpo(episode, discount=0.5).advantage

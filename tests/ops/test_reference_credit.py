@@ -35,6 +35,22 @@ def test_reinforce_plus_plus_by_hand(view, group_baseline, returns):
     assert credit.target is None and not np.asarray(credit.advantage)[~mask].any()
 
 
+def test_reinforce_plus_plus_is_what_verl_computes(make_episode):
+    """Printed by volcengine/verl at commit b178a3c, verl/trainer/ppo/core_algos.py:583 and 425 (with a group baseline).
+
+    Its rewards are given the divergence token by token; its deviation is that of the sample, sqrt(4 / 3) times as large
+    for four tokens. With a group baseline there is no divergence in it.
+    """
+    episode = make_episode([[1.0], [0.0]], [[3], [1]])
+    ratio = jnp.zeros(episode.tokens.shape).at[0, 0, 1:4].set(jnp.array([0.5, 2.0, 1.0])).at[1, 0, 1].set(-0.5)
+    view, mask = view_of(episode, ratio, jnp.zeros_like(ratio)), np.asarray(episode.action_mask)
+    advantage = np.asarray(reinforce_plus_plus(view, kl_coefficient=0.1).advantage)[mask]
+    np.testing.assert_allclose(advantage * np.sqrt(3 / 4), [0.2048, 0.3413, 0.8873, -1.4333], atol=1e-4)
+    view = view_of(episode, ratio, ratio)
+    advantage = np.asarray(reinforce_plus_plus(view, group_baseline=True).advantage)[mask]
+    np.testing.assert_allclose(advantage * np.sqrt(3 / 4), [0.5, 0.5, 0.5, -1.5], atol=1e-4)
+
+
 def test_distillation_by_hand(view):
     advantage = np.asarray(distillation(view).advantage)
     mask = np.asarray(view.episode.action_mask)

@@ -1,0 +1,48 @@
+"""Which of several goals to train for next."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.types import Array
+
+
+def lowest_success(key: Array, success: Array, *, count: int = 6) -> Array:
+    """Chooses the goals of lowest success; of equal ones, any.
+
+    Args:
+        key: PRNG key.
+        success: float32 `[A]`, share of the episodes that reach each goal.
+        count: K, at most A. Paper of EnvGen: 4 or 6 configurations.
+
+    Returns:
+        int32 `[K]`, the lowest first.
+
+    Raises:
+        ValueError: there are not so many goals.
+    """
+    _check(success, count)
+    shuffled = jax.random.permutation(key, success.shape[0])
+    return shuffled[jnp.argsort(success[shuffled], stable=True)[:count]].astype(jnp.int32)
+
+
+def any_goals(key: Array, success: Array, *, count: int = 6) -> Array:
+    """Chooses goals at random, all different; takes what `lowest_success` takes.
+
+    Args:
+        key: PRNG key.
+        success: float32 `[A]`, of which only the size is used.
+        count: K, at most A.
+
+    Returns:
+        int32 `[K]`.
+
+    Raises:
+        ValueError: there are not so many goals.
+    """
+    _check(success, count)
+    return jax.random.permutation(key, success.shape[0])[:count].astype(jnp.int32)
+
+
+def _check(success: Array, count: int) -> None:
+    if not 1 <= count <= success.shape[0]:
+        raise ValueError(f"`count` must be from 1 to the {success.shape[0]} goals, got {count}.")

@@ -1,0 +1,20 @@
+"""Language policies at a temperature."""
+
+from jaxagents.types import Array, LanguagePolicy, Params
+
+
+def at_temperature(policy: LanguagePolicy, temperature: Array | float) -> LanguagePolicy:
+    """Makes the policy whose logits are divided by a temperature, to draw from, to score and to learn.
+
+    Args:
+        policy: with any parameters.
+        temperature: positive; may be traced.
+
+    Returns:
+        The policy, of the same parameters.
+    """
+
+    def logits(params: Params, hidden: Array) -> Array:
+        return policy.model.logits(params, hidden) / temperature
+
+    return policy._replace(model=policy.model._replace(logits=logits))
