@@ -1,12 +1,16 @@
 """Settings of every test: eight virtual CPU devices, strict rank promotion, compilations kept between runs."""
 
+import ast
 import ctypes
 import gc
+import json
 import os
 import pathlib
+import subprocess
 import sys
 
-_CACHE = pathlib.Path(__file__).resolve().parent.parent / ".cache" / "jax"
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_CACHE = _ROOT / ".cache" / "jax"
 
 # XLA reads these when its backend starts, so they are set before jax is imported; subprocesses of tests inherit them.
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -14,7 +18,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # third of the time.
 _FLAGS = (
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
-    "--xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
+    "--xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1 "
+    "--xla_cpu_enable_concurrency_optimized_scheduler=false"  # With it, programs of several seeds may stop for ever.
 )
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAGS}".strip()
 # Collectives between virtual devices can hang when the thread pool has fewer threads than devices.
@@ -46,6 +51,26 @@ def _free_memory():
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)  # Gives memory that is free back to the system.
+
+
+_CALL = "import json, runpy, sys; path, name, args = json.loads(sys.argv[1]); print(runpy.run_path(path)[name](*args))"
+
+
+@pytest.fixture
+def call_as_run(request):
+    """Returns `(name, *args) -> value` of a function of the test's file, with the settings of XLA that runs have.
+
+    What a program takes depends on its order, which XLA chooses by process and not by program.
+    """
+
+    def call(name, *args):
+        command = [sys.executable, "-c", _CALL, json.dumps([str(request.path), name, args])]
+        settings = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0", "PYTHONPATH": str(_ROOT)}
+        result = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stderr
+        return ast.literal_eval(result.stdout)
+
+    return call
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -90,14 +90,17 @@ def make_environment(
         the key and opens the door by walking, sees all, and is paid 1 however long it took.
     """
     kinds = tuple(kinds)
-    _check_kinds(kinds)
+    check_kinds(kinds)
     if size < 4:
         raise ValueError(f"`size` must be at least 4, got {size}; try 8.")
     max_obstacles, max_steps = fill_in_limits(size, max_obstacles, max_steps)
     wait = max(max_steps // 4, 1) if wait is None else wait
     if not 1 <= wait < max_steps and {"timer", "charger"} & set(kinds):
         raise ValueError(f"`wait` must be from 1 to {max_steps - 1}, below `max_steps`, got {wait}.")
-    channels, indices = _channels(kinds, observe_hidden), jnp.asarray([KINDS.index(kind) for kind in kinds], jnp.int32)
+    channels, indices = (
+        channels_of(kinds, observe_hidden),
+        jnp.asarray([KINDS.index(kind) for kind in kinds], jnp.int32),
+    )
 
     def sample_task(key: Array, level: Array | None = None) -> Task:
         level_key, layout_key = jax.random.split(key)
@@ -225,7 +228,7 @@ def _layers(state: QuestState, size: int, observe_hidden: bool) -> dict[str, Arr
     }
 
 
-def _channels(kinds: tuple[str, ...], observe_hidden: bool) -> tuple[str, ...]:
+def channels_of(kinds: tuple[str, ...], observe_hidden: bool) -> tuple[str, ...]:
     """Returns the names of the channels that some kind needs."""
     needed = {
         "door": {"doorkey"},
@@ -237,7 +240,7 @@ def _channels(kinds: tuple[str, ...], observe_hidden: bool) -> tuple[str, ...]:
     return ("agent", "wall", "treasure", *(name for name, users in needed.items() if users & set(kinds)))
 
 
-def _check_kinds(kinds: tuple[str, ...]) -> None:
+def check_kinds(kinds: tuple[str, ...]) -> None:
     unknown = [kind for kind in kinds if kind not in KINDS]
     if not kinds or unknown:
         got = f"{unknown[0]!r}" if unknown else "none"

@@ -1,5 +1,6 @@
-"""Learning from steps that a learned model imagines (MBPO), around any learner of samples."""
+"""Learning of models of a world: to plan in (PETS), or to imagine further steps for a learner of samples (MBPO)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,10 +11,11 @@ from flax import struct
 
 from jaxagents.learners.actor_critic_terms import choose_actions, sample_alone, sample_keys
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
-from jaxagents.learners.combinators import start_of_inner, wrap
-from jaxagents.learners.optimizers import descend
+from jaxagents.learners.combinators import params_of, start_of_inner, wrap
+from jaxagents.learners.optimizers import carry_over, descend
+from jaxagents.learners.replay import make_replay_agent
 from jaxagents.losses.dynamics import end_loss, gaussian_loss
-from jaxagents.types import Array, Box, Learner, Metrics, Params, Policy, Sample, Transition
+from jaxagents.types import Agent, Array, Box, Environment, Learner, Metrics, Params, Policy, Sample, Transition
 from jaxagents.values.dynamics import Dynamics, Prediction, make_dynamics
 
 
@@ -89,9 +91,7 @@ def with_model(
         return ModelState(inner=inner, model=model, opt_state=optimizer.init(model))
 
     def update(state: ModelState, key: Array, batch: Sample) -> tuple[ModelState, Metrics]:
-        length, rows = batch.transition.reward.shape
-        if length > 1:
-            raise ValueError(f"`sequence_length` must be 1 for a model of single steps, got {length}.")
+        rows = _rows_of_single_steps(batch)
         key, imagine_key = jax.random.split(key)
         loss, grads = jax.value_and_grad(model_loss)(state.model, dynamics, batch)
         model, opt_state, _ = descend(grads, state.model, state.opt_state, optimizer, axis_name=axis_name)
@@ -112,6 +112,108 @@ def with_model(
         return state.replace(inner=inner, model=model, opt_state=opt_state), {**metrics, **own}
 
     return wrap(learner, init, update)
+
+
+@struct.dataclass
+class PlanningState:
+    """Parameters of the model that is planned in, and its optimiser."""
+
+    params: Params
+    opt_state: optax.OptState
+
+
+def make_model_learner(
+    dynamics: Dynamics, optimizer: optax.GradientTransformation, *, axis_name: str | None = None
+) -> Learner:
+    """Makes the learner of a model of single steps, over `Sample` batches.
+
+    Args:
+        dynamics: the model.
+        optimizer: an optax transformation.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner; wrap it in `with_replay`. Metrics: `model_loss`, the mean over members and steps.
+
+    Raises:
+        ValueError: when the first update is traced, samples have several steps.
+
+    References:
+        Chua et al. (2018), Deep reinforcement learning in a handful of trials using probabilistic dynamics models,
+        algorithm 1.
+
+    Deviation: a step for each of some batches after every rollout, in place of fits from time to time; all members
+        learn from the same batches, so that they differ by their initial parameters only; ends are foretold, too.
+    """
+
+    def init(key: Array, start: PlanningState | Params | None = None) -> PlanningState:
+        params = dynamics.init(key) if start is None else params_of(start)
+        opt_state = optimizer.init(params)
+        if isinstance(start, PlanningState):
+            opt_state = carry_over(opt_state, start.opt_state)
+        return PlanningState(params=params, opt_state=opt_state)
+
+    def update(state: PlanningState, key: Array, batch: Sample) -> tuple[PlanningState, Metrics]:
+        del key
+        _rows_of_single_steps(batch)
+        loss, grads = jax.value_and_grad(model_loss)(state.params, dynamics, batch)
+        params, opt_state, _ = descend(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
+        loss = loss if axis_name is None else jax.lax.pmean(loss, axis_name)
+        return PlanningState(params=params, opt_state=opt_state), {"model_loss": loss}
+
+    return Learner(init=init, update=update)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    policy: Callable[..., Policy],
+    value: Callable[..., Dynamics],
+    optimizer: Callable[..., optax.GradientTransformation],
+    buffer: Any,
+    updates_per_rollout: int = 1,
+    normalize_observations: bool = True,
+    axis_name: str | None = None,
+) -> Agent:
+    """Assembles who learns a model of an environment and acts by plans in it.
+
+    Args:
+        environment: gives the spaces.
+        policy: `(observation_space, action_space, *, dynamics) -> Policy` of the parameters of the model.
+        value: `(observation_space, action_space) -> Dynamics`.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
+        buffer: `data.buffers.Buffer` of single steps.
+        updates_per_rollout: see `with_replay`.
+        normalize_observations: the model sees and foretells observations that are standardised by running statistics
+            of the samples.
+        axis_name: see `make_model_learner`.
+
+    Returns:
+        The agent.
+
+    Raises:
+        ValueError: a setting is out of range, or there is no model of such spaces.
+    """
+    check_counts(updates_per_rollout=updates_per_rollout)
+    spaces = environment.observation_space, environment.action_space
+    dynamics = value(*spaces)
+    if not isinstance(dynamics, Dynamics):
+        raise ValueError(
+            f"`value` must be a model of the world to plan in, got a {type(dynamics).__name__}; try value=dynamics."
+        )
+
+    def make(num_updates: int) -> Learner:
+        return make_model_learner(dynamics, optimizer(num_updates * updates_per_rollout), axis_name=axis_name)
+
+    return make_replay_agent(
+        policy(*spaces, dynamics=dynamics),
+        make,
+        buffer,
+        environment.observation_space,
+        updates_per_rollout=updates_per_rollout,
+        normalize_observations=normalize_observations,
+        axis_name=axis_name,
+    )
 
 
 def model_loss(model: Params, dynamics: Dynamics, batch: Sample) -> Array:
@@ -169,3 +271,11 @@ def imagine(
     begin = start.observation.astype(jnp.float32), jnp.ones(rows)
     _, steps = jax.lax.scan(step, begin, jax.random.split(key, horizon))
     return jax.lax.stop_gradient(steps)
+
+
+def _rows_of_single_steps(batch: Sample) -> int:
+    """Returns the number of rows of a batch, and refuses sequences of several steps."""
+    length, rows = batch.transition.reward.shape
+    if length > 1:
+        raise ValueError(f"`sequence_length` must be 1 for a model of single steps, got {length}.")
+    return rows

@@ -149,6 +149,34 @@ def calibrated_sum(view: SampledView, *, coefficient: Array | float = 5.0) -> Ar
     )
 
 
+def calibrated_gap(view: SampledView, *, coefficient: Array | float = 1.0) -> Array:
+    """Computes `coefficient sum_i (mean_k max(sampled_q_ik, return_to_go) - q_i)` over the policy's actions k.
+
+    Values of the policy's actions are pushed down as far as the returns, without uniform actions or densities: of
+    actions of many numbers, such as chunks, both say little. Values of the data's actions rise by the coefficient in
+    every step, and by up to `coefficient / (1 - discount)` in all; it is to be small beside the returns.
+
+    Args:
+        view: of the steps.
+        coefficient: alpha, in units of the value.
+
+    Returns:
+        float `[B]`.
+
+    References:
+        Nakamoto et al. (2023), Cal-QL: calibrated offline RL pre-training, equation 5.1 with the policy as `mu`; Huang
+        et al. (2025), CO-RFT: efficient fine-tuning of vision-language-action models through chunked offline
+        reinforcement learning, over chunks.
+
+    Deviation: the policy's actions at the successor are samples, too, as for `conservative_sum`.
+    Deviation: CO-RFT also has a value for every beginning of a chunk.
+    """
+    floored = jnp.maximum(view.sampled_q, view.return_to_go[None, :, None])
+    count = jnp.sum(view.from_policy)
+    mean = jnp.sum(jnp.where(view.from_policy, floored, 0.0), axis=-1) / count
+    return coefficient * jnp.sum(mean - view.q, axis=0)
+
+
 def soft_policy_loss(view: ActorView, *, temperature: Array | float = 0.1) -> Array:
     """Computes `temperature own_log_prob - min_i own_q_i`.
 

@@ -1,4 +1,4 @@
-"""Planning of continuous actions by shooting: sequences of actions are tried in the environment itself."""
+"""Planning of continuous actions by shooting: sequences of actions are tried, here in the environment itself."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.ops.distributions import is_bounded
-from jaxagents.types import Array, Box, Carry, Environment, Params, Policy, State, TimeStep
+from jaxagents.types import Array, Box, Carry, Discrete, Environment, Params, Policy, State, TimeStep
 
 Update = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
 """`(sequences [N, H, D], scores [N], mean [H, D], scale [H, D]) -> (mean, scale)` of what is tried next."""
@@ -61,15 +61,13 @@ def make_shooting_planner(
         (2017), Information theoretic MPC, algorithm 2.
     """
     del policy
-    sizes = {"horizon": horizon, "num_candidates": num_candidates, "num_iterations": num_iterations}
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {size}.")
-    space = environment.action_space
-    if not isinstance(space, Box) or not is_bounded(space):
-        raise ValueError(f"`action_space` must be a bounded Box for shooting, got {space}; try `make_tree_search`.")
-    if scale <= 0.0:
-        raise ValueError(f"`scale` must be positive, got {scale}; try 0.5.")
+    space = bounded_box(
+        environment.action_space,
+        scale=scale,
+        horizon=horizon,
+        num_candidates=num_candidates,
+        num_iterations=num_iterations,
+    )
     middle, half = 0.5 * (space.high + space.low), 0.5 * (space.high - space.low)
 
     def score(key: Array, state: State, actions: Array) -> Array:
@@ -85,21 +83,86 @@ def make_shooting_planner(
 
     def plan(params: Params, key: Array, mean: Array, state: State, timestep: TimeStep) -> tuple[Array, Array]:
         del params, timestep
-
-        def iterate(carry: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], None]:
-            mean, deviation = carry
-            noise_key, step_key = jax.random.split(key)
-            noise = jax.random.normal(noise_key, (num_candidates, *mean.shape))
-            tried = jnp.clip(mean[None] + deviation[None] * noise, -1.0, 1.0)
-            # The same chance for all: what differs is what is done.
-            scores = jax.vmap(score, in_axes=(None, None, 0))(step_key, state, middle + half * tried)
-            return update(tried, scores, mean, deviation), None
-
-        keys = jax.random.split(key, num_iterations)
-        (mean, _), _ = jax.lax.scan(iterate, (mean, jnp.full_like(mean, scale)), keys)
-        return jnp.concatenate([mean[1:], jnp.zeros_like(mean[:1])]), middle + half * mean[0]
+        mean = shoot(
+            lambda key, tried: score(key, state, middle + half * tried),
+            key,
+            mean,
+            update=update,
+            num_candidates=num_candidates,
+            num_iterations=num_iterations,
+            scale=scale,
+        )
+        return shift(mean), middle + half * mean[0]
 
     return Planner(init=lambda: jnp.zeros((horizon, *space.shape)), plan=plan)
+
+
+def bounded_box(space: Discrete | Box, *, scale: float, **sizes: int) -> Box:
+    """Returns the space of actions that shooting can try; refuses others, and budgets of nothing.
+
+    Args:
+        space: of the actions.
+        scale: see `shoot`.
+        **sizes: budgets by name.
+
+    Returns:
+        The space.
+
+    Raises:
+        ValueError: the actions are not bounded, or a number is not positive.
+    """
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {size}.")
+    if not isinstance(space, Box) or not is_bounded(space):
+        raise ValueError(f"`action_space` must be a bounded Box for shooting, got {space}; try `make_tree_search`.")
+    if scale <= 0.0:
+        raise ValueError(f"`scale` must be positive, got {scale}; try 0.5.")
+    return space
+
+
+def shoot(
+    score: Callable[[Array, Array], Array],
+    key: Array,
+    mean: Array,
+    *,
+    update: Update,
+    num_candidates: int,
+    num_iterations: int,
+    scale: float,
+) -> Array:
+    """Computes the mean of normally distributed sequences of actions, after some updates towards better ones.
+
+    Args:
+        score: `(key, sequence [H, D]) -> float32 []`, the higher the better; actions are in [-1, 1]. One key serves
+            all sequences of an iteration, so that what differs is what is done.
+        key: PRNG key.
+        mean: float32 `[H, D]`, of the sequences that are tried first.
+        update: see `make_shooting_planner`.
+        num_candidates: N, sequences per iteration.
+        num_iterations: how often the distribution is updated.
+        scale: standard deviation that it begins with, in units of half the range of an action.
+
+    Returns:
+        float32 `[H, D]`.
+    """
+
+    def iterate(carry: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], None]:
+        mean, deviation = carry
+        noise_key, step_key = jax.random.split(key)
+        noise = jax.random.normal(noise_key, (num_candidates, *mean.shape))
+        tried = jnp.clip(mean[None] + deviation[None] * noise, -1.0, 1.0)
+        scores = jax.vmap(score, in_axes=(None, 0))(step_key, tried)
+        return update(tried, scores, mean, deviation), None
+
+    keys = jax.random.split(key, num_iterations)
+    (mean, _), _ = jax.lax.scan(iterate, (mean, jnp.full_like(mean, scale)), keys)
+    return mean
+
+
+def shift(mean: Array) -> Array:
+    """Returns what was planned `[H, D]` as seen one step later, with zeros for the last step."""
+    return jnp.concatenate([mean[1:], jnp.zeros_like(mean[:1])])
 
 
 def cross_entropy(
@@ -118,10 +181,17 @@ def cross_entropy(
     Returns:
         The mean and the deviation, `[H, D]`.
 
+    Raises:
+        ValueError: there are no elites, or fewer sequences than elites.
+
     References:
         Rubinstein and Kroese (2004), The cross-entropy method.
     """
     del mean, scale
+    if not 1 <= num_elites <= len(sequences):
+        raise ValueError(
+            f"`num_elites` must be at least 1 and at most `num_candidates`, got {num_elites} of {len(sequences)}."
+        )
     finite = jnp.where(jnp.isfinite(scores), scores, -jnp.inf)
     elites = sequences[jax.lax.top_k(finite, num_elites)[1]]
     return jnp.mean(elites, axis=0), jnp.maximum(jnp.std(elites, axis=0), min_scale)
@@ -142,9 +212,14 @@ def path_integral(
     Returns:
         The mean and the scale, `[H, D]`.
 
+    Raises:
+        ValueError: the temperature is not positive.
+
     References:
         Williams et al. (2017), Information theoretic MPC for model-based reinforcement learning, equation 26.
     """
     del mean
+    if temperature <= 0.0:
+        raise ValueError(f"`temperature` must be positive, got {temperature}; try 1.0.")
     weights = jax.nn.softmax(jnp.where(jnp.isfinite(scores), scores, -jnp.inf) / temperature)
     return jnp.tensordot(weights, sequences, axes=1), scale

@@ -19,7 +19,7 @@ LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
 SELF_TRAINING = ("raft", "rest_em")
 PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
-CONTROL = ("crossq", "ddpg", "droq", "mbpo", "mpo", "redq", "sac", "td3")
+CONTROL = ("crossq", "ddpg", "droq", "mbpo", "mpo", "pets", "redq", "sac", "td3")
 EXPLORATION = ("count_bonus", "e3b", "icm", "noveld", "rnd")
 EVOLUTION = ("cma_es", "open_es", "pgpe")
 GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo", "vmpo")
@@ -62,7 +62,7 @@ PAIRS = {
     "craft": ("ppo", "rnd"),
     "craft_lands": ("envgen", "robust_plr"),
     "halls": ("count_bonus", "count_product", "e3b_noveld", "ppo"),
-    "quest": ("e3b", "e3b_noveld", "noveld", "ppo"),
+    "quest": ("e3b", "e3b_noveld", "hg_dagger", "noveld", "ppo", "pvp", "q_shaping"),
     "tabletop": ("bc", "ppo", "sac"),
     "reacher": (*CONTROL, *GRADIENTS),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
@@ -143,7 +143,10 @@ def test_every_world_and_algorithm_is_in_the_table():
     # Simulators on the host need packages of their own, and have tests of their own.
     assert {name for name, text in worlds.items() if "override /collector: host" not in text} == set(PAIRS)
     algorithms = {path.stem for path in (CONFIGS / "algorithm").glob("*.yaml")}
-    assert algorithms == {name for names in PAIRS.values() for name in names} | {"mansa"}  # In worlds of calls.
+    assert algorithms == {name for names in PAIRS.values() for name in names} | {
+        "co_rft",  # In worlds of chunks.
+        "mansa",  # In worlds of calls.
+    }
     for path in (CONFIGS / "tuned" / "pair").glob("*.yaml"):
         assert any(path.stem == f"{world}_{name}" for world in PAIRS for name in algorithms), path.stem
     assert {path.stem for path in (CONFIGS / "tuned" / "policy_gradient").glob("*.yaml")} <= set(PAIRS)
@@ -235,6 +238,8 @@ def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
         (["world=pendulum", "algorithm=dqn"], "`action_space` must be Discrete, got Box"),
         (["world=cartpole", "algorithm=iql"], "`action_space` must be a Box of rank 1, got Discrete"),
         (["world=pendulum", "algorithm=discrete_cql"], "`action_space` must be Discrete, got Box"),
+        (["world=cartpole", "algorithm=pvp"], "`cost_to_go` must be chosen for .*, got nothing"),
+        (["world=cartpole", "algorithm=q_shaping"], "`advice` must be chosen for .*, got nothing"),
         (["world=reacher", "algorithm=bc"], "`demonstrator` must be chosen for .*, got nothing"),
         (["world=pendulum", "algorithm=alphazero"], "`action_space` must be Discrete for a tree search"),
         (

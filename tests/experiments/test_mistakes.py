@@ -67,7 +67,7 @@ def said(monkeypatch, capsys, tmp_path):
             ["world=frozenlake", "algorithm=sft", "collector@warm_start.collector=transcripts"],
             "`warm_start.collector.paths` must be given, got nothing; try warm_start.collector.paths=...",
         ),
-        ("train.py", ["experiment=zzz"], "try dqn_cartpole or "),
+        ("train.py", ["experiment=zzz"], "; try chunks_tabletop or co_rft_tabletop or "),
         ("train.py", ["world=cartpole", "run_dir=/dev/null/x"], "Error: Not a directory: /dev/null/x"),
         (
             "train.py",

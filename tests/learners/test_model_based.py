@@ -11,12 +11,15 @@ from flax import struct
 from scipy.stats import norm
 
 from jaxagents.data.buffers import make_uniform_buffer
-from jaxagents.learners.model_based import imagine, with_model
-from jaxagents.learners.sac import make_agent
+from jaxagents.learners.model_based import imagine, make_agent, make_model_learner, model_loss, with_model
+from jaxagents.learners.sac import make_agent as make_sac_agent
 from jaxagents.losses.dynamics import end_loss, gaussian_loss
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.tanh_normal import make_tanh_normal_policy
+from jaxagents.rollouts.evaluate import make_evaluator
 from jaxagents.rollouts.unroll import make_rollout_collector
+from jaxagents.search.model_predictive import make_model_predictive_policy
+from jaxagents.search.planning import cross_entropy
 from jaxagents.training.program import make_program, run_updates
 from jaxagents.types import Box, Learner, Params, Sample, Transition
 from jaxagents.values.dynamics import Dynamics, Prediction, make_dynamics
@@ -152,7 +155,7 @@ def test_a_policy_learns_from_imagined_steps_alone_and_a_pause_changes_no_bit(fo
     adam = dict.fromkeys(
         ("policy_optimizer", "q_optimizer", "temperature_optimizer"), lambda num_steps: optax.adam(1e-2)
     )
-    agent = make_agent(
+    agent = make_sac_agent(
         follow,
         policy=partial(make_tanh_normal_policy, encoder=MLP((16,), "relu")),
         value=partial(make_twin_q, encoder=MLP((16,), "relu")),
@@ -172,3 +175,54 @@ def test_a_policy_learns_from_imagined_steps_alone_and_a_pause_changes_no_bit(fo
     whole, _ = run(program.init(KEY), 200)
     same = jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole.learner, resumed.learner)
     assert all(jax.tree.leaves(same)) and run._cache_size() == 1
+
+
+def test_a_model_takes_a_step_of_its_loss_and_goes_on_from_a_state_or_from_parameters():
+    dynamics = make_dynamics(SEEN, MOVES, encoder=MLP((4,)), num_members=2)
+    learner, batch = make_model_learner(dynamics, optax.sgd(0.1, momentum=0.9)), sample(8)
+    state = learner.init(KEY)
+    loss, grads = jax.value_and_grad(model_loss)(state.params, dynamics, batch)
+    following, metrics = jax.jit(learner.update)(state, KEY, batch)
+    np.testing.assert_allclose(metrics["model_loss"], loss, rtol=1e-5)
+    for after, before, grad in zip(*map(jax.tree.leaves, (following.params, state.params, grads)), strict=True):
+        np.testing.assert_allclose(after, before - 0.1 * grad, rtol=1e-4, atol=1e-5)
+    jax.tree.map(np.testing.assert_array_equal, learner.init(KEY, following), following)
+    resumed = learner.init(KEY, following.params)
+    jax.tree.map(np.testing.assert_array_equal, resumed.params, following.params)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(resumed.opt_state))
+    with pytest.raises(ValueError, match="`sequence_length` must be 1 for a model of single steps, got 2"):
+        learner.update(state, KEY, batch.replace(transition=jax.tree.map(lambda x: x.repeat(2, 0), batch.transition)))
+
+
+def planner(environment, **options):
+    parts = {
+        "policy": partial(
+            make_model_predictive_policy,
+            update=partial(cross_entropy, num_elites=8),
+            horizon=2,
+            num_candidates=32,
+            num_iterations=3,
+        ),
+        "value": partial(make_dynamics, encoder=MLP((32,), "relu"), num_members=2),
+        "optimizer": lambda num_steps: optax.adam(1e-2),
+        "buffer": make_uniform_buffer(capacity=512, batch_size=64, min_size=32),
+    }
+    return make_agent(environment, **parts | options)
+
+
+@pytest.mark.slow
+def test_plans_in_a_model_of_what_was_played_follow(follow):
+    """Random actions get -0.6 or so."""
+    agent = planner(follow, updates_per_rollout=8)
+    collector = make_rollout_collector(follow, agent.policy, num_envs=8, num_steps=1)
+    program = make_program(collector, agent.make_learner(collector, 60))
+    state, _ = jax.jit(partial(run_updates, program))(program.init(KEY), 60)
+    play = jax.jit(make_evaluator(follow, agent.policy, num_episodes=16))
+    assert float(jnp.mean(play(state.learner.params, KEY)["episode_return"])) > -0.05
+
+
+def test_planners_without_a_model_of_the_world_are_refused(follow):
+    with pytest.raises(ValueError, match="`value` must be a model of the world to plan in, got a TwinQ; try value=dyn"):
+        planner(follow, value=partial(make_twin_q, encoder=MLP((4,))))
+    with pytest.raises(ValueError, match="`updates_per_rollout` must be at least 1, got 0"):
+        planner(follow, updates_per_rollout=0)

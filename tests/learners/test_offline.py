@@ -12,6 +12,7 @@ from jaxagents.learners.offline import OfflineState, make_offline_actor_critic
 from jaxagents.losses.offline import (
     advantage_weighted_policy_loss,
     behavior_cloning_policy_loss,
+    calibrated_gap,
     calibrated_sum,
     conservative_sum,
     soft_policy_loss,
@@ -50,6 +51,11 @@ ALGORITHMS = {
     "td3_bc": TD3 | {"policy_loss": behavior_cloning_policy_loss},
     "cql": {"critic_term": partial(conservative_sum, coefficient=0.2), "policy_loss": soft_policy_loss},
     "cal_ql": {"critic_term": partial(calibrated_sum, coefficient=0.2), "policy_loss": soft_policy_loss},
+    "co_rft": TD3
+    | {
+        "critic_term": partial(calibrated_gap, coefficient=0.02),
+        "policy_loss": behavior_cloning_policy_loss,
+    },
     "iql": {"target": state_value_target},
     "awac": {"policy_loss": partial(advantage_weighted_policy_loss, inverse_temperature=3.0)},
 }

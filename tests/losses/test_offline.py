@@ -12,6 +12,7 @@ from jaxagents.losses.offline import (
     TargetView,
     advantage_weighted_policy_loss,
     behavior_cloning_policy_loss,
+    calibrated_gap,
     calibrated_sum,
     conservative_sum,
     expectile_loss,
@@ -112,6 +113,16 @@ def test_values_of_one_action_alone_rise_by_the_coefficient_over_the_horizon():
 def test_values_at_their_floor_are_not_held_down_further():
     gradient = jax.grad(lambda q: calibrated_sum(sampled(sampled_q=q)).sum())(jnp.asarray(SAMPLED))
     assert gradient[0, 0, 1] == 0.0 and gradient[0, 0, 2] > 0.0 and gradient[0, 0, 0] > 0.0
+
+
+def test_the_calibrated_gap_is_of_the_policys_actions_and_ends_at_the_returns():
+    # Critic 0: max([1, 2], 1.5), max([-1, 0], -5); critic 1: max([1, -2], 1.5), max([2, 1], -5).
+    expected = 2.0 * np.array([1.75 - 1.0 + 1.5 - 0.5, -0.5 + 2.0 + 1.5 - 3.0])
+    np.testing.assert_allclose(jax.jit(calibrated_gap)(sampled(), coefficient=2.0), expected, rtol=1e-6)
+    gradient = jax.grad(lambda q: calibrated_gap(sampled(sampled_q=q)).sum())(jnp.asarray(SAMPLED))
+    np.testing.assert_allclose(gradient, [[[0, 0, 0.5], [0, 0.5, 0.5]], [[0, 0, 0], [0, 0.5, 0.5]]])
+    pulled = jax.grad(lambda q: calibrated_gap(sampled(q=q)).sum())(jnp.asarray(Q))
+    np.testing.assert_allclose(pulled, -np.ones((2, 2)))
 
 
 def test_the_term_of_discrete_actions_masks_what_is_not_allowed():

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import softmax
 
 from jaxagents.search.evaluate import make_planning_evaluator
-from jaxagents.search.planning import cross_entropy, make_shooting_planner, path_integral
+from jaxagents.search.planning import cross_entropy, make_shooting_planner, path_integral, shoot
 from jaxagents.types import Box, Discrete, Environment, TimeStep
 
 KEY = jax.random.key(0)
@@ -55,6 +55,22 @@ def test_updates_by_hand():
     np.testing.assert_allclose(scale, [[0.7]])
 
 
+def test_the_cross_entropy_method_finds_the_best_of_a_quadratic_and_of_a_bound():
+    """The third number is best beyond its bound."""
+    best, slopes = jnp.array([[0.5, -0.25, 1.7], [0.0, 0.75, 0.1]]), jnp.array([[1.0, 4.0, 1.0], [2.0, 1.0, 9.0]])
+    update = partial(cross_entropy, num_elites=64, min_scale=0.01)
+    find = partial(
+        shoot,
+        lambda key, tried: -jnp.sum(slopes * (tried - best) ** 2),
+        update=update,
+        num_candidates=512,
+        num_iterations=20,
+        scale=0.5,
+    )
+    found = jax.jit(find)(KEY, jnp.zeros((2, 3)))
+    np.testing.assert_allclose(found, jnp.clip(best, -1.0, 1.0), atol=0.01)
+
+
 @pytest.mark.parametrize("update", [CEM, MPPI], ids=["cem", "mppi"])
 def test_they_plan_the_shortest_way(update):
     """Two steps at full speed and then none: it costs 1, 0, 0 and 0; the best without a plan beyond a step, too."""
@@ -72,5 +88,9 @@ def test_bad_settings_are_refused():
         make(horizon=2, num_candidates=0)
     with pytest.raises(ValueError, match="`scale` must be positive, got 0.0; try 0.5"):
         make(horizon=2, num_candidates=8, scale=0.0)
+    with pytest.raises(ValueError, match="`num_elites` must be at least 1 and at most `num_candidates`, got 0 of 4"):
+        cross_entropy(jnp.zeros((4, 1, 1)), jnp.zeros(4), None, None, num_elites=0)
+    with pytest.raises(ValueError, match="`temperature` must be positive, got 0.0; try 1.0"):
+        path_integral(jnp.zeros((4, 1, 1)), jnp.zeros(4), None, None, temperature=0.0)
     with pytest.raises(ValueError, match="`action_space` must be a bounded Box for shooting, got Discrete"):
         make_shooting_planner(make_point(Discrete(2)), update=CEM, horizon=2, num_candidates=8)

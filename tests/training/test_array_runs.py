@@ -15,6 +15,7 @@ RUNS = {
     "vmpo": ("world=cartpole",),
     "muzero": ("world=cartpole", "learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}"),
     "rl2": ("world=bernoulli_bandit",),
+    "pets": ("world=pendulum", "learner.buffer={min_size: 128, num_shards: 2}", "collector.num_steps=16"),
     "airl": ("world=cartpole", "learner.demonstrations.num_shards=2", "collector.num_steps=16"),
 }
 

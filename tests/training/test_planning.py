@@ -16,8 +16,13 @@ CHIP = Accelerator(flops=1e12, memory=1e9, bandwidth=1e10, link=1e9)
 ALONE = {"data": 1, "fsdp": 1, "tensor": 1}
 
 
-def compiled_bytes(network, rows, tokens):
+def make_network(options):
+    return Transformer(vocab_size=512, num_layers=4, features=64, num_heads=4, **options)
+
+
+def compiled_bytes(options, rows, tokens):
     """Returns what the compiler allots to a step of Adam: arguments, and temporaries."""
+    network = make_network(options)
     model, optimizer = make_language_model(network.vocab_size, network=lambda vocab_size: network), optax.adam(1e-3)
     params = jax.eval_shape(model.init, jax.random.key(0))
     opt_state = jax.eval_shape(optimizer.init, params)
@@ -46,11 +51,10 @@ def compiled_bytes(network, rows, tokens):
         pytest.param({"gated": True, "activation": "silu", "num_kv_heads": 2}, marks=pytest.mark.slow),
     ],
 )
-def test_bytes_are_those_of_the_compiler(options):
-    network = Transformer(vocab_size=512, num_layers=4, features=64, num_heads=4, **options)
+def test_bytes_are_those_of_the_compiler(options, call_as_run):
     rows, tokens = 8, 64
-    plan = make_plan(network, optax.adam(1e-3), Work(rows=rows, tokens=tokens), CHIP, ALONE, {})
-    arguments, temporary = compiled_bytes(network, rows, tokens)
+    plan = make_plan(make_network(options), optax.adam(1e-3), Work(rows=rows, tokens=tokens), CHIP, ALONE, {})
+    arguments, temporary = call_as_run("compiled_bytes", options, rows, tokens)
     assert plan.parameters + plan.optimizer == arguments
     np.testing.assert_allclose(plan.gradients + plan.activations, temporary, rtol=0.35)
 
