@@ -1,5 +1,7 @@
 """Which of several goals to train for next."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -41,6 +43,25 @@ def any_goals(key: Array, success: Array, *, count: int = 6) -> Array:
     """
     _check(success, count)
     return jax.random.permutation(key, success.shape[0])[:count].astype(jnp.int32)
+
+
+def known_goals(key: Array, success: Array, *, indices: Sequence[int]) -> Array:
+    """Chooses always the same goals, which somebody knows to be the right ones; takes what `lowest_success` takes.
+
+    Args:
+        key: PRNG key, not used.
+        success: float32 `[A]`, of which only the size is used.
+        indices: K indices of goals.
+
+    Returns:
+        int32 `[K]`.
+
+    Raises:
+        ValueError: an index is of no goal, or there are none.
+    """
+    if not indices or min(indices) < 0 or max(indices) >= success.shape[0]:
+        raise ValueError(f"`indices` must be from 0 to {success.shape[0] - 1}, got {list(indices)}.")
+    return jnp.asarray(indices, jnp.int32)
 
 
 def _check(success: Array, count: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from jaxagents.papers.arms import Composed, Recipe, compose_arm, compose_arms, start_address, steps_of
 from jaxagents.papers.leases import Lease, take_lease
 from jaxagents.papers.library import paper_and_study_files
-from jaxagents.papers.metrics import Curves, find_metric
+from jaxagents.papers.metrics import Curves, curve_of
 from jaxagents.papers.plan import (
     Job,
     Request,
@@ -288,6 +288,6 @@ def _prepend(curves: Curves, evaluation: Mapping[str, float]) -> None:
 
 def _last(paper: Paper, curves: Curves) -> str:
     try:
-        return f"{paper.study.metric} {curves[find_metric(paper.study.metric, list(curves))]['values'][-1]:.4g}"
+        return f"{paper.study.metric} {curve_of(paper.study.metric, curves)[1]['values'][-1]:.4g}"
     except (ValueError, IndexError):
         return "stored"

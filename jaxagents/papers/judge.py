@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxagents.papers.expectations import START, Expectation
-from jaxagents.papers.metrics import find_metric, measure, parse_metric
+from jaxagents.papers.metrics import curve_of, find_metrics, measure
 from jaxagents.papers.runs import DIVERGED, Run
 from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import Paper
@@ -200,7 +200,7 @@ def _require_logged(paper: Paper, runs: Mapping[str, ArmRuns]) -> None:
             logged = sorted({name for run in itertools.chain(*of_arms) for name in run.curves})
             for metric in expected.metrics:
                 try:
-                    find_metric(metric, logged)
+                    find_metrics(metric, logged)
                 except ValueError as error:
                     named = metric != paper.study.metric
                     where = f"`{role}[{index}]` of {paper.id}" if named else f"study {paper.study.id}"
@@ -211,7 +211,7 @@ def _require_logged(paper: Paper, runs: Mapping[str, ArmRuns]) -> None:
         for owner, metrics in ((paper.id, paper.metrics), (f"study {paper.study.id}", paper.study.metrics)):
             for metric in metrics:
                 try:
-                    find_metric(metric, logged)
+                    find_metrics(metric, logged)
                 except ValueError as error:
                     raise ValueError(f"`metrics` of {owner}: {error}") from error
 
@@ -225,7 +225,7 @@ def start_values(runs: Mapping[int, Run], metric: str) -> dict[int, float]:
     """Returns a metric of what the runs of an arm started from, by seed."""
 
     def of_start(run: Run) -> float:
-        curve = run.curves[find_metric(parse_metric(metric).name, list(run.curves))]
+        _, curve = curve_of(metric, run.curves)
         return curve["values"][0] if curve["steps"][0] == 0 else math.nan
 
     return _values(runs, of_start)

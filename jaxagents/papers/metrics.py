@@ -8,10 +8,16 @@
 | `early(x, 0.1)`, `late(x, 0.2)` | mean over another share |
 | `x@turns=N` | x at N turns, on the line between its neighbours; also episodes, tokens, env_steps |
 | `until(x, v)`, `until(x, <=v, turns)` | steps, or turns, at the first point where x is at least (at most) v |
+| `score(x_, y)` | last exp(mean ln(1 + s)) - 1 of all s, in percent, whose names begin with x_ or y: Crafter's score |
+
+References:
+    Hafner (2022), Benchmarking the spectrum of agent capabilities (Crafter), equation 1: a geometric mean of success
+    rates, in which achievements that are seldom reached count as much as easy ones.
 """
 
 import difflib
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +37,7 @@ _REDUCTIONS: dict[str, Callable[[np.ndarray], float]] = {
     "std": np.std,
     "min": np.min,
     "max": np.max,
+    "score": lambda values: values[-1],
 }
 _SHARES = {"early": Fraction(1, 2), "late": Fraction(1, 2), "tail": Fraction(1, 10)}
 _KNOWN = (*_REDUCTIONS, *_SHARES, "until")
@@ -41,7 +48,7 @@ class Metric:
     """A metric, taken apart.
 
     Attributes:
-        name: of the logged value.
+        name: of the logged value; of a score, beginnings of names with commas between.
         reduction: word before the bracket; "at" of `x@turns=N`.
         number: share of a window, threshold of `until`, budget of `at`.
         unit: of the budget, one of `COUNTERS`; None: the steps of the run.
@@ -80,8 +87,8 @@ def parse_metric(text: str) -> Metric:
     return Metric(name=text.strip())
 
 
-def find_metric(metric: str, names: Sequence[str]) -> str:
-    """Returns the logged name that a metric reduces: itself, or under `eval/`.
+def find_metrics(metric: str, names: Sequence[str]) -> list[str]:
+    """Returns the logged names that a metric reduces: itself, or under `eval/`; several of a score.
 
     Args:
         metric: see the table of this module.
@@ -97,14 +104,29 @@ def find_metric(metric: str, names: Sequence[str]) -> str:
             f"`metric` must be in a unit that the experiment counts, got {metric!r}; it counts "
             f"{', '.join(counted) or 'nothing'}."
         )
-    for candidate in (parsed.name, f"eval/{parsed.name}"):
-        if candidate in names:
-            return candidate
-    near = difflib.get_close_matches(parsed.name, [name.removeprefix("eval/") for name in names])
-    offered = f"try {' or '.join(near)}; " if near else ""
-    raise ValueError(
-        f"`metric` must be logged by the experiment, got {metric!r}; {offered}it logs {', '.join(sorted(names))}."
-    )
+    if parsed.reduction == "score":
+        found = [_find(metric, beginning, names, str.startswith) for beginning in parsed.name.split(", ")]
+    else:
+        found = [_find(metric, parsed.name, names, operator.eq)]
+    return list(dict.fromkeys(name for some in found for name in some))
+
+
+def curve_of(metric: str, curves: Curves) -> tuple[str, dict[str, list]]:
+    """Returns the curve that a metric reduces, and how it is called: what is logged, or a score at every point.
+
+    Raises:
+        ValueError: see `find_metrics`; or the rates of a score are logged at different points.
+    """
+    found = find_metrics(metric, list(curves))
+    if parse_metric(metric).reduction != "score":
+        return found[0], curves[found[0]]
+    steps = curves[found[0]]["steps"]
+    if different := [name for name in found if curves[name]["steps"] != steps]:
+        raise ValueError(
+            f"`metric` must be of rates that are logged together, got {metric!r} of {found[0]} and {different[0]}."
+        )
+    rates = np.asarray([curves[name]["values"] for name in found], np.float64)
+    return metric, {"steps": steps, "values": list(np.expm1(np.mean(np.log1p(100.0 * rates), axis=0)))}
 
 
 def measure(metric: str, curves: Curves) -> Measured:
@@ -119,10 +141,10 @@ def measure(metric: str, curves: Curves) -> Measured:
         The number, NaN with the reason where the run has none: a threshold that was not reached is no number.
 
     Raises:
-        ValueError: see `find_metric`.
+        ValueError: see `curve_of`.
     """
-    parsed, name = parse_metric(metric), find_metric(metric, list(curves))
-    steps, values = (np.asarray(curves[name][key], np.float64) for key in ("steps", "values"))
+    parsed, (name, curve) = parse_metric(metric), curve_of(metric, curves)
+    steps, values = (np.asarray(curve[key], np.float64) for key in ("steps", "values"))
     finite = np.isfinite(values)
     if parsed.reduction in _SHARES:
         finite &= _window(steps, parsed.reduction, parsed.number)
@@ -141,10 +163,13 @@ def _parse_call(text: str, reduction: str, arguments: list[str]) -> Metric:
         raise ValueError(
             f"`metric` must be a name, or one in {', '.join(_KNOWN)}, got {text!r}; try {' or '.join(near) or 'mean'}."
         )
+    if reduction == "score" and all(arguments):
+        return Metric(name=", ".join(arguments), reduction=reduction)
     name, *rest = arguments
     most = {"early": 1, "late": 1, "until": 2}.get(reduction, 0)
     if not name or len(rest) > most or (reduction == "until" and not rest):
-        form = "until(x, v) or until(x, <=v, turns)" if reduction == "until" else f"{reduction}(x)"
+        forms = {"until": "until(x, v) or until(x, <=v, turns)", "score": "score(x_, y)"}
+        form = forms.get(reduction, f"{reduction}(x)")
         raise ValueError(f"`metric` must have the arguments of {form}, got {text!r}.")
     if reduction == "until":
         rising, number = not rest[0].startswith("<="), rest[0].removeprefix("<=").removeprefix(">=")
@@ -154,6 +179,18 @@ def _parse_call(text: str, reduction: str, arguments: list[str]) -> Metric:
     if share is not None and not 0 < share <= 1:
         raise ValueError(f"`metric` must have a share between 0 and 1, got {text!r}; try {reduction}({name}, 0.1).")
     return Metric(name=name, reduction=reduction, number=share)
+
+
+def _find(metric: str, name: str, names: Sequence[str], fits: Callable[[str, str], bool]) -> list[str]:
+    """Returns the names that fit one, or those under `eval/` where there are none."""
+    for candidate in (name, f"eval/{name}"):
+        if found := [logged for logged in names if fits(logged, candidate)]:
+            return found
+    near = difflib.get_close_matches(name, [logged.removeprefix("eval/") for logged in names])
+    offered = f"try {' or '.join(near)}; " if near else ""
+    raise ValueError(
+        f"`metric` must be logged by the experiment, got {metric!r}; {offered}it logs {', '.join(sorted(names))}."
+    )
 
 
 def _read_number(text: str, number: str) -> Fraction:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxagents.papers.metrics import find_metric, parse_metric
+from jaxagents.papers.metrics import Curves, curve_of
 from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import Paper, nearest
 from jaxagents.reporting.comparison import Compared, draw_comparison, join_curves
@@ -81,6 +81,6 @@ def _compare(arm: str, curves: Sequence[Curve]) -> Compared:
     return Compared(arm, (), joined, joined.values[-1])
 
 
-def _curve_of(curves: Mapping[str, Mapping[str, Sequence[float]]], metric: str) -> Curve:
-    curve = curves[find_metric(parse_metric(metric).name, list(curves))]
+def _curve_of(curves: Curves, metric: str) -> Curve:
+    _, curve = curve_of(metric, curves)
     return Curve(np.asarray(curve["steps"], np.float64), np.asarray(curve["values"], np.float64)[:, None])

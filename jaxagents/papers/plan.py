@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxagents.ops.checks import require_positive
 from jaxagents.papers.arms import Composed, budget_of, build_stages, logged_names
-from jaxagents.papers.metrics import find_metric
+from jaxagents.papers.metrics import find_metrics
 from jaxagents.papers.runs import DIVERGED, set_aside
 from jaxagents.papers.stored import read_runs
 from jaxagents.papers.study import SEARCH_SEEDS, Arm, Paper, choose_arms, parse_seeds
@@ -210,7 +210,7 @@ def require_logged(paper: Paper, arm: str, logged: Sequence[str]) -> None:
     """
     for expected in (*paper.headline, *paper.secondary, *paper.study.checks):
         for metric in expected.metrics if arm in expected.arms else ():
-            find_metric(metric, logged)
+            find_metrics(metric, logged)
 
 
 def require_metrics(paper: Paper, jobs: Sequence[Job]) -> None:
@@ -223,7 +223,7 @@ def require_metrics(paper: Paper, jobs: Sequence[Job]) -> None:
     if known >= {arm.name for arm in paper.arms}:
         logged = sorted({name for job in jobs for name in job.logged})
         for metric in reported_metrics(paper):
-            find_metric(metric, logged)
+            find_metrics(metric, logged)
 
 
 def reported_metrics(paper: Paper) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxagents.papers.catalogue import Entry
 from jaxagents.papers.judge import TRIAL, Finding, Verdict, values_of
-from jaxagents.papers.metrics import find_metric
+from jaxagents.papers.metrics import find_metrics
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.runs import DIVERGED, Run
 from jaxagents.papers.study import Paper
@@ -206,7 +206,7 @@ def _logged_metrics(paper: Paper, logged: Sequence[str]) -> list[str]:
     names = []
     for metric in reported_metrics(paper):
         try:
-            names.append(find_metric(metric, logged))
+            names += find_metrics(metric, logged)
         except ValueError:
             continue
     games = [one.metric for one in (*paper.headline, *paper.secondary) if one.kind == "wins"]

@@ -75,11 +75,12 @@ def write_result(run_dir: str | Path, result: Mapping[str, Any]) -> Path:
     return path
 
 
-def write_report(run_dir: str | Path) -> Path:
+def write_report(run_dir: str | Path, *, curves: bool = True) -> Path:
     """Writes `report.html` from what the run directory has: metrics, result and resolved config.
 
     Args:
         run_dir: directory of the run.
+        curves: whether the report has pictures of the metrics.
 
     Returns:
         Path of the report.
@@ -104,8 +105,8 @@ def write_report(run_dir: str | Path) -> Path:
         tiles=headline(result) or dict(shown[:_MAX_TILES]),
         command=_command(run_dir),
         judged=_judged(run_dir, result),
-        picture=_picture(run_dir),
-        others=base64.b64encode(draw_other_curves(run_dir) or b"").decode(),
+        picture=_picture(run_dir) if curves else "",
+        others=base64.b64encode((draw_other_curves(run_dir) if curves else None) or b"").decode(),
         film=_film(run_dir),
         result={**numbers, **words},
         transcripts=_read_first(run_dir, TRANSCRIPTS_FILE),

@@ -81,7 +81,7 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
         if jax.process_index() == 0:
             write_result(run_dir, result)
             if experiment.logging.report:
-                write_report(run_dir)
+                write_report(run_dir, curves=experiment.logging.curves)
             told = farewell(run_dir, result, now=time.time() - begun, taught=_taught(experiment, run_dir))
             print(told, file=sys.stderr, flush=True)
     return {"run_dir": str(run_dir), **to_json(result)}

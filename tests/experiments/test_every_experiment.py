@@ -326,4 +326,5 @@ def test_it_trains_evaluates_and_reports(name, tmp_path):
     checkpoints = {path.parent.name for path in (tmp_path / "checkpoints").rglob("last")}
     stages = [stage["name"] for stage in config.stages]
     assert checkpoints == (set(stages) if len(stages) > 1 else {"checkpoints"})
-    assert "<html" in (tmp_path / "report.html").read_text()
+    report = (tmp_path / "report.html").read_text()
+    assert "<html" in report and ('class="curves"' in report) == (name in EXPERIMENTS)

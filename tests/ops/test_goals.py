@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.ops.goals import any_goals, lowest_success
+from jaxagents.ops.goals import any_goals, known_goals, lowest_success
 
 
 def test_the_lowest_are_chosen_the_lowest_first():
@@ -29,3 +29,11 @@ def test_any_goals_are_different_and_every_one_is_drawn():
 def test_more_than_there_are_is_refused(choose):
     with pytest.raises(ValueError, match="`count` must be from 1 to the 4 goals, got 5"):
         choose(jax.random.key(0), jnp.zeros(4), count=5)
+
+
+def test_known_goals_are_always_the_same():
+    chosen = jax.jit(lambda key, success: known_goals(key, success, indices=[2, 0]))
+    assert chosen(jax.random.key(0), jnp.zeros(3)).tolist() == chosen(jax.random.key(1), jnp.ones(3)).tolist() == [2, 0]
+    for wrong in ([], [3], [-1]):
+        with pytest.raises(ValueError, match="`indices` must be from 0 to 2, got"):
+            known_goals(jax.random.key(0), jnp.zeros(3), indices=wrong)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from jaxagents.papers.metrics import find_metric, measure, parse_metric
+from jaxagents.papers.metrics import curve_of, find_metrics, measure, parse_metric
 
 
 def curve(values, steps=None):
@@ -89,6 +89,39 @@ def test_thresholds_are_reached_or_said_not_to_be():
     assert measure("until(gap, <=0.1)", falling).reason == "gap did not reach 0.1 within 15 steps"
 
 
+def test_scores_are_crafters():
+    # Percent 100, 0, 0 and 0: the mean of ln(1 + s) is ln(101) / 4.
+    rates = {"eval/collect_wood": [0.0, 1.0], "eval/collect_iron": [0.0, 0.0], "eval/make_table": [0.0, 0.0]}
+    rates |= {"eval/drink": [0.5, 0.0], "eval/success": [1.0, 1.0], "rollout/collect_wood": [1.0, 1.0]}
+    curves = {name: curve(values, steps=[0, 10]) for name, values in rates.items()}
+    score = "score(collect_, make_, drink)"
+    assert measure(score, curves).value == pytest.approx(101 ** (1 / 4) - 1)
+    assert measure("score(collect_wood)", curves).value == pytest.approx(100.0)
+    assert measure("score(eval/collect_wood, collect_)", curves).value == pytest.approx(101**0.5 - 1)
+    # Equal rates are their own score.
+    equal = {f"eval/{name}": curve([0.01]) for name in ("a_1", "a_2", "a_3")}
+    assert measure("score(a_)", equal).value == pytest.approx(1.0)
+    name, found = curve_of(score, curves)
+    assert (
+        name == score and found["steps"] == [0, 10] and found["values"] == pytest.approx([51**0.25 - 1, 101**0.25 - 1])
+    )
+    assert find_metrics(score, list(curves)) == [
+        f"eval/{name}" for name in ("collect_wood", "collect_iron", "make_table", "drink")
+    ]
+
+
+def test_scores_of_what_is_not_there_are_refused():
+    curves = {"eval/a": curve([0.5]), "eval/b": curve([0.5, 0.5])}
+    with pytest.raises(ValueError, match=r"must be logged by the experiment, got 'score\(a, c_\)'"):
+        measure("score(a, c_)", curves)
+    with pytest.raises(ValueError, match=r"rates that are logged together, got 'score\(a, b\)' of eval/a and eval/b"):
+        measure("score(a, b)", curves)
+    with pytest.raises(ValueError, match=r"must have the arguments of score\(x_, y\)"):
+        parse_metric("score(a, )")
+    missing = {"eval/a": curve([0.5, None]), "eval/b": curve([0.5, 0.5])}
+    assert measure("score(a, b)", missing).value == pytest.approx(50.0)
+
+
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
@@ -111,9 +144,9 @@ def test_what_is_no_metric_is_refused(metric, message):
 
 def test_metrics_are_found_among_what_is_logged():
     names = ["eval/success", "eval/success_level_1", "rollout/turns"]
-    assert find_metric("late(success)", names) == "eval/success"
-    assert find_metric("success@turns=5", names) == "eval/success"
+    assert find_metrics("late(success)", names) == ["eval/success"]
+    assert find_metrics("success@turns=5", names) == ["eval/success"]
     with pytest.raises(ValueError, match="got 'sucess'; try success; it logs eval/success, "):
-        find_metric("sucess", names)
+        find_metrics("sucess", names)
     with pytest.raises(ValueError, match="a unit that the experiment counts, got 'success@tokens=5'; it counts turns"):
-        find_metric("success@tokens=5", names)
+        find_metrics("success@tokens=5", names)

@@ -79,6 +79,7 @@ def test_report_is_one_file_with_everything(tmp_path):
     for word in ("1,234,567", "487.2", "<b>ppo</b> & more", "eval.return", "train/loss", "0.5", jax.__version__):
         assert word in page.words, word
     assert "learner:\n  rate: 0.1  # <script>alert(1)</script>\n" in page.words
+    assert Page(write_report(tmp_path, curves=False).read_text()).loads == []
 
 
 def test_report_of_an_unfinished_run_shows_what_there_is(tmp_path):
