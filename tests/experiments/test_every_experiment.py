@@ -19,7 +19,7 @@ LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
 SELF_TRAINING = ("raft", "rest_em")
 PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
-CONTROL = ("crossq", "ddpg", "droq", "mbpo", "mpo", "pets", "redq", "sac", "td3")
+CONTROL = ("crossq", "ddpg", "dreamer", "droq", "mbpo", "mpo", "pets", "redq", "sac", "td3")
 EXPLORATION = ("count_bonus", "e3b", "icm", "noveld", "rnd")
 EVOLUTION = ("cma_es", "open_es", "pgpe")
 GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo", "vmpo")
@@ -49,6 +49,7 @@ PAIRS = {
         "decision_transformer",
         "discrete_cql",
         "gail",
+        "dreamer",
         "muzero",
         *EVOLUTION,
         *EXPLORATION,
