@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments import contextual_gridworld, coordination, craft, donor, quest, tabletop, tmaze
+from jaxagents.environments import contextual_gridworld, coordination, craft, donor, halls, quest, tabletop, tmaze
 from jaxagents.environments.calls import with_calls
 from jaxagents.environments.chunks import chunked
 from jaxagents.environments.opponents import against
@@ -45,6 +45,7 @@ LIGHT = {
 }
 HEAVY = {
     "quest": lambda: quest.make_environment(("doorkey", "moving", "charger"), 4, wait=2, max_steps=6),
+    "halls": lambda: halls.make_environment(min_length=1, max_length=1, max_steps=10),
     "craft": lambda: craft.make_environment(8, max_steps=6),
     "tabletop": lambda: tabletop.make_environment(num_pushers=2, num_discs=2, num_goals=2, max_steps=5),
     "tabletop_chunks": lambda: chunked(tabletop.make_environment(max_steps=6), length=3),
