@@ -1,0 +1,90 @@
+"""Quests with keys and doors in levels: how near things lie, and whether the door is locked, are typed fields."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.environments.quest import DOORKEY
+from jaxagents.environments.text.experts import choose
+from jaxagents.types import Array, Environment, Task
+
+
+def graded(environment: Environment, limits: Sequence[int] = (1, 3, 6)) -> Environment:
+    """Gives quests with keys and doors levels from very easy ones to those that they are.
+
+    A level has four fields: whether the door is locked (0 or 1), and how near start, key and treasure lie (0 to
+    `len(limits)`, see `prepare`). Its number is that of its fields in mixed radix, the first the most significant, so
+    that 0 is the easiest and the last one the quests as they are. Without a level, they are as they are, too; level -1
+    draws all fields uniformly.
+
+    Args:
+        environment: `quest.make_environment` with the kind doorkey alone.
+        limits: steps, increasing.
+
+    Returns:
+        The environment; everything but its tasks is as before.
+
+    Raises:
+        ValueError: other quests, or limits that are not positive and increasing.
+    """
+    limits = tuple(limits)
+    if not limits or limits[0] < 1 or list(limits) != sorted(set(limits)):
+        raise ValueError(f"`limits` must be positive and increasing, got {limits}; try (1, 3, 6).")
+    example = environment.sample_task(jax.random.key(0))
+    if "door" not in example or environment.observation_space.shape[-1] != 6 or int(example["kind"]) != DOORKEY:
+        raise ValueError("`environment` must be of quests with keys and doors alone; try environment.kinds=[doorkey].")
+    sizes = field_sizes(limits)
+
+    def sample_task(key: Array, level: Array | None = None) -> Task:
+        task = environment.sample_task(key)
+        if level is None:
+            return task
+        draw_key, place_key = jax.random.split(jax.random.fold_in(key, 1))
+        drawn = jax.random.randint(draw_key, (len(sizes),), 0, jnp.asarray(sizes))
+        given = jnp.stack(jnp.unravel_index(jnp.maximum(level, 0), sizes))
+        return prepare(place_key, task, jnp.where(jnp.asarray(level) < 0, drawn, given), limits)
+
+    return replace(environment, sample_task=sample_task)
+
+
+def field_sizes(limits: Sequence[int] = (1, 3, 6)) -> tuple[int, ...]:
+    """Returns how many values the fields locked, start, key and treasure have."""
+    return (2, *(len(limits) + 1,) * 3)
+
+
+def prepare(key: Array, task: Task, fields: Array, limits: Sequence[int]) -> Task:
+    """Draws the places of a quest anew, so near as its level says, on the sides of the door where they were.
+
+    Args:
+        key: PRNG key.
+        task: of a quest with a key and a door.
+        fields: int32 `[4]`: 0 where door and key are taken away; the greatest distances, over rows and columns, from
+            the start to the key (or to the door that is not there), from the key to the door, and from the treasure to
+            the door, indices into `limits`, of which the one past the last sets no limit.
+        limits: increasing.
+
+    Returns:
+        The task.
+    """
+    walls, door = task["walls"], task["door"]
+    size = walls.shape[0]
+    rows, columns = jnp.mgrid[:size, :size]
+    beyond = jnp.asarray((*limits, 2 * size))[fields]
+    # The wall is the column of the door, or its row.
+    is_column = walls[door[0] - 1, door[1]] | walls[(door[0] + 1) % size, door[1]]
+    offset = jnp.where(is_column, columns - door[1], rows - door[0])
+    own = jnp.sign(offset) == jnp.sign(offset[task["start"][0], task["start"][1]])
+
+    def draw(index: int, where: Array, anchor: Array) -> Array:
+        near = jnp.abs(rows - anchor[0]) + jnp.abs(columns - anchor[1]) <= beyond[index]
+        cell = choose(jax.random.fold_in(key, index), (where & near & ~walls).reshape(-1))
+        return jnp.stack(jnp.divmod(cell, size)).astype(jnp.int32)
+
+    locked = fields[0] > 0
+    found = draw(2, own, door)
+    anchor, free = jnp.where(locked, found, door), own.at[found[0], found[1]].set(own[found[0], found[1]] & ~locked)
+    nowhere = jnp.full_like(door, -1)
+    places = {"start": draw(1, free, anchor), "treasure": draw(3, ~own & (offset != 0), door)}
+    return task | places | {"key": jnp.where(locked, found, nowhere), "door": jnp.where(locked, door, nowhere)}
