@@ -162,6 +162,16 @@ def with_returns(transition: Transition, discount: float) -> Transition:
     return transition.replace(extras={**transition.extras, RETURN: returns})
 
 
+def make_dataset_with_returns(dataset: Dataset, *, discount: float = 0.99) -> Dataset:
+    """Makes a data set whose steps have `extras["return_to_go"]`, for learners of replay that ask for it.
+
+    Args:
+        dataset: see `Dataset`.
+        discount: see `with_returns`.
+    """
+    return lambda: with_returns(dataset(), discount)
+
+
 def save_dataset(path: str | Path, dataset: Dataset, environment: Environment) -> None:
     """Writes a data set as arrays, with actions in the units of the environment.
 

@@ -9,7 +9,7 @@ from flax import struct
 
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import absorbing
-from jaxagents.types import Array, Box, Environment, Task, TimeStep
+from jaxagents.types import Array, Box, Environment, State, Task, TimeStep
 
 PUSHER_RADIUS, DISC_RADIUS = 0.05, 0.08
 """In sides of the table."""
@@ -200,6 +200,31 @@ def reverse(task: Task) -> Task:
     disc, goal = task["asked"]
     start, end = task["discs"][disc], task["goals"][goal]
     return task | {"discs": task["discs"].at[disc].set(end), "goals": task["goals"].at[goal].set(start)}
+
+
+def resume(task: Task, state: State) -> Task:
+    """Makes the task that begins with everything where it lies.
+
+    Args:
+        task: gives goals and robot.
+        state: of the environment of `make_environment`.
+
+    Returns:
+        The task; discs that lie so near to a wall that no pusher comes behind them are put back off it.
+    """
+    reachable = DISC_RADIUS + 2 * PUSHER_RADIUS
+    table = state.inner
+    return task | {"pushers": table.pushers, "discs": jnp.clip(table.discs, reachable, 1.0 - reachable)}
+
+
+def undo(task: Task, state: State) -> Task:
+    """Makes the task that brings the asked disc back to where it started in another one, from where everything lies.
+
+    Args:
+        task: that is undone, see `reverse`.
+        state: see `resume`.
+    """
+    return resume(reverse(task), state)
 
 
 def render(state: TabletopState) -> str:

@@ -1,0 +1,131 @@
+"""Practice without resets: a task and the one that undoes it in turn, each from where the other left things."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.environments.timesteps import ended, first_timestep, select
+from jaxagents.ops.checks import require_positive
+from jaxagents.types import Array, Environment, State, Task, TimeStep
+
+Onward = Callable[[Task, State], Task]
+"""`(task that the session began with, state) -> task` that begins with everything where it lies."""
+
+
+@struct.dataclass
+class ResetFreeState:
+    """State of `reset_free`.
+
+    Attributes:
+        inner: state of the wrapped environment.
+        task: that the session began with.
+        is_second: bool, the second task is on.
+        num_steps: int32, steps of the attempt.
+        session_steps: int32, steps since the last reset.
+    """
+
+    inner: State
+    task: Task
+    is_second: Array
+    num_steps: Array
+    session_steps: Array
+
+
+@struct.dataclass
+class Attempt:
+    """What `reset_free` shows: what is to be acted on, and how the step before ended.
+
+    Attributes:
+        observation: under the task that is on.
+        successor: of the step before, under the task that was on then; the observation itself unless the task changed.
+        terminated: bool, the step before succeeded, or was judged so.
+        truncated: bool, the attempt was given up.
+        success: bool, it did succeed.
+    """
+
+    observation: Array
+    successor: Array
+    terminated: Array
+    truncated: Array
+    success: Array
+
+
+def reset_free(
+    environment: Environment,
+    first: Onward,
+    second: Onward,
+    *,
+    judge: Callable[[Array], Array] | None = None,
+    reset_every: int | None = None,
+) -> Environment:
+    """Makes attempts at two tasks in turn, without resets in between, one long episode.
+
+    An attempt ends with success, or is given up after `environment.max_steps` steps; the other task goes on from where
+    everything lies. Ends of attempts are told in observations, see `Attempt`, since those of episodes reset the world.
+
+    Args:
+        environment: whose resets put everything where the task says, and whose episodes terminate with success alone.
+        first: gives the task of a session, begun anew where everything lies.
+        second: gives the one that undoes it.
+        judge: `(observation) -> bool []`, which ends attempts and pays 1, in place of the environment; None: the
+            environment does. A success that it does not see changes nothing.
+        reset_every: steps after which somebody resets the world to a task of its own; None: nobody ever does.
+
+    Returns:
+        The environment, whose observations are `Attempt`s.
+
+    Raises:
+        ValueError: `reset_every` is not positive, or there are several agents.
+
+    References:
+        Yang et al. (2023), Robot fine-tuning made easy (RoboFuME), section 4.3; Eysenbach et al. (2018), Leave no
+        trace.
+    """
+    if reset_every is not None:
+        require_positive("reset_every", reset_every)
+    if environment.num_agents or environment.num_players > 1:
+        raise ValueError(f"`environment` must have a single agent, got {environment.name!r}; try world=tabletop.")
+
+    def reset(key: Array, task: Task) -> tuple[ResetFreeState, TimeStep]:
+        inner, timestep = environment.reset(key, task)
+        no, zero = jnp.zeros((), bool), jnp.zeros((), jnp.int32)
+        state = ResetFreeState(inner=inner, task=task, is_second=no, num_steps=zero, session_steps=zero)
+        shown = timestep.observation
+        attempt = Attempt(observation=shown, successor=shown, terminated=no, truncated=no, success=no)
+        return state, first_timestep(attempt)
+
+    def step(key: Array, state: ResetFreeState, action: Array) -> tuple[ResetFreeState, TimeStep]:
+        step_key, reset_key = jax.random.split(key)
+        inner, timestep = environment.step(step_key, state.inner, action)
+        success, num_steps, session_steps = timestep.terminated, state.num_steps + 1, state.session_steps + 1
+        judged = success if judge is None else judge(timestep.observation)
+        given_up = ~judged & (num_steps >= environment.max_steps)
+        over = judged | given_up
+        is_second = state.is_second ^ over
+        task = select(is_second, second(state.task, inner), first(state.task, inner))
+        # Also where the world holds an attempt for ended that the judge lets go on.
+        onward = over | ended(timestep)
+        resumed, following = environment.reset(reset_key, task)
+        inner, shown = select(onward, (resumed, following.observation), (inner, timestep.observation))
+        attempt = Attempt(
+            observation=shown,
+            successor=timestep.observation,
+            terminated=judged,
+            truncated=given_up,
+            success=success,
+        )
+        state = state.replace(
+            inner=inner,
+            is_second=is_second,
+            num_steps=jnp.where(over, 0, num_steps),
+            session_steps=session_steps,
+        )
+        reward = timestep.reward if judge is None else judged.astype(jnp.float32)
+        is_told = jnp.zeros((), bool) if reset_every is None else session_steps >= reset_every
+        return state, first_timestep(attempt).replace(reward=reward, truncated=is_told)
+
+    longest = jnp.iinfo(jnp.int32).max if reset_every is None else reset_every
+    return replace(environment, reset=reset, step=step, max_steps=longest, render=None)

@@ -1,0 +1,32 @@
+"""Practice without resets as it is configured: a judge from demonstrations, and prior data in the same buffer."""
+
+from pathlib import Path
+
+import pytest
+
+from jaxagents.training.build import build, resolve
+from jaxagents.training.composition import compose
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+PLAYED = (
+    "{_target_: jaxagents.rollouts.demonstrations.make_demonstrations, environment: '${environment}', "
+    "behavior: '${demonstrator}', num_rows: 4, num_steps: 64}"
+)
+JUDGE = f"{{_target_: jaxagents.learners.success.make_success_judge, dataset: {PLAYED}, num_updates: 2}}"
+WITH_RETURNS = f"{{_target_: jaxagents.data.datasets.make_dataset_with_returns, dataset: {PLAYED}}}"
+PRACTICE = ("world=tabletop", "algorithm=rlpd", "collector=reset_free", "quick=true", f"collector.judge={JUDGE}")
+
+
+def build_with(*overrides):
+    return build(resolve(compose(CONFIGS, *PRACTICE, *overrides)))
+
+
+def test_practice_is_judged_and_shares_its_buffer_with_prior_data():
+    (stage,) = build_with("~learner.buffer.dataset", f"+learner.buffer.dataset={WITH_RETURNS}").stages
+    played, prior = stage.runner.abstract.learner.buffer
+    assert "return_to_go" in played.experience.extras and "return_to_go" in prior.experience.extras
+
+
+def test_prior_data_without_returns_are_refused():
+    with pytest.raises(ValueError, match="must have the arrays that rollouts have, got .*return_to_go.* missing"):
+        build_with()
