@@ -59,10 +59,12 @@ def draw_profiles(path: Path, scores: Mapping[str, Mapping[str, np.ndarray]]) ->
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.6 * len(scores), 3.6), layout="constrained", facecolor="white", dpi=110)
+    columns = min(len(scores), 3)
+    lines = -(-len(scores) // columns)
+    figure = Figure(figsize=(4.6 * columns, 3.6 * lines), layout="constrained", facecolor="white", dpi=110)
     thresholds = np.linspace(0.0, 1.05, 106)
     for place, (task, of_task) in enumerate(scores.items()):
-        axes = figure.add_subplot(1, len(scores), 1 + place)
+        axes = figure.add_subplot(lines, columns, 1 + place)
         for number, (name, values) in enumerate(of_task.items()):
             shares = performance_profile([values], thresholds)
             axes.step(
@@ -94,13 +96,14 @@ def _line(name: str, row: Row, settings: Mapping[str, Any]) -> tuple[str, ...]:
     middle = interquartile_mean(returns)
     low, high = bootstrap_interval([returns], interquartile_mean)
     published, source = settings.get("published", {}).get(name, (None, ""))
+    places = 1 if abs(settings["scale"][1] - settings["scale"][0]) > 20.0 else 2  # After the point.
     return (
         f"`{name}`",
-        f"{middle:.1f}",
-        f"{low:.1f} to {high:.1f}",
+        f"{middle:.{places}f}",
+        f"{low:.{places}f} to {high:.{places}f}",
         f"{interquartile_mean(_scores(row, settings)):.2f}",
         "" if published is None else f"{published:g} ({source})",
-        "" if published is None else f"{middle - published:+.1f}",
+        "" if published is None else f"{middle - published:+.{places}f}",
         str(returns.size),
         f"{row.per_second:,.0f}",
         f"{(row.seconds + row.compile_seconds) / 60.0:.1f}",

@@ -92,7 +92,7 @@ def run_rows(
             row = Row(name=name, choices=choices, returns=returns, config_hash=digest, **facts)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(asdict(row), indent=1) + "\n")
-        told(f"{name}: {', '.join(f'{value:.1f}' for value in row.returns)} in {row.seconds:.0f} s")
+        told(f"{name}: {', '.join(f'{value:.4g}' for value in row.returns)} in {row.seconds:.0f} s")
         results.append(row)
     return results
 

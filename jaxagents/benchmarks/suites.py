@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from jaxagents.benchmarks.language import generation_subject, make_model, superv
 from jaxagents.benchmarks.peers.host_loop import Game, Loop, make_host_loop
 from jaxagents.benchmarks.peers.openspiel import exploitability_of_openspiel, openspiel_subject
 from jaxagents.benchmarks.peers.ppo import jaxmarl_subject, purejaxrl_subject
+from jaxagents.benchmarks.peers.value_based import purejaxql_subject, purejaxrl_dqn_subject
 from jaxagents.benchmarks.scale import Contest, context_memory, loss_memory, scale_values, train_in_turns
 from jaxagents.benchmarks.teams import compare_returns
 from jaxagents.benchmarks.timing import Subject, cpu_ticks, describe_machine, matmul_subject, measure
@@ -80,6 +82,8 @@ def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
     if config.reference is not None:
         ratio = rows["ppo_cartpole"]["per_second"] / rows["purejaxrl_cartpole"]["per_second"]
         values["ppo_cartpole/ratio_to_purejaxrl"] = ratio
+        more_rows, more_values = _value_based(config, config_folder)
+        rows, values = rows | more_rows, values | more_values
     for experiment in config.experiments:
         total_override = "training.total_steps=100000"
         subject = training_subject(
@@ -100,9 +104,26 @@ def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
     return rows, values
 
 
+def _value_based(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    """Times DQN and PQN in turns with PureJaxRL's and PureJaxQL's."""
+    rivals = {"dqn": partial(purejaxrl_dqn_subject, config.reference)}
+    if config.reference_pqn is not None:
+        rivals["pqn"] = partial(purejaxql_subject, config.reference, config.reference_pqn)
+    rows: Rows = {}
+    values: dict[str, float] = {}
+    for name, make_rival in rivals.items():
+        quick = ["training.total_steps=4096"] if config.quick else []
+        ours = compose(config_folder, *config.contests[name].split(), *quick)
+        both = measure([training_subject(ours, name), make_rival(ours.training.total_steps)], config.repeats)
+        mine, theirs = (row["per_second"] for row in both.values())
+        rows |= both
+        values |= _flat(both, "steps_per_second") | {f"{name}/ratio_to_{list(both)[1]}": mine / theirs}
+    return rows, values
+
+
 def _algorithms(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
     settings: Any = OmegaConf.to_container(config.algorithms)
-    prepare_backend(DevicesConfig(cpu_threads=settings.pop("cpu_threads")))
+    prepare_backend(DevicesConfig(cpu_threads=settings.pop("cpu_threads")), num_seeds=settings["seeds"])
     results = run_rows(rows_of(settings["tasks"], settings["names"]), config_folder, settings)
     write_page(settings["folder"], settings["tasks"])
     rows = {

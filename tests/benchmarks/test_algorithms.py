@@ -5,11 +5,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
+from jaxagents.benchmarks import suites
 from jaxagents.benchmarks.algorithm_page import write_page
 from jaxagents.benchmarks.algorithms import Row, rows_of, run_rows
 from jaxagents.training.composition import compose
+from jaxagents.training.config import DevicesConfig
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TASKS = {
@@ -47,6 +51,7 @@ def test_the_page_has_scores_differences_and_what_is_missing(tmp_path):
     text = write_page(tmp_path, TASKS).read_text()
     # The middle half of four seeds are the two 70s: half of the way from 20 to 120, and 30 below what was published.
     assert "| `ppo` | 70.0 | 20.0 to 120.0 | 0.50 | 100 (somebody) | -30.0 | 4 | 1,234 | 1.0 |" in text
+    assert "| `ppo` | 0.50 | 0.50 to 0.50 | 0.50 |" in text  # Of short scales two places, of long ones one.
     assert "Not run: dqn." in text and "| `ppo` | walk, ride | 0.50 |" in text
     assert (tmp_path / "profiles.png").read_bytes().startswith(b"\x89PNG")
 
@@ -56,10 +61,21 @@ def test_a_folder_without_rows_has_a_page_without_tables(tmp_path):
     assert "Not run: ppo, dqn." in text and "| --- |" not in text and not (tmp_path / "profiles.png").exists()
 
 
+def test_the_suite_starts_its_backend_for_seeds_side_by_side(monkeypatch, tmp_path):
+    started, folder = [], str(tmp_path)
+    monkeypatch.setattr(suites, "prepare_backend", lambda devices, **given: started.append((devices, given)))
+    monkeypatch.setattr(suites, "run_rows", lambda *given: [])
+    algorithms = {"cpu_threads": 3, "tasks": TASKS, "names": None, "folder": folder, "seeds": 4}
+    suites.run_suite(OmegaConf.create({"suite": "algorithms", "quick": False, "algorithms": algorithms}), CONFIGS)
+    assert started == [(DevicesConfig(cpu_threads=3), {"num_seeds": 4})]
+
+
 @pytest.mark.slow
 def test_every_row_of_the_benchmark_composes():
-    settings = OmegaConf.to_container(OmegaConf.load(CONFIGS / "benchmark" / "algorithms.yaml"))
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        settings = OmegaConf.to_container(hydra_compose("benchmark"))
     tasks = settings["algorithms"]["tasks"]
+    assert {"cartpole", "tmaze"} <= set(tasks)
     assert len(rows_of(tasks, settings["when_quick"]["algorithms"]["names"])) == 2
     assert all(set(task.get("published", {})) <= {name for name, *_ in task["rows"]} for task in tasks.values())
     for name, choices in rows_of(tasks, None).items():

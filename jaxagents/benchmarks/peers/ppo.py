@@ -52,7 +52,7 @@ def purejaxrl_subject(folder: str | Path, total_steps: int) -> Subject:
         "ENV_NAME": "CartPole-v1",
         "DEBUG": False,
     }
-    with _purejaxrl(folder) as module:
+    with purejaxrl_module(folder, "ppo") as module:
         compiled, compile_seconds = timed(
             lambda: jax.jit(module.make_train(config)).lower(jax.random.PRNGKey(0)).compile()
         )
@@ -112,7 +112,16 @@ def jaxmarl_subject(folder: str | Path, experiment: DictConfig, *, num_final_upd
 
 
 @contextlib.contextmanager
-def _purejaxrl(folder: Path) -> Iterator[Any]:
+def purejaxrl_module(folder: Path, name: str) -> Iterator[Any]:
+    """Imports a program written for older versions of gymnax and jax, unchanged.
+
+    Args:
+        folder: that holds the program; imports of its own start there.
+        name: of the program, without `.py`.
+
+    Yields:
+        The module, as long as what it expects of other packages is there.
+    """
     import gymnax
 
     original = gymnax.make
@@ -127,16 +136,17 @@ def _purejaxrl(folder: Path) -> Iterator[Any]:
         adapted = SimpleNamespace(
             step=step,
             reset=environment.reset,
-            action_space=environment.action_space,
+            action_space=lambda params=params: environment.action_space(params),
             observation_space=environment.observation_space,
         )
         return adapted, params
 
-    unused = {name: mock.MagicMock() for name in ("navix", "brax", "brax.envs", "brax.envs.wrappers")}
+    unused = {name: mock.MagicMock() for name in ("navix", "brax", "brax.envs", "brax.envs.wrappers", "wandb")}
     unused["brax.envs.wrappers.training"] = mock.MagicMock()
-    with mock.patch.dict(sys.modules, unused), mock.patch.object(gymnax, "make", make):
-        sys.path.insert(0, str(folder))
-        try:
-            yield importlib.import_module("ppo")
-        finally:
-            sys.path.remove(str(folder))
+    with (
+        mock.patch.dict(sys.modules, unused),
+        mock.patch.object(gymnax, "make", make),
+        mock.patch.object(jax, "tree_map", jax.tree.map, create=True),
+        mock.patch.object(sys, "path", [str(folder), *sys.path]),
+    ):
+        yield importlib.import_module(name)
