@@ -104,11 +104,13 @@ def command(
 
     def decorate(task: Callable[[DictConfig], None]) -> Callable[[], None]:
         show_traceback = os.environ.get(_TRACEBACK) == "1"
+        # Asked here, since a launcher sends the code to its processes without the name of its file.
+        script = Path(task.__code__.co_filename).absolute()
 
         @wraps(task)
         def run_job(config: DictConfig) -> float | None:
             if HydraConfig.get().mode == RunMode.MULTIRUN:
-                return _run_process(Path(task.__code__.co_filename), show_traceback)
+                return _run_process(script, show_traceback)
             with errors_in_one_line(show_traceback, config):
                 with interrupts_later():
                     import jax  # noqa: F401
@@ -116,7 +118,7 @@ def command(
             return None
 
         register_resolvers()
-        configs = Path(task.__code__.co_filename).absolute().parents[1] / folder
+        configs = script.parents[1] / folder
         start = hydra.main(version_base="1.3", config_path=str(configs), config_name=config_name)(run_job)
 
         @wraps(task)
