@@ -88,10 +88,11 @@ def open_progress(
     if total_steps < 1:
         raise ValueError(f"`total_steps` must be at least 1, got {total_steps}.")
     stream = stream or sys.stderr
+    if not enabled:
+        # Which process this is, is asked when there is a message: to ask starts the backend, for which it may be early.
+        return Progress(update=_ignore, message=partial(_print_of_first, stream), close=_ignore)
     if jax.process_index() != 0:
         return Progress(update=_ignore, message=_ignore, close=_ignore)
-    if not enabled:
-        return Progress(update=_ignore, message=partial(_print, stream), close=_ignore)
     ends = tuple(itertools.accumulate((stages or {title: total_steps}).values()))
     track = _Track(total_steps=total_steps, clock=clock, names=tuple(stages or (title,)), ends=ends)
     if stream.isatty():
@@ -207,6 +208,11 @@ def _short(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g}{unit}"
     return f"{number:.3g}"
+
+
+def _print_of_first(stream: TextIO, text: str) -> None:
+    if jax.process_index() == 0:
+        _print(stream, text)
 
 
 def _print(stream: TextIO, text: str) -> None:

@@ -1,5 +1,7 @@
 import io
 import math
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -165,10 +167,22 @@ def test_without_progress_there_are_messages_only():
     assert stream.getvalue() == "hello\n"
 
 
-def test_other_processes_are_silent(monkeypatch):
+def test_what_is_not_shown_starts_no_backend():
+    program = """
+from jax._src import xla_bridge
+from jaxagents.reporting.progress import open_progress
+open_progress(100, "ppo", enabled=False)
+print(xla_bridge.backends_are_initialized())
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_other_processes_are_silent(enabled, monkeypatch):
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     stream = io.StringIO()
-    progress = open_progress(100, "ppo", stream=stream)
+    progress = open_progress(100, "ppo", enabled=enabled, stream=stream)
     progress.update(1, {})
     progress.message("hello")
     progress.close()
