@@ -21,6 +21,7 @@ from jaxagents.benchmarks.language import generation_subject, make_model, superv
 from jaxagents.benchmarks.peers.host_loop import Game, Loop, make_host_loop
 from jaxagents.benchmarks.peers.openspiel import exploitability_of_openspiel, openspiel_subject
 from jaxagents.benchmarks.peers.ppo import jaxmarl_subject, purejaxrl_subject
+from jaxagents.benchmarks.peers.stoix import stoix_subject
 from jaxagents.benchmarks.peers.value_based import purejaxql_subject, purejaxrl_dqn_subject
 from jaxagents.benchmarks.scale import Contest, context_memory, loss_memory, scale_values, train_in_turns
 from jaxagents.benchmarks.teams import compare_returns
@@ -84,6 +85,9 @@ def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
         values["ppo_cartpole/ratio_to_purejaxrl"] = ratio
         more_rows, more_values = _value_based(config, config_folder)
         rows, values = rows | more_rows, values | more_values
+    if config.reference_stoix is not None:
+        more_rows, more_values = _beside_stoix(config, config_folder)
+        rows, values = rows | more_rows, values | more_values
     for experiment in config.experiments:
         total_override = "training.total_steps=100000"
         subject = training_subject(
@@ -115,10 +119,29 @@ def _value_based(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[st
         quick = ["training.total_steps=4096"] if config.quick else []
         ours = compose(config_folder, *config.contests[name].split(), *quick)
         both = measure([training_subject(ours, name), make_rival(ours.training.total_steps)], config.repeats)
-        mine, theirs = (row["per_second"] for row in both.values())
         rows |= both
-        values |= _flat(both, "steps_per_second") | {f"{name}/ratio_to_{list(both)[1]}": mine / theirs}
+        values |= _ratio(both)
     return rows, values
+
+
+def _beside_stoix(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    """Times algorithms in turns with those of Stoix."""
+    rows: Rows = {}
+    values: dict[str, float] = {}
+    for name, contest in config.contests_stoix.items():
+        ours = compose(config_folder, *contest.ours.split())
+        theirs = stoix_subject(config.reference_stoix, f"stoix_{name}", contest.system, contest.theirs.split())
+        both = measure([training_subject(ours, f"{name}_as_stoix"), theirs], config.repeats)
+        rows |= both
+        values |= _ratio(both)
+    return rows, values
+
+
+def _ratio(both: Rows) -> dict[str, float]:
+    """Names the speeds of two subjects, and that of the first in units of the second."""
+    (mine, first), (other, second) = both.items()
+    ratio = first["per_second"] / second["per_second"]
+    return _flat(both, "steps_per_second") | {f"{mine}/ratio_to_{other}": ratio}
 
 
 def _algorithms(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
