@@ -11,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
 from jaxagents.training.command import command, how_to_go_on  # noqa: E402
+from jaxagents.training.composition import given_arguments  # noqa: E402
 from jaxagents.training.explicit import honour_overrides, leave_out_unknown, require_rewards_on_arrays  # noqa: E402
 from jaxagents.training.interrupts import when_interrupted  # noqa: E402
 from jaxagents.training.listing import list_choices  # noqa: E402
@@ -21,11 +22,10 @@ def main(config: DictConfig) -> None:
     """Runs the composed experiment; the last line on stdout is one JSON object."""
     from jaxagents.training.launch import run  # Imports jax: help and mistakes in names come without it.
 
-    hydra = HydraConfig.get()
-    leave_out_unknown(config, hydra.overrides.task)
-    honour_overrides(config, hydra.overrides.task)
+    leave_out_unknown(config, given_arguments())
+    honour_overrides(config, given_arguments())
     require_rewards_on_arrays(config)
-    run_dir = Path(hydra.runtime.output_dir)
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
     with when_interrupted(lambda: how_to_go_on(run_dir)):
         result = run(config, run_dir, started=STARTED)
     print(json.dumps(result))

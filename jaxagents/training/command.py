@@ -32,6 +32,7 @@ from jaxagents.training.composition import (
     ARGUMENTS_FILE,
     add_start,
     choose_tokenizer,
+    given_arguments,
     register_resolvers,
     resume_arguments,
 )
@@ -350,7 +351,7 @@ def _run_process(script: Path, show_traceback: bool) -> float:
     job = HydraConfig.get()
     folder = job.runtime.output_dir
     quoted = folder.replace("\\", "\\\\").replace("'", "\\'")
-    arguments = [*job.overrides.task, f"hydra.run.dir='{quoted}'", f"--config-name={job.job.config_name}"]
+    arguments = [*given_arguments(), f"hydra.run.dir='{quoted}'", f"--config-name={job.job.config_name}"]
     arguments += [f"--config-dir={s.path}" for s in job.runtime.config_sources if s.provider == "command-line"]
     environment = {**os.environ, _TRACEBACK: str(int(show_traceback))}
     last = ""
@@ -366,7 +367,7 @@ def _run_process(script: Path, show_traceback: bool) -> float:
             last = line
     failed = process.returncode != 0
     result = None if failed or not last.startswith("{") else json.loads(last)
-    ended = {"overrides": list(job.overrides.task), "folder": folder, "exit_code": process.returncode, "result": result}
+    ended = {"overrides": given_arguments(), "folder": folder, "exit_code": process.returncode, "result": result}
     with open(os.environ[_NOTES], "a", encoding="utf-8") as notes:
         notes.write(json.dumps(ended) + "\n")
     returns = ((result or {}).get("evaluation") or {}).get("episode_return", math.nan)

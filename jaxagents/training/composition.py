@@ -65,6 +65,12 @@ def merge_overrides(*lists: list[str]) -> list[str]:
     return list(merged.values())
 
 
+def given_arguments() -> list[str]:
+    """Returns the arguments that the config of now was composed of as they were written, with `${...}` as it stands."""
+    arguments: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return arguments
+
+
 def save_arguments(run_dir: Path) -> None:
     """Writes the arguments that the config of now was composed of into a run directory, for `resume_arguments`."""
     if HydraConfig.initialized():

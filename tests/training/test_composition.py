@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxagents.training.composition import choose_tokenizer, compose, resume_arguments, save_arguments
+from jaxagents.training.composition import choose_tokenizer, compose, given_arguments, resume_arguments, save_arguments
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -46,3 +46,9 @@ def test_a_checkpoint_brings_its_tokenizer_unless_another_one_is_named():
     config = compose(CONFIGS, *choose_tokenizer(model))
     assert config.tokenizer.source == "here"
     assert compose(CONFIGS, "world=bandit", "algorithm=grpo", "tokenizer=huggingface").tokenizer.source is None
+
+
+def test_arguments_are_given_as_they_were_written():
+    config = compose(CONFIGS, "world=frozenlake", "algorithm=grpo", "stages=[${warm_start}]")
+    assert config.stages[0].name == config.warm_start.name  # What the interpolation stands for.
+    assert given_arguments() == ["world=frozenlake", "algorithm=grpo", "stages=[${warm_start}]"]
