@@ -187,19 +187,15 @@ def reverse(task: Task) -> Task:
     """Makes the task that undoes one: the asked disc starts at its goal, and shall go to where it started.
 
     Args:
-        task: of a world with discs.
+        task: of a world with discs, or without, where the first pusher itself goes.
 
     Returns:
-        The task; pushers and other discs start where they did.
-
-    Raises:
-        ValueError: the task has no discs.
+        The task; everything else starts where it did.
     """
-    if not task["discs"].shape[-2]:
-        raise ValueError("`task` must have a disc to bring back, got one without; try `num_discs` of 1.")
     disc, goal = task["asked"]
-    start, end = task["discs"][disc], task["goals"][goal]
-    return task | {"discs": task["discs"].at[disc].set(end), "goals": task["goals"].at[goal].set(start)}
+    moved, index = ("discs", disc) if task["discs"].shape[-2] else ("pushers", 0)
+    start, end = task[moved][index], task["goals"][goal]
+    return task | {moved: task[moved].at[index].set(end), "goals": task["goals"].at[goal].set(start)}
 
 
 def resume(task: Task, state: State) -> Task:

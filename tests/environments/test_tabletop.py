@@ -166,8 +166,14 @@ def test_the_reverse_of_a_task_brings_the_disc_back():
     np.testing.assert_allclose(undone["discs"], [[0.8, 0.9]])
     np.testing.assert_allclose(undone["goals"], [[0.5, 0.6]])
     jax.tree.map(np.testing.assert_array_equal, tabletop.reverse(undone), task)
-    with pytest.raises(ValueError, match="`task` must have a disc to bring back"):
-        tabletop.reverse(task | {"discs": jnp.zeros((0, 2))})
+
+
+def test_the_reverse_of_reaching_brings_the_pusher_back():
+    task = task_of((0.3, 0.5), (0.0, 0.0), (0.8, 0.9)) | {"discs": jnp.zeros((0, 2))}
+    undone = tabletop.reverse(task)
+    np.testing.assert_allclose(undone["pushers"], [[0.8, 0.9]])
+    np.testing.assert_allclose(undone["goals"], [[0.3, 0.5]])
+    jax.tree.map(np.testing.assert_array_equal, tabletop.reverse(undone), task)
 
 
 def test_without_discs_the_pusher_goes_to_the_goal():

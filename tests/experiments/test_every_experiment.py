@@ -65,7 +65,7 @@ PAIRS = {
     "halls": ("count_bonus", "count_product", "e3b_noveld", "ppo"),
     "quest": ("e3b", "e3b_noveld", "hg_dagger", "noveld", "ppo", "pvp", "q_shaping"),
     "quest_levels": ("dicode", "sfl"),
-    "tabletop": ("bc", "ppo", "sac"),
+    "tabletop": ("bc", "ppo", "robofume", "sac"),
     "reacher": (*CONTROL, *GRADIENTS),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
     **dict.fromkeys(("connect_four", "tic_tac_toe"), ("alphazero", "dqn", "gumbel_alphazero", "ppo")),
