@@ -14,6 +14,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 RUNS = {
     "vmpo": ("world=cartpole",),
     "muzero": ("world=cartpole", "learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}"),
+    "sampled_muzero": ("world=pendulum", "learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}"),
     "dreamer": (
         "world=cartpole",
         "learner.buffer.num_shards=2",
