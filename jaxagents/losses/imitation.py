@@ -41,7 +41,7 @@ def search_cross_entropy(distribution: Any, weights: Array, candidates: Array | 
     """
     if candidates is None:
         return -jnp.sum(weights * distribution.log_probs(), axis=-1)
-    each = jax.tree.map(lambda leaf: leaf[..., None, :], distribution)
+    each = jax.tree.map(lambda leaf: jnp.expand_dims(leaf, weights.ndim - 1), distribution)
     return -jnp.sum(weights * each.log_prob(candidates), axis=-1)
 
 
