@@ -22,7 +22,7 @@ TEAMS = ("dqn", "ppo", "qmix", "vdn")
 CONTROL = ("crossq", "ddpg", "dreamer", "droq", "mbpo", "mpo", "pets", "redq", "sac", "sampled_muzero", "td3")
 EXPLORATION = ("count_bonus", "e3b", "icm", "noveld", "rnd")
 EVOLUTION = ("cma_es", "open_es", "pgpe")
-GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo", "vmpo")
+GRADIENTS = ("a2c", "appo", "awr", "impala", "meta_gradients", "ppg", "ppo", "vmpo")
 VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
 OFFLINE = ("awac", "bc", "cql", "dagger", "diffusion_policy", "gail", "iql", "rlpd", "td3_bc")
 # World -> the algorithms that fit it.
