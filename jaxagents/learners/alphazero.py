@@ -14,6 +14,7 @@ from jaxagents.learners.combinators import params_of
 from jaxagents.learners.epochs import descend_in_minibatches, to_sequences
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
 from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
+from jaxagents.losses.imitation import search_cross_entropy
 from jaxagents.losses.value import squared_loss
 from jaxagents.ops.minibatches import minibatches_of_device
 from jaxagents.ops.returns import lambda_returns
@@ -221,7 +222,7 @@ def _loss(
     carry = actor_critic.initial_carry((transition.terminated.shape[1],))
     _, distribution, value = actor_critic.apply(params, carry, input_of(transition))
     weights = transition.extras["search_policy"]
-    policy_loss = -jnp.mean(jnp.sum(weights * distribution.log_probs(), axis=-1))
+    policy_loss = jnp.mean(search_cross_entropy(distribution, weights, transition.extras.get("search_actions")))
     value_loss = jnp.mean(squared_loss(value, batch.target))
     certainty = jnp.sum(weights * jnp.log(jnp.where(weights > 0.0, weights, 1.0)), axis=-1)
     metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "search_entropy": -jnp.mean(certainty)}

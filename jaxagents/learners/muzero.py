@@ -14,6 +14,7 @@ from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import carry_over, descend
 from jaxagents.learners.replay import first_step, make_replay_agent
 from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
+from jaxagents.losses.imitation import search_cross_entropy
 from jaxagents.losses.q import rescale, unscale
 from jaxagents.losses.value import squared_loss
 from jaxagents.ops.returns import lambda_returns
@@ -80,7 +81,8 @@ def make_muzero(
 
     References:
         Schrittwieser et al. (2020), Mastering Atari, Go, chess and shogi by planning with a learned model, equation 1
-        and appendix G.
+        and appendix G; for continuous actions, of which a are those that searches sampled, Hubert et al. (2021),
+        Learning and planning in complex action spaces.
 
     Deviation: values and rewards are regressed, not classified into bins; returns bootstrap from a moving average of
         the network, not from the searches of the time, and by lambda rather than after n steps.
@@ -180,9 +182,9 @@ def in_units_of_rewards(model: LatentModel) -> LatentModel:
         latent, reward = model.step(params, latent, action)
         return latent, unscale(reward)
 
-    def predict(params: Params, latent: Array) -> tuple[Array, Array]:
-        logits, value = model.predict(params, latent)
-        return logits, unscale(value)
+    def predict(params: Params, latent: Array) -> tuple[Any, Array]:
+        distribution, value = model.predict(params, latent)
+        return distribution, unscale(value)
 
     return model._replace(step=step, predict=predict)
 
@@ -220,11 +222,11 @@ def _loss(
 ) -> tuple[Array, tuple[dict[str, Array], Array]]:
     transition = batch.transition
     running, known = masks
-    search = transition.extras["search_policy"]
+    search = transition.extras["search_policy"], transition.extras.get("search_actions")
 
     def judge(latent: Array, index: Array) -> tuple[Array, Array, Array]:
-        logits, value = model.predict(params, latent)
-        cross_entropy = -jnp.sum(search[index] * jax.nn.log_softmax(logits), axis=-1)
+        distribution, value = model.predict(params, latent)
+        cross_entropy = search_cross_entropy(distribution, *jax.tree.map(lambda leaf: leaf[index], search))
         return running[index] * cross_entropy, known[index] * squared_loss(value, returns[index]), value
 
     def step(latent: Array, index: Array) -> tuple[Array, tuple[Array, Array, Array]]:

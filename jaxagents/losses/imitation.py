@@ -24,6 +24,27 @@ def negative_log_likelihood(distribution: Any, action: Array) -> Array:
     return -distribution.log_prob(action)
 
 
+def search_cross_entropy(distribution: Any, weights: Array, candidates: Array | None = None) -> Array:
+    """Computes `-sum_i w_i log pi(a_i)`, of all discrete actions or of those that a search sampled.
+
+    Args:
+        distribution: of the policy, `[...]`: categorical, or of unsquashed continuous actions.
+        weights: of the improved policy, float `[..., A]`.
+        candidates: unsquashed continuous actions `[..., A, D]` that the weights are of; None: all discrete ones.
+
+    Returns:
+        float `[...]`, in nats.
+
+    References:
+        Silver et al. (2018), AlphaZero, equation 1; Hubert et al. (2021), Learning and planning in complex action
+        spaces, section 4.
+    """
+    if candidates is None:
+        return -jnp.sum(weights * distribution.log_probs(), axis=-1)
+    each = jax.tree.map(lambda leaf: jnp.expand_dims(leaf, weights.ndim - 1), distribution)
+    return -jnp.sum(weights * each.log_prob(candidates), axis=-1)
+
+
 def squared_distance(distribution: Any, action: Array) -> Array:
     """Computes `sum_d (tanh(mode_d) - tanh(action_d))^2`, in units of half the range of an action.
 

@@ -7,22 +7,23 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxagents.networks.heads import CategoricalHead, ValueHead
+from jaxagents.networks.heads import CategoricalHead, TanhNormalHead, ValueHead
 from jaxagents.networks.torsos import make_torso
-from jaxagents.ops.distributions import Categorical
-from jaxagents.types import Array, Carry, Discrete, Params, PolicyInput, PyTree
+from jaxagents.ops.distributions import Categorical, TanhNormal, is_bounded
+from jaxagents.types import Array, Box, Carry, Discrete, Params, PolicyInput, PyTree
 
 
 class LatentModel(NamedTuple):
-    """A feed-forward `Policy` of discrete actions that can foresee what follows; leading axes are free.
+    """A feed-forward `Policy` that can foresee what follows; leading axes are free.
 
     Attributes:
         init: see `Policy`.
         initial_carry: see `Policy`.
         apply: see `Policy`; the prior of the observation, without a search.
         represent: `(params, observation [..., *shape]) -> latent [..., D]`.
-        step: `(params, latent [..., D], action [...]) -> (latent [..., D], reward [...])`.
-        predict: `(params, latent [..., D]) -> (logits [..., A], value [...])`.
+        step: `(params, latent [..., D], action [...]) -> (latent [..., D], reward [...])`; continuous actions are those
+            before the squashing.
+        predict: `(params, latent [..., D]) -> (distribution [...], value [...])`.
         draw_noise: None.
     """
 
@@ -31,43 +32,50 @@ class LatentModel(NamedTuple):
     apply: Callable[[Params, Carry, PolicyInput], tuple[Carry, Any]]
     represent: Callable[[Params, PyTree], Array]
     step: Callable[[Params, Array, Array], tuple[Array, Array]]
-    predict: Callable[[Params, Array], tuple[Array, Array]]
+    predict: Callable[[Params, Array], tuple[Any, Array]]
     draw_noise: Callable[[Array, int], PyTree] | None = None
 
 
 def make_latent_model(
-    observation_space: PyTree, action_space: Discrete, *, encoder: nn.Module, dynamics: nn.Module
+    observation_space: PyTree,
+    action_space: Discrete | Box,
+    *,
+    encoder: nn.Module,
+    dynamics: nn.Module,
+    min_scale: float = 0.05,
 ) -> LatentModel:
     """Makes representation, dynamics and prediction functions over one latent space.
 
     Args:
         observation_space: of one agent.
-        action_space: of A actions.
+        action_space: of A actions, or a bounded vector of A numbers, for which a search samples some.
         encoder: observation `[..., *shape]` -> features `[..., D]`.
-        dynamics: features and one-hot action `[..., D + A]` -> features `[..., D]`, of which the reward is linear.
+        dynamics: features and action `[..., D + A]`, one-hot or squashed to [-1, 1], -> features `[..., D]`, of which
+            the reward is linear.
+        min_scale: least scale of a continuous action before squashing: without, the samples of a search soon agree.
 
     Returns:
         The model; parameters `{"encoder", "dynamics", "reward", "policy", "value"}`. Latents are in [0, 1].
 
     Raises:
-        ValueError: the actions are not discrete, or the dynamics give features of another size.
+        ValueError: the actions are neither discrete nor a bounded vector, or the dynamics give features of another
+            size.
 
     References:
         Schrittwieser et al. (2020), Mastering Atari, Go, chess and shogi by planning with a learned model, section 3
-        and appendix G.
+        and appendix G; Hubert et al. (2021), Learning and planning in complex action spaces, section 5.
     """
-    if not isinstance(action_space, Discrete) or action_space.shape:
-        raise ValueError(f"`action_space` must be Discrete for a tree search, got {action_space}; try `algorithm=sac`.")
     torso = make_torso(observation_space, encoder)
-    policy_head, value_head, reward_head = CategoricalHead(action_space.num_values), ValueHead(), ValueHead()
+    policy_head, to_distribution, encode = _actions_of(action_space, min_scale)
+    value_head, reward_head = ValueHead(), ValueHead()
 
     def joined(latent: Array, action: Array) -> Array:
-        return jnp.concatenate([latent, jax.nn.one_hot(action, action_space.num_values)], axis=-1)
+        return jnp.concatenate([latent, encode(action)], axis=-1)
 
     def init(key: Array) -> Params:
         keys = jax.random.split(key, 5)
         encoder_params, features = torso.init(keys[0])
-        moved = joined(features, jnp.zeros(features.shape[:-1], jnp.int32))
+        moved = joined(features, jnp.zeros((*features.shape[:-1], *action_space.shape), action_space.dtype))
         dynamics_params = dynamics.init(keys[1], moved)
         following = jax.eval_shape(dynamics.apply, dynamics_params, moved)
         if following.shape != features.shape:
@@ -90,14 +98,34 @@ def make_latent_model(
         following = dynamics.apply(params["dynamics"], joined(latent, action))
         return _to_unit(following), reward_head.apply(params["reward"], following)
 
-    def predict(params: Params, latent: Array) -> tuple[Array, Array]:
-        return policy_head.apply(params["policy"], latent), value_head.apply(params["value"], latent)
+    def predict(params: Params, latent: Array) -> tuple[Any, Array]:
+        distribution = to_distribution(policy_head.apply(params["policy"], latent))
+        return distribution, value_head.apply(params["value"], latent)
 
     def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Any]:
-        logits, _ = predict(params, represent(params, inputs.observation))
-        return carry, Categorical(logits=logits).mask(inputs.action_mask)
+        distribution, _ = predict(params, represent(params, inputs.observation))
+        return carry, distribution.mask(inputs.action_mask)
 
     return LatentModel(init, lambda batch_shape: (), apply, represent, step, predict)
+
+
+def _actions_of(space: Discrete | Box, min_scale: float) -> tuple[nn.Module, Callable[[Any], Any], Any]:
+    """Returns the head of a policy, what makes a distribution of its outputs, and what dynamics see of an action."""
+    if isinstance(space, Discrete) and not space.shape:
+        num_values = space.num_values
+        return (
+            CategoricalHead(num_values),
+            lambda logits: Categorical(logits=logits),
+            lambda action: jax.nn.one_hot(action, num_values),
+        )
+    if not isinstance(space, Box) or not is_bounded(space) or len(space.shape) != 1:
+        raise ValueError(
+            f"`action_space` must be Discrete or a bounded Box of rank 1 for a tree search, got {space}; try "
+            "`algorithm=ppo`."
+        )
+    head = TanhNormalHead(space.shape[0], state_dependent_scale=True, min_scale=min_scale)
+    bounds = {"low": float(space.low), "high": float(space.high)}
+    return head, lambda parts: TanhNormal(loc=parts[0], scale=parts[1], **bounds), jnp.tanh
 
 
 def _to_unit(features: Array) -> Array:

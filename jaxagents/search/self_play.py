@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.environments.openings import random_openings
+from jaxagents.environments.squashing import squash_actions
 from jaxagents.environments.vectorized import vectorize
 from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.policies.evaluating import EvaluatingPolicy
 from jaxagents.policies.latent_model import LatentModel
 from jaxagents.rollouts.unroll import RolloutState, episode_metrics
-from jaxagents.search.tree_search import make_latent_search, make_tree_search
+from jaxagents.search.tree_search import SearchResult, candidates_of, make_latent_search, make_tree_search
 from jaxagents.types import (
     Array,
     Collector,
@@ -30,6 +31,9 @@ from jaxagents.types import (
 WEIGHTS = "search_policy"
 """Entry of `transition.extras`: the improved policy of the search, float32 `[T, B, A]`."""
 
+CANDIDATES = "search_actions"
+"""Entry of `transition.extras`: the continuous actions that were searched, unsquashed, float32 `[T, B, K, D]`."""
+
 
 def make_search_collector(
     environment: Environment,
@@ -41,6 +45,8 @@ def make_search_collector(
     num_steps: int,
     max_depth: int | None = None,
     discount: float = 1.0,
+    num_samples: int | None = None,
+    proposal_scale: float = 1.0,
     opening_moves: int = 0,
     reset_pool: int | None = None,
     level: int | None = None,
@@ -56,13 +62,16 @@ def make_search_collector(
         num_steps: T.
         max_depth: see `make_tree_search`.
         discount: per step.
+        num_samples: K continuous actions that every node chooses among, see `sampled_actions`; None for discrete ones.
+        proposal_scale: see `sampled_actions`.
         opening_moves: random moves at most before every game, see `environments.openings.random_openings`. Without,
             both players soon repeat the same games, and know nothing of any other.
         reset_pool: see `vectorize`.
         level: difficulty of the tasks.
 
     Returns:
-        The collector. Its batches are `Rollout`s with `extras["search_policy"]`; metrics are those of rollouts and
+        The collector. Its batches are `Rollout`s with `extras["search_policy"]`, and `extras["search_actions"]` of
+        continuous actions; metrics are those of rollouts and
         `search_value`, the mean value of the roots.
 
     Raises:
@@ -74,12 +83,15 @@ def make_search_collector(
     for name, value in (("num_envs", num_envs), ("num_steps", num_steps)):
         if value < 1:
             raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    space = environment.action_space
+    candidates = candidates_of(space, num_samples, proposal_scale)
     options: dict[str, Any] = {"num_simulations": num_simulations, "max_depth": max_depth, "discount": discount}
+    options["candidates"] = candidates
     if isinstance(policy, LatentModel):
         search = make_latent_search(policy, method=method, **options)
     else:
         search = make_tree_search(environment, policy, method=method, **options)
-    opened = random_openings(environment, opening_moves)
+    opened = random_openings(squash_actions(environment), opening_moves)
     batch = vectorize(episode_statistics(opened), reset_pool=reset_pool, level=level)
 
     def init(key: Array, params: Params) -> RolloutState:
@@ -91,7 +103,7 @@ def make_search_collector(
             timestep=timestep,
             carry=(),
             first=jnp.ones(num_envs, bool),
-            previous_action=jnp.zeros(num_envs, jnp.int32),
+            previous_action=jnp.zeros((num_envs, *space.shape), space.dtype),
             index=index,
         )
 
@@ -112,7 +124,7 @@ def make_search_collector(
                 first=after.terminated | after.truncated,
                 previous_action=found.action,
             )
-            return following, (_transition(state, found.action, found.weights, after), after, found.value)
+            return following, (_transition(state, found, after), after, found.value)
 
         state, (transition, after, value) = jax.lax.scan(step, state, (draws, keys))
         ended = after.terminated | after.truncated
@@ -123,20 +135,22 @@ def make_search_collector(
     return Collector(init=init, collect=collect, steps_per_collect=num_envs * num_steps)
 
 
-def _transition(state: RolloutState, action: Array, weights: Array, after: TimeStep) -> Transition:
+def _transition(state: RolloutState, found: SearchResult, after: TimeStep) -> Transition:
     before = state.timestep
     names = ("perspective", "next_action_mask")
     extras = {name: after.info[name] for name in names if name in after.info}
-    chosen = jnp.take_along_axis(weights, action[:, None], axis=-1)[:, 0]
+    extras[WEIGHTS] = found.weights
+    if jax.tree.leaves(found.candidates):
+        extras[CANDIDATES] = found.candidates
     return Transition(
         observation=before.observation,
-        action=action,
-        behavior_log_prob=jnp.log(jnp.maximum(chosen, jnp.finfo(jnp.float32).tiny)),
+        action=found.action,
+        behavior_log_prob=found.log_weight,
         reward=after.reward,
         terminated=after.terminated,
         truncated=after.truncated,
         next_observation=after.info["next_observation"],
         first=state.first,
         action_mask=before.action_mask,
-        extras=extras | {WEIGHTS: weights},
+        extras=extras,
     )

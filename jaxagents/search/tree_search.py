@@ -1,16 +1,18 @@
 """Monte Carlo tree search (mctx) in the environment itself or in a model of it, guided by a policy and its values."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.environments.adapters.importing import import_suite
+from jaxagents.environments.squashing import squash_actions
+from jaxagents.ops.distributions import TanhNormal, is_bounded
 from jaxagents.policies.evaluating import EvaluatingPolicy
 from jaxagents.policies.latent_model import LatentModel
-from jaxagents.types import Array, Discrete, Environment, Params, PolicyInput, State, TimeStep
+from jaxagents.types import Array, Discrete, Environment, Params, PolicyInput, PyTree, State, TimeStep
 
 
 @struct.dataclass
@@ -18,18 +20,95 @@ class SearchResult:
     """What a search of one state found.
 
     Attributes:
-        action: int32 `[]`, to take.
+        action: int32 `[]`, to take; of bounded continuous actions float32 `[D]`, before the squashing.
         weights: float32 `[A]`, improved policy: visit counts, or the completed values of Gumbel searches.
         value: float32 `[]`, of the state, for who acts in it.
+        log_weight: float32 `[]`, logarithm of the weight of the action.
+        candidates: what `weights` are of: float32 `[K, D]` sampled actions, or `()` for all discrete ones.
     """
 
     action: Array
     weights: Array
     value: Array
+    log_weight: Array
+    candidates: PyTree = ()
 
 
 TreeSearch = Callable[[Params, Array, State, TimeStep], SearchResult]
 """`(params, key, state, timestep) -> SearchResult` of one instance; callers vmap."""
+
+
+class Candidates(NamedTuple):
+    """What the nodes of a tree have for branches.
+
+    Attributes:
+        offer: `(key, distribution [B]) -> (logits of the prior [B, A], candidates)`.
+        choose: `(candidates, int32 [B]) -> actions [B, ...]`.
+    """
+
+    offer: Callable[[Array, Any], tuple[Array, PyTree]]
+    choose: Callable[[PyTree, Array], Array]
+
+
+def all_actions() -> Candidates:
+    """Makes the branches of discrete actions: all of them, with the prior of the policy."""
+    return Candidates(offer=lambda key, distribution: (distribution.log_probs(), ()), choose=lambda _, index: index)
+
+
+def sampled_actions(num_samples: int, *, proposal_scale: float = 1.0) -> Candidates:
+    """Makes the branches of continuous actions: K of a proposal, `a_i ~ beta`, anew in every node.
+
+    The prior is `p_i = softmax_i(log pi(a_i | s) - log beta(a_i | s))`: uniform where the proposal is the policy, else
+    corrected by it. `beta` is the policy with its scale before squashing multiplied.
+
+    Args:
+        num_samples: K.
+        proposal_scale: of the scale; above 1 the search also sees what the policy hardly does.
+
+    Returns:
+        The branches.
+
+    Raises:
+        ValueError: a number is not positive.
+
+    References:
+        Hubert et al. (2021), Learning and planning in complex action spaces, section 4 and equation 5.
+
+    Deviation: priors are normalised over the samples of a node.
+    """
+    if num_samples < 2:
+        raise ValueError(f"`num_samples` must be at least 2 to choose among, got {num_samples}; try 16.")
+    if not proposal_scale > 0.0:
+        raise ValueError(f"`proposal_scale` must be positive, got {proposal_scale}; try 1.0: the policy itself.")
+
+    def offer(key: Array, distribution: TanhNormal) -> tuple[Array, Array]:
+        proposal = distribution.replace(scale=proposal_scale * distribution.scale)  # type: ignore[attr-defined]
+        actions = jax.vmap(proposal.sample, out_axes=1)(jax.random.split(key, num_samples))
+        policy, proposal = jax.tree.map(lambda leaf: leaf[:, None], (distribution, proposal))
+        return policy.log_prob(actions) - proposal.log_prob(actions), actions
+
+    def choose(candidates: Array, index: Array) -> Array:
+        return jnp.take_along_axis(candidates, index[:, None, None], axis=1)[:, 0]
+
+    return Candidates(offer=offer, choose=choose)
+
+
+def candidates_of(space: Any, num_samples: int | None, proposal_scale: float = 1.0) -> Candidates:
+    """Returns the branches that fit a space of actions.
+
+    Raises:
+        ValueError: samples of discrete actions are asked for, or none of continuous ones.
+    """
+    if isinstance(space, Discrete):
+        if num_samples is not None:
+            raise ValueError(f"`num_samples` must be null for discrete actions, got {num_samples}; all are searched.")
+        return all_actions()
+    if not is_bounded(space) or num_samples is None:
+        raise ValueError(
+            f"`action_space` must be Discrete for a tree search, or a bounded Box with `num_samples`, got {space}; try "
+            "`collector.num_samples=16`, or `make_cem`."
+        )
+    return sampled_actions(num_samples, proposal_scale=proposal_scale)
 
 
 def make_tree_search(
@@ -40,6 +119,7 @@ def make_tree_search(
     num_simulations: int,
     max_depth: int | None = None,
     discount: float = 1.0,
+    candidates: Candidates | None = None,
 ) -> TreeSearch:
     """Makes the search of a world whose rules are known.
 
@@ -48,19 +128,20 @@ def make_tree_search(
     a successor counts with the sign of `info["perspective"]`.
 
     Args:
-        environment: single instance with discrete actions, without automatic resets; chance is drawn anew in every
-            simulation.
+        environment: single instance, without automatic resets; chance is drawn anew in every simulation.
         policy: priors and values.
         method: `mctx.gumbel_muzero_policy`, `mctx.muzero_policy` or alike, with its numbers.
         num_simulations: of every search.
         max_depth: of the tree; None for none but the simulations.
         discount: per step.
+        candidates: branches of every node; None for all discrete actions.
 
     Returns:
         The search.
 
     Raises:
-        ValueError: the actions are not discrete, there are several streams of rewards, or nothing to search with.
+        ValueError: the actions do not fit the branches, there are several streams of rewards, or nothing to search
+            with.
         ModuleNotFoundError: mctx is not installed.
 
     References:
@@ -68,44 +149,45 @@ def make_tree_search(
         al. (2022), Policy improvement by planning with Gumbel.
     """
     _require_budget(num_simulations, max_depth)
-    if not isinstance(environment.action_space, Discrete):
-        raise ValueError(
-            f"`action_space` must be Discrete for a tree search, got {environment.action_space}; try `make_cem`."
-        )
+    if candidates is None:
+        candidates = candidates_of(environment.action_space, None)
     if environment.num_players > 1:
         raise ValueError(
             f"`environment` must have one stream of rewards, got {environment.num_players} players in "
             f"{environment.name!r}; wrap it in `alternating`."
         )
     mctx = import_suite("mctx", extra="search")
+    environment = squash_actions(environment)
 
-    def judge(params: Params, timestep: TimeStep) -> tuple[Array, Array]:
+    def judge(params: Params, key: Array, timestep: TimeStep) -> tuple[tuple[Array, PyTree], Array]:
         first = jnp.zeros((1, 1), bool)
         inputs = jax.tree.map(lambda leaf: leaf[None, None], (timestep.observation, timestep.action_mask))
         told = PolicyInput(observation=inputs[0], first=first, action_mask=inputs[1])
         _, distribution, value = policy.evaluate(params, policy.initial_carry((1,)), told)
-        return distribution.log_probs()[0, 0], value[0, 0]
+        offered = candidates.offer(jax.random.fold_in(key, 1), jax.tree.map(lambda leaf: leaf[0], distribution))
+        return offered, value[0]
 
-    def expand(params: Params, key: Array, action: Array, state: State) -> tuple[Any, State]:
-        state, timestep = environment.step(key, jax.tree.map(lambda leaf: leaf[0], state), action[0])
-        logits, value = judge(params, timestep)
+    def expand(params: Params, key: Array, index: Array, node: tuple[State, PyTree]) -> tuple[Any, Any]:
+        state, offered = node
+        action = candidates.choose(offered, index)[0]
+        state, timestep = environment.step(key, jax.tree.map(lambda leaf: leaf[0], state), action)
+        (logits, offered), value = judge(params, key, timestep)
         sign = timestep.info.get("perspective", jnp.float32(1.0))
         leaf = mctx.RecurrentFnOutput(
             reward=timestep.reward[None],
             discount=jnp.where(timestep.terminated, 0.0, discount * sign)[None],
-            prior_logits=logits[None],
-            value=value[None],
+            prior_logits=logits,
+            value=value,
         )
-        return leaf, jax.tree.map(lambda leaf: leaf[None], state)
+        return leaf, (jax.tree.map(lambda leaf: leaf[None], state), offered)
 
     def search(params: Params, key: Array, state: State, timestep: TimeStep) -> SearchResult:
-        logits, value = judge(params, timestep)
-        root = mctx.RootFnOutput(
-            prior_logits=logits[None], value=value[None], embedding=jax.tree.map(lambda leaf: leaf[None], state)
-        )
+        (logits, offered), value = judge(params, key, timestep)
+        embedding = jax.tree.map(lambda leaf: leaf[None], state), offered
+        root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=embedding)
         forbidden = None if timestep.action_mask is None else ~timestep.action_mask[None]
         found = method(params, key, root, expand, num_simulations, invalid_actions=forbidden, max_depth=max_depth)
-        return _result(found)
+        return _result(found, candidates, offered)
 
     return search
 
@@ -117,6 +199,7 @@ def make_latent_search(
     num_simulations: int,
     max_depth: int | None = None,
     discount: float = 1.0,
+    candidates: Candidates | None = None,
 ) -> TreeSearch:
     """Makes the search of a world whose rules are learned: it sees the observation, and its model from there on.
 
@@ -126,6 +209,7 @@ def make_latent_search(
         num_simulations: of every search.
         max_depth: of the tree; None for none but the simulations.
         discount: per step.
+        candidates: see `make_tree_search`.
 
     Returns:
         The search.
@@ -139,22 +223,28 @@ def make_latent_search(
     """
     _require_budget(num_simulations, max_depth)
     mctx = import_suite("mctx", extra="search")
+    branches = all_actions() if candidates is None else candidates
 
-    def expand(params: Params, key: Array, action: Array, latent: Array) -> tuple[Any, Array]:
-        del key
-        latent, reward = model.step(params, latent, action)
-        logits, value = model.predict(params, latent)
+    def judge(params: Params, key: Array, latent: Array) -> tuple[tuple[Array, PyTree], Array]:
+        distribution, value = model.predict(params, latent)
+        return branches.offer(jax.random.fold_in(key, 1), distribution), value
+
+    def expand(params: Params, key: Array, index: Array, node: tuple[Array, PyTree]) -> tuple[Any, Any]:
+        latent, offered = node
+        latent, reward = model.step(params, latent, branches.choose(offered, index))
+        (logits, offered), value = judge(params, key, latent)
         discounts = jnp.full_like(reward, discount)
-        return mctx.RecurrentFnOutput(reward=reward, discount=discounts, prior_logits=logits, value=value), latent
+        leaf = mctx.RecurrentFnOutput(reward=reward, discount=discounts, prior_logits=logits, value=value)
+        return leaf, (latent, offered)
 
     def search(params: Params, key: Array, state: State, timestep: TimeStep) -> SearchResult:
         del state
         latent = model.represent(params, jax.tree.map(lambda leaf: leaf[None], timestep.observation))
-        logits, value = model.predict(params, latent)
-        root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=latent)
+        (logits, offered), value = judge(params, key, latent)
+        root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=(latent, offered))
         forbidden = None if timestep.action_mask is None else ~timestep.action_mask[None]
         found = method(params, key, root, expand, num_simulations, invalid_actions=forbidden, max_depth=max_depth)
-        return _result(found)
+        return _result(found, branches, offered)
 
     return search
 
@@ -166,10 +256,14 @@ def _require_budget(num_simulations: int, max_depth: int | None) -> None:
         raise ValueError(f"`max_depth` must be at least 1 or null, got {max_depth}; try null.")
 
 
-def _result(found: Any) -> SearchResult:
+def _result(found: Any, candidates: Candidates, offered: PyTree) -> SearchResult:
     """Takes what there is of a search of one state."""
+    index = found.action.astype(jnp.int32)
+    chosen = jnp.take_along_axis(found.action_weights, index[:, None], axis=-1)[0, 0]
     return SearchResult(
-        action=found.action[0].astype(jnp.int32),
+        action=candidates.choose(offered, index)[0],
         weights=found.action_weights[0],
         value=found.search_tree.summary().value[0],
+        log_weight=jnp.log(jnp.maximum(chosen, jnp.finfo(jnp.float32).tiny)),
+        candidates=jax.tree.map(lambda leaf: leaf[0], offered),
     )

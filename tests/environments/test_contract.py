@@ -1,6 +1,7 @@
 """What every environment promises: fixed types, explicit tasks, legal play, no-ops after the end, true successors."""
 
 import functools
+from functools import partial
 from importlib import import_module
 
 import jax
@@ -44,6 +45,10 @@ LIGHT = {
     ),
 }
 HEAVY = {
+    **{
+        name: partial(suite("gymnax"), f"{name}-MinAtar", params={"max_steps_in_episode": 5})
+        for name in ("Asterix", "Freeway", "Seaquest", "SpaceInvaders")
+    },
     "quest": lambda: quest.make_environment(("doorkey", "moving", "charger"), 4, wait=2, max_steps=6),
     "halls": lambda: halls.make_environment(min_length=1, max_length=1, max_steps=10),
     "craft": lambda: craft.make_environment(8, max_steps=6),

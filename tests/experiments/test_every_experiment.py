@@ -19,11 +19,12 @@ LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
 SELF_TRAINING = ("raft", "rest_em")
 PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")
 TEAMS = ("dqn", "ppo", "qmix", "vdn")
-CONTROL = ("crossq", "ddpg", "dreamer", "droq", "mbpo", "mpo", "pets", "redq", "sac", "td3")
+CONTROL = ("crossq", "ddpg", "dreamer", "droq", "mbpo", "mpo", "pets", "redq", "sac", "sampled_muzero", "td3")
 EXPLORATION = ("count_bonus", "e3b", "icm", "noveld", "rnd")
 EVOLUTION = ("cma_es", "open_es", "pgpe")
-GRADIENTS = ("a2c", "appo", "awr", "impala", "ppg", "ppo", "vmpo")
+GRADIENTS = ("a2c", "appo", "awr", "impala", "meta_gradients", "ppg", "ppo", "vmpo")
 VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
+MINATAR = ("asterix", "freeway", "seaquest", "space_invaders")
 OFFLINE = ("awac", "bc", "cql", "dagger", "diffusion_policy", "gail", "iql", "rlpd", "td3_bc")
 # World -> the algorithms that fit it.
 PAIRS = {
@@ -42,6 +43,9 @@ PAIRS = {
     # Values and demonstrations are those of one seat.
     **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
     "breakout": (*GRADIENTS, *VALUES),
+    **dict.fromkeys(MINATAR, ("dqn", "ppo", "pqn", "qr_dqn")),
+    **dict.fromkeys(("ant", "hopper", "walker2d"), ("ppo", "sac", "td3")),
+    **dict.fromkeys(("craftax_classic", "xland"), ("ppo",)),
     "cartpole": (
         "bc",
         "dagger",
@@ -83,8 +87,9 @@ TUNED = {
     if (CONFIGS / "tuned" / "pair" / f"{world}_{algorithm}.yaml").exists()
 }
 
-# Trained as desk and meeting are, in other environments, which the contract of text worlds plays: composed only.
+# Trained as desk, meeting, breakout and reacher are, in environments of adapters that contracts play: composed only.
 ALIKE = (
+    *("ant", "asterix", "craftax_classic", "freeway", "hopper", "seaquest", "walker2d"),
     *("bargaining", "carrying", "code_calls", "commons", "edit_streams", "errands", "hanabi", "market"),
     *("public_goods", "scene", "search_sets", "shop", "text_leduc"),
 )

@@ -14,6 +14,7 @@ from jaxagents.environments import tmaze
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.learners.muzero import in_units_of_rewards, make_agent, make_muzero
 from jaxagents.networks.torsos import MLP
+from jaxagents.ops.distributions import Categorical
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.policies.latent_model import LatentModel, make_latent_model
 from jaxagents.search.self_play import make_search_collector
@@ -36,7 +37,7 @@ LINEAR = LatentModel(
     represent=lambda params, observation: params["encoder"] * observation,
     step=_step,
     predict=lambda params, latent: (
-        jnp.concatenate([latent, jnp.zeros_like(latent)], axis=-1),
+        Categorical(logits=jnp.concatenate([latent, jnp.zeros_like(latent)], axis=-1)),
         params["value"] * latent[..., 0],
     ),
 )
@@ -168,8 +169,8 @@ def test_it_learns_what_a_search_finds_and_to_foresee_it():
     state, _ = jax.jit(partial(run_updates, program))(program.init(KEY), 80)
     params, places = state.learner.params, jnp.eye(5)[1:4]
     latent = agent.policy.represent(params, places)
-    logits, value = agent.policy.predict(params, latent)
-    assert np.all(logits[:, 1] > logits[:, 0])
+    distribution, value = agent.policy.predict(params, latent)
+    assert np.all(distribution.logits[:, 1] > distribution.logits[:, 0])
     # Three, two and one steps from the end; what is left of the actions that it no longer takes is forgotten.
     np.testing.assert_allclose(value, [0.81, 0.9, 1.0], atol=0.1)
     _, reward = agent.policy.step(params, latent, jnp.ones(3, jnp.int32))

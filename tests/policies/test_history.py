@@ -11,6 +11,7 @@ import pytest
 from jaxagents.environments import bernoulli_bandit
 from jaxagents.environments.trials import make_trials
 from jaxagents.learners import ppo
+from jaxagents.networks.gated_transformer import GTrXL
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.history import history_of, make_history_actor_critic
@@ -48,10 +49,11 @@ def test_what_does_not_fit_is_refused():
 
 
 @pytest.mark.slow
-def test_it_finds_out_which_arm_pays():
+@pytest.mark.parametrize("memory", [GRU(16), GTrXL(16, num_heads=2, window=12)], ids=["gru", "gtrxl"])
+def test_it_finds_out_which_arm_pays(memory):
     """Three pulls of a fair choice of two arms pay 1.5; who stays with what paid and leaves what did not gets 1.75."""
     world = make_trials(bernoulli_bandit.make_environment(2), num_episodes=6)
-    policy = partial(make_history_actor_critic, encoder=MLP((16,)), memory=GRU(16), shared=True)
+    policy = partial(make_history_actor_critic, encoder=MLP((16,)), memory=memory, shared=True)
     agent = ppo.make_agent(world, policy=policy, optimizer=lambda steps: optax.adam(5e-3))
     collector = make_rollout_collector(world, agent.policy, num_envs=128, num_steps=12)
     program = make_program(collector, agent.make_learner(collector, 80))

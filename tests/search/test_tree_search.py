@@ -84,7 +84,10 @@ def test_a_search_in_an_exact_model_is_one_in_the_world_itself():
         apply=None,
         represent=lambda params, observation: observation,
         step=step,
-        predict=lambda params, latent: (jnp.zeros((*latent.shape[:-1], 2)), jnp.zeros(latent.shape[:-1])),
+        predict=lambda params, latent: (
+            Categorical(logits=jnp.zeros((*latent.shape[:-1], 2))),
+            jnp.zeros(latent.shape[:-1]),
+        ),
     )
     options = {"method": GUMBEL, "num_simulations": 12, "discount": 0.9}
     found = jax.jit(make_latent_search(model, **options))((), key, *line.reset(KEY, ()))

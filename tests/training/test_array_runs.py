@@ -14,12 +14,20 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 RUNS = {
     "vmpo": ("world=cartpole",),
     "muzero": ("world=cartpole", "learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}"),
+    "sampled_muzero": ("world=pendulum", "learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}"),
+    "sac": (
+        "world=pendulum",
+        "policy=mixture_actor",
+        "learner.buffer.num_shards=2",
+        "when_quick.learner.buffer.min_size=32",
+    ),
     "dreamer": (
         "world=cartpole",
         "learner.buffer.num_shards=2",
         "when_quick.learner.buffer.min_size=128",
         "learner.free_nats=0.0",  # At first, the divergence is below: the prior would not move.
     ),
+    "meta_gradients": ("world=cartpole",),
     "rl2": ("world=bernoulli_bandit",),
     "pets": ("world=pendulum", "learner.buffer={min_size: 128, num_shards: 2}", "collector.num_steps=16"),
     "airl": ("world=cartpole", "learner.demonstrations.num_shards=2", "collector.num_steps=16"),
