@@ -164,14 +164,15 @@ def make_tree_search(
         inputs = jax.tree.map(lambda leaf: leaf[None, None], (timestep.observation, timestep.action_mask))
         told = PolicyInput(observation=inputs[0], first=first, action_mask=inputs[1])
         _, distribution, value = policy.evaluate(params, policy.initial_carry((1,)), told)
-        offered = candidates.offer(jax.random.fold_in(key, 1), jax.tree.map(lambda leaf: leaf[0], distribution))
+        offered = candidates.offer(key, jax.tree.map(lambda leaf: leaf[0], distribution))
         return offered, value[0]
 
     def expand(params: Params, key: Array, index: Array, node: tuple[State, PyTree]) -> tuple[Any, Any]:
         state, offered = node
+        step_key, offer_key = jax.random.split(key)
         action = candidates.choose(offered, index)[0]
-        state, timestep = environment.step(key, jax.tree.map(lambda leaf: leaf[0], state), action)
-        (logits, offered), value = judge(params, key, timestep)
+        state, timestep = environment.step(step_key, jax.tree.map(lambda leaf: leaf[0], state), action)
+        (logits, offered), value = judge(params, offer_key, timestep)
         sign = timestep.info.get("perspective", jnp.float32(1.0))
         leaf = mctx.RecurrentFnOutput(
             reward=timestep.reward[None],
@@ -182,11 +183,12 @@ def make_tree_search(
         return leaf, (jax.tree.map(lambda leaf: leaf[None], state), offered)
 
     def search(params: Params, key: Array, state: State, timestep: TimeStep) -> SearchResult:
-        (logits, offered), value = judge(params, key, timestep)
+        search_key, offer_key = jax.random.split(key)
+        (logits, offered), value = judge(params, offer_key, timestep)
         embedding = jax.tree.map(lambda leaf: leaf[None], state), offered
         root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=embedding)
         forbidden = None if timestep.action_mask is None else ~timestep.action_mask[None]
-        found = method(params, key, root, expand, num_simulations, invalid_actions=forbidden, max_depth=max_depth)
+        found = method(params, search_key, root, expand, num_simulations, invalid_actions=forbidden, max_depth=max_depth)
         return _result(found, candidates, offered)
 
     return search
@@ -227,7 +229,7 @@ def make_latent_search(
 
     def judge(params: Params, key: Array, latent: Array) -> tuple[tuple[Array, PyTree], Array]:
         distribution, value = model.predict(params, latent)
-        return branches.offer(jax.random.fold_in(key, 1), distribution), value
+        return branches.offer(key, distribution), value
 
     def expand(params: Params, key: Array, index: Array, node: tuple[Array, PyTree]) -> tuple[Any, Any]:
         latent, offered = node
@@ -239,11 +241,12 @@ def make_latent_search(
 
     def search(params: Params, key: Array, state: State, timestep: TimeStep) -> SearchResult:
         del state
+        search_key, offer_key = jax.random.split(key)
         latent = model.represent(params, jax.tree.map(lambda leaf: leaf[None], timestep.observation))
-        (logits, offered), value = judge(params, key, latent)
+        (logits, offered), value = judge(params, offer_key, latent)
         root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=(latent, offered))
         forbidden = None if timestep.action_mask is None else ~timestep.action_mask[None]
-        found = method(params, key, root, expand, num_simulations, invalid_actions=forbidden, max_depth=max_depth)
+        found = method(params, search_key, root, expand, num_simulations, invalid_actions=forbidden, max_depth=max_depth)
         return _result(found, branches, offered)
 
     return search

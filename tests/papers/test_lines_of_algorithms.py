@@ -20,7 +20,7 @@ WORLDS = {
     "frozenlake": "dapo dpo grpo ipo kto orpo raft reinforce rest_em rloo rpo sft simpo spin",
     "gridworld": "accel plr robust_plr sfl",
     "quest": "e3b e3b_noveld hg_dagger noveld pvp q_shaping",
-    "quest_levels": "dicode",
+    "quest_levels": "dicode xland",
     "craft_lands": "envgen",
     "halls": "count_product",
     "cartpole_skills": "diayn",
@@ -28,7 +28,7 @@ WORLDS = {
     "tic_tac_toe": "alphazero gumbel_alphazero",
     "two_step_game": "mansa qmix vdn",
     "tmaze": "r2d2",
-    "tabletop": "co_rft",
+    "tabletop": "co_rft robofume",
 }
 WORLD_OF = {name: world for world, names in WORLDS.items() for name in names.split()}
 MORE = {"co_rft": ["environment=tabletop_chunks"], "mansa": ["environment=two_step_game_calls"]}
