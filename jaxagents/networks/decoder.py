@@ -71,8 +71,8 @@ class Decoder(nn.Module):
         logit_cap: soft bound of logits (Gemma 2); None: no bound.
         attention_block: queries whose scores are computed at once, and again in the backward pass, where more tokens
             than that are read, in training and of prompts: what is left for every pair of tokens is the byte of the
-            mask. Takes rows of one agent; hidden states of others are NaN. None: all at once, which is faster for short
-            ones.
+            mask, until the first layer. Hidden states of rows whose mask is none of `policies.contexts` are NaN. None:
+            all at once, which is faster for short ones.
         scale_embedding: whether embeddings are multiplied by `sqrt(D)` (Gemma).
         tied_embeddings: whether logits use the embedding, else a kernel of their own.
         value_head: whether there is a linear head for values.

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.benchmarks.scale import context_memory
 from jaxagents.language.generate import Sampling, generate
 from jaxagents.networks.block_attention import attend_in_blocks, find_visibility
 from jaxagents.networks.decoder import Decoder
-from jaxagents.policies.contexts import Rows, score_tokens
+from jaxagents.policies.contexts import Rows, attention_mask, score_tokens
 from jaxagents.policies.language_model import make_language_model
 from jaxagents.types import Layout
 
@@ -51,15 +52,17 @@ def outcome(layout, rows, **options):
 
 
 @pytest.mark.parametrize(
-    ("context_turns", "options"),
+    ("agents", "context_turns", "options"),
     [
-        (2, {"window": 5, "windowed_layers": (True, False), "attention_cap": 5.0}),
-        pytest.param(4, {}, marks=pytest.mark.slow),
+        (2, 2, {"window": 5, "windowed_layers": (True, False), "attention_cap": 5.0}),
+        pytest.param(1, 4, {}, marks=pytest.mark.slow),
+        pytest.param(1, 2, {"window": 5, "windowed_layers": (True, False)}, marks=pytest.mark.slow),
+        pytest.param(2, 4, {}, marks=pytest.mark.slow),
     ],
 )
-def test_blocks_change_neither_log_probs_nor_gradients(context_turns, options):
+def test_blocks_change_neither_log_probs_nor_gradients(agents, context_turns, options):
     layout = Layout(prompt=3, observation=3, thought=0, action=2, num_turns=4, context_turns=context_turns)
-    rows = rows_of(layout)
+    rows = rows_of(layout, agents=agents)
     whole, log_prob = outcome(layout, rows, **options)
     in_blocks, others = outcome(layout, rows, attention_block=6, **options)  # 23 tokens: the last block is cut.
     np.testing.assert_allclose(others, log_prob, rtol=1e-5, atol=1e-6)
@@ -81,7 +84,36 @@ def test_what_is_seen_by_hand_and_rows_that_are_of_another_kind():
     assert exact.tolist() == [True] and visibility.query_mask.tolist() == [[True, True, True, False, True]]
     mask = np.tril(np.ones((5, 5), bool))
     mask[3, 1] = False  # Seen before and after, as of two agents.
-    assert find_visibility(jnp.asarray(mask[None]), positions, positions, block=2)[1].tolist() == [False]
+    visibility, exact = find_visibility(jnp.asarray(mask[None]), positions, positions, block=2)
+    assert exact.tolist() == [True] and visibility.key_label.tolist() == [[-1, 1, -1, -1, -1]]
+    assert visibility.label.tolist() == [[5, 1, 1, 5, 1]]
+    mask = np.tril(np.ones((6, 6), bool))
+    mask[3, 2] = mask[4, 1] = False  # Of one agent by the last query, of two by those before it.
+    positions = jnp.arange(6)[None]
+    assert find_visibility(jnp.asarray(mask[None]), positions, positions, block=4)[1].tolist() == [False]
+
+
+@pytest.mark.parametrize("context_turns", [1, 2, 3, 7])
+def test_turns_of_up_to_three_agents_in_any_order_are_described(context_turns):
+    rng = np.random.default_rng(0)
+    num_rows, num_turns, size, prompt = 24, 7, 3, 2
+    agent = rng.integers(0, 3, (num_rows, num_turns))
+    own_turn = np.array([[np.sum(row[:t] == row[t]) for t in range(num_turns)] for row in agent])
+    agent, turn = (
+        np.concatenate([np.full((num_rows, prompt), before), np.repeat(of_turns, size, axis=1)], axis=1)
+        for before, of_turns in ((0, agent), (-1, own_turn))
+    )
+    present = rng.random(agent.shape) < 0.7
+    mask = attention_mask((turn, agent), (turn, agent, present), context_turns=context_turns)
+    mask &= np.tril(np.ones((agent.shape[1],) * 2, bool))
+    positions = jnp.zeros(agent.shape, jnp.int32)
+    visibility, exact = find_visibility(jnp.asarray(mask), positions, positions, block=5)
+    assert exact.all()
+    keys = jnp.broadcast_to(jnp.eye(agent.shape[1])[None, None], (num_rows, 1, *mask.shape[1:]))
+    zeros = jnp.zeros((num_rows, agent.shape[1], 1, agent.shape[1]))
+    weights = attend_in_blocks(zeros, jnp.zeros_like(keys), keys, visibility, block=5)[:, :, 0]
+    sees = mask.any(axis=2)  # A query that sees nothing is padding.
+    np.testing.assert_allclose(weights[sees], (mask / np.maximum(mask.sum(2, keepdims=True), 1))[sees], atol=1e-6)
 
 
 def test_prompts_are_read_in_blocks_as_at_once():
@@ -101,13 +133,6 @@ def test_prompts_are_read_in_blocks_as_at_once():
     first, second = jax.jit(go_on, static_argnums=0)(whole), jax.jit(go_on, static_argnums=0)(in_blocks)
     np.testing.assert_array_equal(first.tokens, second.tokens)
     np.testing.assert_allclose(first.log_prob, second.log_prob, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_rows_of_two_agents_are_refused_by_nan():
-    layout = Layout(prompt=0, observation=2, thought=0, action=2, num_turns=4, context_turns=4)
-    _, log_prob = outcome(layout, rows_of(layout, agents=2), attention_block=4)
-    assert np.isnan(np.asarray(log_prob[:, :, 2:])).all()
 
 
 def test_a_query_that_sees_one_key_takes_its_value():
@@ -150,6 +175,13 @@ def test_contexts_of_8192_tokens_have_no_scores_of_all_pairs(allotted):
     in_blocks = allotted(8192, attention_block=64)
     assert in_blocks < 1.5 * 8192**2  # A byte for every pair of tokens: the mask that is handed over.
     assert allotted(8192) > 3 * in_blocks
+
+
+@pytest.mark.slow
+def test_memory_of_training_grows_with_the_context_and_not_with_its_square():
+    settings = {"features": 256, "num_layers": 2, "attention_block": 256}  # 8 heads.
+    shorter, longer = (context_memory(tokens=tokens, **settings) for tokens in (8192, 16384))
+    assert longer < 2.02 * shorter  # The mask is gone before the memory of a layer is allotted.
 
 
 def test_a_block_has_a_size():

@@ -46,11 +46,14 @@ def load_language_model(
         every tensor goes straight to its shards.
 
     Raises:
-        ValueError: a file is missing, the family is not supported, or the tokenizer is that of another model.
+        ValueError: a file is missing, the family is not supported, the tokenizer is that of another model, or tensors
+            do not fit, see `read_params`.
     """
     folder = Path(path).expanduser()
     settings["value_head"] = settings.get("value_head", False) or (network or {}).get("value_head", False)
     decoder = read_decoder(folder, vocab_size, **settings)
+    if any(folder.glob("model*.safetensors*")):  # A plan needs no more than the config.
+        _open_all(folder, decoder)
     model = make_language_model(decoder.vocab_size, network=lambda vocab_size: decoder)
 
     def init(key: Array, shardings: PyTree | None = None) -> Params:
@@ -101,10 +104,7 @@ def read_params(folder: Path, decoder: Decoder, *, sharding: Shardings = None) -
     Raises:
         ValueError: tensors are missing, left over or of another shape; all of them are listed.
     """
-    tensors = _with_prefixes(open_tensors(folder), decoder)
-    wanted = jax.eval_shape(functools.partial(decoder.init, method="everything"), *_example())["params"]
-    leaves = {place: wanted_shape(wanted, decoder, place) for place in places(decoder)}
-    _require_all(folder, tensors, leaves, decoder)
+    tensors, leaves = _open_all(folder, decoder)
     params: dict[str, Any] = {}
     for place, shape in leaves.items():
         if place.per_layer and not decoder.scan_layers:
@@ -117,6 +117,15 @@ def read_params(folder: Path, decoder: Decoder, *, sharding: Shardings = None) -
         leaf = jax.ShapeDtypeStruct(stacked, shape.dtype)
         _put(params, place.path, _read_leaf(parts, place, leaf, place.path, sharding))
     return {"params": params}
+
+
+def _open_all(folder: Path, decoder: Decoder) -> tuple[dict[str, np.ndarray], dict[Place, jax.ShapeDtypeStruct]]:
+    """Returns the tensors of a folder by name, on disk, and what parameters need of them; refuses what does not fit."""
+    tensors = _with_prefixes(open_tensors(folder), decoder)
+    wanted = jax.eval_shape(functools.partial(decoder.init, method="everything"), *_example())["params"]
+    leaves = {place: wanted_shape(wanted, decoder, place) for place in places(decoder)}
+    _require_all(folder, tensors, leaves, decoder)
+    return tensors, leaves
 
 
 def names_of(place: Place, decoder: Decoder) -> list[str]:

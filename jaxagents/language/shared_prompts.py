@@ -1,0 +1,72 @@
+"""Episodes of a group whose prompt, which is the same, is read once."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.language.collect import make_dialogue_collector
+from jaxagents.types import Array, Collector, Environment, LanguageModel, LanguagePolicy, Layout, Params, PyTree
+
+
+def make_shared_prompt_collector(
+    environment: Environment, policy: LanguagePolicy, *, group_size: int, num_rows: None = None, **options: Any
+) -> Collector:
+    """Makes a collector of dialogues that reads every prompt once for all episodes of its group.
+
+    Its episodes are those of `collect.make_dialogue_collector`, up to the order of sums in float32: the keys and values
+    of a prompt are computed in a batch of as many rows as there are groups, and copied.
+
+    Args:
+        environment: a text world, single instance.
+        policy: acts; its layout has a prompt.
+        group_size: episodes per task.
+        num_rows: None: all episodes are played at once, since rows that go on with the next one read its prompt alone.
+        **options: of `collect.make_dialogue_collector`.
+
+    Returns:
+        The collector.
+
+    Raises:
+        ValueError: there is no prompt, it cannot be told from an observation by its length, or `num_rows` is given.
+    """
+    layout = policy.layout
+    if num_rows is not None:
+        raise ValueError(f"`num_rows` must be null with shared prompts, got {num_rows}; try collector=dialogue.")
+    if layout.prompt < 2 or layout.prompt == layout.observation:
+        raise ValueError(
+            f"`policy` must have prompts of at least 2 tokens, and not as many as observations ({layout.observation}), "
+            f"got {layout.prompt} in {environment.name!r}; try collector=dialogue."
+        )
+    sharing = policy._replace(model=share_prompts(policy.model, layout, group_size=group_size))
+    return make_dialogue_collector(environment, sharing, group_size=group_size, **options)
+
+
+def share_prompts(model: LanguageModel, layout: Layout, *, group_size: int) -> LanguageModel:
+    """Makes a model that reads as many tokens as a prompt has for the first row of every group, and copies the rest.
+
+    Args:
+        model: reads.
+        layout: says how many tokens a prompt has.
+        group_size: G, rows of a group, one after the other.
+
+    Returns:
+        The model; all else is as in `model`.
+    """
+    one, two = (jax.eval_shape(lambda n=n: model.init_cache(n, 1)) for n in (1, 2))
+    axes = jax.tree.map(lambda a, b: next(i for i, s in enumerate(zip(a.shape, b.shape)) if s[0] != s[1]), one, two)
+
+    def extend(
+        params: Params, cache: PyTree, tokens: Array, *, positions: Array, index: Array, mask: Array
+    ) -> tuple[PyTree, Array]:
+        if tokens.shape[1] != layout.prompt or tokens.shape[0] % group_size:
+            return model.extend(params, cache, tokens, positions=positions, index=index, mask=mask)
+        firsts = jax.tree.map(
+            lambda x, axis: jax.lax.slice_in_dim(x, 0, x.shape[axis], group_size, axis=axis), cache, axes
+        )
+        tokens, positions, mask = (x[::group_size] for x in (tokens, positions, mask))
+        firsts, hidden = model.extend(params, firsts, tokens, positions=positions, index=index, mask=mask)
+        whole = jax.tree.map(lambda x, axis: jnp.repeat(x, group_size, axis=axis), firsts, axes)
+        return whole, jnp.repeat(hidden, group_size, axis=0)
+
+    return model._replace(extend=extend)
