@@ -31,7 +31,20 @@ RUNS = {
     "rl2": ("world=bernoulli_bandit",),
     "pets": ("world=pendulum", "learner.buffer={min_size: 128, num_shards: 2}", "collector.num_steps=16"),
     "airl": ("world=cartpole", "learner.demonstrations.num_shards=2", "collector.num_steps=16"),
+    "gail": ("world=cartpole", "learner.demonstrations.num_shards=2", "collector.num_steps=16"),
+    "diayn": ("world=cartpole_skills",),
+    "gumbel_alphazero": ("world=tic_tac_toe",),
+    "rlpd": ("world=pendulum", "learner.buffer.num_shards=2", "when_quick.learner.buffer.min_size=32"),
 }
+OF_FIXED_DATA = {
+    "bc": ("world=cartpole", "collector.num_shards=2"),
+    "cql": ("world=pendulum", "collector.num_shards=2"),
+    "discrete_cql": ("world=cartpole", "collector.num_shards=2"),
+    "iql": ("world=pendulum", "collector.num_shards=2"),
+}
+# What these do not learn.
+STILL = {"bc": {"critic"}, "discrete_cql": {"epsilon"}}
+RUNS = {name: (*choices, "collector.num_envs=8") for name, choices in RUNS.items()} | OF_FIXED_DATA
 
 
 @pytest.mark.slow
@@ -47,7 +60,7 @@ def test_a_pause_changes_no_bit_and_two_devices_learn_as_one(algorithm, bits, mo
     monkeypatch.setattr(devices, "run_updates", run_updates)
 
     def make(*choices):
-        quick = ("quick=true", "devices.compilation_cache=null", "collector.num_envs=8")
+        quick = ("quick=true", "devices.compilation_cache=null")
         config = compose(CONFIGS, f"algorithm={algorithm}", *RUNS[algorithm], *quick, *choices)
         return build(resolve(config)).stages[0].runner
 
@@ -58,7 +71,8 @@ def test_a_pause_changes_no_bit_and_two_devices_learn_as_one(algorithm, bits, mo
     resumed, _ = one.run(halfway, 2)
     assert traced == [algorithm] and bits(resumed) == bits(whole)
     moved = jax.tree.map(lambda old, new: bool(np.any(old != new)), before, jax.device_get(one.params(whole)))
-    assert all(jax.tree.leaves(moved)), moved
+    still = {jax.tree_util.keystr(path, simple=True, separator=" ") for path, each in jax.tree.leaves_with_path(moved) if not each}
+    assert {name.split()[0] for name in still} <= STILL.get(algorithm, set()), still
     _, metrics_of_two = two.run(two.init(3), 4)
     assert metrics_of_two.keys() == metrics.keys()
     for name, value in metrics.items():
