@@ -187,8 +187,8 @@ def make_tree_search(
         (logits, offered), value = judge(params, offer_key, timestep)
         embedding = jax.tree.map(lambda leaf: leaf[None], state), offered
         root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=embedding)
-        forbidden = None if timestep.action_mask is None else ~timestep.action_mask[None]
-        found = method(params, search_key, root, expand, num_simulations, invalid_actions=forbidden, max_depth=max_depth)
+        limits = {"invalid_actions": _forbidden(timestep), "max_depth": max_depth}
+        found = method(params, search_key, root, expand, num_simulations, **limits)
         return _result(found, candidates, offered)
 
     return search
@@ -245,11 +245,15 @@ def make_latent_search(
         latent = model.represent(params, jax.tree.map(lambda leaf: leaf[None], timestep.observation))
         (logits, offered), value = judge(params, offer_key, latent)
         root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=(latent, offered))
-        forbidden = None if timestep.action_mask is None else ~timestep.action_mask[None]
-        found = method(params, search_key, root, expand, num_simulations, invalid_actions=forbidden, max_depth=max_depth)
+        limits = {"invalid_actions": _forbidden(timestep), "max_depth": max_depth}
+        found = method(params, search_key, root, expand, num_simulations, **limits)
         return _result(found, branches, offered)
 
     return search
+
+
+def _forbidden(timestep: TimeStep) -> Array | None:
+    return None if timestep.action_mask is None else ~timestep.action_mask[None]
 
 
 def _require_budget(num_simulations: int, max_depth: int | None) -> None:
