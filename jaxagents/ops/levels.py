@@ -238,7 +238,9 @@ def success_variance(ended: Array, success: Array) -> Array:
     return jnp.where(count > 0, share * (1.0 - share), -jnp.inf)
 
 
-def worth_training(agent: Array, control: Array, *, solved: float, gain: float, control_solved: float) -> Array:
+def worth_training(
+    agent: Array, control: Array, *, solved: float | Array, gain: float | Array, control_solved: float | Array
+) -> Array:
     """Tells on which levels an agent wins less than always, more than a weak player, and the latter not often.
 
     With independent episodes that are won or lost, the three conditions on returns `Pr[R_agent > m] < solved`,
