@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jaxagents.environments.quest import DOORKEY
 from jaxagents.environments.text.experts import choose
+from jaxagents.ops.checks import require_between
 from jaxagents.types import Array, Environment, Task
 
 
@@ -45,6 +46,36 @@ def graded(environment: Environment, limits: Sequence[int] = (1, 3, 6)) -> Envir
         drawn = jax.random.randint(draw_key, (len(sizes),), 0, jnp.asarray(sizes))
         given = jnp.stack(jnp.unravel_index(jnp.maximum(level, 0), sizes))
         return prepare(place_key, task, jnp.where(jnp.asarray(level) < 0, drawn, given), limits)
+
+    return replace(environment, sample_task=sample_task)
+
+
+def with_hopeless(environment: Environment, share: float = 0.6) -> Environment:
+    """Takes the key away from a share of the quests that level -1 draws, so that nobody can win them.
+
+    The door stays locked, and all else is as in quests as they are: a broad distribution of tasks, many of which cannot
+    be done, as of games that are put together at random.
+
+    Args:
+        environment: of `graded`.
+        share: of the levels drawn by level -1.
+
+    Returns:
+        The environment; given levels, and quests without one, are as before.
+
+    Raises:
+        ValueError: the share is out of [0, 1].
+    """
+    require_between("share", share, 0.0, 1.0)
+
+    def sample_task(key: Array, level: Array | None = None) -> Task:
+        task = environment.sample_task(key, level)
+        if level is None:
+            return task
+        plain = environment.sample_task(key)
+        lost = jax.random.bernoulli(jax.random.fold_in(key, 2), share) & (jnp.asarray(level) < 0)
+        hopeless = plain | {"key": jnp.full_like(plain["key"], -1)}
+        return jax.tree.map(lambda one, other: jnp.where(lost, one, other), hopeless, task)
 
     return replace(environment, sample_task=sample_task)
 

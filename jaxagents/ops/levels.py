@@ -236,3 +236,28 @@ def success_variance(ended: Array, success: Array) -> Array:
     count = jnp.sum(ended, axis=0)
     share = jnp.sum(ended * success, axis=0) / jnp.maximum(count, 1)
     return jnp.where(count > 0, share * (1.0 - share), -jnp.inf)
+
+
+def worth_training(
+    agent: Array, control: Array, *, solved: float | Array, gain: float | Array, control_solved: float | Array
+) -> Array:
+    """Tells on which levels an agent wins less than always, more than a weak player, and the latter not often.
+
+    With independent episodes that are won or lost, the three conditions on returns `Pr[R_agent > m] < solved`,
+    `Pr[R_agent > R_control] > gain` and `Pr[R_control > m] < control_solved` are `p < solved`, `p (1 - q) > gain` and
+    `q < control_solved` of the shares p and q of won episodes.
+
+    Args:
+        agent: float32 `[B]`, p; NaN where no episode ended, which is not worth it.
+        control: float32 `[B]`, q of the weak player; likewise.
+        solved: share of won episodes from which on a level is solved.
+        gain: chance by which the agent must do better.
+        control_solved: share from which on a level is won without skill.
+
+    Returns:
+        bool `[B]`.
+
+    References:
+        Open-Ended Learning Team (2021), Open-ended learning leads to generally capable agents, section 5.2.
+    """
+    return (agent < solved) & (agent * (1.0 - control) > gain) & (control < control_solved)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxagents.environments import quest
-from jaxagents.environments.quest_levels import field_sizes, graded
+from jaxagents.environments.quest_levels import field_sizes, graded, with_hopeless
 from jaxagents.environments.text.grid import distances
 
 SIZE, LIMITS = 6, (1, 3)
@@ -76,3 +76,19 @@ def test_bad_settings_are_refused():
     for kinds in (("lava",), ("doorkey", "goal"), ("key_first",)):
         with pytest.raises(ValueError, match=r"`environment` must be of quests with keys and doors alone"):
             graded(quest.make_environment(kinds))
+
+
+def test_a_share_of_the_levels_that_are_drawn_has_no_key():
+    hopeless = with_hopeless(WORLD, 0.6)
+    keys = jax.random.split(jax.random.key(1), 500)
+    drawn = jax.jit(jax.vmap(lambda key: hopeless.sample_task(key, jnp.int32(-1))))(keys)
+    has_key, has_door = (np.asarray(drawn[name])[:, 0] >= 0 for name in ("key", "door"))
+    assert abs(np.mean(has_door & ~has_key) - 0.6) < 0.07
+    assert abs(np.mean(has_key) - 0.2) < 0.06 and abs(np.mean(~has_door) - 0.2) < 0.06
+    # Given levels, and quests without one, are as before.
+    for level in (None, jnp.int32(0), jnp.int32(53)):
+        jax.tree.map(
+            np.testing.assert_array_equal, hopeless.sample_task(keys[0], level), WORLD.sample_task(keys[0], level)
+        )
+    with pytest.raises(ValueError, match="`share` must be"):
+        with_hopeless(WORLD, 1.5)

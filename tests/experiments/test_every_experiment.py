@@ -68,7 +68,7 @@ PAIRS = {
     "craft_lands": ("envgen", "robust_plr"),
     "halls": ("count_bonus", "count_product", "e3b_noveld", "ppo"),
     "quest": ("e3b", "e3b_noveld", "hg_dagger", "noveld", "ppo", "pvp", "q_shaping"),
-    "quest_levels": ("dicode", "sfl"),
+    "quest_levels": ("dicode", "sfl", "xland"),
     "tabletop": ("bc", "ppo", "robofume", "sac"),
     "reacher": (*CONTROL, *GRADIENTS),
     **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),

@@ -15,6 +15,7 @@ from jaxagents.ops.levels import (
     max_monte_carlo,
     positive_value_loss,
     update_levels,
+    worth_training,
 )
 
 NUMBERS = {"temperature": 0.5, "staleness": 0.25}
@@ -125,3 +126,10 @@ def test_new_scores_replace_old_ones_and_returns_only_rise():
     seen = update_levels(archive, jnp.array([0, 1]), jnp.array([0.5, -jnp.inf]), jnp.array([2.0, 4.0]))
     np.testing.assert_array_equal(seen.score, [0.5, 2.0])
     np.testing.assert_array_equal(seen.max_return, [3.0, 4.0])
+
+
+def test_levels_worth_training_are_neither_solved_nor_hopeless_nor_won_without_skill():
+    agent = jnp.asarray([0.9, 0.89, 0.1, 0.11, 0.5, 0.5, 0.2, jnp.nan, 0.5])
+    control = jnp.asarray([0.0, 0.0, 0.0, 0.0, 0.5, 0.49, 0.5, 0.0, jnp.nan])
+    found = worth_training(agent, control, solved=0.9, gain=0.1, control_solved=0.5)
+    np.testing.assert_array_equal(found, [False, True, False, True, False, True, False, False, False])
