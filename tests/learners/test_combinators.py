@@ -10,8 +10,8 @@ from flax import struct
 
 from jaxagents.data.buffers import make_uniform_buffer
 from jaxagents.learners.combinators import params_to_act, replace_innermost
-from jaxagents.learners.estimators import Estimator, with_estimator
 from jaxagents.learners.delayed import with_delayed_actor
+from jaxagents.learners.estimators import Estimator, with_estimator
 from jaxagents.learners.lagged import with_lagged_actor
 from jaxagents.learners.normalization import normalize_observations
 from jaxagents.learners.opponents import with_opponents
