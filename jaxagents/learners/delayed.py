@@ -110,7 +110,7 @@ def unaware_of_delay(learner: Learner, policy: Policy) -> Learner:
         told = {"staleness": jnp.mean(transition.behavior_log_prob - log_prob)}
         rollout = rollout.replace(transition=transition.replace(behavior_log_prob=log_prob))
         inner, metrics = learner.update(state.inner, key, rollout)
-        return state.replace(inner=inner), metrics | told
+        return state.replace(inner=inner), metrics | told  # type: ignore[operator]
 
     return wrap(learner, init, update)
 
