@@ -9,6 +9,7 @@ from flax import struct
 
 from jaxagents.learners.combinators import start_of_inner, wrap
 from jaxagents.learners.replay import rollout_shapes
+from jaxagents.ops.statistics import RunningStatistics, init_statistics, update_statistics
 from jaxagents.types import (
     REPLICATED,
     Agent,
@@ -197,6 +198,50 @@ def _join(
             return made[part].partition(state[part])
 
         return {part: of(part) for part in made}
+
+    return Bonus(init=init, apply=apply, partition=partition)
+
+
+@struct.dataclass
+class NormalizedState:
+    """State of the bonus inside, and statistics of what it paid."""
+
+    inner: State
+    paid: RunningStatistics
+
+
+def make_normalized_bonus(
+    observation_space: Box, action_space: Any, *, inner: Callable[..., Bonus], axis_name: str | None = None
+) -> Bonus:
+    """Makes a bonus that is divided by its running standard deviation, so that coefficients are in one unit.
+
+    Args:
+        observation_space: of the world.
+        action_space: of the world.
+        inner: `(observation_space, action_space, *, axis_name) -> Bonus`.
+        axis_name: mapped device axis over whose members rollouts are split.
+
+    Returns:
+        The bonus. Metrics: those of the inner one, and `deviation`, what it was divided by.
+
+    References:
+        Henaff, Jiang and Raileanu (2023), A study of global and episodic bonuses for exploration in contextual MDPs
+        (official code: intrinsic rewards over their running deviation).
+    """
+    made = inner(observation_space, action_space, axis_name=axis_name)
+
+    def init(key: Array, transition: Transition) -> NormalizedState:
+        return NormalizedState(inner=made.init(key, transition), paid=init_statistics(jnp.zeros(())))
+
+    def apply(state: NormalizedState, transition: Transition) -> tuple[Array, NormalizedState, Metrics]:
+        bonus, own, told = made.apply(state.inner, transition)
+        paid = update_statistics(state.paid, bonus, axis_name=axis_name)
+        scale = jax.lax.rsqrt(paid.variance + 1e-8)
+        return bonus * scale, NormalizedState(inner=own, paid=paid), {**told, "deviation": 1.0 / scale}
+
+    def partition(state: NormalizedState) -> NormalizedState:
+        replicated = jax.tree.map(lambda leaf: REPLICATED, state)
+        return replicated if made.partition is None else replicated.replace(inner=made.partition(state.inner))
 
     return Bonus(init=init, apply=apply, partition=partition)
 

@@ -66,7 +66,7 @@ PAIRS = {
     "pendulum": (*CONTROL, *GRADIENTS, *OFFLINE),
     "craft": ("ppo", "rnd"),
     "craft_lands": ("envgen", "robust_plr"),
-    "halls": ("count_bonus", "count_product", "e3b_noveld", "ppo"),
+    "halls": ("count_bonus", "count_product", "count_product_normalized", "e3b_noveld", "ppo"),
     "quest": ("e3b", "e3b_noveld", "hg_dagger", "noveld", "ppo", "pvp", "q_shaping"),
     "quest_levels": ("dicode", "sfl", "xland"),
     "tabletop": ("bc", "ppo", "robofume", "sac"),

@@ -10,7 +10,14 @@ import pytest
 from flax import struct
 
 from jaxagents.learners import ppo
-from jaxagents.learners.bonuses import Bonus, make_agent, make_product_bonus, make_sum_bonus, with_bonus
+from jaxagents.learners.bonuses import (
+    Bonus,
+    make_agent,
+    make_normalized_bonus,
+    make_product_bonus,
+    make_sum_bonus,
+    with_bonus,
+)
 from jaxagents.learners.curiosity import make_curiosity_bonus
 from jaxagents.learners.novelty import make_count_bonus, make_distillation_bonus
 from jaxagents.learners.skills import make_skill_bonus
@@ -63,6 +70,7 @@ def transition(num_steps=4, num_envs=4, seed=0):
 
 COUNTS = {name: MAKERS[name] for name in ("counts", "episodic_counts")}
 MAKERS |= {"product": partial(make_product_bonus, factors=COUNTS), "sum": partial(make_sum_bonus, summands=COUNTS)}
+MAKERS["normalized"] = partial(make_normalized_bonus, inner=MAKERS["episodic_counts"])
 
 
 def start(name, **options):
@@ -125,6 +133,18 @@ def test_bonuses_are_multiplied_and_added(name, combine):
         np.testing.assert_allclose(told[f"{part}/mean"], np.mean(of_part), rtol=1e-5)
     np.testing.assert_allclose(paid, combine(*parts), rtol=1e-5)
     assert {"counts/codes", "episodic_counts/codes"} < set(told)
+
+
+def test_a_bonus_is_divided_by_the_deviation_of_all_that_it_paid():
+    paid_inside = iter([jnp.asarray([[1.0, 3.0]]), jnp.asarray([[5.0, 7.0]])])
+    inside = Bonus(init=lambda key, shapes: (), apply=lambda state, steps: (next(paid_inside), state, {"own": 1.0}))
+    bonus = make_normalized_bonus(*SPACES, inner=lambda *spaces, axis_name: inside)
+    state = bonus.init(KEY, jax.eval_shape(transition))
+    paid, state, told = bonus.apply(state, transition())  # 1 and 3 have the variance 1.
+    np.testing.assert_allclose(paid, [[1.0, 3.0]], rtol=1e-5)
+    assert told["own"] == 1.0 and abs(float(told["deviation"]) - 1.0) < 1e-5
+    paid, _, told = bonus.apply(state, transition())  # 1, 3, 5 and 7 have the variance 5.
+    np.testing.assert_allclose(paid, [[5.0 / 5**0.5, 7.0 / 5**0.5]], rtol=1e-5)
 
 
 def test_nothing_cannot_be_combined():

@@ -10,6 +10,7 @@ from flax import struct
 
 from jaxagents.data.buffers import make_uniform_buffer
 from jaxagents.learners.combinators import params_to_act, replace_innermost
+from jaxagents.learners.delayed import with_delayed_actor
 from jaxagents.learners.estimators import Estimator, with_estimator
 from jaxagents.learners.lagged import with_lagged_actor
 from jaxagents.learners.normalization import normalize_observations
@@ -86,6 +87,7 @@ AROUND = {
     "partner": (with_frozen_partner, lambda acting: acting[0]),
     "estimator": (lambda learner: with_estimator(learner, HALVING), lambda acting: acting),
     "lagged": (lambda learner: with_lagged_actor(learner, every=1), lambda acting: acting),
+    "delayed": (lambda learner: with_delayed_actor(learner, delay=0), lambda acting: acting),
     "population": (
         lambda learner: population(learner, NUM_MEMBERS, explore={"step_size": (0.5, 2.0)}),
         lambda acting: acting,
