@@ -1,6 +1,7 @@
 """Fixed sets of experience of array worlds: files of arrays, and collectors of samples without environment steps."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ def make_prior_buffer(
         num_shards: see `make_uniform_buffer`.
 
     Returns:
-        The buffer; its state is a pair, and samples have those of the data set behind the others.
+        The buffer; its state is a pair, and samples have those of the data set behind the others, shard by shard, so
+        that a row has the same place among all of them on any number of devices.
 
     Raises:
         ValueError: the share leaves nothing for one of the two, or a size does not fit another one.
@@ -137,9 +139,10 @@ def make_prior_buffer(
 
     def sample(state: State, key: Array) -> tuple[Transition, Array, PyTree]:
         keys = jax.random.split(key)
-        drawn = played.sample(state[0], keys[0]), prior.sample(state[1], keys[1])
-        transition = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), drawn[0][0], drawn[1][0])
-        return transition, jnp.concatenate([drawn[0][1], drawn[1][1]]), ()
+        (new, new_weight, _), (old, old_weight, _) = played.sample(state[0], keys[0]), prior.sample(state[1], keys[1])
+        shards = state[1].shard.size
+        transition = jax.tree.map(partial(_join_shards, shards=shards, axis=1), new, old)
+        return transition, _join_shards(new_weight, old_weight, shards=shards, axis=0), ()
 
     def set_priorities(state: State, indices: PyTree, priority: Array) -> State:
         del indices, priority
@@ -152,6 +155,13 @@ def make_prior_buffer(
         set_priorities=set_priorities,
         can_sample=lambda state: played.can_sample(state[0]),
     )
+
+
+def _join_shards(first: Array, second: Array, *, shards: int, axis: int) -> Array:
+    """Puts what each shard has in `second` behind what it has in `first`, both with the shards side by side."""
+    parts = [leaf.reshape(*leaf.shape[:axis], shards, -1, *leaf.shape[axis + 1 :]) for leaf in (first, second)]
+    joined = jnp.concatenate(parts, axis=axis + 1)
+    return joined.reshape(*first.shape[:axis], -1, *first.shape[axis + 1 :])
 
 
 def with_returns(transition: Transition, discount: float) -> Transition:
