@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -183,7 +184,9 @@ def _names_in_tokens(policy: LanguagePolicy, environment: Environment) -> Names:
     @jax.jit
     def names_its_player(key: Array) -> Array:
         _, timestep = environment.reset(key, environment.sample_task(key))
-        return find_seat(policy.lexicon.render(timestep.observation, room)[0], tuple(names)) == timestep.player
+        named = find_seat(policy.lexicon.render(timestep.observation, room)[0], tuple(names))
+        player: Any = timestep.player
+        return jnp.equal(named, player)
 
     if not all(names) or not names_its_player(jax.random.key(0)):
         raise ValueError(
