@@ -22,7 +22,7 @@ SEATS = ("learner=seats", "learner.adapter.rank=2", "evaluation=dialogue", "opti
 )
 def test_a_resumed_run_ends_in_the_same_bits(choices, total_steps, tmp_path, last_state, bits):
     def train(folder, total_steps):
-        quiet = [f"logging.{name}=false" for name in ("progress", "tensorboard", "curves", "report")]
+        quiet = [f"logging.{name}=false" for name in ("progress", "tensorboard", "curves", "transcripts", "report")]
         config = compose(CONFIGS, *choices, "quick=true", "devices.compilation_cache=null", *quiet)
         OmegaConf.update(config, "when_quick.training.total_steps", total_steps)
         run(config, tmp_path / folder)
