@@ -114,7 +114,7 @@ def test_what_the_adapter_of_a_seat_says_has_the_same_probability_in_peft(tmp_pa
     sizes = transformers.LlamaConfig(**SIZES | {"vocab_size": 37})  # Words of the game, and marks.
     transformers.LlamaForCausalLM(sizes).save_pretrained(tmp_path / "llama")
     game = ("world=text_kuhn", "algorithm=sft", "quick=true", "evaluation=dialogue")
-    model = ("model=huggingface", f"model.path={tmp_path / 'llama'}", "model.dtype=float32")
+    model = ("model=huggingface", f"model.path={tmp_path / 'llama'}", "model.dtype=float32", "model.remat=false")
     learner = ("learner@warm_start.learner=seats", "learner@warm_start.learner.inner=supervised")
     quiet = ("logging.transcripts=false", "logging.curves=false", "warm_start.learner.optimizer.learning_rate=0.05")
     run_dir = train(tmp_path / "run", *game, *model, *learner, *quiet)
