@@ -34,10 +34,8 @@ def stack_adapters(params: Params, adapters: Sequence[tuple[Adapter, PyTree]]) -
     flat = traverse_util.flatten_dict(dict(params), sep="/")
     factors: dict[str, list[tuple[Array, Array, int]]] = {}
     for number, (adapter, own) in enumerate(adapters):
+        require_plain_lora(adapter, f"as number {number}")
         described = adapter.description
-        if described.get("kind") != "lora" or described["magnitude"]:
-            kind = "LoRA with magnitudes (DoRA)" if described.get("magnitude") else described.get("kind")
-            raise ValueError(f"`adapters` must be LoRA without magnitudes, got {kind} as number {number}.")
         rank = described["rank"]
         scale = described["alpha"] / (rank**0.5 if described["rank_stabilized"] else rank)
         for path, leaves in own.items():
@@ -50,6 +48,22 @@ def stack_adapters(params: Params, adapters: Sequence[tuple[Adapter, PyTree]]) -
         values = (a, b, jnp.broadcast_to(jnp.asarray(owner), (*layers, owner.size)))
         flat |= {layer + name: value for name, value in zip(_FACTORS, values, strict=True)}
     return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def require_plain_lora(adapter: Adapter, which: str) -> None:
+    """Refuses what several rows cannot have side by side.
+
+    Args:
+        adapter: to look at.
+        which: of several, for the message.
+
+    Raises:
+        ValueError: it is no LoRA, or one with magnitudes (DoRA), which scale whole columns.
+    """
+    described = adapter.description
+    if described.get("kind") != "lora" or described["magnitude"]:
+        kind = "LoRA with magnitudes (DoRA)" if described.get("magnitude") else described.get("kind")
+        raise ValueError(f"`adapters` must be LoRA without magnitudes, got {kind} {which}; try adapter=lora.")
 
 
 def choose_adapters(model: LanguageModel, choice: Array | Sequence[Any]) -> LanguageModel:

@@ -1,5 +1,6 @@
 """What a run leaves to others: a folder for `transformers` or `peft`, or a compiled policy that needs no library."""
 
+import inspect
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -58,8 +59,8 @@ def export_run(
         folder: to write to; is made.
         form: "merged", a checkpoint that `transformers` loads; "peft", the adapter alone, and its base only where that
             is no longer the checkpoint that the run started from, or the tokenizer has marks that the checkpoint has
-            no rows for; "stablehlo", see `write_policy`; "auto": merged for
-            language agents, stablehlo for others.
+            no rows for; "stablehlo", see `write_policy`; "auto": merged for language agents, stablehlo for others. An
+            agent with an adapter per seat is a folder per seat, `folder/seat_0` and so on, and one base for all.
         which: see `load_stage`.
         step: see `load_stage`.
         stage: see `load_stage`.
@@ -88,14 +89,18 @@ def export_run(
     if form == "stablehlo":
         write_policy(folder, policy, params, loaded.stage.environment)
         return {"form": form, "folder": str(folder.resolve())}
-    agent = _parts(loaded, params)
-    written = {"form": form, "folder": str(folder.resolve())}
-    if form == "merged":
-        merged = agent.base if agent.adapter is None else agent.adapter.merge(agent.base, agent.own)
-        _write_checkpoint(folder, agent, merged, max_file_bytes)
-    else:
-        written["base"] = str(_write_peft(folder, agent, max_file_bytes))
-    return written | _write_tokenizer(folder, policy, agent.source)
+    written, agents = {"form": form, "folder": str(folder.resolve())}, _parts(loaded, params)
+    if form == "peft":
+        base = _base_of(next(iter(agents.values())), folder / "base", max_file_bytes)
+        written["base"] = str(base)
+    for name, agent in agents.items():
+        if form == "merged":
+            merged = agent.base if agent.adapter is None else agent.adapter.merge(agent.base, agent.own)
+            _write_checkpoint(folder / name, agent, merged, max_file_bytes)
+        else:
+            _write_peft(folder / name, agent, base)
+        written |= _write_tokenizer(folder / name, policy, agent.source)
+    return written
 
 
 def write_policy(folder: Path, policy: Policy, params: Params, environment: Environment) -> None:
@@ -182,26 +187,32 @@ def load_program(folder: str | Path) -> Callable[..., tuple[Array, list[Array]]]
     return act
 
 
-def _parts(loaded: LoadedStage, params: Params) -> _Agent:
-    """Takes a language agent apart."""
+def _parts(loaded: LoadedStage, params: Params) -> dict[str, _Agent]:
+    """Takes a language agent apart: one under no name, or that of every seat where each has an adapter of its own."""
     policy: Any = loaded.stage.policy
-    decoder = getattr(policy.model.init_cache, "__self__", None)
+    init_cache = inspect.unwrap(policy.model.init_cache, stop=lambda function: hasattr(function, "__self__"))
+    decoder = getattr(init_cache, "__self__", None)
     if not isinstance(decoder, Decoder):
         raise ValueError(
             f"`model` must be a family of checkpoints to be exported, got {type(decoder).__name__}; try "
             "model=huggingface, llama, qwen or gpt2."
         )
     config = stage_configs(loaded.config)[loaded.stage.name]
-    source, adapter = config["model"].get("path"), None
-    base, own = params, None
-    if set(params) == {"base", "adapter"}:
-        learner = config["learner"]
-        while "adapter" not in learner:
-            learner = learner["inner"]
-        adapter = instantiate(OmegaConf.create(learner["adapter"]), _convert_="all")
+    source = config["model"].get("path")
+    source = None if source is None else Path(source).expanduser()
+    if set(params) != {"base", "adapter"}:
+        return {"": _Agent(decoder, params, None, None, source)}
+    learner = config["learner"]
+    while "adapter" not in learner:
+        learner = learner["inner"]
+    own = params["adapter"] if "adapters" in learner else {"": params["adapter"]}
+    agents = {}
+    for name in own:
+        node = learner.get("adapters", {}).get(name, learner["adapter"])
+        adapter = instantiate(OmegaConf.create(node), _convert_="all")
         adapter = combine(adapter) if isinstance(adapter, Mapping) else adapter
-        base, own = params["base"], params["adapter"]
-    return _Agent(decoder, base, adapter, own, None if source is None else Path(source).expanduser())
+        agents[name] = _Agent(decoder, params["base"], adapter, own[name], source)
+    return agents
 
 
 def _write_checkpoint(folder: Path, agent: _Agent, params: Params, max_file_bytes: int) -> None:
@@ -209,11 +220,19 @@ def _write_checkpoint(folder: Path, agent: _Agent, params: Params, max_file_byte
     write_checkpoint(folder, agent.decoder, params, config, max_file_bytes=max_file_bytes, source=agent.source)
 
 
-def _write_peft(folder: Path, agent: _Agent, max_file_bytes: int) -> Path:
-    """Writes the adapter, and its base where there is no such checkpoint yet; returns the folder of the base."""
+def _base_of(agent: _Agent, folder: Path, max_file_bytes: int) -> Path:
+    """Returns the folder of the checkpoint that is adapted; where there is none yet, it is written to `folder`."""
     if agent.adapter is None:
         raise ValueError("`form` must be merged for an agent without an adapter, got peft; try learner=adapted.")
-    base, own, description = agent.source, agent.own, agent.adapter.description
+    if agent.source is not None and _is_checkpoint(agent, agent.source):
+        return agent.source.resolve()
+    _write_checkpoint(folder, agent, agent.base, max_file_bytes)
+    return folder.resolve()
+
+
+def _write_peft(folder: Path, agent: _Agent, base: Path) -> None:
+    """Writes the adapter of a base; a value head beside it has no place there."""
+    own, description = agent.own, agent.adapter.description  # type: ignore[union-attr]
     if description["kind"] == "combined":
         kinds = {name: one["kind"] for name, one in description["adapters"].items()}
         heads = [name for name, one in description["adapters"].items() if one.get("pattern") == "value_layer/"]
@@ -221,11 +240,7 @@ def _write_peft(folder: Path, agent: _Agent, max_file_bytes: int) -> Path:
         if len(others) != 1:
             raise ValueError(f"`adapter` must be one adapter, and a value head, for a folder of peft, got {kinds}.")
         own, description = own[others[0]], description["adapters"][others[0]]
-    if base is None or not _is_checkpoint(agent, base):
-        base = folder / "base"
-        _write_checkpoint(base, agent, agent.base, max_file_bytes)
-    write_adapter(folder, agent.decoder, description, own, base=base.resolve())
-    return base.resolve()
+    write_adapter(folder, agent.decoder, description, own, base=base)
 
 
 def _is_checkpoint(agent: _Agent, folder: Path) -> bool:

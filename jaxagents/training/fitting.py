@@ -156,11 +156,13 @@ def _require_groups(learner: Mapping[str, Any], collector: Mapping[str, Any]) ->
     """Refuses what compares the episodes of a task where every task has one: nothing would be learnt."""
     labelled = collector.get("_target_") == _LABEL_COLLECTOR
     alone = labelled or (collector.get("_target_") == _DIALOGUE_COLLECTOR and collector["group_size"] == 1)
+    while "inner" in learner:
+        learner = learner["inner"]
     if not alone or learner.get("credits"):
         return
     for slot, instead in (("advantage", "advantage=reinforce"), ("pairs", "algorithm=kto")):
         name = (learner.get(slot) or {}).get("_target_", "").removeprefix("jaxagents.ops.")
-        unpaired = slot == "pairs" and learner["loss"]["_target_"] == "jaxagents.losses.preference.kto"
+        unpaired = slot == "pairs" and learner.get("loss", {}).get("_target_") == "jaxagents.losses.preference.kto"
         if name in _WITHIN_GROUPS and not unpaired and labelled:
             raise ValueError(
                 f"`collector` must give what {slot}={name.split('.')[-1]} compares, got labels, of single transcripts; "

@@ -223,6 +223,18 @@ def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
             "`collector.group_size` must be at least 2 for advantage=rloo, .* got 1; try collector.group_size=8",
         ),
         (
+            ["world=frozenlake", "algorithm=rloo", "learner=adapted", "when_quick.collector.group_size=1"],
+            "`collector.group_size` must be at least 2 for advantage=rloo, .* got 1; try collector.group_size=8",
+        ),
+        (
+            ["world=frozenlake", "algorithm=grpo", "learner=seats"],
+            "`environment` must have several seats for an adapter each, got one in 'frozenlake'; try learner=adapted",
+        ),
+        (
+            ["world=text_kuhn", "algorithm=grpo", "learner=seats", "+adapter@learner.adapters.seat_2=lora"],
+            "`adapters` must be of seats of 'kuhn_poker', seat_0, seat_1, got seat_2",
+        ),
+        (
             ["world=frozenlake", "algorithm=dpo", "when_quick.collector.group_size=1"],
             "`collector.group_size` must be at least 2 for pairs=success_against_failure, .* algorithm=kto",
         ),
@@ -302,12 +314,11 @@ def test_schedules_are_chosen_on_the_command_line(choices, name):
     assert state.memory[name].end.shape == ()
 
 
-def test_an_episode_per_task_is_enough_where_none_are_compared():
-    build(
-        resolve(
-            compose(CONFIGS, "world=frozenlake", "algorithm=kto", "quick=true", "when_quick.collector.group_size=1")
-        )
-    )
+@pytest.mark.parametrize(
+    "choices", [("algorithm=kto",), ("algorithm=grpo", "learner=adapted", "advantage=reinforce", "stages=[]")]
+)
+def test_an_episode_per_task_is_enough_where_none_are_compared(choices):
+    build(resolve(compose(CONFIGS, "world=frozenlake", *choices, "quick=true", "when_quick.collector.group_size=1")))
 
 
 def test_a_policy_of_teams_with_memory_has_no_q_function():

@@ -15,6 +15,7 @@ from jaxagents.learners.optimizers import (
     init_optimizer,
     make_adam,
     make_chain,
+    make_separate,
     matching,
     warmup,
 )
@@ -190,3 +191,18 @@ def test_trainable_may_be_any_mapping_as_configs_give_it():
     after, _, _ = descend(params, params, opt_state, optimizer, trainable=flags)
     np.testing.assert_array_equal(after["torso"], 1.0)
     np.testing.assert_array_equal(after["head"], 0.0)
+
+
+def test_parts_are_clipped_and_moved_by_themselves():
+    optimizer = make_separate(
+        optimizer=lambda num_updates: optax.chain(optax.clip_by_global_norm(1.0), optax.trace(0.5))
+    )
+    params = {"one": jnp.zeros(2), "other": jnp.zeros(1)}
+    state = optimizer.init(params)
+    grads = {"one": jnp.array([30.0, 40.0]), "other": jnp.array([0.5])}
+    updates, state = optimizer.update(grads, state, params)
+    np.testing.assert_allclose(updates["one"], [0.6, 0.8])
+    np.testing.assert_allclose(updates["other"], [0.5])  # Which the other one does not shrink.
+    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, grads), state)
+    np.testing.assert_allclose(updates["one"], [0.3, 0.4])
+    np.testing.assert_allclose(updates["other"], [0.25])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,10 +16,13 @@ from jaxagents.data.streams import encode
 from jaxagents.language.checkpoints.read import read_decoder, read_params
 from jaxagents.language.checkpoints.tensors import open_tensors
 from jaxagents.language.checkpoints.write import write_checkpoint
+from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.tokenizers import from_huggingface
 from jaxagents.networks.adapters import lora
+from jaxagents.policies.contexts import score_tokens, to_rows, unfold
+from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose as compose_run
-from jaxagents.training.export import _Agent, _write_peft, _write_tokenizer, export_run, load_program
+from jaxagents.training.export import _Agent, _base_of, _write_peft, _write_tokenizer, export_run, load_program
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy
 from jaxagents.training.speaking import tokens_to_answer
@@ -98,6 +102,52 @@ def test_an_adapter_of_grpo_is_loaded_by_transformers_and_peft(checkpoint, adapt
     untouched = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
     wanted = untouched.model.layers[1].self_attn.q_proj.weight.detach().numpy().T
     np.testing.assert_array_equal(frozen[1], wanted)
+
+
+@pytest.mark.slow
+def test_what_the_adapter_of_a_seat_says_has_the_same_probability_in_peft(tmp_path):
+    torch = pytest.importorskip("torch", reason="needs the extra hf: PyTorch loads the adapters")
+    peft = pytest.importorskip("peft", reason="needs the extra hf: peft loads the adapters")
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = transformers.LlamaConfig(**SIZES | {"vocab_size": 37})  # Words of the game, and marks.
+    transformers.LlamaForCausalLM(sizes).save_pretrained(tmp_path / "llama")
+    game = ("world=text_kuhn", "algorithm=sft", "quick=true", "evaluation=dialogue")
+    model = ("model=huggingface", f"model.path={tmp_path / 'llama'}", "model.dtype=float32", "model.remat=false")
+    learner = ("learner@warm_start.learner=seats", "learner@warm_start.learner.inner=supervised")
+    quiet = ("logging.transcripts=false", "logging.curves=false", "warm_start.learner.optimizer.learning_rate=0.05")
+    run_dir = train(tmp_path / "run", *game, *model, *learner, *quiet)
+    export_run(run_dir, tmp_path / "peft", form="peft", which="last")
+    export_run(run_dir, tmp_path / "merged", form="merged", which="last")
+    loaded = load_policy(run_dir, "last")
+    own = loaded.params["adapter"]
+    assert all(np.any(leaf["b"]) for one in own.values() for leaf in one.values())  # Something was learned.
+
+    def load(name):
+        base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "llama")
+        merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged" / name)
+        return peft.PeftModel.from_pretrained(base, tmp_path / "peft" / name), merged
+
+    theirs = [load(name) for name in ("seat_0", "seat_1")]
+    demonstrate = make_demonstrations(loaded.environment, loaded.policy)
+    episode = jax.jit(demonstrate)(jax.random.key(1), jnp.arange(4, dtype=jnp.int32))
+    scored = jax.jit(partial(score_tokens, loaded.policy.model, layout=episode.layout))(loaded.params, to_rows(episode))
+    wanted, episode = unfold(episode.layout, scored.log_prob), jax.device_get(episode)
+    assert {int(seat) for seat in episode.agent[episode.action_mask]} == {0, 1}
+    for row, turn in np.argwhere(episode.valid):
+        mask, said = episode.token_mask[row, turn], episode.action_mask[row, turn]
+        tokens = torch.as_tensor(episode.tokens[row, turn][mask])[None].long()
+        for model_of_seat in theirs[episode.agent[row, turn, 0]]:
+            with torch.no_grad():
+                log_probs = torch.log_softmax(model_of_seat(tokens).logits[0, :-1], -1)
+            log_prob = log_probs[np.arange(mask.sum() - 1), tokens[0, 1:]].numpy()
+            np.testing.assert_allclose(log_prob[said[mask][1:]], np.asarray(wanted[row, turn])[said], atol=1e-4)
+    go_on = [f"+adapter@warm_start.learner.adapters.seat_{n}=peft" for n in range(2)]
+    go_on += [f"warm_start.learner.adapters.seat_{n}.path={tmp_path / 'peft' / f'seat_{n}'}" for n in range(2)]
+    stage = build(resolve(compose_run(ROOT / "configs", *OFF, *game, *model, *learner, *go_on))).stages[0]
+    start = stage.runner.params(stage.runner.init(0))
+    jax.tree.map(np.testing.assert_array_equal, start["adapter"], own)
 
 
 CHATML = (
@@ -243,7 +293,8 @@ def test_an_adapter_for_marks_that_the_checkpoint_lacks_comes_with_its_base(tmp_
     adapter = lora(rank=2)
     base = read_params(tmp_path / "llama", larger)
     agent = _Agent(larger, base, adapter, adapter.init(jax.random.key(1), base), tmp_path / "llama")
-    folder = _write_peft(tmp_path / "peft", agent, 10**9)
+    folder = _base_of(agent, tmp_path / "peft" / "base", 10**9)
+    _write_peft(tmp_path / "peft", agent, folder)
     assert folder == (tmp_path / "peft" / "base" if added else tmp_path / "llama")
     assert json.loads((tmp_path / "peft" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(folder)
     rows = open_tensors(folder)["model.embed_tokens.weight"]

@@ -1,4 +1,4 @@
-"""Runs on fixed data and of searches that stopped halfway end in the bits of those that did not."""
+"""Runs on fixed data, and of adapters per seat, that stopped halfway end in the bits of those that did not."""
 
 from pathlib import Path
 
@@ -11,21 +11,24 @@ from jaxagents.training.launch import run
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
+SEATS = ("learner=seats", "learner.adapter.rank=2", "evaluation=dialogue", "optimizer.anneal=false", "stages=[]")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "choices",
-    [("world=pendulum", "algorithm=iql")],
-    ids=lambda choices: choices[1],
+    ("choices", "total_steps"),
+    [(("world=pendulum", "algorithm=iql"), 2048), (("world=text_kuhn", "algorithm=grpo", *SEATS), 64)],
+    ids=["iql", "seats"],
 )
-def test_a_resumed_run_ends_in_the_same_bits(choices, tmp_path, last_state, bits):
+def test_a_resumed_run_ends_in_the_same_bits(choices, total_steps, tmp_path, last_state, bits):
     def train(folder, total_steps):
-        quiet = [f"logging.{name}=false" for name in ("progress", "tensorboard", "curves", "report")]
+        quiet = [f"logging.{name}=false" for name in ("progress", "tensorboard", "curves", "transcripts", "report")]
         config = compose(CONFIGS, *choices, "quick=true", "devices.compilation_cache=null", *quiet)
         OmegaConf.update(config, "when_quick.training.total_steps", total_steps)
         run(config, tmp_path / folder)
         return last_state(tmp_path / folder, config)
 
-    whole = train("whole", 2048)
-    train("parts", 1024)
-    resumed = train("parts", 2048)
+    whole = train("whole", total_steps)
+    train("parts", total_steps // 2)
+    resumed = train("parts", total_steps)
     assert (whole.step, bits(whole.state)) == (resumed.step, bits(resumed.state))

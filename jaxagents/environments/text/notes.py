@@ -96,6 +96,19 @@ def with_notes(world: World, *, write: Write, cue: str = "note") -> World:
     return replace(world, tell=lambda state, seat: text(cue, write(world, state), ".", world.tell(state, seat)))
 
 
+def with_names_of_seats(world: World) -> World:
+    """Puts the name of the seat that an observation is for in front of it: `player 0 <observation>`.
+
+    Args:
+        world: the rules.
+
+    Returns:
+        The rules.
+    """
+    names = [f"player {number}" for number in range(world.num_seats)]
+    return replace(world, tell=lambda state, seat: text(pick(names, seat), world.tell(state, seat)))
+
+
 def expert_action(world: World, state: State) -> Text:
     """Writes what the expert would do, where one seat acts; it decides by a key of its own."""
     if world.num_seats > 1 and world.player is None:
