@@ -76,7 +76,9 @@ PAIRS = {
     "smax_3m": ("ppo",),  # A policy with memory that has no Q-function.
     "tmaze": ("dqn", "ppo", "r2d2"),
 }
-SLOW_WORLDS = ("reacher",)
+SLOW_WORLDS = (
+    *("craft", "craft_lands", "halls", "household", "quest", "quest_levels", "reacher", "sokoban", "text_tic_tac_toe"),
+)
 EXPERIMENTS = {path.stem: [f"experiment={path.stem}"] for path in sorted((CONFIGS / "experiment").glob("*.yaml"))}
 COMPOSED = {f"{a}_{world}": [f"world={world}", f"algorithm={a}"] for world, names in PAIRS.items() for a in names}
 EVERYTHING = COMPOSED | EXPERIMENTS
@@ -96,28 +98,24 @@ ALIKE = (
 
 
 def _run_pairs():
-    """Returns pairs with every world and every algorithm, those with numbers of their own, and preferences in a game.
+    """Returns pairs with every world and every algorithm, and preferences in a game.
 
-    An algorithm that no tuned pair runs is run where fewest others are, and in a world that takes long to compile only
-    if it has no other; all pairs are composed.
+    An algorithm is run where fewest others are, and in a world that takes long to compile only if it has no other. A
+    world that no algorithm was given is run with imitation, or with its least used algorithm. All pairs are composed.
     """
     algorithms = sorted({name for names in PAIRS.values() for name in names})
-    run = {(world, name) for world, names in PAIRS.items() for name in names if f"{name}_{world}" in TUNED}
-    uses = dict.fromkeys([*PAIRS, *algorithms], 0)
-    for pair in run:
-        for name in pair:
-            uses[name] += 1
+    run, uses = set(), dict.fromkeys([*PAIRS, *algorithms], 0)
 
     def choose(world, algorithm):
         run.add((world, algorithm))
         uses[world] += 1
         uses[algorithm] += 1
 
-    for algorithm in (name for name in algorithms if not uses[name]):
+    for algorithm in algorithms:
         fitting = [world for world in PAIRS if algorithm in PAIRS[world]]
-        choose(min(fitting, key=lambda world: (world in SLOW_WORLDS, uses[world])), algorithm)
+        choose(min(fitting, key=lambda world: (world in SLOW_WORLDS, world in ALIKE, uses[world])), algorithm)
     for world in (world for world in PAIRS if not uses[world] and world not in ALIKE):
-        choose(world, min(PAIRS[world], key=uses.get))
+        choose(world, min(PAIRS[world], key=lambda name: (name != "sft", uses[name])))
     return {f"{algorithm}_{world}" for world, algorithm in run} | {"dpo_text_kuhn"}
 
 
@@ -324,6 +322,12 @@ def test_an_episode_per_task_is_enough_where_none_are_compared(choices):
 def test_a_policy_of_teams_with_memory_has_no_q_function():
     with pytest.raises(ConfigCompositionException, match="Could not find 'value/q_team_gru'"):
         compose(CONFIGS, "world=smax_3m", "algorithm=dqn")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(TUNED - RUN))
+def test_numbers_of_a_pair_fit_its_program(name):
+    assert build(resolve(compose(CONFIGS, *EVERYTHING[name], "quick=true"))).stages
 
 
 @pytest.mark.slow
