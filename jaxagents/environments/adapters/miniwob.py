@@ -25,7 +25,7 @@ def make_environment(task: str, *, max_steps: int = 10, processes: bool = False,
 
     Raises:
         ModuleNotFoundError: MiniWoB++ is not installed.
-        RuntimeError: there is no Chromium or no driver of it.
+        FileNotFoundError: there is no Chromium or no driver of it.
         ValueError: unknown `task`.
     """
     suite = import_suite("miniwob", extra="host")
@@ -36,7 +36,7 @@ def make_environment(task: str, *, max_steps: int = 10, processes: bool = False,
     for variable, program in _PROGRAMS.items():
         path = os.environ.get(variable) or shutil.which(program)
         if path is None:
-            raise RuntimeError(
+            raise FileNotFoundError(
                 f"`{program}` must be installed for MiniWoB++, got none; run apt-get install chromium chromium-driver."
             )
         os.environ[variable] = path

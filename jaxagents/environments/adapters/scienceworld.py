@@ -27,12 +27,12 @@ def make_environment(
 
     Raises:
         ModuleNotFoundError: ScienceWorld is not installed.
-        RuntimeError: there is no Java.
+        FileNotFoundError: there is no Java.
         ValueError: unknown `task`.
     """
     suite = import_suite("scienceworld", extra="host")
     if shutil.which("java") is None:
-        raise RuntimeError(
+        raise FileNotFoundError(
             "`java` must be installed for ScienceWorld, got none; run apt-get install default-jre-headless."
         )
     require_name(task, map(suite.utils.infer_task, suite.constants.ID2TASK), "ScienceWorld")

@@ -101,8 +101,8 @@ def test_missing_programs_are_named(monkeypatch):
     pytest.importorskip("scienceworld", reason="ScienceWorld comes with the extra `host`")
     from jaxagents.environments.adapters import miniwob, scienceworld
 
-    with pytest.raises(RuntimeError, match="`java` must be installed"):
+    with pytest.raises(FileNotFoundError, match="`java` must be installed"):
         scienceworld.make_environment("find-living-thing")
     pytest.importorskip("miniwob", reason="MiniWoB++ comes with the extra `host`")
-    with pytest.raises(RuntimeError, match="apt-get install chromium chromium-driver"):
+    with pytest.raises(FileNotFoundError, match="apt-get install chromium chromium-driver"):
         miniwob.make_environment("click-test-2")
