@@ -3,7 +3,7 @@
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -212,34 +212,16 @@ def make_chain(
 
 
 def make_separate(
-    num_updates: int | None = None, *, optimizer: Callable[..., optax.GradientTransformation]
+    num_updates: int | None = None, *, optimizer: Callable[..., optax.GradientTransformation], names: Sequence[str]
 ) -> optax.GradientTransformation:
     """Makes an optimiser that takes every part of a mapping of parameters by itself, clipping by norm included.
 
     Args:
         num_updates: optimiser steps of the whole run.
         optimizer: `(num_updates) -> optax.GradientTransformation`, of each part.
-
-    Returns:
-        The transformation; its state is that of every part, by name.
+        names: of the parts.
     """
-    one = optimizer(num_updates)
-
-    def init(params: Mapping[str, Params]) -> dict[str, PyTree]:
-        return {name: one.init(part) for name, part in params.items()}
-
-    def update(
-        grads: Mapping[str, PyTree], state: Mapping[str, PyTree], params: Mapping[str, Params] | None = None
-    ) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-        done = {
-            name: one.update(part, state[name], None if params is None else params[name])
-            for name, part in grads.items()
-        }
-        return {name: updates for name, (updates, _) in done.items()}, {
-            name: after for name, (_, after) in done.items()
-        }
-
-    return optax.GradientTransformation(init, update)
+    return optax.multi_transform({name: optimizer(num_updates) for name in names}, {name: name for name in names})
 
 
 def warmup(

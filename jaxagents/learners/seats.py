@@ -70,7 +70,11 @@ def make_agent(
             raise ValueError("`policy` must speak for an adapter of each seat, got one of arrays; try learner=adapted.")
         return with_adapters_of_seats(plain, environment)
 
-    settings = {"optimizer": partial(make_separate, optimizer=optimizer), "axis_name": axis_name, **options}
+    settings = {
+        "optimizer": partial(make_separate, optimizer=optimizer, names=names),
+        "axis_name": axis_name,
+        **options,
+    }
     agent = adapted.make_agent(environment, inner=inner, adapter=together, policy=seated, **settings)
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:

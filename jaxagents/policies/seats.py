@@ -183,7 +183,8 @@ def _names_in_tokens(policy: LanguagePolicy, environment: Environment) -> Names:
 
     @jax.jit
     def names_its_player(key: Array) -> Array:
-        _, timestep = environment.reset(key, environment.sample_task(key))
+        task_key, reset_key = jax.random.split(key)
+        _, timestep = environment.reset(reset_key, environment.sample_task(task_key))
         named = find_seat(policy.lexicon.render(timestep.observation, room)[0], tuple(names))
         player: Any = timestep.player
         return jnp.equal(named, player)

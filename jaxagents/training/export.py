@@ -222,17 +222,22 @@ def _write_checkpoint(folder: Path, agent: _Agent, params: Params, max_file_byte
 
 def _base_of(agent: _Agent, folder: Path, max_file_bytes: int) -> Path:
     """Returns the folder of the checkpoint that is adapted; where there is none yet, it is written to `folder`."""
-    if agent.adapter is None:
-        raise ValueError("`form` must be merged for an agent without an adapter, got peft; try learner=adapted.")
+    _adapter_of(agent)  # Refuses an agent without one before anything is written.
     if agent.source is not None and _is_checkpoint(agent, agent.source):
         return agent.source.resolve()
     _write_checkpoint(folder, agent, agent.base, max_file_bytes)
     return folder.resolve()
 
 
+def _adapter_of(agent: _Agent) -> Adapter:
+    if agent.adapter is None:
+        raise ValueError("`form` must be merged for an agent without an adapter, got peft; try learner=adapted.")
+    return agent.adapter
+
+
 def _write_peft(folder: Path, agent: _Agent, base: Path) -> None:
     """Writes the adapter of a base; a value head beside it has no place there."""
-    own, description = agent.own, agent.adapter.description  # type: ignore[union-attr]
+    own, description = agent.own, _adapter_of(agent).description
     if description["kind"] == "combined":
         kinds = {name: one["kind"] for name, one in description["adapters"].items()}
         heads = [name for name, one in description["adapters"].items() if one.get("pattern") == "value_layer/"]

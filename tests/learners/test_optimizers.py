@@ -195,7 +195,8 @@ def test_trainable_may_be_any_mapping_as_configs_give_it():
 
 def test_parts_are_clipped_and_moved_by_themselves():
     optimizer = make_separate(
-        optimizer=lambda num_updates: optax.chain(optax.clip_by_global_norm(1.0), optax.trace(0.5))
+        optimizer=lambda num_updates: optax.chain(optax.clip_by_global_norm(1.0), optax.trace(0.5)),
+        names=("one", "other"),
     )
     params = {"one": jnp.zeros(2), "other": jnp.zeros(1)}
     state = optimizer.init(params)

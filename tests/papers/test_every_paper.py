@@ -27,13 +27,14 @@ def test_it_runs_in_quick_mode(paper_id, folder):
     arms = tuple(arm for arm in paper.arms if arm.name in deciding)
     # One seed has no interval, as a deterministic study has none.
     study = replace(paper.study, deterministic=True)
-    paper = replace(paper, arms=arms, secondary=(), seeds=paper.seeds[:1], study=study)
+    secondary = tuple(expected for expected in paper.secondary if deciding.issuperset(expected.arms))
+    paper = replace(paper, arms=arms, secondary=secondary, seeds=paper.seeds[:1], study=study)
     request = Request(CONFIGS, folder / "results", folder / "cache", quick=True, seeds=paper.seeds)
     assert run_papers([paper], request) == {}
     runs = read_paper_runs(paper, CONFIGS, folder / "results", quick=True)
     assert {name: len(of_arm.runs) for name, of_arm in runs.items()} == {arm.name: 1 for arm in paper.arms}
     verdict = judge(paper, runs)
-    findings = (*verdict.headline, *verdict.checks)
+    findings = (*verdict.headline, *verdict.secondary, *verdict.checks)
     unmeasured = [finding.reason for finding in findings if not finding.seeds]
     # A short run ends before the budget of `x@episodes=N`, or before `until(x, v)`: its reason says so, and no other.
     expected = ("was last measured at", "did not reach")
