@@ -24,6 +24,7 @@ from jaxagents.papers.plan import (
     wanted_arms,
     wanted_seeds,
 )
+from jaxagents.papers.programs import note_programs
 from jaxagents.papers.registration import register
 from jaxagents.papers.runs import DIVERGED, DONE, Run, run_path, write_once, write_run
 from jaxagents.papers.seeds import TrainedPolicy, call_function, train_seeds
@@ -212,6 +213,8 @@ def _run_group(job: Job, seeds: Sequence[int], session: Session) -> None:
         )
         write_run(session.request.results, run)
     _write_content(session.request.results, composed)
+    if not session.request.is_trial:
+        note_programs(session.request.results, composed)
     values = ", ".join(_last(paper, curves) for curves, _ in told)
     which = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
     session.progress.message(f"{paper.id}: {composed.name}, {which}: {values} ({minutes:.1f} minutes)")

@@ -34,7 +34,7 @@ expected, so that the claim lies to the right. A difference holds where its mean
 lies right of 0; other expectations hold where the whole interval lies in the band. A verdict with the word mechanism is
 about a claim on named models, of which only the mechanism is tested. Stale runs are of other code: they are shown, and
 say no verdict; what they said with their own code stands in brackets. Carried runs are of earlier code, too, and count:
-one seed of their arm was run again, and all that it logged was the same (`reproduce.py refresh=true`).
+it is the same program, or one seed of their arm was run again and logged the same (`reproduce.py refresh=true`).
 """
 
 

@@ -63,7 +63,9 @@ def print_paper(
         console.print(f"Diverged runs: {told}", markup=False, highlight=False)
     if verdict.carried:
         told = ", ".join(f"{count} of {name}" for name, count in verdict.carried.items())
-        console.print(f"Runs of earlier code that logs the same: {told}", markup=False, highlight=False)
+        console.print(
+            f"Runs of earlier code that is the same program, or logs the same: {told}", markup=False, highlight=False
+        )
     if changed:
         told = f"Changed since it was registered: {', '.join(changed)}"
         console.print(told, markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""Whether runs of earlier code count today: one seed of every arm is run again, and compared with what is stored."""
+"""Whether runs of earlier code count today: by the programs of both, or by one seed that is run again."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,9 @@ from jaxagents.papers.arms import Composed, compose_arm
 from jaxagents.papers.carried import Record, differences, read_carried, write_record
 from jaxagents.papers.execution import run_papers
 from jaxagents.papers.plan import Request, wanted_arms
+from jaxagents.papers.programs import note_programs, same_programs
 from jaxagents.papers.runs import Run, read_run, run_path
+from jaxagents.papers.stored import read_runs
 from jaxagents.papers.study import Paper
 from jaxagents.reporting.progress import open_progress
 from jaxagents.reporting.reports import versions
@@ -17,9 +19,11 @@ _NAMED = 4  # Of what differs.
 
 
 def refresh_papers(papers: Sequence[Paper], request: Request) -> dict[str, str]:
-    """Runs one committed seed of every arm whose runs are of other code, and lets those that log the same count.
+    """Lets the runs of other code count that is the same program, or logs the same in one committed seed, run again.
 
-    Arms whose seeds train side by side are run again as one group: another number of seeds is another program.
+    Programs are traced first, for every arm that has runs, and written down for codes to come. A seed tells what they
+    do not, as of functions, and of codes whose programs nobody wrote down. Arms whose seeds train side by side are run
+    again as one group: another number of seeds is another program.
 
     Args:
         papers: see `library.load_paper`.
@@ -29,14 +33,49 @@ def refresh_papers(papers: Sequence[Paper], request: Request) -> dict[str, str]:
         Why arms failed, see `run_papers`.
     """
     progress = open_progress(1, "refresh", enabled=False)
-    failures = run_papers(papers, request)
     settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
-    for paper in papers:
-        for arm in wanted_arms(paper, request):
-            composed = compose_arm(paper.study, arm, request.config_folder, **settings)
-            for line in compare_codes(paper, composed, request):
-                progress.message(line)
+    arms = [
+        (paper, compose_arm(paper.study, arm, request.config_folder, **settings))
+        for paper in papers
+        for arm in wanted_arms(paper, request)
+    ]
+    for paper, composed in arms:
+        for line in compare_programs(paper, composed, request):
+            progress.message(line)
+    failures = run_papers(papers, request)
+    for paper, composed in arms:
+        for line in compare_codes(paper, composed, request):
+            progress.message(line)
     return failures
+
+
+def compare_programs(paper: Paper, composed: Composed, request: Request) -> list[str]:
+    """Writes down the programs of an arm that has runs, and tells of earlier codes that are the same.
+
+    Args:
+        paper: that names the arm.
+        composed: the arm.
+        request: which results.
+
+    Returns:
+        A line for every earlier code that was not known to be the same program.
+    """
+    results, address = request.results, composed.address
+    stored = read_runs(results, address)
+    if not (stored.runs or stored.stale):
+        return []
+    known = same_programs(results, address)
+    try:
+        note_programs(results, composed)
+    except Exception as error:  # A user's code fails as it likes; a seed is run then.
+        said = " ".join(str(error).split()) or type(error).__name__
+        return [f"{paper.id}: {composed.name}: its programs cannot be traced ({said}); a seed tells."]
+    codes = [run.address.code for run in stored.stale.values()]
+    return [
+        f"{paper.id}: {composed.name}: the code {code} is the same program: its {codes.count(code)} runs count."
+        for code in sorted(same_programs(results, address) - known)
+        if code in codes
+    ]
 
 
 def compare_codes(paper: Paper, composed: Composed, request: Request) -> list[str]:
@@ -52,7 +91,7 @@ def compare_codes(paper: Paper, composed: Composed, request: Request) -> list[st
     """
     address, name = composed.address, f"{paper.id}: {composed.name}"
     folder = run_path(request.results, address, 0).parents[1]
-    known, _ = read_carried(request.results, address)
+    known = {*read_carried(request.results, address)[0], *same_programs(request.results, address)}
     told = []
     of_today = _runs_of(folder / address.code, paper)
     for other in sorted(path.name for path in folder.glob("*/") if path.is_dir()):

@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxagents.papers.arms import Recipe, build_stages, start_address
 from jaxagents.papers.leases import leased
+from jaxagents.papers.programs import same_programs
 from jaxagents.papers.runs import Address, set_aside, write_once
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.reporting.progress import open_progress
@@ -49,7 +50,9 @@ class Start(NamedTuple):
 def prepare_start(
     recipe: Recipe, seed: int, results: str | Path, cache: str | Path, *, say: Callable[[str], Any]
 ) -> Start:
-    """Loads a start, or trains and keeps it; waits where another worker is training it.
+    """Loads a start, also one of earlier code that is the same program, or trains and keeps it.
+
+    It waits where another worker is training it.
 
     Args:
         recipe: its stages.
@@ -68,10 +71,12 @@ def prepare_start(
     address = start_address(recipe)
     stages = build_stages(recipe, 1)
     places = [start_path(folder, address, seed) for folder in (results, cache)]
+    codes = [address.code, *sorted(same_programs(results, address))]
+    kept = [address._replace(code=code) for code in codes]
     name = f"start-{address.train}-{address.evaluation}-{address.code}-{seed}"
     while True:
-        for path in places:
-            found = _load(path, stages[-1], address, say) if path.exists() else None
+        for path, known in [(start_path(folder, one, seed), one) for one in kept for folder in (results, cache)]:
+            found = _load(path, stages[-1], known, say) if path.exists() else None
             if found is not None:
                 return found
         with leased(results, name) as mine:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxagents.papers.carried import read_carried
+from jaxagents.papers.programs import same_programs
 from jaxagents.papers.runs import Address, Run, read_run, run_path
 
 
@@ -12,10 +13,12 @@ class ArmRuns(NamedTuple):
     """All stored runs of an arm.
 
     Attributes:
-        runs: that count, by seed: of today's code, or of an earlier one that is known to log the same.
+        runs: that count, by seed: of today's code, or of an earlier one that is known to be the same program, or to log
+            the same.
         stale: of other code, by seed: the newest one. They are shown, and compared with nothing.
         damaged: files that hold no run, and records of carried runs that are not believed.
-        carried: hash of the earlier code of those of `runs` that are not of today's, by seed; see `carried`.
+        carried: hash of the earlier code of those of `runs` that are not of today's, by seed; see `carried` and
+            `programs`.
     """
 
     runs: dict[int, Run]
@@ -36,6 +39,9 @@ def read_runs(results: str | Path, address: Address) -> ArmRuns:
     """
     folder = run_path(results, address, 0).parents[1]
     records, refused = read_carried(results, address)
+    counting = set(records)
+    for code in same_programs(results, address):  # What counts for the same program counts here.
+        counting |= {code, *read_carried(results, address._replace(code=code))[0]}
     runs: dict[int, Run] = {}
     earlier: dict[int, Run] = {}
     stale: dict[int, Run] = {}
@@ -46,8 +52,7 @@ def read_runs(results: str | Path, address: Address) -> ArmRuns:
         except ValueError:
             damaged.append(path)
             continue
-        kind = runs if run.address.code == address.code else earlier if run.address.code in records else stale
+        kind = runs if run.address.code == address.code else earlier if run.address.code in counting else stale
         kind[run.seed] = run
     carried = {seed: run.address.code for seed, run in sorted(earlier.items()) if seed not in runs}
-    counting = {**earlier, **runs}
-    return ArmRuns(dict(sorted(counting.items())), dict(sorted(stale.items())), tuple(damaged), carried)
+    return ArmRuns(dict(sorted({**earlier, **runs}.items())), dict(sorted(stale.items())), tuple(damaged), carried)

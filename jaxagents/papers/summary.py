@@ -86,8 +86,8 @@ def describe_carried(verdict: Verdict) -> str:
         return ""
     told = ", ".join(f"{count} of {name}" for name, count in verdict.carried.items())
     return (
-        f"Carried over from earlier code: {told}, of {verdict.done} runs in all. One seed of each arm was run again "
-        "with today's code, and all that it logged was the same."
+        f"Carried over from earlier code: {told}, of {verdict.done} runs in all. It is the same program, or one seed "
+        "of the arm was run again with today's code, and all that it logged was the same."
     )
 
 

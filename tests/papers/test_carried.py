@@ -7,7 +7,8 @@ import pytest
 
 from jaxagents.papers.carried import Record, differences, read_carried, write_record
 from jaxagents.papers.judge import judge
-from jaxagents.papers.runs import DIVERGED, DONE, Address, Run, run_path, write_run
+from jaxagents.papers.programs import PROGRAMS_FOLDER
+from jaxagents.papers.runs import DIVERGED, DONE, Address, Run, content_digest, run_path, write_run
 from jaxagents.papers.stored import read_runs
 from jaxagents.papers.study import make_paper, make_study
 
@@ -53,6 +54,21 @@ def test_runs_of_a_code_that_logs_the_same_count_and_are_counted(stored):
     values = {"id": "p", "family": "f", "title": "t", "claim": "c", "minutes": 1, "study": "s"}
     paper = make_paper(values | {"arms": {"a": {"_target_": "g"}}, "headline": [{"arm": "a", "above": 0.0}]}, study, {})
     assert judge(paper, {"a": runs}).carried == {"a": 2}
+
+
+def test_what_counts_for_a_code_counts_for_the_same_program(stored):
+    tomorrow = TODAY._replace(code="tomorrow")
+    assert read_runs(stored, tomorrow).runs == {}
+    told = {"program": "p", "host": "h"}
+    folder = stored / PROGRAMS_FOLDER / "t" / "e"
+    folder.mkdir(parents=True)
+    for code in ("today", "tomorrow"):
+        (folder / f"{code}.json").write_text(json.dumps({"digest": content_digest(told), **told}))
+    runs = read_runs(stored, tomorrow)
+    assert runs.carried == {0: "today", 1: "earlier", 2: "earlier"} and runs.stale == {}
+    told = {"program": "another", "host": "h"}
+    (folder / "today.json").write_text(json.dumps({"digest": content_digest(told), **told}))
+    assert read_runs(stored, tomorrow).runs == {}
 
 
 def test_another_code_stays_stale(stored):

@@ -240,7 +240,7 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     table = write_pages(tmp_path, families, entries | {"gigpo": carried}).read_text(encoding="utf-8")
     assert "| 1 not held | 10 to 12 | 2 | 0 | 3.0 |" in table
     page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
-    assert "Carried over from earlier code: 2 of ours, of 6 runs in all. One seed of each arm was run again" in page
+    assert "Carried over from earlier code: 2 of ours, of 6 runs in all. It is the same program, or one seed" in page
 
 
 def test_the_summary_of_the_readme_is_that_of_the_table(tested, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import types
 
 import jax
@@ -13,6 +14,9 @@ from jaxagents.papers.arms import budget_of, build_stages, compose_arms, logged_
 from jaxagents.papers.execution import read_paper_runs, run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.plan import Job, Request, require_metrics
+from jaxagents.papers.programs import PROGRAMS_FOLDER, program_digest, same_programs
+from jaxagents.papers.refresh import refresh_papers
+from jaxagents.papers.runs import RUNS_FOLDER
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.papers.starts import prepare_start, start_path
 from jaxagents.papers.study import make_paper, make_study
@@ -292,3 +296,68 @@ def test_arms_that_differ_by_numbers_compile_once(trained, start, tmp_path):
             jax.config.update(name, value)
         compilation_cache.reset_cache()
     assert programs[0] and programs[1] == programs[0]
+
+
+@pytest.fixture
+def of_other_code(trained, tmp_path):
+    """Returns a store in which all runs, and what is known of their programs, are of a code called other."""
+    shutil.copytree(trained[1], tmp_path, dirs_exist_ok=True)
+    for path in [*(tmp_path / "results" / RUNS_FOLDER).glob("*/*/*/")]:
+        path.rename(path.with_name("other"))
+    for path in [*(tmp_path / "results" / PROGRAMS_FOLDER).glob("*/*/*.json")]:
+        path.rename(path.with_name("other.json"))
+    return tmp_path
+
+
+def test_runs_of_other_code_that_is_the_same_program_count_without_a_run(trained, of_other_code, monkeypatch, capsys):
+    paper = trained[0]
+    verdict = judge(paper, read(paper, of_other_code))
+    assert verdict.word == "stale" and verdict.stale == {"fast": 3, "slow": 3}
+    monkeypatch.setattr("jaxagents.papers.execution.train_seeds", pytest.fail)
+    assert refresh_papers([paper], request(of_other_code, refresh=True)) == {}
+    said = capsys.readouterr().err.replace("\n", " ")
+    assert "p: fast: the code other is the same program: its 3 runs count." in said
+    verdict = judge(paper, read(paper, of_other_code))
+    assert verdict.stale == {} and verdict.carried == {"fast": 3, "slow": 3}
+    assert verdict.word == judge(paper, read(*trained)).word
+
+
+def test_another_program_and_a_damaged_file_say_nothing(trained, of_other_code, fast):
+    results = of_other_code / "results"
+    today = next((trained[1] / "results" / PROGRAMS_FOLDER).rglob(f"{fast.address.code}.json"))
+    folder = results / PROGRAMS_FOLDER / fast.address.train / fast.address.evaluation
+    shutil.copy(today.parents[2] / fast.address.train / fast.address.evaluation / today.name, folder)
+    assert same_programs(results, fast.address) == {"other"}
+    told = json.loads((folder / "other.json").read_text())
+    (folder / "other.json").write_text(json.dumps(told | {"program": "another"}))
+    assert same_programs(results, fast.address) == frozenset()
+    (folder / today.name).unlink()
+    assert same_programs(results, fast.address) == frozenset()
+
+
+def test_arms_of_other_numbers_are_other_programs(trained, fast):
+    slow = compose_arms(trained[0], CONFIGS)["slow"]
+    digests = [program_digest(arm.start, arm.recipe) for arm in (fast, fast, slow)]
+    assert digests[0] == digests[1] != digests[2] and len({program_digest(arm.start) for arm in (fast, slow)}) == 1
+
+
+def test_a_start_of_earlier_code_that_is_the_same_program_is_used(trained, fast, start, tmp_path, monkeypatch):
+    results, address = tmp_path / "results", start_address(fast.start)
+    with np.load(start_path(trained[1] / "results", address, 0)) as kept:
+        arrays = {name: kept[name] for name in kept.files}
+    (name,) = (name for name, array in arrays.items() if array.dtype.kind == "U")
+    information = json.loads(str(arrays[name])) | {"address": [*address[:2], "other"]}
+    place = start_path(results, address._replace(code="other"), 0)
+    place.parent.mkdir(parents=True)
+    np.savez(place, **arrays | {name: np.array(json.dumps(information))})
+    monkeypatch.setattr("jaxagents.papers.starts._train", lambda *args: pytest.fail("it was trained again"))
+    of_today = trained[1] / "results" / PROGRAMS_FOLDER / address.train / address.evaluation / f"{address.code}.json"
+    folder = results / PROGRAMS_FOLDER / address.train / address.evaluation
+    folder.mkdir(parents=True)
+    for code in (address.code, "other"):
+        shutil.copy(of_today, folder / f"{code}.json")
+    found = prepare_start(fast.start, 0, results, tmp_path / "cache", say=pytest.fail)
+    assert found.digest == start.digest
+    (folder / "other.json").unlink()
+    with pytest.raises(pytest.fail.Exception, match="it was trained again"):
+        prepare_start(fast.start, 0, results, tmp_path / "cache", say=lambda said: None)
