@@ -169,6 +169,7 @@ def kuhn_speaker():
 
     from jaxagents.language.policy import make_language_policy
     from jaxagents.language.tokenizers import word_level
+    from jaxagents.networks.sight import as_mask
     from jaxagents.types import LanguageModel
 
     def make(environment, **options):
@@ -199,7 +200,7 @@ def kuhn_speaker():
 
         model = LanguageModel(
             init=lambda key: {"bet": jnp.full((4, 3), 0.5), "illegal": jnp.zeros(())},
-            apply=lambda params, tokens, *, positions, mask: hide(tokens, tokens, mask),
+            apply=lambda params, tokens, *, positions, mask: hide(tokens, tokens, as_mask(mask)),
             init_cache=lambda batch_size, length: jnp.zeros((batch_size, length), jnp.int32),
             extend=extend,
             logits=logits,

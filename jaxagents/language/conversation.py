@@ -10,8 +10,8 @@ from flax import struct
 
 from jaxagents.language.generate import Generation, Sampling, decode
 from jaxagents.language.slots import Part, Turn, join_parts, render_observations, render_prompt_words, script_parts
+from jaxagents.networks.sight import attention_mask
 from jaxagents.ops.rows import where_rows
-from jaxagents.policies.contexts import attention_mask
 from jaxagents.types import Array, LanguagePolicy, Layout, Params, PyTree
 
 

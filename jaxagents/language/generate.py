@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxagents.networks.sight import causal_sight
 from jaxagents.types import Array, LanguageModel, Params, PyTree
 
 _SECTION, _MAX_SECTIONS = 16, 2  # Steps of decoding with one width of the cache, and how often it grows at most.
@@ -195,17 +196,15 @@ def generate(
     """
     batch_size, length = tokens.shape
     positions = jnp.maximum(jnp.cumsum(token_mask, axis=1) - 1, 0)
-    order = jnp.arange(length)
-    causal = (order[None, :] <= order[:, None])[None] & token_mask[:, None, :] & token_mask[:, :, None]
     cache, hidden = model.extend(
         params,
         model.init_cache(batch_size, length),
         tokens,
         positions=positions,
         index=jnp.int32(0),
-        mask=causal,
+        mask=causal_sight(token_mask),
     )
-    last = jnp.max(jnp.where(token_mask, order[None], 0), axis=1)
+    last = jnp.max(jnp.where(token_mask, jnp.arange(length)[None], 0), axis=1)
     _, generation = decode(
         model,
         params,

@@ -6,11 +6,17 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.language.collect import make_dialogue_collector
-from jaxagents.types import Array, Collector, Environment, LanguageModel, LanguagePolicy, Layout, Params, PyTree
+from jaxagents.types import Array, Collector, Environment, LanguageModel, LanguagePolicy, Layout, Params, PyTree, Sight
 
 
 def make_shared_prompt_collector(
-    environment: Environment, policy: LanguagePolicy, *, group_size: int, num_rows: None = None, **options: Any
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    group_size: int,
+    num_rows: None = None,
+    axis_name: str | None = None,
+    **options: Any,
 ) -> Collector:
     """Makes a collector of dialogues that reads every prompt once for all episodes of its group.
 
@@ -22,7 +28,8 @@ def make_shared_prompt_collector(
         policy: acts; its layout has a prompt.
         group_size: episodes per task.
         num_rows: None: all episodes are played at once, since rows that go on with the next one read its prompt alone.
-        **options: of `collect.make_dialogue_collector`.
+        axis_name: see `collect.make_dialogue_collector`.
+        **options: further ones of it.
 
     Returns:
         The collector.
@@ -39,7 +46,7 @@ def make_shared_prompt_collector(
             f"got {layout.prompt} in {environment.name!r}; try collector=dialogue."
         )
     sharing = policy._replace(model=share_prompts(policy.model, layout, group_size=group_size))
-    return make_dialogue_collector(environment, sharing, group_size=group_size, **options)
+    return make_dialogue_collector(environment, sharing, group_size=group_size, axis_name=axis_name, **options)
 
 
 def share_prompts(model: LanguageModel, layout: Layout, *, group_size: int) -> LanguageModel:
@@ -57,14 +64,14 @@ def share_prompts(model: LanguageModel, layout: Layout, *, group_size: int) -> L
     axes = jax.tree.map(lambda a, b: next(i for i, s in enumerate(zip(a.shape, b.shape)) if s[0] != s[1]), one, two)
 
     def extend(
-        params: Params, cache: PyTree, tokens: Array, *, positions: Array, index: Array, mask: Array
+        params: Params, cache: PyTree, tokens: Array, *, positions: Array, index: Array, mask: Array | Sight
     ) -> tuple[PyTree, Array]:
         if tokens.shape[1] != layout.prompt or tokens.shape[0] % group_size:
             return model.extend(params, cache, tokens, positions=positions, index=index, mask=mask)
         firsts = jax.tree.map(
             lambda x, axis: jax.lax.slice_in_dim(x, 0, x.shape[axis], group_size, axis=axis), cache, axes
         )
-        tokens, positions, mask = (x[::group_size] for x in (tokens, positions, mask))
+        tokens, positions, mask = jax.tree.map(lambda x: x[::group_size], (tokens, positions, mask))
         firsts, hidden = model.extend(params, firsts, tokens, positions=positions, index=index, mask=mask)
         whole = jax.tree.map(lambda x, axis: jnp.repeat(x, group_size, axis=axis), firsts, axes)
         return whole, jnp.repeat(hidden, group_size, axis=0)

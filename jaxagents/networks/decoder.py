@@ -11,11 +11,12 @@ from flax import linen as nn
 from flax import struct
 
 from jaxagents.networks.attention import KeyValue, mask_bias, rotary_angles, rotary_frequencies
-from jaxagents.networks.block_attention import Visibility, find_visibility
+from jaxagents.networks.block_attention import NO_WINDOW, View
 from jaxagents.networks.decoder_layers import DecoderLayer, Surroundings, make_norm, soft_cap
 from jaxagents.networks.heads import ValueHead
+from jaxagents.networks.sight import as_mask
 from jaxagents.networks.transformer import ACTIVATIONS
-from jaxagents.types import Array, PyTree
+from jaxagents.types import Array, PyTree, Sight
 
 NORMS = ("rms", "offset_rms", "layer")
 POLICIES = (
@@ -70,9 +71,8 @@ class Decoder(nn.Module):
         attention_cap: soft bound of scores (Gemma 2); None: no bound.
         logit_cap: soft bound of logits (Gemma 2); None: no bound.
         attention_block: queries whose scores are computed at once, and again in the backward pass, where more tokens
-            than that are read, in training and of prompts: what is left for every pair of tokens is the byte of the
-            mask, until the first layer. Hidden states of rows whose mask is none of `policies.contexts` are NaN. None:
-            all at once, which is faster for short ones.
+            than that are read, in training and of prompts: nothing is left for every pair of tokens, where `mask` is
+            a `Sight`. None: all at once, which is faster for short ones.
         scale_embedding: whether embeddings are multiplied by `sqrt(D)` (Gemma).
         tied_embeddings: whether logits use the embedding, else a kernel of their own.
         value_head: whether there is a linear head for values.
@@ -178,11 +178,13 @@ class Decoder(nn.Module):
         if self.value_head:
             self.value_layer = ValueHead()
 
-    def __call__(self, tokens: Array, positions: Array, mask: Array) -> Array:
+    def __call__(self, tokens: Array, positions: Array, mask: Array | Sight) -> Array:
         """Computes hidden states `[B, L, D]`; see `LanguageModel.apply`."""
         return self._run(tokens, positions, mask, positions, None, None)[1]
 
-    def extend(self, cache: PyTree, tokens: Array, positions: Array, index: Array, mask: Array) -> tuple[PyTree, Array]:
+    def extend(
+        self, cache: PyTree, tokens: Array, positions: Array, index: Array, mask: Array | Sight
+    ) -> tuple[PyTree, Array]:
         """Computes `(cache, hidden [B, S, D])`; see `LanguageModel.extend`."""
         if self.window is None:
             return self._run(tokens, positions, mask, None, cache, index)
@@ -225,7 +227,7 @@ class Decoder(nn.Module):
         self,
         tokens: Array,
         positions: Array,
-        mask: Array,
+        mask: Array | Sight,
         key_positions: Array | None,
         cache: PyTree,
         index: Array | None,
@@ -235,7 +237,7 @@ class Decoder(nn.Module):
             x = x * jnp.asarray(math.sqrt(self.features), self.dtype)
         if self.positions == "learned":
             x = x + self.position_embedding.astype(self.dtype)[positions]
-        bias, exact = self._bias(positions, mask, key_positions)
+        bias = self._bias(positions, mask, key_positions, index)
         surroundings = Surroundings(angles=self._angles(positions), bias=bias, index=index)
         shape = x.shape
         x = x.reshape(-1, self.features)
@@ -248,8 +250,7 @@ class Decoder(nn.Module):
             for number, layer in enumerate(self.layers):
                 (x, caches[number]), _ = layer((x, caches[number]), None, surroundings)
             cache = None if cache is None else tuple(caches)
-        hidden = self.final_norm(x).reshape(shape)
-        return cache, hidden if exact is None else jnp.where(exact[:, None, None], hidden, jnp.nan)
+        return cache, self.final_norm(x).reshape(shape)
 
     def _angles(self, positions: Array) -> tuple:
         if self.positions == "learned":
@@ -264,17 +265,20 @@ class Decoder(nn.Module):
         return angles(full, self.rotary_scale), angles(self.local_rotary_frequencies, 1.0)
 
     def _bias(
-        self, positions: Array, mask: Array, key_positions: Array | None
-    ) -> tuple[tuple[Array | Visibility, ...], Array | None]:
-        """Returns the bias, of layers with a window apart, and which rows it is exact for; None: for all."""
-        if self.attention_block is not None and positions.shape[1] > self.attention_block:
-            keys = jnp.zeros(mask.shape[::2], jnp.int32) if key_positions is None else key_positions
-            full, exact = find_visibility(mask, positions, keys, block=self.attention_block)
-            return (full,) if self.window is None else (full, full.replace(window=jnp.int32(self.window))), exact
+        self, positions: Array, mask: Array | Sight, key_positions: Array | None, index: Array | None
+    ) -> tuple[Array | View, ...]:
+        """Returns the bias, and that of layers with a window apart."""
+        size, index = positions.shape[1], jnp.int32(0) if index is None else index
+        if self.attention_block is not None and size > self.attention_block:
+            keys = (mask.present if isinstance(mask, Sight) else mask[:, 0]) if key_positions is None else key_positions
+            keys, queries = keys.astype(jnp.int32), positions.astype(jnp.int32)
+            view = View(seen=mask, position=queries, key_position=keys, index=index, window=jnp.int32(NO_WINDOW))
+            return (view,) if self.window is None else (view, view.replace(window=jnp.int32(self.window)))
+        bits = as_mask(mask, index=index, size=size)
         if self.window is None:
-            return (mask_bias(mask),), None
+            return (mask_bias(bits),)
         near = positions[:, :, None] - key_positions[:, None, :] < self.window
-        return (mask_bias(mask), mask_bias(mask & near)), None
+        return (mask_bias(bits), mask_bias(bits & near))
 
 
 def _check(config: Decoder) -> None:

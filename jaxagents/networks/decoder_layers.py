@@ -9,7 +9,7 @@ from flax import linen as nn
 from flax import struct
 
 from jaxagents.networks.attention import KeyValue, attend, rotate
-from jaxagents.networks.block_attention import Visibility, attend_in_blocks
+from jaxagents.networks.block_attention import View, attend_in_blocks
 from jaxagents.networks.normalization import RMSNorm
 from jaxagents.networks.transformer import ACTIVATIONS
 from jaxagents.types import Array, PyTree
@@ -23,12 +23,12 @@ class Surroundings:
 
     Attributes:
         angles: see `rotary_angles`; None with learned positions.
-        bias: see `mask_bias`; a `Visibility` where queries take turns.
+        bias: see `mask_bias`; a `View` where queries take turns.
         index: int32 `[]`, where in the cache to write; None without a cache.
     """
 
     angles: tuple[Angles, ...]
-    bias: tuple[Array | Visibility, ...]
+    bias: tuple[Array | View, ...]
     index: Array | None = None
 
 
@@ -88,7 +88,7 @@ class GroupedAttention(nn.Module):
         self,
         x: Array,
         angles: Angles,
-        bias: Array | Visibility,
+        bias: Array | View,
         cache: KeyValue | None,
         index: Array | None,
         layer: Array | None,
@@ -96,7 +96,7 @@ class GroupedAttention(nn.Module):
         """Computes `(output [B * S, D], cache)`; for the arguments see `attention.Attention`."""
         config = self.config
         features = config.features_of_head
-        shape = bias.position.shape if isinstance(bias, Visibility) else bias.shape[:2]
+        shape = bias.position.shape if isinstance(bias, View) else bias.shape[:2]
         query, key, value = self._heads(x, shape)
         if config.qk_norm:
             query, key = make_norm(config, "query_norm")(query), make_norm(config, "key_norm")(key)
@@ -110,7 +110,7 @@ class GroupedAttention(nn.Module):
             key, value = cache.key, cache.value
             if layer is not None:
                 key, value = (jax.lax.dynamic_index_in_dim(x, layer, keepdims=False) for x in (key, value))
-        if isinstance(bias, Visibility):
+        if isinstance(bias, View):
             options = {"block": config.attention_block, "cap": config.attention_cap}
             output = attend_in_blocks(query, key, value, bias, **options)
         elif config.attention_cap is None:

@@ -12,7 +12,8 @@ from flax import struct
 from jaxagents.networks.attention import Attention, KeyValue, mask_bias, rotary_angles, rotary_frequencies
 from jaxagents.networks.heads import ValueHead
 from jaxagents.networks.normalization import RMSNorm
-from jaxagents.types import Array, PyTree
+from jaxagents.networks.sight import as_mask
+from jaxagents.types import Array, PyTree, Sight
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu_squared": lambda x: jnp.square(jax.nn.relu(x)),
@@ -177,11 +178,13 @@ class Transformer(nn.Module):
         if self.value_head:
             self.value_layer = ValueHead()
 
-    def __call__(self, tokens: Array, positions: Array, mask: Array) -> Array:
+    def __call__(self, tokens: Array, positions: Array, mask: Array | Sight) -> Array:
         """Computes hidden states `[B, L, D]`; see `LanguageModel.apply`."""
         return self._layers(self._embed(tokens, positions), None, positions, mask, None)[1]
 
-    def extend(self, cache: PyTree, tokens: Array, positions: Array, index: Array, mask: Array) -> tuple[PyTree, Array]:
+    def extend(
+        self, cache: PyTree, tokens: Array, positions: Array, index: Array, mask: Array | Sight
+    ) -> tuple[PyTree, Array]:
         """Computes `(cache, hidden [B, S, D])`; see `LanguageModel.extend`."""
         return self._layers(self._embed(tokens, positions), cache, positions, mask, index)
 
@@ -217,9 +220,10 @@ class Transformer(nn.Module):
         return x
 
     def _layers(
-        self, x: Array, cache: PyTree, positions: Array, mask: Array, index: Array | None
+        self, x: Array, cache: PyTree, positions: Array, mask: Array | Sight, index: Array | None
     ) -> tuple[PyTree, Array]:
-        context = Context(angles=self._angles(positions), bias=mask_bias(mask), index=index)
+        bits = as_mask(mask, index=0 if index is None else index, size=x.shape[1])
+        context = Context(angles=self._angles(positions), bias=mask_bias(bits), index=index)
         shape = x.shape
         x = x.reshape(-1, self.features)
         if self.scan_layers:

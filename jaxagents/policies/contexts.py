@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.policies.language_model import token_statistics
-from jaxagents.types import Array, Episode, LanguageModel, Layout, Params, PyTree, TokenStatistics
+from jaxagents.types import Array, Episode, LanguageModel, Layout, Params, PyTree, Sight, TokenStatistics
 
 EVERYTHING = ("log_prob", "entropy", "value")
 
@@ -68,23 +68,6 @@ def to_rows(episode: Episode) -> Rows:
     )
 
 
-def attention_mask(query: tuple[Array, Array], key: tuple[Array, Array, Array], *, context_turns: int) -> Array:
-    """Says which tokens see which: their agent's own, of recent turns, and the prompt. What comes later is left to you.
-
-    Args:
-        query: turn and agent of the tokens that see, `[..., q]`; turns are counted by agent, -1 is the prompt.
-        key: turn, agent and mask of the tokens that are seen, `[..., k]`.
-        context_turns: own turns that are seen, the present one included.
-
-    Returns:
-        bool `[..., q, k]`.
-    """
-    (turn, agent), (key_turn, key_agent, key_mask) = (tuple(x[..., :, None] for x in query), key)
-    key_turn, key_agent, key_mask = (x[..., None, :] for x in (key_turn, key_agent, key_mask))
-    prompt = key_turn < 0
-    return key_mask & (prompt | ((agent == key_agent) & (turn - key_turn < context_turns)))
-
-
 def score_tokens(
     model: LanguageModel,
     params: Params,
@@ -141,12 +124,11 @@ def _read(model: LanguageModel, params: Params, rows: Rows, layout: Layout) -> A
     own_turn = jnp.sum(jnp.tril(speaker[:, :, None] == speaker[:, None, :], -1), axis=2)
     turn = join(jnp.full((num_rows, prompt), -1), jnp.repeat(own_turn, size, axis=1))
     agent = join(jnp.zeros_like(rows.prompt_tokens), rows.agent)
-    visible = attention_mask((turn, agent), (turn, agent, mask), context_turns=layout.context_turns)
     hidden = model.apply(
         params,
         join(rows.prompt_tokens, rows.tokens),
         positions=join(jnp.cumsum(rows.prompt_mask, axis=1) - rows.prompt_mask, rows.position),
-        mask=visible & jnp.tril(jnp.ones((mask.shape[1],) * 2, bool))[None],
+        mask=Sight(turn=turn, agent=agent, present=mask, context_turns=layout.context_turns),
     )
     return hidden[:, prompt:]
 

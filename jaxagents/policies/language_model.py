@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxagents.networks.transformer import Transformer
-from jaxagents.types import Array, LanguageModel, Params, PyTree, TokenStatistics
+from jaxagents.types import Array, LanguageModel, Params, PyTree, Sight, TokenStatistics
 
 
 def make_language_model(vocab_size: int, *, network: Callable[..., nn.Module] = Transformer) -> LanguageModel:
@@ -27,11 +27,11 @@ def make_language_model(vocab_size: int, *, network: Callable[..., nn.Module] = 
         tokens = jnp.zeros((1, 1), jnp.int32)
         return module.init(key, tokens, tokens, jnp.ones((1, 1, 1), bool), method="everything")
 
-    def apply(params: Params, tokens: Array, *, positions: Array, mask: Array) -> Array:
+    def apply(params: Params, tokens: Array, *, positions: Array, mask: Array | Sight) -> Array:
         return module.apply(params, tokens, positions, mask)
 
     def extend(
-        params: Params, cache: PyTree, tokens: Array, *, positions: Array, index: Array, mask: Array
+        params: Params, cache: PyTree, tokens: Array, *, positions: Array, index: Array, mask: Array | Sight
     ) -> tuple[PyTree, Array]:
         return module.apply(params, cache, tokens, positions, index, mask, method="extend")
 

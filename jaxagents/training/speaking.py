@@ -13,6 +13,7 @@ from jaxagents.data.packing import TokenSequence
 from jaxagents.data.schema import Trajectory
 from jaxagents.data.streams import encode
 from jaxagents.language.generate import Sampling, generate
+from jaxagents.networks.sight import causal_sight
 from jaxagents.policies.language_model import token_statistics
 from jaxagents.types import Array, LanguagePolicy, Params
 
@@ -110,8 +111,8 @@ def make_score(policy: LanguagePolicy) -> Callable[..., Score]:
 
     @jax.jit
     def read(params: Params, tokens: Array, mask: Array) -> Array:
-        causal = jnp.tril(jnp.ones((tokens.shape[1],) * 2, bool))[None] & mask[:, None, :]
-        hidden = policy.model.apply(params, tokens, positions=jnp.arange(tokens.shape[1])[None], mask=causal)
+        positions = jnp.arange(tokens.shape[1])[None]
+        hidden = policy.model.apply(params, tokens, positions=positions, mask=causal_sight(mask))
         found = token_statistics(policy.model, params, hidden[:, :-1], tokens[:, 1:], fields=("log_prob",))
         return jnp.pad(jnp.asarray(found.log_prob)[0], (1, 0))
 

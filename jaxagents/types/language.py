@@ -292,13 +292,34 @@ class ChatFormat(NamedTuple):
     answer_break: tuple[int, ...] = ()
 
 
+@struct.dataclass
+class Sight:
+    """Who sees whom in rows of tokens, in numbers per token in place of a bit for every pair; see `networks.sight`.
+
+    A token sees tokens that are there and no later than itself: the prompt, and its own agent's of recent turns.
+
+    Attributes:
+        turn: int32 `[B, W]`, the number of a token's turn among those of its agent, -1 for the prompt.
+        agent: int32 `[B, W]`.
+        present: bool `[B, W]`, False for padding.
+        context_turns: own turns that are seen, the present one included.
+    """
+
+    turn: Array
+    agent: Array
+    present: Array
+    context_turns: int = struct.field(pytree_node=False)
+
+
 class LanguageModel(NamedTuple):
     """A causal model of token sequences; who sees whom is said by masks.
 
+    A `mask` is a bool for every pair, True where the query (second axis) sees the key (third axis), or a `Sight` of the
+    keys, of which `networks.sight.as_mask` makes these bits.
+
     Attributes:
         init: `(key) -> params`; see `pretrained`.
-        apply: `(params, tokens [B, L], *, positions [B, L], mask [B, L, L]) -> hidden [B, L, D]`; `mask` is True where
-            the query (second axis) sees the key (third axis).
+        apply: `(params, tokens [B, L], *, positions [B, L], mask [B, L, L]) -> hidden [B, L, D]`.
         init_cache: `(batch_size, length) -> cache` of W = length keys and values per row.
         extend: `(params, cache, tokens [B, S], *, positions [B, S], index, mask [B, S, W]) ->
             (cache, hidden [B, S, D])`; writes the S keys and values at `index` (int32 `[]`, the same for all rows) and
