@@ -14,6 +14,7 @@ def make_accompanied_collector(
     policy: LanguagePolicy,
     *,
     demonstrations: Callable[[Environment, LanguagePolicy], Collector],
+    axis_name: str | None = None,
     **options: Any,
 ) -> Collector:
     """Makes a collector of own episodes, and of transcripts that need not be of the same tasks.
@@ -23,12 +24,14 @@ def make_accompanied_collector(
         policy: acts.
         demonstrations: `(environment, policy) -> Collector` of `Episode`s, such as
             `demonstrations.make_demonstration_collector`.
-        **options: of `collect.make_dialogue_collector`, the own episodes.
+        axis_name: see `collect.make_dialogue_collector`, whose episodes are the own ones.
+        **options: further ones of it.
 
     Returns:
         The collector; its batches are `Demonstrated`. Steps, metrics and counts are those of the own episodes.
     """
-    mine, shown = make_dialogue_collector(environment, policy, **options), demonstrations(environment, policy)
+    mine = make_dialogue_collector(environment, policy, axis_name=axis_name, **options)
+    shown = demonstrations(environment, policy)
 
     def init(key: Array, params: Params) -> PyTree:
         own_key, shown_key = jax.random.split(key)

@@ -84,7 +84,12 @@ def make_correction(environment: Environment, policy: LanguagePolicy) -> Callabl
 
 
 def make_corrected_collector(
-    environment: Environment, policy: LanguagePolicy, *, group_size: int, **options: Any
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    group_size: int,
+    axis_name: str | None = None,
+    **options: Any,
 ) -> Collector:
     """Makes a collector of dialogues with the expert's thoughts in the states that they went through.
 
@@ -92,7 +97,8 @@ def make_corrected_collector(
         environment: see `make_correction`.
         policy: acts, and thinks.
         group_size: episodes per task, of which the first one is corrected.
-        **options: of `collect.make_dialogue_collector`.
+        axis_name: see `collect.make_dialogue_collector`.
+        **options: further ones of it.
 
     Returns:
         The collector; its batches are `Demonstrated`, whose demonstrations are corrected own episodes, one per group.
@@ -102,7 +108,7 @@ def make_corrected_collector(
         ValueError: see `make_correction` and `make_dialogue_collector`.
     """
     correct = make_correction(environment, policy)
-    inner = make_dialogue_collector(environment, policy, group_size=group_size, **options)
+    inner = make_dialogue_collector(environment, policy, group_size=group_size, axis_name=axis_name, **options)
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Demonstrated, Metrics]:
         state, own, metrics = inner.collect(state, params, key)

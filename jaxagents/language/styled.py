@@ -11,13 +11,16 @@ from jaxagents.language.retelling import recorded_words
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
 
 
-def make_styled_collector(environment: Environment, policy: LanguagePolicy, **options: Any) -> Collector:
+def make_styled_collector(
+    environment: Environment, policy: LanguagePolicy, *, axis_name: str | None = None, **options: Any
+) -> Collector:
     """Makes a collector of dialogues that also says in which styles the policy thought.
 
     Args:
         environment: a text world of arithmetic, single instance.
         policy: acts, and thinks.
-        **options: of `collect.make_dialogue_collector`.
+        axis_name: see `collect.make_dialogue_collector`.
+        **options: further ones of it.
 
     Returns:
         The collector. Further metrics, of the first turns: `style_<name>`, the share of thoughts of a style, and
@@ -32,7 +35,7 @@ def make_styled_collector(environment: Environment, policy: LanguagePolicy, **op
     """
     if not policy.layout.thought:
         raise ValueError("`policy.thought_tokens` must be positive for styles of thoughts, got 0; try 24.")
-    inner = make_dialogue_collector(environment, policy, **options)
+    inner = make_dialogue_collector(environment, policy, axis_name=axis_name, **options)
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         state, episode, metrics = inner.collect(state, params, key)

@@ -1,10 +1,13 @@
 """Runs whose tasks follow from what came out before: killed and resumed, and on several devices, they are the same."""
 
+import inspect
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from hydra.utils import get_object
+from omegaconf import OmegaConf
 
 from jaxagents.reporting.loggers import read_metrics
 from jaxagents.training import loop
@@ -91,3 +94,12 @@ def test_two_devices_choose_the_tasks_of_one(finished, tmp_path):
     )
     assert len(one) == 4
     np.testing.assert_allclose(one, two, rtol=1e-6)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "collector").glob("*.yaml")), ids=lambda path: path.stem)
+def test_collectors_that_hand_options_on_are_told_of_devices(path):
+    """A stage names the axis only where a collector asks for it: what is counted would be that of one device."""
+    target = OmegaConf.load(path).get("_target_")
+    parameters = {} if target is None else inspect.signature(get_object(target)).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        assert "axis_name" in parameters
