@@ -120,7 +120,12 @@ def with_adapter(
         inner, metrics = learner_on(state.base).update(state.inner, key, batch)
         return state.replace(inner=inner), metrics
 
-    return wrap(shell, init, update, acting=lambda state, own: {"base": state.base, "adapter": own})
+    def acting(state: AdaptedState, own: Params | tuple[Params, ...]) -> Params | tuple[Params, ...]:
+        if type(own) is tuple:  # Its own and its partner's, see `partners`.
+            return tuple(acting(state, one) for one in own)
+        return {"base": state.base, "adapter": own}
+
+    return wrap(shell, init, update, acting=acting)
 
 
 def on_base(policy: Any, adapter: Adapter, base: Params | None) -> Any:

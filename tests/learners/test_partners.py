@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from flax import struct
 
+from jaxagents.learners.adapted import with_adapter
 from jaxagents.learners.partners import with_frozen_partner
+from jaxagents.networks.adapters import Adapter
 from jaxagents.types import Learner
 
 
@@ -36,3 +38,14 @@ def test_the_partner_is_frozen_until_it_is_renewed(renew_every, partners):
 def test_renewal_must_happen_sometime():
     with pytest.raises(ValueError, match="`renew_every` must be at least 1, got 0; try null for never"):
         with_frozen_partner(COUNTING, renew_every=0)
+
+
+def test_an_adapter_acts_beside_that_of_its_partner():
+    adapter = Adapter(init=lambda key, base: jnp.float32(10), merge=lambda base, own: base + own)
+    learner = with_adapter(
+        lambda base: with_frozen_partner(COUNTING), adapter, init_base=lambda key: {"weights": jnp.float32(5)}
+    )
+    state = learner.init(jax.random.key(0))
+    state, _ = jax.jit(learner.update)(state, jax.random.key(1), jnp.float32(1))
+    own, partner = learner.acting(state)
+    assert own == {"base": {"weights": 5.0}, "adapter": 11.0} and partner == {"base": {"weights": 5.0}, "adapter": 10.0}
