@@ -57,10 +57,11 @@ def make_thought_evaluator(
 
     def evaluate(params: Params, key: Array) -> dict[str, Array]:
         index = jnp.arange(num_episodes, dtype=jnp.int32)
-        keys = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(key, i), 3))(index)
+        task_key, play_key = jax.random.split(key)
+        keys = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(task_key, i), 3))(index)
         task = jax.vmap(lambda key, i: sample_task(key, level_of(level, i)))(keys[:, 0], index)
         start = jax.vmap(environment.reset)(keys[:, 1], task)
-        episode = play(params, key, index, num_rows, task=task, start=start)
+        episode = play(params, play_key, index, num_rows, task=task, start=start)
         tokens = jnp.where(episode.thought_mask[:, 0], episode.tokens[:, 0], -1)
         said = recorded_words(policy, episode)[1][:, 0]
         right = jax.vmap(text.expert)(keys[:, 2], start[0])[1]
