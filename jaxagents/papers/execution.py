@@ -213,8 +213,9 @@ def _run_group(job: Job, seeds: Sequence[int], session: Session) -> None:
         )
         write_run(session.request.results, run)
     _write_content(session.request.results, composed)
-    if not session.request.is_trial:
-        note_programs(session.request.results, composed)
+    said = "" if session.request.is_trial else note_programs(session.request.results, composed)
+    if said:
+        session.progress.message(f"{paper.id}: {composed.name}: its programs cannot be traced ({said}).")
     values = ", ".join(_last(paper, curves) for curves, _ in told)
     which = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
     session.progress.message(f"{paper.id}: {composed.name}, {which}: {values} ({minutes:.1f} minutes)")

@@ -48,17 +48,28 @@ def program_digest(*recipes: Recipe) -> str:
     return content_digest({"programs": told})
 
 
-def note_programs(results: str | Path, composed: Composed) -> None:
+def note_programs(results: str | Path, composed: Composed) -> str:
     """Writes down what the programs of an arm, and of what it starts from, are with today's code.
+
+    What cannot be traced fails no run: a user's code may do on the host what it likes.
 
     Args:
         results: folder of the store.
         composed: the arm; a function may do anything, and has none.
+
+    Returns:
+        Why they cannot be traced, "" where they can.
     """
-    for start in (one for one in (composed.start, *composed.companions.values()) if one is not None):
-        _note(results, start_address(start), start)
-    if composed.recipe is not None:
-        _note(results, composed.address, *(one for one in (composed.start, composed.recipe) if one is not None))
+    try:
+        for start in (one for one in (composed.start, *composed.companions.values()) if one is not None):
+            _note(results, start_address(start), start)
+        if composed.recipe is not None:
+            _note(results, composed.address, *(one for one in (composed.start, composed.recipe) if one is not None))
+    except OSError:  # A full disk is told as for runs.
+        raise
+    except Exception as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return ""
 
 
 def _note(results: str | Path, address: Address, *recipes: Recipe) -> None:

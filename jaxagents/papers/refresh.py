@@ -65,10 +65,7 @@ def compare_programs(paper: Paper, composed: Composed, request: Request) -> list
     if not (stored.runs or stored.stale):
         return []
     known = same_programs(results, address)
-    try:
-        note_programs(results, composed)
-    except Exception as error:  # A user's code fails as it likes; a seed is run then.
-        said = " ".join(str(error).split()) or type(error).__name__
+    if said := note_programs(results, composed):
         return [f"{paper.id}: {composed.name}: its programs cannot be traced ({said}); a seed tells."]
     codes = [run.address.code for run in stored.stale.values()]
     return [

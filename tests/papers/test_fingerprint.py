@@ -24,7 +24,7 @@ def loss(x, y):
 
 def other_words(first, second):
     """Computes the same: other names, another order, something nobody uses, and a function compiled within."""
-    unused = jnp.exp(first)  # noqa: F841
+    jnp.exp(first)
     chosen = jax.jit(lambda values: jnp.where(values > 0, values, TABLE))(second)
 
     def step(before, factor):

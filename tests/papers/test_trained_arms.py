@@ -361,3 +361,11 @@ def test_a_start_of_earlier_code_that_is_the_same_program_is_used(trained, fast,
     (folder / "other.json").unlink()
     with pytest.raises(pytest.fail.Exception, match="it was trained again"):
         prepare_start(fast.start, 0, results, tmp_path / "cache", say=lambda said: None)
+
+
+def test_what_cannot_be_traced_is_said_and_fails_no_run(trained, of_other_code, monkeypatch, capsys):
+    paper = trained[0]
+    monkeypatch.setattr("jaxagents.papers.programs.program_digest", lambda *recipes: int("it reads a file"))
+    assert run_papers([paper], request(of_other_code, arms=("fast",), seeds=(0,))) == {}
+    assert list(read(paper, of_other_code)["fast"].runs) == [0]
+    assert "p: fast: its programs cannot be traced (invalid literal" in capsys.readouterr().err.replace("\n", " ")
