@@ -11,33 +11,44 @@ from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-RUNS = {
-    "vmpo": ("world=cartpole",),
-    "muzero": ("world=cartpole", "learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}"),
-    "sampled_muzero": ("world=pendulum", "learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}"),
-    "sac": (
-        "world=pendulum",
-        "policy=mixture_actor",
-        "learner.buffer.num_shards=2",
-        "when_quick.learner.buffer.min_size=32",
+SHARDS = "learner.buffer.num_shards=2"
+FILLED = (SHARDS, "when_quick.learner.buffer.min_size=32")
+PLAYED = {
+    **dict.fromkeys(("a2c", "appo", "impala", "meta_gradients", "ppg", "ppo", "pqn", "vmpo"), ("world=cartpole",)),
+    **dict.fromkeys(("awr", "c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn"), ("world=cartpole", *FILLED)),
+    **dict.fromkeys(("qr_dqn", "rainbow"), ("world=cartpole", *FILLED)),
+    **dict.fromkeys(("count_bonus", "count_product", "count_product_normalized"), ("world=halls",)),
+    **dict.fromkeys(("e3b", "e3b_noveld", "icm", "noveld", "rnd"), ("world=cartpole",)),
+    **dict.fromkeys(("alphazero", "gumbel_alphazero"), ("world=tic_tac_toe",)),
+    **dict.fromkeys(
+        ("airl", "gail"), ("world=cartpole", "learner.demonstrations.num_shards=2", "collector.num_steps=16")
     ),
+    **dict.fromkeys(("crossq", "ddpg", "droq", "mbpo", "mpo", "rlpd", "td3"), ("world=pendulum", *FILLED)),
+    **dict.fromkeys(("qmix", "vdn"), ("world=two_step_game", *FILLED)),
+    "dagger": ("world=cartpole", SHARDS),
+    "diayn": ("world=cartpole_skills",),
     "dreamer": (
-        "world=cartpole",
-        "learner.buffer.num_shards=2",
-        "when_quick.learner.buffer.min_size=128",
+        *("world=cartpole", SHARDS, "when_quick.learner.buffer.min_size=128"),
         "learner.free_nats=0.0",  # At first, the divergence is below: the prior would not move.
     ),
-    "meta_gradients": ("world=cartpole",),
-    "rl2": ("world=bernoulli_bandit",),
+    **dict.fromkeys(("hg_dagger", "pvp"), ("world=quest", SHARDS, "learner.buffer.min_size=32")),
+    "q_shaping": ("world=quest", *FILLED),
+    "mansa": ("world=two_step_game", "environment=two_step_game_calls", *FILLED),
+    "muzero": ("world=cartpole", "learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}"),
     "pets": ("world=pendulum", "learner.buffer={min_size: 128, num_shards: 2}", "collector.num_steps=16"),
-    "airl": ("world=cartpole", "learner.demonstrations.num_shards=2", "collector.num_steps=16"),
-    "gail": ("world=cartpole", "learner.demonstrations.num_shards=2", "collector.num_steps=16"),
-    "diayn": ("world=cartpole_skills",),
-    "alphazero": ("world=tic_tac_toe",),
-    "gumbel_alphazero": ("world=tic_tac_toe",),
-    "dagger": ("world=cartpole", "learner.buffer.num_shards=2"),
-    "rlpd": ("world=pendulum", "learner.buffer.num_shards=2", "when_quick.learner.buffer.min_size=32"),
+    "r2d2": ("world=tmaze", *FILLED, "learner.buffer.sequence_length=14", "learner.burn_in=4"),
+    "redq": ("world=pendulum", *FILLED, "value.num_critics=3"),
+    "rl2": ("world=bernoulli_bandit",),
+    "sac": ("world=pendulum", "policy=mixture_actor", *FILLED),
+    "sampled_muzero": ("world=pendulum", "learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}"),
 }
+# Of as many environments as their levels or members ask for.
+OF_LEVELS = {
+    **dict.fromkeys(("accel", "plr", "robust_plr", "sfl"), ("world=gridworld",)),
+    **dict.fromkeys(("dicode", "xland"), ("world=quest_levels",)),
+    "envgen": ("world=craft_lands",),
+}
+OF_MEMBERS = dict.fromkeys(("cma_es", "open_es", "pgpe"), ("world=cartpole",))
 OF_FIXED_DATA = {
     "awac": ("world=pendulum", "collector.num_shards=2"),
     "bc": ("world=cartpole", "collector.num_shards=2"),
@@ -46,13 +57,25 @@ OF_FIXED_DATA = {
     "decision_transformer": ("world=cartpole", "collector.num_shards=2"),
     "diffusion_policy": ("world=pendulum", "collector.num_shards=2"),
     "iql": ("world=pendulum", "collector.num_shards=2"),
+    "co_rft": ("world=tabletop", "environment=tabletop_chunks", "collector.num_shards=2"),
     # Its practice, of eight environments.
     "robofume": ("world=tabletop", "stages=['${practice}']", "+practice.learner.buffer.num_shards=2"),
     "td3_bc": ("world=pendulum", "collector.num_shards=2"),
 }
 # What these do not learn: one of the words is in the path.
-STILL = {"bc": {"critic"}, "dagger": {"critic"}, "discrete_cql": {"epsilon"}, "td3_bc": {"raw_scale"}}
-RUNS = {name: (*choices, "collector.num_envs=8") for name, choices in RUNS.items()} | OF_FIXED_DATA
+OF_TEXT = "dapo dpo grpo ipo kto orpo raft reinforce rest_em rloo rpo sft simpo spin"  # See test_language_devices.
+STILL = {
+    **dict.fromkeys(("bc", "dagger", "hg_dagger"), {"critic"}),
+    # Their shares of random actions are fixed.
+    **dict.fromkeys(("discrete_cql", "mansa", "noisy_dqn", "pvp", "qmix", "rainbow", "vdn"), {"epsilon"}),
+    **dict.fromkeys(("co_rft", "ddpg", "td3", "td3_bc"), {"raw_scale"}),
+}
+PLAYED = {name: (*choices, "collector.num_envs=8") for name, choices in PLAYED.items()}
+RUNS = PLAYED | OF_LEVELS | OF_MEMBERS | OF_FIXED_DATA
+
+
+def test_every_algorithm_of_arrays_is_here():
+    assert {path.stem for path in (CONFIGS / "algorithm").glob("*.yaml")} == {*RUNS, *OF_TEXT.split()}
 
 
 @pytest.mark.slow
