@@ -146,6 +146,8 @@ class CosineEmbedding(nn.Module):
     @nn.compact
     def __call__(self, features: Array, fractions: Array) -> Array:
         """Computes `[..., K, D]` of features `[..., D]` and fractions `[..., K]`."""
+        rows, restore = as_rows(features)
+        fractions, _ = as_rows(fractions)
         orders = jnp.arange(self.num_cosines).reshape((1,) * fractions.ndim + (-1,))
         cosines = jnp.cos(jnp.pi * orders * fractions[..., None])
-        return features[..., None, :] * nn.relu(nn.Dense(features.shape[-1])(cosines))
+        return restore(rows[..., None, :] * nn.relu(nn.Dense(features.shape[-1])(cosines)))

@@ -34,8 +34,7 @@ class CategoricalValues:
 
     def mean(self) -> Array:
         """Returns expectations, `[..., A]`."""
-        atoms = _last_axis(self._atoms(), self.logits.ndim)
-        return jnp.sum(jax.nn.softmax(self.logits) * atoms, axis=-1)
+        return jax.nn.softmax(self.logits) @ self._atoms()
 
     def select(self, action: Array) -> "CategoricalValues":
         """Returns the distribution of an action, int `[...]`."""
@@ -61,7 +60,7 @@ class CategoricalValues:
         shifted = jnp.clip(reward[..., None] + discount[..., None] * spread, self.low, self.high)
         distance = jnp.abs(shifted[..., None, :] - _last_axis(atoms, self.logits.ndim)[..., None])
         share = jnp.clip(1.0 - distance / (atoms[1] - atoms[0]), 0.0, 1.0)
-        return jnp.sum(share * jax.nn.softmax(self.logits)[..., None, :], axis=-1)
+        return jnp.einsum("...ij,...j->...i", share, jax.nn.softmax(self.logits))
 
     def _atoms(self) -> Array:
         return jnp.linspace(self.low, self.high, self.logits.shape[-1])
