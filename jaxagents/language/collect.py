@@ -1,6 +1,6 @@
 """Where episodes of language policies come from in training, and how they are judged."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from jaxagents.environments.text.splits import level_of
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.tasks import make_uniform, start_tasks
-from jaxagents.ops.checks import require_positive
+from jaxagents.ops.checks import require_between, require_positive
 from jaxagents.ops.episodes import acting_seats, seat_returns
 from jaxagents.ops.group_metrics import group_metrics, majority_success, pass_at_k
 from jaxagents.ops.rows import first_row, rows_of_all_devices, where_rows
@@ -42,6 +42,7 @@ def make_dialogue_collector(
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
     level: int | Sequence[int] | None = None,
     task_source: Callable[..., TaskSource] | None = None,
     max_turns: int | Sequence[int] | None = None,
@@ -62,6 +63,7 @@ def make_dialogue_collector(
         temperature: divides the logits; None is 1.
         top_k: samples among so many tokens; None among all.
         top_p: samples among the most probable tokens of this mass; None among all.
+        min_p: samples among tokens at least so probable, as a share of the most probable one's; None among all.
         level: of the tasks; a list is gone through in turn.
         task_source: `(*, level, num_levels) -> TaskSource` of the tasks, see `language.tasks`; None for fresh ones.
         max_turns: turns after which episodes are cut, at most those of the layout; a list is gone through in turn from
@@ -80,14 +82,21 @@ def make_dialogue_collector(
         of all rounds, see `count_experience`.
 
     Raises:
-        ValueError: a count is not positive, or see `make_dialogue`.
+        ValueError: a count is not positive, a share is not from 0 to 1, or see `make_dialogue`.
+
+    References:
+        See `truncation.truncate` for `top_k`, `top_p` and `min_p`.
     """
-    for name, count in (("num_groups", num_groups), ("num_rows", num_rows), ("max_rounds", max_rounds)):
+    sizes = {"num_groups": num_groups, "num_rows": num_rows, "max_rounds": max_rounds, "top_k": top_k}
+    for name, count in sizes.items():
         if count is not None and count < 1:
             raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    for name, share in (("top_p", top_p), ("min_p", min_p)):
+        if share is not None:
+            require_between(name, share, 0.0, 1.0)
     if max_rounds > 1 and dynamic_sampling is None:
         raise ValueError(f"`max_rounds` must be 1 without `dynamic_sampling`, got {max_rounds}; give a filter.")
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     play = make_dialogue(
         environment,
         policy,
@@ -136,7 +145,7 @@ def make_dialogue_collector(
         collect=collect,
         steps_per_collect=num_groups * group_size,
         divided_option="num_groups",
-        tempering=_tempering(temperature, top_k, top_p),
+        tempering=_tempering(temperature, sampling.restrictions),
     )
 
 
@@ -179,10 +188,11 @@ def _fill_groups(
     return episode.replace(keep=keep(EpisodeView(episode=episode))), counts, rounds
 
 
-def _tempering(temperature: float | None, top_k: int | None, top_p: float | None) -> dict[str, float]:
+def _tempering(temperature: float | None, restrictions: Mapping[str, float]) -> dict[str, float]:
     """Returns the settings by which samples are not drawn from the policy itself."""
-    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    return {name: value for name, value in settings.items() if value is not None and (name == "top_k" or value != 1.0)}
+    idle = {"top_p": 1.0, "min_p": 0.0}
+    settings = {} if temperature in (None, 1.0) else {"temperature": temperature}
+    return settings | {name: value for name, value in restrictions.items() if value != idle.get(name)}
 
 
 def count_experience(*episodes: Episode) -> dict[str, Count]:

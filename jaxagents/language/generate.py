@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxagents.language.truncation import truncate
 from jaxagents.networks.sight import causal_sight
 from jaxagents.types import Array, LanguageModel, Params, PyTree
 
 _SECTION, _MAX_SECTIONS = 16, 2  # Steps of decoding with one width of the cache, and how often it grows at most.
-_BLOCK = 256  # Entries of a vocabulary whose probabilities one matrix product sums up.
+_BLOCK = (
+    256  # Entries that one matrix product sums up; of larger vocabularies, one block is looked into.
+)
 
 
 @struct.dataclass
@@ -23,16 +26,25 @@ class Sampling:
         top_k: int32 `[]` or `[B]`, only that many most probable tokens; None: all.
         top_p: float32 `[]` or `[B]`, only the most probable tokens that together reach this probability, after
             temperature and `top_k`; None: all.
+        min_p: float32 `[]` or `[B]`, of these only tokens at least so probable, as a share of the most probable one's;
+            None: all.
         greedy: always the most probable token; static.
 
     References:
-        Holtzman et al. (2020), "The Curious Case of Neural Text Degeneration", equations 2 and 3 (`top_p`).
+        See `truncation.truncate`.
     """
 
     temperature: Array | float | None = None
     top_k: Array | int | None = None
     top_p: Array | float | None = None
+    min_p: Array | float | None = None
     greedy: bool = struct.field(pytree_node=False, default=False)
+
+    @property
+    def restrictions(self) -> dict[str, Any]:
+        """Returns what leaves tokens out: arguments of `truncation.truncate`."""
+        settings = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
+        return {name: value for name, value in settings.items() if value is not None}
 
 
 @struct.dataclass
@@ -247,13 +259,11 @@ def sample_token(logits: Array, uniform: Array, sampling: Sampling) -> tuple[Arr
         # At a temperature of zero only the largest logits, which are zero here, keep their probability.
         tempered = shifted / jnp.maximum(_column(sampling.temperature, logits), 1e-6)
         probability = jnp.exp(tempered)
-    probability = _restrict(probability, sampling)
-    cumulative = jnp.where(probability > 0.0, _cumulative_sum(probability), -1.0)
-    total = jnp.max(cumulative, axis=-1)
-    above = cumulative > (uniform * total)[:, None]
-    token = jnp.min(jnp.where(above, vocabulary, logits.shape[-1]), axis=-1).astype(jnp.int32)
+    if sampling.restrictions:
+        probability = jnp.where(truncate(tempered, **sampling.restrictions) > -jnp.inf, probability, 0.0)
+    token, total = _invert(probability, uniform)
     log_prob = _pick(shifted, token, vocabulary) - log_total
-    if sampling.temperature is None and sampling.top_k is None and sampling.top_p is None:
+    if sampling.temperature is None and not sampling.restrictions:
         return token, log_prob, log_prob
     return token, log_prob, _pick(tempered, token, vocabulary) - jnp.log(total)
 
@@ -297,32 +307,40 @@ def _widen(model: LanguageModel, loop: _Loop, width: int) -> _Loop:
     return loop.replace(cache=cache, mask=jnp.pad(loop.mask, ((0, 0), (0, width - before))))
 
 
-def _restrict(probability: Array, sampling: Sampling) -> Array:
-    """Sets to zero what `top_k` and `top_p` leave out of unnormalised probabilities `[B, V]`."""
-    if sampling.top_k is None and sampling.top_p is None:
-        return probability
-    descending = -jnp.sort(-probability, axis=-1)
-    rank = jnp.arange(probability.shape[-1])[None]
-    keep = jnp.ones_like(descending, bool)
-    if sampling.top_k is not None:
-        keep = rank < jnp.maximum(_column(sampling.top_k, probability), 1)
-    if sampling.top_p is not None:
-        kept = jnp.where(keep, descending, 0.0)
-        before = jnp.cumsum(kept, axis=-1) - kept
-        keep &= (before < _column(sampling.top_p, probability) * jnp.sum(kept, axis=-1, keepdims=True)) | (rank == 0)
-    smallest = jnp.min(jnp.where(keep, descending, jnp.inf), axis=-1, keepdims=True)
-    return jnp.where(probability >= smallest, probability, 0.0)
+def _invert(weights: Array, uniform: Array) -> tuple[Array, Array]:
+    """Returns where the cumulative sum of `weights [B, V]` passes `uniform [B]` of the total, and the total, `[B]`."""
+    size = weights.shape[-1]
+    if size > _BLOCK:
+        total = jnp.sum(weights, axis=-1)
+        return _place(weights, uniform * total)[0], total
+    cumulative = jnp.where(weights > 0.0, _cumulative_sum(weights), -1.0)
+    total = jnp.max(cumulative, axis=-1)
+    above = cumulative > (uniform * total)[:, None]
+    return jnp.min(jnp.where(above, jnp.arange(size)[None], size), axis=-1).astype(jnp.int32), total
+
+
+def _place(weights: Array, wanted: Array) -> tuple[Array, Array]:
+    """Returns the first entry of `weights [B, V]` whose cumulative sum exceeds `wanted [B]`, and the sum before it.
+
+    Of many entries it sums up blocks, and looks into the one where it must be. What rounding lets no entry exceed is
+    at the last one that has a weight.
+    """
+    size = weights.shape[-1]
+    if size > _BLOCK:
+        blocks = jnp.pad(weights, ((0, 0), (0, -size % _BLOCK))).reshape(weights.shape[0], -1, _BLOCK)
+        block, before = _place(jnp.sum(blocks, axis=-1), wanted)
+        within, before_within = _place(jnp.take_along_axis(blocks, block[:, None, None], 1)[:, 0], wanted - before)
+        return block * _BLOCK + within, before + before_within
+    cumulative, entries = _cumulative_sum(weights), jnp.arange(size, dtype=jnp.int32)[None]
+    above = (weights > 0.0) & (cumulative > wanted[:, None])
+    entry = jnp.min(jnp.where(above, entries, jnp.max(jnp.where(weights > 0.0, entries, 0), -1, keepdims=True)), -1)
+    return entry, _pick(cumulative - weights, entry, entries)
 
 
 def _cumulative_sum(x: Array) -> Array:
     """Returns the cumulative sum over the last axis of `[B, V]`."""
-    size = x.shape[-1]
-    if size > _BLOCK:
-        blocks = jnp.pad(x, ((0, 0), (0, -size % _BLOCK))).reshape(x.shape[0], -1, _BLOCK)
-        within = _cumulative_sum(blocks.reshape(-1, _BLOCK)).reshape(blocks.shape)
-        before = jnp.cumsum(within[..., -1], axis=-1) - within[..., -1]
-        return (within + before[..., None]).reshape(x.shape[0], -1)[:, :size]
     # A product with a triangle: XLA's cumulative sums are many passes over the data.
+    size = x.shape[-1]
     return jnp.dot(x, jnp.triu(jnp.ones((size, size), x.dtype)), precision=jax.lax.Precision.HIGHEST)
 
 

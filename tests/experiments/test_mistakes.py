@@ -298,7 +298,7 @@ SHARDS = ("experiment=ppo_cartpole", "devices=fsdp", "optimizer.flatten=false", 
         (["world=cartpole", "devices=asynchronous", "seeds=2"], "`seeds` must be 1 with `devices.actors`, got 2"),
         (["world=gymnasium", "algorithm=impala", "collector=actors"], "`pip install 'jaxagents[ray]'`"),
         (
-            ["world=bandit", "algorithm=grpo", "collector=truncated", "collector.min_p=2"],
+            ["world=bandit", "algorithm=grpo", "collector.min_p=2"],
             "`min_p` must be from 0.0 to 1.0",
         ),
     ],
