@@ -10,9 +10,11 @@ from flax import struct
 
 from jaxagents.language.generate import Generation, Sampling, decode
 from jaxagents.language.slots import Part, Turn, join_parts, render_observations, render_prompt_words, script_parts
-from jaxagents.networks.sight import attention_mask
+from jaxagents.networks.sight import attention_mask, causal_sight
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, LanguagePolicy, Layout, Params, PyTree
+
+_LONG = 256  # Tokens of a prompt above which nothing is made for every pair of them.
 
 
 @struct.dataclass
@@ -92,8 +94,10 @@ def read_prompts(
         return talk
     tokens, mask = prompt
     nothing = talk.replace(present=jnp.zeros_like(present), position=jnp.zeros_like(fresh, jnp.int32))
-    read, _ = _extend(policy, params, nothing, jnp.ones_like(present), tokens, mask, jnp.int32(0))
-
+    if size > _LONG:
+        read = _read_long_prompt(policy, params, nothing, tokens, mask)
+    else:
+        read, _ = _extend(policy, params, nothing, jnp.ones_like(present), tokens, mask, jnp.int32(0))
     return talk.replace(
         cache=_where_rows_of_cache(policy, fresh, read.cache, talk.cache),
         present=where_rows(fresh, read.present, present),
@@ -303,6 +307,18 @@ def _read(
 
 
 # In what follows the position of a conversation is that of whoever speaks, `[B]`.
+
+
+def _read_long_prompt(
+    policy: LanguagePolicy, params: Params, talk: Conversation, tokens: Array, mask: Array
+) -> Conversation:
+    """Reads prompts as `_extend` does, at the start of empty conversations; told in numbers per token who sees whom."""
+    present = jax.lax.dynamic_update_slice(talk.present, mask, (0, 0))
+    positions = jnp.cumsum(mask, axis=1) - mask
+    cache, _ = policy.model.extend(
+        params, talk.cache, tokens, positions=positions, index=jnp.int32(0), mask=causal_sight(present)
+    )
+    return talk.replace(cache=cache, present=present, position=jnp.sum(mask, axis=1, dtype=jnp.int32))
 
 
 def _extend(

@@ -12,9 +12,7 @@ from jaxagents.networks.sight import causal_sight
 from jaxagents.types import Array, LanguageModel, Params, PyTree
 
 _SECTION, _MAX_SECTIONS = 16, 2  # Steps of decoding with one width of the cache, and how often it grows at most.
-_BLOCK = (
-    256  # Entries that one matrix product sums up; of larger vocabularies, one block is looked into.
-)
+_BLOCK = 256  # Entries that one matrix product sums up. In larger vocabularies, one block is looked into.
 
 
 @struct.dataclass

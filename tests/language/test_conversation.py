@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxagents.environments.text import frozenlake
+from jaxagents.language import conversation
 from jaxagents.language.conversation import answer, begin_conversation, make_answer, parse_action, read_prompts
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
@@ -90,8 +91,15 @@ def test_it_says_what_the_policy_says_in_a_dialogue(speaker, episode):
 
 
 @pytest.mark.slow
-def test_prompts_begin_anew_in_the_rows_that_are_fresh(speaker, episode):
+@pytest.mark.parametrize("longest", [256, 0])  # Tokens of a prompt that is told in bits who sees whom.
+def test_prompts_begin_anew_in_the_rows_that_are_fresh(speaker, episode, monkeypatch, longest):
     policy, params = speaker
+    if not longest:
+        prompt = prompts_of(policy, episode)
+        expected = read_prompts(policy, params, begin_conversation(policy, 4), prompt, jnp.ones(4, bool))
+        monkeypatch.setattr(conversation, "_LONG", longest)
+        found = read_prompts(policy, params, begin_conversation(policy, 4), prompt, jnp.ones(4, bool))
+        jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), found, expected)
     prompt, fresh = tuple(leaf[:2] for leaf in prompts_of(policy, episode)), jnp.asarray([True, False])
     begun = read_prompts(policy, params, begin_conversation(policy, 2), prompt, jnp.ones(2, bool))
     assert begun.position[:, 0].tolist() == begun.present.sum(axis=1).tolist() == [5, 5]  # "walk to", "G", ...

@@ -1,6 +1,7 @@
 """Attention in blocks is attention: values, gradients, and the memory that the compiler allots."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxagents.benchmarks.scale import context_memory
+from jaxagents.language.conversation import begin_conversation, read_prompts
 from jaxagents.language.generate import Sampling, generate
 from jaxagents.networks.block_attention import NO_WINDOW, View, attend_in_blocks
 from jaxagents.networks.decoder import Decoder
@@ -175,8 +177,21 @@ def prompt_bytes(tokens, **options):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
+def conversation_bytes(tokens, **options):
+    """Returns the temporaries of reading the prompt of a conversation."""
+    layout = Layout(prompt=tokens, observation=8, thought=0, action=8, num_turns=1, context_turns=1)
+    policy = SimpleNamespace(layout=layout, model=make_language_model(64, network=network(scan_layers=True, **options)))
+
+    def read(params, tokens, mask):
+        return read_prompts(policy, params, begin_conversation(policy, 1), (tokens, mask), jnp.ones(1, bool))
+
+    params = jax.eval_shape(policy.model.init, jax.random.key(0))
+    shapes = [jax.ShapeDtypeStruct((1, tokens), dtype) for dtype in (jnp.int32, bool)]
+    return jax.jit(read).lower(params, *shapes).compile().memory_analysis().temp_size_in_bytes
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("allotted", [compiled_bytes, prompt_bytes])
+@pytest.mark.parametrize("allotted", [compiled_bytes, prompt_bytes, conversation_bytes])
 def test_nothing_is_quadratic_in_contexts_of_thousands_of_tokens(allotted):
     in_blocks = allotted(8192, attention_block=64)
     assert in_blocks < 0.7 * 8192**2  # Less than a byte for every pair of tokens.
