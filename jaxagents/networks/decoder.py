@@ -270,9 +270,10 @@ class Decoder(nn.Module):
         """Returns the bias, and that of layers with a window apart."""
         size, index = positions.shape[1], jnp.int32(0) if index is None else index
         if self.attention_block is not None and size > self.attention_block:
-            keys = (mask.present if isinstance(mask, Sight) else mask[:, 0]) if key_positions is None else key_positions
-            keys, queries = keys.astype(jnp.int32), positions.astype(jnp.int32)
-            view = View(seen=mask, position=queries, key_position=keys, index=index, window=jnp.int32(NO_WINDOW))
+            keys = mask.present if isinstance(mask, Sight) else mask[:, 0]
+            keys = jnp.zeros_like(keys, jnp.int32) if key_positions is None else key_positions.astype(jnp.int32)
+            queries, no_window = positions.astype(jnp.int32), jnp.int32(NO_WINDOW)
+            view = View(seen=mask, position=queries, key_position=keys, index=index, window=no_window)
             return (view,) if self.window is None else (view, view.replace(window=jnp.int32(self.window)))
         bits = as_mask(mask, index=index, size=size)
         if self.window is None:
