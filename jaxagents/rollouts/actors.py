@@ -76,6 +76,7 @@ class ActorPool:
         num_envs: int,
         num_steps: int,
         max_waiting: int = 2,
+        max_lag: int | None = None,
         timeout_seconds: float = 300.0,
         address: str | None = None,
     ) -> None:
@@ -88,6 +89,7 @@ class ActorPool:
             atexit.register(self.ray.shutdown)
         self.payload = self.ray.put(self.ray.cloudpickle.dumps((environment, policy)))
         self.sizes, self.max_waiting, self.timeout_seconds = (num_envs, num_steps), max_waiting, timeout_seconds
+        self.max_lag, self.discarded = max_lag, 0
         self.lives, self.failures, self.next_number = [0] * num_actors, [0] * num_actors, [0] * num_actors
         self.ready = [False] * num_actors
         self.backlog: list[list[int]] = [[] for _ in range(num_actors)]  # Chunks to be played again.
@@ -101,7 +103,7 @@ class ActorPool:
         return sum(self.lives)
 
     def take(self, params: Params, seed: int, num_chunks: int) -> list[Chunk]:
-        """Publishes weights, lets the actors go on, and returns the chunks that arrive first.
+        """Publishes weights, lets the actors go on, and returns the chunks that arrive first and are not too old.
 
         Raises:
             TimeoutError: no chunk has come for `timeout_seconds`.
@@ -129,6 +131,10 @@ class ActorPool:
                 self.ready[stream] = True
                 continue
             self.failures[stream] = 0
+            if self.max_lag is not None and self.version - result.version > self.max_lag:
+                self.discarded += 1
+                self.backlog[stream] = sorted([number, *self.backlog[stream]])
+                continue
             taken.append(result)
         self._submit()
         return taken
@@ -178,6 +184,7 @@ def make_actor_collector(
     num_envs: int,
     num_steps: int,
     max_waiting: int = 2,
+    max_lag: int | None = None,
     timeout_seconds: float = 300.0,
     address: str | None = None,
     axis_name: str | None = None,
@@ -196,6 +203,9 @@ def make_actor_collector(
         num_envs: simulators of an actor.
         num_steps: T.
         max_waiting: chunks that an actor plays ahead of the learner.
+        max_lag: updates that the weights of a chunk may be old. Older chunks, as of an actor that is slower than others
+            by far, are discarded, and their actor plays on with the newest weights in their place; the metric
+            `discarded` counts them. None takes all of them.
         timeout_seconds: most that the learner waits for a chunk.
         address: of a Ray cluster; None starts processes on this machine.
         axis_name: mapped device axis; there must be none.
@@ -215,6 +225,8 @@ def make_actor_collector(
     for name, value in counts.items():
         if value < 1:
             raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    if max_lag is not None and max_lag < 0:
+        raise ValueError(f"`max_lag` must not be negative, got {max_lag}; try null to take old chunks, too.")
     if num_chunks > num_actors * max_waiting:
         raise ValueError(f"`num_chunks` must be at most {num_actors * max_waiting}, what actors owe, got {num_chunks}.")
     require_host(environment, axis_name)
@@ -225,14 +237,16 @@ def make_actor_collector(
     def gather(params: Params, seed: Array) -> tuple[Rollout, Metrics]:
         if not pools:
             sizes = {"num_actors": num_actors, "num_envs": num_envs, "num_steps": num_steps}
-            limits = {"max_waiting": max_waiting, "timeout_seconds": timeout_seconds, "address": address}
-            options: dict[str, Any] = sizes | limits
+            limits = {"max_waiting": max_waiting, "max_lag": max_lag, "timeout_seconds": timeout_seconds}
+            options: dict[str, Any] = sizes | limits | {"address": address}
             pools.append(ActorPool(environment, policy, **options))
-        restarts = pools[0].restarts
-        chunks = pools[0].take(jax.tree.map(np.asarray, params), int(seed), num_chunks)
-        restarted: Any = np.int32(pools[0].restarts - restarts)
-        rollout, metrics = _merge(chunks, pools[0].version)
-        return rollout, metrics | {"restarts": Count(restarted)}
+        pool, before = pools[0], (pools[0].restarts, pools[0].discarded)
+        chunks = pool.take(jax.tree.map(np.asarray, params), int(seed), num_chunks)
+        restarted, discarded = (
+            Count(np.int32(now - then)) for now, then in zip((pool.restarts, pool.discarded), before, strict=True)
+        )
+        rollout, metrics = _merge(chunks, pool.version)
+        return rollout, metrics | {"restarts": restarted, "discarded": discarded}
 
     def init(key: Array, params: Params) -> Array:
         del key, params
@@ -265,7 +279,8 @@ def _shapes(one: Collector, params: Params, num_chunks: int) -> tuple[Rollout, d
     rollout, metrics = jax.eval_shape(played, params)
     number: Any = jax.ShapeDtypeStruct((), np.float32)
     count: Any = jax.ShapeDtypeStruct((), np.int32)
-    metrics = dict(metrics) | {"staleness": Mean(total=number, count=number), "restarts": Count(count)}
+    metrics = dict(metrics) | {"staleness": Mean(total=number, count=number)}
+    metrics |= {"restarts": Count(count), "discarded": Count(count)}
 
     def widen(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((leaf.shape[0], num_chunks * leaf.shape[1], *leaf.shape[2:]), leaf.dtype)

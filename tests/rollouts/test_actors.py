@@ -90,6 +90,8 @@ def test_what_does_not_fit_is_refused(parts):
         make_actor_collector(*parts, num_chunks=5, **options)
     with pytest.raises(ValueError, match="`num_chunks` must be at least 1, got 0"):
         make_actor_collector(*parts, num_chunks=0, **options)
+    with pytest.raises(ValueError, match="`max_lag` must not be negative, got -1"):
+        make_actor_collector(*parts, num_chunks=1, max_lag=-1, **options)
     with pytest.raises(ValueError, match="try devices=jit"):
         make_actor_collector(*parts, num_chunks=1, axis_name="devices", **options)
 
@@ -98,24 +100,26 @@ class Lost(Exception):
     """What Ray raises for an actor that is gone."""
 
 
-def stand_in(answers):
-    """Returns a module like Ray whose actors never answer, or all die at once."""
+def stand_in(wait, get):
+    """Returns a module like Ray; what its actors are asked for is `(arguments,)`, or `()` for their start."""
 
     def call(*arguments):
-        return object()
+        return (arguments,) if arguments else ()
 
-    method = SimpleNamespace(remote=call)
-    actor = SimpleNamespace(ready=method, play=method)
+    def remote(kind):
+        return SimpleNamespace(options=lambda **options: SimpleNamespace(remote=start))
 
-    def get(reference):
-        raise Lost("killed")
+    def start(payload, num_envs, num_steps, stream, life):
+        # References are told apart by who was asked.
+        asked = SimpleNamespace(remote=lambda *given: (stream, *call(*given)))
+        return SimpleNamespace(ready=asked, play=asked)
 
     return SimpleNamespace(
         is_initialized=lambda: True,
         put=lambda value: value,
         cloudpickle=SimpleNamespace(dumps=lambda value: b""),
-        remote=lambda kind: SimpleNamespace(options=lambda **options: SimpleNamespace(remote=lambda *given: actor)),
-        wait=lambda references, **options: (references[:1] if answers else [], []),
+        remote=remote,
+        wait=lambda references, **options: (wait(references), []),
         get=get,
         exceptions=SimpleNamespace(RayActorError=Lost, ObjectLostError=Lost),
     )
@@ -129,10 +133,39 @@ def stand_in(answers):
     ],
 )
 def test_actors_that_hang_or_die_at_once_end_the_run(parts, monkeypatch, answers, error, message):
-    monkeypatch.setattr(actors, "import_suite", lambda module, extra: stand_in(answers))
+    def die(reference):
+        raise Lost("killed")
+
+    ray = stand_in(lambda references: references[:1] if answers else [], die)
+    monkeypatch.setattr(actors, "import_suite", lambda module, extra: ray)
     pool = ActorPool(*parts, num_actors=2, num_envs=1, num_steps=1, timeout_seconds=0.5)
     with pytest.raises(error, match=message):
         pool.take({}, 0, 1)
+
+
+@pytest.mark.parametrize("max_lag", [None, 1])
+def test_what_was_played_too_long_ago_is_discarded_and_played_anew(parts, monkeypatch, max_lag):
+    slow = {"answers": False}
+
+    def wait(references):  # The second actor starts, and then says nothing for a while.
+        ready = [each for each in references if each[0] == 0 or len(each) == 1 or slow["answers"]]
+        return sorted(ready, key=lambda each: (len(each), each[0] if slow["answers"] else 0))[-1:]
+
+    def get(reference):
+        stream, *asked = reference
+        if not asked:
+            return None
+        _, number, version, _ = asked[0]
+        return actors.Chunk(stream, number, version, process=0, rollout=None, metrics={})
+
+    monkeypatch.setattr(actors, "import_suite", lambda module, extra: stand_in(wait, get))
+    pool = ActorPool(*parts, num_actors=2, num_envs=1, num_steps=1, max_waiting=1, max_lag=max_lag)
+    chunks = [chunk for update in range(4) for chunk in pool.take((), update, 1)]
+    assert [chunk.stream for chunk in chunks] == [0] * 4
+    slow["answers"] = True
+    (late,) = pool.take((), 4, 1)
+    assert (late.stream, late.number) == (1, 0)
+    assert (pool.version - late.version, pool.discarded) == ((4, 0) if max_lag is None else (0, 1))
 
 
 def test_without_ray_it_says_how_to_install_it(parts, monkeypatch):
