@@ -98,13 +98,14 @@ ALIKE = (
 
 
 def _run_pairs():
-    """Returns pairs with every world and every algorithm, and preferences in a game.
+    """Returns pairs with every world and every algorithm of words, and preferences in a game.
 
     An algorithm is run where fewest others are, and in a world that takes long to compile only if it has no other. A
     world that no algorithm was given is run with imitation, or with its least used algorithm. All pairs are composed.
+    Algorithms of arrays train and are evaluated in `training/test_array_runs.py`.
     """
-    algorithms = sorted({name for names in PAIRS.values() for name in names})
-    run, uses = set(), dict.fromkeys([*PAIRS, *algorithms], 0)
+    algorithms = sorted({*LANGUAGE, *SELF_TRAINING, *PREFERENCES})
+    run, uses = set(), dict.fromkeys([*PAIRS, *(name for names in PAIRS.values() for name in names)], 0)
 
     def choose(world, algorithm):
         run.add((world, algorithm))
