@@ -242,11 +242,9 @@ def make_actor_collector(
             pools.append(ActorPool(environment, policy, **options))
         pool, before = pools[0], (pools[0].restarts, pools[0].discarded)
         chunks = pool.take(jax.tree.map(np.asarray, params), int(seed), num_chunks)
-        restarted, discarded = (
-            Count(np.int32(now - then)) for now, then in zip((pool.restarts, pool.discarded), before, strict=True)
-        )
+        since: Any = np.int32((pool.restarts, pool.discarded)) - np.int32(before)
         rollout, metrics = _merge(chunks, pool.version)
-        return rollout, metrics | {"restarts": restarted, "discarded": discarded}
+        return rollout, metrics | {"restarts": Count(since[0]), "discarded": Count(since[1])}
 
     def init(key: Array, params: Params) -> Array:
         del key, params
