@@ -242,7 +242,7 @@ def make_actor_collector(
             pools.append(ActorPool(environment, policy, **options))
         pool, before = pools[0], (pools[0].restarts, pools[0].discarded)
         chunks = pool.take(jax.tree.map(np.asarray, params), int(seed), num_chunks)
-        since: Any = np.int32((pool.restarts, pool.discarded)) - np.int32(before)
+        since: Any = np.array((pool.restarts, pool.discarded), np.int32) - np.array(before, np.int32)
         rollout, metrics = _merge(chunks, pool.version)
         return rollout, metrics | {"restarts": Count(since[0]), "discarded": Count(since[1])}
 
