@@ -1,4 +1,4 @@
-"""Evaluation of whoever plans with the state of the environment in hand: shooting, and tree searches in games."""
+"""Evaluation of whoever plans every action: shooting, and tree searches in games and in learned models."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,11 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxagents.environments.squashing import squash_action
 from jaxagents.environments.wrappers import AlternatingState, episode_statistics
+from jaxagents.ops.distributions import is_bounded
 from jaxagents.ops.rows import where_rows
 from jaxagents.policies.evaluating import EvaluatingPolicy
+from jaxagents.policies.latent_model import LatentModel
 from jaxagents.search.planning import Planner
-from jaxagents.search.tree_search import make_tree_search
+from jaxagents.search.tree_search import candidates_of, make_latent_search, make_tree_search
 from jaxagents.types import Array, Carry, Environment, Params, Policy, State, TimeStep
 
 
@@ -101,5 +104,51 @@ def make_game_planner(
     def plan(params: Params, key: Array, carry: Carry, state: State, timestep: TimeStep) -> tuple[Carry, Array]:
         searched = AlternatingState(inner=state.inner, player=state.seat)
         return carry, search(params, key, searched, timestep).action
+
+    return Planner(init=lambda: (), plan=plan)
+
+
+def make_model_planner(
+    environment: Environment,
+    policy: LatentModel,
+    *,
+    method: Callable[..., Any],
+    num_simulations: int,
+    max_depth: int | None = None,
+    discount: float = 1.0,
+    num_samples: int | None = None,
+    proposal_scale: float = 1.0,
+) -> Planner:
+    """Makes the planner that searches the model which a policy has learned: MuZero as it plays.
+
+    Args:
+        environment: in which episodes are played; only its observations are seen.
+        policy: the model.
+        method: see `make_tree_search`.
+        num_simulations: see `make_tree_search`.
+        max_depth: see `make_tree_search`.
+        discount: per step, of the model's values.
+        num_samples: branches of every node, of continuous actions; None for all discrete ones.
+        proposal_scale: see `sampled_actions`.
+
+    Returns:
+        The planner.
+
+    Raises:
+        ValueError: the policy has no model, or see `make_latent_search`.
+
+    References:
+        Schrittwieser et al. (2020), Mastering Atari, Go, chess and shogi by planning with a learned model, appendix B.
+    """
+    if not isinstance(policy, LatentModel):
+        raise ValueError(f"`policy` must have a model to search, got {type(policy).__name__}; try policy=latent_model.")
+    space = environment.action_space
+    candidates = candidates_of(space, num_samples, proposal_scale)
+    limits = {"num_simulations": num_simulations, "max_depth": max_depth, "discount": discount}  # type: dict[str, Any]
+    search = make_latent_search(policy, method=method, candidates=candidates, **limits)
+
+    def plan(params: Params, key: Array, carry: Carry, state: State, timestep: TimeStep) -> tuple[Carry, Array]:
+        action = search(params, key, state, timestep).action
+        return carry, squash_action(action, space) if is_bounded(space) else action
 
     return Planner(init=lambda: (), plan=plan)

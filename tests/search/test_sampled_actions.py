@@ -19,6 +19,7 @@ from jaxagents.ops.distributions import TanhNormal
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.policies.evaluating import with_evaluation
 from jaxagents.policies.latent_model import LatentModel, make_latent_model
+from jaxagents.search.evaluate import make_model_planner, make_planning_evaluator
 from jaxagents.search.self_play import make_search_collector
 from jaxagents.search.tree_search import candidates_of, make_latent_search, make_tree_search, sampled_actions
 from jaxagents.training.program import make_program, run_updates
@@ -143,6 +144,11 @@ def test_the_search_is_that_of_mctx_over_the_same_samples_in_the_world_and_in_an
     in_model = jax.jit(make_latent_search(model, **options))((), key, state, timestep)
     np.testing.assert_allclose(in_model.candidates, found.candidates, rtol=1e-6)
     np.testing.assert_allclose(in_model.weights, found.weights, rtol=1e-4)
+
+    # In the world, actions are squashed: many samples come near the target, -0.27 on average without any search.
+    many = {"method": GUMBEL, "num_simulations": 64, "num_samples": 32}
+    evaluate = make_planning_evaluator(world, model, planner=partial(make_model_planner, **many), num_episodes=8)
+    assert np.mean(jax.jit(evaluate)((), KEY)["episode_return"]) > -0.02
 
 
 def train(world, agent, num_updates, **options):

@@ -20,7 +20,7 @@ from jaxagents.ops.distributions import Categorical
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.policies.evaluating import with_evaluation
 from jaxagents.policies.latent_model import LatentModel
-from jaxagents.search.evaluate import make_game_planner, make_planning_evaluator
+from jaxagents.search.evaluate import make_game_planner, make_model_planner, make_planning_evaluator
 from jaxagents.search.self_play import make_search_collector
 from jaxagents.search.tree_search import make_latent_search, make_tree_search
 from jaxagents.types import ActorCritic, Box, Discrete, Environment, Rollout, TimeStep, Transition
@@ -94,6 +94,12 @@ def test_a_search_in_an_exact_model_is_one_in_the_world_itself():
     expected = jax.jit(make_tree_search(line, with_evaluation(uninformed(2)), **options))((), key, *line.reset(KEY, ()))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
     assert float(found.value) > 0.3
+    # As it is evaluated: the walk goes where the greater reward is.
+    planner = partial(make_model_planner, **options)
+    told = jax.jit(make_planning_evaluator(line, model, planner=planner, num_episodes=2))((), KEY)
+    assert told["episode_return"].tolist() == [1.0, 1.0] and told["finished"].all()
+    with pytest.raises(ValueError, match="`policy` must have a model to search, got .*; try policy=latent_model"):
+        make_model_planner(line, with_evaluation(uninformed(2)), **options)
     with pytest.raises(ValueError, match="`num_simulations` must be at least 1, got 0; try 16"):
         make_latent_search(model, method=GUMBEL, num_simulations=0)
 
