@@ -92,12 +92,9 @@ def read_prompts(
     )
     if not size or prompt is None:
         return talk
-    tokens, mask = prompt
     nothing = talk.replace(present=jnp.zeros_like(present), position=jnp.zeros_like(fresh, jnp.int32))
-    if size > _LONG:
-        read = _read_long_prompt(policy, params, nothing, tokens, mask)
-    else:
-        read, _ = _extend(policy, params, nothing, jnp.ones_like(present), tokens, mask, jnp.int32(0))
+    seen = None if size > _LONG else jnp.ones_like(present)
+    read, _ = _extend(policy, params, nothing, seen, *prompt, jnp.int32(0))
     return talk.replace(
         cache=_where_rows_of_cache(policy, fresh, read.cache, talk.cache),
         present=where_rows(fresh, read.present, present),
@@ -188,8 +185,7 @@ def value_successors(policy: LanguagePolicy, params: Params, talk: Conversation,
     layout, player = policy.layout, jnp.zeros(observation.shape[0], jnp.int32)
     ring, spare = _blocks(layout, talk)
     block = ring if spare else talk.cursor % ring
-    tokens, mask = render_observations(policy, observation)
-    part = Part(tokens=tokens, mask=mask)
+    part = Part(*render_observations(policy, observation))
     start, seen = layout.prompt + block * layout.slot, layout.context_turns + (1 if spare else 0)
     _, _, hidden = _read(policy, params, talk, player, part, start, spare or layout.slot, context_turns=seen)
     return policy.model.value(params, hidden)
@@ -233,13 +229,11 @@ def make_answer(policy: LanguagePolicy, num_words: int) -> Callable[..., tuple[A
         num_rows = observation.shape[0]
         fresh = jnp.broadcast_to(carry is None if first is None else first, (num_rows,))
         carry = begin_conversation(policy, num_rows) if carry is None else carry
-        rendered = None
-        if prompt is not None and policy.layout.prompt:
-            rendered = render_prompt_words(policy, prompt)
+        has_prompt = prompt is not None and policy.layout.prompt
+        rendered = render_prompt_words(policy, prompt) if has_prompt else None
         carry = read_prompts(policy, params, carry, rendered, fresh)
         keys = jax.random.split(jax.random.key(0) if key is None else key, (num_rows, 2))
-        sampling = Sampling(greedy=key is None)
-        carry, turn = answer(policy, params, carry, observation, keys=keys, sampling=sampling)
+        carry, turn = answer(policy, params, carry, observation, keys=keys, sampling=Sampling(greedy=key is None))
         return parse_action(policy, turn, num_words)[0], carry
 
     def answer_once(
@@ -309,35 +303,26 @@ def _read(
 # In what follows the position of a conversation is that of whoever speaks, `[B]`.
 
 
-def _read_long_prompt(
-    policy: LanguagePolicy, params: Params, talk: Conversation, tokens: Array, mask: Array
-) -> Conversation:
-    """Reads prompts as `_extend` does, at the start of empty conversations; told in numbers per token who sees whom."""
-    present = jax.lax.dynamic_update_slice(talk.present, mask, (0, 0))
-    positions = jnp.cumsum(mask, axis=1) - mask
-    cache, _ = policy.model.extend(
-        params, talk.cache, tokens, positions=positions, index=jnp.int32(0), mask=causal_sight(present)
-    )
-    return talk.replace(cache=cache, present=present, position=jnp.sum(mask, axis=1, dtype=jnp.int32))
-
-
 def _extend(
     policy: LanguagePolicy,
     params: Params,
     talk: Conversation,
-    own: Array,
+    own: Array | None,
     tokens: Array,
     mask: Array,
     index: Array | int,
 ) -> tuple[Conversation, Array]:
-    """Reads tokens `[B, S]` into the cache; returns the hidden state of the last one. They see what is their own."""
+    """Reads tokens `[B, S]` into the cache; returns the hidden state of the last one. They see their own; None: all."""
     size = mask.shape[1]
-    causal = jnp.tril(jnp.ones((size, size), bool))[None] & mask[:, None, :]
-    visible = jnp.broadcast_to((talk.present & own)[:, None, :], (mask.shape[0], size, talk.present.shape[1]))
-    visible = jax.lax.dynamic_update_slice(visible, causal, (0, 0, index))
+    present = jax.lax.dynamic_update_slice(talk.present, mask, (0, index))
+    if own is None:
+        visible = causal_sight(present)  # type: Any
+    else:
+        causal = jnp.tril(jnp.ones((size, size), bool))[None] & mask[:, None, :]
+        visible = jnp.broadcast_to((talk.present & own)[:, None, :], (mask.shape[0], size, talk.present.shape[1]))
+        visible = jax.lax.dynamic_update_slice(visible, causal, (0, 0, index))
     positions = talk.position[:, None] + jnp.cumsum(mask, axis=1) - mask
     cache, hidden = policy.model.extend(params, talk.cache, tokens, positions=positions, index=index, mask=visible)
-    present = jax.lax.dynamic_update_slice(talk.present, mask, (0, index))
     talk = talk.replace(cache=cache, present=present, position=talk.position + jnp.sum(mask, axis=1))
     return talk, hidden[:, -1]
 
