@@ -62,8 +62,8 @@ OF_FIXED_DATA = {
     "robofume": ("world=tabletop", "stages=['${practice}']", "+practice.learner.buffer.num_shards=2"),
     "td3_bc": ("world=pendulum", "collector.num_shards=2"),
 }
-# What these do not learn: one of the words is in the path.
 OF_TEXT = "dapo dpo grpo ipo kto orpo raft reinforce rest_em rloo rpo sft simpo spin"  # See test_language_devices.
+# What these do not learn: one of the words is in the path.
 STILL = {
     **dict.fromkeys(("bc", "dagger", "hg_dagger"), {"critic"}),
     # Their shares of random actions are fixed.

@@ -1,4 +1,4 @@
-"""One seed gives the same run on one device and on two, mapped or sharded; `test_array_runs.py` has all algorithms."""
+"""One seed gives the same run on one device and on two, mapped or sharded: of teams, with memory, with noise."""
 
 from pathlib import Path
 
@@ -22,7 +22,11 @@ pytestmark = pytest.mark.slow
         (("experiment=ippo_spread",), 2, ()),
         (("experiment=mappo_smax_3m",), 2, ()),
         (("world=two_step_game", "algorithm=qmix"), 128, (SHARDS,)),
+        (("experiment=mansa_two_step_game",), 40, (SHARDS, "learner.buffer.min_size=512")),
+        (("experiment=r2d2_tmaze",), 12, (SHARDS, "learner.buffer.min_size=512")),
+        (("world=cartpole", "algorithm=rainbow"), 16, (SHARDS,)),
         (("world=pendulum", "algorithm=iql"), 4, (DATA_SHARDS, "learner.normalize_observations=true")),
+        (("world=pendulum", "algorithm=rlpd"), 24, (SHARDS, "learner.buffer.min_size=64")),
     ],
 )
 def test_the_run_does_not_depend_on_devices(choices, num_updates, overrides):
