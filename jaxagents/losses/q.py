@@ -166,7 +166,8 @@ def quantile_huber_loss(value: QuantileValues, target: Array, *, delta: Array | 
     quantiles, target = value.quantiles[..., :, None], target[..., None, :]
     weight = jnp.abs(value.fractions[..., :, None] - (jax.lax.stop_gradient(target - quantiles) < 0.0))
     loss = huber_loss(quantiles, target, delta=delta)
-    return jnp.einsum("...ij,...ij->...", weight, loss) / target.shape[-1]
+    total = jnp.einsum("...ij,...ij->...", weight, loss, precision=jax.lax.Precision.HIGHEST)
+    return total / target.shape[-1]
 
 
 def rescale(value: Array, *, epsilon: Array | float = 1e-3) -> Array:

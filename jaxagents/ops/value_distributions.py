@@ -34,7 +34,7 @@ class CategoricalValues:
 
     def mean(self) -> Array:
         """Returns expectations, `[..., A]`."""
-        return jax.nn.softmax(self.logits) @ self._atoms()
+        return jnp.dot(jax.nn.softmax(self.logits), self._atoms(), precision=jax.lax.Precision.HIGHEST)
 
     def select(self, action: Array) -> "CategoricalValues":
         """Returns the distribution of an action, int `[...]`."""
@@ -60,7 +60,9 @@ class CategoricalValues:
         shifted = jnp.clip(reward[..., None] + discount[..., None] * spread, self.low, self.high)
         distance = jnp.abs(shifted[..., None, :] - _last_axis(atoms, self.logits.ndim)[..., None])
         share = jnp.clip(1.0 - distance / (atoms[1] - atoms[0]), 0.0, 1.0)
-        return jnp.einsum("...ij,...j->...i", share, jax.nn.softmax(self.logits))
+        # In float32 also where matrix products have fewer bits by default.
+        precision = jax.lax.Precision.HIGHEST
+        return jnp.einsum("...ij,...j->...i", share, jax.nn.softmax(self.logits), precision=precision)
 
     def _atoms(self) -> Array:
         return jnp.linspace(self.low, self.high, self.logits.shape[-1])
