@@ -77,7 +77,7 @@ def rotate(x: Array, angles: tuple[Array, Array]) -> Array:
     return jnp.concatenate([rotated, rest], axis=-1) if rest.shape[-1] else rotated
 
 
-def attend(query: Array, key: Array, value: Array, bias: Array) -> Array:
+def attend(query: Array, key: Array, value: Array, bias: Array, *, causal: bool = False) -> Array:
     """Computes `softmax(q k / sqrt(F) + bias) v`.
 
     On GPUs that have it, cuDNN's fused kernel takes what it can, see `is_fused`. Elsewhere the products below are as
@@ -88,6 +88,7 @@ def attend(query: Array, key: Array, value: Array, bias: Array) -> Array:
         key: `[B, K, W, F]`.
         value: `[B, K, W, F]`.
         bias: float32 `[B, S, W]`, see `mask_bias`.
+        causal: whether it leaves out all keys after the query, with S = W: the kernel then skips them.
 
     Returns:
         `[B, S, H, F]`.
@@ -96,8 +97,7 @@ def attend(query: Array, key: Array, value: Array, bias: Array) -> Array:
     key_heads, width = key.shape[1:3]
     groups = heads // key_heads
     if is_fused(query, width):
-        key, value, mask = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3), bias[:, None] == 0.0
-        return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
+        return _attend_fused(query, key, value, bias, causal=causal and length == width)
     query = query.reshape(batch, length, key_heads, groups, features).transpose(0, 2, 3, 1, 4) / math.sqrt(features)
     # One query per head is a product with a vector, for which XLA:CPU has better code than for a thin matrix.
     single = length == groups == 1
@@ -110,6 +110,16 @@ def attend(query: Array, key: Array, value: Array, bias: Array) -> Array:
     weights = weights.astype(value.dtype).reshape(*query.shape[:-1], width)
     output = jnp.einsum(equations[1], weights, value).reshape(batch, key_heads, groups, length, features)
     return (output / total).transpose(0, 3, 1, 2, 4).reshape(batch, length, heads, features)
+
+
+def _attend_fused(query: Array, key: Array, value: Array, bias: Array, *, causal: bool) -> Array:
+    seen = bias == 0.0
+    # The kernel's gradients of a query that sees nothing are NaN; it gets itself, or the first key, in place of a mean.
+    length, width = seen.shape[1:]
+    first = jnp.arange(width)[None] == (jnp.arange(length)[:, None] if causal else 0)
+    mask = seen | (first[None] & ~jnp.any(seen, axis=-1, keepdims=True))
+    key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
+    return jax.nn.dot_product_attention(query, key, value, mask=mask[:, None], is_causal=causal, implementation="cudnn")
 
 
 def is_fused(query: Array, width: int) -> bool:
@@ -164,6 +174,7 @@ class Attention(nn.Module):
         cache: KeyValue | None = None,
         index: Array | None = None,
         layer: Array | None = None,
+        causal: bool = False,
     ) -> tuple[Array, KeyValue | None]:
         """Computes `(output [B * S, D], cache)`.
 
@@ -174,6 +185,7 @@ class Attention(nn.Module):
             cache: where the S keys and values are written before attending to all of it; None attends to the S only.
             index: int32 `[]`, where in the cache the first of them goes.
             layer: int32 `[]`, which of the layers that the cache stacks on a leading axis; None: it has one.
+            causal: see `attend`.
         """
         types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         heads = self.num_heads + 2 * self.num_kv_heads
@@ -193,7 +205,7 @@ class Attention(nn.Module):
             key, value = cache.key, cache.value
             if layer is not None:
                 key, value = (jax.lax.dynamic_index_in_dim(x, layer, keepdims=False) for x in (key, value))
-        output = attend(query, key, value, bias).reshape(x.shape[0], self.num_heads * self.head_features)
+        output = attend(query, key, value, bias, causal=causal).reshape(x.shape[0], self.num_heads * self.head_features)
         kernel_init = _fan_in(self.output_scale)
         output = nn.Dense(x.shape[-1], self.output_bias, kernel_init=kernel_init, name="output", **types)(output)
         return output, cache

@@ -14,6 +14,7 @@ from jaxagents.networks.attention import KeyValue, mask_bias, rotary_angles, rot
 from jaxagents.networks.block_attention import NO_WINDOW, View
 from jaxagents.networks.decoder_layers import DecoderLayer, Surroundings, make_norm, soft_cap
 from jaxagents.networks.heads import ValueHead
+from jaxagents.networks.logits import make_logits
 from jaxagents.networks.sight import as_mask
 from jaxagents.networks.transformer import ACTIVATIONS
 from jaxagents.types import Array, PyTree, Sight
@@ -196,8 +197,7 @@ class Decoder(nn.Module):
     def logits(self, hidden: Array) -> Array:
         """Computes logits float32 `[..., V]` of hidden states `[..., D]`."""
         kernel = self.embedding.T if self.tied_embeddings else self.head
-        logits = jnp.dot(hidden, kernel.astype(self.dtype), preferred_element_type=jnp.float32)
-        return soft_cap(logits, self.logit_cap)
+        return soft_cap(make_logits(hidden.astype(self.dtype), kernel.astype(self.dtype)), self.logit_cap)
 
     def value(self, hidden: Array) -> Array:
         """Computes values float32 `[...]` of hidden states `[..., D]`."""
@@ -238,7 +238,8 @@ class Decoder(nn.Module):
         if self.positions == "learned":
             x = x + self.position_embedding.astype(self.dtype)[positions]
         bias = self._bias(positions, mask, key_positions, index)
-        surroundings = Surroundings(angles=self._angles(positions), bias=bias, index=index)
+        causal = isinstance(mask, Sight)
+        surroundings = Surroundings(angles=self._angles(positions), bias=bias, index=index, causal=causal)
         shape = x.shape
         x = x.reshape(-1, self.features)
         if self.scan_layers:

@@ -25,11 +25,13 @@ class Surroundings:
         angles: see `rotary_angles`; None with learned positions.
         bias: see `mask_bias`; a `View` where queries take turns.
         index: int32 `[]`, where in the cache to write; None without a cache.
+        causal: whether what is seen leaves out all that comes later, as a `Sight` does; static.
     """
 
     angles: tuple[Angles, ...]
     bias: tuple[Array | View, ...]
     index: Array | None = None
+    causal: bool = struct.field(pytree_node=False, default=False)
 
 
 class OffsetRMSNorm(nn.Module):
@@ -92,6 +94,7 @@ class GroupedAttention(nn.Module):
         cache: KeyValue | None,
         index: Array | None,
         layer: Array | None,
+        causal: bool,
     ) -> tuple[Array, KeyValue | None]:
         """Computes `(output [B * S, D], cache)`; for the arguments see `attention.Attention`."""
         config = self.config
@@ -114,7 +117,7 @@ class GroupedAttention(nn.Module):
             options = {"block": config.attention_block, "cap": config.attention_cap}
             output = attend_in_blocks(query, key, value, bias, **options)
         elif config.attention_cap is None:
-            output = attend(query, key, value, bias)
+            output = attend(query, key, value, bias, causal=causal)
         else:
             output = attend_capped(query, key, value, bias, cap=config.attention_cap)
         output = output.reshape(x.shape[0], config.num_heads * features)
@@ -161,9 +164,8 @@ class DecoderLayer(nn.Module):
         layer, windowed = (None, self.windowed) if place is None else place
         angles, bias = (_choose(values, windowed) for values in (surroundings.angles, surroundings.bias))
         attention = GroupedAttention(config, name="attention")
-        output, cache = attention(
-            make_norm(config, "attention_norm")(x), angles, bias, cache, surroundings.index, layer
-        )
+        normed, (index, causal) = make_norm(config, "attention_norm")(x), (surroundings.index, surroundings.causal)
+        output, cache = attention(normed, angles, bias, cache, index, layer, causal)
         x = x + self._after("attention_post_norm", output)
         x = x + self._after("mlp_post_norm", self._mlp(make_norm(config, "mlp_norm")(x)))
         return (x, cache), None

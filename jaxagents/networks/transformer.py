@@ -11,6 +11,7 @@ from flax import struct
 
 from jaxagents.networks.attention import Attention, KeyValue, mask_bias, rotary_angles, rotary_frequencies
 from jaxagents.networks.heads import ValueHead
+from jaxagents.networks.logits import make_logits
 from jaxagents.networks.normalization import RMSNorm
 from jaxagents.networks.sight import as_mask
 from jaxagents.types import Array, PyTree, Sight
@@ -32,11 +33,13 @@ class Context:
         angles: see `rotary_angles`; None with learned positions.
         bias: see `mask_bias`.
         index: int32 `[]`, where in the cache to write; None without a cache.
+        causal: whether what is seen leaves out all that comes later, as a `Sight` does; static.
     """
 
     angles: tuple[Array, Array] | None
     bias: Array
     index: Array | None = None
+    causal: bool = struct.field(pytree_node=False, default=False)
 
 
 class Block(nn.Module):
@@ -66,8 +69,9 @@ class Block(nn.Module):
             name="attention",
             **types,
         )
+        normed = _norm(config, "attention_norm")(x)
         output, cache = attention(
-            _norm(config, "attention_norm")(x), context.angles, context.bias, cache, context.index, layer
+            normed, context.angles, context.bias, cache, context.index, layer, causal=context.causal
         )
         x = x + output
         return (x + self._mlp(_norm(config, "mlp_norm")(x), residual_scale, types), cache), None
@@ -191,7 +195,7 @@ class Transformer(nn.Module):
     def logits(self, hidden: Array) -> Array:
         """Computes logits float32 `[..., V]` of hidden states `[..., D]`."""
         kernel = self.embedding.T if self.tied_embeddings else self.head
-        return jnp.dot(hidden, kernel.astype(self.dtype), preferred_element_type=jnp.float32)
+        return make_logits(hidden.astype(self.dtype), kernel.astype(self.dtype))
 
     def value(self, hidden: Array) -> Array:
         """Computes values float32 `[...]` of hidden states `[..., D]`."""
@@ -223,7 +227,8 @@ class Transformer(nn.Module):
         self, x: Array, cache: PyTree, positions: Array, mask: Array | Sight, index: Array | None
     ) -> tuple[PyTree, Array]:
         bits = as_mask(mask, index=0 if index is None else index, size=x.shape[1])
-        context = Context(angles=self._angles(positions), bias=mask_bias(bits), index=index)
+        causal = isinstance(mask, Sight)
+        context = Context(angles=self._angles(positions), bias=mask_bias(bits), index=index, causal=causal)
         shape = x.shape
         x = x.reshape(-1, self.features)
         if self.scan_layers:

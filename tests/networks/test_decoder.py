@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.networks import decoder_layers
 from jaxagents.networks.decoder import Decoder
+from jaxagents.networks.sight import causal_sight
 
 SIZES = {"vocab_size": 11, "num_layers": 2, "features": 8, "num_heads": 2, "hidden_features": 12}
 
@@ -24,6 +26,22 @@ def test_policies_of_remat_change_no_gradient():
     assert any(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(wanted))
     for remat in (True, "dots_with_no_batch_dims_saveable", "nothing_saveable"):
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), gradient(remat), wanted)
+
+
+def test_a_sight_is_causal_and_bits_are_not_taken_to_be(monkeypatch):
+    told = []
+
+    def spy(query, key, value, bias, *, causal):
+        told.append(causal)
+        return query
+
+    monkeypatch.setattr(decoder_layers, "attend", spy)
+    decoder, tokens = Decoder(**SIZES), jnp.zeros((1, 4), jnp.int32)
+    params = decoder.init(jax.random.key(0), tokens, tokens, jnp.ones((1, 4, 4), bool))
+    assert set(told) == {False}
+    told.clear()
+    decoder.apply(params, tokens, tokens, causal_sight(jnp.ones((1, 4), bool)))
+    assert told == [True, True]
 
 
 def test_unknown_policies_of_remat_are_refused():

@@ -8,6 +8,7 @@ import pytest
 from jaxagents.networks import attention
 from jaxagents.networks.attention import attend, mask_bias, rotary_angles, rotary_frequencies, rotate
 from jaxagents.networks.normalization import RMSNorm
+from jaxagents.networks.sight import causal_sight
 from jaxagents.networks.transformer import ACTIVATIONS, Transformer
 
 SMALL = {"vocab_size": 11, "features": 16, "num_heads": 4, "num_layers": 2}
@@ -81,6 +82,47 @@ def test_attention_is_that_of_jax_and_gives_the_fused_kernel_its_arguments(monke
     assert asked == (["cudnn"] if dtype == jnp.bfloat16 else [])
     attend(query[:, :1], key, value, mask_bias(mask[:, :1]))  # One query, as in decoding: an odd length.
     assert len(asked) == (dtype == jnp.bfloat16)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_fused_kernel_is_given_a_key_for_every_query_and_told_what_is_causal(monkeypatch, causal):
+    # Gradients of cuDNN's kernel are NaN where a query sees nothing, as rows of padding do.
+    query = jnp.ones((1, 6, 2, 8), jnp.bfloat16)
+    key = value = jnp.ones((1, 2, 6, 8), jnp.bfloat16)
+    mask = jnp.tril(jnp.ones((1, 6, 6), bool)).at[0, 3].set(False)
+    given = []
+
+    def kernel(query, key, value, *, mask, is_causal, implementation):
+        given.append((np.asarray(mask[:, 0]), is_causal))
+        return query
+
+    monkeypatch.setattr(attention, "_has_cudnn", lambda: True)
+    monkeypatch.setattr(jax.nn, "dot_product_attention", kernel)
+    attend(query, key, value, mask_bias(mask), causal=causal)
+    (seen, told), others = given.pop(), np.arange(6) != 3
+    assert told == causal
+    np.testing.assert_array_equal(seen[0, others], mask[0, others])
+    assert np.flatnonzero(seen[0, 3]).tolist() == [3 if causal else 0]  # With `is_causal`, one that it may see.
+    attend(query[:, :4], key, value, mask_bias(mask[:, :4]), causal=causal)
+    assert given.pop()[1] is False  # Which key the first query is, the kernel is not told.
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_a_sight_is_causal_and_bits_are_not_taken_to_be(monkeypatch, scanned):
+    told = []
+
+    def spy(query, key, value, bias, *, causal=False):
+        told.append(causal)
+        return query
+
+    monkeypatch.setattr(attention, "attend", spy)
+    model = Transformer(vocab_size=5, features=8, num_heads=2, scan_layers=scanned)
+    tokens, mask = jnp.zeros((1, 4), jnp.int32), jnp.ones((1, 4, 4), bool)
+    params = model.init(jax.random.key(0), tokens, tokens, mask)
+    assert set(told) == {False}
+    told.clear()
+    model.apply(params, tokens, tokens, causal_sight(jnp.ones((1, 4), bool)))
+    assert set(told) == {True}
 
 
 def test_rotation_by_hand():

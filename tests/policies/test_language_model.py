@@ -94,6 +94,16 @@ def test_many_logits_never_exist_at_once():
     assert "f32[4,3,7]" not in text  # Residuals stacked over chunks.
 
 
+@pytest.mark.parametrize(("backend", "chunks"), [("cpu", 2), ("gpu", 1)])
+def test_more_logits_exist_at_once_on_accelerators(monkeypatch, backend, chunks):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    vocabulary = 2**21  # Eight positions of a chunk on CPUs.
+    model = MODEL._replace(logits=lambda params, hidden: jnp.zeros((*hidden.shape[:-1], vocabulary)))
+    model, tokens = model._replace(vocab_size=vocabulary), jnp.zeros(16, jnp.int32)
+    shape = jax.make_jaxpr(lambda hidden: token_statistics(model, {}, hidden, tokens).log_prob)(jnp.zeros((16, 1)))
+    assert (f"f32[{16 // chunks},{vocabulary}]" in str(shape)) and (backend == "cpu" or "while" not in str(shape))
+
+
 def test_extreme_logits_stay_finite():
     model = MODEL._replace(logits=lambda params, hidden: hidden, vocab_size=2)
     logits = jnp.array([[0.0, -2e4], [1e4, -1e4]])
