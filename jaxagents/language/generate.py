@@ -289,7 +289,9 @@ def _sections(num_steps: int, index: Array | int, width: int) -> list[tuple[int,
         return [(num_steps, width)]
     size = max(_SECTION, -(-num_steps // _MAX_SECTIONS))
     ends = [*range(size, num_steps, size), num_steps]
-    return [(end, max(width, index + end)) for end in ends]
+    # GPUs copy what is no multiple of eight into something that is, in every step.
+    multiple = 8 if jax.default_backend() == "gpu" else 1
+    return [(end, max(width, -(-(index + end) // multiple) * multiple)) for end in ends]
 
 
 def _widen(model: LanguageModel, loop: _Loop, width: int) -> _Loop:

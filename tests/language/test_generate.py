@@ -75,6 +75,22 @@ def test_a_cache_that_grows_holds_what_a_large_one_does():
 
 
 @pytest.mark.slow
+def test_on_gpus_caches_are_multiples_of_eight_wide_and_the_tokens_are_the_same(monkeypatch):
+    generation = sample(TOKENS, TOKEN_MASK, KEYS)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    widths = []
+    init_cache = MODEL.init_cache
+
+    def recorded(batch_size, length):
+        widths.append(length)
+        return init_cache(batch_size, length)
+
+    wide = generate(MODEL._replace(init_cache=recorded), PARAMS, TOKENS, TOKEN_MASK, keys=KEYS, max_new_tokens=NEW)
+    assert widths == [LENGTH, 16]  # Four more are needed: the last token is not written.
+    np.testing.assert_array_equal(wide.tokens, generation.tokens)
+    np.testing.assert_allclose(wide.log_prob, generation.log_prob, atol=1e-5)
+
+
 def test_sampled_log_probs_are_those_of_one_training_pass():
     generation = sample(TOKENS, TOKEN_MASK, KEYS, Sampling(temperature=2.0), stop_ids=(4,))
     tokens = jnp.concatenate([TOKENS, generation.tokens], axis=1)
