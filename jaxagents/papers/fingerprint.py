@@ -89,7 +89,7 @@ def _follow(jaxpr: Any, consts: Sequence[str], inputs: Sequence[str], depth: int
 
 def _loop(equation: Any, ingoing: Sequence[str], depth: int) -> str:
     """Hashes a loop or a choice; what is the same in all rounds counts as if the inner graphs had it themselves."""
-    kind, params = equation.primitive.name, equation.params
+    kind, params = equation.primitive.name, _with_counts(equation.params)
     counts, names = _LOOPS[kind]
     invariant = [params[name] for name in counts]
     changing = ingoing[sum(invariant) :] if kind != "cond" else ingoing[:1]
@@ -103,6 +103,15 @@ def _loop(equation: Any, ingoing: Sequence[str], depth: int) -> str:
         told.append(_follow(*_open(graph), [*given, *rounds], depth))
     others = {name: value for name, value in params.items() if name not in (*names, *counts, "linear")}
     return _hash(kind, _tell(others), told, changing)
+
+
+def _with_counts(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the parameters of a loop as jax 0.10 has them: a scan of jax 0.11 holds trees in place of counts."""
+    if "ft_in" not in params:
+        return params
+    consts, carry, _ = params["ft_in"].unpack()
+    others = {name: value for name, value in params.items() if name not in ("ft_in", "ft_out")}
+    return others | {"num_consts": len(consts), "num_carry": len(carry)}
 
 
 def _placed(params: Mapping[str, Any]) -> bool:

@@ -29,9 +29,14 @@ def take_snapshot(state: PyTree) -> Snapshot:
         name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in _leaves_with_content(state).items()
     }
     for array in arrays.values():
-        if isinstance(array, jax.Array) and array.is_fully_addressable:
+        if isinstance(array, jax.Array) and array.is_fully_addressable and not _is_on_cpu(array):
             array.copy_to_host_async()  # all transfers at once; the copies below then find them done
     return {name: _copy(array) for name, array in arrays.items()}
+
+
+def _is_on_cpu(array: jax.Array) -> bool:
+    """Tells whether the host has the array already: a transfer would then keep a view, and jax from donating it."""
+    return all(device.platform == "cpu" for device in array.devices())
 
 
 def describe_target(abstract_state: PyTree) -> Snapshot:
