@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxagents.benchmarks.timing import Subject, compiled_subject
 from jaxagents.language.generate import generate
@@ -16,8 +15,6 @@ from jaxagents.networks.transformer import Transformer
 from jaxagents.policies.language_model import make_language_model
 from jaxagents.types import Array, Episode, LanguageModel, Layout, Params, PyTree
 
-_PROMPT_TOKENS = 8
-
 
 def make_model(
     vocab_size: int, *, features: int, num_layers: int, num_heads: int = 4, **settings: Any
@@ -27,9 +24,17 @@ def make_model(
     return make_language_model(vocab_size, network=network)
 
 
-def generation_subject(name: str, model: LanguageModel, *, batch_size: int, num_tokens: int) -> Subject:
-    """Times sampling after a prompt of eight tokens, nothing of which stops early; unit: new tokens."""
-    shape = (batch_size, _PROMPT_TOKENS)
+def generation_subject(
+    name: str,
+    model: LanguageModel,
+    *,
+    batch_size: int,
+    num_tokens: int,
+    prompt_tokens: int = 8,
+    dtype: Any = jnp.float32,
+) -> Subject:
+    """Times sampling after prompts, nothing of which stops early; unit: new tokens. `dtype`: of the parameters."""
+    shape = (batch_size, prompt_tokens)
     prompt = jax.random.randint(jax.random.key(0), shape, 0, model.vocab_size)
     keys = jax.random.split(jax.random.key(1), batch_size)
 
@@ -37,19 +42,39 @@ def generation_subject(name: str, model: LanguageModel, *, batch_size: int, num_
         mask = jnp.ones(shape, bool)
         return generate(model, params, prompt, mask, keys=keys, max_new_tokens=num_tokens).tokens
 
-    params = jax.jit(model.init)(jax.random.key(2))
+    params = jax.tree.map(lambda leaf: leaf.astype(dtype), random_params(model))
     return compiled_subject(name, sample, params, prompt, keys, work=batch_size * num_tokens)
 
 
 def supervised_subject(
-    name: str, model: LanguageModel, *, batch_size: int, sequence_tokens: int, num_updates: int
+    name: str,
+    model: LanguageModel,
+    *,
+    batch_size: int,
+    sequence_tokens: int,
+    num_updates: int,
+    microbatch_tokens: int = 4096,
+    flatten: bool = True,
 ) -> Subject:
-    """Times updates of the supervised learner (forward, backward, Adam) in one loop; unit: tokens read."""
+    """Times updates of the supervised learner (forward, backward, Adam) in one loop; unit: tokens read.
+
+    Args:
+        name: row of the table.
+        model: learns, from random parameters.
+        batch_size: sequences of an update.
+        sequence_tokens: of each.
+        num_updates: in the loop.
+        microbatch_tokens: of `make_supervised`.
+        flatten: of `make_adam`.
+
+    Returns:
+        The subject.
+    """
     layout = Layout(
         prompt=0, observation=1, thought=0, action=sequence_tokens - 1, num_turns=1, context_turns=1
     )  # All but the first token are learned.
-    optimizer = make_adam(learning_rate=1e-4, max_gradient_norm=1.0, flatten=True)
-    learner = make_supervised(model, optimizer)
+    optimizer = make_adam(learning_rate=1e-4, max_gradient_norm=1.0, flatten=flatten)
+    learner = make_supervised(model, optimizer, microbatch_tokens=microbatch_tokens)
 
     def train(state: PyTree, batches: Episode) -> PyTree:
         def update(state: PyTree, episode: Episode) -> tuple[PyTree, Any]:
@@ -62,8 +87,20 @@ def supervised_subject(
         jax.random.key(1), (num_updates, batch_size, sequence_tokens), 0, model.vocab_size, jnp.int32
     )
     batches = jax.vmap(partial(make_sequences, layout))(tokens)
-    state = jax.jit(learner.init)(jax.random.key(2))
+    state = jax.jit(learner.init)(jax.random.key(2), random_params(model))
     return compiled_subject(name, train, state, batches, work=tokens.size)
+
+
+def random_params(model: LanguageModel) -> Params:
+    """Makes parameters of the sizes of a model, leaf by leaf: initialising all in one program compiles for long."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+
+    def fill(path: tuple[Any, ...], leaf: Array) -> Array:
+        if getattr(path[-1], "key", None) == "scale":
+            return jnp.ones(leaf.shape, leaf.dtype)
+        return 0.02 * jax.random.normal(jax.random.key(leaf.size), leaf.shape, leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(fill, shapes)
 
 
 def make_sequences(layout: Layout, tokens: Array) -> Episode:
@@ -91,5 +128,10 @@ def training_flops(params: Params, *, num_layers: int, features: int, sequence_t
     in the backward pass; the second part is attention of all pairs of tokens. A tied embedding counts once, for the
     logits.
     """
-    matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if np.ndim(leaf) == 2)
+    sizes: dict[str, int] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = str(getattr(path[-1], "key", path[-1]))
+        sizes[name] = sizes.get(name, 0) + leaf.size
+    # The embedding is read by rows; only where it is tied it is multiplied, too.
+    matrices = sizes["kernel"] + sizes.get("head", sizes["embedding"])
     return 6.0 * matrices + 12.0 * num_layers * features * sequence_tokens

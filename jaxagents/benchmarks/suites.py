@@ -18,6 +18,7 @@ from jaxagents.benchmarks.compiled_loop import make_compiled_loop, make_lakes, s
 from jaxagents.benchmarks.environments import environment_subject
 from jaxagents.benchmarks.games import METHODS, cfr_subject, exploitability_of
 from jaxagents.benchmarks.language import generation_subject, make_model, supervised_subject, training_flops
+from jaxagents.benchmarks.large_language import measure_large
 from jaxagents.benchmarks.peers.host_loop import Game, Loop, make_host_loop
 from jaxagents.benchmarks.peers.openspiel import exploitability_of_openspiel, openspiel_subject
 from jaxagents.benchmarks.peers.ppo import jaxmarl_subject, purejaxrl_subject
@@ -57,6 +58,7 @@ def run_suite(config: Any, config_folder: Path) -> tuple[Rows, dict[str, float]]
         "games": _games,
         "lm": _lm,
         "lm_vs_host": _lm_vs_host,
+        "large_lm": _large_lm,
         "worlds": _worlds,
         "scale": _scale,
     }
@@ -71,18 +73,13 @@ def run_suite(config: Any, config_folder: Path) -> tuple[Rows, dict[str, float]]
 
 def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
     quick = [f"quick={str(config.quick).lower()}"]
-    cartpole = compose(config_folder, "experiment=ppo_cartpole", *quick)
     prepare_backend(DevicesConfig(cpu_threads=config.cpu_threads))
-    total = 2048 if config.quick else cartpole.training.total_steps
-    subjects = [training_subject(cartpole, "ppo_cartpole")]
+    rows: Rows = {}
+    values: dict[str, Any] = {}
+    for num_envs in config.ppo_environments:
+        more_rows, more_values = _ppo(config, config_folder, num_envs)
+        rows, values = rows | more_rows, values | more_values
     if config.reference is not None:
-        subjects.append(purejaxrl_subject(config.reference, total))
-    rows = measure(subjects, config.repeats)
-    values: dict[str, Any] = {f"{name}/steps_per_second": row["per_second"] for name, row in rows.items()}
-    values |= {f"{name}/compile_seconds": row["compile_seconds"] for name, row in rows.items()}
-    if config.reference is not None:
-        ratio = rows["ppo_cartpole"]["per_second"] / rows["purejaxrl_cartpole"]["per_second"]
-        values["ppo_cartpole/ratio_to_purejaxrl"] = ratio
         more_rows, more_values = _value_based(config, config_folder)
         rows, values = rows | more_rows, values | more_values
     if config.reference_stoix is not None:
@@ -108,6 +105,22 @@ def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
     return rows, values
 
 
+def _ppo(config: DictConfig, config_folder: Path, num_envs: int) -> tuple[Rows, dict[str, float]]:
+    """Times PPO on CartPole, in turns with PureJaxRL's where there is one."""
+    size = [f"quick={str(config.quick).lower()}", f"collector.num_envs={num_envs}"]
+    cartpole = compose(config_folder, "experiment=ppo_cartpole", *size)
+    name = "ppo_cartpole" if num_envs == config.ppo_environments[0] else f"ppo_cartpole_{num_envs}"
+    steps = num_envs * cartpole.collector.num_steps
+    total = 4 * steps if config.quick else max(config.contest_steps, 16 * steps)
+    cartpole.training.total_steps = total
+    subjects = [training_subject(cartpole, name)]
+    if config.reference is not None:
+        rival = name.replace("ppo", "purejaxrl")
+        subjects.append(purejaxrl_subject(config.reference, total, name=rival, num_envs=num_envs))
+    rows = measure(subjects, config.repeats)
+    return rows, _flat(rows, "steps_per_second") if len(rows) == 1 else _ratio(rows)
+
+
 def _value_based(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
     """Times DQN and PQN in turns with PureJaxRL's and PureJaxQL's."""
     rivals = {"dqn": partial(purejaxrl_dqn_subject, config.reference)}
@@ -116,8 +129,8 @@ def _value_based(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[st
     rows: Rows = {}
     values: dict[str, float] = {}
     for name, make_rival in rivals.items():
-        quick = ["training.total_steps=4096"] if config.quick else []
-        ours = compose(config_folder, *config.contests[name].split(), *quick)
+        total = 4096 if config.quick else config.contest_steps
+        ours = compose(config_folder, *config.contests[name].split(), f"training.total_steps={total}")
         both = measure([training_subject(ours, name), make_rival(ours.training.total_steps)], config.repeats)
         rows |= both
         values |= _ratio(both)
@@ -271,11 +284,21 @@ def _tokens(size: Any, settings: DictConfig, repeats: int) -> tuple[Rows, dict[s
     return rows, values | {f"{name}/matmul_gflops": peak}
 
 
+def _large_lm(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    del config_folder
+    settings: Any = OmegaConf.to_container(config.large_lm)
+    # PyTorch takes memory of the same device.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    peer_device = _torch_device() if settings["peer"] else None
+    return measure_large(settings, repeats=config.repeats, peer_device=peer_device)
+
+
 def _lm_vs_host(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
     del config_folder
     settings = config.lm_vs_host
     threads = settings.cpu_threads or len(os.sched_getaffinity(0))
     prepare_backend(DevicesConfig(cpu_threads=threads))
+    of_host = {"num_threads": threads, "device": _torch_device(), **settings.host}
     instruction = tuple(settings.instruction.split())
     rows: Rows = {}
     values: dict[str, float] = {"cpu_threads": threads}
@@ -286,15 +309,18 @@ def _lm_vs_host(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str
         marks = word_level(words).marks
         for size in settings.models:
             loops = {
-                "host": make_host_loop(
-                    game, words=words, marks=marks, tasks=tasks, num_threads=threads, **size, **settings.host
-                ),
+                "host": make_host_loop(game, words=words, marks=marks, tasks=tasks, **of_host, **size),
                 "compiled": make_compiled_loop(game, environment, **size, **settings.compiled),
             }
             name = f"end_probability{end_probability}/d{size.features}_layers{size.num_layers}"
             more_rows, more_values = _contest(name, loops, game.num_groups * game.group_size, config.repeats)
             rows, values = rows | more_rows, values | more_values
     return rows, _flat(rows, "episodes_per_second") | values
+
+
+def _torch_device() -> str:
+    """Returns how PyTorch names the kind of device that jax has."""
+    return "cpu" if jax.default_backend() == "cpu" else "cuda"
 
 
 def _contest(name: str, loops: Mapping[str, Loop], num_episodes: int, repeats: int) -> tuple[Rows, dict[str, float]]:

@@ -77,13 +77,16 @@ def compiled_subject(name: str, function: Callable[..., Any], *inputs: Any, work
     return Subject(name=name, run=run, compile_seconds=compile_seconds)
 
 
-def matmul_subject(size: int = 1024, repeats: int = 20) -> Subject:
-    """Times float32 matrix products of `size` x `size` in turns with other subjects; unit: GFLOP."""
+def matmul_subject(size: int = 1024, repeats: int = 20, dtype: Any = jnp.float32) -> Subject:
+    """Times matrix products of `size` x `size` in turns with other subjects; unit: GFLOP."""
 
     def products(matrix: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, repeats, lambda _, left: left @ matrix, matrix)
 
-    matrix = jnp.eye(size, dtype=jnp.float32)
+    # Products of it neither vanish nor grow. One of zeros would take a GPU less power, and so less time.
+    matrix = jax.random.orthogonal(jax.random.key(0), 256)
+    matrix = jnp.tile(matrix, (size // 256, size // 256)) / (size // 256) if size % 256 == 0 else jnp.eye(size)
+    matrix = matrix.astype(dtype)
     return compiled_subject("matmul_gflops", products, matrix, work=repeats * 2 * size**3 / 1e9)
 
 

@@ -142,6 +142,7 @@ def make_host_loop(
     num_heads: int = 4,
     microbatch_episodes: int = 64,
     num_threads: int | None = None,
+    device: str = "cpu",
     seed: int = 0,
 ) -> Loop:
     """Makes GRPO of a `LlamaForCausalLM` from random parameters on frozen lakes, on the host.
@@ -156,6 +157,7 @@ def make_host_loop(
         num_heads: of attention.
         microbatch_episodes: how many go through the model at once when it learns.
         num_threads: of PyTorch; None for its own choice.
+        device: of the model, as PyTorch names it; "cuda" for a GPU.
         seed: of parameters, sampling and episodes that end by chance.
 
     Returns:
@@ -168,6 +170,7 @@ def make_host_loop(
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     torch.manual_seed(seed)
+    torch.set_float32_matmul_precision("high")  # As jax does on GPUs; on CPUs there is nothing lower than float32.
     model = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             vocab_size=len(words) + len(marks),
@@ -181,7 +184,7 @@ def make_host_loop(
             bos_token_id=None,
             eos_token_id=marks["end"],
         )
-    )
+    ).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     chance, order = random.Random(seed), itertools.cycle(tasks)
 
@@ -224,8 +227,8 @@ def _take_turn(
     mask = [[0] * (width - len(d.tokens)) + [1] * len(d.tokens) for d in live]
     model.eval()
     output = model.generate(
-        input_ids=torch.tensor(tokens),
-        attention_mask=torch.tensor(mask),
+        input_ids=torch.tensor(tokens, device=model.device),
+        attention_mask=torch.tensor(mask, device=model.device),
         max_new_tokens=game.action_tokens,
         do_sample=True,
         top_k=0,
@@ -269,9 +272,13 @@ def _learn(
 def _loss(torch: Any, model: Any, dialogues: Sequence[Dialogue], advantage: Any) -> Any:
     """Computes the sum over episodes of the mean clipped surrogate of their sampled tokens."""
     width = max(len(d.tokens) for d in dialogues)
-    tokens = torch.tensor([d.tokens + [0] * (width - len(d.tokens)) for d in dialogues])
-    mask = torch.tensor([[1] * len(d.tokens) + [0] * (width - len(d.tokens)) for d in dialogues])
-    sampled = torch.tensor([d.sampled + [False] * (width - len(d.sampled)) for d in dialogues])[:, 1:].float()
+    padded = [
+        [d.tokens + [0] * (width - len(d.tokens)) for d in dialogues],
+        [[1] * len(d.tokens) + [0] * (width - len(d.tokens)) for d in dialogues],
+        [d.sampled + [False] * (width - len(d.sampled)) for d in dialogues],
+    ]
+    tokens, mask, sampled = (torch.tensor(rows, device=model.device) for rows in padded)
+    sampled, advantage = sampled[:, 1:].float(), advantage.to(model.device)
     logits = model(input_ids=tokens, attention_mask=mask, use_cache=False).logits[:, :-1]
     log_prob = torch.log_softmax(logits, dim=-1).gather(-1, tokens[:, 1:, None])[..., 0]
     ratio = torch.exp(log_prob - log_prob.detach())

@@ -33,7 +33,9 @@ _PPO = {
 """What the configs of PureJaxRL's `ppo.py` and of JaxMARL's `ippo_ff_mpe.py` have in common."""
 
 
-def purejaxrl_subject(folder: str | Path, total_steps: int) -> Subject:
+def purejaxrl_subject(
+    folder: str | Path, total_steps: int, *, name: str = "purejaxrl_cartpole", num_envs: int = 4
+) -> Subject:
     """Times `ppo.py` of PureJaxRL (Lu et al., 2022) from a checkout of its package folder; unit: environment steps.
 
     Its code runs unchanged; gymnax 1.0 tells termination from truncation, so `step` is narrowed to the five values that
@@ -46,7 +48,7 @@ def purejaxrl_subject(folder: str | Path, total_steps: int) -> Subject:
     if not (folder / "ppo.py").exists():
         raise ValueError(f"`reference` must be PureJaxRL's folder with ppo.py, got {folder}.")
     config = _PPO | {
-        "NUM_ENVS": 4,
+        "NUM_ENVS": num_envs,
         "NUM_STEPS": 128,
         "TOTAL_TIMESTEPS": total_steps,
         "ENV_NAME": "CartPole-v1",
@@ -59,9 +61,9 @@ def purejaxrl_subject(folder: str | Path, total_steps: int) -> Subject:
 
     def run() -> float:
         jax.block_until_ready(compiled(jax.random.PRNGKey(1)))
-        return total_steps // 512 * 512
+        return total_steps // (128 * num_envs) * 128 * num_envs
 
-    return Subject(name="purejaxrl_cartpole", run=run, compile_seconds=compile_seconds)
+    return Subject(name=name, run=run, compile_seconds=compile_seconds)
 
 
 def jaxmarl_subject(folder: str | Path, experiment: DictConfig, *, num_final_updates: int) -> Subject:
