@@ -9,15 +9,16 @@ import numpy as np
 from jaxagents.benchmarks.algorithms import Row, read_row
 from jaxagents.reporting.statistics import bootstrap_interval, interquartile_mean, performance_profile
 
-PAGE, PICTURE = "README.md", "profiles.png"
+PAGE, PICTURE, FULL = "README.md", "profiles.png", "full"  # The last one is the folder of longer trainings.
 _HEAD = ("algorithm", "return", "95 %", "score", "published", "difference", "seeds", "steps/s", "min", "command")
 _OPENING = """# Algorithms on their standard tasks
 
-Written by `python experiments/benchmark.py suite=algorithms`; do not edit. Every row is trained with several seeds side
-by side. The return is the interquartile mean over the seeds, with a 95 % percentile bootstrap over them: of few seeds
-it is too narrow. The score is 0 for random actions and 1 for a task that counts as solved. Published returns are those
-of other implementations with budgets of their own. Steps per second are those of all seeds together, compilation apart,
-on whatever else the machine did. `algorithms.names=[cartpole/ppo]` runs one row; rows that are there are not run again.
+Written by `python experiments/benchmark.py suite=algorithms`; do not edit. Every row is trained with several seeds, one
+after the other on one core of a CPU. The return is the interquartile mean over the seeds, with a 95 % percentile
+bootstrap over them: of few seeds it is too narrow. The score is 0 for random actions and 1 for a task that counts as
+solved. Published returns are those of other implementations with budgets of their own. Steps per second are those of
+one seed, compilation apart, on whatever else the machine did; minutes are of all seeds, with compilation.
+`algorithms.names=[cartpole/ppo]` runs one row; rows that are there are not run again.
 """
 
 
@@ -42,8 +43,11 @@ def write_page(folder: str | Path, tasks: Mapping[str, Mapping[str, Any]]) -> Pa
         lines = [_line(name, row, settings) for name, row in rows.items()]
         parts.append(_table(_HEAD, lines) if lines else "")
         parts.append(f"Not run: {', '.join(missing)}.\n" if missing else "")
+        longer = [_line(name, row, settings) for name, row in _read(folder / FULL, task, settings).items()]
+        parts.append(f"Trained for longer (`algorithms.full=true`):\n\n{_table(_HEAD, longer)}" if longer else "")
     scores = {task: {name: _scores(row, tasks[task]) for name, row in rows.items()} for task, rows in found.items()}
     parts.append(_over_tasks(scores))
+    parts.append(_duration([row for of_task in found.values() for row in of_task.values()]))
     if draw_profiles(folder / PICTURE, {task: of_task for task, of_task in scores.items() if of_task}):
         parts.append(f"![Share of seeds above every score]({PICTURE})\n")
     path = folder / PAGE
@@ -109,6 +113,11 @@ def _line(name: str, row: Row, settings: Mapping[str, Any]) -> tuple[str, ...]:
         f"{(row.seconds + row.compile_seconds) / 60.0:.1f}",
         f"`{' '.join(row.choices)}`",
     )
+
+
+def _duration(rows: Sequence[Row]) -> str:
+    minutes = sum(row.seconds + row.compile_seconds for row in rows) / 60.0
+    return f"All {len(rows)} rows take {minutes:.0f} minutes of one core, longer trainings apart.\n" if rows else ""
 
 
 def _over_tasks(scores: Mapping[str, Mapping[str, np.ndarray]]) -> str:

@@ -1,15 +1,20 @@
 """Returns and speed of algorithms on their standard tasks, one file for each, so that a run goes on where it stood."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from omegaconf import DictConfig
 
-from jaxagents.benchmarks.training import train_seeds
+from jaxagents.benchmarks.training import ROOT, train_one_by_one, train_seeds
 from jaxagents.training.build import resolve
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import config_hash
@@ -25,8 +30,8 @@ class Row:
         returns: of the seeds, means over the evaluated episodes; undiscounted.
         seconds: of training all seeds, compilation apart.
         compile_seconds: of the first update.
-        per_second: environment steps of all seeds together, or samples of fixed data.
-        config_hash: of the composed run.
+        per_second: environment steps, or samples of fixed data; side by side, of all seeds together.
+        config_hash: of the composed run of one seed.
     """
 
     name: str
@@ -38,12 +43,16 @@ class Row:
     config_hash: str
 
 
-def rows_of(tasks: Mapping[str, Mapping[str, Any]], names: Sequence[str] | None) -> dict[str, list[str]]:
+def rows_of(
+    tasks: Mapping[str, Mapping[str, Any]], names: Sequence[str] | None, *, full: bool = False
+) -> dict[str, list[str]]:
     """Lists the rows of the benchmark.
 
     Args:
-        tasks: by name, with `choices` of the task and `rows`, lists of an algorithm and its further choices.
+        tasks: by name, with `choices` of the task and `rows`, lists of an algorithm and its further choices; and, where
+            there are such, `full`, by algorithm the choices of a longer training.
         names: of the rows; None for all.
+        full: the longer trainings, and only these.
 
     Returns:
         The choices of each row, by `task/algorithm`.
@@ -56,6 +65,9 @@ def rows_of(tasks: Mapping[str, Mapping[str, Any]], names: Sequence[str] | None)
         for task, settings in tasks.items()
         for algorithm, *choices in settings["rows"]
     }
+    if full:
+        longer = {f"{task}/{name}": choices for task, s in tasks.items() for name, choices in s.get("full", {}).items()}
+        rows = {name: merge_overrides(rows[name], choices.split()) for name, choices in longer.items()}
     for name in names or ():
         if name not in rows:
             near = get_close_matches(name, rows, n=3) or sorted(rows)
@@ -68,6 +80,7 @@ def run_rows(
     config_folder: Path,
     settings: Mapping[str, Any],
     *,
+    arguments: Sequence[str] = (),
     told: Callable[[str], None] = print,
 ) -> list[Row]:
     """Trains and evaluates what has not been measured yet; each row is written when it is done.
@@ -75,26 +88,54 @@ def run_rows(
     Args:
         rows: see `rows_of`.
         config_folder: of the experiments.
-        settings: with `folder` and `seeds`.
+        settings: with `folder`, `seeds`, `side_by_side` and `workers`, processes that train a row each at a time.
+        arguments: of the command, which workers get, too.
         told: hears of every row.
 
     Returns:
         The rows, those that were there among them.
     """
+    configs = {name: compose(config_folder, *choices, "seeds=1") for name, choices in rows.items()}
+    paths = {name: Path(settings["folder"]) / f"{name}.json" for name in rows}
+    digests = {name: config_hash(resolve(config)) for name, config in configs.items()}
+
+    def measured(name: str) -> Row | None:
+        row = read_row(paths[name])
+        same = row is not None and row.config_hash == digests[name] and len(row.returns) == settings["seeds"]
+        return row if same else None
+
+    missing = [name for name in rows if measured(name) is None]
+    if settings["workers"] > 1 and len(missing) > 1:
+        with ThreadPoolExecutor(settings["workers"]) as pool:
+            list(pool.map(partial(_run_apart, arguments), missing))
     results = []
     for name, choices in rows.items():
-        config = compose(config_folder, *merge_overrides(choices, [f"seeds={settings['seeds']}"]))
-        path, digest = Path(settings["folder"]) / f"{name}.json", config_hash(resolve(config))
-        row = read_row(path)
-        if row is None or row.config_hash != digest:
-            measured, facts = train_seeds(config)
-            returns = np.mean(np.atleast_2d(measured["episode_return"]), axis=-1).tolist()
-            row = Row(name=name, choices=choices, returns=returns, config_hash=digest, **facts)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(asdict(row), indent=1) + "\n")
+        row = measured(name)
+        if row is None:
+            row = _measure(name, choices, configs[name], digests[name], settings)
+            paths[name].parent.mkdir(parents=True, exist_ok=True)
+            paths[name].write_text(json.dumps(asdict(row), indent=1) + "\n")
         told(f"{name}: {', '.join(f'{value:.4g}' for value in row.returns)} in {row.seconds:.0f} s")
         results.append(row)
     return results
+
+
+def _measure(name: str, choices: list[str], config: DictConfig, digest: str, settings: Mapping[str, Any]) -> Row:
+    if settings["side_by_side"]:
+        several = config.copy()
+        several.seeds = settings["seeds"]
+        results, facts = train_seeds(several)
+    else:
+        results, facts = train_one_by_one(config, settings["seeds"])
+    returns = np.mean(np.atleast_2d(results["episode_return"]), axis=-1).tolist()
+    return Row(name=name, choices=choices, returns=returns, config_hash=digest, **facts)
+
+
+def _run_apart(arguments: Sequence[str], name: str) -> None:
+    """Measures a row in a process of its own, which says what it has to say there."""
+    own = [f"algorithms.names=[{name}]", "algorithms.workers=1", "algorithms.cpu_threads=1"]
+    command = [sys.executable, str(ROOT / "experiments" / "benchmark.py"), *arguments, *own]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def read_row(path: Path) -> Row | None:

@@ -1,6 +1,7 @@
 """What each suite of the benchmark measures."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from jaxagents.benchmarks.agents import agent_shares, agent_subjects
-from jaxagents.benchmarks.algorithm_page import write_page
+from jaxagents.benchmarks.algorithm_page import FULL, write_page
 from jaxagents.benchmarks.algorithms import rows_of, run_rows
 from jaxagents.benchmarks.compiled_loop import make_compiled_loop, make_lakes, sample_tasks
 from jaxagents.benchmarks.environments import environment_subject
@@ -159,9 +160,12 @@ def _ratio(both: Rows) -> dict[str, float]:
 
 def _algorithms(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
     settings: Any = OmegaConf.to_container(config.algorithms)
-    prepare_backend(DevicesConfig(cpu_threads=settings.pop("cpu_threads")), num_seeds=settings["seeds"])
-    results = run_rows(rows_of(settings["tasks"], settings["names"]), config_folder, settings)
-    write_page(settings["folder"], settings["tasks"])
+    num_seeds = settings["seeds"] if settings["side_by_side"] else 1
+    prepare_backend(DevicesConfig(cpu_threads=settings.pop("cpu_threads")), num_seeds=num_seeds)
+    names, folder = rows_of(settings["tasks"], settings["names"], full=settings["full"]), settings["folder"]
+    settings["folder"] = str(Path(folder) / FULL) if settings["full"] else folder
+    results = run_rows(names, config_folder, settings, arguments=sys.argv[1:])
+    write_page(folder, settings["tasks"])
     rows = {
         row.name: {"per_second": row.per_second, "spread": 0.0, "compile_seconds": row.compile_seconds}
         for row in results

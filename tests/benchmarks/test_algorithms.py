@@ -9,11 +9,12 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from jaxagents.benchmarks import suites
+from jaxagents.benchmarks import algorithms, suites
 from jaxagents.benchmarks.algorithm_page import write_page
 from jaxagents.benchmarks.algorithms import Row, rows_of, run_rows
+from jaxagents.training.build import resolve
 from jaxagents.training.composition import compose
-from jaxagents.training.config import DevicesConfig
+from jaxagents.training.config import DevicesConfig, config_hash
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TASKS = {
@@ -21,6 +22,7 @@ TASKS = {
         "choices": "world=cartpole evaluation.num_episodes=2",
         "scale": [20.0, 120.0],
         "published": {"ppo": [100.0, "somebody"]},
+        "full": {"ppo": "training.total_steps=2048"},
         "rows": [
             ["ppo", "algorithm=ppo", "training.total_steps=1024"],
             ["dqn", "algorithm=dqn", "evaluation.num_episodes=3"],
@@ -30,8 +32,9 @@ TASKS = {
 }
 
 
-def store(folder, name, returns):
-    row = Row(name, ["world=cartpole"], returns, seconds=59.0, compile_seconds=1.0, per_second=1234.5, config_hash="x")
+def store(folder, name, returns, config_hash="x"):
+    measured = {"seconds": 59.0, "compile_seconds": 1.0, "per_second": 1234.5}
+    row = Row(name, ["world=cartpole"], returns, config_hash=config_hash, **measured)
     path = folder / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(asdict(row)))
@@ -45,6 +48,13 @@ def test_rows_are_the_choices_of_their_task_and_then_their_own():
         rows_of(TASKS, ["walk/pp0"])
 
 
+def test_longer_trainings_are_rows_with_other_choices():
+    longer = ["world=cartpole", "evaluation.num_episodes=2", "algorithm=ppo", "training.total_steps=2048"]
+    assert rows_of(TASKS, None, full=True) == {"walk/ppo": longer}
+    with pytest.raises(ValueError, match="got 'walk/dqn'; try walk/ppo"):
+        rows_of(TASKS, ["walk/dqn"], full=True)
+
+
 def test_the_page_has_scores_differences_and_what_is_missing(tmp_path):
     store(tmp_path, "walk/ppo", [20.0, 70.0, 70.0, 120.0])
     store(tmp_path, "ride/ppo", [0.5])
@@ -52,8 +62,18 @@ def test_the_page_has_scores_differences_and_what_is_missing(tmp_path):
     # The middle half of four seeds are the two 70s: half of the way from 20 to 120, and 30 below what was published.
     assert "| `ppo` | 70.0 | 20.0 to 120.0 | 0.50 | 100 (somebody) | -30.0 | 4 | 1,234 | 1.0 |" in text
     assert "| `ppo` | 0.50 | 0.50 to 0.50 | 0.50 |" in text  # Of short scales two places, of long ones one.
+    assert "All 2 rows take 2 minutes of one core" in text and "Trained for longer" not in text
     assert "Not run: dqn." in text and "| `ppo` | walk, ride | 0.50 |" in text
     assert (tmp_path / "profiles.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_has_longer_trainings_apart(tmp_path):
+    store(tmp_path, "walk/ppo", [70.0])
+    store(tmp_path / "full", "walk/ppo", [120.0])
+    text = write_page(tmp_path, TASKS).read_text()
+    short, longer = text.split("Trained for longer (`algorithms.full=true`):")
+    assert "| `ppo` | 70.0 |" in short and "| `ppo` | 120.0 | 120.0 to 120.0 | 1.00 |" in longer
+    assert "All 1 rows take 1 minutes" in longer
 
 
 def test_a_folder_without_rows_has_a_page_without_tables(tmp_path):
@@ -61,13 +81,15 @@ def test_a_folder_without_rows_has_a_page_without_tables(tmp_path):
     assert "Not run: ppo, dqn." in text and "| --- |" not in text and not (tmp_path / "profiles.png").exists()
 
 
-def test_the_suite_starts_its_backend_for_seeds_side_by_side(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("side_by_side", "num_seeds"), [(True, 4), (False, 1)])
+def test_the_suite_starts_its_backend_for_seeds_side_by_side(monkeypatch, tmp_path, side_by_side, num_seeds):
     started, folder = [], str(tmp_path)
     monkeypatch.setattr(suites, "prepare_backend", lambda devices, **given: started.append((devices, given)))
-    monkeypatch.setattr(suites, "run_rows", lambda *given: [])
-    algorithms = {"cpu_threads": 3, "tasks": TASKS, "names": None, "folder": folder, "seeds": 4}
-    suites.run_suite(OmegaConf.create({"suite": "algorithms", "quick": False, "algorithms": algorithms}), CONFIGS)
-    assert started == [(DevicesConfig(cpu_threads=3), {"num_seeds": 4})]
+    monkeypatch.setattr(suites, "run_rows", lambda *given, **named: [])
+    settings = {"cpu_threads": 3, "tasks": TASKS, "names": None, "folder": folder, "seeds": 4, "full": False}
+    settings["side_by_side"] = side_by_side
+    suites.run_suite(OmegaConf.create({"suite": "algorithms", "quick": False, "algorithms": settings}), CONFIGS)
+    assert started == [(DevicesConfig(cpu_threads=3), {"num_seeds": num_seeds})]
 
 
 @pytest.mark.slow
@@ -83,9 +105,36 @@ def test_every_row_of_the_benchmark_composes():
 
 
 @pytest.mark.slow
-def test_rows_are_trained_once(tmp_path):
+def test_rows_are_trained_once_and_one_by_one_as_side_by_side(tmp_path):
     rows, told = rows_of(TASKS, ["walk/ppo"]), []
-    settings = {"folder": tmp_path, "seeds": 2}
+    settings = {"folder": tmp_path, "seeds": 2, "side_by_side": False, "workers": 1}
     (first,) = run_rows(rows, CONFIGS, settings, told=told.append)
     (again,) = run_rows(rows, CONFIGS, settings, told=told.append)
     assert again == first and len(first.returns) == 2 and first.per_second > 0.0 and told[0].startswith("walk/ppo: ")
+    assert len({*first.returns}) == 2  # Every seed is a run of its own.
+    (other,) = run_rows(rows, CONFIGS, settings | {"folder": tmp_path / "side_by_side", "side_by_side": True})
+    assert other.returns == pytest.approx(first.returns) and other.config_hash == first.config_hash
+    (more,) = run_rows(rows, CONFIGS, settings | {"seeds": 3})
+    assert more.returns[:2] == pytest.approx(first.returns) and len(more.returns) == 3  # Other seeds are trained anew.
+
+
+def test_workers_train_the_rows_that_are_missing_with_the_arguments_of_the_command(tmp_path, monkeypatch):
+    rows = rows_of(TASKS, ["walk/ppo", "walk/dqn", "ride/ppo"])
+    digests = {name: config_hash(resolve(compose(CONFIGS, *choices))) for name, choices in rows.items()}
+    store(tmp_path, "walk/dqn", [1.0], config_hash=digests["walk/dqn"])
+    commands = []
+
+    def work(command, **options):
+        assert options["check"]  # A worker that fails ends the command.
+        commands.append(command)
+        name = command[-3].removeprefix("algorithms.names=[").removesuffix("]")
+        store(tmp_path, name, [2.0], config_hash=digests[name])
+
+    monkeypatch.setattr(algorithms.subprocess, "run", work)
+    settings = {"folder": tmp_path, "seeds": 1, "side_by_side": False, "workers": 2}
+    results = run_rows(rows, CONFIGS, settings, arguments=["suite=algorithms", "a=b"], told=lambda text: None)
+    assert [row.returns for row in results] == [[2.0], [1.0], [2.0]]
+    assert sorted(command[-3] for command in commands) == ["algorithms.names=[ride/ppo]", "algorithms.names=[walk/ppo]"]
+    assert all(command[1].endswith("experiments/benchmark.py") for command in commands)
+    assert all(command[2:4] == ["suite=algorithms", "a=b"] for command in commands)
+    assert all(command[-2:] == ["algorithms.workers=1", "algorithms.cpu_threads=1"] for command in commands)
