@@ -121,7 +121,9 @@ def with_adapter(
         return state.replace(inner=inner), metrics
 
     def acting(state: AdaptedState, own: Params | tuple[Params, ...]) -> Params | tuple[Params, ...]:
-        if type(own) is tuple:  # Its own and its partner's, see `partners`.
+        # Its own and its partner's, see `partners`; parameters of an adapter may be a tuple themselves.
+        structure: Any = jax.tree.structure(own)
+        if type(own) is tuple and structure != jax.tree.structure(state.inner.params):
             return tuple(acting(state, one) for one in own)
         return {"base": state.base, "adapter": own}
 

@@ -96,9 +96,14 @@ def make_game_planner(
         The planner.
 
     Raises:
-        ValueError: see `make_tree_search`.
+        ValueError: the environment is not a game against somebody, or see `make_tree_search`.
     """
-    del environment
+    start = jax.eval_shape(lambda key: environment.reset(key, environment.sample_task(key)), jax.random.key(0))[0]
+    if not hasattr(start, "seat"):
+        raise ValueError(
+            f"`environment` must be a game that one agent plays against another, got {environment.name}; try "
+            "world=tic_tac_toe, or evaluation=model_search for algorithm=muzero."
+        )
     search = make_tree_search(game, policy, method=method, num_simulations=num_simulations, max_depth=max_depth)
 
     def plan(params: Params, key: Array, carry: Carry, state: State, timestep: TimeStep) -> tuple[Carry, Array]:

@@ -42,10 +42,12 @@ def to_plain(config: DictConfig) -> dict[str, Any]:
         return plain
     except InterpolationKeyError as error:
         missing = str(error).split("'")[1]
-        raise ValueError(
-            f"`{missing}` must be chosen for `{error.full_key}`, got nothing; worlds of words and algorithms of "
-            "language models need each other, as in world=frozenlake algorithm=grpo."
-        ) from error
+        advice = (
+            "worlds of words and algorithms of language models need each other, as in world=frozenlake algorithm=grpo"
+        )
+        if str(error.full_key).startswith("evaluation."):
+            advice = "an evaluation that plans as the algorithm does needs such a one, as algorithm=muzero"
+        raise ValueError(f"`{missing}` must be chosen for `{error.full_key}`, got nothing; {advice}.") from error
 
 
 def require_fit(config: Mapping[str, Any], environment: Environment) -> None:

@@ -260,6 +260,11 @@ def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
         (["world=cartpole", "algorithm=q_shaping"], "`advice` must be chosen for .*, got nothing"),
         (["world=reacher", "algorithm=bc"], "`demonstrator` must be chosen for .*, got nothing"),
         (["world=pendulum", "algorithm=alphazero"], "`action_space` must be Discrete for a tree search"),
+        (["world=cartpole", "algorithm=ppo", "evaluation=search"], "`environment` must be a game that one agent plays"),
+        (
+            ["world=cartpole", "algorithm=ppo", "evaluation=model_search"],
+            "`collector.num_simulations` must be chosen for .*, got nothing; an evaluation that plans",
+        ),
         (
             ["environment=tic_tac_toe", "algorithm=alphazero", "policy=grid_mlp"],
             "`environment` must have one stream of rewards, got 2",

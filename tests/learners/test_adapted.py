@@ -10,7 +10,7 @@ import pytest
 
 from jaxagents.learners import adapted, supervised
 from jaxagents.learners.combinators import params_to_act
-from jaxagents.networks.adapters import combine, full, lora
+from jaxagents.networks.adapters import Adapter, combine, full, lora
 from jaxagents.types import Collector
 
 ADAPTER = lora(pattern="kernel$", rank=2)
@@ -47,6 +47,21 @@ def test_only_the_adapter_learns(agent, episodes):
     moved = [np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (after.inner.params, state.inner.params)))]
     assert any(moved)
     jax.tree.map(np.testing.assert_array_equal, params_to_act(learner, after), after.params)
+
+
+def test_parameters_of_an_adapter_may_be_a_tuple(lake, speak):
+    # Learners with partners act with a tuple, too, of their own parameters and the partner's.
+    two = Adapter(
+        init=lambda key, params: (ADAPTER.init(key, params), jnp.zeros(())),
+        merge=lambda params, own: ADAPTER.merge(params, own[0]),
+    )
+    inner = partial(supervised.make_agent, optimizer=lambda num_updates: optax.adam(1e-2))
+    policy = partial(speak, num_turns=2, context_turns=1)
+    learner = adapted.make_agent(lake, inner=inner, adapter=two, policy=policy).make_learner(NO_COLLECTOR, 4)
+    state = learner.init(jax.random.key(0))
+    acting = params_to_act(learner, state)
+    assert set(acting) == {"base", "adapter"} and len(acting["adapter"]) == 2
+    jax.tree.map(np.testing.assert_array_equal, acting, state.params)
 
 
 @pytest.mark.slow
