@@ -15,7 +15,7 @@ from jaxagents.policies.language_model import make_language_model
 from jaxagents.training.sharding import Rule, spec_by_rules
 from jaxagents.types import PyTree
 
-_MAX_LOGITS = 2**24  # Of `token_statistics`.
+_MAX_LOGITS = 2**30  # Of `token_statistics`, on accelerators.
 _LOGITS_COPIES = 3  # Logits, their exponentials, and the gradient, in float32.
 
 

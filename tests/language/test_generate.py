@@ -91,6 +91,7 @@ def test_on_gpus_caches_are_multiples_of_eight_wide_and_the_tokens_are_the_same(
     np.testing.assert_allclose(wide.log_prob, generation.log_prob, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_sampled_log_probs_are_those_of_one_training_pass():
     generation = sample(TOKENS, TOKEN_MASK, KEYS, Sampling(temperature=2.0), stop_ids=(4,))
     tokens = jnp.concatenate([TOKENS, generation.tokens], axis=1)
