@@ -9,7 +9,8 @@ from flax import linen as nn
 from jaxagents.networks.transformer import Transformer
 from jaxagents.types import Array, LanguageModel, Params, PyTree, Sight, TokenStatistics
 
-_LOGITS_ON_CPU, _LOGITS_ON_ACCELERATOR = 2**24, 2**30
+_LOGITS_ON_CPU, _MOST_LOGITS = 2**24, 2**30
+_BYTES_PER_LOGIT = 64  # Of the memory: logits and copies take about 13, a fifth of it.
 
 
 def make_language_model(vocab_size: int, *, network: Callable[..., nn.Module] = Transformer) -> LanguageModel:
@@ -76,7 +77,7 @@ def token_statistics(
         fields: what is computed, of `log_prob` and `entropy`.
         temperature: divides the logits; None is 1.
         max_logits: how many logits may exist at once; with more positions than that gives, they are computed in
-            chunks, and again in the backward pass. None: 16.8 M (67 MB) on CPUs, 1.07 G (4.3 GB) on accelerators,
+            chunks, and again in the backward pass. None: 16.8 M (67 MB) on CPUs, see `logits_at_once` on accelerators,
             where every chunk reads the kernel of the vocabulary and adds to its gradient.
 
     Returns:
@@ -88,7 +89,7 @@ def token_statistics(
         return _statistics(logits if temperature is None else logits / temperature, tokens, fields)
 
     if max_logits is None:
-        max_logits = _LOGITS_ON_CPU if jax.default_backend() == "cpu" else _LOGITS_ON_ACCELERATOR
+        max_logits = _logits_of_device()
     num_positions = tokens.size
     chunk = max(1, max_logits // model.vocab_size)
     if num_positions <= chunk:
@@ -101,6 +102,18 @@ def token_statistics(
     chunks = (flat_hidden.reshape(num_chunks, chunk, -1), flat_tokens.reshape(num_chunks, chunk))
     result = jax.lax.map(jax.checkpoint(lambda inputs: statistics(*inputs)), chunks)
     return jax.tree.map(lambda x: x.reshape(-1)[:num_positions].reshape(tokens.shape), result)
+
+
+def logits_at_once(memory: float) -> int:
+    """Returns how many logits `token_statistics` makes at once on accelerators of so many bytes: 2^30 at most."""
+    return int(min(_MOST_LOGITS, memory / _BYTES_PER_LOGIT))
+
+
+def _logits_of_device() -> int:
+    if jax.default_backend() == "cpu":
+        return _LOGITS_ON_CPU
+    told = jax.local_devices()[0].memory_stats() or {}
+    return logits_at_once(told.get("bytes_limit", _MOST_LOGITS * _BYTES_PER_LOGIT))
 
 
 def _statistics(logits: Array, tokens: Array, fields: Collection[str]) -> TokenStatistics:

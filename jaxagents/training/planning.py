@@ -11,11 +11,10 @@ import optax
 
 from jaxagents.networks.decoder import Decoder
 from jaxagents.networks.transformer import Transformer
-from jaxagents.policies.language_model import make_language_model
+from jaxagents.policies.language_model import logits_at_once, make_language_model
 from jaxagents.training.sharding import Rule, spec_by_rules
 from jaxagents.types import PyTree
 
-_MAX_LOGITS = 2**30  # Of `token_statistics`, on accelerators.
 _LOGITS_COPIES = 3  # Logits, their exponentials, and the gradient, in float32.
 
 
@@ -140,7 +139,7 @@ def make_plan(
         parameters=parameters,
         gradients=parameters,
         optimizer=optimizer_bytes,
-        activations=activation_bytes(network, work.rows // rows_of, work.tokens, sizes["tensor"]),
+        activations=activation_bytes(network, work.rows // rows_of, work.tokens, sizes["tensor"], accelerator.memory),
         cache=cache,
         trained_tokens=tokens / seconds,
         decoded_tokens=work.decoded_rows / max(read, gathered),
@@ -244,7 +243,9 @@ def training_operations(network: Transformer | Decoder, num_params: int, tokens:
     return (6 * (num_params - embedded) + attention) * (4 / 3 if network.remat else 1)
 
 
-def activation_bytes(network: Transformer | Decoder, rows: int, tokens: int, tensor: int = 1) -> int:
+def activation_bytes(
+    network: Transformer | Decoder, rows: int, tokens: int, tensor: int = 1, memory: float = math.inf
+) -> int:
     """Computes the bytes that a forward and backward pass keeps at its most on one device.
 
     With remat, the stream before every layer, and all of one layer or a chunk of logits (see `token_statistics`), what
@@ -255,6 +256,7 @@ def activation_bytes(network: Transformer | Decoder, rows: int, tokens: int, ten
         rows: sequences of the device.
         tokens: of a sequence.
         tensor: devices that split heads, hidden features and the vocabulary.
+        memory: bytes of the device, which bound the chunk of logits.
     """
     width = jnp.dtype(network.dtype).itemsize
     heads, kv_heads = network.num_heads, network.num_kv_heads or network.num_heads
@@ -265,7 +267,7 @@ def activation_bytes(network: Transformer | Decoder, rows: int, tokens: int, ten
     scores = 3 * heads * tokens * 4  # Scores, weights and one gradient, in float32.
     layer = rows * tokens * (stream * width + (split * width + scores) // tensor)
     kept = rows * tokens * network.features * width * network.num_layers
-    positions = min(rows * tokens, max(1, _MAX_LOGITS // network.vocab_size))
+    positions = min(rows * tokens, max(1, logits_at_once(memory) // network.vocab_size))
     logits = _LOGITS_COPIES * positions * network.vocab_size * 4 // tensor
     # Logits are gone before the layers are computed again.
     return kept + max(layer, logits) if network.remat else layer * network.num_layers + logits

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from jaxagents.networks.transformer import Transformer
-from jaxagents.policies.language_model import make_language_model, token_statistics
+from jaxagents.policies.language_model import logits_at_once, make_language_model, token_statistics
 from jaxagents.training.planning import Accelerator, Work, activation_bytes, bytes_per_device, make_plan, plan_devices
 
 CHIP = Accelerator(flops=1e12, memory=1e9, bandwidth=1e10, link=1e9)
@@ -75,6 +75,14 @@ def test_speeds_are_bound_by_products_in_training_and_by_reading_in_sampling():
     assert plan.cache == cache and plan.optimizer == 0
     assert plan.decoded_tokens == pytest.approx(4 * 1e10 / (4 * params + cache))
     assert plan.total == 8 * params + activation_bytes(network, 1, 20)
+
+
+def test_a_small_device_computes_fewer_logits_at_once():
+    network = Transformer(vocab_size=150_000, num_layers=1, features=8, num_heads=1)
+    large, small = (activation_bytes(network, 8, 1024, memory=memory) for memory in (141e9, 16e9))
+    # Copies of 2^30 logits are 13 GB; of a chip of 16 GB, a fifth goes into them at most.
+    assert large - small == pytest.approx(3 * 4 * (2**30 - 16e9 / 64), rel=1e-3)
+    assert 3 * 4 * logits_at_once(16e9) < 0.2 * 16e9
 
 
 def test_slices_are_planned_by_name():
