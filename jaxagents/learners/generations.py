@@ -14,6 +14,7 @@ from jaxagents.learners.combinators import params_of, replace_innermost, wrap
 from jaxagents.learners.epochs import descend_in_minibatches, to_sequences
 from jaxagents.learners.optimizers import init_optimizer
 from jaxagents.ops.checks import require_positive
+from jaxagents.ops.conditions import cond
 from jaxagents.ops.minibatches import minibatches_of_device
 from jaxagents.policies.inputs import input_of
 from jaxagents.types import (
@@ -120,8 +121,9 @@ def with_teaching_generation(
         learn_key, lesson_key = jax.random.split(key)
         inner, metrics = learner.update(state.inner, learn_key, rollout)
         due = state.is_taught & (state.num_updates < num_taught)
-        lesson = partial(_teach, actor_critic, optimizer, counts, axis_name, lesson_key, rollout)
-        params, opt_state, kl = jax.lax.cond(due, lesson, _skip, state.teacher, inner.params, state.opt_state)
+        lesson = partial(_teach, actor_critic, optimizer, counts, axis_name)
+        own = inner.params, state.opt_state
+        params, opt_state, kl = cond(due, lesson, _skip, lesson_key, rollout, state.teacher, *own)
         count = due.astype(jnp.float32)
         metrics = {**metrics, "teacher_kl": Mean(total=count * kl, count=count)}
         inner = replace_innermost(inner, lambda own: own.replace(params=params))
@@ -210,6 +212,8 @@ def _teach(
     return params, opt_state, metrics["kl"]
 
 
-def _skip(teacher: Params, params: Params, opt_state: optax.OptState) -> tuple[Params, optax.OptState, Array]:
-    del teacher
+def _skip(
+    key: Array, rollout: Rollout, teacher: Params, params: Params, opt_state: optax.OptState
+) -> tuple[Params, optax.OptState, Array]:
+    del key, rollout, teacher
     return params, opt_state, jnp.zeros(())

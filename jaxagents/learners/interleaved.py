@@ -12,6 +12,7 @@ from jaxagents.learners.combinators import replace_innermost, start_of_inner, wr
 from jaxagents.learners.optimizers import Trainable
 from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
 from jaxagents.learners.supervised import make_supervised
+from jaxagents.ops.conditions import cond
 from jaxagents.ops.rows import put_in_front, rows_of_all_devices, share_of_device
 from jaxagents.types import (
     Agent,
@@ -125,12 +126,14 @@ def make_interleaved(
         inner, metrics = reinforcement.update(state.inner, update_key, batch.own)
         enough = jnp.sum(filled) >= batch_size
         newest = jax.tree.map(lambda leaf: leaf[:batch_size], waiting)
-        inner, opt_state = jax.lax.cond(
+        inner, opt_state = cond(
             enough,
-            lambda inner, opt_state: imitate(inner, opt_state, imitation_key, newest),
-            lambda inner, opt_state: (inner, opt_state),
+            imitate,
+            lambda inner, opt_state, key, newest: (inner, opt_state),
             inner,
             state.opt_state,
+            imitation_key,
+            newest,
         )
         filled = filled & ~(enough & (jnp.arange(capacity) < batch_size))
         metrics = dict(metrics) | {

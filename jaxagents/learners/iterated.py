@@ -14,6 +14,7 @@ from jaxagents.learners.optimizers import Trainable
 from jaxagents.learners.replay import rollout_shapes
 from jaxagents.learners.slots import Numbers, Slot, bind, memory_of, numbers_of, remember
 from jaxagents.learners.supervised import make_supervised
+from jaxagents.ops.conditions import cond
 from jaxagents.ops.imitation import successful
 from jaxagents.ops.rows import put_in_front, rows_of_all_devices, share_of_device
 from jaxagents.types import (
@@ -177,7 +178,7 @@ def make_iterated(
         state = state.replace(num_updates=state.num_updates + 1)
         due = (state.num_updates % num_collects == 0) & (jnp.any(state.filled) | (state.num_shown > 0))
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(imitate, state, key)[1])
-        inner, metrics = jax.lax.cond(due, imitate, lambda state, key: (state.inner, nothing), state, key)
+        inner, metrics = cond(due, imitate, lambda state, key: (state.inner, nothing), state, key)
         total = jnp.sum(chosen, dtype=jnp.float32)
         metrics = dict(metrics) | {
             "selected_fraction": Mean(total=total, count=jnp.float32(chosen.shape[0])),

@@ -17,7 +17,7 @@ import numpy as np
 from jax.extend import core
 
 _INLINED = {"jit": "jaxpr", "pjit": "jaxpr", "checkpoint": "jaxpr", "closed_call": "call_jaxpr"}
-_INLINED |= {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+_INLINED |= {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call"}
 _LOOPS = {  # Counts of what is the same in all rounds, and the inner graphs.
     "while": (("cond_nconsts", "body_nconsts"), ("cond_jaxpr", "body_jaxpr")),
     "scan": (("num_consts",), ("jaxpr",)),

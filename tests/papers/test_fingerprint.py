@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.ops.conditions import cond
 from jaxagents.papers.fingerprint import fingerprint
 
 X = jax.ShapeDtypeStruct((3,), jnp.float32)
@@ -67,6 +68,15 @@ def test_what_a_loop_or_a_choice_is_given_counts_by_what_it_is_not_by_how(loop):
     )
     assert direct == within and len({direct, other, given}) == 3
     assert given != fingerprint(lambda x: run(choose, x, x * 3.0), X)
+
+
+def test_a_choice_that_stays_one_in_a_batch_is_a_choice():
+    def chosen(choose):
+        return lambda x, y: choose(jnp.any(y > 0), lambda x: jnp.sin(x), lambda x: x, x)
+
+    assert fingerprint(chosen(cond), X, X) == fingerprint(chosen(jax.lax.cond), X, X)
+    batch = [jax.ShapeDtypeStruct((2, 3), jnp.float32)] * 2
+    assert fingerprint(jax.vmap(chosen(cond)), *batch) != fingerprint(jax.vmap(chosen(jax.lax.cond)), *batch)
 
 
 def test_rounds_of_a_loop_are_not_those_of_the_loop_around_it():
