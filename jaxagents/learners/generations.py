@@ -121,9 +121,8 @@ def with_teaching_generation(
         learn_key, lesson_key = jax.random.split(key)
         inner, metrics = learner.update(state.inner, learn_key, rollout)
         due = state.is_taught & (state.num_updates < num_taught)
-        lesson = partial(_teach, actor_critic, optimizer, counts, axis_name)
-        own = inner.params, state.opt_state
-        params, opt_state, kl = cond(due, lesson, _skip, lesson_key, rollout, state.teacher, *own)
+        lesson = partial(_teach, actor_critic, optimizer, counts, axis_name, lesson_key, rollout)
+        params, opt_state, kl = cond(due, lesson, _skip, state.teacher, inner.params, state.opt_state)
         count = due.astype(jnp.float32)
         metrics = {**metrics, "teacher_kl": Mean(total=count * kl, count=count)}
         inner = replace_innermost(inner, lambda own: own.replace(params=params))
@@ -212,8 +211,6 @@ def _teach(
     return params, opt_state, metrics["kl"]
 
 
-def _skip(
-    key: Array, rollout: Rollout, teacher: Params, params: Params, opt_state: optax.OptState
-) -> tuple[Params, optax.OptState, Array]:
-    del key, rollout, teacher
+def _skip(teacher: Params, params: Params, opt_state: optax.OptState) -> tuple[Params, optax.OptState, Array]:
+    del teacher
     return params, opt_state, jnp.zeros(())

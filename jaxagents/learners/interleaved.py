@@ -128,12 +128,10 @@ def make_interleaved(
         newest = jax.tree.map(lambda leaf: leaf[:batch_size], waiting)
         inner, opt_state = cond(
             enough,
-            imitate,
-            lambda inner, opt_state, key, newest: (inner, opt_state),
+            lambda inner, opt_state: imitate(inner, opt_state, imitation_key, newest),
+            lambda inner, opt_state: (inner, opt_state),
             inner,
             state.opt_state,
-            imitation_key,
-            newest,
         )
         filled = filled & ~(enough & (jnp.arange(capacity) < batch_size))
         metrics = dict(metrics) | {

@@ -128,8 +128,8 @@ def with_auxiliary_phase(
         if axis_name is not None:
             # The same on all devices already; this tells the compiler so.
             due = jax.lax.pmin(due, axis_name)
-        phase = partial(_phase, actor_critic, optimizer, kl_coefficient, counts, axis_name)
-        params, opt_state, loss = cond(due > 0, phase, _skip, phase_key, memory, inner.params, state.opt_state)
+        phase = partial(_phase, actor_critic, optimizer, kl_coefficient, counts, axis_name, phase_key, memory)
+        params, opt_state, loss = cond(due > 0, phase, _skip, inner.params, state.opt_state)
         count = due.astype(jnp.float32)
         metrics = {**metrics, "auxiliary_loss": Mean(total=count * loss, count=count)}
         inner = inner.replace(params=params)
@@ -264,8 +264,5 @@ def _phase(
     return params, opt_state, metrics["loss"]
 
 
-def _skip(
-    key: Array, memory: _Memory, params: Params, opt_state: optax.OptState
-) -> tuple[Params, optax.OptState, Array]:
-    del key, memory
+def _skip(params: Params, opt_state: optax.OptState) -> tuple[Params, optax.OptState, Array]:
     return params, opt_state, jnp.zeros(())

@@ -18,32 +18,27 @@ def cond(predicate: Array, on_true: Callable[..., PyTree], on_false: Callable[..
 
     Args:
         predicate: bool `[]`.
-        on_true: `(*operands) -> result`, the dear side; what it closes over must not be mapped by a `vmap`.
+        on_true: `(*operands) -> result`, the dear side.
         on_false: likewise, of the same shapes.
         *operands: trees of arrays.
 
     Returns:
-        The result. Deviation from `jax.lax.cond`: it has no gradient in reverse mode.
+        The result.
     """
 
-    def select(predicate: Array, *operands: Any) -> PyTree:
+    def select(*operands: Any) -> PyTree:
         return jax.lax.cond(predicate, on_true, on_false, *operands)
 
-    def skip(_: Array, *operands: Any) -> PyTree:
-        return on_false(*operands)
+    return jax.lax.cond(any_of_batch(predicate), select, on_false, *operands)
 
-    choose = custom_vmap(select)
 
-    @choose.def_vmap
-    def choose_in_batch(size: int, batched: Any, predicate: Array, *operands: Any) -> tuple[PyTree, PyTree]:
-        def as_batch(leaf: Array, is_batch: bool) -> Array:
-            return leaf if is_batch else jnp.broadcast_to(leaf, (size, *jnp.shape(leaf)))
+@custom_vmap
+def any_of_batch(predicate: Array) -> Array:
+    """Returns the predicate, and in a batch of them whether any holds: one number, whatever `jax.vmap` maps over."""
+    return predicate
 
-        differs, operands = batched[0], jax.tree.map(as_batch, operands, tuple(batched[1:]))
-        if differs:
-            result = cond(jnp.any(predicate), jax.vmap(select), jax.vmap(skip), predicate, *operands)
-        else:
-            result = cond(predicate, jax.vmap(on_true), jax.vmap(on_false), *operands)
-        return result, jax.tree.map(lambda _: True, result)
 
-    return choose(predicate, *operands)
+@any_of_batch.def_vmap
+def _reduce(size: int, batched: list[bool], predicate: Array) -> tuple[Array, bool]:
+    del size, batched  # A predicate that is not of the batch does not come here.
+    return any_of_batch(jnp.any(predicate, axis=0)), False

@@ -2,7 +2,8 @@
 
 Every value is hashed from the operation that makes it and from the hashes of what goes in, down to arguments and
 constants. Names of functions and variables, the order of operations that do not depend on each other, operations whose
-results nobody uses, and functions compiled within others do not count; nor does the order of two summands or factors.
+results nobody uses, and functions compiled within others do not count; nor does the order of two summands or factors,
+nor a choice within a side of the same choice.
 Names of results do. Equal hashes are the same operations on the same values; unequal ones may still compute the same.
 """
 
@@ -60,11 +61,15 @@ def _open(closed: Any) -> tuple[Any, list[str]]:
     return closed, [_hash("constant", i, str(var.aval)) for i, var in enumerate(closed.constvars)]
 
 
-def _follow(jaxpr: Any, consts: Sequence[str], inputs: Sequence[str], depth: int = 0) -> tuple[list[str], list[str]]:
+def _follow(
+    jaxpr: Any, consts: Sequence[str], inputs: Sequence[str], depth: int = 0, chosen: Mapping[str, int] | None = None
+) -> tuple[list[str], list[str]]:
     """Returns the hashes of the outputs, and of operations with effects, given those of constants and inputs.
 
     In loops within loops, `depth` tells what changes in the rounds of one from what changes in those of another.
+    `chosen` has the sides of the choices that this graph is within, by the hash of what they are chosen by.
     """
+    chosen = chosen or {}
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs]))
     effects: list[str] = []
 
@@ -74,20 +79,24 @@ def _follow(jaxpr: Any, consts: Sequence[str], inputs: Sequence[str], depth: int
     for equation in jaxpr.eqns:
         kind, ingoing = equation.primitive.name, [look_up(atom) for atom in equation.invars]
         inner = equation.params.get(_INLINED.get(kind, ""))
+        if kind == "cond" and ingoing[0] in chosen:
+            inner, ingoing = equation.params["branches"][chosen[ingoing[0]]], ingoing[1:]
         if inner is not None and not _placed(equation.params):
-            outgoing, more = _follow(*_open(inner), ingoing, depth)
+            outgoing, more = _follow(*_open(inner), ingoing, depth, chosen)
             effects += more
         else:
             ingoing = sorted(ingoing) if kind in _COMMUTATIVE else ingoing
             looping = kind in _LOOPS
-            node = _loop(equation, ingoing, depth + 1) if looping else _hash(kind, _tell(equation.params), ingoing)
+            node = (
+                _loop(equation, ingoing, depth + 1, chosen) if looping else _hash(kind, _tell(equation.params), ingoing)
+            )
             outgoing = [_hash(node, i) for i in range(len(equation.outvars))]
             effects += [node] if equation.effects else []
         known.update(zip(equation.outvars, outgoing))
     return [look_up(atom) for atom in jaxpr.outvars], effects
 
 
-def _loop(equation: Any, ingoing: Sequence[str], depth: int) -> str:
+def _loop(equation: Any, ingoing: Sequence[str], depth: int, chosen: Mapping[str, int]) -> str:
     """Hashes a loop or a choice; what is the same in all rounds counts as if the inner graphs had it themselves."""
     kind, params = equation.primitive.name, _with_counts(equation.params)
     counts, names = _LOOPS[kind]
@@ -100,7 +109,8 @@ def _loop(equation: Any, ingoing: Sequence[str], depth: int) -> str:
         given = ingoing[1:] if kind == "cond" else ingoing[begin : begin + invariant[number]]
         changed = graph.jaxpr.invars[len(given) :]
         rounds = [_hash("round", depth, i, str(var.aval)) for i, var in enumerate(changed)]
-        told.append(_follow(*_open(graph), [*given, *rounds], depth))
+        within = {**chosen, ingoing[0]: number} if kind == "cond" else chosen
+        told.append(_follow(*_open(graph), [*given, *rounds], depth, within))
     others = {name: value for name, value in params.items() if name not in (*names, *counts, "linear")}
     return _hash(kind, _tell(others), told, changing)
 

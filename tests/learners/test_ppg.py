@@ -115,6 +115,15 @@ def test_devices_agree_with_one_device():
     )
 
 
+def test_seeds_side_by_side_compute_no_phase_before_it_is_due():
+    learner, state, rollouts = start(make(policy_rate=0.05))
+    states = jax.vmap(learner.init)(jax.random.split(KEY, 2))
+    both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), rollouts[0])
+    update = jax.vmap(learner.update, (0, None, 0))
+    choices = [eqn for eqn in jax.make_jaxpr(update)(states, KEY, both).eqns if eqn.primitive.name == "cond"]
+    assert len(choices) == 1 and choices[0].invars[0].aval.shape == ()
+
+
 @pytest.mark.slow
 def test_a_pause_changes_no_bit_and_compiles_nothing():
     agent = make(policy_rate=0.05, normalize_observations=True, reward_discount=0.99, actor_period=2)

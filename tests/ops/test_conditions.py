@@ -31,6 +31,30 @@ def test_results_are_those_of_cond(predicate, axes):
     jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
+def test_sides_may_close_over_what_is_mapped_and_average_over_a_named_axis():
+    def mean_if(choice):
+        def of_row(predicate, x, y):
+            due = jax.lax.pmin(predicate.astype(jnp.int32), "device") > 0
+            return choice(due, lambda: jax.lax.pmean(x * y, "device"), lambda: x)
+
+        return jax.vmap(of_row, axis_name="device")
+
+    for holds in (True, False):
+        given = jnp.full(3, holds), ROWS, ROWS + 1.0
+        np.testing.assert_array_equal(mean_if(cond)(*given), mean_if(jax.lax.cond)(*given))
+    assert not np.array_equal(mean_if(cond)(jnp.ones(3, bool), ROWS, ROWS + 1.0), ROWS * (ROWS + 1.0))
+
+
+def test_gradients_are_those_of_cond():
+    def loss(choice, x):
+        return choice(x > 0.0, lambda x: x * x, lambda x: 3.0 * x, x)
+
+    np.testing.assert_array_equal(jax.vmap(jax.grad(lambda x: loss(cond, x)))(jnp.array([2.0, -1.0])), [4.0, 3.0])
+    np.testing.assert_array_equal(
+        jax.grad(lambda x: jnp.sum(jax.vmap(lambda x: loss(cond, x))(x)))(jnp.array([2.0, -1.0])), [4.0, 3.0]
+    )
+
+
 def test_batches_of_batches_are_those_of_cond():
     predicate = jnp.asarray([[True, False, True], [False, False, False]])
     rows = jnp.arange(12.0).reshape(2, 3, 2)

@@ -74,7 +74,11 @@ def test_a_choice_that_stays_one_in_a_batch_is_a_choice():
     def chosen(choose):
         return lambda x, y: choose(jnp.any(y > 0), lambda x: jnp.sin(x), lambda x: x, x)
 
-    assert fingerprint(chosen(cond), X, X) == fingerprint(chosen(jax.lax.cond), X, X)
+    def twice(x, y):
+        again = lambda x: jax.lax.cond(jnp.all(y > 0), lambda x: jnp.sin(x), lambda x: x, x)  # noqa: E731
+        return jax.lax.cond(jnp.any(y > 0), again, lambda x: x, x)
+
+    assert fingerprint(chosen(cond), X, X) == fingerprint(chosen(jax.lax.cond), X, X) != fingerprint(twice, X, X)
     batch = [jax.ShapeDtypeStruct((2, 3), jnp.float32)] * 2
     assert fingerprint(jax.vmap(chosen(cond)), *batch) != fingerprint(jax.vmap(chosen(jax.lax.cond)), *batch)
 
