@@ -225,7 +225,8 @@ def dreamer_losses(
     fixed = jax.lax.stop_gradient(params)
     imagined = imagine(policy, fixed, imagine_key, start, horizon=horizon, axis_name=axis_name)
     imagined = jax.lax.stop_gradient(imagined)
-    value = two_hot_mean(policy.values(fixed["critic"], imagined.states))
+    logits = policy.values(params["critic"], imagined.states)
+    value = jax.lax.stop_gradient(two_hot_mean(logits))
     discounts = numbers["discount"] * imagined.going_on
     never = jnp.zeros(imagined.reward.shape, bool)
     returns = lambda_returns(
@@ -239,9 +240,8 @@ def dreamer_losses(
     advantage = (returns - value[:-1]) / jnp.maximum(1.0, return_range)
     entropy = distribution.entropy()
     policy_losses = -advantage * distribution.log_prob(imagined.action) - numbers["entropy_coefficient"] * entropy
-    logits = policy.values(params["critic"], acted)
     slow = two_hot_mean(policy.values(state.target_critic, acted))
-    value_losses = two_hot_loss(logits, returns) + two_hot_loss(logits, jax.lax.stop_gradient(slow))
+    value_losses = two_hot_loss(logits[:-1], returns) + two_hot_loss(logits[:-1], jax.lax.stop_gradient(slow))
     parts |= {"policy_loss": jnp.mean(weight * policy_losses), "value_loss": jnp.mean(weight * value_losses)}
     loss = sum(parts.values(), jnp.zeros(()))
     told = {"loss": loss, "entropy": jnp.mean(entropy), "imagined_return": jnp.mean(returns)}
