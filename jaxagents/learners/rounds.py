@@ -10,7 +10,6 @@ from flax import struct
 from jaxagents.learners import policy_gradient
 from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import replace_innermost
-from jaxagents.ops.conditions import cond
 from jaxagents.types import Agent, Array, Collector, Environment, Episode, Learner, Mean, Metrics, Params, State
 
 
@@ -86,7 +85,7 @@ def make_rounds(imitation: Learner, reinforcement: Learner, *, num_collects: int
             return taken
 
         imitates = state.num_updates % (num_collects + num_reinforced) < num_collects
-        after, metrics = cond(imitates, *map(take, turns), state, key, batch)
+        after, metrics = jax.lax.cond(imitates, *map(take, turns), state, key, batch)
         return after.replace(num_updates=state.num_updates + 1), metrics
 
     return Learner(init=init, update=update)

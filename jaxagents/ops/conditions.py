@@ -19,7 +19,7 @@ def cond(predicate: Array, on_true: Callable[..., PyTree], on_false: Callable[..
     Args:
         predicate: bool `[]`.
         on_true: `(*operands) -> result`, the dear side.
-        on_false: likewise, of the same shapes.
+        on_false: likewise, of the same shapes; cheap, as it is compiled twice.
         *operands: trees of arrays.
 
     Returns:

@@ -75,7 +75,9 @@ def test_a_choice_that_stays_one_in_a_batch_is_a_choice():
         return lambda x, y: choose(jnp.any(y > 0), lambda x: jnp.sin(x), lambda x: x, x)
 
     def twice(x, y):
-        again = lambda x: jax.lax.cond(jnp.all(y > 0), lambda x: jnp.sin(x), lambda x: x, x)  # noqa: E731
+        def again(x):
+            return jax.lax.cond(jnp.all(y > 0), lambda x: jnp.sin(x), lambda x: x, x)
+
         return jax.lax.cond(jnp.any(y > 0), again, lambda x: x, x)
 
     assert fingerprint(chosen(cond), X, X) == fingerprint(chosen(jax.lax.cond), X, X) != fingerprint(twice, X, X)
