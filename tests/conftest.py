@@ -9,9 +9,11 @@ import os
 import pathlib
 import subprocess
 import sys
+import zlib
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
-_CACHE = _ROOT / ".cache" / "jax"
+# Compiled programs outlive a checkout.
+_CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "jaxagents" / "tests"
 
 # XLA reads these when its backend starts, so they are set before jax is imported; subprocesses of tests inherit them.
 os.environ["JAX_PLATFORMS"] = os.environ.get("JAXAGENTS_TEST_PLATFORM", "cpu")  # Such as cuda; see CONTRIBUTING.md.
@@ -29,7 +31,7 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):  # Later ones have 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAGS}".strip()
 # Collectives between virtual devices can hang when the thread pool has fewer threads than devices.
 os.environ["PJRT_NPROC"] = "32"
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE / importlib.metadata.version("jaxlib")))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # Tests compile many small things.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # Lines of source are not written into programs.
 
@@ -41,6 +43,34 @@ import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 gc.set_threshold(50_000, 20, 100)  # Tracing makes many objects that live on; looking through them takes a tenth of it.
+
+
+_SHARES = 6  # Of the exhaustive tests: CI runs one.
+
+
+def pytest_addoption(parser):
+    parser.addoption("--due", action="store_true", help="of exhaustive tests, only the sixth that this commit is due")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--due"):
+        return
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=_ROOT, capture_output=True, text=True, check=True).stdout
+    run = [not item.get_closest_marker("exhaustive") or is_due(item.nodeid, commit) for item in items]
+    config.hook.pytest_deselected(items=[item for item, kept in zip(items, run, strict=True) if not kept])
+    items[:] = [item for item, kept in zip(items, run, strict=True) if kept]
+
+
+def is_due(nodeid, commit):
+    """Whether a commit runs an exhaustive test. Tests of one file about the same thing share programs: all or none run.
+
+    Args:
+        nodeid: as `tests/test_worlds.py::test_play[lake-4]`, which is about `lake`.
+        commit: hexadecimal hash.
+    """
+    file, _, test = nodeid.partition("::")
+    about = test.partition("[")[2].rstrip("]").split("-")[0]
+    return (zlib.crc32(f"{file}[{about}]".encode()) - int(commit, 16)) % _SHARES == 0
 
 
 _MOST_GIB = 1.5  # Of a process, above which programs are forgotten: a worker of the tests stays below 3.

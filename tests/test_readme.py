@@ -135,7 +135,7 @@ def commands_in_tables(markdown):
     return re.findall(r"`(python experiments/\w+\.py [^`]+)`", markdown)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "line", [*commands_in_tables(GUIDES["how_to.md"]), *(line for line in COMPOSED if "train.py" not in line)]
 )
@@ -197,8 +197,13 @@ def test_a_world_a_network_and_a_loss_of_the_guides_train_from_any_folder(tmp_pa
     assert load_file(tmp_path / "my_text_rewards.py").brief(**texts, bonus=0.25) == [1.25, 0.5]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name.startswith("README.md") else pytest.mark.exhaustive)
+        for name in BLOCKS
+    ],
+)
 def test_commands_of_a_block_run_in_quick_mode(name, tmp_path, one_device):
     """The commands of one block share a working directory, where a later one finds what earlier ones wrote."""
     for line in BLOCKS[name]:

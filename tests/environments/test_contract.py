@@ -74,8 +74,8 @@ HEAVY = {
 }
 ALL = LIGHT | HEAVY
 QUICK_RESETS = ("cartpole", "pendulum", "tmaze", "tic_tac_toe_alternating", "brax_fast")
-resettable = [name if name in QUICK_RESETS else pytest.param(name, marks=pytest.mark.slow) for name in LIGHT]
-names = [*LIGHT, *(pytest.param(name, marks=pytest.mark.slow) for name in HEAVY)]
+resettable = [name if name in QUICK_RESETS else pytest.param(name, marks=pytest.mark.exhaustive) for name in LIGHT]
+names = [*LIGHT, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in HEAVY)]
 
 
 @functools.cache

@@ -21,7 +21,7 @@ QUICK = (
     "connect_four_alternating",
     "two_step_game",
 )
-names = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OWN]
+names = [name if name in QUICK else pytest.param(name, marks=pytest.mark.exhaustive) for name in OWN]
 
 
 @pytest.mark.parametrize("name", names)

@@ -158,7 +158,9 @@ def test_every_world_and_algorithm_is_in_the_table():
     assert {path.stem for path in (CONFIGS / "tuned" / "policy_gradient").glob("*.yaml")} <= set(PAIRS)
 
 
-@pytest.mark.parametrize("name", [*EXPERIMENTS, *(pytest.param(name, marks=pytest.mark.slow) for name in COMPOSED)])
+@pytest.mark.parametrize(
+    "name", [*EXPERIMENTS, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in COMPOSED)]
+)
 def test_it_composes_under_its_name(name):
     config = resolve(compose(CONFIGS, *EVERYTHING[name], "quick=true"))
     assert config["name"] == name and config["run_dir"].startswith(f"runs/{name}/")
@@ -330,13 +332,13 @@ def test_a_policy_of_teams_with_memory_has_no_q_function():
         compose(CONFIGS, "world=smax_3m", "algorithm=dqn")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sorted(TUNED - RUN))
 def test_numbers_of_a_pair_fit_its_program(name):
     assert build(resolve(compose(CONFIGS, *EVERYTHING[name], "quick=true"))).stages
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [name for name in EVERYTHING if name in RUN or name in EXPERIMENTS])
 def test_it_trains_evaluates_and_reports(name, tmp_path):
     # Pictures take a second each, transcripts a program of their own: experiments have them.

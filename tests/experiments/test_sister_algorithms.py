@@ -46,7 +46,7 @@ def test_choices_fit_together(name):
     assert composed(*BUILT[name])["learner"]["_target_"].startswith("jaxagents.learners.")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_chunk_of_updates_can_be_traced(name):
     runner = build(composed(*COMMANDS[name])).stages[-1].runner

@@ -102,7 +102,7 @@ def leaf_named(tree, name):
     return leaf
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("outer", "inner"), PAIRS, ids=map("-".join, PAIRS))
 def test_any_two_compose(outer, inner):
     """One update in one program over two seeds: the innermost learner learns, acts and is split as if alone."""

@@ -33,7 +33,7 @@ def test_stored_notebook_is_small_and_was_executed_in_order(path):
     assert "JAXAGENTS_QUICK" in cells[0].source  # What shrinks it in the test below.
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @each_notebook
 def test_notebook_runs_in_quick_mode(path, monkeypatch, tmp_path, one_device):
     monkeypatch.setenv("JAXAGENTS_QUICK", "1")

@@ -23,7 +23,7 @@ def _of_arms(expectations, names):
     return tuple(expected for expected in expectations if names.issuperset(expected.arms))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("paper_id", paper_files(CONFIGS))
 def test_it_runs_in_quick_mode(paper_id, folder):
     paper = load_paper(CONFIGS, paper_id)

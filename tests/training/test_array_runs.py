@@ -71,6 +71,7 @@ STILL = {
     **dict.fromkeys(("co_rft", "ddpg", "td3", "td3_bc"), {"raw_scale"}),
 }
 PLAYED = {name: (*choices, "collector.num_envs=8") for name, choices in PLAYED.items()}
+OF_EACH_KIND = ("bc", "dqn", "open_es", "plr", "ppo", "sac")
 RUNS = PLAYED | OF_LEVELS | OF_MEMBERS | OF_FIXED_DATA
 
 
@@ -78,8 +79,10 @@ def test_every_algorithm_of_arrays_is_here():
     assert {path.stem for path in (CONFIGS / "algorithm").glob("*.yaml")} == {*RUNS, *OF_TEXT.split()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", RUNS)
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(name, marks=pytest.mark.slow if name in OF_EACH_KIND else pytest.mark.exhaustive) for name in RUNS],
+)
 def test_a_pause_changes_no_bit_and_two_devices_learn_as_one(algorithm, bits, monkeypatch):
     traced = []
 

@@ -32,9 +32,9 @@ WORLDS = [
 ]
 # Games against an expert cannot all be won: there, the expert only has to come to the end, and success is a win.
 AGAINST = [name for name in WORLDS if TARGETS[name].endswith(".against_expert")]
-# One of each kind; the others are slow to compile, and have episodes that are played by hand in tests of their own.
+# One of each kind; the others compile long, and have episodes that are played by hand in tests of their own.
 FEW = ("bandit", "frozenlake", "text_kuhn")
-CASES = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in WORLDS]
+CASES = [name if name in FEW else pytest.param(name, marks=pytest.mark.exhaustive) for name in WORLDS]
 # What is examined is answered, which changes nothing: the same situation is then seen with and without an answer.
 ANSWERED = ("household",)
 KEYS_TWICE = ("guessing_games", "screen", "sokoban", "union")
@@ -46,9 +46,9 @@ def bpe(words):
 
 
 KINDS = {word_level: "words", byte_level: "bytes", bpe: "bpe"}
-FUZZED = [(name, 256) for name in FEW] + [pytest.param(name, 10_000, marks=pytest.mark.slow) for name in WORLDS]
+FUZZED = [(name, 256) for name in FEW] + [pytest.param(name, 10_000, marks=pytest.mark.exhaustive) for name in WORLDS]
 QUICK = ("bandit",)
-TOKENIZED = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in WORLDS]
+TOKENIZED = [name if name in QUICK else pytest.param(name, marks=pytest.mark.exhaustive) for name in WORLDS]
 
 
 @functools.cache
@@ -443,7 +443,10 @@ def replay(name, num_turns, rows):
     return played, {"shown": shown, "prompt": prompt}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in WORLDS])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in FEW else pytest.mark.exhaustive) for name in WORLDS],
+)
 def test_what_decoding_says_of_its_tokens_is_what_training_says(name, speak, params_of):
     environment, shown = replay(name, 3, np.linspace(0, BATCH * world(name).text.num_levels - 1, 4).astype(int))
     policy = speak(environment, num_turns=3, context_turns=2)

@@ -167,7 +167,7 @@ def order(one, other):
     return (other, one) if other == "macros" and one in ONE_DIALECT["macros"] else (one, other)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("one, other, name", PAIRS)
 def test_wrappers_compose(tiny, one, other, name):
     inner, outer = order(one, other)
