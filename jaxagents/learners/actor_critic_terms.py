@@ -106,15 +106,15 @@ def policy_loss_of(
     action, log_prob = choose_actions(params, keys[0], observation)
     dropout = sample_keys(keys[1], log_prob.shape[0], axis_name)
     losses, noted = actor_loss(values_of(twin_q, critic, observation, action, dropout), log_prob, temperature)
-    loss = jnp.mean(losses)
+    loss = jnp.mean(batch.weight * losses)
     return loss, (({"policy_loss": loss, "entropy": -jnp.mean(log_prob)}, log_prob), noted)
 
 
 def temperature_loss_of(
-    log_prob: Array, target_entropy: Array, log_temperature: Array
+    weight: Array, target_entropy: Array, log_prob: Array, log_temperature: Array
 ) -> tuple[Array, tuple[tuple[()], dict[str, PyTree]]]:
-    """Computes the loss of the logarithm of the temperature."""
-    return jnp.mean(sac_temperature_loss(log_temperature, log_prob, target_entropy)), ((), {})
+    """Computes the loss of the logarithm of the temperature, by the weights `[B]` of the batch."""
+    return jnp.mean(weight * sac_temperature_loss(log_temperature, log_prob, target_entropy)), ((), {})
 
 
 def improvement_loss_of(
@@ -140,16 +140,16 @@ def improvement_loss_of(
     q = twin_q.apply(target_critic, repeat(observation, count), action.reshape(count * rows, -1))
     view = ImprovementView(distribution, former, action, q.reshape(-1, count, rows))
     (losses, _), noted = improve(view, temperature)
-    loss = jnp.mean(losses)
+    loss = jnp.mean(batch.weight * losses)
     return loss, (({"policy_loss": loss, "entropy": jnp.mean(distribution.entropy())}, view), noted)
 
 
 def dual_loss_of(
-    improve: Bound, view: ImprovementView, log_temperature: PyTree
+    improve: Bound, weight: Array, view: ImprovementView, log_temperature: PyTree
 ) -> tuple[Array, tuple[tuple[()], dict[str, PyTree]]]:
-    """Computes the loss of the logarithms of the temperature and of the prices of constraints."""
+    """Computes the loss of the logarithms of the temperature and of the prices of constraints, by weights `[B]`."""
     (_, losses), _ = improve(jax.lax.stop_gradient(view), jax.tree.map(jnp.exp, log_temperature))
-    return jnp.mean(losses), ((), {})
+    return jnp.mean(weight * losses), ((), {})
 
 
 def choose_actions(

@@ -10,6 +10,7 @@ from flax import linen as nn
 from flax import struct
 
 from jaxagents.learners.actor_critic_terms import choose_actions, sample_alone, sample_keys
+from jaxagents.learners.agents import living_weights
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of, start_of_inner, wrap
 from jaxagents.learners.optimizers import carry_over, descend
@@ -60,7 +61,8 @@ def with_model(
         encoder: see `make_dynamics`.
         num_members: see `make_dynamics`.
         horizon: k, steps that are imagined from each observation. Paper: 1, or from 1 to 25 over the run.
-        real_share: of the weight that the steps of the sample have together, in [0, 1]. Paper: 0.05.
+        real_share: of all weight, that of the steps of the sample, in [0, 1]; steps behind an imagined end have none.
+            Paper: 0.05.
         learning_rate: of Adam, of the model.
         axis_name: mapped device axis to average gradients over.
 
@@ -98,7 +100,8 @@ def with_model(
         imagined, alive = imagine(
             dynamics, policy, model, state.inner.params, imagine_key, batch, horizon=horizon, axis_name=axis_name
         )
-        weights = real_share * (1 + horizon) * batch.weight[None], (1.0 - real_share) * (1.0 + 1.0 / horizon) * alive
+        imagined_weight = (1.0 - real_share) * (1.0 + 1.0 / horizon) * living_weights(alive, axis_name=axis_name)
+        weights = real_share * (1 + horizon) * batch.weight[None], imagined_weight
         kinds = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), batch.transition, imagined)
         # Row by row, so that the place of a step among all does not depend on the devices.
         kinds, weight = jax.tree.map(
@@ -217,13 +220,13 @@ def make_agent(
 
 
 def model_loss(model: Params, dynamics: Dynamics, batch: Sample) -> Array:
-    """Computes the mean loss of all members on a sample of single steps."""
+    """Computes the mean loss of all members on a sample of single steps, by weight."""
     transition = jax.tree.map(lambda leaf: leaf[0], batch.transition)
     predicted = dynamics.apply(model, transition.observation, transition.action)
     change = transition.next_observation - transition.observation
     target = jnp.concatenate([change, transition.reward[..., None]], axis=-1)[None]
     losses = gaussian_loss(predicted.mean, predicted.log_scale, target)
-    return jnp.mean(losses + end_loss(predicted.end_logit, transition.terminated[None]))
+    return jnp.mean(batch.weight[None] * (losses + end_loss(predicted.end_logit, transition.terminated[None])))
 
 
 def imagine(

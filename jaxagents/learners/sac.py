@@ -131,9 +131,9 @@ def make_sac(
     """Makes soft actor-critic over `Sample` batches; the length of their sequences is the `n` of the n-step targets.
 
     One update descends, in this order, `mean(weight * sum_i (Q_i - target)^2 / 2)` for the critics,
-    `mean(temperature * log_prob - min_i Q_i)` for the policy and `mean(-temperature * (log_prob + target_entropy))` for
-    the logarithm of the temperature. Truncated steps bootstrap, terminated ones do not. The first three numbers may be
-    schedules (see `ops.schedules`), and every slot a `Remembering`.
+    `mean(weight * (temperature * log_prob - min_i Q_i))` for the policy and `mean(-weight * temperature * (log_prob +
+    target_entropy))` for the logarithm of the temperature. Truncated steps bootstrap, terminated ones do not. The first
+    three numbers may be schedules (see `ops.schedules`), and every slot a `Remembering`.
 
     Args:
         policy: feed-forward, with a reparameterised distribution.
@@ -368,14 +368,10 @@ def _losses_of_policy(
         key, targets = _keys(keys[0], parts.num_actions), (state.target_params, state.target_critic)
         improved = parts.policy, parts.twin_q, bound["improve"], temperature, key
         loss = partial(improvement_loss_of, *improved, parts.axis_name, *targets, batch)
-        return loss, partial(dual_loss_of, bound["improve"])
+        return loss, partial(dual_loss_of, bound["improve"], batch.weight)
     draw = partial(choose_actions, parts.policy, bound["action"], parts.axis_name)
     arguments = draw, parts.twin_q, bound["actor_loss"], critic, temperature, keys, parts.axis_name, batch
-
-    def temperature_loss(log_prob: Array, log_temperature: Array) -> tuple[Array, Any]:
-        return temperature_loss_of(log_prob, numbers["target_entropy"], log_temperature)
-
-    return partial(policy_loss_of, *arguments), temperature_loss
+    return partial(policy_loss_of, *arguments), partial(temperature_loss_of, batch.weight, numbers["target_entropy"])
 
 
 def _keys(key: Array, count: int) -> Array:

@@ -84,6 +84,14 @@ def test_each_step_begins_where_the_last_one_led_in_one_of_the_members():
     assert over[1:].any() and len(np.unique(steps.action)) == 96
 
 
+def test_losses_of_models_are_by_weight():
+    dynamics = make_dynamics(SEEN, MOVES, encoder=MLP((4,)), num_members=2)
+    params, batch = dynamics.init(KEY), sample(8)
+    half = batch.replace(weight=jnp.array([2.0, 0.0] * 4))
+    kept = Sample(transition=jax.tree.map(lambda leaf: leaf[:, ::2], batch.transition), weight=jnp.ones(4))
+    np.testing.assert_allclose(model_loss(params, dynamics, half), model_loss(params, dynamics, kept), rtol=1e-6)
+
+
 @struct.dataclass
 class Idle:
     params: Params
@@ -110,7 +118,11 @@ def test_a_learner_hears_both_kinds_and_the_model_comes_to_know_the_world():
     np.testing.assert_array_equal(heard.transition.reward[:, ::3], batch.transition.reward)
     np.testing.assert_array_equal(heard.transition.observation[:, 1::3], batch.transition.observation)
     np.testing.assert_allclose(heard.weight[::3], 2.0 * 0.25 * 3.0)
-    np.testing.assert_allclose(heard.weight[1::3], 0.75 * 1.5)
+    imagined = heard.weight.reshape(-1, 3)[:, 1:]
+    ends = heard.transition.terminated[0, 1::3]
+    assert ends.any() and not np.any(imagined[ends, 1]) and np.all(imagined[:, 0] > 0.0)
+    # Real steps weigh 2 each; of all weight but that, imagined ones have three quarters, however many of them there are.
+    np.testing.assert_allclose(imagined[imagined > 0.0], 0.75 * 96.0 / np.sum(imagined > 0.0), rtol=1e-6)
     np.testing.assert_array_equal(metrics["priority"], 3.0 * np.arange(32.0))
     state = jax.jit(lambda state: jax.lax.fori_loop(0, 300, lambda _, s: learner.update(s, KEY, batch)[0], state))(
         state

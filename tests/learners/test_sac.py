@@ -12,6 +12,7 @@ import pytest
 from jaxagents.data.buffers import make_uniform_buffer
 from jaxagents.learners.replay import with_replay
 from jaxagents.learners.sac import make_agent, make_sac
+from jaxagents.losses.mpo import mpo
 from jaxagents.losses.q import deterministic_actor_loss, single_critic_loss, single_q_target, twin_q_target
 from jaxagents.networks.heads import TanhNormalHead
 from jaxagents.networks.recurrent import GRU
@@ -54,6 +55,15 @@ def _constant(params, carry, inputs):
 
 
 CONSTANT_POLICY = Policy(init=lambda key: jnp.float32(0.5), initial_carry=lambda shape: (), apply=_constant)
+
+
+MPO = {
+    "improve": mpo,
+    "target": twin_q_target,
+    "target_policy": True,
+    "initial_temperature": {"temperature": 1.0, "loc": 1.0, "scale": 10.0},
+    "num_actions": 3,
+}
 
 
 def transitions(observation, action, reward, terminated, truncated):
@@ -316,6 +326,21 @@ def test_weights_scale_the_critic_loss():
         for weight in (1.0, 0.25)
     ]
     np.testing.assert_allclose(losses[1], 0.25 * losses[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "mpo"])
+def test_rows_without_weight_change_nothing(name):
+    """Of two rows, the second one has weight 0, such as a step behind an imagined end."""
+    options = {"sac": {}, "td3": DETERMINISTIC, "mpo": MPO}[name]
+    learner = make_sac(POLICY, TWIN_Q, *[optax.sgd(0.1)] * 3, ACTIONS, **options)
+    update, before = jax.jit(learner.update), learner.init(KEY)
+    flags, weight, states = jnp.zeros((1, 2), bool), jnp.array([1.0, 0.0]), []
+    for other in (0.25, 3.0):
+        numbers = jnp.array([[0.5, other]])
+        batch = Sample(transition=transitions(numbers, numbers, numbers, flags, flags), weight=weight)
+        states.append(update(before, KEY, batch)[0])
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), *states)
+    assert not np.array_equal(_first(before.params), _first(states[0].params))
 
 
 def test_target_entropy_defaults_to_the_paper_and_follows_the_units():
