@@ -46,7 +46,7 @@ def search_cross_entropy(distribution: Any, weights: Array, candidates: Array | 
 
 
 def squared_distance(distribution: Any, action: Array) -> Array:
-    """Computes `sum_d (tanh(mode_d) - tanh(action_d))^2`, in units of half the range of an action.
+    """Computes `mean_d (tanh(mode_d) - tanh(action_d))^2`, in units of half the range of an action.
 
     Args:
         distribution: of unsquashed continuous actions, `[...]`.
@@ -55,7 +55,7 @@ def squared_distance(distribution: Any, action: Array) -> Array:
     Returns:
         float `[...]`.
     """
-    return jnp.sum(jnp.square(jnp.tanh(distribution.mode()) - jnp.tanh(action)), axis=-1)
+    return jnp.mean(jnp.square(jnp.tanh(distribution.mode()) - jnp.tanh(action)), axis=-1)
 
 
 def discriminator_loss(demonstrated: Array, played: Array) -> tuple[Array, Array]:

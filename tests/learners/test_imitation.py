@@ -62,10 +62,10 @@ def test_one_step_is_the_gradient_of_the_likelihood_by_hand():
     np.testing.assert_allclose(metrics["loss"], -(weight * log_softmax(start)[action[0]]).mean(), rtol=1e-5)
 
 
-def test_distances_are_those_of_squashed_actions():
+def test_distances_are_means_over_the_numbers_of_squashed_actions():
     distribution = TanhNormal(loc=jnp.arctanh(jnp.array([[0.5, -0.5]])), scale=jnp.ones((1, 2)))
     action = jnp.arctanh(jnp.array([[0.25, 0.5]]))
-    np.testing.assert_allclose(squared_distance(distribution, action), [0.0625 + 1.0], rtol=1e-5)
+    np.testing.assert_allclose(squared_distance(distribution, action), [0.5 * (0.0625 + 1.0)], rtol=1e-5)
 
 
 @pytest.mark.slow
