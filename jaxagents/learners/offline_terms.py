@@ -128,19 +128,27 @@ def policy_loss_of(
     distribution = distribution_of(parts.policy, params, observation)
     own_action, own_log_prob = choose_actions(parts.policy, bound["action"], parts.axis_name, params, key, observation)
     own_q = parts.twin_q.apply(critic, observation, own_action)
-    magnitude = jnp.mean(jnp.abs(own_q[0]))
-    magnitude = magnitude if parts.axis_name is None else jax.lax.pmean(magnitude, parts.axis_name)
-    values = jnp.min(own_q, axis=0) if parts.state_value is None else parts.state_value.apply(value, observation)
+    if parts.state_value is None:  # Both sides of the advantage are of the same critics: a common error cancels.
+        judge, values = critic, jnp.min(own_q, axis=0)
+    else:
+        judge, values = state.target_critic, parts.state_value.apply(value, observation)
     view = ActorView(
         log_prob=distribution.log_prob(action),
         distance=squared_distance(distribution, action),
         own_q=own_q,
         own_log_prob=own_log_prob,
-        q=jnp.min(parts.twin_q.apply(state.target_critic, observation, action), axis=0),
+        q=jnp.min(parts.twin_q.apply(judge, observation, action), axis=0),
         value=jax.lax.stop_gradient(values),
-        q_magnitude=jax.lax.stop_gradient(magnitude),
+        q_magnitude=jax.lax.stop_gradient(_weighted_mean(jnp.abs(own_q[0]), batch.weight, parts.axis_name)),
     )
     losses, noted = bound["policy_loss"](view)
     loss = jnp.mean(batch.weight * losses)
     told = {"policy_loss": loss, "entropy": -jnp.mean(own_log_prob), "log_prob": jnp.mean(view.log_prob)}
     return loss, (told, noted)
+
+
+def _weighted_mean(values: Array, weight: Array, axis_name: str | None) -> Array:
+    """Computes the mean of `[B]` over the rows of all devices; rows without weight do not count."""
+    sums = jnp.sum(weight * values), jnp.sum(weight)
+    total, count = sums if axis_name is None else jax.lax.psum(sums, axis_name)
+    return total / jnp.maximum(count, 1e-6)

@@ -50,12 +50,13 @@ class ActorView:
 
     Attributes:
         log_prob: float32 `[B]`, of the data's action.
-        distance: float32 `[B]`, squared, of the mode from the data's action, see `losses.imitation.squared_distance`.
+        distance: float32 `[B]`, mean square, of the mode from the data's action, see `losses.imitation.squared_distance`.
         own_q: float32 `[2, B]`, of the critics at an action of the policy.
         own_log_prob: float32 `[B]`, of that action.
-        q: float32 `[B]`, the smaller one of the target critics at the data's action.
+        q: float32 `[B]`, the smaller one at the data's action: with a state-value function of the target critics,
+            without one of the critics of `own_q`, so that a constant that both have too much cancels in `q - value`.
         value: float32 `[B]`, of the state: by the state-value function or, without one, `min_i own_q`.
-        q_magnitude: float32 `[]`, mean of `|own_q_0|` over the whole batch.
+        q_magnitude: float32 `[]`, mean of `|own_q_0|` over the whole batch, by weight.
     """
 
     log_prob: Array
@@ -194,7 +195,7 @@ def soft_policy_loss(view: ActorView, *, temperature: Array | float = 0.1) -> Ar
 
 
 def behavior_cloning_policy_loss(view: ActorView, *, alpha: Array | float = 2.5) -> Array:
-    """Computes `-alpha own_q_0 / q_magnitude + distance`.
+    """Computes `-alpha own_q_0 / q_magnitude + distance`, the distance a mean over the D numbers of an action.
 
     Args:
         view: of the steps.
@@ -204,7 +205,10 @@ def behavior_cloning_policy_loss(view: ActorView, *, alpha: Array | float = 2.5)
         float `[B]`.
 
     References:
-        Fujimoto and Gu (2021), A minimalist approach to offline reinforcement learning, equations 4 and 5.
+        Fujimoto and Gu (2021), A minimalist approach to offline reinforcement learning, equations 4 and 5; TD3_BC.py of
+        sfujim/TD3_BC, which averages over the numbers of actions, too.
+
+    Deviation: actions are compared in units of half of their range, which are those of the paper's tasks.
     """
     return -alpha * view.own_q[0] / jnp.maximum(view.q_magnitude, 1e-6) + view.distance
 
@@ -223,8 +227,8 @@ def advantage_weighted_policy_loss(
         float `[B]`; no gradient flows through the weights.
 
     References:
-        Peng et al. (2019), Advantage-weighted regression, equation 6; Nair et al. (2020), AWAC, equation 13; Kostrikov,
-        Nair and Levine (2022), equation 7.
+        Peng et al. (2019), Advantage-weighted regression, equation 6; Nair et al. (2020), AWAC, equation 13, and
+        `_actor_loss` of CORL, algorithms/offline/awac.py; Kostrikov, Nair and Levine (2022), equation 7.
 
     Deviation: AWAC normalises its weights over the batch in the released code.
     """

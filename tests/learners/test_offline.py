@@ -166,6 +166,49 @@ def test_what_was_learned_survives_a_change_of_stage():
         jax.tree.map(np.testing.assert_array_equal, getattr(later, name), getattr(state, name))
 
 
+@pytest.mark.parametrize("name", ["awac", "iql"])
+def test_advantages_are_of_critics_of_one_kind(name):
+    """AWAC: both by the online critics, so that a constant cancels; IQL: target critics minus the value of the state."""
+    learner = make(name, rates=(0.01, 0.0), action=greedy_action)  # The critics stay as they are.
+    update, state = jax.jit(learner.update), learner.init(KEY)
+
+    def policy_after(**changes):
+        raised = {
+            key: {**getattr(state, key), "offset": getattr(state, key)["offset"] + c} for key, c in changes.items()
+        }
+        return float(update(state.replace(**raised), KEY, sample())[0].params)
+
+    plain = policy_after()
+    np.testing.assert_allclose(policy_after(critic=1.0), plain, rtol=1e-6)
+    targets = policy_after(target_critic=1.0)
+    assert targets == plain if name == "awac" else targets > plain
+    # Online critics say 5 of the data's action, and 4 of the policy's, or of the state: the weight is exp(3 (5 - 4)).
+    np.testing.assert_allclose(plain, 0.5 + 0.01 * np.exp(3.0) * 0.5 / 0.01, rtol=1e-4)
+
+
+def test_steps_without_weight_change_nothing():
+    """Of two steps, the second one has weight 0, whatever it is; `td3_bc` compares values with their mean magnitude."""
+    seeing = LINEAR_Q._replace(
+        apply=lambda params, observation, action: (
+            LINEAR_Q.apply(params, observation, action) + observation[None, ..., 0]
+        )
+    )
+    for name in ("td3_bc", "awac", "iql", "cql"):
+        options = ALGORITHMS[name] | {"discount": 0.5, "policy_period": 1}
+        rates = optax.sgd(0.01), optax.sgd(0.1)
+        learner = make_offline_actor_critic(
+            POLICY, seeing, ONE_VALUE if name == "iql" else None, *rates, ACTIONS, **options
+        )
+        update, before = jax.jit(learner.update), learner.init(KEY)
+        states = []
+        for other in (0.0, 1.5):
+            batch = sample((1.0, other), (1.0, other), (False, False), (0.0, 0.0))
+            seen = batch.transition.observation.at[0, 1].set(other)
+            batch = Sample(transition=batch.transition.replace(observation=seen), weight=jnp.array([1.0, 0.0]))
+            states.append(update(before, KEY, batch)[0])
+        jax.tree.map(np.testing.assert_array_equal, *states)
+
+
 def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="`num_sampled` must be at least 1, got 0"):
         make(num_sampled=0)
