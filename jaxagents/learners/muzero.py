@@ -58,7 +58,7 @@ def make_muzero(
     From the first observation of a sequence, the model takes the K actions that were taken. Minimises
     `l_0 + (l_1 + ... + l_K) / K` with `l_k = -sum_a w_k(a) log p_k(a) + value_coefficient (v_k - h(G_k))^2 / 2 +
     (r_k - h(reward_k))^2 / 2`, of the improved policies w of the searches, the lambda-returns G, and `h` of
-    `losses.q.rescale`. After a terminal step, rewards and values are zero and there is no policy to learn; nothing is
+    `losses.q.rescale`. Between an unrolled step and the next one, gradients are halved. After a terminal step, rewards and values are zero and there is no policy to learn; nothing is
     learned beyond a truncation. Numbers may be schedules.
 
     Args:
@@ -80,10 +80,12 @@ def make_muzero(
             searches in them, or both players of a game are.
 
     References:
-        Schrittwieser et al. (2020), Mastering Atari, Go, chess and shogi by planning with a learned model, equation 1
-        and appendix G; for continuous actions, of which a are those that searches sampled, Hubert et al. (2021),
-        Learning and planning in complex action spaces.
+        Schrittwieser et al. (2020), Mastering Atari, Go, chess and shogi by planning with a learned model, equation 1,
+        appendix G and `update_weights` of the pseudocode; for continuous actions, of which a are those that searches
+        sampled, Hubert et al. (2021), Learning and planning in complex action spaces.
 
+    Deviation: gradients to the latent of the first observation are whole, as in the pseudocode; the text of appendix G,
+        and Stoix, systems/search/ff_mz.py, halve those of its first step, too.
     Deviation: values and rewards are regressed, not classified into bins; returns bootstrap from a moving average of
         the network, not from the searches of the time, and by lambda rather than after n steps.
     """
@@ -231,10 +233,10 @@ def _loss(
 
     def step(latent: Array, index: Array) -> tuple[Array, tuple[Array, Array, Array]]:
         latent, foreseen = model.step(params, latent, transition.action[index])
-        # Half of the gradient goes on, so that all steps of the unrolled model count alike.
-        latent = 0.5 * latent + 0.5 * jax.lax.stop_gradient(latent)
         policy_loss, value_loss, _ = judge(latent, index + 1)
-        return latent, (policy_loss, value_loss, known[index] * squared_loss(foreseen, reward[index]))
+        # Of the gradient of the steps after this one, half comes back, so that all of them count alike.
+        onward = 0.5 * latent + 0.5 * jax.lax.stop_gradient(latent)
+        return onward, (policy_loss, value_loss, known[index] * squared_loss(foreseen, reward[index]))
 
     latent = model.represent(params, first_step(transition.observation))
     policy_loss, value_loss, value = judge(latent, jnp.int32(0))

@@ -102,6 +102,32 @@ def test_every_term_by_hand():
     np.testing.assert_allclose(metrics["priority"], [abs(1.0 - h(returns[0]))], rtol=1e-4)
 
 
+def test_only_what_later_steps_ask_of_a_latent_is_halved():
+    """The heads of every unrolled step move the dynamics by their whole gradient, those of the step after by half.
+
+    Latents are 0.5, and 0.5 + m, 0.5 + 2 m after actions 1; the loss of the k-th one is made of its value alone."""
+    zeros = jnp.zeros((3, 1))
+    transition = Transition(
+        observation=zeros[..., None] + 1.0,
+        action=jnp.ones((3, 1), jnp.int32),
+        behavior_log_prob=zeros,
+        reward=zeros,
+        terminated=zeros > 0.0,
+        truncated=zeros > 0.0,
+        next_observation=zeros[..., None],  # Values of successors are 0, and returns with them.
+        first=zeros > 0.0,
+        extras={"search_policy": jnp.zeros((3, 1, 2))},
+    )
+    batch = Sample(transition=transition, weight=jnp.ones(1))
+    for num_unroll, passed in ((1, [1.0]), (2, [1.0, 1.5])):
+        learner = make_muzero(LINEAR, optax.sgd(1.0), num_unroll=num_unroll, value_coefficient=1.0)
+        before = LINEAR.init(KEY) | {"reward": jnp.float32(0.0)}
+        after, _ = learner.update(learner.init(KEY, before), KEY, batch)
+        # d (2 z_k)^2 / 2 / d z_k = 4 z_k; of the second latent, m has a share of its own and half of that of the first.
+        gradients = [4.0 * (0.5 + 0.3 * (k + 1)) * share for k, share in enumerate(passed)]
+        np.testing.assert_allclose(before["move"] - after.params["move"], np.mean(gradients), rtol=1e-5)
+
+
 def test_nothing_comes_after_the_end_and_nothing_is_known_after_a_cut():
     first, reward = cross_entropy([0.8, 0.2], 0.5), 0.5 * (0.35 - h(1.0)) ** 2
     over = update(terminated=(True, False))
