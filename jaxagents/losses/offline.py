@@ -50,7 +50,7 @@ class ActorView:
 
     Attributes:
         log_prob: float32 `[B]`, of the data's action.
-        distance: float32 `[B]`, mean square, of the mode from the data's action, see `losses.imitation.squared_distance`.
+        distance: float32 `[B]`, of the mode from the data's action, see `losses.imitation.squared_distance`.
         own_q: float32 `[2, B]`, of the critics at an action of the policy.
         own_log_prob: float32 `[B]`, of that action.
         q: float32 `[B]`, the smaller one at the data's action: with a state-value function of the target critics,

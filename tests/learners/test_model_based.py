@@ -121,7 +121,7 @@ def test_a_learner_hears_both_kinds_and_the_model_comes_to_know_the_world():
     imagined = heard.weight.reshape(-1, 3)[:, 1:]
     ends = heard.transition.terminated[0, 1::3]
     assert ends.any() and not np.any(imagined[ends, 1]) and np.all(imagined[:, 0] > 0.0)
-    # Real steps weigh 2 each; of all weight but that, imagined ones have three quarters, however many of them there are.
+    # Imagined steps have three quarters of the weight of 96 steps, however many of them there are.
     np.testing.assert_allclose(imagined[imagined > 0.0], 0.75 * 96.0 / np.sum(imagined > 0.0), rtol=1e-6)
     np.testing.assert_array_equal(metrics["priority"], 3.0 * np.arange(32.0))
     state = jax.jit(lambda state: jax.lax.fori_loop(0, 300, lambda _, s: learner.update(s, KEY, batch)[0], state))(

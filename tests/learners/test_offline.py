@@ -168,7 +168,7 @@ def test_what_was_learned_survives_a_change_of_stage():
 
 @pytest.mark.parametrize("name", ["awac", "iql"])
 def test_advantages_are_of_critics_of_one_kind(name):
-    """AWAC: both by the online critics, so that a constant cancels; IQL: target critics minus the value of the state."""
+    """AWAC: both by the online critics, so that a constant cancels; IQL: target critics minus the state's value."""
     learner = make(name, rates=(0.01, 0.0), action=greedy_action)  # The critics stay as they are.
     update, state = jax.jit(learner.update), learner.init(KEY)
 
@@ -187,7 +187,7 @@ def test_advantages_are_of_critics_of_one_kind(name):
 
 
 def test_steps_without_weight_change_nothing():
-    """Of two steps, the second one has weight 0, whatever it is; `td3_bc` compares values with their mean magnitude."""
+    """Of two steps, the second one has weight 0; `td3_bc` divides values by their mean magnitude."""
     seeing = LINEAR_Q._replace(
         apply=lambda params, observation, action: (
             LINEAR_Q.apply(params, observation, action) + observation[None, ..., 0]
