@@ -58,8 +58,9 @@ def make_muzero(
     From the first observation of a sequence, the model takes the K actions that were taken. Minimises
     `l_0 + (l_1 + ... + l_K) / K` with `l_k = -sum_a w_k(a) log p_k(a) + value_coefficient (v_k - h(G_k))^2 / 2 +
     (r_k - h(reward_k))^2 / 2`, of the improved policies w of the searches, the lambda-returns G, and `h` of
-    `losses.q.rescale`. Between an unrolled step and the next one, gradients are halved. After a terminal step, rewards and values are zero and there is no policy to learn; nothing is
-    learned beyond a truncation. Numbers may be schedules.
+    `losses.q.rescale`. Between an unrolled step and the next one, gradients are halved. After a terminal step, rewards
+    and values are zero and there is no policy to learn; nothing is learned beyond a truncation. Numbers may be
+    schedules.
 
     Args:
         model: says rewards and values as `h` of them.
