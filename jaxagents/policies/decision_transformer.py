@@ -43,6 +43,8 @@ def make_decision_transformer(
 ) -> Policy:
     """Makes a policy of the latest K steps: previous actions, returns that are left to reach, and observations.
 
+    The oldest of the K steps has no previous action, whether an episode or a sequence of a data set begins with it.
+
     Args:
         observation_space: a vector.
         action_space: discrete, or a bounded vector.
@@ -57,7 +59,8 @@ def make_decision_transformer(
         ValueError: the observations are not a vector, the actions are unbounded, or the scale is not positive.
 
     References:
-        Chen et al. (2021), Decision transformer, section 3.
+        Chen et al. (2021), Decision transformer, section 3; atari/mingpt/model_atari.py of kzl/decision-transformer,
+        whose sequences begin with a return and a state.
 
     Deviation: positions are distances, not absolute time steps; actions are distributions, fitted by likelihood.
     """
@@ -130,7 +133,9 @@ def make_decision_transformer(
         old = (carry.previous_action, carry.return_to_go, carry.observation)
         parts = tuple(jnp.concatenate([a, jnp.swapaxes(b, 0, 1)], axis=1) for a, b in zip(old, new, strict=True))
         episodes = _episodes(carry.age, jnp.swapaxes(inputs.first, 0, 1), carry.observation.shape[1])
-        encoded = encoder.apply(params["encoder"], parts, episodes)
+        # The action before the oldest step is not seen: sequences of training do not have it.
+        seen = (parts[0].at[:, 0].set(0.0), *parts[1:])
+        encoded = encoder.apply(params["encoder"], seen, episodes)
         told = head.apply(params["head"], jnp.swapaxes(encoded[:, -inputs.first.shape[0] :], 0, 1))
         if isinstance(action_space, Box):
             low, high = float(action_space.low), float(action_space.high)

@@ -95,6 +95,37 @@ def test_sequences_are_told_the_returns_that_were_reached():
     np.testing.assert_array_equal(mask[:, 0], [True, True, False])
 
 
+@pytest.mark.parametrize("begin", [0, 2, 4])
+def test_a_policy_acts_as_its_sequences_are_scored(params, apply, begin):
+    """One episode with a return of 10, as asked for: what is seen at the third step of a sequence, and at its first.
+
+    A sequence may begin inside the episode: an action before the steps that are seen is not seen, either."""
+    action = jnp.array([[2], [1], [0], [2], [1], [2], [1]])
+    reward = jnp.array([[1.0], [2.0], [0.5], [3.0], [1.5], [1.0], [1.0]])
+    left = jnp.flip(jnp.cumsum(jnp.flip(reward)))[:, None]
+    zeros = jnp.zeros((7, 1))
+    transition = Transition(
+        observation=jax.random.normal(KEY, (7, 1, 2)),
+        action=action,
+        behavior_log_prob=zeros,
+        reward=reward,
+        terminated=zeros > 0,
+        truncated=zeros > 0,
+        next_observation=jnp.zeros((7, 1, 2)),
+        first=(zeros > 0).at[0].set(True),
+        extras={"return_to_go": left},
+    )
+    previous = [jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]]) for x in (action, reward)]
+    acted = PolicyInput(transition.observation, transition.first, None, *previous)
+    _, playing = apply(params, POLICY.initial_carry((1,)), acted)
+    sequence = jax.tree.map(lambda leaf: leaf[begin : begin + 3], transition)
+    carry, told, _ = condition_on_returns(POLICY.initial_carry((1,)), Sample(sequence, jnp.ones(1)))
+    _, scored = POLICY.apply(params, carry, told)
+    np.testing.assert_allclose(scored.logits[-1], playing.logits[begin + 2], atol=1e-5)
+    if begin == 0:
+        np.testing.assert_allclose(scored.logits, playing.logits[:3], atol=1e-5)
+
+
 def test_bad_settings_are_refused(params):
     with pytest.raises(ValueError, match="`return_scale` must be positive, got 0.0"):
         make_decision_transformer(Box((2,)), Discrete(3), target_return=1.0, return_scale=0.0)
