@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxagents.learners.optimizers import Trainable, descend
+from jaxagents.learners.optimizers import Trainable, descend, take_if
 from jaxagents.types import Array, Params, PyTree, Rollout
 
 
@@ -62,7 +62,8 @@ def descend_in_minibatches(
         optimizer: an optax transformation.
         sequences: of `to_sequences`.
         indices: int32 `[minibatches, n]`, see `ops.minibatches`.
-        stop: says by the metrics of a minibatch that neither it nor those after it count; None never does.
+        stop: says by the metrics of a minibatch that neither it nor those after it count, but for schedules; None
+            never does.
         trainable: see `descend`.
         axis_name: mapped device axis to average gradients and metrics over.
 
@@ -78,7 +79,7 @@ def descend_in_minibatches(
         metrics = metrics | {"gradient_norm": gradient_norm}
         if stop is not None:
             stopped = stopped | stop(metrics)
-            new = jax.tree.map(lambda old, fresh: jnp.where(stopped, old, fresh), [params, opt_state], new)
+            new = take_if(~stopped, new, [params, opt_state])
             metrics["stopped"] = stopped.astype(jnp.float32)
         return (*new, stopped), (metrics, noted)
 

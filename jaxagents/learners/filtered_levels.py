@@ -10,6 +10,7 @@ from flax import struct
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import start_of_inner, wrap
 from jaxagents.learners.level_replay import make_level_agent
+from jaxagents.learners.optimizers import take_if
 from jaxagents.ops.levels import worth_training
 from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree, Rollout
 
@@ -141,8 +142,8 @@ def with_filtered_levels(
         inner, metrics = learner.update(state.inner, inner_key, rollout)
         transition = rollout.transition
         won = _share_won(transition.terminated | transition.truncated, transition.extras["success"], axis_name)
-        state = _select(judged, judge(state, won), state.replace(inner=inner))
-        state = state.replace(round=(state.round + 1) % period)
+        state = _select(judged, judge(state, won), state)
+        state = state.replace(inner=take_if(~judged, inner, state.inner), round=(state.round + 1) % period)
         told = {"judged": judged.astype(jnp.float32), "accepted": jnp.mean(state.accepted)} | state.thresholds
         return state.replace(levels=levels_of(state, level_key)), {**metrics, **told}
 

@@ -10,6 +10,7 @@ from flax import struct
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import start_of_inner, wrap
 from jaxagents.learners.level_replay import make_level_agent
+from jaxagents.learners.optimizers import take_if
 from jaxagents.ops.levels import success_variance
 from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree, Rollout
 
@@ -129,9 +130,8 @@ def with_learnability(
         judged = state.round < num_judged
         inner, metrics = learner.update(state.inner, inner_key, rollout)
         chosen, score = _select(judged, judge(state, rollout), (state.chosen, state.score))
-        state = state.replace(
-            inner=_select(judged, state.inner, inner), chosen=chosen, score=score, round=(state.round + 1) % period
-        )
+        inner = take_if(~judged, inner, state.inner)
+        state = state.replace(inner=inner, chosen=chosen, score=score, round=(state.round + 1) % period)
         known = score > -jnp.inf
         mean = jnp.sum(jnp.where(known, score, 0.0)) / jnp.maximum(jnp.sum(known), 1)
         told = {"judged": judged.astype(jnp.float32), "learnability": mean}

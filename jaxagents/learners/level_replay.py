@@ -9,6 +9,7 @@ from flax import struct
 
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import start_of_inner, wrap
+from jaxagents.learners.optimizers import take_if
 from jaxagents.ops.advantages import generalized_advantage
 from jaxagents.ops.levels import (
     LevelArchive,
@@ -168,7 +169,7 @@ def with_level_replay(
         archive = jax.tree.map(_chosen(replayed), updated, added)
         inner, metrics = learner.update(state.inner, inner_key, rollout)
         if not train_on_new:
-            inner = jax.tree.map(_chosen(replayed), inner, state.inner)
+            inner = take_if(replayed, inner, state.inner)
         filled = archive.score > -jnp.inf
         told = {
             "replayed": replayed.astype(jnp.float32),

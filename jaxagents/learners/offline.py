@@ -13,7 +13,7 @@ from jaxagents.learners.checks import check_counts, check_fractions, check_posit
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.fixed_data import make_sample_agent
 from jaxagents.learners.offline_terms import Parts, critic_loss_of, policy_loss_of, value_loss_of
-from jaxagents.learners.optimizers import carry_over, descend
+from jaxagents.learners.optimizers import carry_over, descend, take_if
 from jaxagents.learners.slots import (
     Number,
     Numbers,
@@ -116,7 +116,7 @@ def make_offline_actor_critic(
         next_action: the same, of the successors, in the targets.
         num_sampled: actions that `critic_term` is shown of each of the uniform distribution, the policy, and the policy
             at the successor. CQL: 10.
-        policy_period: critics' updates for each of policy and targets. TD3+BC: 2.
+        policy_period: critics' updates for each of policy and targets; the policy's schedule counts all. TD3+BC: 2.
         num_updates: of the whole run, for schedules and slots that ask how far it is.
         axis_name: mapped device axis to average gradients over.
 
@@ -258,7 +258,7 @@ def _update(parts: Parts, state: OfflineState, key: Array, batch: Sample) -> tup
     params = step("policy", policy_loss_of, parts, bound, state, critic, value, keys["action"], batch)
     due = (state.num_updates + 1) % parts.policy_period == 0
     old, new = (state.params, state.opt_states["policy"]), (params, opt_states["policy"])
-    params, opt_states["policy"] = jax.tree.map(partial(jnp.where, due), new, old)
+    params, opt_states["policy"] = take_if(due, new, old)
     rate = jnp.where(due, numbers["target_update_rate"], 0.0)
     new_state = state.replace(
         params=params,

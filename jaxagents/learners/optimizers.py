@@ -11,12 +11,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxagents.ops.schedules import ScheduleState
 from jaxagents.types import Array, Params, PyTree
 
 Trainable = PyTree | Callable[[Params], PyTree] | None
 """A prefix pytree of bool, True = learns, or what makes one of the parameters; None where everything learns."""
 _INJECTED = (optax.InjectHyperparamsState, optax.InjectStatefulHyperparamsState)
 _OF_A_STAGE = (*_INJECTED, optax.ScaleByScheduleState)
+_SCHEDULES = (optax.ScaleByScheduleState, ScheduleState)
 
 
 def init_optimizer(optimizer: optax.GradientTransformation, params: Params, trainable: Trainable = None) -> PyTree:
@@ -65,6 +67,28 @@ def descend(
     if flags is not None:
         learned = jax.tree.map(lambda flag, old, new: new if flag else old, flags, params, learned)
     return learned, opt_state, optax.global_norm(grads)
+
+
+def take_if(due: Array, after: PyTree, before: PyTree) -> PyTree:
+    """Chooses between the states after and before an update; in a skipped one, only schedules go on.
+
+    Schedules are made for all updates of a run: they end with it, however many of them are skipped.
+
+    Args:
+        due: bool, whether the update is taken.
+        after: parameters, optimiser states or states of learners.
+        before: the same, before the update.
+
+    Returns:
+        `after` where due, else `before` with the schedules of `after`.
+    """
+
+    def choose(new: PyTree, old: PyTree) -> PyTree:
+        if isinstance(new, _INJECTED):
+            return new._replace(inner_state=take_if(due, new.inner_state, old.inner_state))
+        return new if isinstance(new, _SCHEDULES) else jnp.where(due, new, old)
+
+    return jax.tree.map(choose, after, before, is_leaf=lambda node: isinstance(node, (*_INJECTED, *_SCHEDULES)))
 
 
 def parts_of(trainable: Trainable, parts: Mapping[str, Params]) -> dict[str, PyTree | None]:

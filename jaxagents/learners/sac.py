@@ -23,7 +23,7 @@ from jaxagents.learners.actor_critic_terms import (
 )
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer, parts_of
+from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer, parts_of, take_if
 from jaxagents.learners.replay import make_replay_agent
 from jaxagents.learners.slots import (
     Bound,
@@ -155,7 +155,7 @@ def make_sac(
         next_action: the same, of the successors, in the targets.
         improve: `(ImprovementView, temperature) -> (loss of the policy [B], of the temperatures [B])`, see
             `losses.mpo`, in place of `actor_loss` and `action`; null takes those.
-        policy_period: critics' updates for each of the policy and the temperature. TD3: 2.
+        policy_period: critics' updates for each of the policy and the temperature; their schedules count all. TD3: 2.
         target_period: the same for each of the targets. TD3: 2.
         num_actions: K, drawn at each successor, and at each state for `improve`. MPO: 20.
         num_target_critics: of all, drawn for the targets of every update; null: all. REDQ: 2 of 10.
@@ -331,7 +331,7 @@ def _update(parts: _Parts, state: SACState, key: Array, batch: Sample) -> tuple[
         due, names = (state.num_updates + 1) % parts.policy_period == 0, ("policy", "temperature")
         old = (state.params, state.log_temperature, {name: state.opt_states[name] for name in names})
         new = (params, log_temperature, {name: opt_states[name] for name in names})
-        params, log_temperature, chosen = jax.tree.map(partial(jnp.where, due), new, old)
+        params, log_temperature, chosen = take_if(due, new, old)
         opt_states |= chosen
     rate = numbers["target_update_rate"]
     if parts.target_period > 1:

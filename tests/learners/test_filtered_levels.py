@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import struct
 
@@ -15,13 +16,19 @@ KEY = jax.random.key(0)
 @struct.dataclass
 class Counted:
     params: jax.Array
+    schedule: optax.ScaleByScheduleState
+
+
+def _init(key, start=None):
+    return Counted(jnp.int32(0 if start is None else 100), optax.ScaleByScheduleState(jnp.int32(0)))
+
+
+def _count(state, key, batch):
+    return Counted(state.params + 1, optax.ScaleByScheduleState(state.schedule.count + 1)), {}
 
 
 # Its parameter is the number of rollouts that it learned from; it begins with 0, or 100 where it goes on.
-COUNTING = Learner(
-    init=lambda key, start=None: Counted(jnp.int32(0 if start is None else 100)),
-    update=lambda state, key, batch: (state.replace(params=state.params + 1), {}),
-)
+COUNTING = Learner(init=_init, update=_count)
 
 
 def make(axis_name=None, **options):
@@ -80,7 +87,8 @@ def test_levels_between_solved_and_hopeless_are_trained_on():
     for count, share in enumerate((0.0, 0.0, 1.0, 0.0)):
         judged, state = state, update(state, jax.random.key(3 + count), played(*(share,) * 4))[0]
     assert float(jnp.sum(state.accepted)) == 0.0 and not np.intersect1d(state.levels, judged.levels).size
-    assert update._cache_size() == 1
+    # Schedules are those of the run: ten rollouts.
+    assert update._cache_size() == 1 and int(state.inner.schedule.count) == 10
 
 
 def test_thresholds_are_numbers_of_the_state():

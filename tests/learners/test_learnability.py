@@ -24,12 +24,16 @@ KEY = jax.random.key(0)
 @struct.dataclass
 class Counted:
     params: jax.Array
+    schedule: optax.ScaleByScheduleState
+
+
+def _count(state, key, batch):
+    return Counted(state.params + 1, optax.ScaleByScheduleState(state.schedule.count + 1)), {}
 
 
 # Its parameter is the number of rollouts that it learned from.
 COUNTING = Learner(
-    init=lambda key, start=None: Counted(jnp.int32(0)),
-    update=lambda state, key, batch: (state.replace(params=state.params + 1), {}),
+    init=lambda key, start=None: Counted(jnp.int32(0), optax.ScaleByScheduleState(jnp.int32(0))), update=_count
 )
 
 
@@ -84,6 +88,8 @@ def test_the_best_of_a_cycle_are_chosen_and_trained_on():
     state, _ = update(state, jax.random.key(5), played(0.0, 0.75, 0.0, 0.0))
     np.testing.assert_allclose(sorted(state.score), [0.0, 0.0, 0.1875])
     assert set(np.asarray(state.chosen)) <= set(third) and int(state.params) == 2 and update._cache_size() == 1
+    # Schedules are those of the run: five rollouts.
+    assert int(state.inner.schedule.count) == 5
 
 
 @pytest.mark.slow

@@ -28,10 +28,8 @@ def open_up(key, level):
     return {**level, "walls": jnp.zeros_like(level["walls"])}
 
 
-def make(num_updates=60, axis_name=None, **options):
-    inner = partial(
-        ppo.make_agent, policy=POLICY, optimizer=lambda steps: optax.adam(3e-3), num_epochs=4, num_minibatches=2
-    )
+def make(num_updates=60, axis_name=None, optimizer=lambda steps: optax.adam(3e-3), **options):
+    inner = partial(ppo.make_agent, policy=POLICY, optimizer=optimizer, num_epochs=4, num_minibatches=2)
     options = {"capacity": 32, "replay_probability": 0.5, "fill_fraction": 0.25} | options
     agent = make_agent(WORLD, inner=inner, policy=POLICY, axis_name=axis_name, **options)
     collector = make_level_collector(WORLD, agent.policy, num_envs=8, num_steps=12)
@@ -56,13 +54,19 @@ def run(collector, learner, num_updates):
 
 @pytest.mark.slow
 def test_robust_replay_learns_from_replayed_levels_and_changes_them_next():
-    collector, learner = make(mutate=open_up, replay_probability=1.0)
+    collector, learner = make(
+        optimizer=lambda steps: optax.chain(optax.adam(3e-3), optax.scale_by_schedule(lambda count: 1.0)),
+        mutate=open_up,
+        replay_probability=1.0,
+    )
     (state, _), (kind, moved, levels, archive) = run(collector, learner, 12)
     kind = np.asarray(kind)
     np.testing.assert_array_equal(np.asarray(moved), kind == REPLAYED)
     assert kind[0] == NEW and set(kind) == {NEW, REPLAYED, MUTATED}
     assert np.all(kind[1:][kind[:-1] == REPLAYED] == MUTATED)
     assert not np.any(np.asarray(levels["walls"])[kind == MUTATED])
+    # Schedules are those of the run: 12 rollouts of 8 optimiser steps, taken or not.
+    assert int(state.inner.opt_state[1].count) == 12 * 8
     # Levels that are replayed are those of the archive, field by field.
     at = int(np.argmax(kind == REPLAYED))
     known = np.asarray(archive.levels["walls"])[at - 1]

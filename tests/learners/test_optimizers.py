@@ -17,8 +17,10 @@ from jaxagents.learners.optimizers import (
     make_chain,
     make_separate,
     matching,
+    take_if,
     warmup,
 )
+from jaxagents.ops.schedules import linear_schedule
 
 PARAMS = {"a": jnp.array([1.0, -2.0]), "b": jnp.array([[3.0]])}
 GRADIENTS = {"a": jnp.array([3.0, 0.0]), "b": jnp.array([[-4.0]])}  # Of global norm 5.
@@ -207,3 +209,26 @@ def test_parts_are_clipped_and_moved_by_themselves():
     updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, grads), state)
     np.testing.assert_allclose(updates["one"], [0.3, 0.4])
     np.testing.assert_allclose(updates["other"], [0.25])
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+def test_schedules_go_on_where_steps_are_skipped(flatten):
+    """Of ten steps of a rate that falls to zero, the fifth and the tenth are taken: at 0.6 and 0.1 of the start."""
+    optimizer = make_adam(10, learning_rate=0.5, anneal=True, flatten=flatten)
+    params, numbers = PARAMS, linear_schedule(start=1.0, end=0.0, num_updates=10)
+    state, memory, taken = optimizer.init(params), numbers.init(10), []
+    for index in range(10):
+        stepped, after, _ = descend(GRADIENTS, params, state, optimizer)
+        due = jnp.bool_(index % 5 == 4)
+        new = (stepped, after, numbers.update(memory, ()))
+        moved, state, memory = take_if(due, new, (params, state, memory))
+        taken.append(float(params["a"][0] - moved["a"][0]))
+        params = moved
+    np.testing.assert_allclose(taken, np.array([0.0] * 4 + [0.3] + [0.0] * 4 + [0.05]), rtol=1e-4, atol=1e-7)
+    assert float(numbers.apply(memory)[0]) == 0.0
+    # Adam has seen two gradients.
+    assert [int(s.count) for s in jax.tree.leaves(state, is_leaf=_is_adam) if _is_adam(s)] == [2]
+
+
+def _is_adam(node):
+    return isinstance(node, optax.ScaleByAdamState)

@@ -327,6 +327,10 @@ def test_target_kl_keeps_what_was_before_the_offending_step_until_the_next_rollo
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-8), state.opt_state, expected.opt_state)
         following = on_policy(rollout, state.params)
         state, expected = update(state, KEY, following)[0], update_once(expected, KEY, following)[0]
+    # The rate falls with all steps of the run, be they taken or not.
+    falling = make_ppo(TABLE, optax.scale_by_schedule(optax.linear_schedule(-0.1, 0.0, 4)), **TWO_STEPS)
+    state, metrics = jax.jit(falling.update)(falling.init(KEY), KEY, rollout)
+    assert float(metrics["stopped"]) == 0.5 and int(state.opt_state.count) == 2
     lenient = start.replace(hyperparameters=start.hyperparameters | {"target_kl": jnp.float32(1e6)})
     free, metrics = update(lenient, KEY, rollout)
     assert float(metrics["stopped"]) == 0.0 and int(optax.tree_utils.tree_get(free.opt_state, "count")) == 2

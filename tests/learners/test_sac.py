@@ -280,6 +280,18 @@ def test_delayed_policies_and_targets_move_every_other_time():
     assert float(state.params) > float(state.target_params) > 0.5
 
 
+def test_rates_fall_over_the_run_where_the_policy_moves_now_and_then():
+    """The critics stay, and rise by 2 with the action: the policy moves by 2 in units of the rate that is due."""
+    fall = optax.chain(optax.scale_by_schedule(optax.linear_schedule(1.0, 0.0, 10)), optax.sgd(0.1))
+    learner = make_sac(CONSTANT_POLICY, LINEAR_Q, fall, optax.sgd(0.0), fall, ACTIONS, policy_period=5, **DETERMINISTIC)
+    update, state, steps = jax.jit(learner.update), learner.init(KEY), []
+    for _ in range(10):
+        after, _ = update(state, KEY, sample([1.0], [1], [0]))
+        steps.append(float(after.params - state.params))
+        state = after
+    np.testing.assert_allclose(steps, [0.0] * 4 + [0.2 * 0.6] + [0.0] * 4 + [0.2 * 0.1], atol=1e-6)
+
+
 def _first(tree):
     return jax.tree.leaves(tree)[0]
 
