@@ -21,7 +21,8 @@ class DiffusionPolicy(NamedTuple):
         init: see `Policy`.
         initial_carry: see `Policy`.
         apply: see `Policy`; the distribution is nearly a point.
-        draw_noise: see `Policy`; of the chain, float32 `[T, K, D]`. Without, the chain starts at zero and adds none.
+        draw_noise: see `Policy`; of the chain, float32 `[T, K, D]`. Without, as when it acts greedily, the observation
+            alone decides the noise: the same observation has the same action.
         predict_noise: `(params, observation [..., S], noisy [..., D], step [...]) -> [..., D]`, of actions in [-1, 1].
         signal: float32 `[K]`, the product of `1 - beta` up to every step, falling.
     """
@@ -82,7 +83,7 @@ def make_diffusion_policy(
 
     def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, TanhNormal]:
         leading = inputs.first.shape
-        noise = jnp.zeros((*leading, count, size)) if inputs.noise is None else inputs.noise
+        noise = _noise_of(inputs.observation, (count, size)) if inputs.noise is None else inputs.noise
 
         def denoise(noisy: Array, step: Array) -> tuple[Array, None]:
             index = jnp.broadcast_to(step, leading)
@@ -115,6 +116,18 @@ def cosine_signal(num_steps: int) -> np.ndarray:
     places = np.arange(num_steps + 1) / num_steps
     cosine = np.cos((places + 0.008) / 1.008 * np.pi / 2.0) ** 2
     return np.cumprod(1.0 - np.minimum(1.0 - cosine[1:] / cosine[:-1], 0.999)).astype(np.float32)
+
+
+def _noise_of(observation: Array, shape: tuple[int, ...]) -> Array:
+    """Draws normal noise `[..., *shape]` that depends on nothing but the observation `[..., S]`.
+
+    A chain that starts at zero ends between the modes of the data, where there may be none.
+    """
+    bits = jax.lax.bitcast_convert_type(observation.astype(jnp.float32), jnp.uint32)
+    odd = np.random.default_rng(0).integers(1 << 31, size=bits.shape[-1], dtype=np.uint32) * 2 + 1
+    seeds = jnp.sum(bits * jnp.broadcast_to(jnp.asarray(odd, jnp.uint32), bits.shape), axis=-1, dtype=jnp.uint32)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), seeds.reshape(-1))
+    return jax.vmap(lambda key: jax.random.normal(key, shape))(keys).reshape(*seeds.shape, *shape)
 
 
 def posterior(noisy: Array, predicted: Array, step: Array, signal: np.ndarray) -> tuple[Array, Array]:

@@ -1,5 +1,6 @@
 """Chains of a diffusion policy whose noise is known, and the loss that teaches to predict it."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -80,6 +81,26 @@ def test_actions_follow_the_noise_that_is_drawn_and_are_the_same_without():
     _, still = apply(params, (), told)
     assert len(np.unique(drawn.loc)) == 4 and len(np.unique(still.loc)) == 1
     assert np.all(np.isfinite(drawn.log_prob(drawn.mode()))) and np.all(np.abs(drawn.loc) < 4.0)
+
+
+class TwoModes(nn.Module):
+    """Predicts the noise of actions that are -0.6 or 0.6, both as often."""
+
+    @nn.compact
+    def __call__(self, inputs):
+        noisy, signal = inputs[..., 2:3], inputs[..., 3:] @ jnp.asarray(POLICY.signal)[:, None]
+        action = 0.6 * jnp.tanh(0.6 * jnp.sqrt(signal) * noisy / (1.0 - signal))
+        return (noisy - jnp.sqrt(signal) * action) / jnp.sqrt(1.0 - signal)
+
+
+def test_a_chain_ends_in_one_of_the_modes_without_noise_of_its_own():
+    policy = make_diffusion_policy(Box((2,)), Box((1,), -2.0, 2.0), encoder=TwoModes(), num_diffusion_steps=10)
+    params = {"encoder": {}, "head": {"params": {"kernel": jnp.ones((1, 1)), "bias": jnp.zeros(1)}}}
+    told = PolicyInput(observation=jax.random.normal(KEY, (1, 200, 2)), first=jnp.ones((1, 200), bool))
+    action = jnp.tanh(jax.jit(policy.apply)(params, (), told)[1].mode())[..., 0]
+    # Ten steps leave a few between the modes.
+    assert float(jnp.mean(jnp.abs(jnp.abs(action) - 0.6) < 0.05)) > 0.95
+    assert 0.35 < float(jnp.mean(action > 0.0)) < 0.65
 
 
 def test_bad_settings_are_refused():
