@@ -5,6 +5,19 @@ from typing import Any
 from jaxagents.ops.schedules import ScheduleState
 from jaxagents.types import Remembering
 
+FRACTIONS = frozenset(
+    {
+        "discount",
+        "trace_decay",
+        "epsilon",
+        "target_update_rate",
+        "range_update_rate",
+        "importance_exponent",
+        "priority_max_share",
+    }
+)
+"""Numbers in the states of learners that `check_fractions` keeps in [0, 1], and that stay there while they change."""
+
 
 def check_counts(**counts: int | None) -> None:
     """Refuses counts below 1; None is not looked at."""

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxagents.learners.checks import FRACTIONS
 from jaxagents.learners.combinators import params_of, side_by_side, wrap
 from jaxagents.ops.selection import perturb, truncation_selection
 from jaxagents.types import (
@@ -54,8 +55,9 @@ def population(
     """Makes a learner a population that trains side by side: population-based training.
 
     Every `evolve_every` updates the worst members go on from the states of members among the best, with their
-    hyper-parameters times 0.8 or 1.2. The fitness of a member is a running mean of the sum of its rewards per episode
-    that ended. To train copies that do not meet, see `training.program.over_seeds`.
+    hyper-parameters times 0.8 or 1.2; fractions such as a discount end at 1. The fitness of a member is a running mean
+    of the sum of its rewards per episode that ended. To train copies that do not meet, see
+    `training.program.over_seeds`.
 
     Args:
         learner: keeps the numbers of `explore` in its state, as all learners do that sweep without compiling anew.
@@ -87,6 +89,8 @@ def population(
     for name, (low, high) in explore.items():
         if not 0.0 < low <= high:
             raise ValueError(f"`explore.{name}` must be a positive range, got ({low}, {high}).")
+        if name in FRACTIONS and high > 1.0:
+            raise ValueError(f"`explore.{name}` must be a range in (0, 1], got ({low}, {high}).")
     truncation_selection(jax.random.key(0), jnp.zeros(num_members), fraction=fraction)
     together = side_by_side(learner, num_members)
 
@@ -116,11 +120,12 @@ def population(
         source, replaced = truncation_selection(select_key, fitness, fraction=fraction)
         source = jnp.where(now, source, jnp.arange(num_members))
         members, fitness = jax.tree.map(lambda leaf: leaf[source], (members, fitness))
-        members = _change(
-            members,
-            explore,
-            lambda i, name, leaf: perturb(jax.random.fold_in(change_key, i), leaf, replaced & now),
-        )
+
+        def change(index: int, name: str, leaf: Array) -> Array:
+            changed = perturb(jax.random.fold_in(change_key, index), leaf, replaced & now)
+            return jnp.minimum(changed, 1.0) if name in FRACTIONS else changed
+
+        members = _change(members, explore, change)
         known = ~jnp.isnan(fitness)
         best = jnp.argmax(jnp.where(known, fitness, -jnp.inf))
         told: dict[str, Any] = {

@@ -1,12 +1,19 @@
 """Populations: members learn apart, are copied with changed numbers, and the fittest is shown."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
 
+from jaxagents.learners.checks import FRACTIONS
+from jaxagents.learners.dqn import make_dqn
+from jaxagents.learners.muzero import make_muzero
 from jaxagents.learners.population import population
+from jaxagents.learners.ppo import make_ppo
+from jaxagents.learners.pqn import make_pqn
 from jaxagents.rollouts.population import make_population_collector
 from jaxagents.types import Array, Collector, Learner, Mean, Rollout, Transition
 
@@ -82,6 +89,33 @@ def test_the_fittest_is_copied_and_shown():
     assert update._cache_size() == 1
 
 
+def test_fractions_stay_fractions():
+    """A member that goes on from one with a discount of 1 has 0.8 or 1, never 1.2."""
+    inner = CLIMBING._replace(
+        init=lambda key, params=None: Climbing(params=jnp.zeros(()), hyperparameters={"discount": jnp.ones(())}),
+        update=lambda state, key, batch: (state, {}),
+    )
+    learner = population(inner, NUM_MEMBERS, explore={"discount": (1.0, 1.0)}, evolve_every=1, fraction=0.5)
+    update, state, seen = jax.jit(learner.update), learner.init(jax.random.key(0)), []
+    for index in range(6):
+        state, _ = update(state, jax.random.key(index), batch([1.0, 2.0, 3.0, 4.0]))
+        seen.append(state.inner.hyperparameters["discount"])
+    seen = np.asarray(seen)
+    assert seen.max() == 1.0 and seen.min() < 1.0
+
+
+@pytest.mark.parametrize("make", [make_ppo, make_dqn, make_pqn, make_muzero])
+def test_what_learners_check_for_fractions_is_known_as_such(make):
+    parameters = inspect.signature(make).parameters.values()
+    refused = set()
+    for name in [parameter.name for parameter in parameters if isinstance(parameter.default, float)]:
+        try:
+            make(None, None, **{name: 1.5})
+        except ValueError as error:
+            refused |= {name} if "must be in [0, 1], got 1.5" in str(error) else set()
+    assert refused and refused <= FRACTIONS
+
+
 def test_without_ended_episodes_nothing_is_known():
     learner = make(evolve_every=100)
     update = jax.jit(learner.update)
@@ -113,6 +147,7 @@ def test_members_collect_apart():
     [
         ({"evolve_every": 0}, "`evolve_every` at least 1, got 4 and 0."),
         ({"memory": 1.0}, r"`memory` must be in \[0, 1\), got 1.0; try 0.8."),
+        ({"explore": {"discount": (0.9, 1.1)}}, r"`explore.discount` must be a range in \(0, 1\], got \(0.9, 1.1\)."),
         ({"explore": {"step_size": (0.0, 1.0)}}, r"`explore.step_size` must be a positive range, got \(0.0, 1.0\)."),
         ({"fraction": 0.9}, "`fraction` must be above 0 and at most 0.5"),
         (
