@@ -34,7 +34,8 @@ def normalize_observations(
 ) -> Learner:
     """Makes a learner see normalised observations.
 
-    A batch is normalised with the statistics that its collector acted with; they take it in afterwards.
+    A batch is normalised with the statistics that its collector acted with; they take it in afterwards. Of teams, what
+    agents see after their death (`extras["agent_mask"]`) is left out.
 
     Args:
         learner: of the policy without normalisation; its batches have a `transition`.
@@ -65,7 +66,9 @@ def normalize_observations(
             next_observation=normalize(state.statistics, raw.next_observation, clip=clip),
         )
         inner, metrics = learner.update(state.inner, key, batch.replace(transition=transition))
-        statistics = update_statistics(state.statistics, raw.observation, axis_name=axis_name)
+        statistics = update_statistics(
+            state.statistics, raw.observation, mask=raw.extras.get("agent_mask"), axis_name=axis_name
+        )
         return NormalizationState(inner=inner, statistics=statistics), metrics
 
     return wrap(learner, init, update, acting=lambda state, own: {"params": own, "statistics": state.statistics})
@@ -97,7 +100,7 @@ def scale_rewards(
     """Makes a learner see rewards in units of the standard deviation of returns so far.
 
     With `R_t = discount R_(t-1) + r_t` within an episode, rewards are `clip(r_t / std(R), -clip, clip)`. What a rollout
-    adds to the statistics counts for its own rewards, too.
+    adds to the statistics counts for its own rewards, too; sums of the dead (`extras["agent_mask"]`) do not.
 
     Args:
         learner: of `Rollout`s.
@@ -131,7 +134,9 @@ def scale_rewards(
             return jnp.where(ended.reshape(ended.shape + (1,) * (returns.ndim - 1)), 0.0, returns), returns
 
         last, returns = jax.lax.scan(add, state.returns, (transition.reward, ended))
-        statistics = update_statistics(state.statistics, returns, axis_name=axis_name)
+        statistics = update_statistics(
+            state.statistics, returns, mask=transition.extras.get("agent_mask"), axis_name=axis_name
+        )
         scale = jax.lax.rsqrt(statistics.variance + 1e-8)
         transition = transition.replace(reward=jnp.clip(transition.reward * scale, -clip, clip))
         inner, metrics = learner.update(state.inner, key, batch.replace(transition=transition))

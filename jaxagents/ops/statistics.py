@@ -38,7 +38,7 @@ def init_statistics(example: PyTree) -> RunningStatistics:
 
 
 def update_statistics(
-    statistics: RunningStatistics, batch: PyTree, *, axis_name: str | None = None
+    statistics: RunningStatistics, batch: PyTree, *, mask: Array | None = None, axis_name: str | None = None
 ) -> RunningStatistics:
     """Merges a batch into the statistics.
 
@@ -48,6 +48,7 @@ def update_statistics(
     Args:
         statistics: of elements of one shape.
         batch: pytree of arrays of any dtype whose leaves have the same leading axes before the element's shape.
+        mask: bool, of the leading axes: elements that count; None: all. The mean of what has no element stays.
         axis_name: mapped axis over whose members the batch is spread; None for a batch in one piece.
 
     Returns:
@@ -61,15 +62,24 @@ def update_statistics(
         return value if axis_name is None else jax.lax.psum(value, axis_name)
 
     leaf, mean = jax.tree.leaves(batch)[0], jax.tree.leaves(statistics.mean)[0]
-    batch_count = total(jnp.float32(math.prod(leaf.shape[: leaf.ndim - mean.ndim])))
+    if mask is None:
+        size = batch_count = total(jnp.float32(math.prod(leaf.shape[: leaf.ndim - mean.ndim])))
+    else:
+        batch_count = total(jnp.sum(mask, dtype=jnp.float32))
+        size = jnp.maximum(batch_count, 1.0)
     count = statistics.count + batch_count
+
+    def sum_of(values: Array) -> Array:
+        if mask is not None:
+            values = jnp.where(mask.reshape(-1, *(1,) * (values.ndim - 1)), values, 0.0)
+        return total(jnp.sum(values, axis=0))
 
     def merge(mean: Array, variance: Array, values: Array) -> tuple[Array, Array]:
         values = values.astype(jnp.float32).reshape((-1, *mean.shape))
-        batch_mean = total(jnp.sum(values, axis=0)) / batch_count
-        batch_variance = total(jnp.sum(jnp.square(values - batch_mean[None]), axis=0)) / batch_count
+        batch_mean = sum_of(values) / size
+        batch_variance = sum_of(jnp.square(values - batch_mean[None])) / size
         difference = batch_mean - mean
-        fraction = batch_count / count
+        fraction = batch_count / jnp.maximum(count, 1.0)
         merged = (1.0 - fraction) * variance + fraction * batch_variance
         return mean + fraction * difference, merged + fraction * (1.0 - fraction) * jnp.square(difference)
 

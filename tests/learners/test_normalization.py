@@ -52,6 +52,14 @@ def test_a_batch_is_normalised_by_the_statistics_before_it(dtype):
     assert float(state.params["statistics"].count) == 4.0
 
 
+def test_what_the_dead_of_a_team_see_is_left_out():
+    learner, batch = normalize_observations(remembering(), SPACE), rollout([2, 6], [6, 10])
+    batch = batch.replace(transition=batch.transition.replace(extras={"agent_mask": jnp.array([[True, False]])}))
+    state, _ = learner.update(learner.init(KEY), KEY, batch)
+    np.testing.assert_allclose(state.statistics.mean, [2.0])
+    assert float(state.statistics.count) == 1.0
+
+
 def test_parameters_carry_the_statistics_to_the_next_stage():
     learner = normalize_observations(remembering(), SPACE)
     state, _ = learner.update(learner.init(KEY), KEY, rollout([2, 6], [6, 10]))

@@ -17,6 +17,16 @@ def test_two_batches_by_hand():
     assert (float(statistics.mean[0]), float(statistics.variance[0]), float(statistics.count)) == (4.0, 5.0, 4.0)
 
 
+def test_elements_that_are_masked_do_not_count():
+    values, mask = jnp.array([[[1.0], [99.0]], [[3.0], [99.0]]]), jnp.array([[True, False], [True, False]])
+    statistics = update_statistics(init_statistics(jnp.zeros(1)), values, mask=mask)
+    assert (float(statistics.mean[0]), float(statistics.variance[0]), float(statistics.count)) == (2.0, 1.0, 2.0)
+    nobody = update_statistics(statistics, values, mask=jnp.zeros((2, 2), bool))
+    jax.tree.map(np.testing.assert_array_equal, nobody, statistics)
+    nothing = update_statistics(init_statistics(jnp.zeros(1)), values, mask=jnp.zeros((2, 2), bool))
+    jax.tree.map(np.testing.assert_array_equal, nothing, init_statistics(jnp.zeros(1)))
+
+
 def test_unequal_batches_of_a_tree_agree_with_numpy():
     generator = np.random.default_rng(0)
     image = generator.integers(0, 255, (30, 2, 3)).astype(np.uint8)
