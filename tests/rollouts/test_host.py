@@ -101,6 +101,41 @@ def test_evaluation_counts_whole_episodes(counter, policy):
     assert {name: value.tolist() for name, value in results.items()} == {k: [v] * 3 for k, v in expected.items()}
 
 
+class Echo(gymnasium.Env):
+    """Shows the action that it was given."""
+
+    observation_space = gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32)
+
+    def __init__(self, low, high):
+        self.action_space = gymnasium.spaces.Box(np.float32(low), np.float32(high))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return action.copy(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bounds", "given", "played"),
+    [
+        ([-1.0, 0.0], [1.0, 4.0], (-1.0, 1.0), [0.5, -0.5], [0.5, 1.0]),
+        ([-2.0, -2.0], [2.0, 2.0], (-2.0, 2.0), [0.5, -2.0], [0.5, -2.0]),
+        ([-1.0, -np.inf], [1.0, np.inf], (-np.inf, np.inf), [3.0, 5.0], [1.0, 5.0]),
+    ],
+    ids=["unequal", "equal", "unbounded"],
+)
+def test_actions_stay_in_the_space_of_the_simulator(low, high, bounds, given, played):
+    echo = adapter.make_environment("echo", make=partial(Echo, low, high), max_steps=5)
+    assert (echo.action_space.low, echo.action_space.high) == bounds
+    batch = echo.make_batch(1)
+    batch.reset(np.array([0]))
+    np.testing.assert_allclose(batch.step(np.float32([given])).observation, [played])
+    batch.close()
+
+
 def test_one_seed_gives_one_rollout():
     cartpole = adapter.make_environment("CartPole-v1")
     policy = make_policy(cartpole.observation_space, cartpole.action_space, encoder=MLP(hidden_sizes=(4,)))

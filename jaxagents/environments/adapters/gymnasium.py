@@ -24,7 +24,8 @@ def make_environment(
     """Makes an environment of gymnasium.
 
     An entry `action_mask` of its observations, as of PettingZoo, becomes the action mask. `info["success"]`, or
-    `info["is_success"]`, is the success of an episode.
+    `info["is_success"]`, is the success of an episode. Where the bounds of actions differ between their numbers,
+    policies act in [-1, 1], which is stretched to the bounds of every number.
 
     Args:
         name: as gymnasium registers it, for example "CartPole-v1"; with `make`, for logs alone.
@@ -55,19 +56,18 @@ def make_environment(
 
     first = make_one()
     bound = max_steps or (first.spec and first.spec.max_episode_steps)
-    spaces = from_gymnasium(first.observation_space), from_gymnasium(first.action_space)
+    observed, (action_space, to_suite) = from_gymnasium(first.observation_space), _actions_of(first.action_space)
     first.close()
     if not bound:
         raise ValueError(f"`max_steps` must be given for {name}, whose episodes nothing bounds, got None; try 500.")
-    masked = isinstance(spaces[0], dict) and _MASK in spaces[0]
-    observation_space = _without_mask(spaces[0]) if masked else spaces[0]
-    action_space = spaces[1]
+    masked = isinstance(observed, dict) and _MASK in observed
+    observation_space = _without_mask(observed) if masked else observed
 
     def make_batch(num_envs: int) -> HostBatch:
         kind = gymnasium.vector.AsyncVectorEnv if processes else gymnasium.vector.SyncVectorEnv
         mode = gymnasium.vector.AutoresetMode.SAME_STEP
         options = {"context": "spawn"} if processes else {}  # Threads of JAX do not survive a fork.
-        return _batch(kind([make_one] * num_envs, autoreset_mode=mode, **options), action_space, masked=masked)
+        return _batch(kind([make_one] * num_envs, autoreset_mode=mode, **options), to_suite, masked=masked)
 
     return make_host_environment(
         name,
@@ -98,7 +98,28 @@ def from_gymnasium(space: Any) -> PyTree:
     )
 
 
-def _batch(vector: Any, action_space: Discrete | Box, *, masked: bool) -> HostBatch:
+def _actions_of(space: Any) -> tuple[PyTree, Callable[[np.ndarray], np.ndarray]]:
+    """Returns the space of actions for policies, and what makes actions of the simulator of those.
+
+    Ours have the same bounds for all numbers. Where theirs differ, policies act in [-1, 1], which is stretched to the
+    bounds of every number; where some are infinite, actions are clipped.
+    """
+    ours = from_gymnasium(space)
+    if not isinstance(ours, Box) or not np.issubdtype(ours.dtype, np.floating):
+        return ours, lambda action: np.asarray(action, ours.dtype)
+    low, high = np.asarray(space.low), np.asarray(space.high)
+    if np.all(low == low.flat[0]) and np.all(high == high.flat[0]):
+        return ours, lambda action: np.asarray(action, ours.dtype)
+    if not np.all(np.isfinite(low) & np.isfinite(high)):
+        return Box(ours.shape, dtype=ours.dtype), lambda action: np.clip(action, low, high).astype(ours.dtype)
+
+    def stretch(action: np.ndarray) -> np.ndarray:
+        return np.clip(low + 0.5 * (np.asarray(action) + 1.0) * (high - low), low, high).astype(ours.dtype)
+
+    return Box(ours.shape, -1.0, 1.0, ours.dtype), stretch
+
+
+def _batch(vector: Any, to_suite: Callable[[np.ndarray], np.ndarray], *, masked: bool) -> HostBatch:
     """Makes the batch of a vector environment that resets in the same step."""
 
     def of(observation: PyTree) -> tuple[PyTree, np.ndarray | None]:
@@ -125,7 +146,7 @@ def _batch(vector: Any, action_space: Discrete | Box, *, masked: bool) -> HostBa
         return told(observation, observation, nothing, (nothing, nothing), nothing)
 
     def step(action: np.ndarray) -> HostStep:
-        observation, reward, terminated, truncated, info = vector.step(np.asarray(action, action_space.dtype))
+        observation, reward, terminated, truncated, info = vector.step(to_suite(action))
         successor = observation = jax.tree.map(np.array, observation)
         last = info.get("final_info", {})
         ended = np.flatnonzero(np.asarray(terminated) | np.asarray(truncated))
