@@ -111,8 +111,9 @@ def make_corrected_collector(
     inner = make_dialogue_collector(environment, policy, group_size=group_size, axis_name=axis_name, **options)
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Demonstrated, Metrics]:
-        state, own, metrics = inner.collect(state, params, key)
+        own_key, correction_key = jax.random.split(key)
+        state, own, metrics = inner.collect(state, params, own_key)
         first = jax.tree.map(lambda leaf: leaf[::group_size], own)
-        return state, Demonstrated(own=own, demonstration=correct(jax.random.fold_in(key, 1), first)), metrics
+        return state, Demonstrated(own=own, demonstration=correct(correction_key, first)), metrics
 
     return inner._replace(collect=collect)

@@ -62,17 +62,15 @@ def make_evaluator(
 
         def step_all(loop):
             step, state, timestep, carry, previous = loop
-            keys = jax.random.split(jax.random.fold_in(run_key, step), 2 * num_episodes)
+            keys = jax.random.split(jax.random.fold_in(run_key, step), 3 * num_episodes).reshape(3, num_episodes)
             first = jnp.broadcast_to(step == 0, (num_episodes,))
             told = _policy_input(timestep, first, previous)
             if not greedy and policy.draw_noise is not None:
-                noise = jax.vmap(lambda key: policy.draw_noise(jax.random.fold_in(key, 1), 1), out_axes=1)
-                told = told.replace(noise=jax.tree.map(lambda leaf: leaf[0], noise(keys[num_episodes:])))
+                noise = jax.vmap(lambda key: policy.draw_noise(key, 1), out_axes=1)(keys[2])
+                told = told.replace(noise=jax.tree.map(lambda leaf: leaf[0], noise))
             carry, distribution = act(policy, params, carry, told)
-            action = (
-                distribution.mode() if greedy else jax.vmap(lambda d, k: d.sample(k))(distribution, keys[num_episodes:])
-            )
-            following = jax.vmap(tracked.step)(keys[:num_episodes], state, action)
+            action = distribution.mode() if greedy else jax.vmap(lambda d, k: d.sample(k))(distribution, keys[1])
+            following = jax.vmap(tracked.step)(keys[0], state, action)
             over = timestep.terminated | timestep.truncated
             state, timestep = where_rows(over, (state, timestep), following)
             return step + 1, state, timestep, carry, action
@@ -120,14 +118,14 @@ def play_episode(
 
     @jax.jit
     def step_once(step: Array, state: State, timestep: TimeStep, carry: Carry, previous: Array):
-        sample_key, step_key = jax.random.split(jax.random.fold_in(run_key, step))
+        sample_key, step_key, noise_key = jax.random.split(jax.random.fold_in(run_key, step), 3)
 
         def add_batch(tree: PyTree) -> PyTree:
             return jax.tree.map(lambda leaf: leaf[None], tree)
 
         told = add_batch(_policy_input(timestep, step == 0, previous))
         if not greedy and policy.draw_noise is not None:
-            told = told.replace(noise=policy.draw_noise(jax.random.fold_in(sample_key, 1), 1))
+            told = told.replace(noise=policy.draw_noise(noise_key, 1))
         carry, distribution = act(policy, params, carry, told)
         action = (distribution.mode() if greedy else distribution.sample(sample_key))[0]
         return *environment.step(step_key, state, action), carry, action

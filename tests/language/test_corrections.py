@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from jaxagents.environments.text import guess_number
+from jaxagents.language import corrections
 from jaxagents.language.corrections import make_corrected_collector, make_correction
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.retelling import recorded_words
+from jaxagents.types import Collector
 
 KEY = jax.random.key(3)
 
@@ -55,6 +57,16 @@ def test_the_first_episode_of_a_group_is_corrected(numbers, speaker):
         speaker.lexicon.text(row) for row in np.asarray(jax.jit(lambda e: recorded_words(speaker, e)[1])(shown))[:, 0]
     ]
     assert thought == ["1 to 7"] * 3
+
+
+def test_corrections_share_no_key_with_what_was_played(monkeypatch):
+    """The collector inside splits its key, too."""
+    inner = Collector(init=None, collect=lambda state, params, key: (state, key[None], {}), steps_per_collect=1)
+    monkeypatch.setattr(corrections, "make_dialogue_collector", lambda *arguments, **options: inner)
+    monkeypatch.setattr(corrections, "make_correction", lambda *arguments: lambda key, first: key)
+    _, batch, _ = make_corrected_collector(None, None, group_size=1).collect((), (), KEY)
+    of_play = jax.random.key_data(jnp.concatenate([batch.own, jax.random.split(batch.own[0], 4)])).tolist()
+    assert jax.random.key_data(batch.demonstration).tolist() not in of_play
 
 
 def test_there_must_be_room_for_thoughts_and_one_seat(numbers, speak):
