@@ -150,7 +150,7 @@ def make_torso(
     """
 
     def join(features: Array, beside: Array | None) -> Array:
-        return features if not beside_size else jnp.concatenate([features, beside], axis=-1)
+        return jnp.concatenate([features, beside], axis=-1) if beside_size and beside is not None else features
 
     def init(key: Array) -> tuple[Params, Array]:
         encoder_key, memory_key = jax.random.split(key)
