@@ -57,7 +57,7 @@ def make_curiosity_bonus(
     Args:
         observation_space: any box; observations are flattened.
         action_space: discrete, or a box whose actions are judged as `tanh(action)`.
-        encoder: `[..., D] -> [..., F]`.
+        encoder: `[..., D] -> [..., F]`, phi; its last layer should be linear.
         hidden_size: of the layer of both dynamics.
         learning_rate: of Adam.
         num_steps: per rollout, each on all of it.
@@ -132,12 +132,11 @@ def make_curiosity_bonus(
         transition = transition.replace(observation=before, next_observation=after)
         statistics = update_statistics(state.observations, transition.next_observation, axis_name=axis_name)
         state = state.replace(observations=statistics)
-        after = encode(state.params, state, transition.next_observation)
+        before, after = (encode(state.params, state, seen) for seen in (before, after))
         covariances: PyTree = ()
         if episodic:
-            bonus, covariances = elliptical_bonus(after, transition.first, state.inverse, ridge=ridge)
+            bonus, covariances = elliptical_bonus(after, before, transition.first, state.inverse, ridge=ridge)
         else:
-            before = encode(state.params, state, transition.observation)
             bonus = surprise(state.params, before, transition.action, after)
         bonuses = update_statistics(state.bonuses, bonus, axis_name=axis_name)
 

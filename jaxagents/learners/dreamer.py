@@ -72,6 +72,7 @@ def make_dreamer(
     free_nats: Number = 1.0,
     dynamics_coefficient: Number = 0.5,
     representation_coefficient: Number = 0.1,
+    replay_value_coefficient: Number = 0.3,
     target_update_rate: Number = 0.02,
     range_update_rate: Number = 0.01,
     num_updates: int = 1,
@@ -82,7 +83,8 @@ def make_dreamer(
     The model minimises `symlog_loss + two_hot_loss + end_loss + balanced_kl`. From every state of the sequences, the
     policy acts for `horizon` steps in the model. The actor minimises `-sg((G - v) / max(1, range of G)) log p - c H`
     of lambda-returns G by the reinforce gradient, the critic the cross-entropy with G and with its moving average;
-    steps count by the discounted probability that the episode reaches them.
+    steps count by the discounted probability that the episode reaches them. The critic also learns the returns of the
+    sequences themselves, see `replay_value_loss`.
 
     Args:
         policy: with its model.
@@ -94,6 +96,7 @@ def make_dreamer(
         free_nats: see `balanced_kl`.
         dynamics_coefficient: see `balanced_kl`.
         representation_coefficient: see `balanced_kl`.
+        replay_value_coefficient: of the critic's loss on replayed steps; 0: imagined ones alone. Released code: 0.3.
         target_update_rate: share by which the moving average of the critic moves per update, in [0, 1].
         range_update_rate: the same of the range of returns.
         num_updates: of the whole run, for schedules.
@@ -106,7 +109,8 @@ def make_dreamer(
         ValueError: a number is out of its range.
 
     References:
-        Hafner et al. (2023), Mastering diverse domains through world models, equations 4 to 11.
+        Hafner et al. (2023), Mastering diverse domains through world models, equations 4 to 11; the released code,
+        dreamerv3/agent.py (`repl_loss`).
 
     Deviation: reward and end of a step are told from the deterministic state after it, before what follows is drawn,
         so that what follows the last step of an episode need not be kept; values bootstrap from the critic, as in the
@@ -121,6 +125,7 @@ def make_dreamer(
         "free_nats": free_nats,
         "dynamics_coefficient": dynamics_coefficient,
         "representation_coefficient": representation_coefficient,
+        "replay_value_coefficient": replay_value_coefficient,
     }
 
     def init(key: Array, start: DreamerState | Params | None = None) -> DreamerState:
@@ -243,6 +248,15 @@ def dreamer_losses(
     slow = two_hot_mean(policy.values(state.target_critic, acted))
     value_losses = two_hot_loss(logits[:-1], returns) + two_hot_loss(logits[:-1], jax.lax.stop_gradient(slow))
     parts |= {"policy_loss": jnp.mean(weight * policy_losses), "value_loss": jnp.mean(weight * value_losses)}
+    bootstrap = jnp.swapaxes(returns[0].reshape(rows, length), 0, 1)
+    parts["replay_value_loss"] = numbers["replay_value_coefficient"] * replay_value_loss(
+        policy.values(params["critic"], states),
+        two_hot_mean(policy.values(state.target_critic, states)),
+        batch,
+        bootstrap,
+        discount=numbers["discount"],
+        trace_decay=numbers["trace_decay"],
+    )
     loss = sum(parts.values(), jnp.zeros(()))
     told = {"loss": loss, "entropy": jnp.mean(entropy), "imagined_return": jnp.mean(returns)}
     return loss, (parts | told, return_range)
@@ -264,6 +278,39 @@ def model_losses(
         "kl_loss": balanced_kl(posterior, prior, **{name: numbers[name] for name in names}),
     }
     return {name: jnp.mean(batch.weight[None] * loss) for name, loss in losses.items()}, states
+
+
+def replay_value_loss(
+    logits: Array, slow_value: Array, batch: Sample, bootstrap: Array, *, discount: Array, trace_decay: Array
+) -> Array:
+    """Computes the mean loss of the critic on replayed steps, whose gradient also reaches the model.
+
+    The targets are `R_t = r_t + discount_t ((1 - trace_decay) b_{t+1} + trace_decay R_{t+1})`, with `discount_t = 0`
+    where the step terminated, and the moving average of the critic. Where what follows a step is not in the sequence,
+    at its end and where the episode was truncated, `R_t = b_t`, and the step itself does not count.
+
+    Args:
+        logits: of the critic, `[n, B, K]`.
+        slow_value: of its moving average, `[n, B]`.
+        batch: of the sequences.
+        bootstrap: b, the returns that were imagined from the states of the sequences, `[n, B]`.
+        discount: gamma.
+        trace_decay: lambda.
+
+    References:
+        Hafner et al. (2023), the released code, dreamerv3/agent.py (`repl_loss` and `lambda_return`).
+    """
+    transition = batch.transition
+    unknown = transition.truncated.at[-1].set(True)
+    # As if the episode ended there with a reward of b.
+    reward = jnp.where(unknown, bootstrap, transition.reward)
+    successor = jnp.concatenate([bootstrap[1:], bootstrap[-1:]])
+    targets = lambda_returns(
+        reward, unknown | transition.terminated, unknown, successor, discount=discount, trace_decay=trace_decay
+    )
+    targets, slow_value = jax.lax.stop_gradient((targets, slow_value))
+    losses = two_hot_loss(logits, targets) + two_hot_loss(logits, slow_value)
+    return jnp.mean((batch.weight[None] * jnp.where(unknown, 0.0, losses))[:-1])
 
 
 def imagine(

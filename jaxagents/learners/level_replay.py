@@ -75,6 +75,7 @@ def with_level_replay(
     fill_fraction: float = 0.5,
     temperature: float = 0.3,
     staleness: float = 0.3,
+    duplicate_check: bool = False,
     train_on_new: bool = False,
     mutate: Callable[[Array, PyTree], PyTree] | None = None,
     score: Score = positive_value_loss,
@@ -97,6 +98,7 @@ def with_level_replay(
         fill_fraction: share of the archive that is filled before.
         temperature: see `level_weights`.
         staleness: see `level_weights`.
+        duplicate_check: see `add_levels`. JaxUED's mazes: True.
         train_on_new: true is PLR, false robust PLR.
         mutate: `(key, level) -> level` of ACCEL; None changes nothing.
         score: see `ops.levels`.
@@ -165,7 +167,7 @@ def with_level_replay(
         scores, most = _judge(actor_critic, score, decays, axis_name, state, rollout)
         replayed = state.kind == REPLAYED
         updated = update_levels(state.archive, state.place, scores, most)
-        added = add_levels(state.archive, state.levels, scores, most, **weights)
+        added = add_levels(state.archive, state.levels, scores, most, **weights, duplicate_check=duplicate_check)
         archive = jax.tree.map(_chosen(replayed), updated, added)
         inner, metrics = learner.update(state.inner, inner_key, rollout)
         if not train_on_new:

@@ -42,6 +42,8 @@ def make_count_bonus(
 ) -> Bonus:
     """Makes the bonus `1 / sqrt(n)` of the n-th visit of a code, those of the same rollout included.
 
+    Where an episode begins counts as a visit, too, and pays nothing.
+
     Args:
         observation_space: any box; observations are flattened.
         action_space: not used.
@@ -58,7 +60,7 @@ def make_count_bonus(
         ValueError: `num_bits` is not from 1 to 20, or observations do not have the planes.
 
     References:
-        Tang et al. (2017), #Exploration: A study of count-based exploration for deep RL, equation 1; Henaff, Jiang and
+        Tang et al. (2017), #Exploration: A study of count-based exploration for deep RL, algorithm 1; Henaff, Jiang and
         Raileanu (2023), A study of global and episodic bonuses for exploration in contextual MDPs, section 3 (episodic
         counts, places by what is chosen of an observation).
     """
@@ -76,13 +78,14 @@ def make_count_bonus(
         return CountState(projection=projection, counts=rows if episodic else jnp.zeros(2**num_bits))
 
     def apply(state: CountState, transition: Transition) -> tuple[Array, CountState, Metrics]:
-        codes = hash_codes(place(transition.next_observation), state.projection)
+        seen = (transition.next_observation, transition.observation)
+        codes, before = (hash_codes(place(observation), state.projection) for observation in seen)
         if episodic:
-            visits, counts = visit_counts(codes, transition.first, state.counts)
+            visits, counts = visit_counts(codes, before, transition.first, state.counts)
             told = {"codes": jnp.mean(jnp.sum(counts > 0, axis=1, dtype=jnp.float32))}
             return jax.lax.rsqrt(visits.astype(jnp.float32)), state.replace(counts=counts), told
-        seen = jnp.zeros_like(state.counts).at[codes].add(1.0)
-        counts = state.counts + (seen if axis_name is None else jax.lax.psum(seen, axis_name))
+        visits = jnp.zeros_like(state.counts).at[codes].add(1.0).at[before].add(transition.first.astype(jnp.float32))
+        counts = state.counts + (visits if axis_name is None else jax.lax.psum(visits, axis_name))
         return jax.lax.rsqrt(counts[codes]), state.replace(counts=counts), {"codes": jnp.sum(counts > 0.0)}
 
     def partition(state: CountState) -> CountState:
@@ -130,7 +133,8 @@ def make_distillation_bonus(
     """Makes the bonus of random network distillation, `mean((predictor(s') - target(s'))^2)`, or of NovelD over it.
 
     Observations are normalised and clipped to five deviations; bonuses are divided by their running deviation. NovelD
-    pays `max(novelty(s') - rise novelty(s), 0)` at the first visit of s' in its episode.
+    pays `max(novelty(s') - rise novelty(s), 0)` at the first visit of s' in its episode, with the norm as the novelty,
+    `|predictor(s) - target(s)|`.
 
     Args:
         observation_space: any box; observations are flattened.
@@ -150,7 +154,8 @@ def make_distillation_bonus(
         ValueError: a number is out of its range.
 
     References:
-        Burda et al. (2019), Exploration by random network distillation; Zhang et al. (2021), NovelD, equation 3.
+        Burda et al. (2019), Exploration by random network distillation; Zhang et al. (2021), NovelD, equation 3, and
+        the official code, src/algos/bebold.py (norm, first visits).
 
     Deviation: one stream of rewards for one value function; bonuses are divided by their own deviation rather than by
         that of their returns; NovelD knows places by random codes instead of comparing observations.
@@ -177,26 +182,28 @@ def make_distillation_bonus(
             visited=() if rise is None else jnp.zeros((num_envs, 2**num_bits), jnp.int32),
         )
 
-    def novelty(predictor: Params, state: DistillationState, observation: Array) -> Array:
+    def difference(predictor: Params, state: DistillationState, observation: Array) -> Array:
         seen = normalize(state.observations, observation, clip=5.0)
-        target = jax.lax.stop_gradient(encoder.apply(state.target, seen))
-        return jnp.mean(jnp.square(encoder.apply(predictor, seen) - target), axis=-1)
+        return encoder.apply(predictor, seen) - jax.lax.stop_gradient(encoder.apply(state.target, seen))
 
     def apply(state: DistillationState, transition: Transition) -> tuple[Array, DistillationState, Metrics]:
         reached = flatten(transition.next_observation, observation_space)
         statistics = update_statistics(state.observations, reached, axis_name=axis_name)
         state = state.replace(observations=statistics)
-        bonus, visited = novelty(state.predictor, state, reached), state.visited
-        if rise is not None:
-            before = novelty(state.predictor, state, flatten(transition.observation, observation_space))
-            codes = hash_codes(reached, state.projection)
-            visits, visited = visit_counts(codes, transition.first, state.visited)
-            bonus = novelty_rise(bonus, before, scale=rise)
+        visited, error = state.visited, difference(state.predictor, state, reached)
+        if rise is None:
+            bonus = jnp.mean(jnp.square(error), axis=-1)
+        else:
+            left = flatten(transition.observation, observation_space)
+            codes, before = (hash_codes(observation, state.projection) for observation in (reached, left))
+            visits, visited = visit_counts(codes, before, transition.first, state.visited)
+            error_before = difference(state.predictor, state, left)
+            bonus = novelty_rise(*(jnp.linalg.norm(each, axis=-1) for each in (error, error_before)), scale=rise)
             bonus = bonus * (visits == 1) if once_per_episode else bonus
         bonuses = update_statistics(state.bonuses, bonus, axis_name=axis_name)
 
         def loss(predictor: Params) -> Array:
-            return jnp.mean(novelty(predictor, state, reached))
+            return jnp.mean(jnp.square(difference(predictor, state, reached)))
 
         def step(carry: tuple[Params, optax.OptState], _: Any) -> tuple[tuple[Params, optax.OptState], Array]:
             value, grads = jax.value_and_grad(loss)(carry[0])

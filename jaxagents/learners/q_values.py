@@ -65,7 +65,9 @@ def values_of_sample(
     learned = jax.tree.map(lambda leaf: leaf[burn_in : burn_in + num_learned], transition)
     later = jax.tree.map(lambda leaf: leaf[burn_in:], transition)
     reward, bootstrap_discount, successor = _n_step(later, discount, num_steps)
-    draw = _make_draw(q_function, key, batch_size, axis_name)
+    learning = q_function.draw_learning_noise or q_function.draw_noise
+    draw = _make_draw(learning, key, batch_size, axis_name)
+    draw_to_choose = _make_draw(q_function.draw_noise, key, batch_size, axis_name)
 
     def unroll(params: Params, number: int) -> tuple[Carry, Values]:
         carry = _burn_in(q_function, params, batch, burn_in, draw(4 + number, burn_in))
@@ -74,9 +76,8 @@ def values_of_sample(
         carries, values = _unroll(q_function, params, carry, inputs)
         return carries, jax.tree.map(lambda leaf: leaf[:num_learned], values)
 
-    def at_successors(params: Params, carries: Carry, number: int) -> Values:
-        inputs = input_of_successor(gather_step(later, successor))
-        inputs = inputs.replace(noise=draw(number, num_learned))
+    def at_successors(params: Params, carries: Carry, noise: PyTree) -> Values:
+        inputs = input_of_successor(gather_step(later, successor)).replace(noise=noise)
         size = (1, num_learned * batch_size)  # One batch of single steps.
         inputs = jax.tree.map(lambda leaf: leaf.reshape(*size, *leaf.shape[2:]), inputs)
         carry = jax.tree.map(lambda leaf: leaf.reshape(size[1], *leaf.shape[2:]), gather_step(carries, successor))
@@ -85,13 +86,17 @@ def values_of_sample(
 
     carries, values = unroll(network, 0)
     target_carries, target_values = unroll(target_network, 1)
+    own_choice = None
+    if q_function.draw_learning_noise is not None:
+        own_choice = at_successors(target_network, target_carries, draw_to_choose(6, num_learned))
     view = QView(
         action=learned.action,
         reward=reward,
         discount=bootstrap_discount,
         target_values=target_values,
-        next_values=at_successors(target_network, target_carries, 2),
-        next_selector=at_successors(network, carries, 3),
+        next_values=at_successors(target_network, target_carries, draw(2, num_learned)),
+        next_selector=at_successors(network, carries, draw_to_choose(3, num_learned)),
+        next_target_selector=own_choice,
         action_mask=learned.action_mask,
         next_action_mask=gather_step(later.extras.get("next_action_mask"), successor),
         num_steps=num_steps,
@@ -119,7 +124,7 @@ def _n_step(later: Transition, discount: Array, num_steps: int) -> tuple[Array, 
 
 
 def _make_draw(
-    q_function: QFunction, key: Array, batch_size: int, axis_name: str | None
+    draw_noise: Callable[[Array, int], PyTree] | None, key: Array, batch_size: int, axis_name: str | None
 ) -> Callable[[int, int], PyTree]:
     """Makes `(number, num_steps) -> noise [num_steps, B, ...]`; every number has a stream of its own for each sequence.
 
@@ -128,10 +133,10 @@ def _make_draw(
     start = 0 if axis_name is None else jax.lax.axis_index(axis_name) * batch_size
 
     def draw(number: int, num_steps: int) -> PyTree:
-        if q_function.draw_noise is None:
+        if draw_noise is None:
             return None
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, number), start + jnp.arange(batch_size))
-        return jax.vmap(lambda key: q_function.draw_noise(key, num_steps), out_axes=1)(keys)
+        return jax.vmap(lambda key: draw_noise(key, num_steps), out_axes=1)(keys)
 
     return draw
 

@@ -69,6 +69,7 @@ def make_token_view(episode: Episode, *, mask: Array | None = None, tempered: bo
         behavior_log_prob=episode.sampling_log_prob if tempered else episode.behavior_log_prob,
         success=of_rows(episode.success),
         group_success=of_rows(group_success(episode)),
+        demonstrated=None if episode.control is None else of_rows(episode.control),
         num_sequences=num_seats(episode),
     )
 

@@ -1,8 +1,8 @@
 """Losses of batches in which own episodes and demonstrations stand side by side: `(view, *, ...) -> [n, t, S]`.
 
-Demonstrations are told by what they were drawn with: nobody knows the probability of what an expert says, and it is
-taken as 1 (`behavior_log_prob` 0), see `learners.demonstrated`. `p = exp(log_prob)`, A is the advantage, and `sg` stops
-gradients. Own tokens have the clipped surrogate; losses are zero where `view.mask` is False.
+`view.demonstrated` marks demonstrations; nobody knows the probability of what an expert says, and none is read of them.
+`p = exp(log_prob)`, A is the advantage, and `sg` stops gradients. Own tokens have the clipped surrogate, and all tokens
+are own where there is no mask; losses are zero where `view.mask` is False.
 """
 
 import jax
@@ -64,8 +64,9 @@ def chord(
     return _by_source(view, clip_epsilon, -_advantage(view) * weight * log_prob)
 
 
-def _by_source(view: TokenView, clip_epsilon: Array | float, shown: Array) -> Array:
-    return jnp.where(view.behavior_log_prob == 0.0, shown, ppo_clip(view, clip_epsilon=clip_epsilon))
+def _by_source(view: TokenView, clip_epsilon: Array | float, of_demonstrations: Array) -> Array:
+    own = ppo_clip(view, clip_epsilon=clip_epsilon)
+    return own if view.demonstrated is None else jnp.where(view.demonstrated, of_demonstrations, own)
 
 
 def _log_prob(view: TokenView) -> Array:

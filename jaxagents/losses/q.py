@@ -22,7 +22,7 @@ from jaxagents.types import Array, QView
 
 
 def q_target(view: QView) -> Array:
-    """Computes `reward + discount max_a next_values(a)`.
+    """Computes `reward + discount max_a next_values(a)`; of IQN, other fractions choose the action.
 
     Args:
         view: of the steps.
@@ -31,9 +31,11 @@ def q_target(view: QView) -> Array:
         The target: float `[L, B]`; of distributions, see `backup`.
 
     References:
-        Mnih et al. (2015), algorithm 1.
+        Mnih et al. (2015), algorithm 1; Bellemare, Dabney and Munos (2017), algorithm 1; Dabney et al. (2018), Implicit
+        quantile networks, equation 3.
     """
-    return double_q_target(view.replace(next_selector=view.next_values))
+    selector = view.next_values if view.next_target_selector is None else view.next_target_selector
+    return double_q_target(view.replace(next_selector=selector))
 
 
 def double_q_target(view: QView) -> Array:

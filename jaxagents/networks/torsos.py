@@ -41,12 +41,14 @@ class MLP(nn.Module):
         activation: name of an element-wise function of flax.linen, applied after every layer.
         layer_norm: whether to normalise before every activation.
         observation_ndim: trailing axes that make one observation.
+        output_size: width of a last linear layer, whose features have no bounds; None without one.
     """
 
     hidden_sizes: Sequence[int] = (64, 64)
     activation: str = "tanh"
     layer_norm: bool = False
     observation_ndim: int = 1
+    output_size: int | None = None
 
     def __post_init__(self):
         self.hidden_sizes = tuple(self.hidden_sizes)
@@ -57,12 +59,14 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Array) -> Array:
-        """Computes features `[..., hidden_sizes[-1]]` of observations `[..., *observation_shape]` of any dtype."""
+        """Computes features `[..., F]` of observations `[..., *observation_shape]` of any dtype, F the last width."""
         x, restore = as_rows(_flatten(observation, self.observation_ndim))
         for size in self.hidden_sizes:
             x = nn.Dense(size, kernel_init=nn.initializers.orthogonal(math.sqrt(2.0)))(x)
             x = nn.LayerNorm()(x) if self.layer_norm else x
             x = activation_function(self.activation)(x)
+        if self.output_size is not None:
+            x = nn.Dense(self.output_size, kernel_init=nn.initializers.orthogonal(1.0))(x)
         return restore(x)
 
 
@@ -121,25 +125,32 @@ class Torso(NamedTuple):
     Attributes:
         init: `(key) -> (params, features [1, 1, F] of an observation of zeros)`.
         initial_carry: `(batch_shape) -> carry`; empty without memory.
-        apply: `(params, carry, observation [T, B, ...], first [T, B]) -> (carry, features [T, B, ..., F])`.
+        apply: `(params, carry, observation [T, B, ...], first [T, B], beside=None) -> (carry, features
+            [T, B, ..., F])`; `beside` is `[T, B, ..., S]`, what the memory reads beside the encoded observation.
     """
 
     init: Callable[[Array], tuple[Params, Array]]
     initial_carry: Callable[[tuple[int, ...]], Carry]
-    apply: Callable[[Params, Carry, PyTree, Array], tuple[Carry, Array]]
+    apply: Callable[..., tuple[Carry, Array]]
 
 
-def make_torso(observation_space: PyTree, encoder: nn.Module, memory: nn.Module | None = None) -> Torso:
+def make_torso(
+    observation_space: PyTree, encoder: nn.Module, memory: nn.Module | None = None, beside_size: int = 0
+) -> Torso:
     """Makes what policies and values share: an encoder, and a memory after it.
 
     Args:
         observation_space: of one agent; batch, time and agent axes are free.
         encoder: `module(observation [..., *shape]) -> features [..., F]`.
         memory: recurrent module of `networks.recurrent`; None for a feed-forward torso.
+        beside_size: S, numbers that the memory reads beside the encoded observation; 0 without.
 
     Returns:
         The torso; parameters `{"encoder", "memory"}`, the latter where there is one.
     """
+
+    def join(features: Array, beside: Array | None) -> Array:
+        return jnp.concatenate([features, beside], axis=-1) if beside_size and beside is not None else features
 
     def init(key: Array) -> tuple[Params, Array]:
         encoder_key, memory_key = jax.random.split(key)
@@ -148,6 +159,7 @@ def make_torso(observation_space: PyTree, encoder: nn.Module, memory: nn.Module 
         features = encoder.apply(params["encoder"], observation)
         if memory is not None:
             first = jnp.ones((1, 1), bool)
+            features = join(features, jnp.zeros((1, 1, beside_size)))
             params["memory"] = memory.init(memory_key, memory.initial_carry((1,)), features, first)
             _, features = memory.apply(params["memory"], memory.initial_carry((1,)), features, first)
         return params, features
@@ -155,14 +167,16 @@ def make_torso(observation_space: PyTree, encoder: nn.Module, memory: nn.Module 
     def initial_carry(batch_shape: tuple[int, ...]) -> Carry:
         return () if memory is None else memory.initial_carry(batch_shape)
 
-    def apply(params: Params, carry: Carry, observation: PyTree, first: Array) -> tuple[Carry, Array]:
+    def apply(
+        params: Params, carry: Carry, observation: PyTree, first: Array, beside: Array | None = None
+    ) -> tuple[Carry, Array]:
         features = encoder.apply(params["encoder"], observation)
         if memory is None:
             return carry, features
         first = jnp.broadcast_to(
             first.reshape(first.shape + (1,) * (features.ndim - 1 - first.ndim)), features.shape[:-1]
         )
-        return memory.apply(params["memory"], carry, features, first)
+        return memory.apply(params["memory"], carry, join(features, beside), first)
 
     return Torso(init=init, initial_carry=initial_carry, apply=apply)
 

@@ -18,7 +18,7 @@ class LevelArchive:
         score: float32 `[C]`; -inf where there is no level.
         max_return: float32 `[C]`, the greatest undiscounted return on each.
         played: int32 `[C]`, the value of `count` when it was drawn last.
-        count: int32, levels drawn or added so far.
+        count: int32, levels drawn, added or rejected so far.
     """
 
     levels: PyTree
@@ -116,9 +116,18 @@ def draw_levels(
 
 
 def add_levels(
-    archive: LevelArchive, levels: PyTree, score: Array, max_return: Array, *, temperature: float, staleness: float
+    archive: LevelArchive,
+    levels: PyTree,
+    score: Array,
+    max_return: Array,
+    *,
+    temperature: float,
+    staleness: float,
+    duplicate_check: bool = False,
 ) -> LevelArchive:
     """Adds levels one after the other: to a free place, or to that of the least weight if its score is lower.
+
+    Rejected levels count, too: those of the archive grow older by each.
 
     Args:
         archive: of C places.
@@ -127,12 +136,15 @@ def add_levels(
         max_return: float32 `[B]`.
         temperature: see `level_weights`.
         staleness: see `level_weights`.
+        duplicate_check: True: a level that is in the archive already gets the new score in its place there, and is
+            played then.
 
     Returns:
         The archive.
 
     References:
-        Jiang et al. (2021), Replay-guided adversarial environment design, algorithm 1 (PLR, as JaxUED does it).
+        Jiang et al. (2021), Replay-guided adversarial environment design, algorithm 1 (PLR); JaxUED, level_sampler.py
+        (`insert`, `episode_count`).
     """
 
     def add(archive: LevelArchive, new: tuple[PyTree, Array, Array]) -> tuple[LevelArchive, None]:
@@ -140,17 +152,33 @@ def add_levels(
         weights = level_weights(archive, temperature=temperature, staleness=staleness)
         free = archive.score == -jnp.inf
         place = jnp.where(jnp.any(free), jnp.argmax(free), jnp.argmin(weights))
-        taken = jnp.isfinite(own) & (own > archive.score[place])
+        taken = own > archive.score[place]
+        if duplicate_check:
+            known = _same_levels(archive.levels, level) & ~free
+            found = jnp.any(known)
+            place, taken = jnp.where(found, jnp.argmax(known), place), found | taken
+            most = jnp.where(found, jnp.maximum(most, archive.max_return[place]), most)
+        taken &= jnp.isfinite(own)
+        after = archive.count + 1
         added = archive.replace(
             levels=jax.tree.map(lambda leaf, one: leaf.at[place].set(one), archive.levels, level),
             score=archive.score.at[place].set(own),
             max_return=archive.max_return.at[place].set(most),
-            played=archive.played.at[place].set(archive.count + 1),
-            count=archive.count + 1,
+            played=archive.played.at[place].set(after),
         )
-        return jax.tree.map(lambda new, old: jnp.where(taken, new, old), added, archive), None
+        kept = jax.tree.map(lambda new, old: jnp.where(taken, new, old), added, archive)
+        return kept.replace(count=after), None
 
     return jax.lax.scan(add, archive, (levels, score, max_return))[0]
+
+
+def _same_levels(levels: PyTree, level: PyTree) -> Array:
+    """Returns which of levels `[C, ...]` are this one, bool `[C]`."""
+
+    def same(many: Array, one: Array) -> Array:
+        return jnp.all((many == one[None]).reshape(many.shape[0], -1), axis=1)
+
+    return jnp.all(jnp.stack(jax.tree.leaves(jax.tree.map(same, levels, level))), axis=0)
 
 
 def update_levels(archive: LevelArchive, place: Array, score: Array, max_return: Array) -> LevelArchive:

@@ -23,11 +23,12 @@ def hash_codes(features: Array, projection: Array) -> Array:
     return bits @ (1 << jnp.arange(projection.shape[1]))
 
 
-def visit_counts(codes: Array, first: Array, counts: Array) -> tuple[Array, Array]:
-    """Counts how often codes were reached in the episode.
+def visit_counts(codes: Array, before: Array, first: Array, counts: Array) -> tuple[Array, Array]:
+    """Counts how often codes were reached in the episode; where it begins is visited once.
 
     Args:
         codes: int32 `[T, B]`, of where steps lead to.
+        before: int32 `[T, B]`, of where steps start; read in first steps.
         first: bool `[T, B]`, the step opens an episode.
         counts: int32 `[B, M]`, visits in the running episodes.
 
@@ -35,12 +36,13 @@ def visit_counts(codes: Array, first: Array, counts: Array) -> tuple[Array, Arra
         int32 `[T, B]`, visits of the code of every step, this one included, and the counts after the last step.
     """
 
-    def step(counts: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
-        code, opens = inputs
-        counts = jnp.where(opens[:, None], 0, counts) + jax.nn.one_hot(code, counts.shape[1], dtype=counts.dtype)
+    def step(counts: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        code, start, opens = inputs
+        opening, reached = (jax.nn.one_hot(each, counts.shape[1], dtype=counts.dtype) for each in (start, code))
+        counts = jnp.where(opens[:, None], opening, counts) + reached
         return counts, jnp.take_along_axis(counts, code[:, None], axis=1)[:, 0]
 
-    counts, reached = jax.lax.scan(step, counts, (codes, first))
+    counts, reached = jax.lax.scan(step, counts, (codes, before, first))
     return reached, counts
 
 
@@ -58,13 +60,17 @@ def novelty_rise(next_novelty: Array, novelty: Array, *, scale: Array | float = 
     return jnp.maximum(next_novelty - scale * novelty, 0.0)
 
 
-def elliptical_bonus(features: Array, first: Array, inverse: Array, *, ridge: float) -> tuple[Array, Array]:
+def elliptical_bonus(
+    features: Array, before: Array, first: Array, inverse: Array, *, ridge: float
+) -> tuple[Array, Array]:
     """Computes `phi_t^T C_{t-1}^{-1} phi_t` with `C_t = ridge I + sum_{i <= t} phi_i phi_i^T` over the episode.
 
-    The inverse is kept by the formula of Sherman and Morrison.
+    The first observation of an episode is in the sum, `i = 0`, and pays nothing itself. The inverse is kept by the
+    formula of Sherman and Morrison.
 
     Args:
         features: float32 `[T, B, D]`, phi of where steps lead to.
+        before: float32 `[T, B, D]`, phi of where steps start; read in first steps.
         first: bool `[T, B]`, the step opens an episode.
         inverse: float32 `[B, D, D]`, of the running episodes.
         ridge: lambda, positive. Paper: 0.1.
@@ -73,17 +79,20 @@ def elliptical_bonus(features: Array, first: Array, inverse: Array, *, ridge: fl
         float32 `[T, B]`, and the inverse after the last step.
 
     References:
-        Henaff et al. (2022), Exploration via elliptical episodic bonuses, equation 2 and algorithm 1.
+        Henaff et al. (2022), Exploration via elliptical episodic bonuses, equation 2 and algorithm 1; official code,
+        minihack/torchbeast/src/utils.py (step 0).
     """
-    fresh = jnp.eye(features.shape[-1])[None] / ridge
+    fresh = jnp.broadcast_to(jnp.eye(features.shape[-1]) / ridge, inverse.shape)
 
-    def step(inverse: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
-        phi, opens = inputs
-        inverse = jnp.where(opens[:, None, None], fresh, inverse)
+    def add(inverse: Array, phi: Array) -> tuple[Array, Array]:
         turned = jnp.einsum("bij,bj->bi", inverse, phi)
         bonus = jnp.sum(phi * turned, axis=-1)
         change = turned[:, :, None] * turned[:, None, :] / (1.0 + bonus)[:, None, None]
         return inverse - change, bonus
 
-    inverse, bonus = jax.lax.scan(step, inverse, (features, first))
+    def step(inverse: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        phi, start, opens = inputs
+        return add(jnp.where(opens[:, None, None], add(fresh, start)[0], inverse), phi)
+
+    inverse, bonus = jax.lax.scan(step, inverse, (features, before, first))
     return bonus, inverse

@@ -160,6 +160,8 @@ class TokenView:
         advantage: float32; None where nothing is credited (supervised training).
         success: bool, of the episode.
         group_success: float32, share of the episodes of the group that succeeded.
+        demonstrated: bool, of a row that the policy did not sample (`Episode.control`), such as an expert's; None
+            without such rows.
         log_prob: float32, under the policy that is trained; the only leaf with a gradient but for `entropy`.
         entropy: float32, of the distribution that the token comes from, in nats.
         reference_log_prob: float32, under the reference policy; None without one.
@@ -175,6 +177,7 @@ class TokenView:
     advantage: Array | None = None
     success: Array | None = None
     group_success: Array | None = None
+    demonstrated: Array | None = None
     log_prob: Array | None = None
     entropy: Array | None = None
     reference_log_prob: Array | None = None

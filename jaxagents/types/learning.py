@@ -74,6 +74,8 @@ class QView:
         target_values: of the target network, at the observation.
         next_values: of the target network, at the successor.
         next_selector: of the online network, at the successor.
+        next_target_selector: of the target network, at the successor, at fractions of their own (IQN), by which a
+            target without double Q-learning chooses the action; None: `next_values`.
         action_mask: bool `[L, B, A]`, True = allowed at the observation; None when every action is.
         next_action_mask: the same at the successor.
         num_steps: n, steps to the successor where the episode does not end before; static.
@@ -85,6 +87,7 @@ class QView:
     target_values: PyTree
     next_values: PyTree
     next_selector: PyTree
+    next_target_selector: PyTree | None = None
     action_mask: Array | None = None
     next_action_mask: Array | None = None
     num_steps: int = struct.field(pytree_node=False, default=1)

@@ -16,21 +16,24 @@ class ReturnDistribution(NamedTuple):
     Attributes:
         num_outputs: K, numbers of every action.
         to_values: `(outputs [..., A, K], fractions [..., K] | None) -> values`.
-        num_fractions: fractions of the distribution that are drawn for every step; 0 where they do not change.
+        num_fractions: fractions of the distribution that are drawn for every step to learn from; 0 where they do not
+            change.
+        num_acting_fractions: the same to choose an action.
         num_cosines: of the embedding of those fractions, see `networks.heads.CosineEmbedding`.
     """
 
     num_outputs: int
     to_values: Callable[[Array, Array | None], Values]
     num_fractions: int = 0
+    num_acting_fractions: int = 0
     num_cosines: int = 1
 
     def spread(self, leading: tuple[int, ...], drawn: Array | None) -> Array:
-        """Returns fractions `[*leading, num_fractions]`: those drawn `[..., num_fractions]`, or the midpoints."""
+        """Returns fractions `[*leading, K]`: those drawn `[..., K]`, or midpoints, as many as choose an action."""
         if drawn is None:
-            drawn = _midpoints(self.num_fractions)
+            drawn = _midpoints(self.num_acting_fractions)
         drawn = drawn.reshape(*drawn.shape[:-1], *(1,) * (len(leading) + 1 - drawn.ndim), drawn.shape[-1])
-        return jnp.broadcast_to(drawn, (*leading, self.num_fractions))
+        return jnp.broadcast_to(drawn, (*leading, drawn.shape[-1]))
 
 
 EXPECTATIONS = ReturnDistribution(num_outputs=1, to_values=lambda outputs, _: outputs[..., 0])
@@ -85,31 +88,34 @@ def quantiles(*, num_quantiles: int = 200) -> ReturnDistribution:
     return ReturnDistribution(num_outputs=num_quantiles, to_values=to_values)
 
 
-def implicit_quantiles(*, num_fractions: int = 32, num_cosines: int = 64) -> ReturnDistribution:
+def implicit_quantiles(
+    *, num_fractions: int = 64, num_acting_fractions: int = 32, num_cosines: int = 64
+) -> ReturnDistribution:
     """Predicts quantiles at fractions that are drawn anew for every step (IQN).
 
     Args:
-        num_fractions: K, drawn for acting, for the prediction and for the target. Paper: 32, 64 and 64.
+        num_fractions: N = N', drawn for the prediction, and once more for the target. Paper: 64.
+        num_acting_fractions: K, whose mean chooses an action: to act, and of a successor in the target. Paper: 32.
         num_cosines: of the embedding. Paper: 64.
 
     Raises:
         ValueError: a count is not positive.
 
     References:
-        Dabney et al. (2018), Implicit quantile networks for distributional reinforcement learning.
+        Dabney et al. (2018), Implicit quantile networks for distributional reinforcement learning, equations 2 and 3;
+        Dopamine, implicit_quantile_agent.py (which fractions choose the successor's action).
 
-    Deviation: one number of fractions for all uses; greedy evaluation takes the midpoints of equal parts.
+    Deviation: greedy evaluation takes the midpoints of equal parts.
     """
-    if num_fractions < 1 or num_cosines < 1:
-        raise ValueError(
-            f"`num_fractions` and `num_cosines` must be at least 1, got {num_fractions} and {num_cosines}; "
-            "try 32 and 64."
-        )
+    counts = {"num_fractions": num_fractions, "num_acting_fractions": num_acting_fractions, "num_cosines": num_cosines}
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {count}; try 32.")
 
     def to_values(outputs: Array, fractions: Array | None) -> QuantileValues:
         return QuantileValues(quantiles=outputs, fractions=fractions)
 
-    return ReturnDistribution(num_outputs=1, to_values=to_values, num_fractions=num_fractions, num_cosines=num_cosines)
+    return ReturnDistribution(num_outputs=1, to_values=to_values, **counts)
 
 
 def _midpoints(num_parts: int) -> Array:

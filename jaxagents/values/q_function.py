@@ -1,6 +1,7 @@
 """Action values: of all actions of a discrete space, or twice of one continuous action."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -24,12 +25,14 @@ class QFunction(NamedTuple):
             records of `ops.value_distributions`.
         initial_carry: `(batch_shape) -> carry`.
         draw_noise: as that of a `Policy`: of weights, and of fractions of distributions; None for others.
+        draw_learning_noise: the same for values that are learned, with more fractions (IQN); None: as to act.
     """
 
     init: Callable[[Array], Params]
     apply: Callable[[Params, Carry, PolicyInput], tuple[Carry, Values]]
     initial_carry: Callable[[tuple[int, ...]], Carry] = lambda batch_shape: ()
     draw_noise: Callable[[Array, int], PyTree] | None = None
+    draw_learning_noise: Callable[[Array, int], PyTree] | None = None
 
 
 class TwinQ(NamedTuple):
@@ -57,6 +60,7 @@ def make_q_function(
     *,
     encoder: nn.Module,
     memory: nn.Module | None = None,
+    history: bool = False,
     dueling: bool = False,
     noise_scale: float | None = None,
     distribution: ReturnDistribution | None = None,
@@ -68,6 +72,7 @@ def make_q_function(
         action_space: of A actions.
         encoder: observation `[..., *shape]` -> features `[..., D]`.
         memory: recurrent module of `networks.recurrent`; None for a feed-forward function.
+        history: True: the memory also reads the previous action, one-hot, and the previous reward, as in R2D2.
         dueling: True adds a state value and centred advantages (Wang et al., 2016), False has one linear layer.
         noise_scale: of the noise of the last layers' weights at the start (Fortunato et al., 2018: 0.5); None has none.
         distribution: what is predicted of returns, see `values.distributions`; None takes expectations.
@@ -76,7 +81,12 @@ def make_q_function(
         The function; parameters `{"torso", "head"}`, and `"embedding"` of implicit quantiles.
 
     Raises:
-        ValueError: if the actions are not discrete, or the scale of the noise is not positive.
+        ValueError: if the actions are not discrete, the scale of the noise is not positive, or there is no memory that
+            could read a history.
+
+    References:
+        Kapturowski et al. (2019), Recurrent experience replay in distributed reinforcement learning, section 2.3
+        (history).
 
     Deviation: the last layers alone are noisy; every step of a batch has weights of its own.
     """
@@ -84,8 +94,12 @@ def make_q_function(
         raise ValueError(f"`action_space` must be Discrete, got {action_space}; try `make_twin_q`.")
     if noise_scale is not None and noise_scale <= 0.0:
         raise ValueError(f"`noise_scale` must be positive, got {noise_scale}; try 0.5, or null for no noise.")
+    if history and memory is None:
+        raise ValueError(
+            "`memory` must be chosen for a Q-function of `history` (R2D2), got null; try policy=gru, or value=q_gru."
+        )
     distribution = distribution or EXPECTATIONS
-    torso = make_torso(observation_space, encoder, memory)
+    torso = make_torso(observation_space, encoder, memory, action_space.num_values + 1 if history else 0)
     head = ActionValueHead(action_space.num_values, distribution.num_outputs, dueling, noise_scale)
     embedding = CosineEmbedding(distribution.num_cosines)
     num_features = jax.eval_shape(torso.init, jax.random.key(0))[1].shape[-1]
@@ -101,7 +115,8 @@ def make_q_function(
 
     def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Values]:
         noise = inputs.noise or {}
-        carry, features = torso.apply(params["torso"], carry, inputs.observation, inputs.first)
+        previous = _previous_step(inputs, action_space) if history else None
+        carry, features = torso.apply(params["torso"], carry, inputs.observation, inputs.first, previous)
         if not distribution.num_fractions:
             outputs = head.apply(params["head"], features, noise.get("weights"))
             return carry, distribution.to_values(outputs, None)
@@ -110,19 +125,34 @@ def make_q_function(
         outputs = head.apply(params["head"], features, noise.get("weights"))[..., 0]
         return carry, distribution.to_values(jnp.swapaxes(outputs, -1, -2), fractions)
 
-    def draw_noise(key: Array, num_steps: int) -> PyTree:
+    def draw_noise(key: Array, num_steps: int, num_fractions: int = distribution.num_acting_fractions) -> PyTree:
         weights_key, fractions_key = jax.random.split(key)
         noise = {}  # type: dict[str, PyTree]
         if noise_scale is not None:
             noise["weights"] = head.draw_noise(weights_key, (num_steps,), num_features)
         if distribution.num_fractions:
-            noise["fractions"] = jax.random.uniform(fractions_key, (num_steps, distribution.num_fractions))
+            noise["fractions"] = jax.random.uniform(fractions_key, (num_steps, num_fractions))
         return noise
 
     is_random = noise_scale is not None or distribution.num_fractions
+    learning = partial(draw_noise, num_fractions=distribution.num_fractions) if distribution.num_fractions else None
     return QFunction(
-        init=init, apply=apply, initial_carry=torso.initial_carry, draw_noise=draw_noise if is_random else None
+        init=init,
+        apply=apply,
+        initial_carry=torso.initial_carry,
+        draw_noise=draw_noise if is_random else None,
+        draw_learning_noise=learning,
     )
+
+
+def _previous_step(inputs: PolicyInput, action_space: Discrete) -> Array:
+    """Returns the previous action, one-hot, and the previous reward, `[T, B, ..., A + 1]`; zeros in first steps."""
+    if inputs.previous_action is None or inputs.previous_reward is None:
+        raise ValueError("`previous_action` must be kept for `history`, got None; try collector=rollout.")
+    action = jax.nn.one_hot(inputs.previous_action, action_space.num_values)
+    reward = jnp.broadcast_to(inputs.previous_reward, inputs.previous_action.shape)
+    first = inputs.first.reshape(inputs.first.shape + (1,) * (action.ndim - inputs.first.ndim))
+    return jnp.where(first, 0.0, jnp.concatenate([action, reward[..., None]], axis=-1))
 
 
 def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module, num_critics: int = 2) -> TwinQ:

@@ -51,6 +51,7 @@ PAIRS = {
         "dagger",
         "airl",
         "decision_transformer",
+        "plain_dqn",
         "discrete_cql",
         "gail",
         "dreamer",

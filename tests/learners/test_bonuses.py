@@ -97,7 +97,8 @@ def test_counts_are_those_of_a_dictionary():
         batch = transition(seed=seed)
         paid, state, _ = bonus.apply(state, batch)
         codes = np.asarray(hash_codes(batch.next_observation, state.projection))
-        for code in codes.flat:
+        begun = np.asarray(hash_codes(batch.observation, state.projection))[np.asarray(batch.first)]
+        for code in [*codes.flat, *begun]:
             seen[code] = seen.get(code, 0) + 1
         expected = np.array([[seen[code] ** -0.5 for code in row] for row in codes])
     np.testing.assert_allclose(paid, expected, rtol=1e-6)
@@ -107,15 +108,19 @@ def test_counts_of_episodes_begin_anew():
     bonus, state = start("episodic_counts")
     batch = transition()
     same = batch.replace(
+        observation=-jnp.broadcast_to(batch.next_observation[:1], (4, 4, 3)),  # Elsewhere: the opposite code.
         next_observation=jnp.broadcast_to(batch.next_observation[:1], (4, 4, 3)),
         first=jnp.zeros((4, 4), bool).at[0].set(True).at[2, 0].set(True),
     )
     paid, state, told = bonus.apply(state, same)
     np.testing.assert_allclose(paid[:, 0], [1.0, 2**-0.5, 1.0, 2**-0.5], rtol=1e-6)
     np.testing.assert_allclose(paid[:, 1], np.arange(1, 5) ** -0.5, rtol=1e-6)
-    assert float(told["codes"]) == 1.0
+    assert float(told["codes"]) == 2.0  # That, and where the episode began.
     paid, _, _ = bonus.apply(state, same.replace(first=jnp.zeros((4, 4), bool)))
     np.testing.assert_allclose(paid[0, :2], [3**-0.5, 5**-0.5], rtol=1e-6)
+    # Where it began is reached for the second time.
+    paid, _, _ = bonus.apply(state, same.replace(next_observation=same.observation))
+    np.testing.assert_allclose(paid[:2, 0], [2**-0.5, 3**-0.5], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +164,9 @@ def test_counts_of_a_plane_ignore_the_others():
     generator = np.random.default_rng(0)
     seen = generator.normal(size=(2, 4, 2, 2, 3)).astype(np.float32)
     seen[..., 1] = seen[0, 0, ..., 1]  # The same in all observations.
-    step = step.replace(next_observation=jnp.asarray(seen))
+    step = step.replace(
+        observation=jnp.asarray(seen), next_observation=jnp.asarray(seen), first=jnp.zeros((2, 4), bool)
+    )
     bonus = make_count_bonus(space, SPACES[1], num_bits=12, planes=[1])
     paid, state, told = bonus.apply(bonus.init(KEY, step), step)
     assert state.projection.shape == (4, 12) and float(told["codes"]) == 1.0
@@ -183,6 +190,22 @@ def test_distillation_pays_squared_errors_in_units_of_their_deviation():
     for _ in range(20):
         _, after, metrics = apply(after, batch)
     assert float(metrics["distillation_loss"]) < 0.9 * errors.mean()
+
+
+def test_noveld_compares_norms_as_its_authors():
+    """`|f(s') - g(s')| - 0.5 |f(s) - g(s)|` of all features, in units of its deviation; squares would differ."""
+    bonus, state = start("noveld", once_per_episode=False)
+    batch = transition()
+    paid, after, _ = bonus.apply(state, batch)
+    mean, variance = np.asarray(after.observations.mean), np.asarray(after.observations.variance)
+
+    def norm(observation):
+        seen = np.clip((np.asarray(observation) - mean) / variance**0.5, -5.0, 5.0)
+        one, other = (MLP((8,)).apply(params, seen) for params in (state.predictor, state.target))
+        return np.linalg.norm(np.asarray(one - other), axis=-1)
+
+    rises = np.maximum(norm(batch.next_observation) - 0.5 * norm(batch.observation), 0.0)
+    np.testing.assert_allclose(paid, rises / rises.std(), rtol=1e-3)
 
 
 def test_noveld_pays_rises_at_first_visits():

@@ -8,7 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from jaxagents.learners.dreamer import dreamer_losses, imagine, make_agent, make_dreamer
+from jaxagents.learners.dreamer import dreamer_losses, imagine, make_agent, make_dreamer, replay_value_loss
+from jaxagents.losses.world_models import two_hot_loss
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import Categorical
 from jaxagents.ops.symlog import two_hot
@@ -72,6 +73,36 @@ def test_imagined_steps_are_those_of_a_model_by_hand():
     np.testing.assert_allclose(going_on, [[1, 1], [1, 0], [0, 0]], atol=1e-6)
 
 
+def test_values_of_replayed_steps_by_hand():
+    """Discount and decay of a half; the second sequence is truncated in its second step and begins anew."""
+    flags = jnp.zeros((4, 3), bool)
+    batch = sample()
+    transition = jax.tree.map(lambda leaf: leaf[:, :3], batch.transition).replace(
+        reward=jnp.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [3.0, 3.0, 3.0], [9.0, 9.0, 9.0]]),
+        terminated=flags.at[1, 2].set(True),
+        truncated=flags.at[1, 1].set(True),
+    )
+    bootstrap = jnp.array([[0.0] * 3, [10.0] * 3, [20.0] * 3, [40.0] * 3])
+    batch = Sample(transition=transition, weight=jnp.array([1.0, 2.0, 3.0]), carry=())
+    # r + 0.5 (0.5 b' + 0.5 R'), from 40 backwards; the truncated step is worth its own 10, the terminal one its reward.
+    third = 3.0 + 0.5 * 40.0
+    second = 2.0 + 0.25 * 20.0 + 0.25 * third
+    targets = [
+        [1.0 + 0.25 * 10.0 + 0.25 * second, second, third],
+        [1.0 + 0.5 * 10.0, None, third],
+        [4.0, 2.0, third],
+    ]  # 1 + 2.5 + 0.5
+    logits, slow = jnp.zeros((4, 3, 255)).at[..., 130].set(2.0), jnp.full((4, 3), 5.0)
+    total = sum(
+        weight * float(two_hot_loss(logits[0, 0], jnp.float32(target)) + two_hot_loss(logits[0, 0], jnp.float32(5.0)))
+        for weight, row in zip([1.0, 2.0, 3.0], targets, strict=True)
+        for target in row
+        if target is not None
+    )
+    loss = replay_value_loss(logits, slow, batch, bootstrap, discount=0.5, trace_decay=0.5)
+    np.testing.assert_allclose(loss, total / 9.0, rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_each_loss_teaches_its_own_part():
     learner = make_dreamer(POLICY, optax.sgd(0.1), horizon=3)
@@ -84,14 +115,15 @@ def test_each_loss_teaches_its_own_part():
 
     gradients = jax.jit(jax.jacrev(losses))(noisy)
     parts = {
-        **dict.fromkeys(("reconstruction_loss", "reward_loss", "end_loss", "kl_loss"), "model"),
-        "policy_loss": "actor",
-        "value_loss": "critic",
+        **dict.fromkeys(("reconstruction_loss", "reward_loss", "end_loss", "kl_loss"), {"model"}),
+        "policy_loss": {"actor"},
+        "value_loss": {"critic"},
+        "replay_value_loss": {"critic", "model"},  # As in the released code.
     }
     for loss, own in parts.items():
         for part, gradient in gradients[loss].items():
             moved = any(bool(np.any(leaf != 0.0)) for leaf in jax.tree.leaves(gradient))
-            assert moved == (part == own), (loss, part)
+            assert moved == (part in own), (loss, part)
     told = losses(noisy)
     np.testing.assert_allclose(told["loss"], sum(told[name] for name in parts), rtol=1e-5)
 

@@ -10,10 +10,11 @@ import pytest
 
 from jaxagents.learners.dqn import make_dqn
 from jaxagents.learners.q_values import values_of_sample
+from jaxagents.losses.q import q_target
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.value_distributions import expected_values
-from jaxagents.types import Box, Discrete, Sample, Transition
+from jaxagents.types import Box, Discrete, PolicyInput, Sample, Transition
 from jaxagents.values.distributions import implicit_quantiles
 from jaxagents.values.q_function import QFunction, make_q_function
 
@@ -152,6 +153,29 @@ def test_noise_is_that_of_the_sequence_on_any_number_of_devices():
     split, _ = jax.jit(jax.vmap(of_device, (None, None, 0, None), axis_name="device"))(network, network, halves, KEY)
     joined = np.concatenate(np.asarray(split.quantiles), axis=1)
     np.testing.assert_allclose(joined, values.quantiles, rtol=1e-5)
+
+
+def test_implicit_quantiles_are_of_as_many_fractions_as_in_the_paper():
+    """N = 6 for what is predicted and for its targets; the mean of 2 others chooses the action of the successor."""
+    distribution = implicit_quantiles(num_fractions=6, num_acting_fractions=2, num_cosines=2)
+    q_function = make_q_function(Box(()), Discrete(2), encoder=MLP((4,), observation_ndim=0), distribution=distribution)
+    network, target = q_function.init(KEY), q_function.init(jax.random.key(1))
+    values, view = values_of_sample(q_function, network, target, sample(STEPS), KEY, **OPTIONS)
+    shapes = [each.quantiles.shape[-1] for each in (values, view.next_values, view.next_target_selector)]
+    assert shapes == [6, 6, 2] and view.next_selector.quantiles.shape[-1] == 2
+    assert q_function.draw_noise(KEY, 4)["fractions"].shape == (4, 2)
+    # The target network chooses, by its own fractions.
+    noise = {"fractions": view.next_target_selector.fractions}
+    seen = PolicyInput(observation=STEPS.next_observation, first=STEPS.first, noise=noise)
+    np.testing.assert_allclose(
+        view.next_target_selector.quantiles, q_function.apply(target, (), seen)[1].quantiles, rtol=1e-5
+    )
+    others = view.next_target_selector.replace(quantiles=-view.next_target_selector.quantiles)
+    chosen, least = (q_target(view.replace(next_target_selector=selector)) for selector in (others, None))
+    worst = jnp.argmin(view.next_target_selector.mean(), axis=-1)
+    expected = view.next_values.select(worst).backup(view.reward, view.discount)
+    np.testing.assert_allclose(chosen, expected, rtol=1e-5)
+    assert not np.allclose(chosen, least)
 
 
 @pytest.mark.parametrize(("num_steps", "burn_in", "way_out"), [(5, 0, 5), (1, 4, 5), (None, 4, 5), (3, 2, 5)])

@@ -13,7 +13,7 @@ from jaxagents.types import TokenView
 PROBABILITY = np.array([[[0.5, 0.6, 0.1, 0.8, 0.3]]])
 ADVANTAGE = np.array([[[2.0, 1.0, 2.0, -1.0, 5.0]]])
 BEHAVIOR = jnp.log(jnp.array([[[0.5, 0.4, 1.0, 1.0, 1.0]]]))
-SHOWN = np.array([False, False, True, True])
+DEMONSTRATED = jnp.array([[[False, False, True, True, True]]])
 
 
 def view_of(log_prob):
@@ -23,6 +23,7 @@ def view_of(log_prob):
         sequence=jnp.zeros((1, 1, 5), jnp.int32),
         behavior_log_prob=BEHAVIOR,
         advantage=jnp.asarray(ADVANTAGE, jnp.float32),
+        demonstrated=DEMONSTRATED,
         log_prob=log_prob,
     )
 
@@ -83,6 +84,13 @@ def test_likelihood_is_plain_where_all_is_shown_and_own_episodes_are_as_they_wer
     view = view_of(LOG_PROB)
     likelihood = chord(view, certainty=0.0, doubt=0.0)[0, 0, 2:4]
     np.testing.assert_allclose(likelihood, plain(view)[0, 0, 2:4], rtol=1e-6)
-    own = view.replace(behavior_log_prob=LOG_PROB - 0.3)
+    own = view.replace(demonstrated=None)
     for loss in (luffy, chord):
         np.testing.assert_array_equal(loss(own), ppo_clip(own))
+
+
+@pytest.mark.parametrize("loss", [luffy, chord])
+def test_an_own_token_of_probability_one_is_an_own_token(loss):
+    """Of ratio 0.5: -2 * 0.5 by the clipped surrogate, not -2 * 0.5 / 0.6 as of demonstrations in LUFFY."""
+    view = view_of(jnp.log(jnp.full((1, 1, 5), 0.5))).replace(behavior_log_prob=jnp.zeros((1, 1, 5)))
+    np.testing.assert_allclose(loss(view)[0, 0, 0], -1.0, rtol=1e-6)

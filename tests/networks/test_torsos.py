@@ -16,6 +16,15 @@ def test_mlp_matches_the_formula_by_hand():
     np.testing.assert_allclose(features, [[4.5], [3.5]])
 
 
+def test_a_last_linear_layer_has_no_bounds():
+    module = MLP((3,), activation="tanh", output_size=2)
+    first, last = module.init(jax.random.key(0), jnp.zeros((1, 2)))["params"].values()
+    seen, kernel = jnp.array([[30.0, -40.0]]), last["kernel"]
+    before = MLP((3,), activation="tanh").apply({"params": {"Dense_0": first}}, seen)
+    stretched = {"params": {"Dense_0": first, "Dense_1": {**last, "kernel": 3.0 * kernel}}}
+    np.testing.assert_allclose(module.apply(stretched, seen), before @ (3.0 * kernel), rtol=1e-5)
+
+
 def test_mlp_layer_norm_is_before_the_activation():
     module = MLP((64,), activation="relu", layer_norm=True)
     observation = jnp.array([[3.0, -1.0, 2.0]])

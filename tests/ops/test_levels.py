@@ -101,11 +101,60 @@ def test_levels_take_free_places_then_those_of_least_weight():
     archive = add(archive, levels, scores, jnp.array([5.0, 0.0, 6.0]))
     np.testing.assert_array_equal(archive.levels["seed"], [7, 9, 0])
     np.testing.assert_array_equal(archive.score, [2.0, 1.0, -np.inf])
-    assert int(archive.count) == 2
+    assert int(archive.count) == 3  # One was rejected.
     archive = add(archive, {"seed": jnp.array([10, 11, 12])}, jnp.array([3.0, 0.5, 4.0]), jnp.zeros(3))
     # 10 fills the archive; 11 is no better than 9, whose weight is least, and 12 is.
     np.testing.assert_array_equal(archive.levels["seed"], [7, 12, 10])
     np.testing.assert_array_equal(archive.score, [2.0, 4.0, 3.0])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("old_jax")
+@pytest.mark.parametrize("duplicate_check", [False, True])
+def test_levels_are_added_rejected_and_found_again_as_in_jaxued(duplicate_check):
+    """Of 40 levels of 8 kinds, most are worse than what is there: with each of them, all grow older."""
+    sampler = pytest.importorskip("jaxued.level_sampler", reason="needs jaxued (extra `test`)").LevelSampler(
+        5, staleness_coeff=0.25, prioritization_params={"temperature": 0.5}, duplicate_check=duplicate_check
+    )
+    generator = np.random.default_rng(1)
+    kinds = jnp.asarray(generator.integers(8, size=40), jnp.int32)
+    levels = {"walls": kinds[:, None] * jnp.ones((1, 3), jnp.int32), "goal": kinds}
+    scores = jnp.asarray(generator.random(40) / (1 + np.arange(40)), jnp.float32)
+    example = jax.tree.map(lambda leaf: leaf[0], levels)
+    with jax.numpy_rank_promotion("allow"):
+        theirs, _ = jax.jit(sampler.insert_batch)(sampler.initialize(example), levels, scores)
+    add = jax.jit(
+        lambda archive: add_levels(archive, levels, scores, scores, **NUMBERS, duplicate_check=duplicate_check)
+    )
+    archive = add(init_archive(example, 5))
+    assert int(archive.count) == int(theirs["episode_count"]) == 40
+    np.testing.assert_array_equal(archive.played, theirs["timestamps"])
+    np.testing.assert_array_equal(archive.score, theirs["scores"])
+    np.testing.assert_array_equal(archive.levels["walls"], theirs["levels"]["walls"])
+    np.testing.assert_allclose(level_weights(archive, **NUMBERS), sampler.level_weights(theirs), rtol=1e-5)
+
+
+def test_rejected_levels_make_the_others_older():
+    """Sixteen levels of no worth: ages of 0 and 1 become 16 and 17, whose shares are all but equal."""
+    archive = filled([2.0, 1.0], [1, 0], 1)
+    archive = add_levels(archive, {"seed": jnp.arange(16)}, jnp.zeros(16), jnp.zeros(16), **NUMBERS)
+    assert int(archive.count) == 17
+    weights = level_weights(archive, temperature=1.0, staleness=1.0)
+    np.testing.assert_allclose(weights, [16 / 33, 17 / 33], rtol=1e-6)
+
+
+def test_a_level_that_comes_again_is_scored_in_its_place():
+    archive = filled([3.0, 1.0, -jnp.inf], [1, 2, 0], 2).replace(
+        levels={"seed": jnp.array([7, 8, 0])}, max_return=jnp.array([5.0, 1.0, -jnp.inf])
+    )
+    again = {"seed": jnp.array([7, 7, 0])}  # 0 is where no level is yet.
+    found = add_levels(
+        archive, again, jnp.array([2.0, -jnp.inf, 0.5]), jnp.array([4.0, 9.0, 6.0]), **NUMBERS, duplicate_check=True
+    )
+    np.testing.assert_array_equal(found.levels["seed"], [7, 8, 0])
+    np.testing.assert_array_equal(found.score, [2.0, 1.0, 0.5])
+    np.testing.assert_array_equal(found.played, [3, 2, 5])
+    np.testing.assert_array_equal(found.max_return, [5.0, 1.0, 6.0])
 
 
 def test_draws_follow_the_weights_and_levels_that_are_drawn_are_fresh():

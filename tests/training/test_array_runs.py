@@ -16,14 +16,14 @@ FILLED = (SHARDS, "when_quick.learner.buffer.min_size=32")
 PLAYED = {
     **dict.fromkeys(("a2c", "appo", "impala", "meta_gradients", "ppg", "ppo", "pqn", "vmpo"), ("world=cartpole",)),
     **dict.fromkeys(("awr", "c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn"), ("world=cartpole", *FILLED)),
-    **dict.fromkeys(("qr_dqn", "rainbow"), ("world=cartpole", *FILLED)),
+    **dict.fromkeys(("plain_dqn", "qr_dqn", "rainbow"), ("world=cartpole", *FILLED)),
     **dict.fromkeys(("count_bonus", "count_product", "count_product_normalized"), ("world=cartpole",)),
     **dict.fromkeys(("e3b", "e3b_noveld", "icm", "noveld", "rnd"), ("world=cartpole",)),
     **dict.fromkeys(("alphazero", "gumbel_alphazero"), ("world=tic_tac_toe",)),
     **dict.fromkeys(
         ("airl", "gail"), ("world=cartpole", "learner.demonstrations.num_shards=2", "collector.num_steps=16")
     ),
-    **dict.fromkeys(("crossq", "ddpg", "droq", "mbpo", "mpo", "rlpd", "td3"), ("world=pendulum", *FILLED)),
+    **dict.fromkeys(("crossq", "ddpg", "droq", "mbpo", "mpo", "td3"), ("world=pendulum", *FILLED)),
     **dict.fromkeys(("qmix", "vdn"), ("world=two_step_game", *FILLED)),
     "dagger": ("world=cartpole", SHARDS),
     "diayn": ("world=cartpole_skills",),
@@ -37,7 +37,7 @@ PLAYED = {
     "muzero": ("world=cartpole", "learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}"),
     "pets": ("world=pendulum", "learner.buffer={min_size: 128, num_shards: 2}", "collector.num_steps=16"),
     "r2d2": ("world=tmaze", *FILLED, "learner.buffer.sequence_length=14", "learner.burn_in=4"),
-    "redq": ("world=pendulum", *FILLED, "value.num_critics=3"),
+    **dict.fromkeys(("redq", "rlpd"), ("world=pendulum", *FILLED, "value.num_critics=3")),
     "rl2": ("world=bernoulli_bandit",),
     "sac": ("world=pendulum", "policy=mixture_actor", *FILLED),
     "sampled_muzero": ("world=pendulum", "learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}"),

@@ -49,10 +49,34 @@ def test_memory_remembers_until_the_episode_is_over():
     np.testing.assert_allclose(q[2], afresh[0], rtol=1e-5)
 
 
+def test_memory_reads_what_was_done_and_paid_before():
+    q_function = make_q_function(Box((3,)), Discrete(2), encoder=MLP((4,)), memory=GRU(hidden_size=5), history=True)
+    params, carry = q_function.init(jax.random.key(0)), q_function.initial_carry((1,))
+    assert params["torso"]["memory"]["params"]["input_kernel"].shape[0] == 4 + 2 + 1
+    inputs = told(jnp.ones((1, 1, 3)), previous_action=jnp.ones((1, 1), jnp.int32), previous_reward=jnp.ones((1, 1)))
+
+    def values(**fields):
+        return np.asarray(q_function.apply(params, carry, inputs.replace(**fields))[1])
+
+    assert not np.allclose(values(), values(previous_action=jnp.zeros((1, 1), jnp.int32)))
+    assert not np.allclose(values(), values(previous_reward=jnp.zeros((1, 1))))
+    # Before the first step of an episode, there was neither action 0 nor any other.
+    opening = values(first=jnp.ones((1, 1), bool))
+    forgotten = values(first=jnp.ones((1, 1), bool), previous_action=jnp.zeros((1, 1), jnp.int32))
+    np.testing.assert_array_equal(opening, forgotten)
+    assert not np.allclose(opening, values(previous_action=jnp.zeros((1, 1), jnp.int32)))
+    with pytest.raises(
+        ValueError, match="`memory` must be chosen for a Q-function of `history` .* got null; try policy"
+    ):
+        make_q_function(Box((3,)), Discrete(2), encoder=MLP((4,)), history=True)
+    with pytest.raises(ValueError, match="`previous_action` must be kept for `history`, got None"):
+        q_function.apply(params, carry, told(jnp.ones((1, 1, 3))))
+
+
 KINDS = {
     "categorical": (categorical(low=-1.0, high=3.0, num_atoms=5), CategoricalValues, (4, 5)),
     "quantiles": (quantiles(num_quantiles=6), QuantileValues, (4, 6)),
-    "implicit": (implicit_quantiles(num_fractions=7, num_cosines=3), QuantileValues, (4, 7)),
+    "implicit": (implicit_quantiles(num_acting_fractions=7, num_cosines=3), QuantileValues, (4, 7)),
 }
 
 
@@ -105,7 +129,7 @@ def test_implicit_quantiles_depend_on_their_fractions_alone():
         (lambda: categorical(low=0.0, high=float("inf")), "`low` must be less than `high`, and both finite"),
         (lambda: categorical(low=0.0, high=1.0, num_atoms=1), "`num_atoms` must be at least 2, got 1"),
         (lambda: quantiles(num_quantiles=0), "`num_quantiles` must be at least 1, got 0"),
-        (lambda: implicit_quantiles(num_fractions=0), "`num_fractions` and `num_cosines` must be at least 1, got 0"),
+        (lambda: implicit_quantiles(num_acting_fractions=0), "`num_acting_fractions` must be at least 1, got 0"),
         (
             lambda: make_q_function(Box((3,)), Discrete(2), encoder=MLP(), noise_scale=0.0),
             "`noise_scale` must be positive, got 0.0",

@@ -1,0 +1,72 @@
+"""Algorithms are what their papers say, as composed: what they value by, replay and read."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from jaxagents.training.composition import compose
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+BUFFERS = "jaxagents.data.buffers.make_{}_buffer"
+
+
+def composed(*choices):
+    return compose(CONFIGS, *choices)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "distribution"),
+    [
+        ("plain_dqn", {}),
+        ("c51", {"low": -10.0, "high": 10.0, "num_atoms": 51}),
+        ("qr_dqn", {"num_quantiles": 200}),
+        ("iqn", {"num_fractions": 64, "num_acting_fractions": 32, "num_cosines": 64}),
+        ("munchausen_dqn", {}),
+        ("noisy_dqn", {}),
+    ],
+)
+def test_members_of_the_dqn_family_add_one_thing(algorithm, distribution):
+    config = composed("environment=cartpole", f"algorithm={algorithm}")
+    buffer = config.learner.buffer
+    assert buffer._target_ == BUFFERS.format("uniform") and buffer.sequence_length == 1
+    assert config.learner.double is False and config.learner.num_steps is None and not config.value.dueling
+    found = OmegaConf.to_container(config.value.distribution) if distribution else {}
+    assert {key: value for key, value in found.items() if key != "_target_"} == distribution
+    assert (config.value.noise_scale is not None) == (algorithm == "noisy_dqn")
+    assert (config.learner.target is not None) == (algorithm == "munchausen_dqn")
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "rainbow"])
+def test_variants_that_have_more_say_so(algorithm):
+    config = composed("environment=cartpole", f"algorithm={algorithm}")
+    assert config.learner.buffer._target_ == BUFFERS.format("prioritized") and config.learner.double
+    assert config.learner.buffer.sequence_length == 3 and config.value.dueling == (algorithm == "rainbow")
+
+
+def test_r2d2_reads_what_it_did_and_what_it_was_paid():
+    value = composed("environment=tmaze", "policy=gru", "algorithm=r2d2").value
+    assert value.history and value.dueling and value.memory is not None
+
+
+def test_rlpd_has_ten_critics_and_twenty_updates_a_step():
+    config = composed("environment=pendulum", "algorithm=rlpd")
+    updates, steps = config.learner.updates_per_rollout, config.collector.num_envs * config.collector.num_steps
+    assert config.value.num_critics == 10 and config.learner.num_target_critics == 2 and updates == 20 * steps
+    assert config.learner.policy_period == 20
+
+
+@pytest.mark.parametrize("algorithm", ["rnd", "noveld", "icm", "e3b", "e3b_noveld"])
+def test_features_of_bonuses_have_no_bounds(algorithm):
+    """A tanh at the end would bound what is new by what the network can say, and leave it without a gradient."""
+    bonus = composed("environment=cartpole", f"algorithm={algorithm}").learner.bonus
+    for part in bonus.get("factors", {"bonus": bonus}).values():
+        encoder = instantiate(part.encoder)
+        params = {
+            name: {leaf: 2.0 * jnp.ones_like(value) for leaf, value in layer.items()}
+            for name, layer in encoder.init(jax.random.key(0), jnp.ones((1, 4)))["params"].items()
+        }
+        assert float(encoder.apply({"params": params}, jnp.ones((1, 4))).min()) > 10.0
