@@ -263,7 +263,7 @@ def comparison_rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
 
 
 def tell_differences(compared: Sequence[Compared]) -> list[str]:
-    """Returns a line each: the runs, what differs from the others, did not end or counts once; none if all are alike."""
+    """Returns a line each: the runs, what differs, did not end or counts once; none where there is nothing to say."""
     told = []
     for one in sorted(compared, key=lambda one: -np.nanmean(one.final)):
         ends = f" (unfinished: {', '.join(one.unfinished)})" if one.unfinished else ""

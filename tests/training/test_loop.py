@@ -256,6 +256,25 @@ def test_a_finished_run_keeps_its_times(tmp_path, compose):
     assert np.isnan(speeds[0])  # What was compiled meanwhile has no speed.
 
 
+def test_evaluations_and_later_updates_count_in_no_time_of_training(tmp_path, monkeypatch, compose):
+    def wait(metrics):
+        time.sleep(1.0)  # The first chunk takes a second, of four updates.
+
+    def evaluate(*args, **kwargs):
+        time.sleep(1.0)
+        return evaluated(*args, **kwargs)
+
+    evaluated = loop.mean_evaluation
+    monkeypatch.setattr(loop, "mean_evaluation", evaluate)
+    monkeypatch.setattr(loop.jax, "block_until_ready", wait)
+    every = [f"{name}=128" for name in ("training.log_every_steps", "evaluation.every_steps")]
+    result = run(compose("training.total_steps=256", "training.checkpoint_every_steps=256", *every), tmp_path)
+    # A quarter of the second, and none of the two evaluations.
+    assert 2.0 + 0.75 <= result["seconds"] - result["seconds_to_first_update"]
+    (_, speed) = [row["time/steps_per_second"] for row in read_metrics(tmp_path) if "train/loss" in row]
+    assert speed > 128 / 0.9
+
+
 @pytest.mark.slow
 def test_the_best_checkpoint_holds_before_the_last_one_knows_of_it(tmp_path, monkeypatch, compose):
     real = manager.write_digest
