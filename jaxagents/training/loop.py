@@ -312,7 +312,10 @@ def _refuse(run: _Run, name: str, update: int) -> None:
 
 
 def _evaluate(run: _Run, stage: Stage, chunk: Chunk, params: Params) -> bool:
-    """Evaluates, logs, and returns whether the policy is the best of the stage so far; of equals, the last one is."""
+    """Evaluates, logs, and returns whether the policy is the best of the stage so far; of equals, the last one is.
+
+    Returns of opposed teams are measured against each other, and rank no policy: of these, the last one is the best.
+    """
     means = mean_evaluation(stage, params, is_last=chunk.is_last)
     run.score = float(means[RETURN].mean())
     run.reached_target = _reaches(stage.training.target_return, run.score)
@@ -321,7 +324,7 @@ def _evaluate(run: _Run, stage: Stage, chunk: Chunk, params: Params) -> bool:
     score = float(means[RETURN].mean())
     _tell(run, stage, chunk.end, means)
     run.evaluation = {name: value.tolist() for name, value in means.items()}
-    improved = math.isfinite(score) and (run.best is None or score >= run.best)
+    improved = math.isfinite(score) and (run.best is None or bool(stage.environment.teams) or score >= run.best)
     run.best = score if improved else run.best
     return improved
 
