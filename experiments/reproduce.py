@@ -1,11 +1,13 @@
 """Tests papers' claims: `python experiments/reproduce.py paper=gigpo,nft`; settings: configs/paper/reproduce.yaml."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from jaxagents.training.command import command
+from jaxagents.training.composition import joined_configs, own_folders
 from jaxagents.training.interrupts import when_interrupted
 
 ROOT = Path(__file__).parents[1]
@@ -22,20 +24,21 @@ def main(config: DictConfig) -> None:
     from jaxagents.papers.reproduce import run_here, run_missing, tell
     from jaxagents.papers.workers import end_with_parent
 
-    folder, request = ROOT / "configs", make_request(config, ROOT)
-    papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
-    if not papers:
-        raise ValueError("`paper` must be ids, <family>/* or all, or `study` a file of configs/study, got neither.")
-    check_request(papers, request)
-    if config.worker is not None:
-        end_with_parent()
-        turn = config.worker * len(papers) // max(config.workers, 1)  # Each begins elsewhere.
-        raise SystemExit(1 if run_here([*papers[turn:], *papers[:turn]], request) else 0)
-    failed = False
-    if not config.status and not config.plan:
-        with when_interrupted(lambda: "what is stored stays, and the same command runs the rest"):
-            failed = run_missing(papers, request, config, Path(__file__).resolve())
-    told = {"results": str(request.results.resolve()), "verdicts": tell(papers, request, config)}
+    with joined_configs(ROOT / "configs", own_folders()) as folder:
+        request = replace(make_request(config, ROOT), config_folder=folder)
+        papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
+        if not papers:
+            raise ValueError("`paper` must be ids, <family>/* or all, or `study` a file of configs/study, got neither.")
+        check_request(papers, request)
+        if config.worker is not None:
+            end_with_parent()
+            turn = config.worker * len(papers) // max(config.workers, 1)  # Each begins elsewhere.
+            raise SystemExit(1 if run_here([*papers[turn:], *papers[:turn]], request) else 0)
+        failed = False
+        if not config.status and not config.plan:
+            with when_interrupted(lambda: "what is stored stays, and the same command runs the rest"):
+                failed = run_missing(papers, request, config, Path(__file__).resolve())
+        told = {"results": str(request.results.resolve()), "verdicts": tell(papers, request, config)}
     print(json.dumps(told), flush=True)
     if failed:
         raise SystemExit(1)

@@ -281,7 +281,7 @@ def _read_arguments(folder: Path) -> dict[str, Any]:
     """Returns what the command of a run has set, by key; nothing of runs that were begun in Python."""
     file = folder / _ARGUMENTS_FILE
     written = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
-    pairs = [str(argument).lstrip("+~").partition("=") for argument in written or ()]
+    pairs = [str(one).lstrip("+~").partition("=") for one in written or () if not str(one).startswith("-")]
     return {key: _plain(value) for key, _, value in pairs}
 
 

@@ -3,8 +3,18 @@
 from pathlib import Path
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import open_dict
 
-from jaxagents.training.composition import choose_tokenizer, compose, given_arguments, resume_arguments, save_arguments
+from jaxagents.training.composition import (
+    choose_tokenizer,
+    compose,
+    folders_of,
+    given_arguments,
+    joined_configs,
+    resume_arguments,
+    save_arguments,
+)
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -26,6 +36,42 @@ def test_a_run_is_resumed_by_the_arguments_that_it_was_started_with(tmp_path):
         *("--config-dir=mine", "world=cartpole", "+a={b: [1,2]}", "seed=3", "training.total_steps=8"),
         f"run_dir='{quoted}'",
     ]
+
+
+def with_own_option(tmp_path, run_dir, *overrides):
+    """Composes with `--config-dir`, which only the command line has, and returns the folder."""
+    own = tmp_path / "mine"
+    (own / "learner").mkdir(parents=True)
+    (own / "learner" / "own.yaml").write_text("# Of the user.\n_target_: builtins.dict\n")
+    run_dir.mkdir()
+    compose(CONFIGS, *overrides)
+    sources = HydraConfig.get().runtime.config_sources
+    added = sources[0].copy()
+    added.provider, added.path = "command-line", str(own)
+    with open_dict(HydraConfig.instance().cfg):
+        sources.append(added)
+    save_arguments(run_dir)
+    return own
+
+
+def test_a_resumed_run_finds_the_options_that_it_was_started_with(tmp_path):
+    own = with_own_option(tmp_path, run := tmp_path / "run", "world=frozenlake", "stages=[${warm_start}]")
+    resumed = resume_arguments([f"resume={run}"])
+    assert resumed == [f"--config-dir={own}", "world=frozenlake", "stages=[${warm_start}]", f"run_dir='{run}'"]
+    assert resume_arguments([f"resume={run}", "--config-dir", "other", "seed=2"])[0] == "--config-dir=other"
+    assert folders_of(resumed) == [str(own)] and folders_of(["-cd", "a=b", "seed=1"]) == ["a=b"]
+
+
+def test_configs_of_the_user_are_joined_to_ours(tmp_path):
+    for place, text in (("learner/own.yaml", "mine"), ("learner/ppo.yaml", "theirs")):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(f"a: {text}\n")
+    with joined_configs(CONFIGS, [tmp_path]) as joined:
+        assert (joined / "learner/own.yaml").read_text() == "a: mine\n"
+        assert (joined / "learner/ppo.yaml").read_text() == (CONFIGS / "learner/ppo.yaml").read_text()
+    assert not joined.exists()
+    with joined_configs(CONFIGS, []) as joined:
+        assert joined == CONFIGS
 
 
 def test_other_arguments_stay():
