@@ -1,13 +1,14 @@
 """Tests papers' claims: `python experiments/reproduce.py paper=gigpo,nft`; settings: configs/paper/reproduce.yaml."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from jaxagents.training.command import command
-from jaxagents.training.composition import joined_configs, own_folders
+from jaxagents.training.composition import folder_as_setting, joined_configs
 from jaxagents.training.interrupts import when_interrupted
 
 ROOT = Path(__file__).parents[1]
@@ -24,7 +25,8 @@ def main(config: DictConfig) -> None:
     from jaxagents.papers.reproduce import run_here, run_missing, tell
     from jaxagents.papers.workers import end_with_parent
 
-    with joined_configs(ROOT / "configs", own_folders()) as folder:
+    own = [] if config.config_dir is None else [Path(config.config_dir)]
+    with joined_configs(ROOT / "configs", own) as folder:
         request = replace(make_request(config, ROOT), config_folder=folder)
         papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
         if not papers:
@@ -44,5 +46,11 @@ def main(config: DictConfig) -> None:
         raise SystemExit(1)
 
 
-if __name__ == "__main__":
+def start() -> None:
+    """Reproduces, with papers and studies of `--config-dir` beside ours: Hydra would take them for options."""
+    sys.argv[1:] = folder_as_setting(sys.argv[1:])
     main()
+
+
+if __name__ == "__main__":
+    start()

@@ -98,17 +98,32 @@ def join_options(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
+def folder_as_setting(arguments: Sequence[str]) -> list[str]:
+    """Writes `--config-dir=mine` as `config_dir='mine'`, for commands that look for no options of their own in it."""
+    written = []
+    for argument in join_options(arguments):
+        name, is_given, value = argument.partition("=")
+        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+        written.append(f"config_dir='{quoted}'" if name == _FOLDER and is_given else argument)
+    return written
+
+
 @contextmanager
 def joined_configs(folder: Path, own: Sequence[Path]) -> Iterator[Path]:
     """Gives a folder of the configs of several, of which the first one with a name counts, as in Hydra's search path.
 
     Args:
         folder: of the experiments.
-        own: of the user, as `own_folders` returns them.
+        own: of the user.
 
     Yields:
         `folder` itself, or one of links that is there for as long as the context.
+
+    Raises:
+        ValueError: a folder of the user is not there.
     """
+    if missing := [one for one in own if not Path(one).is_dir()]:
+        raise ValueError(f"`--config-dir` must be a folder, got {missing[0]}, which is not there.")
     if not own:
         yield folder
         return

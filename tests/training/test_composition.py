@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import open_dict
 
+from jaxagents.training import composition
 from jaxagents.training.composition import (
     choose_tokenizer,
     compose,
+    folder_as_setting,
     folders_of,
     given_arguments,
     joined_configs,
@@ -38,28 +38,15 @@ def test_a_run_is_resumed_by_the_arguments_that_it_was_started_with(tmp_path):
     ]
 
 
-def with_own_option(tmp_path, run_dir, *overrides):
-    """Composes with `--config-dir`, which only the command line has, and returns the folder."""
-    own = tmp_path / "mine"
-    (own / "learner").mkdir(parents=True)
-    (own / "learner" / "own.yaml").write_text("# Of the user.\n_target_: builtins.dict\n")
-    run_dir.mkdir()
-    compose(CONFIGS, *overrides)
-    sources = HydraConfig.get().runtime.config_sources
-    added = sources[0].copy()
-    added.provider, added.path = "command-line", str(own)
-    with open_dict(HydraConfig.instance().cfg):
-        sources.append(added)
-    save_arguments(run_dir)
-    return own
-
-
-def test_a_resumed_run_finds_the_options_that_it_was_started_with(tmp_path):
-    own = with_own_option(tmp_path, run := tmp_path / "run", "world=frozenlake", "stages=[${warm_start}]")
-    resumed = resume_arguments([f"resume={run}"])
-    assert resumed == [f"--config-dir={own}", "world=frozenlake", "stages=[${warm_start}]", f"run_dir='{run}'"]
-    assert resume_arguments([f"resume={run}", "--config-dir", "other", "seed=2"])[0] == "--config-dir=other"
-    assert folders_of(resumed) == [str(own)] and folders_of(["-cd", "a=b", "seed=1"]) == ["a=b"]
+def test_a_resumed_run_finds_the_options_that_it_was_started_with(tmp_path, monkeypatch):
+    compose(CONFIGS, "world=frozenlake", "stages=[${warm_start}]")
+    monkeypatch.setattr(composition, "own_folders", lambda: [Path("/mine")])  # Only a command line has some.
+    save_arguments(tmp_path)
+    resumed = resume_arguments([f"resume={tmp_path}"])
+    assert resumed == ["--config-dir=/mine", "world=frozenlake", "stages=[${warm_start}]", f"run_dir='{tmp_path}'"]
+    assert resume_arguments([f"resume={tmp_path}", "--config-dir", "other", "seed=2"])[0] == "--config-dir=other"
+    assert folders_of(resumed) == ["/mine"] and folders_of(["-cd", "a=b", "seed=1"]) == ["a=b"]
+    assert folder_as_setting(["-cd", "it's", "paper=x"]) == ["config_dir='it\\'s'", "paper=x"]
 
 
 def test_configs_of_the_user_are_joined_to_ours(tmp_path):
@@ -72,6 +59,9 @@ def test_configs_of_the_user_are_joined_to_ours(tmp_path):
     assert not joined.exists()
     with joined_configs(CONFIGS, []) as joined:
         assert joined == CONFIGS
+    missing = joined_configs(CONFIGS, [tmp_path / "elsewhere"])
+    with pytest.raises(ValueError, match="`--config-dir` must be a folder, got .*elsewhere, which is not there"), missing:
+        pass
 
 
 def test_other_arguments_stay():

@@ -91,6 +91,14 @@ def test_options_that_are_referred_to_are_taken_also_through_others(stages, over
     honour_overrides(make_referring_config(stages), [override])
 
 
+def test_a_policy_that_says_which_values_there_are_is_used():
+    chosen = ["world=tmaze", "algorithm=dqn", "policy=mlp"]
+    honour_overrides(compose(CONFIGS, *chosen), chosen)
+    chosen = ["world=tmaze", "algorithm=dqn", "value=q_mlp", "policy=mlp"]
+    with pytest.raises(ValueError, match="`policy=mlp` must be used by a stage"):
+        honour_overrides(compose(CONFIGS, *chosen), chosen)
+
+
 def test_options_of_a_learner_that_has_no_use_for_them_are_refused():
     config = make_referring_config([])
     config.value = {"_target_": "q"}
