@@ -60,7 +60,10 @@ def test_configs_of_the_user_are_joined_to_ours(tmp_path):
     with joined_configs(CONFIGS, []) as joined:
         assert joined == CONFIGS
     missing = joined_configs(CONFIGS, [tmp_path / "elsewhere"])
-    with pytest.raises(ValueError, match="`--config-dir` must be a folder, got .*elsewhere, which is not there"), missing:
+    with (
+        pytest.raises(ValueError, match="`--config-dir` must be a folder, got .*elsewhere, which is not there"),
+        missing,
+    ):
         pass
 
 
