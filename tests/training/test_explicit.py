@@ -99,8 +99,8 @@ def test_options_that_are_referred_to_are_taken_also_through_others(stages, over
 def test_a_policy_that_says_which_values_there_are_is_used():
     chosen = ["world=tmaze", "algorithm=dqn", "policy=mlp"]
     honour_overrides(compose(CONFIGS, *chosen), chosen)
-    chosen = ["world=tmaze", "algorithm=dqn", "value=q_mlp", "policy=mlp"]
-    with pytest.raises(ValueError, match="`policy=mlp` must be used by a stage"):
+    chosen = ["world=tmaze", "algorithm=dqn", "value=q_mlp", "policy=gru"]
+    with pytest.raises(ValueError, match="`policy=gru` must be used by a stage"):
         honour_overrides(compose(CONFIGS, *chosen), chosen)
 
 
