@@ -1,11 +1,14 @@
 """Tests papers' claims: `python experiments/reproduce.py paper=gigpo,nft`; settings: configs/paper/reproduce.yaml."""
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from jaxagents.training.command import command
+from jaxagents.training.composition import folder_as_setting, joined_configs
 from jaxagents.training.interrupts import when_interrupted
 
 ROOT = Path(__file__).parents[1]
@@ -25,34 +28,42 @@ def main(config: DictConfig) -> None:
     from jaxagents.papers.workers import end_with_parent
     from jaxagents.reporting.loggers import to_json
 
-    folder, request = ROOT / "configs", make_request(config, ROOT)
-    papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
-    if not papers:
-        raise ValueError("`paper` must be ids, <family>/* or all, or `study` a file of configs/study, got neither.")
-    check_request(papers, request)
-    if config.worker is not None:
-        end_with_parent()
-        turn = config.worker * len(papers) // max(config.workers, 1)  # Each begins elsewhere.
-        raise SystemExit(1 if run_here([*papers[turn:], *papers[:turn]], request) else 0)
-    if config.migrate:
-        moved = migrate(papers, request, config.renamed or {}, config.added or {})
-        print(json.dumps({"results": str(request.results.resolve()), "moved": moved}), flush=True)
-        return
-    require_layout(request.results)
-    if config.check:
-        differences, failed = check(papers, request)
-        output = {"results": str(request.results.resolve()), "differences": to_json(differences)}
-        print(json.dumps(output), flush=True)
-        raise SystemExit(int(failed))
-    failed = False
-    if not config.status and not config.plan:
-        with when_interrupted(lambda: "what is stored stays, and the same command runs the rest"):
-            failed = run_missing(papers, request, config, Path(__file__).resolve())
-    told = {"results": str(request.results.resolve()), "verdicts": tell(papers, request, config)}
+    own = [] if config.config_dir is None else [Path(config.config_dir)]
+    with joined_configs(ROOT / "configs", own) as folder:
+        request = replace(make_request(config, ROOT), config_folder=folder)
+        papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
+        if not papers:
+            raise ValueError("`paper` must be ids, <family>/* or all, or `study` a file of configs/study, got neither.")
+        check_request(papers, request)
+        if config.worker is not None:
+            end_with_parent()
+            turn = config.worker * len(papers) // max(config.workers, 1)  # Each begins elsewhere.
+            raise SystemExit(1 if run_here([*papers[turn:], *papers[:turn]], request) else 0)
+        if config.migrate:
+            moved = migrate(papers, request, config.renamed or {}, config.added or {})
+            print(json.dumps({"results": str(request.results.resolve()), "moved": moved}), flush=True)
+            return
+        require_layout(request.results)
+        if config.check:
+            differences, failed = check(papers, request)
+            output = {"results": str(request.results.resolve()), "differences": to_json(differences)}
+            print(json.dumps(output), flush=True)
+            raise SystemExit(int(failed))
+        failed = False
+        if not config.status and not config.plan:
+            with when_interrupted(lambda: "what is stored stays, and the same command runs the rest"):
+                failed = run_missing(papers, request, config, Path(__file__).resolve())
+        told = {"results": str(request.results.resolve()), "verdicts": tell(papers, request, config)}
     print(json.dumps(told), flush=True)
     if failed:
         raise SystemExit(1)
 
 
-if __name__ == "__main__":
+def start() -> None:
+    """Reproduces, with papers and studies of `--config-dir` beside ours: Hydra would take them for options."""
+    sys.argv[1:] = folder_as_setting(sys.argv[1:])
     main()
+
+
+if __name__ == "__main__":
+    start()

@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
 from jaxagents.training.command import command, how_to_go_on  # noqa: E402
-from jaxagents.training.composition import given_arguments  # noqa: E402
+from jaxagents.training.composition import folders_of, given_arguments  # noqa: E402
 from jaxagents.training.explicit import honour_overrides, leave_out_unknown, require_rewards_on_arrays  # noqa: E402
 from jaxagents.training.interrupts import when_interrupted  # noqa: E402
 from jaxagents.training.listing import list_choices  # noqa: E402
@@ -35,7 +35,7 @@ def main(config: DictConfig) -> None:
 def start() -> None:
     """Lists what there is where nothing else was asked for, or trains."""
     if len(sys.argv) == 1 or "--list" in sys.argv:
-        print(list_choices(Path(__file__).resolve().parents[1] / "configs"))
+        print(list_choices(Path(__file__).resolve().parents[1] / "configs", *folders_of(sys.argv[1:])))
     else:
         main()
 

@@ -20,7 +20,7 @@ class HostStep(NamedTuple):
         next_observation: the true successor, also where an episode has ended.
         action_mask: bool `[B, A]`, at `observation`; None when every action always is allowed.
         next_action_mask: bool `[B, A]`, at `next_observation`.
-        success: bool, of the episode that the step belongs to; False for simulators that do not tell.
+        success: float32, 1 or 0, of the episode that the step belongs to; NaN for simulators that do not tell.
     """
 
     observation: PyTree

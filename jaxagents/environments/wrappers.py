@@ -97,6 +97,7 @@ class EpisodeStatisticsState:
         episode_length: int32, its steps so far.
         running: bool, the episode has not ended.
         agent_mask: bool `[N]`, the agents that act in the next step; None where every agent does.
+        agent_return: float32 `[N]`, the returns of the agents of opposed teams; None elsewhere.
     """
 
     inner: State
@@ -104,13 +105,16 @@ class EpisodeStatisticsState:
     episode_length: Array
     running: Array
     agent_mask: Array | None
+    agent_return: Array | None = None
 
 
 def episode_statistics(environment: Environment) -> Environment:
     """Adds the running totals `info["episode_return"]` and `info["episode_length"]`, this step included.
 
     The return is the undiscounted sum of rewards; of their mean over the agents that acted where there is an agent
-    axis, and `[num_players]` in games. Both are zero after a reset and stand still after the end.
+    axis, and `[num_players]` in games. Both are zero after a reset and stand still after the end. Where teams are
+    opposed, whose mean says little, `info["metrics"]` has `episode_return_<team>`, the mean over its agents, and
+    `episode_return_agent_<number>`.
 
     Args:
         environment: goes inside `auto_reset`, which starts the totals anew.
@@ -119,15 +123,24 @@ def episode_statistics(environment: Environment) -> Environment:
         The environment, with `EpisodeStatisticsState`.
     """
 
+    def weights_of(reward: Array, agent_mask: Array | None) -> Array:
+        return jnp.ones_like(reward) if agent_mask is None else agent_mask.astype(reward.dtype)
+
     def scalar_reward(reward: Array, agent_mask: Array | None) -> Array:
         if not environment.num_agents:
             return reward
-        weights = jnp.ones_like(reward) if agent_mask is None else agent_mask.astype(reward.dtype)
+        weights = weights_of(reward, agent_mask)
         return jnp.sum(reward * weights) / jnp.maximum(jnp.sum(weights), 1.0)
 
     def annotate(state: EpisodeStatisticsState, timestep: TimeStep) -> tuple[EpisodeStatisticsState, TimeStep]:
-        totals = {"episode_return": state.episode_return, "episode_length": state.episode_length}
-        return state, timestep.replace(info={**timestep.info, **totals})
+        info = {**timestep.info, "episode_return": state.episode_return, "episode_length": state.episode_length}
+        if environment.teams:
+            returns = state.agent_return
+            own = {name: jnp.mean(returns[np.asarray(agents)]) for name, agents in environment.teams.items()}
+            own |= {f"agent_{number}": returns[number] for number in range(environment.num_agents)}
+            own = {f"episode_return_{name}": value for name, value in own.items()}
+            info["metrics"] = {**info.get("metrics", {}), **own}
+        return state, timestep.replace(info=info)
 
     def reset(key: Array, task: Task) -> tuple[EpisodeStatisticsState, TimeStep]:
         inner, timestep = environment.reset(key, task)
@@ -137,13 +150,18 @@ def episode_statistics(environment: Environment) -> Environment:
             episode_length=jnp.zeros((), jnp.int32),
             running=~ended(timestep),
             agent_mask=timestep.info.get("agent_mask"),
+            agent_return=jnp.zeros(environment.num_agents, jnp.float32) if environment.teams else None,
         )
         return annotate(state, timestep)
 
     def step(key: Array, state: EpisodeStatisticsState, action: Array) -> tuple[EpisodeStatisticsState, TimeStep]:
         inner, timestep = environment.step(key, state.inner, action)
+        agent_return = state.agent_return
+        if agent_return is not None:
+            agent_return = agent_return + timestep.reward * weights_of(timestep.reward, state.agent_mask)
         state = EpisodeStatisticsState(
             inner=inner,
+            agent_return=agent_return,
             episode_return=state.episode_return + scalar_reward(timestep.reward, state.agent_mask),
             episode_length=state.episode_length + state.running.astype(jnp.int32),
             running=~ended(timestep),

@@ -16,6 +16,7 @@ from jaxagents.games.strategies import (
     gather_outcomes,
     outcome_weights,
     realization_plans,
+    require_strategies,
 )
 from jaxagents.types import Array
 
@@ -32,7 +33,6 @@ class BestResponse(NamedTuple):
     value: Array
 
 
-@partial(jax.jit, static_argnames="player")
 def best_response(game: Game, player: int, profile: Profile) -> BestResponse:
     """Computes a best response to the policies of the others.
 
@@ -45,14 +45,19 @@ def best_response(game: Game, player: int, profile: Profile) -> BestResponse:
         The best response.
 
     Raises:
-        ValueError: policies are not of the game.
+        ValueError: policies are not of the game, or a row of another player's is no distribution of legal actions.
     """
     check_profile(game, profile)
+    _require_others(game, player, profile)
+    return _best_response(game, player, tuple(profile))
+
+
+@partial(jax.jit, static_argnames="player")
+def _best_response(game: Game, player: int, profile: Profile) -> BestResponse:
     weights = outcome_weights(game, realization_plans(game, profile), without=player)
     return respond(game, player, weights)
 
 
-@partial(jax.jit, static_argnames="player")
 def best_response_to_mixture(game: Game, player: int, profiles: Sequence[Array], weights: Array) -> BestResponse:
     """Computes a best response to others who draw one of K joint policies, together, before the game.
 
@@ -68,7 +73,7 @@ def best_response_to_mixture(game: Game, player: int, profiles: Sequence[Array],
         The best response.
 
     Raises:
-        ValueError: policies are not of the game, or there is not one weight for each.
+        ValueError: policies are not of the game or no distributions, or there is not one weight for each.
 
     References:
         Marris et al. (2021), "Multi-Agent Training beyond Zero-Sum with Correlated Equilibrium Meta-Solvers", section
@@ -78,14 +83,18 @@ def best_response_to_mixture(game: Game, player: int, profiles: Sequence[Array],
         counts = [len(policies) for policies in profiles]
         raise ValueError(f"`weights` must be one per joint policy, got {len(weights)} and policies {counts}.")
     check_profile(game, [policies[0] for policies in profiles])
+    _require_others(game, player, profiles)
+    return _best_response_to_mixture(game, player, tuple(profiles), weights)
 
+
+@partial(jax.jit, static_argnames="player")
+def _best_response_to_mixture(game: Game, player: int, profiles: Sequence[Array], weights: Array) -> BestResponse:
     def reach(profile: Profile) -> Array:
         return outcome_weights(game, realization_plans(game, profile), without=player)
 
     return respond(game, player, weights @ jax.vmap(reach)(tuple(profiles)))
 
 
-@jax.jit
 def nash_conv(game: Game, profile: Profile) -> Array:
     """Computes `sum_i (max_{x_i} u_i(x_i, x_-i) - u_i(x))`, 0 in an equilibrium.
 
@@ -93,16 +102,26 @@ def nash_conv(game: Game, profile: Profile) -> Array:
         game: the game.
         profile: policies of all players.
 
+    Raises:
+        ValueError: policies are not of the game, or a row is no distribution of legal actions: where rows are zero, no
+            payoff is reached, and nothing would be won against them.
+
     References:
         Lanctot et al. (2017), "A Unified Game-Theoretic Approach to Multiagent Reinforcement Learning", section 4.
     """
-    responses = [best_response(game, player, profile).value for player in range(game.num_players)]
-    return jnp.sum(jnp.stack(responses) - expected_values(game, profile))
+    check_profile(game, profile)
+    require_strategies("profile", profile, [seat.mask for seat in game.seats])
+    return _nash_conv(game, tuple(profile))
 
 
 @jax.jit
+def _nash_conv(game: Game, profile: Profile) -> Array:
+    responses = [_best_response(game, player, profile).value for player in range(game.num_players)]
+    return jnp.sum(jnp.stack(responses) - expected_values(game, profile))
+
+
 def exploitability(game: Game, profile: Profile) -> Array:
-    """Computes `nash_conv / N`."""
+    """Computes `nash_conv / N`; refuses what `nash_conv` does."""
     return nash_conv(game, profile) / game.num_players
 
 
@@ -112,3 +131,8 @@ def respond(game: Game, player: int, weights: Array) -> BestResponse:
     values, value = action_values(seat, gather_outcomes(game, player, weights))
     best = jnp.argmax(jnp.where(seat.mask, values, -jnp.inf), axis=1)
     return BestResponse(policy=jax.nn.one_hot(best, seat.mask.shape[1], dtype=weights.dtype), value=value)
+
+
+def _require_others(game: Game, player: int, policies: Sequence[Array]) -> None:
+    others = [None if number == player else policy for number, policy in enumerate(policies)]
+    require_strategies("profile", others, [seat.mask for seat in game.seats])

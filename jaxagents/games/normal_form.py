@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxagents.games.strategies import require_strategies
 from jaxagents.types import Array
 
 
@@ -89,8 +90,13 @@ def nash_conv(payoffs: Array, strategies: Array, counts: Array | None = None) ->
 
     Returns:
         A number; exploitability is this over n.
+
+    Raises:
+        ValueError: another shape, or a strategy is no distribution over the actions that are there.
     """
     counts = require_square(payoffs, counts)
+    if not isinstance(counts, jax.core.Tracer):
+        require_strategies("strategies", list(strategies), list(np.asarray(counts) > 0))
     values = action_values(payoffs, strategies)
     best = jnp.max(jnp.where(counts > 0, values, -jnp.inf), axis=1)
     return jnp.sum(best - jnp.sum(strategies * values, axis=1))

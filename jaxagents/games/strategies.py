@@ -10,6 +10,7 @@ import numpy as np
 from jaxagents.games.extensive_form import Game, Seat
 from jaxagents.types import Array
 
+_TOLERANCE = 1e-3  # Of sums of probabilities in float32.
 Profile = Sequence[Array]
 """A policy `[I, A]` of every player: probabilities of actions, 0 for illegal ones."""
 
@@ -192,3 +193,29 @@ def check_profile(game: Game, profile: Profile) -> None:
         raise ValueError(
             f"`profile` must have policies of shapes {needed} in {game.name}, got {got}; try uniform_profile(game)."
         )
+
+
+def require_strategies(name: str, policies: Sequence[Array | None], masks: Sequence[Array]) -> None:
+    """Refuses numbers that are no probabilities; arrays that are being traced are not looked at.
+
+    Args:
+        name: of the argument.
+        policies: `[..., A]` of every player; None of whom it does not matter.
+        masks: bool `[..., A]` of every player, True = legal.
+
+    Raises:
+        ValueError: a row is negative, has a share on an illegal action, or does not add up to 1.
+    """
+    for player, (policy, mask) in enumerate(zip(policies, masks, strict=True)):
+        if policy is None or isinstance(policy, jax.core.Tracer):
+            continue
+        rows = np.asarray(policy, np.float64)
+        wrong = ~(np.all((rows >= -_TOLERANCE) & (np.asarray(mask) | (rows <= _TOLERANCE)), axis=-1))
+        wrong |= ~(np.abs(np.sum(rows, axis=-1) - 1.0) <= _TOLERANCE)
+        if wrong.any():
+            place = tuple(int(index) for index in np.argwhere(wrong)[0])
+            found = f"{rows[place].round(4).tolist()}, player {player} in row {list(place)}"
+            raise ValueError(
+                f"`{name}` must be probabilities of legal actions that add up to 1, got {found}; try "
+                "jaxagents.games.strategies.normalize."
+            )

@@ -12,7 +12,7 @@ from flax import struct
 from jaxagents.learners.agents import living_weights, mean_over_living, per_agent, require_agents
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
+from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer, of_each_agent
 from jaxagents.learners.q_values import values_of_sample
 from jaxagents.learners.replay import make_replay_agent
 from jaxagents.learners.slots import (
@@ -213,7 +213,7 @@ def make_agent(
         updates_per_rollout: see `with_replay`.
         importance_exponent: see `with_replay`.
         normalize_observations: standardises observations by running statistics of the samples.
-        share_parameters: False gives every agent of a team parameters of its own.
+        share_parameters: False gives every agent of a team parameters and gradients of its own, see `of_each_agent`.
         axis_name: see `make_dqn`.
         **options: further arguments of `make_dqn`.
 
@@ -228,11 +228,17 @@ def make_agent(
         q_function = separate_parameters(q_function, environment.num_agents)
     make = partial(make_dqn, q_function, axis_name=axis_name, **options)  # type: Callable[..., Learner]
     make(optax.identity())  # Refuses settings before anything is compiled.
+
+    def make_learner(num_updates: int) -> Learner:
+        num_steps = num_updates * updates_per_rollout
+        of_all = (
+            optimizer(num_steps) if share_parameters else of_each_agent(optimizer(num_steps), environment.num_agents)
+        )
+        return make(of_all, num_updates=num_steps)
+
     return make_replay_agent(
         make_epsilon_greedy(q_function),
-        lambda num_updates: make(
-            optimizer(num_updates * updates_per_rollout), num_updates=num_updates * updates_per_rollout
-        ),
+        make_learner,
         buffer,
         environment.observation_space,
         updates_per_rollout=updates_per_rollout,

@@ -248,6 +248,25 @@ def make_separate(
     return optax.multi_transform({name: optimizer(num_updates) for name in names}, {name: name for name in names})
 
 
+def of_each_agent(optimizer: optax.GradientTransformation, num_agents: int) -> optax.GradientTransformation:
+    """Makes an optimiser that takes every agent's parameters by themselves, clipping by norm included.
+
+    Args:
+        optimizer: of the parameters of one agent.
+        num_agents: N, leading axis of all parameters; gradients are of the mean of the agents' losses, and each agent
+            descends its own loss, by N times as much.
+
+    Returns:
+        The transformation.
+    """
+
+    def update(grads: PyTree, state: PyTree, params: Params | None = None) -> tuple[PyTree, PyTree]:
+        own = jax.tree.map(lambda leaf: num_agents * leaf, grads)
+        return jax.vmap(optimizer.update)(own, state, params)
+
+    return optax.GradientTransformation(init=jax.vmap(optimizer.init), update=update)
+
+
 def warmup(
     num_updates: int | None, *, warmup_fraction: float = 0.0, final_factor: float = 0.0, cosine: bool = False
 ) -> optax.Schedule:

@@ -34,7 +34,6 @@ from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
 from jaxagents.ops.minibatches import minibatches_of_device
 from jaxagents.policies.actor_critic import as_policy
 from jaxagents.policies.inputs import input_of, input_of_successor
-from jaxagents.policies.teams import separate_parameters
 from jaxagents.types import (
     ActorCritic,
     Agent,
@@ -220,7 +219,7 @@ def make_agent(
         reward_discount: see `make_rollout_agent`.
         actor_period: see `make_rollout_agent`.
         popart_rate: of values in units of the returns, see `rescale_values`; None has values as they are.
-        share_parameters: False gives every agent of a team parameters of its own.
+        share_parameters: False gives every agent of a team parameters and a learner, see `independent_agents`.
         axis_name: see `make_ppo`.
         **options: further arguments of `make_ppo`.
 
@@ -235,8 +234,6 @@ def make_agent(
         raise ValueError(
             f"`policy` must have a critic for PPO, got a {type(actor_critic).__name__} without one; try policy=mlp."
         )
-    if not share_parameters:
-        actor_critic = separate_parameters(actor_critic, environment.num_agents)
     if popart_rate is not None:
         actor_critic = with_value_scale(actor_critic)
     options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches, "popart_rate": popart_rate}
@@ -255,6 +252,7 @@ def make_agent(
         normalize_observations=normalize_observations,
         reward_discount=reward_discount,
         actor_period=actor_period,
+        separate_agents=None if share_parameters else environment.num_agents,
         axis_name=axis_name,
     )
 

@@ -34,7 +34,6 @@ from jaxagents.ops.returns import lambda_returns
 from jaxagents.ops.value_distributions import mask_q, select_action
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
 from jaxagents.policies.inputs import input_of, input_of_successor
-from jaxagents.policies.teams import separate_parameters
 from jaxagents.types import (
     Agent,
     Array,
@@ -194,7 +193,7 @@ def make_agent(
         num_minibatches: see `make_pqn`.
         normalize_observations: standardises observations by running statistics.
         reward_discount: see `make_rollout_agent`.
-        share_parameters: False gives every agent of a team parameters of its own.
+        share_parameters: False gives every agent of a team parameters and a learner, see `independent_agents`.
         axis_name: see `make_pqn`.
         **options: further arguments of `make_pqn`.
 
@@ -207,9 +206,6 @@ def make_agent(
     space = environment.observation_space
     q_function = value(space, environment.action_space)
     options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
-    options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
-    if not share_parameters:
-        q_function = separate_parameters(q_function, environment.num_agents)
     make: Callable[..., Learner] = partial(make_pqn, q_function, axis_name=axis_name, **options)
     make(optax.identity())  # Refuses settings before anything is compiled.
     return make_rollout_agent(
@@ -220,6 +216,7 @@ def make_agent(
         space,
         normalize_observations=normalize_observations,
         reward_discount=reward_discount,
+        separate_agents=None if share_parameters else environment.num_agents,
         axis_name=axis_name,
     )
 

@@ -13,6 +13,7 @@ from flax import struct
 from jaxagents.learners.agents import mean_over_living, require_agents, team_state
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.dqn import make_dqn
+from jaxagents.learners.optimizers import of_each_agent
 from jaxagents.learners.replay import make_replay_agent
 from jaxagents.learners.slots import Number
 from jaxagents.learners.value_decomposition import make_team, make_value_decomposition
@@ -243,11 +244,12 @@ def make_agent(
     if not share_parameters:
         q_function = separate_parameters(q_function, num_agents)
     switch_q = see_team(switch, num_agents, space)
+    of_agents = partial(of_each_agent, num_agents=num_agents) if not share_parameters else lambda optimizer: optimizer
 
     def make(make_optimizer: Callable[[], optax.GradientTransformation], num_updates: int = 1) -> Learner:
         shared = options | {"num_updates": num_updates, "axis_name": axis_name}
         return make_switching(
-            make_dqn(q_function, make_optimizer(), **shared),
+            make_dqn(q_function, of_agents(make_optimizer()), **shared),
             make_value_decomposition(
                 q_function,
                 mixer,

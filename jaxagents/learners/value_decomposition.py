@@ -212,7 +212,11 @@ def _require_expectations(
     if num_agents < 1:
         return  # Refused with the team.
     if jax.tree.leaves(q_function.initial_carry((1,))) or q_function.draw_noise:
-        raise ValueError("`value` must be feed-forward and without noise in a mixture, got one that is not; try MLPs.")
+        found = "noise" if q_function.draw_noise else "a memory"
+        raise ValueError(
+            f"`value` must be feed-forward and without noise in a mixture, got one with {found}; try policy=mlp, or "
+            "policy=team_mlp in a world whose agents see their team."
+        )
     if unread := [name for name in ("burn_in", "num_steps", "target") if options.get(name)]:
         raise ValueError(
             f"`{unread[0]}` must be left out of a mixture, got {options[unread[0]]}; targets are of the team, of all "

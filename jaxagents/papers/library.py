@@ -98,7 +98,7 @@ def load_paper(folder: str | Path, paper_id: str) -> Paper:
 def paper_and_study_files(paper: Paper, folder: str | Path) -> list[Path]:
     """Returns the files of a paper and its study that are there."""
     names = (f"paper/{paper.family}/{paper.id}.yaml", f"study/{paper.study.id}.yaml")
-    return [path for name in names if (path := Path(folder) / name).is_file()]
+    return [path.resolve() for name in names if (path := Path(folder) / name).is_file()]
 
 
 def _study_path(folder: str | Path, name: Any) -> Path:

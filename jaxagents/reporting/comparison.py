@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,10 +28,11 @@ class Compared(NamedTuple):
     Attributes:
         label: what differs from the other runs.
         folders: of the runs.
-        curve: of the metric, one column per seed of every run.
+        curve: of the metric, one column per seed; a seed that several runs have is taken from one of them.
         final: values at the end, `[seeds]`.
-        finals: the same by the name of each run.
+        finals: those of all seeds of each run, by its name.
         unfinished: names of the runs that did not end, or have not ended yet.
+        repeated: seeds of a run that are taken from another one, by its name.
     """
 
     label: str
@@ -40,6 +41,7 @@ class Compared(NamedTuple):
     final: np.ndarray
     finals: Mapping[str, np.ndarray] = {}
     unfinished: tuple[str, ...] = ()
+    repeated: Mapping[str, Sequence[int]] = {}
 
     @property
     def name(self) -> str:
@@ -76,6 +78,8 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
 def compare_runs(folders: Sequence[Path], metric: str) -> list[Compared]:
     """Gathers runs that differ by their seeds only, and says how the others differ.
 
+    A seed counts once: runs of one config and one seed are the same run, wherever and beside whatever it was trained.
+
     Args:
         folders: of runs.
         metric: logged name, such as eval/episode_return.
@@ -99,14 +103,41 @@ def compare_runs(folders: Sequence[Path], metric: str) -> list[Compared]:
         raise ValueError(f"`metric` must be logged by a run, got {metric!r}; they have {', '.join(known) or 'none'}.")
     compared = []
     for members in groups.values():
-        own = [curves[folders[index]][metric] for index in members]
-        curve = join_curves(own)
-        ends = np.split(curve.values[-1], np.cumsum([one.values.shape[1] for one in own])[:-1])
-        finals = {names[index]: end for index, end in zip(members, ends)}
-        paths = tuple(folders[index] for index in members)
-        unfinished = tuple(names[index] for index in members if not (folders[index] / RESULT_FILE).is_file())
-        compared.append(Compared(labels[members[0]], paths, curve, curve.values[-1], finals, unfinished))
+        own = {folders[index]: curves[folders[index]][metric] for index in members}
+        seeds = {folders[index]: _seeds(configs[index], own[folders[index]]) for index in members}
+        chosen = _choose_seeds(own, seeds)
+        kept = {path: [column for column, seed in enumerate(seeds[path]) if chosen[seed] == path] for path in own}
+        curve = join_curves([own[path]._replace(values=own[path].values[:, kept[path]]) for path in own if kept[path]])
+        finals = {names[folders.index(path)]: one.values[-1] for path, one in own.items()}
+        others = {names[folders.index(path)]: [s for s in seeds[path] if chosen[s] != path] for path in own}
+        compared.append(
+            Compared(
+                label=labels[members[0]],
+                folders=tuple(own),
+                curve=curve,
+                final=curve.values[-1],
+                finals=finals,
+                unfinished=tuple(names[index] for index in members if not (folders[index] / RESULT_FILE).is_file()),
+                repeated={name: repeated for name, repeated in others.items() if repeated},
+            )
+        )
     return compared
+
+
+def _seeds(config: Mapping[str, Any], curve: Curve) -> list[int]:
+    """Returns the seed of each column: a program of several seeds trains those of `seed`, `seed + 1`, ..."""
+    return [int(config.get("seed", 0)) + column for column in range(curve.values.shape[1])]
+
+
+def _choose_seeds(curves: Mapping[Path, Curve], seeds: Mapping[Path, Sequence[int]]) -> dict[int, Path]:
+    """Returns the run that each seed is taken from: one that ended where there is one, then the longest, the first."""
+    rank = {path: ((path / RESULT_FILE).is_file(), curve.steps[-1]) for path, curve in curves.items()}
+    chosen: dict[int, Path] = {}
+    for path in curves:
+        for seed in seeds[path]:
+            if seed not in chosen or rank[path] > rank[chosen[seed]]:
+                chosen[seed] = path
+    return chosen
 
 
 def name_runs(folders: Sequence[Path]) -> list[str]:
@@ -119,7 +150,7 @@ def name_runs(folders: Sequence[Path]) -> list[str]:
 
 
 def describe_differences(
-    configs: Sequence[Mapping[str, Any]], arguments: Sequence[Mapping[str, str]] | None = None
+    configs: Sequence[Mapping[str, Any]], arguments: Sequence[Mapping[str, Any]] | None = None
 ) -> list[str]:
     """Names each of several flat configs by the keys in which they differ; those that only change seeds are alike.
 
@@ -132,9 +163,9 @@ def describe_differences(
     """
     arguments = [{} for _ in configs] if arguments is None else arguments
     given = [key for key in dict.fromkeys(key for each in arguments for key in each) if not _is_same(key)]
-    given = [key for key in given if len({each.get(key) for each in arguments}) > 1]
+    given = [key for key in given if _differ(c.get(key, own.get(key)) for c, own in zip(configs, arguments))]
     keys = sorted({key for config in configs for key in config if not _is_same(key)})
-    varied = [key for key in keys if len({json.dumps(config.get(key), default=str) for config in configs}) > 1]
+    varied = [key for key in keys if _differ(config.get(key) for config in configs)]
     short = [key for key in varied if not key.endswith(("_target_", "_partial_"))] or varied
     # A resolved config repeats a setting wherever another section refers to it; the shortest name says it.
     short = [key for key in short if key not in given and not any(_repeats(key, o, configs) for o in short)]
@@ -152,9 +183,27 @@ def _is_same(key: str) -> bool:
     return key.partition(".")[0] in _SAME
 
 
+def _differ(values: Iterable[Any]) -> bool:
+    return len({json.dumps(value, default=str, sort_keys=True) for value in values}) > 1
+
+
 def _identity(config: Mapping[str, Any]) -> str:
     """Returns all that makes a run another experiment."""
     return json.dumps({key: value for key, value in config.items() if not _is_same(key)}, default=str, sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a setting as it is compared: a whole number is one however it is written, as 100000, 100000.0 or 1e5."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, str):
+        try:
+            value = float(value)  # YAML 1.1 takes 1e5 for a word.
+        except ValueError:
+            return value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _repeats(key: str, other: str, configs: Sequence[Mapping[str, Any]]) -> bool:
@@ -214,24 +263,26 @@ def comparison_rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
 
 
 def tell_differences(compared: Sequence[Compared]) -> list[str]:
-    """Returns a line each: the runs, and what differs from the others or did not end; nothing where all are alike."""
+    """Returns a line each: the runs, what differs, did not end or counts once; none where there is nothing to say."""
     told = []
     for one in sorted(compared, key=lambda one: -np.nanmean(one.final)):
         ends = f" (unfinished: {', '.join(one.unfinished)})" if one.unfinished else ""
-        told.append(f"{one.name}: {one.label}{ends}")
-    return told if len(compared) > 1 or any(one.unfinished for one in compared) else []
+        again = [f"{name} has {', '.join(map(str, seeds))}" for name, seeds in one.repeated.items()]
+        once = f" (seeds of another run count once: {'; '.join(again)})" if again else ""
+        told.append(f"{one.name}: {one.label}{ends}{once}")
+    return told if len(compared) > 1 or any(one.unfinished or one.repeated for one in compared) else []
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    return yaml.safe_load((folder / _CONFIG_FILE).read_text(encoding="utf-8"))
+    return _plain(yaml.safe_load((folder / _CONFIG_FILE).read_text(encoding="utf-8")))
 
 
-def _read_arguments(folder: Path) -> dict[str, str]:
+def _read_arguments(folder: Path) -> dict[str, Any]:
     """Returns what the command of a run has set, by key; nothing of runs that were begun in Python."""
     file = folder / _ARGUMENTS_FILE
     written = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
-    pairs = [str(argument).lstrip("+~").partition("=") for argument in written or ()]
-    return {key: value for key, _, value in pairs}
+    pairs = [str(one).lstrip("+~").partition("=") for one in written or () if not str(one).startswith("-")]
+    return {key: _plain(value) for key, _, value in pairs}
 
 
 def _flatten(node: Any, name: str = "") -> Any:

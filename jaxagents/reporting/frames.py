@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from jaxagents.environments.host import HostEnvironment
 from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.ops.checks import require_positive
 from jaxagents.reporting.boards import draw_board, find_board
 from jaxagents.rollouts.evaluate import play_episode
+from jaxagents.rollouts.host import play_host_episode
 from jaxagents.types import Array, Environment, Params, Policy, State, TimeStep
 
 _BACKGROUND, _CELL, _INK, _QUIET = (20, 24, 29), (35, 42, 50), (228, 231, 235), (154, 165, 177)
@@ -90,12 +92,14 @@ def play(
         ValueError: `num_episodes` is not positive.
     """
     require_positive("num_episodes", num_episodes)
-    tracked = episode_statistics(environment)
+    on_host = isinstance(environment, HostEnvironment)
+    tracked = environment if on_host else episode_statistics(environment)
+    play_one: Any = play_host_episode if on_host else play_episode
     params = policy.init(jax.random.key(seed)) if params is None else params
     played = []
     for index in range(num_episodes):
         key = jax.random.fold_in(jax.random.key(seed), index)
-        episode = play_episode(tracked, policy, params, key, greedy=greedy, max_steps=max_steps, level=level)
+        episode = play_one(tracked, policy, params, key, greedy=greedy, max_steps=max_steps, level=level)
         info = episode[-1][1].info
         number = f"episode {index + 1}" if num_episodes > 1 else ""
         played.append(

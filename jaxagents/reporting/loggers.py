@@ -4,10 +4,10 @@ A line is `{"step": steps, "update": number, "<phase>/<name>": value, ...}`; a v
 (one per seed), or null where it is not finite.
 """
 
-import hashlib
 import json
 import math
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 from jaxagents.types import Mean
 
 METRICS_FILE = "metrics.jsonl"
+WANDB_FILE = "wandb_id.txt"
 PHASES = ("rollout", "train", "eval", "time")
 
 
@@ -77,7 +78,7 @@ def open_logger(
         raise ValueError(f"`run_dir` must be new, got {run_dir} with a {METRICS_FILE}; try resuming, or another one.")
     steps = [row["step"] for row in read_metrics(run_dir)]
     writer = _open_tensorboard(Path(run_dir), steps[-1] + 1 if steps else 0) if tensorboard else None
-    tracker = None if tracked is None else _open_wandb(Path(run_dir), tracked)
+    tracker = None if tracked is None else _open_wandb(Path(run_dir), tracked, is_new=resume_update is None)
     file = path.open("a", encoding="utf-8")
 
     def log(steps: int, update: int, metrics: Mapping[str, Any]) -> None:
@@ -228,7 +229,7 @@ def _open_tensorboard(run_dir: Path, purge_step: int) -> Any:
     return SummaryWriter(logdir=str(run_dir / "tensorboard"), **options)
 
 
-def _open_wandb(run_dir: Path, config: Mapping[str, Any]) -> Any:
+def _open_wandb(run_dir: Path, config: Mapping[str, Any], *, is_new: bool) -> Any:
     try:
         import wandb
     except ImportError as error:
@@ -236,8 +237,11 @@ def _open_wandb(run_dir: Path, config: Mapping[str, Any]) -> Any:
             "`logging.wandb` must be false without the package wandb; try pip install -e '.[tracking]'."
         ) from error
     run_dir = run_dir.resolve()
-    # A run that is resumed goes on under its own number, which its directory gives.
-    number = hashlib.sha256(str(run_dir).encode()).hexdigest()[:16]
+    # A run that is resumed goes on under its own number, which its directory keeps.
+    kept = run_dir / WANDB_FILE
+    if is_new or not kept.is_file():
+        write_atomically(kept, secrets.token_hex(8) + "\n")
+    number = kept.read_text(encoding="utf-8").strip()
     project = os.environ.get("WANDB_PROJECT", "jaxagents")
     return wandb.init(
         project=project, name=run_dir.name, id=number, resume="allow", dir=str(run_dir), config=to_json(config)

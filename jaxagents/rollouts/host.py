@@ -20,6 +20,7 @@ from jaxagents.types import (
     Array,
     Collector,
     Count,
+    Mean,
     Metrics,
     Params,
     Policy,
@@ -89,7 +90,7 @@ def time_step_shapes(environment: HostEnvironment, num_envs: int) -> TimeStep:
         lambda space: of(space.shape, space.dtype), environment.observation_space, is_leaf=lambda s: hasattr(s, "shape")
     )
     number, flag = of((), np.float32), of((), bool)
-    info = {"episode_return": number, "episode_length": number, "success": flag, "next_observation": observation}
+    info = {"episode_return": number, "episode_length": number, "success": number, "next_observation": observation}
     mask = None if environment.num_actions is None else of((environment.num_actions,), bool)
     info |= {} if mask is None else {"next_action_mask": mask}
     return TimeStep(
@@ -160,6 +161,7 @@ def make_host_collector(
         carry = jax.tree.map(lambda steps, last: jnp.concatenate([steps, last[None]]), carry, final.carry)
         ended = jnp.sum(after.terminated | after.truncated, dtype=jnp.int32)
         metrics = {"episodes": Count(ended), "env_steps": Count(jnp.int32(num_steps * num_envs))}
+        metrics["success_rate"] = _success_rate(after)
         return final, Rollout(transition=transition, carry=carry), episode_metrics(after) | metrics
 
     return Collector(init=init, collect=collect, steps_per_collect=num_envs * num_steps)
@@ -184,12 +186,14 @@ def make_host_evaluator(
         level: must be None; simulators have settings of their own.
         num_envs: simulators, apart from those of training.
 
+    Returns:
+        `(params, key) -> dict` of float32 `[E]`; `success` is NaN for simulators that do not tell.
+
     Raises:
         ValueError: see `make_host_collector`; or there is a level.
     """
     require_host(environment, None)
-    if level is not None:
-        raise ValueError(f"`evaluation.level` must be null for {environment.name}, got {level}; try its own settings.")
+    _require_no_level(environment, level)
     size = min(num_envs, num_episodes)
     simulators, shapes = Simulators(environment, size), time_step_shapes(environment, size)
     space = environment.action_space
@@ -224,6 +228,69 @@ def make_host_evaluator(
     return evaluate
 
 
+def play_host_episode(
+    environment: HostEnvironment,
+    policy: Policy,
+    params: Params,
+    key: Array,
+    *,
+    greedy: bool = True,
+    max_steps: int | None = None,
+    level: int | None = None,
+) -> list[tuple[None, TimeStep]]:
+    """Plays one episode of a simulator step by step, to be looked at, see `evaluate.play_episode`.
+
+    Args:
+        environment: on the host.
+        policy: acts.
+        params: of the policy.
+        key: fixes the seed of the simulator and the randomness of the policy.
+        greedy: see `make_host_evaluator`.
+        max_steps: cuts the episode; None: the simulator's bound.
+        level: must be None.
+
+    Returns:
+        None, where states of array programs stand, and time steps from the reset to the end.
+
+    Raises:
+        ValueError: see `make_host_evaluator`.
+    """
+    require_host(environment, None)
+    _require_no_level(environment, level)
+    simulators, space = Simulators(environment, 1), environment.action_space
+
+    @jax.jit
+    def choose(step: Array, timestep: TimeStep, carry: PyTree, previous: Array) -> tuple[PyTree, Array, Array]:
+        told = _policy_input(timestep, jnp.broadcast_to(step == 0, (1,)), previous, None)
+        carry, distribution = act(policy, params, carry, told)
+        action = distribution.mode() if greedy else distribution.sample(jax.random.fold_in(key, step))
+        return carry, action, squash_action(action, space)
+
+    try:
+        timestep = simulators.reset(np.asarray(_seeds(key, 1)))
+        frames = [(None, _first_row(timestep))]
+        carry, previous = policy.initial_carry((1,)), jnp.zeros((1, *space.shape), space.dtype)
+        for step in range(environment.max_steps if max_steps is None else max_steps):
+            carry, previous, action = choose(jnp.int32(step), timestep, carry, previous)
+            timestep = simulators.step(action)
+            # Where it is over, the simulator stands at the next episode already.
+            frames.append((None, _first_row(timestep.replace(observation=timestep.info["next_observation"]))))
+            if timestep.terminated[0] | timestep.truncated[0]:
+                break
+    finally:
+        simulators.close()
+    return frames
+
+
+def _first_row(timestep: TimeStep) -> TimeStep:
+    return jax.tree.map(lambda leaf: leaf[0], timestep)
+
+
+def _require_no_level(environment: HostEnvironment, level: int | None) -> None:
+    if level is not None:
+        raise ValueError(f"`evaluation.level` must be null for {environment.name}, got {level}; try its own settings.")
+
+
 def require_host(environment: Any, axis_name: str | None) -> None:
     """Refuses array programs, and several devices: the host is called from one."""
     if not isinstance(environment, HostEnvironment):
@@ -233,6 +300,13 @@ def require_host(environment: Any, axis_name: str | None) -> None:
         )
     if axis_name is not None:
         raise ValueError("`devices` must be one for simulators on the host, got a mesh of them; try devices=jit.")
+
+
+def _success_rate(after: TimeStep) -> Mean:
+    """Returns the mean over the episodes that ended and whose simulator tells whether they succeeded."""
+    counted = (after.terminated | after.truncated) & jnp.isfinite(after.info["success"])
+    total = jnp.sum(jnp.where(counted, after.info["success"], 0.0))
+    return Mean(total=total, count=jnp.sum(counted, dtype=jnp.float32))
 
 
 def _seeds(key: Array, num_envs: int) -> Array:

@@ -68,7 +68,7 @@ def make_rollout_collector(
         policy: acts; its carry runs on between rollouts.
         num_envs: B, over all devices.
         num_steps: T.
-        reset_pool: see `vectorize`.
+        reset_pool: see `vectorize`; never more than the rollout has steps, so that short ones draw no resets in vain.
         level: difficulty of the tasks.
 
     Returns:
@@ -88,6 +88,7 @@ def make_rollout_collector(
             f"{environment.name!r}; wrap it in `alternating` or `against`."
         )
     require_agents(environment)
+    reset_pool = None if reset_pool is None else min(reset_pool, num_envs * num_steps)
     batch = vectorize(episode_statistics(squash_actions(environment)), reset_pool=reset_pool, level=level)
     agents = (environment.num_agents,) if environment.num_agents else ()
     space = environment.action_space

@@ -1,5 +1,6 @@
 """Updates that run in one call, between what the host does: logs, evaluations, checkpoints."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ class Chunk(NamedTuple):
         metrics: means and counts over its updates, still on the devices.
         due: which of the events come now; all of them after the last chunk.
         is_last: whether the stage is over.
+        dispatched: `time.time()` when the devices had got it, so that the first one was compiled.
     """
 
     begin: int
@@ -35,6 +37,7 @@ class Chunk(NamedTuple):
     metrics: Mapping[str, Array]
     due: frozenset[str]
     is_last: bool
+    dispatched: float
 
 
 def run_chunks(
@@ -66,14 +69,21 @@ def run_chunks(
     while not over:
         end = min(stage.num_updates, *((update // periods[name] + 1) * periods[name] for name in events))
         state, metrics = stage.runner.run(state, end - update, _left(stage, counts))
+        dispatched = time.time()
         if totals:
             end, counts = int(np.max(np.asarray(state.update))), add_counts(counts, metrics)
         steps = _count_steps(stage, end - update, metrics)
         played += steps
         over = end == stage.num_updates or played >= budget or _is_spent(totals, counts)
         due = frozenset(name for name in events if over or end % periods[name] == 0)
-        yield Chunk(begin=update, end=end, steps=steps, state=state, metrics=metrics, due=due, is_last=over)
+        done = {"begin": update, "end": end, "steps": steps, "state": state, "metrics": metrics}
+        yield Chunk(**done, due=due, is_last=over, dispatched=dispatched)
         update = end
+
+
+def first_update_time(chunk: Chunk) -> float:
+    """Returns when the first update of a chunk was done that is done now: all of them take as long as each other."""
+    return chunk.dispatched + (time.time() - chunk.dispatched) / (chunk.end - chunk.begin)
 
 
 def add_counts(counts: Counts, metrics: Mapping[str, Array | np.ndarray]) -> dict[str, np.ndarray]:
@@ -83,8 +93,10 @@ def add_counts(counts: Counts, metrics: Mapping[str, Array | np.ndarray]) -> dic
 
 
 def mean_evaluation(stage: Stage, params: Params, *, is_last: bool) -> dict[str, np.ndarray]:
-    """Evaluates a policy: means over the episodes as `eval/<name>`, `[]`, with seeds `[seeds]`."""
-    episodes = (stage.evaluate_last if is_last else stage.evaluate)(params)
+    """Evaluates a policy: means over the episodes as `eval/<name>`, `[]`, with seeds `[seeds]`; no `success` untold."""
+    episodes = dict((stage.evaluate_last if is_last else stage.evaluate)(params))
+    if "success" in episodes and np.all(np.isnan(episodes["success"])):
+        del episodes["success"]
     return {f"eval/{name}": np.asarray(value).mean(axis=-1) for name, value in episodes.items()}
 
 

@@ -1,6 +1,8 @@
 """Composing runs outside of their script, and what they are called."""
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 ARGUMENTS_FILE = "arguments.yaml"
+_FOLDER = "--config-dir"
 
 
 def run_name() -> str:
@@ -71,10 +74,73 @@ def given_arguments() -> list[str]:
     return arguments
 
 
+def own_folders() -> list[Path]:
+    """Returns the folders of `--config-dir` that the config of now was composed of."""
+    sources = HydraConfig.get().runtime.config_sources
+    return [Path(source.path).absolute() for source in sources if source.provider == "command-line"]
+
+
+def folders_of(arguments: Sequence[str]) -> list[str]:
+    """Returns the folders that `--config-dir`, or `-cd`, names in the arguments of a command."""
+    named = [argument for argument in join_options(arguments) if argument.startswith(f"{_FOLDER}=")]
+    return [argument.partition("=")[2] for argument in named]
+
+
+def join_options(arguments: Sequence[str]) -> list[str]:
+    """Writes `--config-dir mine` and `-cd mine` as `--config-dir=mine`."""
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1] == _FOLDER:
+            joined[-1] = f"{_FOLDER}={argument}"
+        else:
+            name, is_given, value = argument.partition("=")
+            joined.append(f"{_FOLDER}{is_given}{value}" if name in (_FOLDER, "-cd") else argument)
+    return joined
+
+
+def folder_as_setting(arguments: Sequence[str]) -> list[str]:
+    """Writes `--config-dir=mine` as `config_dir='mine'`, for commands that look for no options of their own in it."""
+    written = []
+    for argument in join_options(arguments):
+        name, is_given, value = argument.partition("=")
+        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+        written.append(f"config_dir='{quoted}'" if name == _FOLDER and is_given else argument)
+    return written
+
+
+@contextmanager
+def joined_configs(folder: Path, own: Sequence[Path]) -> Iterator[Path]:
+    """Gives a folder of the configs of several, of which the first one with a name counts, as in Hydra's search path.
+
+    Args:
+        folder: of the experiments.
+        own: of the user.
+
+    Yields:
+        `folder` itself, or one of links that is there for as long as the context.
+
+    Raises:
+        ValueError: a folder of the user is not there.
+    """
+    if missing := [one for one in own if not Path(one).is_dir()]:
+        raise ValueError(f"`--config-dir` must be a folder, got {missing[0]}, which is not there.")
+    if not own:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as name:
+        for path in [(source, path) for source in (folder, *own) for path in sorted(source.rglob("*.yaml"))]:
+            link = Path(name) / path[1].relative_to(path[0])
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.is_symlink():
+                link.symlink_to(path[1].resolve())
+        yield Path(name)
+
+
 def save_arguments(run_dir: Path) -> None:
     """Writes the arguments that the config of now was composed of into a run directory, for `resume_arguments`."""
     if HydraConfig.initialized():
-        OmegaConf.save(HydraConfig.get().overrides.task, run_dir / ARGUMENTS_FILE)
+        arguments = [f"{_FOLDER}={folder}" for folder in own_folders()]
+        OmegaConf.save(OmegaConf.create(arguments + given_arguments()), run_dir / ARGUMENTS_FILE)
 
 
 def choose_tokenizer(arguments: Sequence[str]) -> list[str]:
@@ -109,6 +175,8 @@ def add_start(arguments: Sequence[str]) -> list[str]:
 def resume_arguments(arguments: Sequence[str]) -> list[str]:
     """Replaces `resume=<run directory>` by the arguments that the run was started with; others count over these.
 
+    The folder of configs that it was started with goes with them, unless another one is named.
+
     Args:
         arguments: of `experiments/train.py`.
 
@@ -128,7 +196,12 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
             f"`resume` must be the directory of a run of experiments/train.py, got {run_dir}, which has no "
             f"{ARGUMENTS_FILE}; try the command that began it, with the same run_dir."
         )
+    arguments = join_options(arguments)
     options = [argument for argument in arguments if argument.startswith("-")]
     further = [argument for argument in arguments if argument not in (*options, *named)]
+    begun: Any = OmegaConf.to_container(OmegaConf.load(written), resolve=False)
+    folders = [argument for argument in begun if argument.startswith(f"{_FOLDER}=")]
+    options = (folders if not folders_of(options) else []) + options
     quoted = str(run_dir).replace("\\", "\\\\").replace("'", "\\'")
-    return options + merge_overrides(list(OmegaConf.load(written)), further, [f"run_dir='{quoted}'"])
+    begun = [argument for argument in begun if argument not in folders]
+    return options + merge_overrides(begun, further, [f"run_dir='{quoted}'"])

@@ -71,7 +71,7 @@ def evaluate_run(
         "greedy": greedy,
         "level": level,
         "held_out": held_out,
-        "metrics": summarize(episodes),
+        "metrics": summarize({name: values for name, values in episodes.items() if not np.all(np.isnan(values))}),
     }
 
 

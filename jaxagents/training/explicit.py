@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import get_object
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
@@ -29,6 +30,8 @@ def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
             OmegaConf.update(config.when_quick, key, OmegaConf.select(config, key), merge=False)
         if stages and all(_replaces(config, stage, key) for stage in stages):
             raise ValueError(_without_effect(key, text, [stage["name"] for stage in stages]))
+        if key == "policy" and _names_values():
+            continue
         if not any(_reads(config, stage, key.partition(".")[0]) for stage in stages or [{}]):
             raise ValueError(_without_reader(key, text, stages))
 
@@ -140,6 +143,12 @@ def _require_number(config: DictConfig, key: str, text: str) -> None:
         raise ValueError(
             f"`{key}` must be one number, got {text.partition('=')[2]}; try -m {key}={values} for a run each."
         )
+
+
+def _names_values() -> bool:
+    """Tells whether the policy that was chosen says which Q-function there is, `value=q_${policy}`."""
+    choices: Any = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
+    return choices.get("value") == f"q_{choices.get('policy')}"
 
 
 def _reads(config: DictConfig, stage: dict[str, Any], group: str) -> bool:

@@ -20,7 +20,8 @@ from jaxagents.language.checkpoints.tensors import open_file, read_json
 from jaxagents.language.checkpoints.write import write_checkpoint
 from jaxagents.networks.adapters import Adapter, combine
 from jaxagents.networks.decoder import Decoder
-from jaxagents.training.load import LoadedStage, load_stage, make_act
+from jaxagents.training.acting import history_read, initial_carry, make_act, mask_shape
+from jaxagents.training.load import LoadedStage, load_stage
 from jaxagents.training.speaking import tokens_to_answer
 from jaxagents.training.stages import stage_configs
 from jaxagents.types import Array, Environment, LanguagePolicy, Params, Policy
@@ -106,7 +107,8 @@ def export_run(
 def write_policy(folder: Path, policy: Policy, params: Params, environment: Environment) -> None:
     """Writes a policy as a compiled program for any batch size, on CPUs, CUDA and TPUs.
 
-    The program takes the most probable action; its weights are arguments of it, in a file of their own.
+    The program takes the most probable action; its weights are arguments of it, in a file of their own. Where the world
+    masks actions, the mask is an argument of it, too, and so is the last reward where the policy reads it.
 
     Args:
         folder: is made.
@@ -117,19 +119,23 @@ def write_policy(folder: Path, policy: Policy, params: Params, environment: Envi
     from jax import export  # Needs flatbuffers, an extra.
     from safetensors.numpy import save_file
 
-    act = make_act(policy, environment)
+    act, masks = make_act(policy, environment), mask_shape(environment)
     agents = (environment.num_agents,) if environment.num_agents else ()
     (batch,) = export.symbolic_shape("batch")
     leaves, tree = jax.tree.flatten(params)
     space, space_tree = jax.tree.flatten(environment.observation_space)
-    carry, carry_tree = jax.tree.flatten(jax.eval_shape(lambda: policy.initial_carry((1, *agents))))
+    carry, carry_tree = jax.tree.flatten(jax.eval_shape(lambda: initial_carry(policy, environment, (1,))))
+    further = {} if masks is None else {"action_mask": (masks, bool)}
+    if "previous_reward" in history_read(policy, environment):
+        further["reward"] = (agents, jnp.float32)
 
-    def program(weights: list[Array], observation: list[Array], carry: list[Array], first: Array):
+    def program(weights: list[Array], observation: list[Array], carry: list[Array], first: Array, *others: Array):
         action, carry = act(
             jax.tree.unflatten(tree, weights),
             jax.tree.unflatten(space_tree, observation),
             jax.tree.unflatten(carry_tree, carry),
             first,
+            **dict(zip(further, others, strict=True)),
         )
         return action, jax.tree.leaves(carry)
 
@@ -141,15 +147,17 @@ def write_policy(folder: Path, policy: Policy, params: Params, environment: Envi
         [batched((*agents, *one.shape), one.dtype) for one in space],
         [batched(leaf.shape[1:], leaf.dtype) for leaf in carry],
         batched((), bool),
+        *(batched(*form) for form in further.values()),
     )
     exported = export.export(jax.jit(program), platforms=("cpu", "cuda", "tpu"))(*arguments)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PROGRAM).write_bytes(exported.serialize())
     save_file({f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}, folder / WEIGHTS)
     signature = {
-        "arguments": ["weights", "observation", "carry", "first"],
+        "arguments": ["weights", "observation", "carry", "first", *further],
         "results": ["action", "carry"],
         "carry": [[list(leaf.shape[1:]), str(leaf.dtype)] for leaf in carry],
+        "shapes": {name: [list(shape), np.dtype(dtype).name] for name, (shape, dtype) in further.items()},
     }
     (folder / SIGNATURE).write_text(json.dumps(signature, indent=2) + "\n")
 
@@ -161,11 +169,12 @@ def load_program(folder: str | Path) -> Callable[..., tuple[Array, list[Array]]]
         folder: of the policy.
 
     Returns:
-        `(observation, carry=None, first=None) -> (action, carry)`, all with a leading batch axis; `observation` is an
-        array, or the list of the leaves of one.
+        `(observation, carry=None, first=None, *, action_mask=None, reward=None) -> (action, carry)`, all with a leading
+        batch axis; `observation` is an array, or the list of the leaves of one. Programs of worlds with masks need the
+        mask, and those that read the reward of the last action need it after the first step.
 
     Raises:
-        ValueError: a file is missing.
+        ValueError: a file is missing; or, when it is called, an argument is missing or not one of the program.
     """
     from jax import export
 
@@ -176,13 +185,28 @@ def load_program(folder: str | Path) -> Callable[..., tuple[Array, list[Array]]]
     exported = export.deserialize(bytearray((folder / PROGRAM).read_bytes()))
     weights = [jnp.asarray(stored[name]) for name in sorted(stored)]
 
-    def act(observation: Any, carry: list[Array] | None = None, first: Any = None) -> tuple[Array, list[Array]]:
+    def act(
+        observation: Any,
+        carry: list[Array] | None = None,
+        first: Any = None,
+        *,
+        action_mask: Any = None,
+        reward: Any = None,
+    ) -> tuple[Array, list[Array]]:
         observation = [jnp.asarray(leaf) for leaf in (observation if isinstance(observation, list) else [observation])]
         size = observation[0].shape[0]
         first = jnp.broadcast_to(carry is None if first is None else first, (size,))
+        given, shapes = {"action_mask": action_mask, "reward": reward}, signature.get("shapes", {})
+        if carry is None and reward is None and "reward" in shapes:
+            given["reward"] = jnp.zeros((size, *shapes["reward"][0]))
+        for name, value in given.items():
+            if (value is None) == (name in shapes):
+                wanted = f"given, {[size, *shapes[name][0]]}," if name in shapes else "left out"
+                raise ValueError(f"`{name}` must be {wanted} by what {folder / SIGNATURE} says, got {np.shape(value)}.")
+        others = [jnp.asarray(given[name], dtype) for name, (_, dtype) in shapes.items()]
         if carry is None:
             carry = [jnp.zeros((size, *shape), dtype) for shape, dtype in signature["carry"]]
-        return exported.call(weights, observation, carry, first)
+        return exported.call(weights, observation, carry, first, *others)
 
     return act
 

@@ -10,11 +10,12 @@ SECTIONS = {
 }
 
 
-def list_choices(folder: str | Path, width: int = 120) -> str:
+def list_choices(folder: str | Path, *own: str | Path, width: int = 120) -> str:
     """Lists the option files of `SECTIONS`, a line each.
 
     Args:
         folder: `configs`.
+        *own: further folders, of `--config-dir`.
         width: most characters of a line.
 
     Returns:
@@ -22,7 +23,8 @@ def list_choices(folder: str | Path, width: int = 120) -> str:
     """
     parts = []
     for pattern, title in SECTIONS.items():
-        files = sorted(Path(folder).glob(pattern), key=lambda path: path.stem)
+        found = [path for one in (folder, *own) for path in Path(one).glob(pattern)]
+        files = sorted(found, key=lambda path: path.stem)
         described = {path.stem: sentence for path in files if (sentence := _first_comment(path))}
         indent = max(map(len, described), default=0) + 4
         lines = [f"  {name:<{indent - 2}}{_cut(sentence, width - indent)}" for name, sentence in described.items()]

@@ -10,19 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
-from jaxagents.environments.squashing import squash_action
 from jaxagents.language.conversation import make_answer
 from jaxagents.language.player import make_player
 from jaxagents.language.replies import make_reply, refuse_text
-from jaxagents.policies.actor_critic import act
+from jaxagents.training.acting import make_act
 from jaxagents.training.build import Experiment, Stage, build
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.loop import checkpoint_folder, tokenizer_of
 from jaxagents.training.run_directory import CONFIG_FILE, load_config
 from jaxagents.training.speaking import Score, make_score, make_speak
-from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy, PolicyInput, PyTree
+from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy
 
 _ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # whatever the run was trained on
 _KINDS = ("best", "last")
@@ -37,9 +35,9 @@ class LoadedPolicy(NamedTuple):
     """A trained policy.
 
     Attributes:
-        act: `(observation, carry=None, first=None, action_mask=None, key=None) -> (action, carry)`, see `make_act`; of
-            a language policy `(observation, carry=None, first=None, prompt=None, key=None) -> (action, carry)`, all but
-            the carry and the key in word ids, see `language.conversation.make_answer`.
+        act: `(observation, carry=None, first=None, action_mask=None, key=None, reward=None) -> (action, carry)`, see
+            `acting.make_act`; of a language policy `(observation, carry=None, first=None, prompt=None, key=None) ->
+            (action, carry)`, all but the carry and the key in word ids, see `language.conversation.make_answer`.
         policy: what `act` applies.
         params: of the policy.
         environment: the one that the run evaluates in.
@@ -241,74 +239,6 @@ def load_stage(
         step=restored.step,
         config=config,
     )
-
-
-def make_act(policy: Policy, environment: Environment) -> Callable[..., tuple[Array, Carry]]:
-    """Makes the compiled function that chooses actions, for one instance of an environment or a batch.
-
-    Args:
-        policy: acts.
-        environment: its observation space tells a batch from one instance.
-
-    Returns:
-        `(params, observation, carry=None, first=None, action_mask=None, key=None) -> (action, carry)`. `observation` is
-        that of one instance, `[*shape]` (`[N, *shape]` with agents), or of a batch, `[B, *shape]`; the others have the
-        same leading axes. `carry` is what the last call returned, None at the start of an episode. `first` (bool) says
-        where an episode starts, by default where there is no carry. Without `key` the action is the mode of the
-        distribution, with one it is sampled.
-    """
-    agents = (environment.num_agents,) if environment.num_agents else ()
-    space = environment.observation_space
-
-    @jax.jit
-    def act_batch(params: Params, observation: PyTree, carry: Carry, first: Any, action_mask: Any, key: Any):
-        batch = _batch_shape(observation, space, agents)
-        first = carry is None if first is None else first
-        first = jnp.broadcast_to(first, batch or (1,))
-
-        def add_batch(tree: PyTree) -> PyTree:
-            return tree if batch else jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
-
-        carry = policy.initial_carry((*(batch or (1,)), *agents)) if carry is None else add_batch(carry)
-        inputs = PolicyInput(observation=add_batch(observation), first=first, action_mask=add_batch(action_mask))
-        carry, distribution = act(policy, params, carry, inputs)
-        action = distribution.mode() if key is None else distribution.sample(key)
-        action = squash_action(action, environment.action_space)
-        return (action, carry) if batch else jax.tree.map(lambda leaf: leaf[0], (action, carry))
-
-    def act_once(
-        params: Params,
-        observation: PyTree,
-        carry: Carry | None = None,
-        first: Array | bool | None = None,
-        action_mask: Array | None = None,
-        key: Array | None = None,
-    ) -> tuple[Array, Carry]:
-        """Chooses the action that answers an observation.
-
-        Args:
-            observation: of one instance, or of a batch; all other arguments have the same leading axes.
-            carry: what the last call returned, None at the start of an episode.
-            first: where an episode starts, bool; None: where there is no carry.
-            action_mask: bool, allowed actions.
-            key: to sample; without, it is the mode of the policy.
-
-        Returns:
-            The action and the carry for the next call.
-        """
-        return act_batch(params, observation, carry, first, action_mask, key)
-
-    return act_once
-
-
-def _batch_shape(observation: PyTree, space: PyTree, agents: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns `()` for the observation of one instance and `(B,)` for a batch."""
-    shape = jnp.shape(jax.tree.leaves(observation)[0])
-    one = (*agents, *jax.tree.leaves(space)[0].shape)
-    batch = shape[: len(shape) - len(one)]
-    if len(batch) > 1 or (*batch, *one) != shape:
-        raise ValueError(f"`observation` must have the shape {list(one)} or {['B', *one]}, got {list(shape)}.")
-    return batch
 
 
 def _require_run_dir(path: str | Path | None) -> Path:

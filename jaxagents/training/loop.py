@@ -20,7 +20,8 @@ from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.training.asynchronous import require_same_lag
 from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
-from jaxagents.training.chunks import Chunk, add_counts, mean_evaluation, run_chunks
+from jaxagents.training.checkpoints.snapshots import first_not_finite
+from jaxagents.training.chunks import Chunk, add_counts, first_update_time, mean_evaluation, run_chunks
 from jaxagents.training.preemption import Preempted, watch_signals
 from jaxagents.training.processes import exit_with_partners
 from jaxagents.training.transcripts import show_transcripts
@@ -222,7 +223,8 @@ def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restor
         state, update = chunk.state, chunk.end
         if not run.trained:
             jax.block_until_ready(chunk.metrics)
-            run.trained, run.first_update_seconds = True, run.first_update_seconds or time.time() - run.started
+            run.trained = True
+            run.first_update_seconds = run.first_update_seconds or first_update_time(chunk) - run.started
         # The device works on this chunk while the host logs the one before.
         if pending is not None:
             clock = _log(run, stage, pending, clock)
@@ -236,6 +238,7 @@ def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restor
             save = "checkpoint" in chunk.due or run.reached_target
             if save or improved:
                 _save(run, stage, update, state, finished, last if save else None, best if improved else None)
+            clock = time.time()  # Evaluations and checkpoints are no part of the speed of training.
         if run.reached_target:
             break
         if run.is_preempted() and not chunk.is_last:
@@ -309,7 +312,10 @@ def _refuse(run: _Run, name: str, update: int) -> None:
 
 
 def _evaluate(run: _Run, stage: Stage, chunk: Chunk, params: Params) -> bool:
-    """Evaluates, logs, and returns whether the policy is the best of the stage so far; of equals, the last one is."""
+    """Evaluates, logs, and returns whether the policy is the best of the stage so far; of equals, the last one is.
+
+    Returns of opposed teams are measured against each other, and rank no policy: of these, the last one is the best.
+    """
     means = mean_evaluation(stage, params, is_last=chunk.is_last)
     run.score = float(means[RETURN].mean())
     run.reached_target = _reaches(stage.training.target_return, run.score)
@@ -318,7 +324,7 @@ def _evaluate(run: _Run, stage: Stage, chunk: Chunk, params: Params) -> bool:
     score = float(means[RETURN].mean())
     _tell(run, stage, chunk.end, means)
     run.evaluation = {name: value.tolist() for name, value in means.items()}
-    improved = math.isfinite(score) and (run.best is None or score >= run.best)
+    improved = math.isfinite(score) and (run.best is None or bool(stage.environment.teams) or score >= run.best)
     run.best = score if improved else run.best
     return improved
 
@@ -334,7 +340,7 @@ def _save(
 ) -> None:
     """Saves into the folders that are given; a last checkpoint holds once the best one that it knows of does."""
     snapshot = stage.runner.to_global(state)
-    bad = _first_not_finite(stage.runner.params(state))
+    bad = first_not_finite(stage.runner.params(state))
     if bad is not None:
         _refuse(run, f"params{bad}", update)
     metadata = {
@@ -354,17 +360,6 @@ def _save(
         best.save(update, snapshot, metadata, acting=stage.runner.acting)
     if last is not None:
         last.save(update, snapshot, metadata, after=best, acting=stage.runner.acting)
-
-
-def _first_not_finite(params: Params) -> str | None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if not jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact):
-            continue
-        whole = leaf.is_fully_addressable or leaf.is_fully_replicated
-        finite = np.isfinite(np.asarray(leaf)) if whole else jax.numpy.isfinite(leaf)  # Shards of other processes.
-        if not finite.all():
-            return jax.tree_util.keystr(path)
-    return None
 
 
 def _close_log(run: _Run, run_dir: Path) -> None:

@@ -1,7 +1,7 @@
 """Worlds: spaces, time steps, environments and their text faces."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -114,6 +114,7 @@ class Environment:
         num_players: seats of a turn-based game; 1 elsewhere. With more, `reward` is `[num_players]`.
         render: `(state) -> str`, a text frame, on the host; None when there is none.
         text: what makes it a text world; None elsewhere.
+        teams: numbers of the agents of each team by its name, where teams are opposed; empty elsewhere.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Environment:
     num_players: int = 1
     render: Callable[[State], str] | None = None
     text: "TextFace | None" = None
+    teams: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class Patterns(NamedTuple):

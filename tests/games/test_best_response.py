@@ -10,8 +10,10 @@ import pytest
 from open_spiel.python.algorithms import exploitability as spiel_exploitability
 from open_spiel.python.policy import TabularPolicy
 
+from jaxagents.games import normal_form
 from jaxagents.games.best_response import best_response, best_response_to_mixture, exploitability, nash_conv
 from jaxagents.games.definitions.kuhn import kuhn
+from jaxagents.games.definitions.leduc import leduc
 from jaxagents.games.definitions.normal_form import from_payoffs
 from jaxagents.games.extensive_form import compile_game
 from jaxagents.games.openspiel import from_openspiel
@@ -97,3 +99,22 @@ def test_policies_and_weights_that_do_not_match_are_refused(poker):
     stacked = [policy[None] for policy in profile]
     with pytest.raises(ValueError, match=r"`weights` must be one per joint policy, got 2 and policies \[1, 1\]"):
         best_response_to_mixture(poker, 0, stacked, jnp.ones(2))
+
+
+@pytest.mark.parametrize("row", [[0.0, 0.0], [0.7, 0.7], [1.2, -0.2], [np.nan, 1.0]])
+@pytest.mark.parametrize("function", [nash_conv, exploitability, lambda game, own: best_response(game, 1, own)])
+def test_what_is_no_strategy_is_refused(poker, function, row):
+    first, second = uniform_profile(poker)
+    with pytest.raises(ValueError, match=r"`profile` must be probabilities .*, player 0 in row \[2\]; try "):
+        function(poker, (first.at[2].set(jnp.array(row)), second))
+
+
+def test_illegal_actions_and_strategies_of_matrices_are_refused():
+    game = compile_game(leduc(2))
+    first, second = uniform_profile(game)
+    row = int(np.flatnonzero(~np.asarray(game.seats[1].mask)[:, 0] | ~np.asarray(game.seats[1].mask)[:, -1])[0])
+    illegal = jax.nn.one_hot(int(np.argmin(np.asarray(game.seats[1].mask)[row])), first.shape[1])
+    with pytest.raises(ValueError, match="`profile` must be probabilities of legal actions"):
+        exploitability(game, (first, second.at[row].set(illegal)))
+    with pytest.raises(ValueError, match="`strategies` must be probabilities"):
+        normal_form.nash_conv(jnp.zeros((2, 2, 2)), jnp.array([[0.5, 0.5], [0.0, 0.0]]))

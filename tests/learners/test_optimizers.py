@@ -17,6 +17,7 @@ from jaxagents.learners.optimizers import (
     make_chain,
     make_separate,
     matching,
+    of_each_agent,
     take_if,
     warmup,
 )
@@ -232,3 +233,13 @@ def test_schedules_go_on_where_steps_are_skipped(flatten):
 
 def _is_adam(node):
     return isinstance(node, optax.ScaleByAdamState)
+
+
+def test_norms_of_gradients_are_of_each_agent():
+    optimizer = of_each_agent(optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1.0)), 2)
+    params = {"a": jnp.zeros((2, 1)), "b": jnp.zeros((2, 1))}
+    grads = {"a": jnp.array([[0.15], [30.0]]), "b": jnp.array([[0.2], [40.0]])}
+    updates, _ = optimizer.update(grads, optimizer.init(params), params)
+    # Of the agents' own losses, twice as much: 0.3 and 0.4 stay, 60 and 80 become a vector of length 1.
+    np.testing.assert_allclose(updates["a"], [[-0.3], [-0.6]], rtol=1e-6)
+    np.testing.assert_allclose(updates["b"], [[-0.4], [-0.8]], rtol=1e-6)

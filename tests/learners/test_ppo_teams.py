@@ -209,6 +209,58 @@ def test_agents_learn_to_do_different_things(share_parameters):
     assert float(metrics["rollout/episode_return"].value.min()) > 0.8
 
 
+def separate_step(reward_scale, make=make_agent, **options):
+    """Returns the parameters of both agents after an update in which the second one's rewards are scaled."""
+    world, transition = make_assignment(), random_transition()
+    transition = transition.replace(
+        observation=transition.observation[..., :1],
+        next_observation=transition.next_observation[..., :1],
+        reward=transition.reward * jnp.array([1.0, reward_scale])[None, None],
+    )
+    agent = make(
+        world,
+        optimizer=lambda num_updates: optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(1.0)),
+        share_parameters=False,
+        num_minibatches=1,
+        **options,
+    )
+    collector = make_rollout_collector(world, agent.policy, num_envs=2, num_steps=4)
+    learner = agent.make_learner(collector, 1)
+    state = learner.init(KEY)
+    state, _ = jax.jit(learner.update)(state, KEY, Rollout(transition=transition, carry=((), ())))
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], state.params) for i in range(2)], transition
+
+
+@pytest.mark.parametrize("reward_discount", [None, 0.9])
+def test_what_others_are_paid_changes_no_step_of_an_agent_that_learns_alone(reward_discount):
+    policy = partial(make_actor_critic, encoder=MLP((8,)))
+    steps = [
+        separate_step(scale, policy=policy, reward_discount=reward_discount, num_epochs=1)[0] for scale in (1.0, 100.0)
+    ]
+    assert_close(steps[0][0], steps[1][0])
+    if reward_discount is None:
+        moved = [jnp.max(jnp.abs(a - b)) for a, b in zip(*map(jax.tree.leaves, (steps[0][1], steps[1][1])))]
+        assert max(map(float, moved)) > 1e-3
+
+
+def test_separate_agents_are_so_many_learners():
+    (first, second), transition = separate_step(
+        3.0, policy=partial(make_actor_critic, encoder=MLP((8,))), num_epochs=2, entropy_coefficient=0.1
+    )
+    learner = make_ppo(
+        make_actor_critic(Box((1,)), Discrete(2), encoder=MLP((8,))),
+        optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(1.0)),
+        num_epochs=2,
+        num_minibatches=1,
+        entropy_coefficient=0.1,
+    )
+    keys = jax.random.split(KEY, 2)
+    for agent, (key, expected) in enumerate(zip(keys, (first, second))):
+        own = jax.tree.map(lambda leaf, i=agent: leaf[:, :, i] if leaf.ndim > 2 else leaf, transition)
+        state, _ = jax.jit(learner.update)(learner.init(key), key, Rollout(transition=own, carry=((), ())))
+        assert_close(state.params, expected)
+
+
 def test_agents_of_no_team_share_their_parameters():
     alone = replace(make_assignment(), num_agents=0)
     with pytest.raises(ValueError, match="`num_agents` must be at least 1 for separate parameters, got 0; try sharing"):

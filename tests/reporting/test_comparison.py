@@ -117,6 +117,33 @@ def test_rows_and_finals_name_the_runs(folder):
     assert finals == {"0": [2.0], "1": [4.0], "2": [9.0], os.path.join("other", "2"): [7.0]}
 
 
+def test_a_seed_counts_once(tmp_path):
+    write_run(tmp_path / "single", [1.0, 2.0], seed=1, seeds=1)
+    write_run(tmp_path / "copied", [1.0, 2.0], seed=1, seeds=1)
+    write_run(tmp_path / "three", [[0.0, 1.0, 5.0], [3.0, 2.0, 7.0]], seed=0, seeds=3)
+    write_run(tmp_path / "under_way", [9.0, 9.0], seed=3, seeds=1)
+    (tmp_path / "under_way" / "result.json").unlink()
+    write_run(tmp_path / "whole", [4.0, 8.0], seed=3, seeds=1)
+    (one,) = compare_runs(find_runs([tmp_path]), "eval/episode_return")
+    # Seeds 0 to 3, of which 1 is in three runs and 3 in two, one of which has not ended.
+    assert sorted(one.final) == [2.0, 3.0, 7.0, 8.0] and comparison_rows([one])[0][1] == "4"
+    assert list(one.finals["three"]) == [3.0, 2.0, 7.0]
+    assert one.repeated == {"single": [1], "three": [1], "under_way": [3]}
+    assert "(seeds of another run count once: single has 1; three has 1; under_way has 3)" in tell_differences([one])[0]
+
+
+def test_equal_settings_are_equal_however_they_are_written(tmp_path):
+    write_run(tmp_path / "a", [1.0], seed=0, training={"steps": 100000, "size": [64, 1.0]})
+    write_run(tmp_path / "b", [2.0], seed=1, training={"steps": 100000.0, "size": [64.0, 1]})
+    write_run(tmp_path / "c", [3.0], seed=0, training={"steps": 100000, "size": [32, 1]})
+    (tmp_path / "a" / "arguments.yaml").write_text("- training.steps=1e5\n- lr=1e-3\n")
+    (tmp_path / "b" / "arguments.yaml").write_text("- training.steps=100000.0\n- lr=0.001\n")
+    (tmp_path / "c" / "arguments.yaml").write_text("- lr=1.0e-3\n- training.size=[32,1]\n")
+    ours, other = compare_runs(find_runs([tmp_path]), "eval/episode_return")
+    assert (ours.label, other.label) == ("training.size=[64, 1]", "training.size=[32, 1]")
+    assert list(ours.final) == [1.0, 2.0]
+
+
 def test_what_is_not_there_is_refused(folder, tmp_path_factory):
     empty = tmp_path_factory.mktemp("empty")
     with pytest.raises(ValueError, match="`paths` must hold runs, directories with config.yaml and metrics.jsonl, got"):

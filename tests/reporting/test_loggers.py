@@ -211,6 +211,17 @@ def test_tracked_metrics_go_to_wandb_and_a_resumed_run_goes_on_there(tmp_path, m
     assert first["dir"] == str(tmp_path.resolve())
 
 
+def test_a_new_run_in_an_old_folder_is_another_run_of_wandb(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **options: started.append(options)))
+    for resume_update in (None, 3, None):
+        open_logger(tmp_path / "run", tensorboard=False, resume_update=resume_update, tracked={}).close()
+    first, resumed, another = (options["id"] for options in started)
+    assert first == resumed != another and (tmp_path / "run/wandb_id.txt").read_text().strip() == another
+    open_logger(tmp_path / "other", tensorboard=False, tracked={}).close()
+    assert len({first, another, started[-1]["id"]}) == 3
+
+
 def test_without_wandb_the_way_out_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ValueError, match=r"`logging.wandb` must be false without the package wandb; try pip install"):

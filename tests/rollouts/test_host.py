@@ -2,6 +2,7 @@
 
 import pathlib
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,10 @@ import pytest
 from jaxagents.environments import tmaze
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_policy
+from jaxagents.reporting.frames import play
 from jaxagents.rollouts.host import make_host_collector, make_host_evaluator
 from jaxagents.rollouts.unroll import make_rollout_collector
+from jaxagents.training.chunks import mean_evaluation
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
 
@@ -170,3 +173,34 @@ def test_ppo_learns_cartpole_of_gymnasium(tmp_path):
     overrides = ("world=gymnasium", "algorithm=ppo", "training.total_steps=30720", "evaluation.num_episodes=4")
     result = run(compose(ROOT / "configs", *overrides, "devices.compilation_cache=null"), tmp_path / "run")
     assert np.mean(result["evaluation"]["episode_return"]) > 100.0  # 20 before training.
+
+
+class Quiet(Counter):
+    """Tells nothing of success."""
+
+    def step(self, action):
+        return *super().step(action)[:4], {}
+
+
+def test_a_simulator_that_does_not_tell_has_no_success(policy):
+    quiet = adapter.make_environment("quiet", make=Quiet, max_steps=50)
+    params = policy.init(jax.random.key(0))
+    collector = make_host_collector(quiet, policy, num_envs=2, num_steps=5)
+    metrics = collector.collect(collector.init(jax.random.key(1), params), params, jax.random.key(2))[2]
+    assert float(metrics["success_rate"].count) == 0.0 and float(metrics["episode_return"].value) == 3.0
+    evaluate = make_host_evaluator(quiet, policy, num_episodes=2)
+    stage = SimpleNamespace(evaluate=lambda params: evaluate(params, jax.random.key(3)))
+    assert sorted(mean_evaluation(stage, params, is_last=False)) == [
+        *("eval/episode_length", "eval/episode_return", "eval/finished")
+    ]
+
+
+def test_an_episode_of_a_simulator_is_shown(counter, policy):
+    (played,) = play(counter, policy, None, seed=0)
+    assert (played.episode_return, played.episode_length, len(played.frames)) == (3.0, 3, 4)
+    assert "return 3" in played.frames[-1].caption and played.frames[-1].last
+    assert played.frames[-1].text.splitlines()[1].split() == ["3", "7"]  # Not the next episode's.
+    (cut,) = play(counter, policy, None, seed=0, max_steps=2, greedy=False)
+    assert cut.episode_length == 2
+    with pytest.raises(ValueError, match="`evaluation.level` must be null for counter, got 1"):
+        play(counter, policy, None, seed=0, level=1)

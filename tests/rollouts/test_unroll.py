@@ -328,3 +328,16 @@ def test_metrics_are_those_of_the_steps_that_ended_an_episode():
     metrics = episode_metrics(timestep)
     assert {name: float(metric.value) for name, metric in metrics.items()} == {"episode_return": 25.0, "own": 2.5}
     assert all(float(metric.count) == 2.0 for metric in metrics.values())
+
+
+def test_no_more_resets_are_drawn_than_a_rollout_has_steps():
+    policy = make_policy(Box((2,)), Discrete(3), encoder=MLP((4,)))
+    params = policy.init(KEY)
+
+    def lengths(reset_pool):
+        """Returns the lengths of the scans and batches of the program: of resets, too."""
+        collector = make_rollout_collector(make_clock(), policy, num_envs=2, num_steps=3, reset_pool=reset_pool)
+        state = jax.eval_shape(collector.init, KEY, params)
+        return str(jax.make_jaxpr(collector.collect)(state, params, KEY))
+
+    assert "1237" not in lengths(1237) and "[5]" in lengths(5)

@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from jaxagents.training.composition import choose_tokenizer, compose, given_arguments, resume_arguments, save_arguments
+from jaxagents.training import composition
+from jaxagents.training.composition import (
+    choose_tokenizer,
+    compose,
+    folder_as_setting,
+    folders_of,
+    given_arguments,
+    joined_configs,
+    resume_arguments,
+    save_arguments,
+)
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -26,6 +36,35 @@ def test_a_run_is_resumed_by_the_arguments_that_it_was_started_with(tmp_path):
         *("--config-dir=mine", "world=cartpole", "+a={b: [1,2]}", "seed=3", "training.total_steps=8"),
         f"run_dir='{quoted}'",
     ]
+
+
+def test_a_resumed_run_finds_the_options_that_it_was_started_with(tmp_path, monkeypatch):
+    compose(CONFIGS, "world=frozenlake", "stages=[${warm_start}]")
+    monkeypatch.setattr(composition, "own_folders", lambda: [Path("/mine")])  # Only a command line has some.
+    save_arguments(tmp_path)
+    resumed = resume_arguments([f"resume={tmp_path}"])
+    assert resumed == ["--config-dir=/mine", "world=frozenlake", "stages=[${warm_start}]", f"run_dir='{tmp_path}'"]
+    assert resume_arguments([f"resume={tmp_path}", "--config-dir", "other", "seed=2"])[0] == "--config-dir=other"
+    assert folders_of(resumed) == ["/mine"] and folders_of(["-cd", "a=b", "seed=1"]) == ["a=b"]
+    assert folder_as_setting(["-cd", "it's", "paper=x"]) == ["config_dir='it\\'s'", "paper=x"]
+
+
+def test_configs_of_the_user_are_joined_to_ours(tmp_path):
+    for place, text in (("learner/own.yaml", "mine"), ("learner/ppo.yaml", "theirs")):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(f"a: {text}\n")
+    with joined_configs(CONFIGS, [tmp_path]) as joined:
+        assert (joined / "learner/own.yaml").read_text() == "a: mine\n"
+        assert (joined / "learner/ppo.yaml").read_text() == (CONFIGS / "learner/ppo.yaml").read_text()
+    assert not joined.exists()
+    with joined_configs(CONFIGS, []) as joined:
+        assert joined == CONFIGS
+    missing = joined_configs(CONFIGS, [tmp_path / "elsewhere"])
+    with (
+        pytest.raises(ValueError, match="`--config-dir` must be a folder, got .*elsewhere, which is not there"),
+        missing,
+    ):
+        pass
 
 
 def test_other_arguments_stay():

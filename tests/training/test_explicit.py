@@ -1,9 +1,14 @@
 """Tests of values of the command line against those of quick runs and of stages."""
 
+from pathlib import Path
+
 import pytest
 from omegaconf import OmegaConf
 
+from jaxagents.training.composition import compose
 from jaxagents.training.explicit import honour_overrides, leave_out_unknown
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def make_config(stages, quick=False):
@@ -89,6 +94,14 @@ def test_the_name_that_works_is_offered():
 @pytest.mark.parametrize("override", ["optimizer.learning_rate=1", "loss=plain", "model.size=8"])
 def test_options_that_are_referred_to_are_taken_also_through_others(stages, override):
     honour_overrides(make_referring_config(stages), [override])
+
+
+def test_a_policy_that_says_which_values_there_are_is_used():
+    chosen = ["world=tmaze", "algorithm=dqn", "policy=mlp"]
+    honour_overrides(compose(CONFIGS, *chosen), chosen)
+    chosen = ["world=tmaze", "algorithm=dqn", "value=q_mlp", "policy=gru"]
+    with pytest.raises(ValueError, match="`policy=gru` must be used by a stage"):
+        honour_overrides(compose(CONFIGS, *chosen), chosen)
 
 
 def test_options_of_a_learner_that_has_no_use_for_them_are_refused():

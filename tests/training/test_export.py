@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,16 +14,30 @@ import pytest
 
 from jaxagents.data.messages import from_messages
 from jaxagents.data.streams import encode
+from jaxagents.environments import tmaze
 from jaxagents.language.checkpoints.read import read_decoder, read_params
 from jaxagents.language.checkpoints.tensors import open_tensors
 from jaxagents.language.checkpoints.write import write_checkpoint
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.tokenizers import from_huggingface
 from jaxagents.networks.adapters import lora
+from jaxagents.networks.recurrent import GRU
+from jaxagents.networks.torsos import MLP
+from jaxagents.policies.actor_critic import as_policy, make_policy
 from jaxagents.policies.contexts import score_tokens, to_rows, unfold
+from jaxagents.policies.history import make_history_actor_critic
+from jaxagents.training.acting import make_act
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose as compose_run
-from jaxagents.training.export import _Agent, _base_of, _write_peft, _write_tokenizer, export_run, load_program
+from jaxagents.training.export import (
+    _Agent,
+    _base_of,
+    _write_peft,
+    _write_tokenizer,
+    export_run,
+    load_program,
+    write_policy,
+)
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy
 from jaxagents.training.speaking import tokens_to_answer
@@ -321,6 +336,35 @@ def test_a_policy_of_arrays_becomes_a_program(tmp_path):
     (tmp_path / "policy" / "policy.stablehlo").unlink()
     with pytest.raises(ValueError, match="`folder` must hold policy.stablehlo, got none"):
         load_program(tmp_path / "policy")
+
+
+def test_programs_take_masks_and_rewards_where_policies_do(tmp_path):
+    pytest.importorskip("flatbuffers", reason="needs the extra export: compiled programs are stored in flatbuffers")
+    maze = tmaze.make_environment(corridor_length=2)
+
+    def reset(key, task):
+        state, timestep = maze.reset(key, task)
+        return state, timestep.replace(action_mask=jnp.ones(4, bool))
+
+    policy = make_policy(maze.observation_space, maze.action_space, encoder=MLP((8,)))
+    write_policy(tmp_path / "masked", policy, policy.init(jax.random.key(0)), replace(maze, reset=reset))
+    program, observation = load_program(tmp_path / "masked"), np.zeros((2, 4), np.float32)
+    allowed = np.arange(4)[None] == np.array([[3], [1]])
+    np.testing.assert_array_equal(program(observation, action_mask=allowed)[0], [3, 1])
+    with pytest.raises(ValueError, match=r"`action_mask` must be given, \[2, 4\], by what .*signature.json says"):
+        program(observation)
+    policy = as_policy(
+        make_history_actor_critic(
+            maze.observation_space, maze.action_space, encoder=MLP((8,)), memory=GRU(hidden_size=8)
+        )
+    )
+    params = policy.init(jax.random.key(0))
+    write_policy(tmp_path / "maze", policy, params, maze)
+    program, act, states = load_program(tmp_path / "maze"), make_act(policy, maze), (None, None)
+    for step, observation in enumerate(jax.random.normal(jax.random.key(1), (4, 3, 4))):
+        paid = {"reward": jnp.full(3, 5.0 * step)} if step else {}
+        actions, states = zip(program(observation, states[0], **paid), act(params, observation, states[1], **paid))
+        np.testing.assert_array_equal(*actions)
 
 
 @pytest.mark.slow

@@ -25,9 +25,12 @@ def test_a_line_is_cut_to_the_width():
     assert max(map(len, list_choices(ROOT / "configs", width=80).splitlines())) <= 80
 
 
-@pytest.mark.parametrize("arguments", [[], ["--list"]])
+@pytest.mark.parametrize("arguments", [[], ["--list", "--config-dir", "mine"]])
 def test_without_arguments_the_script_lists_and_trains_nothing(arguments, tmp_path):
+    (tmp_path / "mine/world").mkdir(parents=True)
+    (tmp_path / "mine/world/pond.yaml").write_text("# @package _global_\n# A pond of the user's.\n")
     script = [sys.executable, str(ROOT / "experiments/train.py"), *arguments]
     result = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "experiment=<name>" in result.stdout and "ppo_cartpole" in result.stdout
-    assert not list(tmp_path.iterdir())
+    assert ("A pond of the user's." in result.stdout) == bool(arguments)
+    assert len(list(tmp_path.iterdir())) == 1

@@ -6,6 +6,7 @@ import pydoc
 import shutil
 import warnings
 from contextlib import closing
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +18,14 @@ from jaxagents.language.conversation import make_answer
 from jaxagents.language.replies import refuse_text
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
-from jaxagents.policies.actor_critic import make_policy
+from jaxagents.policies.actor_critic import as_policy, make_policy
+from jaxagents.policies.history import make_history_actor_critic
+from jaxagents.training.acting import make_act
 from jaxagents.training.build import build, resolve
 from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
-from jaxagents.training.load import load_policy, load_stage, make_act, warn
+from jaxagents.training.load import load_policy, load_stage, warn
 from jaxagents.types import PolicyInput
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
@@ -109,7 +112,7 @@ def test_act_is_greedy_or_samples(run_dir):
 
 def test_help_tells_the_arguments(run_dir):
     act = load_policy(run_dir).act
-    assert list(inspect.signature(act).parameters) == ["observation", "carry", "first", "action_mask", "key"]
+    assert list(inspect.signature(act).parameters) == ["observation", "carry", "first", "action_mask", "key", "reward"]
     assert "Chooses the action" in pydoc.render_doc(act) and "partial" not in pydoc.render_doc(act)
 
 
@@ -152,6 +155,54 @@ def test_a_recurrent_policy_acts_as_over_the_whole_sequence():
     # `first` forgets the carry.
     fresh, forgotten = (act(params, observation[0], *rest)[1] for rest in ((), (carry, True)))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), fresh, forgotten)
+
+
+def make_history(environment):
+    policy = as_policy(
+        make_history_actor_critic(
+            environment.observation_space, environment.action_space, encoder=MLP((8,)), memory=GRU(hidden_size=8)
+        )
+    )
+    return policy, policy.init(jax.random.key(0))
+
+
+def test_a_policy_of_history_acts_as_over_the_whole_sequence():
+    policy, params = make_history(environment := tmaze.make_environment(corridor_length=2))
+    observation, reward = jax.random.normal(jax.random.key(1), (5, 3, 4)), np.arange(15.0).reshape(5, 3)
+    first = jnp.zeros((5, 3), bool).at[0].set(True).at[3, 1].set(True)
+    act, carry, actions = make_act(policy, environment), None, []
+    for step in range(5):
+        paid = {"reward": reward[step]} if step else {}
+        action, carry = act(params, observation[step], carry, first[step] if step else None, **paid)
+        actions.append(action)
+    previous = jnp.stack([jnp.zeros(3, jnp.int32), *actions[:-1]])
+    inputs = PolicyInput(
+        observation=observation, first=first, previous_action=previous, previous_reward=jnp.asarray(reward)
+    )
+    _, distribution = policy.apply(params, policy.initial_carry((3,)), inputs)
+    np.testing.assert_array_equal(jnp.stack(actions), distribution.mode())
+    with pytest.raises(ValueError, match="`reward` must be given to a policy that reads what its last action paid"):
+        act(params, observation[0], carry)
+
+
+def with_masks(environment):
+    """Returns an environment that begins with a mask; nobody steps it."""
+
+    def reset(key, task):
+        state, timestep = environment.reset(key, task)
+        return state, timestep.replace(action_mask=jnp.ones(environment.action_space.num_values, bool))
+
+    return replace(environment, reset=reset)
+
+
+def test_a_world_with_masks_is_not_acted_in_without_one():
+    environment = with_masks(tmaze.make_environment(corridor_length=2))
+    policy = make_policy(environment.observation_space, environment.action_space, encoder=MLP((8,)))
+    act, params, observation = make_act(policy, environment), policy.init(jax.random.key(0)), np.zeros(4)
+    with pytest.raises(ValueError, match="`action_mask` must be given in t-maze.*; try act.observation, carry, action"):
+        act(params, observation)
+    for action in (0, 3):
+        assert int(act(params, observation, action_mask=np.arange(4) == action)[0]) == action
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 2, 4), ()])

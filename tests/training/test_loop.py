@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -256,6 +257,25 @@ def test_a_finished_run_keeps_its_times(tmp_path, compose):
     assert np.isnan(speeds[0])  # What was compiled meanwhile has no speed.
 
 
+def test_evaluations_and_later_updates_count_in_no_time_of_training(tmp_path, monkeypatch, compose):
+    def wait(metrics):
+        time.sleep(1.0)  # The first chunk takes a second, of four updates.
+
+    def evaluate(*args, **kwargs):
+        time.sleep(1.0)
+        return evaluated(*args, **kwargs)
+
+    evaluated = loop.mean_evaluation
+    monkeypatch.setattr(loop, "mean_evaluation", evaluate)
+    monkeypatch.setattr(loop.jax, "block_until_ready", wait)
+    every = [f"{name}=128" for name in ("training.log_every_steps", "evaluation.every_steps")]
+    result = run(compose("training.total_steps=256", "training.checkpoint_every_steps=256", *every), tmp_path)
+    # A quarter of the second, and none of the two evaluations.
+    assert result["seconds"] - result["seconds_to_first_update"] >= 2.0 + 0.75
+    (_, speed) = [row["time/steps_per_second"] for row in read_metrics(tmp_path) if "train/loss" in row]
+    assert speed > 128 / 0.9
+
+
 @pytest.mark.slow
 def test_the_best_checkpoint_holds_before_the_last_one_knows_of_it(tmp_path, monkeypatch, compose):
     real = manager.write_digest
@@ -291,6 +311,23 @@ def test_a_first_score_that_is_not_finite_is_not_the_best(tmp_path, monkeypatch,
     monkeypatch.setattr(loop, "_evaluate", evaluate)
     assert run(compose(), tmp_path)["best_episode_return"] == 1.0
     assert (tmp_path / "checkpoints/best/8.digest.json").exists()
+
+
+@pytest.mark.slow
+def test_of_opposed_teams_the_last_is_the_best(tmp_path, monkeypatch, compose):
+    scores = iter([3.0, 2.0, 1.0])
+
+    def evaluate(run, stage, update, params):
+        stage = stage._replace(
+            evaluate=lambda params: {"episode_return": np.full(3, next(scores))},
+            environment=replace(stage.environment, teams={"predators": (0,), "prey": (1,)}),
+        )
+        return real(run, stage._replace(evaluate_last=stage.evaluate), update, params)
+
+    real = loop._evaluate
+    monkeypatch.setattr(loop, "_evaluate", evaluate)
+    assert run(compose(), tmp_path)["best_episode_return"] == 1.0
+    assert (tmp_path / "checkpoints/best/10.digest.json").exists()
 
 
 def test_ctrl_c_that_is_dropped_is_raised_when_the_run_asks():

@@ -1,5 +1,6 @@
 """Environments of gymnasium (Towers et al., 2024): any simulator with that interface, stepped on the host."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,8 +25,8 @@ def make_environment(
     """Makes an environment of gymnasium.
 
     An entry `action_mask` of its observations, as of PettingZoo, becomes the action mask. `info["success"]`, or
-    `info["is_success"]`, is the success of an episode. Where the bounds of actions differ between their numbers,
-    policies act in [-1, 1], which is stretched to the bounds of every number.
+    `info["is_success"]`, is the success of an episode; an environment that tells neither has none. Where the bounds of
+    actions differ between their numbers, policies act in [-1, 1], which is stretched to the bounds of every number.
 
     Args:
         name: as gymnasium registers it, for example "CartPole-v1"; with `make`, for logs alone.
@@ -137,13 +138,13 @@ def _batch(vector: Any, to_suite: Callable[[np.ndarray], np.ndarray], *, masked:
             next_observation=following,
             action_mask=mask,
             next_action_mask=next_mask,
-            success=np.asarray(success, bool),
+            success=np.asarray(success, np.float32),
         )
 
     def reset(seeds: np.ndarray) -> HostStep:
         observation, _ = vector.reset(seed=[int(seed) for seed in seeds])
         nothing = np.zeros(vector.num_envs)
-        return told(observation, observation, nothing, (nothing, nothing), nothing)
+        return told(observation, observation, nothing, (nothing, nothing), np.full(vector.num_envs, np.nan))
 
     def step(action: np.ndarray) -> HostStep:
         observation, reward, terminated, truncated, info = vector.step(to_suite(action))
@@ -154,10 +155,11 @@ def _batch(vector: Any, to_suite: Callable[[np.ndarray], np.ndarray], *, masked:
             successor = jax.tree.map(np.array, observation)
         for i in ended:
             jax.tree.map(lambda leaf, final, i=i: leaf.__setitem__(i, final), successor, info["final_obs"][i])
-        success = np.zeros(vector.num_envs, bool)
-        for source in (info, last):
-            for name in ("success", "is_success"):
-                success |= np.asarray(source.get(name, False), bool)
+        success = np.full(vector.num_envs, np.nan)
+        for source, name in itertools.product((info, last), ("success", "is_success")):
+            if name in source:  # `_success` says which of the environments have told.
+                said = np.asarray(source.get(f"_{name}", True), bool)
+                success = np.fmax(success, np.where(said, np.asarray(source[name], np.float64), np.nan))
         return told(observation, successor, reward, (terminated, truncated), success)
 
     return HostBatch(reset=reset, step=step, close=vector.close)

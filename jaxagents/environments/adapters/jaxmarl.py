@@ -43,7 +43,8 @@ def make_environment(
     Observations are padded with zeros to the largest; the action space is the largest, and `action_mask` excludes
     what an agent does not have. `info["agent_mask"]` says who is alive; in SMAX `info["success"]` says whether the
     battle was won and `info["world_state"]` what the whole world looks like. The step limit truncates. The task
-    `{"key": uint32 [2]}` fixes the initial state.
+    `{"key": uint32 [2]}` fixes the initial state. Of opposed teams, `Environment.teams` says who is in which: in simple
+    tag, predators are "adversaries" and prey are "good_agents".
 
     Args:
         name: as JaxMARL calls it, for example "MPE_simple_spread_v3" or "HeuristicEnemySMAX".
@@ -115,6 +116,7 @@ def make_environment(
         action_space=action_space,
         max_steps=max_steps,
         num_agents=len(agents),
+        teams=_opposed_teams(world, agents),
     )
     return time_limit(environment, max_steps)
 
@@ -159,6 +161,15 @@ def _stack_padded(leaves: list[Array]) -> Array:
         return jnp.stack(leaves)
     length = max(leaf.shape[0] for leaf in leaves)
     return jnp.stack([jnp.pad(leaf, (0, length - leaf.shape[0])) for leaf in leaves])
+
+
+def _opposed_teams(world: Any, agents: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """Returns the numbers of the agents of both teams where there are two of them, in particle worlds and battles."""
+    good = getattr(world, "good_agents", None) or [name for name in agents if name.startswith("ally_")]
+    own = tuple(index for index, name in enumerate(agents) if name in good)
+    others = tuple(index for index in range(len(agents)) if index not in own)
+    names = ("allies", "enemies") if agents[0].startswith("ally_") else ("good_agents", "adversaries")
+    return dict(zip(names, (own, others))) if own and others else {}
 
 
 def _masker(world: Any, agents: tuple[str, ...], spaces: list[Any]) -> Callable[[State], PyTree]:

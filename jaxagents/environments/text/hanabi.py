@@ -39,11 +39,13 @@ def make_environment(*, max_turns: int = 20, **options: Any) -> Environment:
 
     A seat sees `hints 3 lives 2 deck 6 table red 0 blue 1 they red 2 blue 1 you red ? ? 1`: the hand of the other one,
     and what it knows of its own. `play 1` puts a card on its pile, if it is the next rank of its colour, and else costs
-    a life; `discard 2` brings a hint back, `tell red` and `tell 1` spend one and mark all such cards of the other hand.
+    a life; `discard 2` brings a hint back, and is not allowed while all are there; the last card of a colour brings one
+    back, too. `tell red` and `tell 1` spend one and mark all such cards of the other hand.
     The game ends with all lives lost (the score then stays what it was), with all cards on the table, or when each seat
     has had a turn after the last card was drawn. All are paid the score as it grows: cards on the table, by six.
 
-    The expert plays what it knows to fit, tells of a card that fits, and else discards its oldest one.
+    The expert plays what it knows to fit, tells of a card that fits, and else discards its oldest one; while it may not
+    discard, it tells anything.
 
     Args:
         max_turns: of both, after which the game ends.
@@ -53,7 +55,7 @@ def make_environment(*, max_turns: int = 20, **options: Any) -> Environment:
         The environment, whose tasks are decks.
 
     References:
-        Bard et al. (2020), The Hanabi Challenge, section 2.
+        Bard et al. (2020), The Hanabi Challenge, section 2; hanabi_learning_environment, hanabi_lib/hanabi_state.cc.
 
     Deviation: a lost game keeps its score, where the rules make it 0.
     """
@@ -115,7 +117,8 @@ def play(key: Array, state: HanabiState, verb: Array, args: Array) -> HanabiStat
     same = jnp.stack([state.deck[other] // RANKS, state.deck[other] % RANKS], axis=1) == place
     told = same & (jnp.stack([verb == TELL_COLOUR, verb == TELL_RANK]))[None] & (other >= 0)[:, None]
     drawn = jnp.where(acts, jnp.minimum(drawn + 1, len(CARDS)), drawn)
-    hints = jnp.where(acts, jnp.minimum(hints + (verb == DISCARD), HINTS), hints - 1)
+    completes = good & (card % RANKS == RANKS - 1)
+    hints = jnp.where(acts, jnp.minimum(hints + ((verb == DISCARD) | completes), HINTS), hints - 1)
     lives = lives - ((verb == PLAY) & ~good)
     left = jnp.where(left > 0, left - 1, jnp.where((left < 0) & (drawn == len(CARDS)), SEATS, left))
     return state.replace(
@@ -127,13 +130,15 @@ def play(key: Array, state: HanabiState, verb: Array, args: Array) -> HanabiStat
 
 
 def allowed(state: HanabiState) -> Array:
-    """Returns what can be done, bool `[9]`: hints cost one, and have to be true of some card."""
+    """Returns what can be done, bool `[9]`: discards bring a hint, of which one has to be spent; hints cost one, and
+    have to be true of some card."""
     seat = state.counts[3] % SEATS
     own, other = state.hands[seat] >= 0, state.hands[1 - seat]
     cards = jnp.where(other >= 0, state.deck[other], -RANKS)
     colours = jnp.any(cards[:, None] // RANKS == np.arange(len(COLOURS))[None], axis=0)
     ranks = jnp.any((cards[:, None] % RANKS == np.arange(RANKS)[None]) & (other >= 0)[:, None], axis=0)
-    return jnp.concatenate([own, own, jnp.append(colours, ranks) & (state.counts[1] > 0)])
+    hints = state.counts[1]
+    return jnp.concatenate([own, own & (hints < HINTS), jnp.append(colours, ranks) & (hints > 0)])
 
 
 def advise(state: HanabiState) -> Array:
@@ -148,8 +153,9 @@ def advise(state: HanabiState) -> Array:
     card, kind = jnp.unravel_index(jnp.argmax(untold[:, ::-1]), untold.shape)
     named = jnp.where(kind == 0, state.deck[other[card]] % RANKS + len(COLOURS), state.deck[other[card]] // RANKS)
     hint, oldest, anything = 2 * HAND + named, jnp.int32(HAND), jnp.argmax(can)
-    rules = [(jnp.any(sure), jnp.argmax(sure)), (jnp.any(untold) & can[hint], hint)]
-    return first_rule([*rules, (own[0] >= 0, oldest), (jnp.bool_(True), anything)]).astype(jnp.int32)
+    rules = [(jnp.any(sure), jnp.argmax(sure)), (jnp.any(untold) & can[hint], hint), (can[oldest], oldest)]
+    rules += [(jnp.any(can[2 * HAND :]), 2 * HAND + jnp.argmax(can[2 * HAND :]))]
+    return first_rule([*rules, (jnp.bool_(True), anything)]).astype(jnp.int32)
 
 
 def tell(state: HanabiState, seat: Array) -> Text:

@@ -121,3 +121,15 @@ def _key_implementation(leaf: Any) -> Any:
     found = []  # key_impl takes arrays and tracers, but no ShapeDtypeStruct
     jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), leaf)
     return found[0]
+
+
+def first_not_finite(params: PyTree) -> str | None:
+    """Returns the path of the first leaf with a number that is not finite, as `keystr` has it; None: all are."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact):
+            continue
+        whole = leaf.is_fully_addressable or leaf.is_fully_replicated
+        finite = np.isfinite(np.asarray(leaf)) if whole else jax.numpy.isfinite(leaf)  # Shards of other processes.
+        if not finite.all():
+            return jax.tree_util.keystr(path)
+    return None

@@ -6,6 +6,7 @@ import pytest
 
 from jaxagents.environments.adapters import jaxmarl
 from jaxagents.environments.teams import team_view
+from jaxagents.environments.wrappers import episode_statistics
 
 KEY = jax.random.key(0)
 
@@ -34,6 +35,19 @@ def test_shorter_observations_are_padded_with_zeros():
     # The last two numbers of a predator are the velocity of the prey, which the prey's own observation lacks.
     _, timestep = play(environment, [jnp.ones(4, jnp.int32)])
     assert not timestep.observation[3, 14:].any() and timestep.observation[:3, 14:].any(axis=1).all()
+
+
+def test_opposed_teams_have_a_return_each():
+    environment = jaxmarl.make_environment("MPE_simple_tag_v3")
+    assert environment.teams == {"good_agents": (3,), "adversaries": (0, 1, 2)}
+    assert jaxmarl.make_environment("MPE_simple_spread_v3").teams == {}
+    first, *steps = play(episode_statistics(environment), [jnp.array([1, 2, 3, 4])] * 3)
+    metrics, reward = steps[-1].info["metrics"], sum(step.reward for step in steps)
+    assert sorted(metrics) == sorted(first.info["metrics"]) and len(metrics) == 6
+    assert abs(float(metrics["episode_return_adversaries"]) - float(reward[:3].mean())) < 1e-4
+    assert abs(float(metrics["episode_return_good_agents"]) - float(reward[3])) < 1e-4
+    assert abs(float(metrics["episode_return_agent_1"]) - float(reward[1])) < 1e-4
+    assert abs(float(steps[-1].info["episode_return"]) - float(reward.mean())) < 1e-4
 
 
 def test_actions_that_an_agent_lacks_are_masked():

@@ -188,8 +188,21 @@ def test_hints_are_spent_and_come_back_and_the_deck_ends_the_game(hand):
     assert texts[3].endswith("they red 1 red 3 you blue ? blue ?")
     assert texts[4].endswith("you red ? red ?") and texts[5].startswith("hints 0")
     assert [bool(one) for one in timesteps[5].action_mask] == [True] * 4 + [False] * 5
-    _, timesteps, _ = hand.play(environment, {"deck": DECK, **LEVEL}, ["discard 1"] * 8)
-    assert [bool(t.terminated) for t in timesteps] == [False] * 8 + [True]  # Six cards, and a turn each after the last.
+    said = ["tell blue", "tell 2", "tell 3", "tell 3", "tell 1", "tell 1", "tell 2"]
+    said = [action for hint in said for action in (hint, "discard 1")]
+    _, timesteps, _ = hand.play(environment, {"deck": DECK, **LEVEL}, said)
+    # Six cards, and a turn each after the last.
+    assert [bool(t.terminated) for t in timesteps] == [False] * 14 + [True]
+
+
+def test_nothing_is_discarded_at_full_hints_and_a_whole_colour_brings_one_back(hand):
+    environment = hanabi.make_environment()
+    said = ["tell blue", *["play 1"] * 5]  # Blue 1, red 1, blue 2, red 2, red 3.
+    texts, timesteps, _ = hand.play(environment, {"deck": DECK, **LEVEL}, said)
+    masks = np.stack([t.action_mask for t in timesteps])
+    assert masks[0].tolist() == [True, True, False, False, False, True, True, True, False]
+    assert masks[1, :4].all() and texts[5].startswith("hints 2 lives 2 deck 2 table red 2")
+    assert texts[6].startswith("hints 3 lives 2 deck 1 table red 3") and not masks[6, 2:4].any()
 
 
 @pytest.mark.parametrize(
