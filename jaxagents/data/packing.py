@@ -21,8 +21,8 @@ class PackedBatch:
         token_mask: bool `[B, L]`, True = there is a token, False = padding.
         segment: int32 `[B, L]`, which sequence of its row a token belongs to, from 0; -1 for padding.
         positions: int32 `[B, L]`, from 0 in every segment; 0 for padding.
-        loss_weight: float32 `[B, L]`, weight of the loss of predicting the token; 0 for padding, and for the first token
-            of every segment, before which the model reads nothing.
+        loss_weight: float32 `[B, L]`, weight of the loss of predicting the token; 0 for padding, and for the first
+            token of every segment, before which the model reads nothing.
         thought_mask: bool `[B, L]`, the token is part of a thought.
         success: bool `[B]`, the sequences of the row are known to have been successful; False for padding.
     """

@@ -16,7 +16,7 @@ _Section = TypeVar("_Section")
 _NOT_HASHED = ("run_dir", "devices", "logging", "hydra")
 # Options that came after runs were stored, of any part, and the value at which they change nothing: with it they count
 # for nothing, so that runs of before go on and are found.
-_CAME_LATER = {"max_lag": None, "min_p": None}
+_CAME_LATER = {"max_lag": None, "min_p": None, "reward_seconds": 3600.0}
 _LENGTHS = {  # What a run may change while it goes on, by section.
     "training": (
         *("total_steps", "total_episodes", "total_turns", "total_tokens", "total_env_steps"),
