@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 ARGUMENTS_FILE = "arguments.yaml"
 
@@ -131,4 +133,18 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
     options = [argument for argument in arguments if argument.startswith("-")]
     further = [argument for argument in arguments if argument not in (*options, *named)]
     quoted = str(run_dir).replace("\\", "\\\\").replace("'", "\\'")
-    return options + merge_overrides(list(OmegaConf.load(written)), further, [f"run_dir='{quoted}'"])
+    return options + merge_overrides(_read_arguments(written), further, [f"run_dir='{quoted}'"])
+
+
+def _read_arguments(path: Path) -> list[str]:
+    try:
+        arguments: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        found = f"a {type(arguments).__name__}"
+    except (yaml.YAMLError, UnicodeError, OmegaConfBaseException) as error:
+        arguments, found = None, " ".join(str(error).split())
+    if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
+        raise ValueError(
+            f"`{path}` must list the arguments of a run, got {found}; try the command that began it, with the same "
+            "run_dir."
+        )
+    return arguments

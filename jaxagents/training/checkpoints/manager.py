@@ -339,7 +339,14 @@ def _newest_good_step(
 
 
 def _read_metadata(directory: Path, step: int) -> dict[str, Any]:
-    return json.loads((directory / str(step) / "metadata" / "metadata").read_text())
+    path = directory / str(step) / "metadata" / "metadata"
+    try:
+        metadata = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"`{path}` must hold JSON, got {error}; try an older `step`, or another `run_dir`.") from error
+    if not isinstance(metadata, dict):
+        raise ValueError(f"`{path}` must hold a JSON object, got {type(metadata).__name__}; try another `run_dir`.")
+    return metadata
 
 
 def _list_steps(directory: Path) -> list[int]:
