@@ -14,6 +14,8 @@ import jax
 import numpy as np
 from PIL import Image
 
+from jaxagents.environments.checks import describe_not_finite
+from jaxagents.environments.host import HostEnvironment
 from jaxagents.reporting.curves import write_curves
 from jaxagents.reporting.loggers import METRICS_FILE, Logger, open_logger
 from jaxagents.reporting.progress import Progress, open_progress
@@ -71,7 +73,7 @@ class _Run:
     @property
     def seconds(self) -> float:
         """Returns how long all sessions took; one that finds the run finished takes none."""
-        return self.seconds_before + (time.time() - self.started if self.trained else 0.0)
+        return self.seconds_before + (time.monotonic() - self.started if self.trained else 0.0)
 
 
 def train(experiment: Experiment, run_dir: str | Path, *, started: float | None = None) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
     Args:
         experiment: see `build`.
         run_dir: of the run; may hold checkpoints of the same config.
-        started: `time.time()` when the command began, for the time to the first update.
+        started: `time.monotonic()` when the command began, for the time to the first update.
 
     Returns:
         The result: final evaluation, counts and times, as plain data.
@@ -117,7 +119,7 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         stack.callback(logger.close)
         is_preempted = stack.enter_context(watch_signals())
         stack.enter_context(exit_with_partners())
-        run = _Run(experiment, logger, progress, is_preempted, started or time.time())
+        run = _Run(experiment, logger, progress, is_preempted, started or time.monotonic())
         for index in range(current, len(experiment.stages)):
             params = _train_stage(run, index, folders, restored if index == current else None)
         if jax.process_index() == 0:
@@ -209,7 +211,7 @@ def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restor
         state, update = chunk.state, chunk.end
         if not run.trained:
             jax.block_until_ready(chunk.metrics)
-            run.trained, run.first_update_seconds = True, run.first_update_seconds or time.time() - run.started
+            run.trained, run.first_update_seconds = True, run.first_update_seconds or time.monotonic() - run.started
         # The device works on this chunk while the host logs the one before.
         if pending is not None:
             clock = _log(run, stage, pending, clock)
@@ -247,7 +249,7 @@ def _end_early(
 def _log(run: _Run, stage: Stage, chunk: Chunk, clock: float | None) -> float:
     """Logs a chunk that began at `clock`, None when it was compiled then, and returns when it was done."""
     values = {name: np.asarray(value) for name, value in chunk.metrics.items()}
-    now = time.time()
+    now = time.monotonic()
     run.steps += chunk.steps
     run.counts = add_counts(run.counts, values)
     values |= {f"rollout/{unit}": count for unit, count in run.counts.items()}
@@ -281,17 +283,21 @@ def _find_divergence(run: _Run, stage: Stage, update: int, values: Mapping[str, 
             continue
         run.diverged[str(seed)] = {"metric": name, "stage": stage.name, "update": run.updates_before + update}
         if len(run.diverged) >= max(run.experiment.num_seeds, 1):
-            _refuse(run, name, update)
+            _refuse(run, stage, name, update)
         run.progress.message(
             f"Seed {run.experiment.seed + seed} has diverged: `{name}` was NaN or infinite by update "
             f"{run.updates_before + update}. It stays as it was before; the other seeds go on."
         )
 
 
-def _refuse(run: _Run, name: str, update: int) -> None:
+def _refuse(run: _Run, stage: Stage, name: str, update: int) -> None:
+    way_out = "try a lower learning rate or gradient clipping"
+    if jax.process_count() == 1 and not isinstance(stage.environment, HostEnvironment):  # These check every step.
+        fault = describe_not_finite(stage.environment, jax.random.key(run.experiment.seed))
+        way_out = f"mend the world: played at random, {fault} is not finite" if fault else way_out
     raise FloatingPointError(
         f"`{name}` must be finite, got NaN or infinity by update {run.updates_before + update} ({run.steps} steps); "
-        "the checkpoints before it are kept; try a lower learning rate or gradient clipping."
+        f"the checkpoints before it are kept; {way_out}."
     )
 
 
@@ -323,7 +329,7 @@ def _save(
     snapshot = stage.runner.to_global(state)
     bad = _first_not_finite(stage.runner.params(state))
     if bad is not None:
-        _refuse(run, f"params{bad}", update)
+        _refuse(run, stage, f"params{bad}", update)
     metadata = {
         "update": update,
         "num_updates": stage.num_updates,

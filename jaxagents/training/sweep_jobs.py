@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 
+from jaxagents.training.argument_lists import write_argument
 from jaxagents.training.composition import given_arguments
 from jaxagents.training.interrupts import SWEEP_JOB, TERMINATED, when_interrupted
 from jaxagents.training.preemption import EXIT_CODE
@@ -118,7 +119,7 @@ def close_sweep(jobs: Sequence[Mapping[str, Any]], *, compare: str | None) -> No
         print(f"Failed with exit code {job['exit_code']}: {' '.join(job['overrides'])}", file=sys.stderr)
     print(f"{len(jobs) - len(failed)} of {len(jobs)} jobs of the sweep are done.", file=sys.stderr, flush=True)
     if compare and len(jobs) - len(failed) > 1:
-        paths = shlex.quote(f"paths={os.path.relpath(os.path.commonpath([job['folder'] for job in jobs]))}")
+        paths = write_argument("paths", os.path.relpath(os.path.commonpath([job["folder"] for job in jobs])))
         print(f"Next: {compare} {paths}", file=sys.stderr, flush=True)
     print(json.dumps({"sweep": jobs}))
     sys.stdout.flush()

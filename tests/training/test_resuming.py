@@ -32,9 +32,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path):
     log(tmp_path, 1, 2, 3, 4)  # Killed while the second checkpoint was written, and the first one was cut off.
     assert resuming.require_no_past(experiment, tmp_path).endswith("the run begins anew, and so does its log.")
     log(tmp_path, 1, 5)
-    with pytest.raises(
-        ValueError, match=r"with metrics\.jsonl at update 5 and without .*; bring checkpoints"
-    ):
+    with pytest.raises(ValueError, match=r"with metrics\.jsonl at update 5 and without .*; bring checkpoints"):
         resuming.require_no_past(experiment, tmp_path)
     assert resuming.require_no_past(make_experiment(num_updates=4), tmp_path)  # Row 5 may be of a later stage.
     log(tmp_path)

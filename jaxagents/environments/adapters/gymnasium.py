@@ -7,10 +7,11 @@ import jax
 import numpy as np
 
 from jaxagents.environments.adapters.importing import import_suite
-from jaxagents.environments.host import HostBatch, HostEnvironment, HostStep, make_host_environment
+from jaxagents.environments.host import HostBatch, HostEnvironment, HostStep, make_host_environment, simulator_fault
 from jaxagents.types import Box, Discrete, PyTree
 
 _MASK = "action_mask"
+_NO_LOG = 50  # Above the level of errors.
 
 
 def make_environment(
@@ -54,7 +55,10 @@ def make_environment(
         env = make()
         return env if max_steps is None else gymnasium.wrappers.TimeLimit(env, max_steps)
 
-    first = make_one()
+    try:
+        first = make_one()
+    except (Exception, SystemExit) as error:  # Code of the user's fails as it likes.
+        raise simulator_fault(name, "make", error) from error
     bound = max_steps or (first.spec and first.spec.max_episode_steps)
     observed, (action_space, to_suite) = from_gymnasium(first.observation_space), _actions_of(first.action_space)
     first.close()
@@ -67,6 +71,8 @@ def make_environment(
         kind = gymnasium.vector.AsyncVectorEnv if processes else gymnasium.vector.SyncVectorEnv
         mode = gymnasium.vector.AutoresetMode.SAME_STEP
         options = {"context": "spawn"} if processes else {}  # Threads of JAX do not survive a fork.
+        if processes:  # What a worker says, this process raises.
+            gymnasium.logger.min_level = _NO_LOG
         return _batch(kind([make_one] * num_envs, autoreset_mode=mode, **options), to_suite, masked=masked)
 
     return make_host_environment(
