@@ -73,8 +73,14 @@ def read_variables(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_variable(name: str, *default: Any) -> str:
     """Writes the reference to a variable of the environment, in place of its value."""
-    quoted = ["null" if value is None else "'" + str(value).replace("'", "\\'") + "'" for value in default]
-    return f"{_VARIABLE}{','.join([name, *quoted])}}}"
+    return f"{_VARIABLE}{','.join([name, *map(_write_default, default)])}}}"
+
+
+def _write_default(value: Any) -> str:
+    if value is None or _VARIABLE in str(value):  # References do not stand in quotes with others.
+        return "null" if value is None else str(value)
+    escaped = str(value).replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def require_fit(config: Mapping[str, Any], environment: Environment) -> None:

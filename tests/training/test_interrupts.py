@@ -38,6 +38,7 @@ def test_the_second_signal_ends_what_waits_for_ever(number, code, line):
     process = subprocess.Popen([sys.executable, "-c", WAITS], cwd=Path(__file__).parents[2], **options)
     try:
         assert process.stdout.readline() == "waits\n"
+        time.sleep(0.3)
         process.send_signal(number)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
