@@ -41,6 +41,7 @@ from jaxagents.training.interrupts import (
     end_at_second_signal,
     hear_interrupts,
     interrupts_later,
+    interrupts_of_callbacks,
 )
 from jaxagents.training.preemption import EXIT_CODE, Preempted
 from jaxagents.training.sweep_folders import name_folders, quote_names
@@ -201,7 +202,7 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
     for logger in loggers:
         logger.disabled = not show_traceback
     try:
-        with nullcontext() if show_traceback else _full_disk_in_one_line():
+        with nullcontext() if show_traceback else _full_disk_in_one_line(), interrupts_of_callbacks():
             yield
     except KeyboardInterrupt as error:
         if show_traceback:

@@ -35,11 +35,23 @@ def when_interrupted(tell: Callable[[], str]) -> Iterator[None]:
     """
     _messages.append(tell)
     try:
-        yield
+        with interrupts_of_callbacks():
+            yield
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(tell()) from error
     finally:
         _messages.pop()
+
+
+@contextmanager
+def interrupts_of_callbacks() -> Iterator[None]:
+    """Raises KeyboardInterrupt for the error of the runtime that it becomes in a function which a program calls."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "KeyboardInterrupt" not in str(error):
+            raise
+        raise KeyboardInterrupt from error
 
 
 @contextmanager
