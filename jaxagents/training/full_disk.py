@@ -12,7 +12,7 @@ import absl.logging
 
 _CODES = (errno.ENOSPC, errno.EDQUOT)
 _WORDS = ("No space left on device", "Disk quota exceeded")
-_OF_THREADS = ("orbax", "tensorstore", "asyncio")  # Modules whose errors are raised again in the main thread.
+_OF_THREADS = ("orbax", "tensorstore", "asyncio", "concurrent")  # Their errors the main thread raises again.
 
 
 def is_full_disk(error: BaseException) -> bool:
@@ -38,7 +38,8 @@ def describe_full_disk(error: BaseException) -> str | None:
 def quiet_threads() -> Iterator[None]:
     """Keeps threads from printing errors that the main thread raises, too: of checkpoints, logs, and full disks."""
     hook, thread_hook, raises = sys.excepthook, threading.excepthook, logging.raiseExceptions
-    logger = absl.logging.get_absl_logger()  # Orbax logs there.
+    # Orbax logs to the first, and what its tasks raise goes to the others.
+    loggers = [absl.logging.get_absl_logger(), *map(logging.getLogger, ("asyncio", "concurrent.futures"))]
 
     def is_other(record: logging.LogRecord) -> bool:
         return record.levelno < logging.ERROR or not any(f"/{name}/" in record.pathname for name in _OF_THREADS)
@@ -52,12 +53,14 @@ def quiet_threads() -> Iterator[None]:
         if arguments.exc_value is None or not is_full_disk(arguments.exc_value):
             thread_hook(arguments)
 
-    logger.addFilter(is_other)
+    for logger in loggers:
+        logger.addFilter(is_other)
     sys.excepthook, threading.excepthook, logging.raiseExceptions = tell, tell_of_thread, False
     try:
         yield
     finally:
-        logger.removeFilter(is_other)
+        for logger in loggers:
+            logger.removeFilter(is_other)
         sys.excepthook, threading.excepthook, logging.raiseExceptions = hook, thread_hook, raises
 
 
