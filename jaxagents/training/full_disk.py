@@ -37,7 +37,7 @@ def describe_full_disk(error: BaseException) -> str | None:
 @contextmanager
 def quiet_threads() -> Iterator[None]:
     """Keeps threads from printing errors that the main thread raises, too: of checkpoints, logs, and full disks."""
-    hook, thread_hook, raises = sys.excepthook, threading.excepthook, logging.raiseExceptions
+    thread_hook, hook, raises = threading.excepthook, sys.unraisablehook, logging.raiseExceptions
     # Orbax logs to the first, and what its tasks raise goes to the others.
     loggers = [absl.logging.get_absl_logger(), *map(logging.getLogger, ("asyncio", "concurrent.futures"))]
 
@@ -45,9 +45,9 @@ def quiet_threads() -> Iterator[None]:
         return record.levelno < logging.ERROR or not any(f"/{name}/" in record.pathname for name in _OF_THREADS)
 
     # Tensorstore calls it for what its threads could not hand to an event loop that is closed.
-    def tell(kind: Any, error: Any, traceback: Any) -> None:
-        if not (kind is RuntimeError and str(error) == "Event loop is closed") and not is_full_disk(error):
-            hook(kind, error, traceback)
+    def tell(dropped: Any) -> None:
+        if not (dropped.exc_type is RuntimeError and str(dropped.exc_value) == "Event loop is closed"):
+            hook(dropped)
 
     def tell_of_thread(arguments: Any) -> None:
         if arguments.exc_value is None or not is_full_disk(arguments.exc_value):
@@ -55,13 +55,13 @@ def quiet_threads() -> Iterator[None]:
 
     for logger in loggers:
         logger.addFilter(is_other)
-    sys.excepthook, threading.excepthook, logging.raiseExceptions = tell, tell_of_thread, False
+    threading.excepthook, sys.unraisablehook, logging.raiseExceptions = tell_of_thread, tell, False
     try:
         yield
     finally:
         for logger in loggers:
             logger.removeFilter(is_other)
-        sys.excepthook, threading.excepthook, logging.raiseExceptions = hook, thread_hook, raises
+        threading.excepthook, sys.unraisablehook, logging.raiseExceptions = thread_hook, hook, raises
 
 
 def _chain(error: BaseException) -> list[BaseException]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import absl.logging
 import pytest
@@ -52,10 +53,11 @@ def test_threads_leave_it_to_the_main_thread_to_say(capfd):
         raise FULL
 
     with pytest.raises(EndAtOnce) as ended, errors_in_one_line(show_traceback=False):
-        for target in (fail, lambda: sys.excepthook(RuntimeError, RuntimeError("Event loop is closed"), None)):
-            thread = threading.Thread(target=target)
-            thread.start()
-            thread.join()
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+        closed = RuntimeError("Event loop is closed")
+        sys.unraisablehook(SimpleNamespace(exc_type=RuntimeError, exc_value=closed, exc_traceback=None))
         logger = absl.logging.get_absl_logger()
         logger.handle(logger.makeRecord("absl", logging.ERROR, "/x/orbax/future.py", 1, "failed", (), None))
         raise ValueError("RESOURCE_EXHAUSTED") from FULL
