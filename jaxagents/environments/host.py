@@ -73,6 +73,8 @@ def simulator_fault(name: str, call: str, error: BaseException) -> ValueError:
         The error, with file and line of the simulator where they are known.
     """
     said = " ".join(str(error).split())
+    if isinstance(error, EOFError | BrokenPipeError | ConnectionResetError):
+        said = said or "its process has ended"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
     told = f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -73,6 +73,7 @@ class Simulators:
         try:
             return function(*arguments)
         except (Exception, SystemExit) as error:
+            self.close()
             raise simulator_fault(self.environment.name, name, error) from error
 
     def _require_finite(self, action: Array, timestep: TimeStep) -> None:

@@ -180,6 +180,8 @@ class Broken(Counter):
     def step(self, action):
         if self.fault == "raise":
             raise ConnectionError("lost the\nsimulator")
+        if self.fault == "gone":
+            raise EOFError
         if self.fault == "exit":
             raise SystemExit(3)
         observation, reward, *ends = super().step(action)
@@ -197,6 +199,7 @@ class Broken(Counter):
         ("reset", r"`reset` of the environment broken must not fail, got ValueError: not enough values"),
         ("raise", r"`step` of .*, got ConnectionError: lost the simulator \(.*test_host.py, line \d+: raise Conn"),
         ("exit", r"`step` of .*, got SystemExit: 3 \("),
+        ("gone", r"`step` of .*, got EOFError: its process has ended \("),
         ("shape", r"`step` of .*, got ValueError: "),
         ("nan", r"`observation` of the environment broken must be finite, got NaN or infinity in step 1 of an episode"),
         ("reward", r"`reward` of the environment broken must be finite, got NaN or infinity in step 1 of an episode"),

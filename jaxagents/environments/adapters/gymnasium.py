@@ -166,7 +166,16 @@ def _batch(vector: Any, to_suite: Callable[[np.ndarray], np.ndarray], *, masked:
                 success |= np.asarray(source.get(name, False), bool)
         return told(observation, successor, reward, (terminated, truncated), success)
 
-    return HostBatch(reset=reset, step=step, close=vector.close)
+    def close() -> None:
+        try:
+            vector.close(terminate=True)
+        except Exception:  # A process has ended by itself, and is waited for.
+            for process in getattr(vector, "processes", ()):
+                process.terminate()
+        finally:
+            vector.closed = True  # Its destructor would try again.
+
+    return HostBatch(reset=reset, step=step, close=close)
 
 
 def _without_mask(tree: Mapping[str, Any]) -> PyTree:
