@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-STARTED = time.time()  # Before the other imports, which count in the time to the first update.
+STARTED = time.monotonic()  # Before the other imports, which count in the time to the first update.
 
 from hydra.core.hydra_config import HydraConfig  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402

@@ -21,7 +21,8 @@ class PackedBatch:
         token_mask: bool `[B, L]`, True = there is a token, False = padding.
         segment: int32 `[B, L]`, which sequence of its row a token belongs to, from 0; -1 for padding.
         positions: int32 `[B, L]`, from 0 in every segment; 0 for padding.
-        loss_weight: float32 `[B, L]`, weight of the loss of predicting the token; 0 for padding.
+        loss_weight: float32 `[B, L]`, weight of the loss of predicting the token; 0 for padding, and for the first
+            token of every segment, before which the model reads nothing.
         thought_mask: bool `[B, L]`, the token is part of a thought.
         success: bool `[B]`, the sequences of the row are known to have been successful; False for padding.
     """
@@ -73,7 +74,8 @@ def pack(
     """Packs sequences into as few rows as first-fit decreasing finds, the successful ones first and apart.
 
     Of either kind, sequences are taken by falling length, ties in their order, and each goes into the first row that
-    has space, after what is there already. At most 11/9 of the fewest possible rows, and one more, are used.
+    has space, after what is there already. At most 11/9 of the fewest possible rows, and one more, are used. The first
+    token of a sequence is read, not learned: its `loss_weight` becomes 0.
 
     Args:
         sequences: to be packed.
@@ -150,6 +152,7 @@ def _fill(sequences: Sequence[TokenSequence], sizes: Sequence[int], length: int,
         batch.segment[row, place] = num_segments[row]
         batch.positions[row, place] = np.arange(size)
         batch.loss_weight[row, place] = sequence.loss_weight[:size]
+        batch.loss_weight[row, place.start] = 0.0  # What stands before it is of another sequence, or nothing.
         batch.thought_mask[row, place] = False if sequence.thought_mask is None else sequence.thought_mask[:size]
         ends[row] += size
         num_segments[row] += 1

@@ -43,6 +43,27 @@ def check_environment(environment: Environment) -> None:
         )
 
 
+def describe_not_finite(environment: Environment, key: Array, num_episodes: int = 16) -> str | None:
+    """Plays at random, and says what of an environment is NaN or infinite without any policy.
+
+    Args:
+        environment: of arrays or words, single instance.
+        key: of the episodes.
+        num_episodes: that are played side by side.
+
+    Returns:
+        The first of its arrays that is not finite and the step of the episode; None where all are.
+    """
+    keys = jax.random.split(key, num_episodes)
+    observations, rewards, _ = jax.device_get(jax.jit(jax.vmap(lambda key: _play(environment, key)))(keys))
+    for name, leaves in (("reward", [rewards]), ("observation", jax.tree.leaves(observations))):
+        for leaf in leaves:
+            finite = np.isfinite(leaf).reshape(*leaf.shape[:2], -1).all(axis=(0, 2))
+            if not finite.all():
+                return f"`{name}` of {environment.name} in step {int(np.argmin(finite)) + 1} of an episode"
+    return None
+
+
 def require_shapes(environment: Environment) -> None:
     """Checks the shapes and types of an environment by tracing it; nothing is run.
 

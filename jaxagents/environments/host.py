@@ -1,5 +1,6 @@
 """Environments that are no array programs: simulators on the host, stepped many at a time."""
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -58,6 +59,26 @@ class HostEnvironment(Environment):
 
     make_batch: Callable[[int], HostBatch] = None
     num_actions: int | None = None
+
+
+def simulator_fault(name: str, call: str, error: BaseException) -> ValueError:
+    """Makes the error of a run whose simulator failed, in one line with the simulator's own words.
+
+    Args:
+        name: of the environment.
+        call: what was asked of it: "make", "reset" or "step".
+        error: that it raised.
+
+    Returns:
+        The error, with file and line of the simulator where they are known.
+    """
+    said = " ".join(str(error).split())
+    if isinstance(error, EOFError | BrokenPipeError | ConnectionResetError):
+        said = said or "its process has ended"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
+    told = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return ValueError(f"`{call}` of the environment {name} must not fail, got {told}{where}.")
 
 
 def make_host_environment(

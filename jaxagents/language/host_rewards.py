@@ -2,8 +2,11 @@
 
 import inspect
 import math
+import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import jax
@@ -52,6 +55,7 @@ def make_rewarded_collector(
     policy: LanguagePolicy,
     *,
     reward: RewardFunction,
+    reward_seconds: float | None = 3600.0,
     dynamic_sampling: Callable[[EpisodeView], Array] | None = None,
     axis_name: str | None = None,
     **options: Any,
@@ -65,6 +69,7 @@ def make_rewarded_collector(
         environment: a text world with one seat, single instance.
         policy: acts.
         reward: see `RewardFunction` and `Texts`; it is called with keywords.
+        reward_seconds: after which a call that has not returned ends the run; None: it may take any time.
         dynamic_sampling: must be None.
         axis_name: see `collect.make_dialogue_collector`.
         **options: further ones of `collect.make_dialogue_collector`.
@@ -92,6 +97,8 @@ def make_rewarded_collector(
             "`collector.dynamic_sampling` must be null with `collector.reward`, got a filter, which would look at the "
             "rewards of the world; try learner.group_filter, which looks at yours."
         )
+    if reward_seconds is not None and not reward_seconds > 0.0:
+        raise ValueError(f"`collector.reward_seconds` must be above 0, got {reward_seconds}; try 3600, or null.")
     _require_keywords(reward)
     inner = make_dialogue_collector(environment, policy, axis_name=axis_name, **options)
 
@@ -99,7 +106,7 @@ def make_rewarded_collector(
         state, episode, metrics = inner.collect(state, params, key)
         read = episode.replace(behavior_log_prob=None, sampling_log_prob=None, position=None, fingerprint=None)
         shape = jax.ShapeDtypeStruct(episode.reward.shape, jnp.float32)
-        paid = io_callback(lambda read: pay(reward, policy.tokenizer, read), shape, read)
+        paid = io_callback(lambda read: pay(reward, policy.tokenizer, read, seconds=reward_seconds), shape, read)
         total, count = jnp.sum(paid), jnp.float32(paid.shape[0])
         told = {"episode_return": Mean(total=total, count=count), "world_return": metrics["episode_return"]}
         episode = episode.replace(reward=paid)
@@ -110,24 +117,31 @@ def make_rewarded_collector(
     return inner._replace(collect=collect)
 
 
-def pay(reward: RewardFunction, tokenizer: Tokenizer, episode: Episode) -> np.ndarray:
+def pay(reward: RewardFunction, tokenizer: Tokenizer, episode: Episode, *, seconds: float | None = None) -> np.ndarray:
     """Computes the rewards of episodes by a Python function, on the host.
 
     Args:
         reward: see `RewardFunction`.
         tokenizer: that the episodes were made with.
         episode: B episodes of T turns, arrays of numpy or of a CPU.
+        seconds: that the function may take; None: any time.
 
     Returns:
         float32 `[B, T]`, zero where there was no turn.
 
     Raises:
-        ValueError: the function failed, or what it returned are not as many finite numbers as there are turns.
+        ValueError: the function failed or took too long, or what it returned are not as many finite numbers as there
+            are turns.
     """
     episode = jax.tree.map(np.asarray, episode)
     texts, place = texts_of(tokenizer, episode), np.nonzero(episode.valid)
     try:
-        given = reward(prompts=texts.prompts, completions=texts.completions, **texts.columns)
+        given = _within(seconds, reward, prompts=texts.prompts, completions=texts.completions, **texts.columns)
+    except _Late as error:
+        raise ValueError(
+            f"`collector.reward` must return within {seconds:g} seconds, got nothing yet from {_place_of(reward)}, "
+            f"which is at {error}; try a longer `collector.reward_seconds`."
+        ) from None
     except Exception as error:
         *_, frame = traceback.extract_tb(error.__traceback__)
         raise ValueError(
@@ -137,6 +151,31 @@ def pay(reward: RewardFunction, tokenizer: Tokenizer, episode: Episode) -> np.nd
     paid = np.zeros(episode.valid.shape, np.float32)
     paid[place] = _numbers(given, len(texts.completions), _place_of(reward))
     return paid
+
+
+class _Late(Exception):
+    """A function has not returned in time; says where it is."""
+
+
+def _within(seconds: float | None, function: Callable[..., Any], **arguments: Any) -> Any:
+    """Calls a function in a thread that is left behind where it takes too long."""
+    if seconds is None:
+        return function(**arguments)
+    results: Future[Any] = Future()
+
+    def call() -> None:
+        try:
+            results.set_result(function(**arguments))
+        except BaseException as error:  # Raised again by the caller.
+            results.set_exception(error)
+
+    thread = threading.Thread(target=call, name="reward", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        frame = sys._current_frames().get(thread.ident or 0)
+        raise _Late(f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "its end")
+    return results.result()
 
 
 def texts_of(tokenizer: Tokenizer, episode: Episode) -> Texts:

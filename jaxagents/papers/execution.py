@@ -1,6 +1,5 @@
 """Runs papers: what is missing, from shared starts, into the store; several workers share the work."""
 
-import errno
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,9 +29,9 @@ from jaxagents.papers.starts import Start, prepare_start, stack_params, start_pa
 from jaxagents.papers.study import SEARCH_SEEDS, Paper
 from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.reporting.reports import versions
+from jaxagents.training.full_disk import is_full_disk
 
 _POLL_SECONDS = 1.0
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
@@ -139,10 +138,11 @@ def _run_paper(paper: Paper, session: Session) -> bool:
 
 def _fail(session: Session, name: str, error: Exception) -> None:
     said = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, OSError) and error.errno in _FULL:
-        where = error.filename or session.request.results
-        said = f"{error.strerror}: {where}; what is stored stays, and the same command runs the rest."
-    known = isinstance(error, ValueError | OSError)
+    full = is_full_disk(error)
+    if full:
+        where = getattr(error, "filename", None) or session.request.results
+        said = f"No space left on device: {where}; what is stored stays, and the same command runs the rest."
+    known = full or isinstance(error, ValueError | OSError)
     session.failures[name] = said if known else f"{type(error).__name__}: {said}"
     session.progress.message(f"Failed: {name}: {session.failures[name]}")
 
@@ -193,12 +193,12 @@ def run_seeds(job: Job, seeds: Sequence[int], session: Session) -> list[Run]:
         build_job(job)
     starts = _prepare_starts(composed.start, seeds, session)
     _require_same_start(session.request.results, composed, starts)
-    began = time.time()
+    began = time.monotonic()
     if composed.function is not None:
         results = [(_call(composed, seed, starts.get(seed), session), False) for seed in seeds]
     else:
         results = _train_group(job, seeds, starts)
-    minutes, made_with = (time.time() - began) / 60.0, versions()
+    minutes, made_with = (time.monotonic() - began) / 60.0, versions()
     runs = []
     for seed, (curves, diverged) in zip(seeds, results):
         start = starts.get(seed)

@@ -4,6 +4,7 @@ A line is `{"step": steps, "update": number, "<phase>/<name>": value, ...}`; a v
 (one per seed), or null where it is not finite.
 """
 
+import errno
 import json
 import math
 import os
@@ -87,6 +88,7 @@ def open_logger(
         file.write(json.dumps({**row, **to_json(arrays)}, allow_nan=False) + "\n")
         file.flush()
         if writer is not None:
+            _require_alive(writer, run_dir)
             for name, value in _scalars(arrays).items():
                 writer.add_scalar(name, value, int(steps))
         if tracker is not None:
@@ -227,6 +229,14 @@ def _open_tensorboard(run_dir: Path, purge_step: int) -> Any:
     # The suffix keeps two sessions that start within the same second from sharing, and overwriting, a file.
     options = {"purge_step": purge_step, "filename_suffix": f".{purge_step}", "flush_secs": 30}
     return SummaryWriter(logdir=str(run_dir / "tensorboard"), **options)
+
+
+def _require_alive(writer: Any, run_dir: str | Path) -> None:
+    """Refuses to hand events to a thread that has ended, as on a full disk: the queue fills up, and waits for ever."""
+    worker = getattr(getattr(writer.file_writer, "event_writer", None), "_worker", None)
+    if worker is not None and not worker.is_alive():
+        message = f"`run_dir` must have free space for TensorBoard's events, got a full disk in {run_dir}"
+        raise OSError(errno.ENOSPC, f"{message}; try freeing space, then resume, or logging.tensorboard=false.")
 
 
 def _open_wandb(run_dir: Path, config: Mapping[str, Any], *, is_new: bool) -> Any:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
-from jaxagents.environments.host import HostBatch, HostEnvironment, HostStep
+from jaxagents.environments.host import HostBatch, HostEnvironment, HostStep, simulator_fault
 from jaxagents.environments.squashing import squash_action
 from jaxagents.policies.actor_critic import act
 from jaxagents.policies.inputs import clear_first
@@ -44,15 +44,16 @@ class Simulators:
 
     def reset(self, seeds: Array) -> TimeStep:
         """Starts an episode in each, with seeds uint32 `[B]`."""
-        self.batch = self.batch or self.environment.make_batch(self.num_envs)
+        self.batch = self.batch or self._call("make", self.environment.make_batch, self.num_envs)
         self.started, self.totals[:] = True, 0.0
-        return self._timestep(self.batch.reset(np.asarray(seeds, np.int64)))
+        return self._timestep("reset", self._call("reset", self.batch.reset, np.asarray(seeds, np.int64)))
 
     def step(self, action: Array) -> TimeStep:
         """Steps each, with actions `[B, ...]`."""
-        told = self.batch.step(np.asarray(action))
+        told = self._call("step", self.batch.step, np.asarray(action))
         self.totals += np.stack([told.reward, np.ones_like(told.reward)])
-        timestep = self._timestep(told)
+        timestep = self._timestep("step", told)
+        self._require_finite(action, timestep)
         self.totals *= ~(told.terminated | told.truncated)
         return timestep
 
@@ -68,7 +69,30 @@ class Simulators:
             self.batch.close()
             self.batch, self.started = None, False
 
-    def _timestep(self, told: HostStep) -> TimeStep:
+    def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a simulator, which fails in ways of its own, in one line of the run's."""
+        try:
+            return function(*arguments)
+        except (Exception, SystemExit) as error:
+            self.close()
+            raise simulator_fault(self.environment.name, name, error) from error
+
+    def _require_finite(self, action: Array, timestep: TimeStep) -> None:
+        """Refuses what is not finite and answers actions that are: no learning rate would mend it."""
+        seen = {"reward": timestep.reward, "observation": timestep.info["next_observation"]}
+        for name, tree in seen.items():
+            for leaf in jax.tree.leaves(tree):
+                rows = np.isfinite(leaf).reshape(self.num_envs, -1).all(axis=1)
+                if not rows.all() and np.isfinite(np.asarray(action)[~rows]).all():
+                    raise ValueError(
+                        f"`{name}` of the environment {self.environment.name} must be finite, got NaN or infinity in "
+                        f"step {int(timestep.info['episode_length'][~rows][0])} of an episode; mend the simulator."
+                    )
+
+    def _timestep(self, call: str, told: HostStep) -> TimeStep:
+        return self._call(call, self._read, told)
+
+    def _read(self, told: HostStep) -> TimeStep:
         shapes = time_step_shapes(self.environment, self.num_envs)
         info = {"episode_return": self.totals[0], "episode_length": self.totals[1], "success": told.success}
         info["next_observation"] = told.next_observation

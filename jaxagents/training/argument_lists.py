@@ -1,6 +1,19 @@
 """Lists in the arguments of commands, as they are written and as Hydra reads them."""
 
+import re
+import shlex
 from collections.abc import Sequence
+
+_PLAIN = re.compile(r"[\w./+-]+")
+
+
+def write_argument(name: str, value: object) -> str:
+    """Writes `name=value` as a shell takes it and Hydra reads it, whatever marks the value has."""
+    text = str(value)
+    if not _PLAIN.fullmatch(text):
+        escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+        text = f"'{escaped}'"
+    return shlex.quote(f"{name}={text}")
 
 
 def quote_lists(arguments: Sequence[str], names: Sequence[str]) -> list[str]:

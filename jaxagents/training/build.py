@@ -27,7 +27,7 @@ from jaxagents.training.config import (
     run_hash,
 )
 from jaxagents.training.devices import Runner, axis_name_of, place, place_on_mesh, select_devices
-from jaxagents.training.fitting import require_fit, require_tasks, to_plain
+from jaxagents.training.fitting import read_variables, require_fit, require_tasks, to_plain
 from jaxagents.training.mesh import axis_name_on, make_mesh
 from jaxagents.training.program import AXIS_NAME, Program, counted_units, make_program, over_seeds
 from jaxagents.training.stages import stage_configs
@@ -132,7 +132,7 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
     logging = make_section(LoggingConfig, "logging", config["logging"])
     stages: list[Stage] = []
     built: dict[str, Stage] = {}
-    for name, stage in stage_configs(config).items():
+    for name, stage in stage_configs(read_variables(config)).items():
         same = config_hash(stage | {"from": None})  # The rounds of a stage share its compiled program.
         if same not in built:
             make_stage = build_stage if devices.mesh is None else build_sharded_stage

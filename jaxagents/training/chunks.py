@@ -27,7 +27,7 @@ class Chunk(NamedTuple):
         metrics: means and counts over its updates, still on the devices.
         due: which of the events come now; all of them after the last chunk.
         is_last: whether the stage is over.
-        dispatched: `time.time()` when the devices had got it, so that the first one was compiled.
+        dispatched: `time.monotonic()` when the devices had got it, so that the first one was compiled.
     """
 
     begin: int
@@ -69,7 +69,7 @@ def run_chunks(
     while not over:
         end = min(stage.num_updates, *((update // periods[name] + 1) * periods[name] for name in events))
         state, metrics = stage.runner.run(state, end - update, _left(stage, counts))
-        dispatched = time.time()
+        dispatched = time.monotonic()
         if totals:
             end, counts = int(np.max(np.asarray(state.update))), add_counts(counts, metrics)
         steps = _count_steps(stage, end - update, metrics)
@@ -83,7 +83,7 @@ def run_chunks(
 
 def first_update_time(chunk: Chunk) -> float:
     """Returns when the first update of a chunk was done that is done now: all of them take as long as each other."""
-    return chunk.dispatched + (time.time() - chunk.dispatched) / (chunk.end - chunk.begin)
+    return chunk.dispatched + (time.monotonic() - chunk.dispatched) / (chunk.end - chunk.begin)
 
 
 def add_counts(counts: Counts, metrics: Mapping[str, Array | np.ndarray]) -> dict[str, np.ndarray]:

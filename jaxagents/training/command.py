@@ -3,18 +3,15 @@
 import difflib
 import json
 import logging
-import math
 import os
 import re
 import select
 import shlex
 import signal
-import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,16 +29,24 @@ from jaxagents.training.composition import (
     ARGUMENTS_FILE,
     add_start,
     choose_tokenizer,
-    given_arguments,
     register_resolvers,
     resume_arguments,
 )
-from jaxagents.training.interrupts import INTERRUPTED, end_at_once, interrupts_later, when_interrupted
+from jaxagents.training.full_disk import describe_full_disk, quiet_threads
+from jaxagents.training.interrupts import (
+    INTERRUPTED,
+    SWEEP_JOB,
+    EndAtOnce,
+    end_at_once,
+    end_at_second_signal,
+    hear_interrupts,
+    interrupts_later,
+    interrupts_of_callbacks,
+)
 from jaxagents.training.preemption import EXIT_CODE, Preempted
 from jaxagents.training.sweep_folders import name_folders, quote_names
+from jaxagents.training.sweep_jobs import TRACEBACK, close_sweep, end_with_sweep, ending_at_sigterm, run_process
 
-_TRACEBACK = "HYDRA_FULL_ERROR"
-_NOTES = "JAXAGENTS_SWEEP_NOTES"  # File of the jobs of a sweep.
 # A suite that is not installed is a mistake of the user, too.
 _MISTAKES = (
     *(ValueError, ImportError, HydraException, OmegaConfBaseException),
@@ -104,14 +109,14 @@ def command(
     """
 
     def decorate(task: Callable[[DictConfig], None]) -> Callable[[], None]:
-        show_traceback = os.environ.get(_TRACEBACK) == "1"
+        show_traceback = os.environ.get(TRACEBACK) == "1"
         # Asked here, since a launcher sends the code to its processes without the name of its file.
         script = Path(task.__code__.co_filename).absolute()
 
         @wraps(task)
         def run_job(config: DictConfig) -> float | None:
             if HydraConfig.get().mode == RunMode.MULTIRUN:
-                return _run_process(script, show_traceback)
+                return run_process(script, show_traceback)
             with errors_in_one_line(show_traceback, config):
                 with interrupts_later():
                     import jax  # noqa: F401
@@ -124,7 +129,11 @@ def command(
 
         @wraps(task)
         @_until_unread()
+        @end_at_once()
+        @end_at_second_signal()
+        @hear_interrupts()
         def main() -> None:
+            end_with_sweep()
             with errors_in_one_line(show_traceback):
                 require_options(sys.argv[1:], options)
                 arguments = choose_tokenizer(resume_arguments(add_start(sys.argv[1:]))) if trains else sys.argv[1:]
@@ -132,20 +141,21 @@ def command(
             if os.getcwd() not in sys.path:  # For modules of the user's that options name.
                 sys.path.append(os.getcwd())
             if not show_traceback:
-                os.environ[_TRACEBACK] = "1"  # Hydra raises what it would print.
+                os.environ[TRACEBACK] = "1"  # Hydra raises what it would print.
             # A launcher may run jobs in processes of its own: they note in a file how they ended.
-            with end_at_once(), tempfile.NamedTemporaryFile(mode="r", encoding="utf-8") as notes:
-                os.environ[_NOTES] = notes.name
+            ending = ending_at_sigterm(sys.argv)
+            with ending, tempfile.NamedTemporaryFile(mode="r", encoding="utf-8") as notes:
+                os.environ[SWEEP_JOB] = notes.name
                 try:
                     with errors_in_one_line(show_traceback):
                         start()
                 finally:
-                    del os.environ[_NOTES]
+                    del os.environ[SWEEP_JOB]
                     if not show_traceback:
-                        del os.environ[_TRACEBACK]
+                        del os.environ[TRACEBACK]
                 jobs = [json.loads(line) for line in notes]
             if jobs:
-                _close_sweep(jobs, compared=trains)
+                close_sweep(jobs, compare=main_command("compare") if trains else None)
 
         return main
 
@@ -192,7 +202,8 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
     for logger in loggers:
         logger.disabled = not show_traceback
     try:
-        yield
+        with nullcontext() if show_traceback else _full_disk_in_one_line(), interrupts_of_callbacks():
+            yield
     except KeyboardInterrupt as error:
         if show_traceback:
             raise
@@ -225,6 +236,19 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
     finally:
         for logger in loggers:
             logger.disabled = False
+
+
+@contextmanager
+def _full_disk_in_one_line() -> Iterator[None]:
+    with quiet_threads():
+        try:
+            yield
+        except Exception as error:
+            full = describe_full_disk(error)
+            if full is None:
+                raise
+            print(f"Error: {full}", file=sys.stderr, flush=True)
+            raise EndAtOnce(1) from error  # Threads of checkpoints wait for those that failed.
 
 
 def how_to_go_on(run_dir: Path) -> str:
@@ -344,46 +368,3 @@ def nearest_names(name: str, known: Sequence[str]) -> str:
 
 def _first_line(text: str) -> str:
     return text.partition("\n")[0]
-
-
-def _run_process(script: Path, show_traceback: bool) -> float:
-    """Runs a job of a sweep as it would be run alone, notes how it ended, and returns its final return to sweepers."""
-    job = HydraConfig.get()
-    folder = job.runtime.output_dir
-    quoted = folder.replace("\\", "\\\\").replace("'", "\\'")
-    arguments = [*given_arguments(), f"hydra.run.dir='{quoted}'", f"--config-name={job.job.config_name}"]
-    arguments += [f"--config-dir={s.path}" for s in job.runtime.config_sources if s.provider == "command-line"]
-    environment = {**os.environ, _TRACEBACK: str(int(show_traceback))}
-    last = ""
-    goes_on = f"the same command with hydra.sweep.dir={shlex.quote(str(job.sweep.dir))} goes on with the sweep"
-    with (
-        when_interrupted(lambda: goes_on),
-        subprocess.Popen(
-            [sys.executable, str(script), *arguments], stdout=subprocess.PIPE, text=True, env=environment
-        ) as process,
-    ):
-        for line in process.stdout or ():
-            print(line, end="", flush=True)
-            last = line
-    failed = process.returncode != 0
-    result = None if failed or not last.startswith("{") else json.loads(last)
-    ended = {"overrides": given_arguments(), "folder": folder, "exit_code": process.returncode, "result": result}
-    with open(os.environ[_NOTES], "a", encoding="utf-8") as notes:
-        notes.write(json.dumps(ended) + "\n")
-    returns = ((result or {}).get("evaluation") or {}).get("episode_return", math.nan)
-    return statistics.fmean(returns) if isinstance(returns, list) else float(returns)
-
-
-def _close_sweep(jobs: Sequence[Mapping[str, Any]], *, compared: bool) -> None:
-    """Says which jobs failed, and how runs are compared; the last line on stdout is one JSON object."""
-    failed = [job for job in jobs if job["exit_code"]]
-    for job in failed:
-        print(f"Failed with exit code {job['exit_code']}: {' '.join(job['overrides'])}", file=sys.stderr)
-    print(f"{len(jobs) - len(failed)} of {len(jobs)} jobs of the sweep are done.", file=sys.stderr, flush=True)
-    if compared and len(jobs) - len(failed) > 1:
-        folder = shlex.quote(os.path.relpath(os.path.commonpath([job["folder"] for job in jobs])))
-        print(f"Next: {main_command('compare')} paths={folder}", file=sys.stderr, flush=True)
-    print(json.dumps({"sweep": jobs}))
-    sys.stdout.flush()
-    if failed:
-        raise SystemExit(1)

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 ARGUMENTS_FILE = "arguments.yaml"
 _FOLDER = "--config-dir"
@@ -199,9 +201,23 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
     arguments = join_options(arguments)
     options = [argument for argument in arguments if argument.startswith("-")]
     further = [argument for argument in arguments if argument not in (*options, *named)]
-    begun: Any = OmegaConf.to_container(OmegaConf.load(written), resolve=False)
+    begun = _read_arguments(written)
     folders = [argument for argument in begun if argument.startswith(f"{_FOLDER}=")]
     options = (folders if not folders_of(options) else []) + options
     quoted = str(run_dir).replace("\\", "\\\\").replace("'", "\\'")
     begun = [argument for argument in begun if argument not in folders]
     return options + merge_overrides(begun, further, [f"run_dir='{quoted}'"])
+
+
+def _read_arguments(path: Path) -> list[str]:
+    try:
+        arguments: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        found = f"a {type(arguments).__name__}"
+    except (yaml.YAMLError, UnicodeError, OmegaConfBaseException) as error:
+        arguments, found = None, " ".join(str(error).split())
+    if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
+        raise ValueError(
+            f"`{path}` must list the arguments of a run, got {found}; try the command that began it, with the same "
+            "run_dir."
+        )
+    return arguments

@@ -8,6 +8,7 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError
+from omegaconf.resolvers import oc
 
 from jaxagents.environments.text.checks import require_expert, require_split
 from jaxagents.language.checkpoints.families import decoder_settings
@@ -30,16 +31,28 @@ _LABEL_COLLECTOR = "jaxagents.data.preferences.make_label_collector"
 _PAIRS = ("pairs.best_against_worst", "pairs.success_against_failure", "siblings.siblings")
 _WITHIN_GROUPS = ("credit.grpo", "credit.dr_grpo", "credit.rloo", "credit.opo", "turn_credit.rloo_turn", *_PAIRS)
 
+_VARIABLE = "${oc.env:"
+_PLACES = ("run_dir", "start_from", "devices", "logging")  # Sections that are read where they stand.
+
 
 def to_plain(config: DictConfig) -> dict[str, Any]:
-    """Resolves a config to plain data.
+    """Resolves a config to plain data; `${oc.env:NAME}` stays as it is, but where it says where a run is.
+
+    What is written of a run holds no variables of the environment, such as tokens; see `read_variables`.
 
     Raises:
         ValueError: something refers to an option that nothing has chosen.
     """
     try:
         plain: Any = OmegaConf.to_container(config, resolve=True)
-        return plain
+        if _VARIABLE not in str(OmegaConf.to_container(config)):
+            return plain
+        OmegaConf.register_new_resolver("oc.env", _write_variable, replace=True)
+        try:
+            kept: Any = OmegaConf.to_container(config, resolve=True)
+        finally:
+            OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+        return {name: plain[name] if name in _PLACES else kept[name] for name in plain}
     except InterpolationKeyError as error:
         missing = str(error).split("'")[1]
         advice = (
@@ -48,6 +61,26 @@ def to_plain(config: DictConfig) -> dict[str, Any]:
         if str(error.full_key).startswith("evaluation."):
             advice = "an evaluation that plans as the algorithm does needs such a one, as algorithm=muzero"
         raise ValueError(f"`{missing}` must be chosen for `{error.full_key}`, got nothing; {advice}.") from error
+
+
+def read_variables(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a resolved config with the values of the variables of the environment that it names."""
+    if _VARIABLE not in str(config):
+        return dict(config)
+    read: Any = OmegaConf.to_container(OmegaConf.create(dict(config)), resolve=True)
+    return read
+
+
+def _write_variable(name: str, *default: Any) -> str:
+    """Writes the reference to a variable of the environment, in place of its value."""
+    return f"{_VARIABLE}{','.join([name, *map(_write_default, default)])}}}"
+
+
+def _write_default(value: Any) -> str:
+    if value is None or _VARIABLE in str(value):  # References do not stand in quotes with others.
+        return "null" if value is None else str(value)
+    escaped = str(value).replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def require_fit(config: Mapping[str, Any], environment: Environment) -> None:

@@ -1,14 +1,29 @@
-"""Ctrl-C in the mains: what is said, and how a process ends that works in the background."""
+"""Ctrl-C and SIGTERM in the mains: what is said, what a second one does, and how a process ends at once."""
 
+import contextlib
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, NoReturn
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
+TERMINATED = 143
+"""Exit code after a second SIGTERM, where the run was not saved any more."""
+SWEEP_JOB = "JAXAGENTS_SWEEP_NOTES"
+"""Environment variable of the jobs of a sweep: the file in which they note how they ended."""
+
+_REMINDER_SECONDS, _ONE_SECONDS = 0.05, 0.3  # Signals within the latter are one.
+_heard, _polled = threading.Event(), threading.Event()
+_messages: list[Callable[[], str]] = []  # Of `when_interrupted`, the innermost one last.
+
+
+class EndAtOnce(SystemExit):
+    """An exit that must not wait for threads of the process, which may wait for each other for ever."""
 
 
 @contextmanager
@@ -18,10 +33,25 @@ def when_interrupted(tell: Callable[[], str]) -> Iterator[None]:
     Args:
         tell: returns the words, asked for after Ctrl-C.
     """
+    _messages.append(tell)
     try:
-        yield
+        with interrupts_of_callbacks():
+            yield
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(tell()) from error
+    finally:
+        _messages.pop()
+
+
+@contextmanager
+def interrupts_of_callbacks() -> Iterator[None]:
+    """Raises KeyboardInterrupt for the error of the runtime that it becomes in a function which a program calls."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "KeyboardInterrupt" not in str(error):
+            raise
+        raise KeyboardInterrupt from error
 
 
 @contextmanager
@@ -41,13 +71,129 @@ def interrupts_later() -> Iterator[None]:
 
 
 @contextmanager
+def hear_interrupts(polled: bool = False) -> Iterator[Callable[[], bool]]:
+    """Raises KeyboardInterrupt after Ctrl-C as Python does, and once more where Python drops it.
+
+    What is raised in callbacks, as of the garbage collector, is lost; `asyncio` and some libraries catch it.
+
+    Args:
+        polled: the block asks itself, and is not reminded.
+
+    Yields:
+        `() -> bool`, whether there was a Ctrl-C, dropped or not.
+    """
+    # A parent that works in the background has its children ignore Ctrl-C; and an outer block of this hears for all.
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        with _while_set(_polled if polled else threading.Event()):
+            yield _heard.is_set
+        return
+    window = _seconds_of_one()
+    first: list[float] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        now = time.monotonic()
+        if first and now - first[0] < window:
+            return
+        first[:] = first or [now]
+        _heard.set()
+        raise KeyboardInterrupt
+
+    def remind(dropped: Any) -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            hook(dropped)
+            return
+        first.clear()
+        if not _polled.is_set():
+            timers.append(threading.Timer(_REMINDER_SECONDS, os.kill, [os.getpid(), signal.SIGINT]))
+            timers[-1].daemon = True
+            timers[-1].start()
+
+    hook = sys.unraisablehook
+    timers: list[threading.Timer] = []
+    _heard.clear()
+    signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = remind
+    try:
+        with _while_set(_polled if polled else threading.Event()):
+            yield _heard.is_set
+    finally:
+        for timer in timers:
+            timer.cancel()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = hook
+        _heard.clear()
+
+
+@contextmanager
+def _while_set(event: threading.Event) -> Iterator[None]:
+    event.set()
+    try:
+        yield
+    finally:
+        event.clear()
+
+
+@contextmanager
+def end_at_second_signal() -> Iterator[None]:
+    """Ends the process at once at the second Ctrl-C or SIGTERM, whatever it waits for.
+
+    Python's handlers run in the main thread, between two of its instructions: while it waits for a compiled program,
+    which may wait for a function of the user's, they hear nothing. Hence a thread that reads which signals came.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    thread = threading.Thread(target=_listen, args=(reader, _seconds_of_one()), name="signals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writer)  # The thread ends.
+        thread.join()
+
+
+def _listen(reader: int, window: float) -> None:
+    first: float | None = None
+    with open(reader, "rb", buffering=0) as numbers:
+        while read := numbers.read(1):
+            if read[0] not in (signal.SIGINT, signal.SIGTERM):
+                continue
+            now = time.monotonic()
+            first = now if first is None else first
+            if now - first > max(window, _ONE_SECONDS):
+                _end(read[0])
+
+
+def _end(number: int) -> NoReturn:
+    """Ends the process; what locks the main thread holds is open, so that nothing is printed through it."""
+    told = ""
+    with contextlib.suppress(Exception):
+        told = f"; {_messages[-1]()}" if _messages else ""
+    begin = "Interrupted" if number == signal.SIGINT else "Ended by a second SIGTERM"
+    with contextlib.suppress(OSError):
+        os.write(2, f"{begin}{told}.\n".encode())
+    os._exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)
+
+
+def _seconds_of_one() -> float:
+    """Returns the seconds within which signals are one: a terminal or scheduler sends jobs of a sweep theirs, too."""
+    return 0.5 if os.environ.get(SWEEP_JOB) else 0.0
+
+
+@contextmanager
 def end_at_once() -> Iterator[None]:
     """Ends a process that was interrupted without the end of the interpreter, which crashes where a device works."""
     try:
         yield
     except SystemExit as stop:
-        if stop.code != INTERRUPTED:
+        if stop.code != INTERRUPTED and not isinstance(stop, EndAtOnce):
             raise
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(INTERRUPTED)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(int(stop.code or 0))

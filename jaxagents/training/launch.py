@@ -18,6 +18,7 @@ from jaxagents.environments.checks import require_shapes
 from jaxagents.reporting.loggers import read_metrics, to_json
 from jaxagents.reporting.reports import REPORT_FILE, write_report, write_result
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
+from jaxagents.training.argument_lists import write_argument
 from jaxagents.training.build import Experiment, build, resolve
 from jaxagents.training.command import main_command
 from jaxagents.training.composition import save_arguments
@@ -53,7 +54,7 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
         raise ValueError(
             f"`run_dir` must be a path, got {buckets[0]}; try mounting the bucket, as with gcsfuse, and its path."
         )
-    begun = started or time.time()
+    begun = started or time.monotonic()
     run_dir = Path(run_dir).resolve()
     resolved = resolve(config)
     prepare_backend(make_section(DevicesConfig, "devices", resolved["devices"]), num_seeds=resolved["seeds"])
@@ -82,7 +83,7 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
             write_result(run_dir, result)
             if experiment.logging.report:
                 write_report(run_dir, curves=experiment.logging.curves)
-            told = farewell(run_dir, result, now=time.time() - begun, taught=_taught(experiment, run_dir))
+            told = farewell(run_dir, result, now=time.monotonic() - begun, taught=_taught(experiment, run_dir))
             print(told, file=sys.stderr, flush=True)
     return {"run_dir": str(run_dir), **to_json(result)}
 
@@ -199,7 +200,8 @@ def farewell(
     if taught and taught.from_files:
         load = "from jaxagents.training.load import load_policy"
         told.append(f"Next, in Python: {load}; print(load_policy({str(run_dir)!r}).speak('Hello!'))")
-    told += [f"Next: {main_command(name)} path={run_dir}" for name in ("evaluate", "play")]
+    path = write_argument("path", run_dir)
+    told += [f"Next: {main_command(name)} {path}" for name in ("evaluate", "play")]
     return "\n".join(told)
 
 

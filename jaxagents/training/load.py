@@ -17,7 +17,8 @@ from jaxagents.language.replies import make_reply, refuse_text
 from jaxagents.training.acting import make_act
 from jaxagents.training.build import Experiment, Stage, build
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
-from jaxagents.training.loop import checkpoint_folder, tokenizer_of
+from jaxagents.training.loop import checkpoint_folder
+from jaxagents.training.resuming import require_fields, tokenizer_of
 from jaxagents.training.run_directory import CONFIG_FILE, load_config
 from jaxagents.training.speaking import Score, make_score, make_speak
 from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy
@@ -225,6 +226,7 @@ def load_stage(
             f"`path` must hold a checkpoint, got {run_dir}, where none is saved yet; try again when the run has done "
             f"{chosen.training.checkpoint_every_steps} steps."
         )
+    require_fields(restored.metadata, f"in {run_dir}", ("run_hash",))
     if restored.metadata["run_hash"] != experiment.run_digest:
         raise ValueError(
             f"`path` must hold the config that its checkpoints were made with, got {run_dir / CONFIG_FILE}, which was "
@@ -269,6 +271,7 @@ def _choose_stage(run_dir: Path, experiment: Experiment, wanted: str | None, on_
                 metadata = checkpoints.latest_metadata(acting=True)
         if metadata is None:
             continue
+        require_fields(metadata, f"in {folder}", ("finished", "update"))
         if not metadata["finished"]:
             update, end = metadata["update"], experiment.stages[index].num_updates
             on_fallback(f"This is the stage {names[index]}, of which {update} of {end} updates are saved.")

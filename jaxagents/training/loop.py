@@ -14,27 +14,32 @@ import jax
 import numpy as np
 from PIL import Image
 
+from jaxagents.environments.checks import describe_not_finite
+from jaxagents.environments.host import HostEnvironment
 from jaxagents.reporting.curves import write_curves
 from jaxagents.reporting.loggers import METRICS_FILE, Logger, open_logger
 from jaxagents.reporting.progress import Progress, open_progress
-from jaxagents.training.asynchronous import require_same_lag
 from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.checkpoints.snapshots import first_not_finite
 from jaxagents.training.chunks import Chunk, add_counts, first_update_time, mean_evaluation, run_chunks
 from jaxagents.training.preemption import Preempted, watch_signals
-from jaxagents.training.processes import exit_with_partners
+from jaxagents.training.processes import exit_with_partners, of_first_process
+from jaxagents.training.resuming import (
+    COUNTED,
+    REMEMBERED,
+    find_progress,
+    require_fields,
+    require_no_past,
+    require_same_config,
+    require_same_tokenizer,
+    warn_of_lost_metrics,
+)
 from jaxagents.training.transcripts import show_transcripts
 from jaxagents.types import LanguagePolicy, Params, PyTree, State
 
 RETURN = "eval/episode_return"
-_COUNTED = ("counts", "counts_before")
 KINDS = ("last", "best")
-_REMEMBERED = (
-    *("score", "best", "evaluation", "reached_target", "steps", "steps_before", "updates_before", "diverged"),
-    *_COUNTED,
-    "first_update_seconds",
-)
 
 
 @dataclass
@@ -69,7 +74,7 @@ class _Run:
     @property
     def seconds(self) -> float:
         """Returns how long all sessions took; one that finds the run finished takes none."""
-        return self.seconds_before + (time.time() - self.started if self.trained else 0.0)
+        return self.seconds_before + (time.monotonic() - self.started if self.trained else 0.0)
 
 
 def train(experiment: Experiment, run_dir: str | Path, *, started: float | None = None) -> dict[str, Any]:
@@ -78,7 +83,7 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
     Args:
         experiment: see `build`.
         run_dir: of the run; may hold checkpoints of the same config.
-        started: `time.time()` when the command began, for the time to the first update.
+        started: `time.monotonic()` when the command began, for the time to the first update.
 
     Returns:
         The result: final evaluation, counts and times, as plain data.
@@ -96,21 +101,26 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
             [_open(stack, checkpoint_folder(run_dir, experiment, index, kind), stage, kind) for kind in KINDS]
             for index, stage in enumerate(experiment.stages)
         ]
-        current, metadata = _find_progress([last for last, _ in folders])
+        current, metadata = find_progress([last for last, _ in folders], steps)
         if metadata is not None:
-            _require_same_config(experiment, metadata, run_dir)
-            _require_same_tokenizer(experiment.stages[current], metadata, run_dir)
+            require_same_config(experiment, metadata, run_dir)
+            require_same_tokenizer(experiment.stages[current], metadata, run_dir)
+        begins_anew = None if metadata else of_first_process(lambda: require_no_past(experiment, run_dir))
         progress = open_progress(sum(steps.values()), experiment.name, experiment.logging.progress, stages=steps)
         stack.callback(progress.close)
         restored = _restore(experiment.stages[current], folders[current][0], progress)
         done = restored.metadata["updates_before"] + restored.metadata["update"] if restored else 0
+        if begins_anew:
+            progress.message(begins_anew)
+        if restored and jax.process_index() == 0:
+            warn_of_lost_metrics(run_dir, done, progress.message)
         is_new = done == 0 and not (run_dir / METRICS_FILE).exists()
         tracked = experiment.config if experiment.logging.wandb else None
         logger = open_logger(run_dir, experiment.logging.tensorboard, None if is_new else done, tracked=tracked)
         stack.callback(logger.close)
         is_preempted = stack.enter_context(watch_signals())
         stack.enter_context(exit_with_partners())
-        run = _Run(experiment, logger, progress, is_preempted, started or time.time())
+        run = _Run(experiment, logger, progress, is_preempted, started or time.monotonic())
         for index in range(current, len(experiment.stages)):
             params = _train_stage(run, index, folders, restored if index == current else None)
         if jax.process_index() == 0:
@@ -132,38 +142,6 @@ def _open(stack: ExitStack, folder: Path, stage: Stage, kind: str) -> Checkpoint
     return checkpoints
 
 
-def _find_progress(folders: list[Checkpoints]) -> tuple[int, dict[str, Any] | None]:
-    """Returns the stage that a run stands in, and the metadata of its newest checkpoint."""
-    for index in reversed(range(len(folders))):
-        metadata = folders[index].latest_metadata()
-        if metadata is not None:
-            return index, metadata
-    return 0, None
-
-
-def _require_same_config(experiment: Experiment, metadata: Mapping[str, Any], run_dir: Path) -> None:
-    if metadata["run_hash"] != experiment.run_digest:
-        raise ValueError(
-            f"`run_dir` must be new or of the same config, got {run_dir} with checkpoints of config "
-            f"{metadata['run_hash']} for a run of config {experiment.run_digest}; try another `run_dir`."
-        )
-    require_same_lag(experiment.config["devices"], metadata["config"]["devices"])
-
-
-def tokenizer_of(metadata: Mapping[str, Any] | None) -> bytes | None:
-    """Returns `Tokenizer.data` from the metadata of a checkpoint of a language policy; None of others."""
-    return base64.b64decode(metadata["tokenizer"]) if metadata and "tokenizer" in metadata else None
-
-
-def _require_same_tokenizer(stage: Stage, metadata: Mapping[str, Any], run_dir: Path) -> None:
-    saved = tokenizer_of(metadata)
-    if saved is not None and saved != stage.policy.tokenizer.data:  # type: ignore[union-attr]
-        raise ValueError(
-            f"`run_dir` must hold checkpoints of the tokenizer {stage.policy.tokenizer.name!r} as it is made now, got "  # type: ignore[union-attr]
-            f"{run_dir} with another one; go on with the packages that began it, or try another `run_dir`."
-        )
-
-
 def _restore(stage: Stage, checkpoints: Checkpoints, progress: Progress) -> Restored | None:
     return checkpoints.restore(stage.runner.abstract, on_fallback=progress.message)
 
@@ -183,13 +161,14 @@ def _start_of(run: _Run, index: int, folders: list[list[Checkpoints]]) -> State 
 
 def _resume(run: _Run, stage: Stage, metadata: Mapping[str, Any]) -> int:
     """Takes up what a checkpoint remembers, and returns its update."""
+    require_fields(metadata, f"of the stage {stage.name}")
     update, target = metadata["update"], stage.training.target_return
     if stage.num_updates < update:
         raise ValueError(
             f"`training.total_steps` must be at least the {update * stage.steps_per_update} steps that the stage "
             f"{stage.name!r} has done, got {stage.training.total_steps}."
         )
-    for name in _REMEMBERED:
+    for name in REMEMBERED:
         setattr(run, name, metadata[name])
     run.seconds_before = metadata["seconds"]
     run.reached_target = _reaches(target, run.score)
@@ -201,6 +180,16 @@ def _resume(run: _Run, stage: Stage, metadata: Mapping[str, Any]) -> int:
             "numbers over the old one."
         )
     return update
+
+
+def _held_best(run: _Run, best: Checkpoints) -> dict[str, Any] | None:
+    """Returns the metadata of the best checkpoint; where it is damaged, the next evaluation is the best one."""
+    try:
+        return best.latest_metadata()
+    except ValueError as error:
+        run.best = None
+        run.progress.message(f"The best checkpoint is lost, the next evaluation takes its place: {error}")
+        return None
 
 
 def _reaches(target: float | None, score: float | None) -> bool:
@@ -216,7 +205,7 @@ def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restor
         state = stage.runner.init(run.experiment.seed, index, _start_of(run, index, folders))
     else:
         update, state = _resume(run, stage, restored.metadata), stage.runner.from_global(restored.state)
-    held, pending, clock = best.latest_metadata(), None, None
+    held, pending, clock = _held_best(run, best), None, None
     counts = {unit: np.asarray(count) - run.counts_before.get(unit, 0) for unit, count in run.counts.items()}
     chunks = run_chunks(stage, state, update=update, played=run.steps - run.steps_before, counts=counts)
     for chunk in () if run.reached_target else chunks:
@@ -238,7 +227,7 @@ def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restor
             save = "checkpoint" in chunk.due or run.reached_target
             if save or improved:
                 _save(run, stage, update, state, finished, last if save else None, best if improved else None)
-            clock = time.time()  # Evaluations and checkpoints are no part of the speed of training.
+            clock = time.monotonic()  # Evaluations and checkpoints are no part of the speed of training.
         if run.reached_target:
             break
         if run.is_preempted() and not chunk.is_last:
@@ -263,7 +252,7 @@ def _end_early(
 def _log(run: _Run, stage: Stage, chunk: Chunk, clock: float | None) -> float:
     """Logs a chunk that began at `clock`, None when it was compiled then, and returns when it was done."""
     values = {name: np.asarray(value) for name, value in chunk.metrics.items()}
-    now = time.time()
+    now = time.monotonic()
     run.steps += chunk.steps
     run.counts = add_counts(run.counts, values)
     values |= {f"rollout/{unit}": count for unit, count in run.counts.items()}
@@ -297,17 +286,21 @@ def _find_divergence(run: _Run, stage: Stage, update: int, values: Mapping[str, 
             continue
         run.diverged[str(seed)] = {"metric": name, "stage": stage.name, "update": run.updates_before + update}
         if len(run.diverged) >= max(run.experiment.num_seeds, 1):
-            _refuse(run, name, update)
+            _refuse(run, stage, name, update)
         run.progress.message(
             f"Seed {run.experiment.seed + seed} has diverged: `{name}` was NaN or infinite by update "
             f"{run.updates_before + update}. It stays as it was before; the other seeds go on."
         )
 
 
-def _refuse(run: _Run, name: str, update: int) -> None:
+def _refuse(run: _Run, stage: Stage, name: str, update: int) -> None:
+    way_out = "try a lower learning rate or gradient clipping"
+    if jax.process_count() == 1 and not isinstance(stage.environment, HostEnvironment):  # These check every step.
+        fault = describe_not_finite(stage.environment, jax.random.key(run.experiment.seed))
+        way_out = f"mend the world: played at random, {fault} is not finite" if fault else way_out
     raise FloatingPointError(
         f"`{name}` must be finite, got NaN or infinity by update {run.updates_before + update} ({run.steps} steps); "
-        "the checkpoints before it are kept; try a lower learning rate or gradient clipping."
+        f"the checkpoints before it are kept; {way_out}."
     )
 
 
@@ -342,14 +335,14 @@ def _save(
     snapshot = stage.runner.to_global(state)
     bad = first_not_finite(stage.runner.params(state))
     if bad is not None:
-        _refuse(run, f"params{bad}", update)
+        _refuse(run, stage, f"params{bad}", update)
     metadata = {
         "update": update,
         "num_updates": stage.num_updates,
         "stage": stage.name,
         "finished": finished,
-        **{name: getattr(run, name) for name in _REMEMBERED},
-        **{name: {unit: np.asarray(n).tolist() for unit, n in getattr(run, name).items()} for name in _COUNTED},
+        **{name: getattr(run, name) for name in REMEMBERED},
+        **{name: {unit: np.asarray(n).tolist() for unit, n in getattr(run, name).items()} for name in COUNTED},
         "seconds": run.seconds,
         "config": run.experiment.config,
         "run_hash": run.experiment.run_digest,

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from jaxagents.reporting.loggers import write_atomically
 from jaxagents.training.config import changed_keys, config_hash, run_hash
@@ -22,8 +24,21 @@ _MOST_KEYS = 5  # Named by an error.
 
 
 def load_config(path: str | Path) -> dict[str, Any]:
-    """Reads a resolved config."""
-    config: Any = OmegaConf.to_container(OmegaConf.load(path))
+    """Reads a resolved config.
+
+    Raises:
+        ValueError: the file is no config, such as one that was cut off or written in another encoding.
+    """
+    try:
+        config: Any = OmegaConf.to_container(OmegaConf.load(path))
+        found = f"a {type(config).__name__} of {len(config)} items"
+    except (yaml.YAMLError, UnicodeError, OmegaConfBaseException) as error:
+        config, found = None, " ".join(str(error).split())
+    if not isinstance(config, dict) or not config:
+        raise ValueError(
+            f"`{path}` must be the config that a run wrote, got {found}; the metadata of the run's checkpoints have a "
+            "copy under `config`, and resume=<run directory> writes it anew."
+        )
     return config
 
 
@@ -64,6 +79,15 @@ def locked(run_dir: str | Path) -> Iterator[None]:
         yield
 
 
+def _read_claim(path: Path) -> dict[str, Any] | None:
+    """Returns the config that a run directory holds; of a damaged one, its checkpoints know whose they are."""
+    try:
+        return load_config(path) if path.exists() else None
+    except ValueError:
+        print(f"{path} is damaged, and is written anew.", file=sys.stderr)
+        return None
+
+
 def claim(run_dir: str | Path, resolved: Mapping[str, Any]) -> None:
     """Writes the resolved config of a run, and refuses a directory with checkpoints of another one.
 
@@ -78,7 +102,7 @@ def claim(run_dir: str | Path, resolved: Mapping[str, Any]) -> None:
     """
     run_dir = Path(run_dir)
     path = run_dir / CONFIG_FILE
-    before = load_config(path) if path.exists() else None
+    before = _read_claim(path)
     if before is not None and config_hash(before) == config_hash(resolved):
         return
     has_checkpoints = any(run_dir.glob("checkpoints/**/*.digest.json"))

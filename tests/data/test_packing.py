@@ -38,7 +38,7 @@ def test_rows_by_hand():
     np.testing.assert_array_equal(batch.tokens, [[7, 8, 9, 10, 6], [3, 4, 5, 1, 2]])
     np.testing.assert_array_equal(batch.segment, [[0, 0, 0, 0, 1], [0, 0, 0, 1, 1]])
     np.testing.assert_array_equal(batch.positions, [[0, 1, 2, 3, 0], [0, 1, 2, 0, 1]])
-    np.testing.assert_array_equal(batch.loss_weight, [[1, 1, 1, 1, 1], [0, 0, 0.5, 0, 1]])
+    np.testing.assert_array_equal(batch.loss_weight, [[0, 1, 1, 1, 0], [0, 0, 0.5, 0, 1]])
     assert batch.token_mask.all() and counts == PackCounts(packed=4, truncated=0, skipped=0, lost_tokens=0)
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(batch)]
     assert dtypes == [np.int32, bool, np.int32, np.int32, np.float32, bool, bool]
@@ -66,7 +66,7 @@ def test_padding():
     np.testing.assert_array_equal(batch.token_mask, [[True, True, False], [False] * 3])
     np.testing.assert_array_equal(batch.segment, [[0, 0, -1], [-1] * 3])
     np.testing.assert_array_equal(batch.positions, [[0, 1, 0], [0] * 3])
-    np.testing.assert_array_equal(batch.loss_weight, [[1, 1, 0], [0] * 3])
+    np.testing.assert_array_equal(batch.loss_weight, [[0, 1, 0], [0] * 3])
     empty, counts = pack([], 3, pad=PAD)
     assert empty.tokens.shape == (0, 3) and counts.packed == 0
 
@@ -77,9 +77,8 @@ def test_nothing_is_lost_or_twice(sizes, length, overlong):
     sequences = [ramp(size, start=100 * index) for index, size in enumerate(sizes)]
     batch, counts = pack(sequences, length, pad=PAD, overlong=overlong)
     if overlong == "skip":
-        expected = [sequence for sequence in sequences if len(sequence.tokens) <= length]
-    else:
-        expected = [TokenSequence(tokens[:length], weights[:length]) for tokens, weights, *_ in sequences]
+        sequences = [sequence for sequence in sequences if len(sequence.tokens) <= length]
+    expected = [TokenSequence(tokens[:length], [0.0, *weights[1:length]]) for tokens, weights, *_ in sequences]
     assert sorted(unpack(batch)) == sorted(expected)
     np.testing.assert_array_equal(batch.token_mask, batch.segment >= 0)
     assert (batch.tokens[~batch.token_mask] == PAD).all() and (batch.loss_weight[~batch.token_mask] == 0).all()

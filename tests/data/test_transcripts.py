@@ -8,9 +8,10 @@ import numpy as np
 import optax
 import pytest
 
+from jaxagents.data.packing import TokenSequence, pack
 from jaxagents.data.preferences import make_preference_collector
 from jaxagents.data.trajectories import from_episodes, read_trajectories, write_trajectories
-from jaxagents.data.transcripts import make_transcript_collector
+from jaxagents.data.transcripts import make_transcript_collector, packed_episodes
 from jaxagents.environments.text import arithmetic
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.learners.supervised import make_supervised
@@ -141,3 +142,18 @@ def test_a_file_that_is_not_there_is_named_with_its_setting(tmp_path, make, size
         ValueError, match="`collector.paths` must be files of JSON lines, got .*nothere.jsonl: there is"
     ):
         make(None, None, paths=[str(path)], **sizes)
+
+
+@pytest.mark.slow
+def test_a_transcript_teaches_the_same_behind_any_other_one(lake, speak, params_of):
+    """With weights for what is read, too: the first token of a document is not learned from the document before."""
+    policy = speak(lake, prompt=False)
+
+    def gradient(before):
+        packed, _ = pack([TokenSequence(before, [0.0] * 4), TokenSequence([5, 6, 7], [1.0] * 3)], 8, pad=0)
+        episode = packed_episodes(jax.tree.map(jnp.asarray, packed))
+        learner = make_supervised(policy.model, optax.sgd(1.0))
+        return jax.jit(learner.update)(learner.init(KEY, params_of(policy)), KEY, episode)[0].params
+
+    for ours, theirs in zip(*map(jax.tree.leaves, (gradient([5, 6, 7, 8]), gradient([9, 8, 7, 6]))), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxagents.environments import coordination, tmaze
-from jaxagents.environments.checks import check_environment, require_shapes
+from jaxagents.environments.checks import check_environment, describe_not_finite, require_shapes
 from jaxagents.types import Box, Discrete
 
 MAZE = tmaze.make_environment(2)
@@ -85,3 +85,15 @@ def test_another_form_is_named(environment, message):
 def test_broken_promises_are_named(environment, message):
     with pytest.raises(ValueError, match=message):
         check_environment(environment)
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, None),
+        ({"reward": lambda reward: reward + jnp.nan}, "`reward` of t-maze in step 1 of an episode"),
+        ({"observation": lambda observation: observation / 0.0}, "`observation` of t-maze in step 1 of an episode"),
+    ],
+)
+def test_a_world_that_gives_nan_is_told_from_a_policy_that_does(fields, found):
+    assert describe_not_finite(changed(**fields), jax.random.key(0), num_episodes=2) == found

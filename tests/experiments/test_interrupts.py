@@ -103,6 +103,51 @@ def test_jobs_of_a_sweep_end_with_it(interrupt, tmp_path):
 
 
 @pytest.mark.slow
+def test_sigterm_to_a_sweep_ends_its_job_too(tmp_path):
+    sweep = tmp_path / "sweep"
+    command = [sys.executable, str(ROOT / "experiments/train.py"), "-m", *LONG, "seed=0,1", f"hydra.sweep.dir={sweep}"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.time() + 240
+        while not list(sweep.glob("*/metrics.jsonl")) and time.time() < deadline:
+            time.sleep(0.05)
+        (job,) = list_children(process.pid)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 75, errors
+    assert "Asked to end, the run has saved update" in errors and f"hydra.sweep.dir={sweep} goes on" in errors
+    assert not Path(f"/proc/{job}").exists() and [p.name for p in sweep.iterdir() if p.is_dir()] == ["0_seed=0"]
+
+
+HANGS = "import time\n\n\ndef score(prompts, completions, **columns):\n    time.sleep(1000)\n"
+
+
+@pytest.mark.slow
+def test_a_reward_that_hangs_ends_with_the_second_ctrl_c(tmp_path):
+    (tmp_path / "my_hanging.py").write_text(HANGS.replace("time.sleep", "open('called', 'w').close()\n    time.sleep"))
+    choices = ("world=bandit", "algorithm=grpo", "collector=rewarded", "quick=true", "stages=[]", "run_dir=run")
+    reward = "collector.reward={_target_: my_hanging.score, _partial_: true}"
+    command = [sys.executable, str(ROOT / "experiments/train.py"), *choices, reward]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
+    try:
+        deadline = time.time() + 240
+        while not (tmp_path / "called").exists() and time.time() < deadline and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    assert errors.splitlines()[-1].startswith("Interrupted; python experiments/train.py resume="), errors
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "overrides"),
     [("evaluate.py", ["path=."]), ("reproduce.py", ["paper=donor_game_evolution", "quick=true", "results_folder=r"])],

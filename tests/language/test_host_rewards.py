@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -104,6 +105,19 @@ def test_what_a_function_does_wrong_is_said_in_a_line(reward, message):
     with pytest.raises(ValueError, match=r"`collector\.reward` " + message) as error:
         pay(reward, TOKENIZER, make_episode(context_turns=2))
     assert "\n" not in str(error.value)
+
+
+def test_a_function_that_does_not_return_ends_the_run_with_its_line():
+    done = threading.Event()
+
+    def hangs(prompts, completions, **columns):
+        while not done.wait(0.01):
+            pass
+
+    with pytest.raises(ValueError, match=r"within 0\.2 seconds, got nothing yet from hangs .*, line \d+; try a longer"):
+        pay(hangs, TOKENIZER, make_episode(context_turns=2), seconds=0.2)
+    done.set()
+    assert pay(lambda **columns: [1.0, 2.0, 3.0], TOKENIZER, make_episode(context_turns=2), seconds=9).sum() == 6.0
 
 
 def count_right(prompts, completions, *, bonus=0.0, **columns):

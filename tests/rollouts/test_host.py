@@ -13,7 +13,7 @@ from jaxagents.environments import tmaze
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_policy
 from jaxagents.reporting.frames import play
-from jaxagents.rollouts.host import make_host_collector, make_host_evaluator
+from jaxagents.rollouts.host import Simulators, make_host_collector, make_host_evaluator
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.chunks import mean_evaluation
 from jaxagents.training.composition import compose
@@ -166,6 +166,61 @@ def test_what_does_not_fit_is_refused(counter, policy):
         adapter.make_environment("CartPole")
     with pytest.raises(ValueError, match="`max_steps` must be given"):
         adapter.make_environment("counter", make=Counter)
+
+
+class Broken(Counter):
+    """Fails as simulators of users do, in the call that `fault` names."""
+
+    fault = None
+
+    def __init__(self):
+        if self.fault == "make":
+            raise KeyError("no display")
+
+    def reset(self, *, seed=None, options=None):
+        return {} if self.fault == "reset" else super().reset(seed=seed)
+
+    def step(self, action):
+        if self.fault == "raise":
+            raise ConnectionError("lost the\nsimulator")
+        if self.fault == "gone":
+            raise EOFError
+        if self.fault == "exit":
+            raise SystemExit(3)
+        observation, reward, *ends = super().step(action)
+        if self.fault == "shape":
+            observation["seen"] = observation["seen"][:1]
+        if self.fault == "nan":
+            observation["seen"] = observation["seen"] * np.nan
+        return observation, np.nan if self.fault == "reward" else reward, *ends
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ("make", "`make` of the environment broken must not fail, got KeyError: 'no display' \\(.*test_host.py, line"),
+        ("reset", r"`reset` of the environment broken must not fail, got ValueError: not enough values"),
+        ("raise", r"`step` of .*, got ConnectionError: lost the simulator \(.*test_host.py, line \d+: raise Conn"),
+        ("exit", r"`step` of .*, got SystemExit: 3 \("),
+        ("gone", r"`step` of .*, got EOFError: its process has ended \("),
+        ("shape", r"`step` of .*, got ValueError: "),
+        ("nan", r"`observation` of the environment broken must be finite, got NaN or infinity in step 1 of an episode"),
+        ("reward", r"`reward` of the environment broken must be finite, got NaN or infinity in step 1 of an episode"),
+    ],
+)
+def test_what_a_simulator_does_wrong_is_one_line_with_its_own_words(monkeypatch, fault, line):
+    def play():
+        simulators = Simulators(adapter.make_environment("broken", make=Broken, max_steps=9), 2)
+        monkeypatch.setattr(Broken, "fault", fault)
+        simulators.reset(np.uint32([0, 1]))
+        simulators.step(np.array([0, 1]))
+
+    with pytest.raises(ValueError, match=line) as error:
+        play()
+    assert "\n" not in str(error.value)
+    if fault == "make":
+        with pytest.raises(ValueError, match=line):
+            play()  # When the world is made, too.
 
 
 @pytest.mark.slow

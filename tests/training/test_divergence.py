@@ -1,5 +1,6 @@
 """Runs that diverge stop, and those that merely have not learned yet do not."""
 
+import dataclasses
 from pathlib import Path
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.environments import tmaze
 from jaxagents.reporting.loggers import read_metrics
 from jaxagents.training import build as build_module
 from jaxagents.training import loop
@@ -35,6 +37,24 @@ def test_a_nan_loss_stops_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch
     with pytest.raises(FloatingPointError, match=r"`train/loss` must be finite, got NaN or infinity by update 8 \(256"):
         run(config, tmp_path / "later")
     assert last_state(tmp_path / "later", config).step == 6
+
+
+@pytest.mark.slow
+def test_nan_of_a_world_is_not_blamed_on_the_learning_rate(tmp_path, monkeypatch, compose):
+    make = tmaze.make_environment
+
+    def broken(**options):
+        world = make(**options)
+
+        def step(key, state, action):
+            state, timestep = world.step(key, state, action)
+            return state, timestep.replace(reward=timestep.reward / 0.0)
+
+        return dataclasses.replace(world, step=step)
+
+    monkeypatch.setattr(tmaze, "make_environment", broken)
+    with pytest.raises(FloatingPointError, match="mend the world: played at random, `reward` of .* is not finite"):
+        run(compose(), tmp_path)
 
 
 DIVERGING = {

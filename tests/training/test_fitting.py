@@ -4,14 +4,35 @@ import json
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
-from jaxagents.training.fitting import require_fit, require_tasks
+from jaxagents.training.fitting import read_variables, require_fit, require_tasks, to_plain
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 GPT2 = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 64, "layer_norm_epsilon": 1e-5}
+
+
+def test_variables_of_the_environment_are_read_and_not_written(monkeypatch):
+    monkeypatch.setenv("A_TOKEN", "secret, 'quoted'")
+    written = {
+        "environment": {"_target_": "a", "token": "${oc.env:A_TOKEN}", "url": "http://x/${oc.env:A_TOKEN}?${name}"},
+        "other": "${environment.token}",
+        "fallback": "${oc.env:NOT_THERE,${oc.env:A_TOKEN,/tmp}/x}",
+        "name": "run",
+        "run_dir": "/runs/${oc.env:A_TOKEN}",
+    }
+    plain = to_plain(OmegaConf.create(written))
+    assert plain["run_dir"] == "/runs/secret, 'quoted'"  # Where it is, is no secret.
+    assert "secret" not in str({name: node for name, node in plain.items() if name != "run_dir"})
+    read = read_variables(plain)
+    token = "secret, 'quoted'"
+    assert read["environment"] == {"_target_": "a", "token": token, "url": f"http://x/{token}?run"}
+    assert (read["other"], read["fallback"]) == (token, f"{token}/x")
+    assert OmegaConf.create({"a": "${oc.env:A_TOKEN}"}).a == token  # As before, elsewhere.
+    assert read_variables({"name": "run"}) == {"name": "run"}
 
 
 def config_of(folder, tokenizer):

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from jaxagents.training.build import resolve
 from jaxagents.training.composition import compose
@@ -36,6 +38,15 @@ def test_the_end_says_what_came_out_and_where_to_look(monkeypatch, tmp_path, mai
         f"Next: {following.format('evaluate')} path={tmp_path}",
         f"Next: {following.format('play')} path={tmp_path}",
     ]
+
+
+def test_the_next_commands_are_quoted_for_the_shell_and_hydra(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["experiments/train.py"])
+    (run_dir := tmp_path / "it's (1), a=b").mkdir()
+    line = farewell(run_dir, {"seconds": 1.0, "steps": 1, "evaluation": {}}).splitlines()[-1]
+    *_, argument = shlex.split(line)
+    (override,) = OverridesParser.create().parse_overrides([argument])
+    assert (override.key_or_group, override.value()) == ("path", str(run_dir))
 
 
 def test_both_parts_of_a_resumed_run_are_told(tmp_path):

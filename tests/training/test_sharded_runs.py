@@ -29,7 +29,7 @@ from jaxagents.policies.actor_critic import as_policy, make_actor_critic
 from jaxagents.policies.language_model import make_language_model
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.build import build, resolve
-from jaxagents.training.devices import place, place_on_mesh, select_devices
+from jaxagents.training.devices import axis_name_of, place, place_on_mesh, select_devices
 from jaxagents.training.loop import train
 from jaxagents.training.mesh import axis_name_on, make_mesh
 from jaxagents.training.program import make_program
@@ -51,12 +51,12 @@ def ppo_program(axis_name):
     return make_program(collector, make_ppo(network, optax.adam(1e-2), num_minibatches=2, axis_name=axis_name))
 
 
-def dqn_program(axis_name):
+def dqn_program(axis_name, learning_rate=1e-2):
     maze = make_environment(corridor_length=3)
     agent = dqn.make_agent(
         maze,
         value=partial(make_q_function, encoder=MLP(hidden_sizes=(8, 8))),
-        optimizer=partial(make_adam, learning_rate=1e-2),
+        optimizer=partial(make_adam, learning_rate=learning_rate),
         buffer=make_prioritized_buffer(capacity=128, batch_size=16, sequence_length=2, min_size=32, num_shards=8),
         updates_per_rollout=2,
         axis_name=axis_name,
@@ -96,6 +96,20 @@ def run(runner, num_updates=3):
 
 def run_alone(make):
     return run(place(make(None), mode="jit", devices=select_devices("jit", 1)))
+
+
+@pytest.mark.slow
+def test_experience_is_bit_equal_where_nothing_is_learned():
+    """What differs between numbers of devices is rounding, of priorities and gradients, and what follows from it."""
+    make = partial(dqn_program, learning_rate=0.0)
+    wanted = run_alone(make)[0].learner
+    runner = place(make(axis_name_of("sharded")), mode="sharded", devices=select_devices("sharded", 4))
+    actual = run(runner)[0].learner
+    rounded = (".mu", ".nu", "priorit")  # Sums over other numbers of rows.
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(actual), jax.tree.leaves(wanted), strict=True):
+        name = jax.tree_util.keystr(path)
+        compare = np.testing.assert_allclose if any(part in name for part in rounded) else np.testing.assert_array_equal
+        compare(x, y, err_msg=name, **({"rtol": 1e-4, "atol": 1e-6} if compare is np.testing.assert_allclose else {}))
 
 
 def assert_same(actual, wanted):

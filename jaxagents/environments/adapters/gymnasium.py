@@ -8,10 +8,11 @@ import jax
 import numpy as np
 
 from jaxagents.environments.adapters.importing import import_suite
-from jaxagents.environments.host import HostBatch, HostEnvironment, HostStep, make_host_environment
+from jaxagents.environments.host import HostBatch, HostEnvironment, HostStep, make_host_environment, simulator_fault
 from jaxagents.types import Box, Discrete, PyTree
 
 _MASK = "action_mask"
+_NO_LOG = 50  # Above the level of errors.
 
 
 def make_environment(
@@ -55,7 +56,10 @@ def make_environment(
         env = make()
         return env if max_steps is None else gymnasium.wrappers.TimeLimit(env, max_steps)
 
-    first = make_one()
+    try:
+        first = make_one()
+    except (Exception, SystemExit) as error:  # Code of the user's fails as it likes.
+        raise simulator_fault(name, "make", error) from error
     bound = max_steps or (first.spec and first.spec.max_episode_steps)
     observed, (action_space, to_suite) = from_gymnasium(first.observation_space), _actions_of(first.action_space)
     first.close()
@@ -68,6 +72,8 @@ def make_environment(
         kind = gymnasium.vector.AsyncVectorEnv if processes else gymnasium.vector.SyncVectorEnv
         mode = gymnasium.vector.AutoresetMode.SAME_STEP
         options = {"context": "spawn"} if processes else {}  # Threads of JAX do not survive a fork.
+        if processes:  # What a worker says, this process raises.
+            gymnasium.logger.min_level = _NO_LOG
         return _batch(kind([make_one] * num_envs, autoreset_mode=mode, **options), to_suite, masked=masked)
 
     return make_host_environment(
@@ -162,7 +168,16 @@ def _batch(vector: Any, to_suite: Callable[[np.ndarray], np.ndarray], *, masked:
                 success = np.fmax(success, np.where(said, np.asarray(source[name], np.float64), np.nan))
         return told(observation, successor, reward, (terminated, truncated), success)
 
-    return HostBatch(reset=reset, step=step, close=vector.close)
+    def close() -> None:
+        try:
+            vector.close(terminate=True)
+        except Exception:  # A process has ended by itself, and is waited for.
+            for process in getattr(vector, "processes", ()):
+                process.terminate()
+        finally:
+            vector.closed = True  # Its destructor would try again.
+
+    return HostBatch(reset=reset, step=step, close=close)
 
 
 def _without_mask(tree: Mapping[str, Any]) -> PyTree:

@@ -8,6 +8,7 @@ policy acts with is an item of its own, beside that of everything else, so that 
 import errno
 import json
 import shutil
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Collection
@@ -28,10 +29,12 @@ from jaxagents.training.checkpoints.digests import (
     write_digest,
 )
 from jaxagents.training.checkpoints.snapshots import describe_target, restore_snapshot, take_snapshot
+from jaxagents.training.full_disk import is_full_disk
 from jaxagents.training.processes import of_first_process
 from jaxagents.types import PyTree
 
 _ACTING, _OTHERS = "acting", "state"
+_PROBE_BYTES = 2**16
 
 
 class Restored(NamedTuple):
@@ -242,8 +245,7 @@ def _refuse_save(step: int, state: PyTree, metadata: dict[str, Any], **options: 
 
 def _raise_if_full(error: Exception, folder: _Folder, step: int) -> None:
     """Turns a full disk, however orbax wraps it, into an OSError that says so; removes what was half written."""
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-    if not full and not any(text in str(error) for text in ("No space left on device", "Disk quota exceeded")):
+    if not is_full_disk(error) and not _has_no_room(folder.directory):
         return
     if jax.process_index() == 0:
         for temporary in folder.directory.glob(f"{step}.*tmp*"):
@@ -253,6 +255,16 @@ def _raise_if_full(error: Exception, folder: _Folder, step: int) -> None:
     message = f"`run_dir` must have free space for the checkpoint of step {step}, got a full disk in {folder.directory}"
     message = f"{message}; {rescue}; try freeing space or a smaller `keep`, then resume."
     raise OSError(errno.ENOSPC, message) from error
+
+
+def _has_no_room(directory: Path) -> bool:
+    """Tells whether a folder and a small file cannot be made: orbax may name what came of a full disk, not the disk."""
+    try:
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".room") as folder:
+            (Path(folder) / "file").write_bytes(bytes(_PROBE_BYTES))
+    except OSError as error:
+        return is_full_disk(error)
+    return False
 
 
 def _restore(
@@ -327,7 +339,14 @@ def _newest_good_step(
 
 
 def _read_metadata(directory: Path, step: int) -> dict[str, Any]:
-    return json.loads((directory / str(step) / "metadata" / "metadata").read_text())
+    path = directory / str(step) / "metadata" / "metadata"
+    try:
+        metadata = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"`{path}` must hold JSON, got {error}; try an older `step`, or another `run_dir`.") from error
+    if not isinstance(metadata, dict):
+        raise ValueError(f"`{path}` must hold a JSON object, got {type(metadata).__name__}; try another `run_dir`.")
+    return metadata
 
 
 def _list_steps(directory: Path) -> list[int]:
