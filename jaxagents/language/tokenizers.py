@@ -204,18 +204,20 @@ def _load_tokenizer(source: str | Path) -> Any:
         ) from error
 
 
-def with_marks(backend: Any, marks: Mapping[str, int], *, name: str) -> Tokenizer:
+def with_marks(backend: Any, marks: Mapping[str, int], *, name: str, stops: Sequence[int] = ()) -> Tokenizer:
     """Makes a tokenizer of a `tokenizers.Tokenizer` whose control tokens are given, several names for one included.
 
     Args:
         backend: with all tokens in it.
         marks: ids of the control tokens by name.
         name: for messages.
+        stops: further tokens that end what a policy says.
 
     Returns:
         The tokenizer.
     """
-    return restore(_pack("huggingface", backend.to_str().encode(), name=name, marks=dict(marks)))
+    others = {"stops": list(stops)} if stops else {}
+    return restore(_pack("huggingface", backend.to_str().encode(), name=name, marks=dict(marks), **others))
 
 
 def restore(data: bytes) -> Tokenizer:
@@ -244,7 +246,8 @@ def restore(data: bytes) -> Tokenizer:
         )
     encode, decode, vocab_size = _READERS[header["kind"]](payload)
     marks = header.get("marks") or {mark: i for i, mark in enumerate(MARKS)}
-    hidden = frozenset(marks.values())
+    stops = tuple(header.get("stops", ()))
+    hidden = frozenset((*marks.values(), *stops))
     return Tokenizer(
         name=header.get("name", header["kind"]),
         encode=encode,
@@ -252,6 +255,7 @@ def restore(data: bytes) -> Tokenizer:
         vocab_size=vocab_size,
         marks=marks,
         data=data,
+        stops=stops,
     )
 
 

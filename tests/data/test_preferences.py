@@ -17,7 +17,7 @@ from jaxagents.language.tokenizers import byte_level
 from jaxagents.learners.preference import make_preference
 from jaxagents.losses.preference import kto, simpo
 from jaxagents.ops.pairs import success_against_failure
-from jaxagents.types import ChatFormat
+from jaxagents.types import ChatTemplate, ChatTokens
 
 KEY = jax.random.key(2)
 
@@ -116,9 +116,15 @@ def test_rows_of_chosen_and_rejected_answers_are_pairs(lake, speaker, tmp_path):
 
 
 def test_pairs_and_labels_are_written_in_the_chat_format_of_the_policy(speaker, tmp_path):
-    read = speaker.tokenizer.encode
-    user, assistant, end = tuple(read("U:")), tuple(read("A:")), read("$")[0]
-    chat = ChatFormat((), (), first_open=user, user_open=user, assistant_open=assistant, end=end, stops=(end,))
+    read, shown = speaker.tokenizer.encode, {"user": "U:{}", "assistant": "A:{}$"}
+
+    def write_chat(messages, tools=()):
+        parts = [read(shown[one["role"]].format(one["content"])) for one in messages]
+        owner = [index if one["role"] == "assistant" else -1 for index, one in enumerate(messages)]
+        message = [index for index, part in zip(owner, parts) for _ in part]
+        return ChatTokens(sum(parts, []), message, [False] * len(message), 0)
+
+    chat = ChatTemplate(write_chat, None, read("$")[0], (read("$")[0],))
     talker = SimpleNamespace(tokenizer=speaker.tokenizer, lexicon=SimpleNamespace(chat=chat))
     pair = {"prompt": "2 + 2", "chosen": "4", "rejected": "five"}
     labels = [{"prompt": "2 + 2", "completion": said, "label": good} for said, good in (("4", True), ("five", False))]

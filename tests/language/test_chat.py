@@ -10,12 +10,16 @@ import pytest
 
 from jaxagents.data.streams import encode, load_packed
 from jaxagents.data.trajectories import parse_line
-from jaxagents.language.chat import make_chat_policy, read_chat_format, stop_together
+from jaxagents.environments.text.prompts import make_environment as make_prompts
+from jaxagents.language.chat import make_chat_policy
+from jaxagents.language.chat_template import cut_pieces, read_template
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.host_rewards import texts_of
 from jaxagents.networks.decoder import Decoder
 from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.policies.language_model import make_language_model
+from tests.language.chat_templates import FAMILIES, save_tokenizer
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf: tokenizers")
 transformers = pytest.importorskip(
@@ -59,6 +63,19 @@ def folder_of(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Returns `(family) -> folder` of a tokenizer with the template of that family."""
+    made = {}
+
+    def of(name):
+        if name not in made:
+            made[name] = save_tokenizer(FAMILIES[name], tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return of
+
+
+@pytest.fixture(scope="module")
 def chatml(folder_of):
     return folder_of(CHATML)
 
@@ -69,44 +86,70 @@ def network(vocab_size, **settings):
 
 
 def test_the_format_is_cut_out_of_the_template(chatml, folder_of):
-    backend, chat = read_chat_format(chatml, thinks=True)
-
-    def text(tokens):
-        return backend.decode(list(tokens), skip_special_tokens=False)
-
-    assert text(chat.prompt_open) == "<|im_start|>system\n"
-    assert text((*chat.prompt_close, *chat.user_open)) == "<|im_end|>\n<|im_start|>user\n"
-    assert text(chat.first_open) == "<|im_start|>user\n"
-    assert text(chat.user_open) == "\n<|im_start|>user\n"
-    assert text(chat.assistant_open) == "<|im_end|>\n<|im_start|>assistant\n"
-    assert text([chat.end, chat.think_close]) == "<|im_end|></think>"
-    assert text(chat.stops) in ("<|im_end|><|endoftext|>", "<|endoftext|><|im_end|>")
-    assert text(chat.think_open) == "<think>\n"
-    _, other = read_chat_format(folder_of(NO_SYSTEM, eos_token_id=[chat.end, chat.think_close]))
-    assert text(other.prompt_open) == "<s><|im_start|>user\n" and text(other.prompt_close) == "<|im_end|>"
-    assert other.stops == tuple(sorted({chat.end, chat.think_close, backend.token_to_id("<|endoftext|>")}))
+    reader = read_template(chatml, thinks=True)
+    pieces = cut_pieces(reader)
+    assert pieces.system_open == "<|im_start|>system\n" and pieces.first_open == "<|im_start|>user\n"
+    assert pieces.system_close == "<|im_end|>\n<|im_start|>user\n" and pieces.later_open == "\n<|im_start|>user\n"
+    assert pieces.answer_open == "<|im_end|>\n<|im_start|>assistant\n"
+    assert pieces.answer_before == pieces.answer_after == ""
+    names = reader.tokenizer.convert_ids_to_tokens([reader.end, *reader.stops])
+    assert names[0] == "<|im_end|>" and set(names[1:]) == {"<|im_end|>", "<|endoftext|>"}
+    other = read_template(folder_of(NO_SYSTEM, eos_token_id=[reader.end, 7]))
+    assert not other.takes_system and cut_pieces(other).system_open == "<s><|im_start|>user\n"
+    assert set(other.stops) == {7, *reader.stops}
 
 
-@pytest.mark.parametrize("prompt", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_episodes_are_what_the_template_writes(lake, chatml, prompt):
-    policy = make_chat_policy(lake, source=chatml, model=network, num_turns=2, prompt=prompt)
-    episode = jax.jit(make_demonstrations(lake, policy))(jax.random.key(0), jnp.arange(3, dtype=jnp.int32))
-    template = transformers.AutoTokenizer.from_pretrained(chatml)
-    for row in range(3):
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("prompt", [True, False])
+def test_episodes_are_what_the_template_writes(lake, folders, family, prompt):
+    policy = make_chat_policy(lake, source=folders(family), model=network, num_turns=2, prompt=prompt)
+    episode = jax.jit(make_demonstrations(lake, policy))(jax.random.key(0), jnp.arange(2, dtype=jnp.int32))
+    template = transformers.AutoTokenizer.from_pretrained(folders(family))
+    texts = texts_of(policy, jax.tree.map(np.asarray, episode))
+    for row in range(2):
         task = jax.tree.map(lambda leaf, row=row: leaf[row], episode.task)
-        messages = [{"role": "system", "content": policy.lexicon.text(lake.text.prompt(task))}] if prompt else []
-        written = episode.prompt_tokens[row][episode.prompt_mask[row]].tolist()
-        for turn in range(int(episode.valid[row].sum())):
-            tokens, mask = episode.tokens[row, turn], episode.token_mask[row, turn]
-            written += tokens[mask].tolist()
-            seen = template.decode(tokens[: policy.layout.observation][mask[: policy.layout.observation]])
-            seen = seen.split("user\n")[1].split("<|im_end|>")[0]
-            said = policy.tokenizer.decode(tokens[episode.action_mask[row, turn]])
-            messages += [{"role": "user", "content": seen}, {"role": "assistant", "content": said}]
-        text = template.decode(written).removeprefix("" if prompt else "\n")  # The deviation that is told.
-        wanted = template.apply_chat_template(messages, tokenize=False).removesuffix("\n")
-        assert text == wanted
-        assert len(messages) >= 3
+        rules = policy.lexicon.text(lake.text.prompt(task)) if prompt else ""
+        messages, written = [{"role": "system", "content": rules}] if rules else [], []
+        written += episode.prompt_tokens[row][episode.prompt_mask[row]].tolist()
+        turns = int(episode.valid[row].sum())
+        for turn in range(turns):
+            mask = np.asarray(episode.token_mask[row, turn])
+            read = mask & ~np.asarray(episode.action_mask[row, turn])
+            number = texts.columns["turn"].index(turn, texts.columns["episode"].index(row))
+            seen = texts.prompts[number].splitlines()[-1]
+            messages.append({"role": "user", "content": seen})
+            if family == "gemma" and rules and turn == 0:
+                messages = [{"role": "user", "content": f"{rules}\n\n{seen}"}]
+            if turn == 0 or (family not in ("qwen_3", "mistral")):  # The deviation of `make_chat_policy`.
+                wanted = template.apply_chat_template(
+                    messages, tokenize=True, return_dict=True, add_generation_prompt=True, enable_thinking=False
+                )["input_ids"]
+                assert [*written, *episode.tokens[row, turn][read].tolist()] == wanted
+            written += episode.tokens[row, turn][mask].tolist()
+            messages.append({"role": "assistant", "content": texts.completions[number]})
+        assert turns == 2 and texts.prompts[0].splitlines()[0] == (rules or seen) or not rules
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_own_prompts_are_asked_as_the_template_asks_them(folders, family):
+    rows = [{"prompt": "What is the opposite of naïve 🙂?", "answer": "wise"}, {"prompt": "Solve 2 + 2"}]
+    world = make_prompts(rows=rows, held_out_fraction=0.0)
+    policy = make_chat_policy(world, source=folders(family), model=network, context_turns=1, prompt=False)
+    episode = jax.jit(make_demonstrations(world, policy))(jax.random.key(0), jnp.arange(4, dtype=jnp.int32))
+    template = transformers.AutoTokenizer.from_pretrained(folders(family))
+    texts, found = texts_of(policy, jax.tree.map(np.asarray, episode)), set()
+    for number, row in enumerate(np.asarray(episode.task["row"]).tolist()):
+        asked = [{"role": "user", "content": rows[row]["prompt"]}]
+        wanted = template.apply_chat_template(
+            asked, tokenize=True, return_dict=True, add_generation_prompt=True, enable_thinking=False
+        )["input_ids"]
+        mask = np.asarray(episode.token_mask[number, 0] & ~episode.action_mask[number, 0])
+        assert episode.tokens[number, 0][mask].tolist() == wanted
+        assert texts.prompts[number] == rows[row]["prompt"]  # As TRL passes them to a reward function.
+        if "answer" in rows[row]:
+            assert texts.completions[number] == rows[row]["answer"]
+        found.add(row)
+    assert found == {0, 1}
 
 
 @pytest.mark.slow
@@ -127,18 +170,12 @@ def test_decoding_and_training_agree(lake, folder_of):
     np.testing.assert_allclose(np.asarray(episode.behavior_log_prob)[mask], np.asarray(log_prob)[mask], atol=1e-4)
 
 
-def test_tokens_that_stop_are_one_event(chatml):
-    _, chat = read_chat_format(chatml)
-    model = network(300)
-    params = model.init(jax.random.key(0))
-    hidden = jax.random.normal(jax.random.key(1), (3, 16))
-    before = jax.nn.softmax(model.logits(params, hidden))
-    after = jax.nn.softmax(stop_together(model, chat).logits(params, hidden))
-    (other,) = set(chat.stops) - {chat.end}
-    np.testing.assert_allclose(after[:, chat.end], before[:, chat.end] + before[:, other], rtol=1e-5)
-    np.testing.assert_array_equal(after[:, other], 0.0)
-    rest = [token for token in range(300) if token not in chat.stops]
-    np.testing.assert_allclose(after[:, rest], before[:, rest], rtol=1e-5)
+def test_a_turn_ends_with_any_stop_and_each_has_its_own_probability(lake, chatml):
+    policy = make_chat_policy(lake, source=chatml, model=network, num_turns=1, prompt=False)
+    ends = policy.tokenizer.ends
+    assert len(ends) == 2 and policy.tokenizer.decode(list(ends)) == ""
+    said = jnp.asarray([*policy.tokenizer.encode("left"), ends[1]])
+    assert policy.lexicon.parse(said, jnp.ones(said.shape, bool), 1)[1]
 
 
 CHATS = [
@@ -160,7 +197,7 @@ def test_files_of_chats_are_written_as_the_template_writes_them(lake, chatml, tm
         (sequence,) = encode(
             parse_line(json.dumps({"messages": messages}).encode()), policy.tokenizer, chat=policy.lexicon.chat
         )
-        wanted = template.apply_chat_template(messages, tokenize=False).removesuffix("\n")
+        wanted = template.apply_chat_template(messages, tokenize=False)
         assert template.decode(sequence.tokens) == wanted
         learned = [token for token, weight in zip(sequence.tokens, sequence.loss_weight, strict=True) if weight]
         said = [message["content"] for message in messages if message["role"] == "assistant"]
