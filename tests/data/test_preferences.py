@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -189,3 +190,27 @@ def test_labels_that_say_nothing_are_refused(lake, speaker, tmp_path, labels, me
     rows = [{"prompt": "2 + 2", "completion": str(i), "label": label} for i, label in enumerate(labels)]
     with pytest.raises(ValueError, match=message):
         make_label_collector(lake, speaker, paths=write(tmp_path / "a.jsonl", rows), num_rows=2, row_length=24)
+
+
+def test_pairs_that_are_too_long_are_left_out_where_asked(lake, speaker, tmp_path):
+    rows = [{"prompt": "2 + 2", "chosen": "4", "rejected": "five" * 9}, {"prompt": "1", "chosen": "a", "rejected": "b"}]
+    paths, reports = write(tmp_path / "rows.jsonl", rows), []
+    make = partial(make_preference_collector, lake, speaker, paths=paths, num_pairs=4)
+    collector = make(row_length=24, on_error="skip", report=reports.append)
+    _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
+    answers = {speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))}
+    assert answers == {"a", "b"}
+    assert reports == ["1 of 2 are longer than collector.row_length=24: skipped."]
+    with pytest.raises(ValueError, match="`collector.row_length` must hold every transcript, got 2 for the"):
+        make(row_length=2, on_error="skip", report=reports.append)
+    labels = [
+        {"prompt": "1", "completion": text, "label": good}
+        for text, good in (("a", True), ("b" * 30, True), ("c", False))
+    ]
+    label_paths = write(tmp_path / "labels.jsonl", labels)
+    collector = make_label_collector(
+        *(lake, speaker), paths=label_paths, num_rows=16, row_length=24, on_error="skip", report=reports.append
+    )
+    _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
+    told = {speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))}
+    assert told == {"a", "c"}

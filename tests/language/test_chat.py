@@ -6,19 +6,25 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from jaxagents.data.packing import pack
 from jaxagents.data.streams import encode, load_packed
 from jaxagents.data.trajectories import parse_line
+from jaxagents.data.transcripts import packed_episodes
 from jaxagents.environments.text.prompts import make_environment as make_prompts
 from jaxagents.language.chat import make_chat_policy
 from jaxagents.language.chat_template import cut_pieces, read_template
+from jaxagents.language.checkpoints.read import load_language_model
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.host_rewards import texts_of
+from jaxagents.learners.supervised import make_supervised
 from jaxagents.networks.decoder import Decoder
 from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.policies.language_model import make_language_model
+from jaxagents.training.speaking import make_score, make_speak
 from tests.language.chat_templates import FAMILIES, save_tokenizer
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf: tokenizers")
@@ -224,3 +230,38 @@ def test_what_is_refused(lake, folder_of, tmp_path):
     learned = partial(network, positions="learned", max_positions=50)
     with pytest.raises(ValueError, match=r"`model.max_positions` must be at least the \d+ tokens of an episode"):
         make_chat_policy(lake, source=folder_of(CHATML), model=learned)
+
+
+def test_scores_are_those_of_transformers_and_the_end_of_a_turn_is_learned(lake, tmp_path):
+    torch = pytest.importorskip("torch", reason="needs the extra hf: models of transformers")
+    save_tokenizer(FAMILIES["qwen_25"], tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=2, **sizes)
+    torch.manual_seed(0)
+    reference = transformers.LlamaForCausalLM(config)
+    reference.save_pretrained(tmp_path)
+    stops = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+    model = partial(load_language_model, path=tmp_path, dtype="float32")
+    policy = make_chat_policy(lake, source=tmp_path, model=model, num_turns=1)
+    assert set(policy.tokenizer.ends) == set(stops)
+    params = policy.init(jax.random.key(0))
+    found = make_score(policy)(params, CHATS[0])
+    ids = tokenizer.apply_chat_template(CHATS[0], return_dict=True, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        log_probs = torch.log_softmax(reference(ids).logits.double(), dim=-1)[0, :-1]
+    wanted = log_probs.gather(1, ids[0, 1:, None])[:, 0].numpy()
+    np.testing.assert_array_equal(found.tokens, ids[0].numpy())
+    np.testing.assert_allclose(found.log_prob[1:], wanted, atol=1e-4)
+    assert found.said[found.tokens == stops[0]].tolist() == [False, False, True, False, True]  # System, user, ...
+    (sequence,) = encode(parse_line(json.dumps({"messages": CHATS[1]}).encode()), None, chat=policy.lexicon.chat)
+    batch = packed_episodes(jax.tree.map(jnp.asarray, pack([sequence], 64, pad=0)[0]))
+    learner = make_supervised(policy.model, optax.adam(0.02))
+    state = learner.init(jax.random.key(1), params)
+    keys = jax.random.split(jax.random.key(2), 60)
+    learn = jax.jit(lambda state: jax.lax.scan(lambda state, key: learner.update(state, key, batch), state, keys)[0])
+    state = learn(state)
+    learned = make_score(policy)(state.params, CHATS[1])
+    assert np.exp(learned.log_prob[learned.said].min()) > 0.9
+    assert make_speak(policy)(state.params, CHATS[1][:1]) == "down"
