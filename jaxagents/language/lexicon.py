@@ -188,7 +188,7 @@ def _encode(tokenizer: Tokenizer, text: str) -> Pieces:
 def _reads(tokenizer: Tokenizer, text: str, pieces: Pieces) -> bool:
     return (
         not set(pieces) & {*tokenizer.marks.values(), *tokenizer.stops}
-        and " ".join(tokenizer.decode(pieces).split()) == text
+        and tokenizer.decode(pieces).split() == text.split()
     )
 
 

@@ -1,6 +1,7 @@
 """Instructed models keep their chat format: roles, ends of turns, and tags of thoughts."""
 
 import json
+import shutil
 from functools import partial
 
 import jax
@@ -25,13 +26,13 @@ from jaxagents.networks.decoder import Decoder
 from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.policies.language_model import make_language_model
 from jaxagents.training.speaking import make_score, make_speak
-from tests.language.chat_templates import FAMILIES, save_tokenizer
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf: tokenizers")
 transformers = pytest.importorskip(
     "transformers", reason="needs the extra hf: chat templates are those of transformers"
 )
 
+FAMILIES = ("qwen_25", "qwen_3", "llama_3", "llama_2", "gemma", "mistral")
 SPECIAL = ["<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>"]
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -69,19 +70,6 @@ def folder_of(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """Returns `(family) -> folder` of a tokenizer with the template of that family."""
-    made = {}
-
-    def of(name):
-        if name not in made:
-            made[name] = save_tokenizer(FAMILIES[name], tmp_path_factory.mktemp(name))
-        return made[name]
-
-    return of
-
-
-@pytest.fixture(scope="module")
 def chatml(folder_of):
     return folder_of(CHATML)
 
@@ -107,10 +95,10 @@ def test_the_format_is_cut_out_of_the_template(chatml, folder_of):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("prompt", [True, False])
-def test_episodes_are_what_the_template_writes(lake, folders, family, prompt):
-    policy = make_chat_policy(lake, source=folders(family), model=network, num_turns=2, prompt=prompt)
+def test_episodes_are_what_the_template_writes(lake, chat_folder, family, prompt):
+    policy = make_chat_policy(lake, source=chat_folder(family), model=network, num_turns=2, prompt=prompt)
     episode = jax.jit(make_demonstrations(lake, policy))(jax.random.key(0), jnp.arange(2, dtype=jnp.int32))
-    template = transformers.AutoTokenizer.from_pretrained(folders(family))
+    template = transformers.AutoTokenizer.from_pretrained(chat_folder(family))
     texts = texts_of(policy, jax.tree.map(np.asarray, episode))
     for row in range(2):
         task = jax.tree.map(lambda leaf, row=row: leaf[row], episode.task)
@@ -137,21 +125,21 @@ def test_episodes_are_what_the_template_writes(lake, folders, family, prompt):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_own_prompts_are_asked_as_the_template_asks_them(folders, family):
-    rows = [{"prompt": "What is the opposite of naïve 🙂?", "answer": "wise"}, {"prompt": "Solve 2 + 2"}]
+def test_own_prompts_are_asked_as_the_template_asks_them(chat_folder, family):
+    rows = [{"prompt": "What is the opposite of naïve 🙂?", "answer": "wise"}, {"prompt": "Solve:\n\n2  + 2\n"}]
     world = make_prompts(rows=rows, held_out_fraction=0.0)
-    policy = make_chat_policy(world, source=folders(family), model=network, context_turns=1, prompt=False)
+    policy = make_chat_policy(world, source=chat_folder(family), model=network, context_turns=1, prompt=False)
     episode = jax.jit(make_demonstrations(world, policy))(jax.random.key(0), jnp.arange(4, dtype=jnp.int32))
-    template = transformers.AutoTokenizer.from_pretrained(folders(family))
+    template = transformers.AutoTokenizer.from_pretrained(chat_folder(family))
     texts, found = texts_of(policy, jax.tree.map(np.asarray, episode)), set()
     for number, row in enumerate(np.asarray(episode.task["row"]).tolist()):
-        asked = [{"role": "user", "content": rows[row]["prompt"]}]
+        asked = [{"role": "user", "content": rows[row]["prompt"].strip()}]
         wanted = template.apply_chat_template(
             asked, tokenize=True, return_dict=True, add_generation_prompt=True, enable_thinking=False
         )["input_ids"]
         mask = np.asarray(episode.token_mask[number, 0] & ~episode.action_mask[number, 0])
         assert episode.tokens[number, 0][mask].tolist() == wanted
-        assert texts.prompts[number] == rows[row]["prompt"]  # As TRL passes them to a reward function.
+        assert texts.prompts[number] == asked[0]["content"]  # As TRL passes them to a reward function.
         if "answer" in rows[row]:
             assert texts.completions[number] == rows[row]["answer"]
         found.add(row)
@@ -232,9 +220,9 @@ def test_what_is_refused(lake, folder_of, tmp_path):
         make_chat_policy(lake, source=folder_of(CHATML), model=learned)
 
 
-def test_scores_are_those_of_transformers_and_the_end_of_a_turn_is_learned(lake, tmp_path):
+def test_scores_are_those_of_transformers_and_the_end_of_a_turn_is_learned(lake, chat_folder, tmp_path):
     torch = pytest.importorskip("torch", reason="needs the extra hf: models of transformers")
-    save_tokenizer(FAMILIES["qwen_25"], tmp_path)
+    shutil.copytree(chat_folder("qwen_25"), tmp_path, dirs_exist_ok=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=2, **sizes)

@@ -12,7 +12,8 @@ from jaxagents.language.chat_template import make_chat_template, read_template
 transformers = pytest.importorskip(
     "transformers", reason="needs the extra hf: chat templates are those of transformers"
 )
-from tests.language.chat_templates import FAMILIES, save_tokenizer  # noqa: E402
+
+FAMILIES = ("qwen_25", "qwen_3", "llama_3", "llama_2", "gemma", "mistral")
 
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
 
@@ -56,27 +57,10 @@ REFUSED = {  # By the templates themselves.
 }
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """Returns `(family) -> (tokenizer with marks, our template)`."""
-    made = {}
-
-    def of(name):
-        if name not in made:
-            marked = transformers.AutoTokenizer.from_pretrained(
-                save_tokenizer(FAMILIES[name], tmp_path_factory.mktemp(name), marked=True)
-            )
-            reader = read_template(save_tokenizer(FAMILIES[name], tmp_path_factory.mktemp(name)))
-            made[name] = marked, reader
-        return made[name]
-
-    return of
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tokens_and_what_is_learned_are_those_of_the_template(written, family):
-    marked, reader = written(family)
-    chat, compared = make_chat_template(reader), 0
+def test_tokens_and_what_is_learned_are_those_of_the_template(chat_folder, family):
+    marked = transformers.AutoTokenizer.from_pretrained(chat_folder(family, marked=True))
+    chat, compared = make_chat_template(read_template(chat_folder(family))), 0
     for name, messages in CONVERSATIONS.items():
         tools = TOOLS if "tool" in name else []
         row = {"messages": messages, "tools": tools} if tools else {"messages": messages}
@@ -95,3 +79,23 @@ def test_tokens_and_what_is_learned_are_those_of_the_template(written, family):
         assert np.array_equal(np.asarray(sequence.loss_weight) > 0, np.asarray(wanted["assistant_masks"]) > 0), name
         compared += 1
     assert compared == len(CONVERSATIONS) - len(REFUSED.get(family, ()))
+
+
+def test_thoughts_that_a_template_leaves_out_are_counted_or_written_between_tags(chat_folder):
+    messages = CONVERSATIONS["thoughts"]
+    lost = {name: read_template(chat_folder(name)) for name in ("qwen_25", "qwen_3")}
+    assert {name: make_chat_template(reader).encode(messages).num_lost for name, reader in lost.items()} == {
+        "qwen_25": 2,  # The field is not known.
+        "qwen_3": 1,  # Of the earlier turn.
+    }
+    thinker = read_template(chat_folder("qwen_25"), thinks=True)
+    kept = make_chat_template(thinker).encode(messages)
+    assert kept.num_lost == 0
+    thoughts = [token for token, thought in zip(kept.tokens, kept.thought) if thought]
+    assert thinker.tokenizer.decode(thoughts) == "<think>\nhm\n</think><think>\nwell\n</think>"
+
+
+def test_a_template_that_marks_what_is_said_is_believed(chat_folder):
+    marked, plain = (read_template(chat_folder("qwen_25", marked=marked)) for marked in (True, False))
+    one, other = (make_chat_template(reader).encode(CONVERSATIONS["three turns"]) for reader in (marked, plain))
+    assert one == other and set(one.message) == {-1, 1, 3, 5}

@@ -5,8 +5,9 @@ tokens the assistant says; `plain` takes it out, which is how checkpoints come.
 """
 
 import re
-import tempfile
 from typing import NamedTuple
+
+import pytest
 
 
 class Family(NamedTuple):
@@ -212,24 +213,30 @@ FAMILIES = {
 }
 
 
-def save_tokenizer(family, folder=None, *, marked=False):
-    """Writes a tokenizer of bytes and some merges with the template of a family; returns its folder."""
+@pytest.fixture(scope="session")
+def chat_folder(tmp_path_factory):
+    """Returns `(family, marked=False) -> folder` of a tokenizer of bytes and some merges with the family's template."""
     import tokenizers
     import transformers
 
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator(
-        ["left right up down the opposite of hot the user\n\n assistant system [INST]"], trainer
-    )
-    backend.add_special_tokens(list(family.special))
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token=family.bos, eos_token=family.eos
-    )
-    tokenizer.chat_template = family.template if marked else plain(family.template)
-    folder = tempfile.mkdtemp() if folder is None else folder
-    tokenizer.save_pretrained(folder)
-    return folder
+    made = {}
+
+    def save(name, marked=False):
+        if (name, marked) in made:
+            return made[name, marked]
+        family, backend = FAMILIES[name], tokenizers.Tokenizer(tokenizers.models.BPE())
+        backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = tokenizers.decoders.ByteLevel()
+        alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+        trainer = tokenizers.trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
+        backend.train_from_iterator(["left right up down the opposite of hot the user\n\n system [INST]"], trainer)
+        backend.add_special_tokens(list(family.special))
+        tokenizer = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=backend, bos_token=family.bos, eos_token=family.eos
+        )
+        tokenizer.chat_template = family.template if marked else plain(family.template)
+        made[name, marked] = tmp_path_factory.mktemp(name)
+        tokenizer.save_pretrained(made[name, marked])
+        return made[name, marked]
+
+    return save
