@@ -173,8 +173,8 @@ def texts_of(policy: LanguagePolicy, episode: Episode) -> Texts:
             read = tokens[room][(episode.token_mask[row, turn] & ~sampled)[room]].tolist()
             seen = decode(read if frames is None else frames.text_of_observation(read, bool(lines)))
             thoughts, action = (decode(tokens[mask].tolist()) for mask in (thought, sampled & ~thought))
-            if frames is not None:
-                thoughts, action = thoughts.strip(), action.strip()
+            if frames is not None:  # A word behind a mark may begin with a space.
+                started, seen, thoughts, action = (text.strip() for text in (started, seen, thoughts, action))
             said = [thoughts, action] if thought.any() else [action]
             known = lines if episode.layout is None else lines[len(lines) + 1 - episode.layout.context_turns :]
             before = [line for lines_of_turn in known for line in lines_of_turn]

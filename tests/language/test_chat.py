@@ -12,7 +12,7 @@ import pytest
 
 from jaxagents.data.packing import pack
 from jaxagents.data.streams import encode, load_packed
-from jaxagents.data.trajectories import parse_line
+from jaxagents.data.trajectories import from_episodes, parse_line
 from jaxagents.data.transcripts import packed_episodes
 from jaxagents.environments.text.prompts import make_environment as make_prompts
 from jaxagents.language.chat import make_chat_policy
@@ -121,7 +121,17 @@ def test_episodes_are_what_the_template_writes(lake, chat_folder, family, prompt
                 assert [*written, *episode.tokens[row, turn][read].tolist()] == wanted
             written += episode.tokens[row, turn][mask].tolist()
             messages.append({"role": "assistant", "content": texts.completions[number]})
-        assert turns == 2 and texts.prompts[0].splitlines()[0] == (rules or seen) or not rules
+        assert turns == 2
+        (trajectory, *_) = from_episodes(
+            jax.tree.map(lambda leaf, row=row: np.asarray(leaf[row : row + 1]), episode),
+            policy.tokenizer,
+            frames=policy.lexicon.frames,
+        )
+        said = messages if not rules or family == "gemma" else messages[1:]
+        assert trajectory.prompt == rules
+        if family != "gemma" or not rules:
+            pairs = [text for turn in trajectory.turns for text in (turn.observation, turn.action)]
+            assert pairs == [message["content"] for message in said]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
