@@ -24,6 +24,7 @@ from jaxagents.types import (
 )
 
 Ids = tuple[int, ...]
+Encode = Callable[[Sequence[str]], list[Ids]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,8 +124,8 @@ def make_chat_policy(
     reader = read_template(source, think_tags=think_tags, thinks=thought_tokens > 0)
     backend, pieces = reader.tokenizer.backend_tokenizer, cut_pieces(reader)
 
-    def encode(text: str) -> Ids:
-        return tuple(reader.tokenizer(text, add_special_tokens=False)["input_ids"])
+    def encode(texts: Sequence[str]) -> list[Ids]:
+        return [tuple(ids) for ids in reader.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
     close = _closing_token(encode, reader.think_tags) if reader.thinks else reader.end
     marks = {"pad": reader.end, "end": reader.end, "observation": reader.end, "think": reader.end, "act": close}
@@ -150,12 +151,12 @@ def make_chat_policy(
             f"in this chat format, got {most}; try fewer `num_turns`."
         )
     fields = {field.name: getattr(plain.lexicon, field.name) for field in dataclasses.fields(Lexicon)}
-    fields["frames"] = _render_frames(frames, always_first=layout.context_turns == 1)
+    fields["frames"] = _render_frames(frames, several=_sees_several(layout))
     return plain._replace(layout=layout, lexicon=ChatLexicon(**fields, chat=make_chat_template(reader)))
 
 
-def _closing_token(encode: Callable[[str], Ids], think_tags: tuple[str, str]) -> int:
-    close = encode(think_tags[1])
+def _closing_token(encode: Encode, think_tags: tuple[str, str]) -> int:
+    (close,) = encode(think_tags[1:])
     if len(close) != 1:
         raise ValueError(
             f"`think_tags` must end with a token of the vocabulary, got {think_tags[1]!r}, which is {len(close)} "
@@ -165,7 +166,7 @@ def _closing_token(encode: Callable[[str], Ids], think_tags: tuple[str, str]) ->
 
 
 def _make_frames(
-    encode: Callable[[str], Ids],
+    encode: Encode,
     lexicon: Lexicon,
     pieces: Pieces,
     *,
@@ -181,14 +182,14 @@ def _make_frames(
 
     def frame(context: str, before: str, after: str = "") -> _Frame:
         """Frames a text that stands behind the context and `before`."""
-        begun = encode(context)
-        written = [encode(f"{context}{before}{one}") for one in lexicon.words]
-        shared = os.path.commonprefix([encode(context + before), *written])
-        whole = encode(f"{context}{before}{word}{after}")
+        begin = f"{context}{before}"
+        written = encode([f"{begin}{one}" for one in lexicon.words])
+        begun, opened, one, whole = encode([context, begin, f"{begin}{word}", f"{begin}{word}{after}"])
+        shared = len(os.path.commonprefix([opened, *written]))
         return _Frame(
-            before=tuple(shared[len(begun) :]),
-            words=begin_with(lexicon, [row[len(shared) :] for row in written]),
-            after=whole[len(encode(f"{context}{before}{word}")) :],
+            before=opened[len(begun) : shared],
+            words=begin_with(lexicon, [row[shared:] for row in written]),
+            after=whole[len(one) :],
         )
 
     prompt = frame("", pieces.system_open)
@@ -215,7 +216,7 @@ def _make_room(environment: Environment, layout: Layout, frames: dict[str, _Fram
     actions = face.patterns.action if face.patterns and face.patterns.action else ((face.actions,),)
     action, thought = frames["action"], frames.get("thought")
     needed = max(map(action.words.max_tokens, actions)) + 1
-    turns = ("first", "later") if layout.num_turns > 1 and layout.context_turns > 1 else ("first",)
+    turns = ("first", "later") if _sees_several(layout) else ("first",)
     return layout._replace(
         prompt=prompt_tokens(environment, frames["prompt"].words) + frames["prompt"].size if layout.prompt else 0,
         observation=max(observation_tokens(environment, frames[name].words) + frames[name].size for name in turns),
@@ -224,22 +225,26 @@ def _make_room(environment: Environment, layout: Layout, frames: dict[str, _Fram
     )
 
 
-def _render_frames(frames: dict[str, _Frame], *, always_first: bool) -> Frames:
+def _sees_several(layout: Layout) -> bool:
+    """Tells whether a turn may be read behind another one; else every turn is the first that is seen."""
+    return layout.num_turns > 1 and layout.context_turns > 1
+
+
+def _render_frames(frames: dict[str, _Frame], *, several: bool) -> Frames:
     """Returns the functions that write framed texts."""
-    first, later = frames["first"], frames["later"]
+    first, later = frames["first"], frames["later" if several else "first"]
 
     def observation(word_ids: Array, begun: Array, *, length: int) -> tuple[Array, Array]:
         # The last token of what opens the answer stands in the last column, where the answer is decoded from.
         of_first, of_later = (
             _render(frame._replace(after=frame.after[:-1]), word_ids, length - 1) for frame in (first, later)
         )
-        begun = begun & (not always_first)
         tokens, mask = (jnp.where(begun, new, old) for old, new in zip(of_first, of_later, strict=True))
         last = jnp.where(begun, later.after[-1], first.after[-1])
         return jnp.append(tokens, last.astype(tokens.dtype)), jnp.append(mask, True)
 
     def text_of_observation(ids: list[int], begun: bool) -> list[int]:
-        return _text_of(later if begun and not always_first else first, ids)
+        return _text_of(later if begun else first, ids)
 
     return Frames(
         prompt=partial(_render, frames["prompt"]),

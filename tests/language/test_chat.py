@@ -152,6 +152,8 @@ def test_own_prompts_are_asked_as_the_template_asks_them(chat_folder, family):
         assert texts.prompts[number] == asked[0]["content"]  # As TRL passes them to a reward function.
         if "answer" in rows[row]:
             assert texts.completions[number] == rows[row]["answer"]
+            tokens, said = episode.tokens[number, 0], episode.action_mask[number, 0]
+            assert policy.lexicon.parse(tokens, said, 1)[1] and int(tokens[said][-1]) in policy.tokenizer.ends
         found.add(row)
     assert found == {0, 1}
 
