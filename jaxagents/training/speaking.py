@@ -175,9 +175,12 @@ def tokens_to_answer(policy: LanguagePolicy, messages: str | Sequence[Mapping[st
 
 
 def _encode(policy: LanguagePolicy, trajectory: Trajectory) -> TokenSequence:
+    chat = getattr(policy.lexicon, "chat", None)
     try:
-        (sequence,) = encode(trajectory, policy.tokenizer, chat=getattr(policy.lexicon, "chat", None))
+        (sequence,) = encode(trajectory, policy.tokenizer, chat=chat)
     except ValueError as error:
+        if chat is not None:
+            raise
         raise ValueError(
             f"`messages` must be made of words that the tokenizer {policy.tokenizer.name!r} knows, got others: {error} "
             "A small model that was trained with tokenizer=bytes knows all."
