@@ -263,7 +263,7 @@ def _answered(calls: list["_OpenCall"], message: Mapping[str, Any], where: str) 
         free = [call for call in calls if not (id and call.id)]
         fitting = [call for call in free if call.fields["name"] == name] or ([] if name and id else free)
     if not fitting:
-        raise ValueError(f"`{where}` must be the result of a call that was made, got {dict(message)!r}.")
+        raise ValueError(f"`{where}` must be a message that can stand there, got the result of no call.")
     calls.remove(fitting[0])
     return fitting[0].fields
 

@@ -205,8 +205,8 @@ def _rows(
         if on_error == "raise" or not fitting:
             raise ValueError(
                 f"`collector.row_length` must hold every transcript, got {length} for the {longest} tokens of "
-                f"{_place_of(of, paths)}; try collector.row_length={longest}, or collector.on_error=skip, which leaves "
-                "out what is longer."
+                f"{_place_of(of, paths)}; try collector.row_length={longest}, or leave that line out, by "
+                "collector.on_error=skip."
             )
         report(f"{num_long} of {len(written)} are longer than collector.row_length={length}: skipped.")
     if not fitting:
