@@ -200,6 +200,8 @@ MISTRAL = (
 {%- endfor %}"""
 )
 
+# Pieces that are tokens for themselves, as in Llama 3 and Qwen: line ends stay together.
+_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _QWEN = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>")
 _LLAMA = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>")
 _TOOL_TOKENS = ("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
@@ -225,7 +227,9 @@ def chat_folder(tmp_path_factory):
         if (name, marked) in made:
             return made[name, marked]
         family, backend = FAMILIES[name], tokenizers.Tokenizer(tokenizers.models.BPE())
-        backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(_WORDS), "isolated")
+        to_bytes = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        backend.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, to_bytes])
         backend.decoder = tokenizers.decoders.ByteLevel()
         alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
         trainer = tokenizers.trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)

@@ -136,10 +136,11 @@ def test_episodes_are_what_the_template_writes(lake, chat_folder, family, prompt
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_own_prompts_are_asked_as_the_template_asks_them(chat_folder, family):
-    rows = [{"prompt": "What is the opposite of naïve 🙂?", "answer": "wise"}, {"prompt": "Solve:\n\n2  + 2\n"}]
-    world = make_prompts(rows=rows, held_out_fraction=0.0)
+    rows = [{"prompt": f"What is the opposite of naïve 🙂 {i}?", "answer": "wise"} for i in range(3)]
+    rows += [{"prompt": f"Solve:\n\n2  + {i}\n"} for i in range(3)]
+    world = make_prompts(rows=rows)
     policy = make_chat_policy(world, source=chat_folder(family), model=network, context_turns=1, prompt=False)
-    episode = jax.jit(make_demonstrations(world, policy))(jax.random.key(0), jnp.arange(4, dtype=jnp.int32))
+    episode = jax.jit(make_demonstrations(world, policy))(jax.random.key(0), jnp.arange(12, dtype=jnp.int32))
     template = transformers.AutoTokenizer.from_pretrained(chat_folder(family))
     texts, found = texts_of(policy, jax.tree.map(np.asarray, episode)), set()
     for number, row in enumerate(np.asarray(episode.task["row"]).tolist()):
@@ -154,8 +155,8 @@ def test_own_prompts_are_asked_as_the_template_asks_them(chat_folder, family):
             assert texts.completions[number] == rows[row]["answer"]
             tokens, said = episode.tokens[number, 0], episode.action_mask[number, 0]
             assert policy.lexicon.parse(tokens, said, 1)[1] and int(tokens[said][-1]) in policy.tokenizer.ends
-        found.add(row)
-    assert found == {0, 1}
+        found.add(row > 2)
+    assert found == {False, True}
 
 
 @pytest.mark.slow
