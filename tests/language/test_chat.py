@@ -93,8 +93,17 @@ def test_the_format_is_cut_out_of_the_template(chatml, folder_of):
     assert set(other.stops) == {7, *reader.stops}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("prompt", [True, False])
+QUICK = (("llama_3", True), ("mistral", True), ("qwen_25", False))
+
+
+@pytest.mark.parametrize(
+    ("family", "prompt"),
+    [
+        pytest.param(family, prompt, marks=() if (family, prompt) in QUICK else pytest.mark.slow)
+        for family in FAMILIES
+        for prompt in (True, False)
+    ],
+)
 def test_episodes_are_what_the_template_writes(lake, chat_folder, family, prompt):
     policy = make_chat_policy(lake, source=chat_folder(family), model=network, num_turns=2, prompt=prompt)
     episode = jax.jit(make_demonstrations(lake, policy))(jax.random.key(0), jnp.arange(2, dtype=jnp.int32))
