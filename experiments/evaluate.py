@@ -61,6 +61,7 @@ def main(config: DictConfig) -> None:
         which=config.which,
         step=config.step,
         stage=config.stage,
+        settings=config.evaluation,
         on_fallback=partial(print, file=sys.stderr),
     )
     print_evaluation(evaluation)

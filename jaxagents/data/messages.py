@@ -2,14 +2,22 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from jaxagents.data.schema import Json, ToolCall, Trajectory, from_json, to_json
 
 Message = dict[str, Any]
 
-_ROW_FIELDS = ("messages", "prompt", "completion", "label", "chosen", "rejected", "id", "success")
+_ROW_FIELDS = ("messages", "prompt", "completion", "label", "chosen", "rejected", "id", "success", "tools")
 _THINK, _END_OF_THINK = "<think>", "</think>"
+
+
+class _OpenCall(NamedTuple):
+    """A call of a tool that has no result yet."""
+
+    id: str | None
+    fields: dict[str, Json]
 
 
 def to_messages(trajectory: Trajectory, *, agent: int = 0) -> list[Message]:
@@ -37,6 +45,8 @@ def to_messages(trajectory: Trajectory, *, agent: int = 0) -> list[Message]:
         if turn.observation or not messages or messages[-1]["role"] != "tool":
             messages.append({"role": "user", "content": turn.observation})
         message: Message = {"role": "assistant", "content": turn.action}
+        if turn.weight is not None:
+            message["weight"] = turn.weight
         if turn.thought is not None:
             message["reasoning_content"] = turn.thought
         ids = [f"call_{index}_{number}" for number in range(len(turn.tool_calls))]
@@ -66,11 +76,14 @@ def from_messages(
     rewards: Sequence[float] | None = None,
     success: bool | None = None,
     metadata: Mapping[str, Json] | None = None,
+    tools: Sequence[Mapping[str, Json]] | None = None,
 ) -> Trajectory:
     """Turns chat messages in the format of OpenAI into the trajectory of one agent.
 
     A thought is "reasoning_content", or what stands between `<think>` and `</think>` at the start of the content.
-    Several user messages in a row become one observation, with a line end between them.
+    Several user messages in a row become one observation, with a line end between them. The result of a tool belongs to
+    the call of its "tool_call_id"; without one, to the first call that has none yet, of its "name" where it has one.
+    What the assistant says in a message of "weight" 0 is read and not learned.
 
     Args:
         messages: an optional system message, then messages of the user, the assistant and tools, ending with one of the
@@ -80,9 +93,10 @@ def from_messages(
         rewards: of each turn; None for zeros.
         success: whether the episode was one; None when unknown.
         metadata: of the trajectory.
+        tools: JSON schemas of functions that the assistant may call; only chat templates read them.
 
     Returns:
-        The trajectory; the last turn neither terminates nor truncates it.
+        The trajectory, with the messages as they are; the last turn neither terminates nor truncates it.
 
     Raises:
         ValueError: a message has an unknown role, a part that is not text, a result for a call that was not made, or
@@ -91,7 +105,7 @@ def from_messages(
     prompt = ""
     turns: list[dict[str, Any]] = []
     observations: list[str] = []
-    places: dict[str, tuple[int, int]] = {}
+    calls: list[_OpenCall] = []
     for index, message in enumerate(messages):
         where, role = f"messages[{index}]", message.get("role") if isinstance(message, Mapping) else None
         if role in ("system", "developer") and index == 0:
@@ -99,16 +113,14 @@ def from_messages(
         elif role == "user":
             observations.append(_content(message, where))
         elif role == "assistant":
-            calls = _tool_calls(message, where)
-            places |= {name: (len(turns), number) for number, (name, _) in enumerate(calls)}
+            made = _tool_calls(message, where)
+            calls += [_OpenCall(name, fields) for name, fields in made]
             thought, action = _split(message, where)
-            seen = "\n".join(observations)
-            turn = {"turn": len(turns), "observation": seen, "action": action, "thought": thought}
-            turns.append({**turn, "tool_calls": [call for _, call in calls]})
+            turn = {"turn": len(turns), "observation": "\n".join(observations), "action": action, "thought": thought}
+            turns.append({**turn, "tool_calls": [fields for _, fields in made], "weight": message.get("weight")})
             observations = []
-        elif role == "tool" and message.get("tool_call_id") in places and not observations:
-            index_of_turn, number = places.pop(message["tool_call_id"])
-            turns[index_of_turn]["tool_calls"][number]["result"] = _content(message, where)
+        elif role == "tool" and not observations:
+            _answered(calls, message, where)["result"] = _content(message, where)
         elif role is None:
             fields = ", ".join(message) if isinstance(message, Mapping) else repr(message)
             raise ValueError(f"`{where}` must have a `role` and a `content`, got {fields}.")
@@ -120,7 +132,16 @@ def from_messages(
         raise ValueError(f"`rewards` must be one per turn, got {len(rewards)} for {len(turns)} turns.")
     for one, reward in zip(turns, rewards or ()):
         one["reward"] = float(reward)
-    frame = Trajectory(id=id, world=world, turns=(), prompt=prompt, success=success, metadata=dict(metadata or {}))
+    frame = Trajectory(
+        id=id,
+        world=world,
+        turns=(),
+        prompt=prompt,
+        success=success,
+        metadata=dict(metadata or {}),
+        messages=tuple(messages),
+        tools=tuple(tools) if tools else None,
+    )
     return from_json(to_json(frame) | {"agents": ["agent"], "turns": turns})
 
 
@@ -130,7 +151,8 @@ def from_row(row: Mapping[str, Any], *, id: str) -> list[Trajectory]:
     `{"messages"}` is one, and `{"prompt", "completion"}`; their "label", where there is one, says whether it succeeded
     (unpaired preferences). `{"prompt", "chosen", "rejected"}` is two of the same `pair`, of which the chosen one
     succeeded. Prompts and answers are texts, or lists of messages; lists in "chosen" and "rejected" without
-    "prompt" are whole conversations.
+    "prompt" are whole conversations, whose prompt is what they begin with alike. What the assistant says in a prompt is
+    read and not learned.
 
     Args:
         row: with such fields; "id" and "success" may stand beside them, other fields are kept in `metadata`.
@@ -145,27 +167,50 @@ def from_row(row: Mapping[str, Any], *, id: str) -> list[Trajectory]:
     id = str(row.get("id") or id)
     label = row.get("label", row.get("success"))
     _require_flag(row, "label")
-    rest = {name: told for name, told in row.items() if name not in _ROW_FIELDS}
+    metadata = {name: value for name, value in row.items() if name not in _ROW_FIELDS}
+    make = partial(from_messages, tools=_tools(row))
     if "messages" in row:
-        return [from_messages(row["messages"], id=id, success=label, metadata=rest)]
+        return [make(row["messages"], id=id, success=label, metadata=metadata)]
     before = _as_messages(row.get("prompt", []), "user", "prompt")
     if "completion" in row and before:
-        said = [*before, *_as_messages(row["completion"], "assistant", "completion")]
-        return [from_messages(said, id=id, success=label, metadata=rest)]
+        messages = [*_read_only(before), *_as_messages(row["completion"], "assistant", "completion")]
+        return [make(messages, id=id, success=label, metadata=metadata)]
     if "chosen" in row and "rejected" in row and (before or not isinstance(row["chosen"], str)):
+        sides = {side: [*before, *_as_messages(row[side], "assistant", side)] for side in ("chosen", "rejected")}
+        shared = len(before) or _num_shared(*sides.values())
         return [
-            from_messages(
-                [*before, *_as_messages(row[side], "assistant", side)],
+            make(
+                [*_read_only(messages[:shared]), *messages[shared:]],
                 id=f"{id}-{side}",
                 success=side == "chosen",
-                metadata={"pair": id} | rest,
+                metadata={"pair": id} | metadata,
             )
-            for side in ("chosen", "rejected")
+            for side, messages in sides.items()
         ]
     raise ValueError(
         'the line must be a trajectory with "version", or have the fields "messages", "prompt" and "completion", or '
         f'"prompt", "chosen" and "rejected", got {", ".join(row) or "none"}.'
     )
+
+
+def _read_only(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns messages of a prompt: what the assistant says in them is not learned."""
+    return [
+        {**one, "weight": 0.0} if isinstance(one, Mapping) and one.get("role") == "assistant" else one
+        for one in messages
+    ]
+
+
+def _num_shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Returns how many messages two conversations begin with alike, without the last one of either."""
+    alike = (index for index, (a, b) in enumerate(zip(one, other)) if a != b)
+    return min(next(alike, len(one)), len(one) - 1, len(other) - 1)
+
+
+def _tools(row: Mapping[str, Any]) -> Sequence[Mapping[str, Json]] | None:
+    """Returns the tools of a row, which may be JSON text."""
+    tools = row.get("tools")
+    return json.loads(tools) if isinstance(tools, str) and tools else tools or None
 
 
 def _require_flag(row: Mapping[str, Any], name: str) -> None:
@@ -208,6 +253,19 @@ def _split(message: Mapping[str, Any], where: str) -> tuple[str | None, str]:
         thought, content = content.lstrip().removeprefix(_THINK).split(_END_OF_THINK, 1)
         return thought.strip("\n"), content.lstrip("\n")
     return thought, content
+
+
+def _answered(calls: list["_OpenCall"], message: Mapping[str, Any], where: str) -> dict[str, Json]:
+    """Returns the fields of the call that a message of a tool answers, which is open no longer."""
+    id, name = message.get("tool_call_id"), message.get("name")
+    fitting = [call for call in calls if call.id == id] if id else []
+    if not fitting:
+        free = [call for call in calls if not (id and call.id)]
+        fitting = [call for call in free if call.fields["name"] == name] or ([] if name and id else free)
+    if not fitting:
+        raise ValueError(f"`{where}` must be a message that can stand there, got the result of no call.")
+    calls.remove(fitting[0])
+    return fitting[0].fields
 
 
 def _tool_calls(message: Mapping[str, Any], where: str) -> list[tuple[str, dict[str, Json]]]:

@@ -44,12 +44,14 @@ class TokenSequence(NamedTuple):
         loss_weight: of each of them.
         thought_mask: whether each of them is part of a thought; None where none is.
         success: of the episode; None when unknown.
+        num_lost: thoughts that a chat template left out.
     """
 
     tokens: Sequence[int]
     loss_weight: Sequence[float]
     thought_mask: Sequence[bool] | None = None
     success: bool | None = None
+    num_lost: int = 0
 
 
 class PackCounts(NamedTuple):

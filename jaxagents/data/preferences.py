@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxagents.data.packing import PackedBatch, TokenSequence, pack
 from jaxagents.data.schema import Trajectory
-from jaxagents.data.streams import encode
+from jaxagents.data.streams import encode, report_lost
 from jaxagents.data.trajectories import read_rows, read_trajectories, require_files
 from jaxagents.data.transcripts import packed_episodes
 from jaxagents.ops.checks import require_positive
@@ -40,7 +40,8 @@ def make_preference_collector(
         paths: one file of trajectories or several; the two of a pair may be in different ones.
         num_pairs: per batch, over all devices.
         row_length: tokens per row, of which every transcript has one.
-        on_error: "raise" refuses damaged lines, "skip" reports and leaves them out.
+        on_error: "raise" refuses damaged lines and transcripts longer than a row, "skip" reports and leaves them out, a
+            pair as a whole.
         report: called with messages about all that is left out.
 
     Returns:
@@ -54,7 +55,7 @@ def make_preference_collector(
     del environment
     require_positive("num_pairs", num_pairs)
     pairs = _pairs(_read(paths, on_error, report))
-    sides = _rows(list(zip(*pairs, strict=True)), policy, row_length, paths)
+    _, sides = _rows(pairs, policy, row_length, paths, on_error, report)
 
     def init(key: Array, params: Params) -> PyTree:
         del key, params
@@ -90,7 +91,7 @@ def make_label_collector(
             `{"prompt", "completion", "label"}` is the same.
         num_rows: transcripts per batch, over all devices.
         row_length: tokens per row, of which every transcript has one.
-        on_error: "raise" refuses damaged lines, "skip" reports and leaves them out.
+        on_error: "raise" refuses damaged lines and transcripts longer than a row, "skip" reports and leaves them out.
         report: called with messages about all that is left out.
 
     Returns:
@@ -106,10 +107,10 @@ def make_label_collector(
     unknown = next((one.id for one in found if one.success is None), None)
     if unknown is not None:
         raise ValueError(f"`label` must be true or false in every line, got none in {unknown!r}.")
-    labels = [bool(one.success) for one in found]
+    kept, (rows,) = _rows([(one,) for one in found], policy, row_length, paths, on_error, report)
+    labels = [bool(one.success) for (one,) in kept]
     if len(set(labels)) < 2:
         raise ValueError(f"`label` must be true in some lines and false in others, got {labels[0]} in all of them.")
-    (rows,) = _rows([found], policy, row_length, paths)
 
     def init(key: Array, params: Params) -> PyTree:
         del key, params
@@ -177,23 +178,47 @@ def _encode(trajectory: Trajectory, policy: LanguagePolicy) -> TokenSequence:
 
 
 def _rows(
-    sides: Sequence[Sequence[Trajectory]], policy: LanguagePolicy, length: int, paths: str | Sequence[str]
-) -> list[PackedBatch]:
-    """Writes every trajectory into a row of its own, on the device, those of a side after each other."""
-    sequences = [[_encode(one, policy) for one in side] for side in sides]
-    sizes = [(len(sequence.tokens), one) for row in zip(sides, sequences) for one, sequence in zip(*row)]
-    longest, of = max(sizes, key=lambda size: size[0])
-    if longest > length:
-        raise ValueError(
-            f"`collector.row_length` must hold every transcript, got {length} for the {longest} tokens of "
-            f"{_place_of(of, paths)}; try collector.row_length={longest}, or leave that line out."
-        )
+    groups: Sequence[tuple[Trajectory, ...]],
+    policy: LanguagePolicy,
+    length: int,
+    paths: str | Sequence[str],
+    on_error: str,
+    report: Callable[[str], None],
+) -> tuple[list[tuple[Trajectory, ...]], list[PackedBatch]]:
+    """Writes every trajectory into a row of its own, on the device, those of a side after each other.
+
+    Returns:
+        The groups that fit, and the rows of every side of them.
+    """
+    written: list[tuple[tuple[Trajectory, ...], list[TokenSequence]]] = []
+    for group in groups:
+        try:
+            written.append((group, [_encode(one, policy) for one in group]))
+        except ValueError as error:
+            if on_error == "raise":
+                raise
+            report(f"{group[0].id}: {error} Skipped.")
+    fitting = [row for row in written if max(len(sequence.tokens) for sequence in row[1]) <= length]
+    if num_long := len(written) - len(fitting):
+        sizes = [(len(sequence.tokens), one) for row in written for one, sequence in zip(*row)]
+        longest, of = max(sizes, key=lambda size: size[0])
+        if on_error == "raise" or not fitting:
+            raise ValueError(
+                f"`collector.row_length` must hold every transcript, got {length} for the {longest} tokens of "
+                f"{_place_of(of, paths)}; try collector.row_length={longest}, or leave that line out, by "
+                "collector.on_error=skip."
+            )
+        report(f"{num_long} of {len(written)} are longer than collector.row_length={length}: skipped.")
+    if not fitting:
+        raise ValueError(f"`paths` must hold transcripts that can be written as tokens, got none in {paths}.")
+    report_lost(sum(sequence.num_lost for _, sequences in fitting for sequence in sequences), report)
 
     def write(side: Sequence[TokenSequence]) -> PackedBatch:
         rows = [pack([sequence], length, pad=policy.tokenizer.marks["pad"])[0] for sequence in side]
         return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *rows)
 
-    return [write(side) for side in sequences]
+    sides = zip(*(sequences for _, sequences in fitting), strict=True)
+    return [group for group, _ in fitting], [write(side) for side in sides]
 
 
 def _place_of(trajectory: Trajectory, paths: str | Sequence[str]) -> str:

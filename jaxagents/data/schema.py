@@ -51,6 +51,7 @@ class Turn:
         tokens: ids of the turn, marks included, by the tokenizer that was in use; None when not kept.
         sampled: True for each of `tokens` that the policy sampled.
         behavior_log_prob: of each of `tokens` under the policy that sampled it, in nats; 0 for the others.
+        weight: multiplies the loss of what was said and thought; 0 is read only; None is 1.
     """
 
     turn: int
@@ -67,6 +68,7 @@ class Turn:
     tokens: tuple[int, ...] | None = None
     sampled: tuple[bool, ...] | None = None
     behavior_log_prob: tuple[float, ...] | None = None
+    weight: float | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class Trajectory:
         success: None when unknown.
         episode_return: undiscounted sum of rewards; None when unknown.
         metadata: whatever else belongs to the episode, as JSON.
+        messages: the conversation as it was given, for chat templates; None where the turns are all there is.
+        tools: that the agents may call, as JSON schemas, for chat templates; None for none.
     """
 
     id: str
@@ -98,6 +102,8 @@ class Trajectory:
     success: bool | None = None
     episode_return: float | None = None
     metadata: Mapping[str, Json] = field(default_factory=dict)
+    messages: tuple[Mapping[str, Json], ...] | None = None
+    tools: tuple[Mapping[str, Json], ...] | None = None
 
 
 def to_json(trajectory: Trajectory) -> dict[str, Json]:
@@ -204,6 +210,12 @@ def _number(value: Any, where: str) -> float:
     return float(value)
 
 
+def _weight(value: Any, where: str) -> float:
+    if _number(value, where) < 0.0:
+        raise _wrong(where, "at least 0", value)
+    return float(value)
+
+
 def _json(value: Any, where: str) -> Json:
     del where
     return value
@@ -262,6 +274,7 @@ _TURN = partial(
         "tokens": _optional(_tuple_of(_integer)),
         "sampled": _optional(_tuple_of(_flag)),
         "behavior_log_prob": _optional(_tuple_of(_number)),
+        "weight": _optional(_weight),
     },
 )
 _TRAJECTORY = partial(
@@ -279,5 +292,7 @@ _TRAJECTORY = partial(
         "success": _optional(_flag),
         "return": _optional(_number),
         "metadata": _object,
+        "messages": _optional(_tuple_of(_object)),
+        "tools": _optional(_tuple_of(_object)),
     },
 )

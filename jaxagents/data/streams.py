@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxagents.data.messages import text_of_call, text_of_result
+from jaxagents.data.messages import text_of_call, text_of_result, to_messages
 from jaxagents.data.packing import PackedBatch, TokenSequence, check_packing, pack, pad_rows
 from jaxagents.data.schema import Trajectory, Turn
 from jaxagents.data.trajectories import Report, parse_line, read_lines
-from jaxagents.types import ChatFormat, Tokenizer
+from jaxagents.types import ChatTemplate, Tokenizer
 
 Paths = str | Path | Sequence[str | Path]
 Sequences = list[TokenSequence]
@@ -35,7 +35,7 @@ def encode(
     tokenizer: Tokenizer,
     *,
     weights: Mapping[str, float] = LOSS_WEIGHTS,
-    chat: ChatFormat | None = None,
+    chat: ChatTemplate | None = None,
 ) -> Sequences:
     """Turns a trajectory into the tokens that a dialogue of it has, one sequence for each agent that has a turn.
 
@@ -48,7 +48,8 @@ def encode(
         trajectory: a trajectory.
         tokenizer: with the marks "observation", "think", "act" and "end".
         weights: weights in the loss by part; parts left out have those of `LOSS_WEIGHTS`.
-        chat: writes the format of a chat template instead of the marks.
+        chat: writes the messages through a chat template instead of the marks, all of them, tools included; the end of
+            a turn is learned with it.
 
     Returns:
         The tokens, their weights, and which are thoughts; all sequences have the success of the trajectory.
@@ -137,7 +138,7 @@ def load_packed(
     on_error: str = "raise",
     overlong: str = "raise",
     weights: Mapping[str, float] = LOSS_WEIGHTS,
-    chat: ChatFormat | None = None,
+    chat: ChatTemplate | None = None,
     report: Report = warnings.warn,
 ) -> PackedBatch:
     """Reads and packs all trajectories at once, for data that fit in memory.
@@ -165,7 +166,7 @@ def load_packed(
 
 
 def _make_encoder(
-    tokenizer: Tokenizer, weights: Mapping[str, float], chat: ChatFormat | None = None
+    tokenizer: Tokenizer, weights: Mapping[str, float], chat: ChatTemplate | None = None
 ) -> Callable[[Trajectory], Sequences]:
     missing = {"pad", "end", "observation", "think", "act"} - tokenizer.marks.keys()
     if missing:
@@ -181,14 +182,36 @@ def _encode_agent(
     agent: int,
     tokenizer: Tokenizer,
     weights: Mapping[str, float],
-    chat: ChatFormat | None,
+    chat: ChatTemplate | None,
 ) -> TokenSequence:
-    parts = _chat_parts(trajectory, agent, tokenizer, chat) if chat else _marked_parts(trajectory, agent, tokenizer)
+    if chat is not None:
+        return _encode_messages(trajectory, agent, weights, chat)
+    parts = _marked_parts(trajectory, agent, tokenizer, weights)
     return TokenSequence(
-        tokens=[token for _, ids in parts for token in ids],
-        loss_weight=[float(weights[part]) for part, ids in parts for _ in ids],
-        thought_mask=[part == "thought" for part, ids in parts for _ in ids],
+        tokens=[token for _, ids, _ in parts for token in ids],
+        loss_weight=[float(weight) for _, ids, weight in parts for _ in ids],
+        thought_mask=[part == "thought" for part, ids, _ in parts for _ in ids],
         success=trajectory.success,
+    )
+
+
+def _encode_messages(
+    trajectory: Trajectory, agent: int, weights: Mapping[str, float], chat: ChatTemplate
+) -> TokenSequence:
+    """Returns the tokens of what an agent saw and said, as a chat template writes them."""
+    messages = trajectory.messages or to_messages(trajectory, agent=agent)
+    written = chat.encode(messages, trajectory.tools or ())
+    factor = [1.0 if message.get("weight") is None else float(message["weight"]) for message in messages]
+
+    def weight_of(index: int, thought: bool) -> float:
+        return weights["observation"] if index < 0 else weights["thought" if thought else "action"] * factor[index]
+
+    return TokenSequence(
+        tokens=written.tokens,
+        loss_weight=[weight_of(*token) for token in zip(written.message, written.thought)],
+        thought_mask=written.thought,
+        success=trajectory.success,
+        num_lost=written.num_lost,
     )
 
 
@@ -201,35 +224,22 @@ def _turns_of(trajectory: Trajectory, agent: int) -> Iterator[tuple[Turn, str]]:
         yield turn, seen
 
 
-def _marked_parts(trajectory: Trajectory, agent: int, tokenizer: Tokenizer) -> list[tuple[str, Sequence[int]]]:
-    marks = tokenizer.marks
-    parts: list[tuple[str, Sequence[int]]] = [("prompt", tokenizer.encode(trajectory.prompt))]
+def _marked_parts(
+    trajectory: Trajectory, agent: int, tokenizer: Tokenizer, weights: Mapping[str, float]
+) -> list[tuple[str, Sequence[int], float]]:
+    """Returns parts, their tokens between marks and their weights."""
+    marks, read = tokenizer.marks, weights["observation"]
+    parts: list[tuple[str, Sequence[int], float]] = [("prompt", tokenizer.encode(trajectory.prompt), weights["prompt"])]
     for turn, seen in _turns_of(trajectory, agent):
-        parts.append(("observation", [marks["observation"], *tokenizer.encode(seen)]))
+        factor = 1.0 if turn.weight is None else turn.weight
+        parts.append(("observation", [marks["observation"], *tokenizer.encode(seen)], read))
         if turn.thought is not None:
-            parts.append(("observation", [marks["think"]]))
-            parts.append(("thought", [*tokenizer.encode(turn.thought), marks["act"]]))
+            thought = [*tokenizer.encode(turn.thought), marks["act"]]
+            parts += [("observation", [marks["think"]], read), ("thought", thought, weights["thought"] * factor)]
         else:
-            parts.append(("observation", [marks["act"]]))
-        parts.append(("action", [*tokenizer.encode(_said(turn)), marks["end"]]))
-    return parts
-
-
-def _chat_parts(
-    trajectory: Trajectory, agent: int, tokenizer: Tokenizer, chat: ChatFormat
-) -> list[tuple[str, Sequence[int]]]:
-    parts: list[tuple[str, Sequence[int]]] = []
-    opened: Sequence[int] = chat.first_open
-    if trajectory.prompt:
-        parts.append(("prompt", [*chat.prompt_open, *tokenizer.encode(trajectory.prompt), *chat.prompt_close]))
-        opened = chat.user_open
-    for turn, seen in _turns_of(trajectory, agent):
-        parts.append(("observation", [*opened, *tokenizer.encode(seen), *chat.assistant_open]))
-        opened = chat.user_open
-        if chat.think_close is not None:
-            thought = [*tokenizer.encode(turn.thought or ""), *chat.think_break, chat.think_close]
-            parts += [("observation", chat.think_open), ("thought", thought)]
-        parts.append(("action", [*chat.answer_break, *tokenizer.encode(_said(turn)), chat.end]))
+            parts.append(("observation", [marks["act"]], read))
+        said = [*tokenizer.encode(_said(turn)), marks["end"]]
+        parts.append(("action", said, weights["action"] * factor))
     return parts
 
 
@@ -243,7 +253,7 @@ def _read_sequences(
     """Yields where each trajectory of the files is and the sequences of it that stay."""
     check_packing(*rows)
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
-    num_kept = num_long = num_unknown = 0
+    num_kept = num_long = num_unknown = num_lost = 0
     for path in [Path(path).resolve() for path in paths]:
         for line in read_lines(path, encoder, on_error=on_error, report=report):
             fitting = [sequence for sequence in line.value if len(sequence.tokens) <= rows.length]
@@ -257,6 +267,7 @@ def _read_sequences(
             kept = fitting if rows.overlong == "skip" else line.value
             num_kept += len(kept)
             num_unknown += sum(sequence.success is None for sequence in kept)
+            num_lost += sum(sequence.num_lost for sequence in kept)
             if kept:
                 yield (line.content if path.suffix == ".gz" else (str(path), line.offset)), kept
     if num_long:
@@ -264,8 +275,18 @@ def _read_sequences(
         report(f"{num_long} sequences are longer than the {rows.length} tokens of a row: {done}.")
     if 0 < num_unknown < num_kept:
         report(f"{num_unknown} of {num_kept} sequences do not say whether they succeeded, and count as failures.")
+    report_lost(num_lost, report)
     if not num_kept:
         raise ValueError(f"`paths` must hold a sequence of at most {rows.length} tokens, got none; try longer rows.")
+
+
+def report_lost(num_lost: int, report: Report) -> None:
+    """Says how many thoughts a chat template has left out, where it has."""
+    if num_lost:
+        report(
+            f"{num_lost} thoughts are left out by the chat template and not learned, as those of earlier turns are by "
+            "some; try policy.thought_tokens, which puts them between the tags, or write the tags into the content."
+        )
 
 
 def _content_at(place: bytes | tuple[str, int]) -> bytes:

@@ -199,6 +199,7 @@ def from_episodes(
     agents: Sequence[str] = ("agent",),
     id_prefix: str = "episode",
     metadata: Mapping[str, Json] | None = None,
+    frames: Any = None,
 ) -> list[Trajectory]:
     """Turns episodes into trajectories: the text of every turn is decoded from its tokens, which are kept too.
 
@@ -212,6 +213,8 @@ def from_episodes(
         agents: role of each agent.
         id_prefix: the trajectory of row `b` is called `<id_prefix>-<b>`.
         metadata: of all of them; "group" is added, and in games "seat_returns".
+        frames: `language.lexicon.Frames` of a policy with a chat template, whose pieces are no part of the texts; None
+            without.
 
     Returns:
         One trajectory per row that has a turn.
@@ -223,7 +226,7 @@ def from_episodes(
             id=f"{id_prefix}-{b}",
             world=world,
             turns=turns,
-            prompt=tokenizer.decode(row.prompt_tokens[row.prompt_mask].tolist()),
+            prompt=_prompt_of(row, tokenizer, frames),
             level=level,
             task=jax.tree.map(lambda leaf: leaf.tolist(), serialization.to_state_dict(row.task)),
             agents=tuple(agents),
@@ -232,7 +235,7 @@ def from_episodes(
             metadata={**(metadata or {}), "group": int(row.group), **_seat_returns(row)},
         )
         for b, row in enumerate(rows)
-        if (turns := _turns_of(row, tokenizer))
+        if (turns := _turns_of(row, tokenizer, frames))
     ]
 
 
@@ -241,8 +244,15 @@ def _seat_returns(row: Episode) -> dict[str, Json]:
     return {} if row.seat_return is None else {"seat_returns": row.seat_return.tolist()}
 
 
-def _turns_of(row: Episode, tokenizer: Tokenizer) -> tuple[Turn, ...]:
+def _prompt_of(row: Episode, tokenizer: Tokenizer, frames: Any) -> str:
+    ids = row.prompt_tokens[row.prompt_mask].tolist()
+    return tokenizer.decode(ids) if frames is None or not ids else tokenizer.decode(frames.text_of_prompt(ids)).strip()
+
+
+def _turns_of(row: Episode, tokenizer: Tokenizer, frames: Any) -> tuple[Turn, ...]:
     """Returns the turns of one episode: those that took place, one for every agent that has tokens in them."""
+
+    begun: set[int] = set()  # Agents that had a turn.
 
     def make_turn(turn: int, agent: int) -> Turn:
         here = row.token_mask[turn] & (row.agent[turn] == agent)
@@ -252,10 +262,17 @@ def _turns_of(row: Episode, tokenizer: Tokenizer) -> tuple[Turn, ...]:
             return tokenizer.decode(tokens[here & mask].tolist())
 
         thought = sampled & row.thought_mask[turn]
+        observation, action = decode(~sampled), decode(sampled & ~thought)
+        if frames is not None and row.layout is not None:
+            read = (here & ~sampled)[: row.layout.observation]
+            ids = tokens[: row.layout.observation][read].tolist()
+            observation = tokenizer.decode(frames.text_of_observation(ids, agent in begun)).strip()
+            action = action.strip()
+        begun.add(agent)
         return Turn(
             turn=turn,
-            observation=decode(~sampled),
-            action=decode(sampled & ~thought),
+            observation=observation,
+            action=action,
             agent=agent,
             thought=decode(thought) if np.any(here & thought) else None,
             reward=float(row.reward[turn]),

@@ -250,6 +250,7 @@ def make_dialogue_evaluator(
     turn_rewards: bool = False,
     num_samples: int = 1,
     pass_at: Sequence[int] = (),
+    pay: Callable[[LanguagePolicy, Episode], Episode] | None = None,
 ) -> Callable[[Params, Array], dict[str, Array]]:
     """Makes the evaluation of a language policy on fixed tasks.
 
@@ -264,11 +265,12 @@ def make_dialogue_evaluator(
         turn_rewards: also compares the rewards of the first and the last turn, see `first_and_last`.
         num_samples: n, episodes of every task.
         pass_at: numbers k of samples, at most n, of which one has to succeed, see `ops.group_metrics.pass_at_k`.
+        pay: gives episodes other rewards than the world's, see `host_rewards.pay_on_host`.
 
     Returns:
         `(params, key) -> results`, float32 `[num_episodes]` each, means over the samples of a task: `episode_return`,
-        `episode_length`, `success`, `invalid_action_rate`. With several samples also `pass_at_<k>`, and
-        `majority_success`, of the action that most samples ended with (where worlds ask a question).
+        `episode_length`, `success`, `invalid_action_rate`, and with `pay` the `world_return`. With several samples also
+        `pass_at_<k>`, and `majority_success`, of the action that most samples ended with (where worlds ask a question).
 
     Raises:
         ValueError: a count is not positive, samples that are all the same, a k of `pass_at` out of range (when traced),
@@ -290,10 +292,12 @@ def make_dialogue_evaluator(
     )
 
     def evaluate(params: Params, key: Array) -> dict[str, Array]:
-        episode = play(params, key, jnp.arange(num_episodes, dtype=jnp.int32), num_rows)
+        played = play(params, key, jnp.arange(num_episodes, dtype=jnp.int32), num_rows)
+        episode = played if pay is None else pay(policy, played)
         valid = episode.valid.astype(jnp.float32)
         length = jnp.sum(valid, axis=1)
-        results = {
+        results = {} if pay is None else {"world_return": own_return(played)}
+        results |= {
             "episode_return": own_return(episode),
             "episode_length": length,
             "success": episode.success.astype(jnp.float32),

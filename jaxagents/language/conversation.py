@@ -137,7 +137,8 @@ def answer(
     num_rows = observation.shape[0]
     player = jnp.zeros(num_rows, jnp.int32) if player is None else player
     live = jnp.ones(num_rows, bool) if live is None else live
-    tokens, mask = render_observations(policy, observation)
+    begun = jnp.take_along_axis(talk.num_turns, player[:, None], axis=1)[:, 0] > 0
+    tokens, mask = render_observations(policy, observation, begun)
     parts = [Part(tokens=tokens, mask=mask & live[:, None])]
     work, own, hidden = _read(
         policy, params, talk, player, parts[0], start, layout.slot, context_turns=layout.context_turns
@@ -185,7 +186,7 @@ def value_successors(policy: LanguagePolicy, params: Params, talk: Conversation,
     layout, player = policy.layout, jnp.zeros(observation.shape[0], jnp.int32)
     ring, spare = _blocks(layout, talk)
     block = ring if spare else talk.cursor % ring
-    part = Part(*render_observations(policy, observation))
+    part = Part(*render_observations(policy, observation, talk.num_turns[:, 0] > 0))
     start, seen = layout.prompt + block * layout.slot, layout.context_turns + (1 if spare else 0)
     _, _, hidden = _read(policy, params, talk, player, part, start, spare or layout.slot, context_turns=seen)
     return policy.model.value(params, hidden)
@@ -202,10 +203,10 @@ def parse_action(policy: LanguagePolicy, turn: Turn, num_words: int) -> tuple[Ar
     Returns:
         int32 `[B, M]` word ids, -1 where there is no such text or it has no end; and bool `[B]`, there is.
     """
-    size, end = policy.layout.action, policy.tokenizer.marks["end"]
+    size = policy.layout.action
     tokens, mask = turn.tokens[:, -size:], turn.action_mask[:, -size:]
     words, parsed = jax.vmap(lambda tokens, mask: policy.lexicon.parse(tokens, mask, num_words))(tokens, mask)
-    parsed = parsed & jnp.any(mask & (tokens == end), axis=1)
+    parsed = parsed & jnp.any(mask & policy.tokenizer.is_end(tokens), axis=1)
     return jnp.where(parsed[:, None], words, -1), parsed
 
 
@@ -354,7 +355,7 @@ def _decode(
         budget=jnp.where(live, max_new_tokens, 0),
         max_new_tokens=max_new_tokens,
         sampling=sampling,
-        stop_ids=(policy.tokenizer.marks[stop],),
+        stop_ids=policy.tokenizer.ends if stop == "end" else (policy.tokenizer.marks[stop],),
         write_last=write_last,
     )
     present = jax.lax.dynamic_update_slice(talk.present, output.mask, (0, index))
@@ -391,10 +392,5 @@ def _force(
 
 
 def _to_part(output: Generation, *, thought: bool) -> Part:
-    return Part(
-        tokens=output.tokens,
-        mask=output.mask,
-        log_prob=output.log_prob,
-        sampling_log_prob=output.sampling_log_prob,
-        thought=thought,
-    )
+    fields = {name: getattr(output, name) for name in ("tokens", "mask", "log_prob", "sampling_log_prob")}
+    return Part(**fields, thought=thought)

@@ -53,11 +53,11 @@ def make_correction(environment: Environment, policy: LanguagePolicy) -> Callabl
         raise ValueError(f"`environment` must be a text world of one seat, got {environment.name!r}.")
     if not policy.layout.thought:
         raise ValueError("`policy.thought_tokens` must be positive to correct thoughts, got 0; try 24.")
-    text, end = environment.text, policy.tokenizer.marks["end"]
+    text = environment.text
 
     def correct(key: Array, episode: Episode) -> Episode:
         reset_keys, keys = jax.random.split(key, (2, episode.group.shape[0]))
-        ended = jnp.any(episode.action_mask & (episode.tokens == end) & ~episode.thought_mask, axis=2)
+        ended = jnp.any(episode.action_mask & policy.tokenizer.is_end(episode.tokens) & ~episode.thought_mask, axis=2)
         actions = recorded_words(policy, episode)[0][..., : environment.action_space.shape[0]]
         actions = jnp.where(ended[..., None], actions, -1)  # What ran out of room was no action.
         last = actions.shape[1] - 1

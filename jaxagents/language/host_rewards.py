@@ -28,7 +28,6 @@ from jaxagents.types import (
     Metrics,
     Params,
     PyTree,
-    Tokenizer,
 )
 
 RewardFunction = Callable[..., Sequence[float]]
@@ -63,7 +62,7 @@ def make_rewarded_collector(
     """Makes a collector of dialogues that are paid by a Python function in place of the world.
 
     Once per update, the device hands its episodes to the host, and waits. Each of several devices calls the function
-    with its own episodes; with several seeds, one call follows the other. Evaluations are still paid by the world.
+    with its own episodes; with several seeds, one call follows the other. Evaluations are paid by it, too.
 
     Args:
         environment: a text world with one seat, single instance.
@@ -104,12 +103,9 @@ def make_rewarded_collector(
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         state, episode, metrics = inner.collect(state, params, key)
-        read = episode.replace(behavior_log_prob=None, sampling_log_prob=None, position=None, fingerprint=None)
-        shape = jax.ShapeDtypeStruct(episode.reward.shape, jnp.float32)
-        paid = io_callback(lambda read: pay(reward, policy.tokenizer, read, seconds=reward_seconds), shape, read)
-        total, count = jnp.sum(paid), jnp.float32(paid.shape[0])
+        episode = pay_on_host(policy, episode, reward=reward, seconds=reward_seconds)
+        total, count = jnp.sum(episode.reward), jnp.float32(episode.reward.shape[0])
         told = {"episode_return": Mean(total=total, count=count), "world_return": metrics["episode_return"]}
-        episode = episode.replace(reward=paid)
         if "group_return_deviation" in metrics:
             told["group_return_deviation"] = group_metrics(episode)["group_return_deviation"]
         return state, episode, dict(metrics) | told
@@ -117,12 +113,31 @@ def make_rewarded_collector(
     return inner._replace(collect=collect)
 
 
-def pay(reward: RewardFunction, tokenizer: Tokenizer, episode: Episode, *, seconds: float | None = None) -> np.ndarray:
+def pay_on_host(
+    policy: LanguagePolicy, episode: Episode, *, reward: RewardFunction, seconds: float | None = None
+) -> Episode:
+    """Returns episodes whose rewards are those of a Python function, by a call of the host from a compiled program.
+
+    Args:
+        policy: that the episodes were made with.
+        episode: B episodes.
+        reward: see `RewardFunction`.
+        seconds: that a call may take; None: any time.
+    """
+    read = episode.replace(behavior_log_prob=None, sampling_log_prob=None, position=None, fingerprint=None)
+    shape = jax.ShapeDtypeStruct(episode.reward.shape, jnp.float32)
+    paid = io_callback(lambda read: pay(reward, policy, read, seconds=seconds), shape, read)
+    return episode.replace(reward=paid)
+
+
+def pay(
+    reward: RewardFunction, policy: LanguagePolicy, episode: Episode, *, seconds: float | None = None
+) -> np.ndarray:
     """Computes the rewards of episodes by a Python function, on the host.
 
     Args:
         reward: see `RewardFunction`.
-        tokenizer: that the episodes were made with.
+        policy: that the episodes were made with.
         episode: B episodes of T turns, arrays of numpy or of a CPU.
         seconds: that the function may take; None: any time.
 
@@ -134,7 +149,7 @@ def pay(reward: RewardFunction, tokenizer: Tokenizer, episode: Episode, *, secon
             are turns.
     """
     episode = jax.tree.map(np.asarray, episode)
-    texts, place = texts_of(tokenizer, episode), np.nonzero(episode.valid)
+    texts, place = texts_of(policy, episode), np.nonzero(episode.valid)
     try:
         given = _within(seconds, reward, prompts=texts.prompts, completions=texts.completions, **texts.columns)
     except _Late as error:
@@ -178,11 +193,11 @@ def _within(seconds: float | None, function: Callable[..., Any], **arguments: An
     return results.result()
 
 
-def texts_of(tokenizer: Tokenizer, episode: Episode) -> Texts:
+def texts_of(policy: LanguagePolicy, episode: Episode) -> Texts:
     """Decodes what was read and said in every turn of episodes.
 
     Args:
-        tokenizer: that they were made with.
+        policy: that they were made with; what its chat template writes around texts is no part of them.
         episode: B episodes of one seat, arrays of numpy.
 
     Returns:
@@ -191,16 +206,20 @@ def texts_of(tokenizer: Tokenizer, episode: Episode) -> Texts:
     texts = Texts(prompts=[], completions=[], columns={"completion_ids": [], "episode": [], "turn": []})
     fields = serialization.to_state_dict(episode.task)
     tasks = fields if isinstance(fields, dict) else {"task": fields}
+    decode, frames = policy.tokenizer.decode, getattr(policy.lexicon, "frames", None)
     for row in range(len(episode.valid)):
-        started = tokenizer.decode(episode.prompt_tokens[row][episode.prompt_mask[row]].tolist())
+        started = episode.prompt_tokens[row][episode.prompt_mask[row]].tolist()
+        started = decode(started if frames is None or not started else frames.text_of_prompt(started))
         lines: list[list[str]] = []
         for turn in np.flatnonzero(episode.valid[row]):
             tokens, sampled = episode.tokens[row, turn], episode.action_mask[row, turn]
             thought = sampled & episode.thought_mask[row, turn]
-            seen, thoughts, action = (
-                tokenizer.decode(tokens[mask].tolist())
-                for mask in (episode.token_mask[row, turn] & ~sampled, thought, sampled & ~thought)
-            )
+            room = slice(None if episode.layout is None else episode.layout.observation)
+            read = tokens[room][(episode.token_mask[row, turn] & ~sampled)[room]].tolist()
+            seen = decode(read if frames is None else frames.text_of_observation(read, bool(lines)))
+            thoughts, action = (decode(tokens[mask].tolist()) for mask in (thought, sampled & ~thought))
+            if frames is not None:  # A word behind a mark may begin with a space.
+                started, seen, thoughts, action = (text.strip() for text in (started, seen, thoughts, action))
             said = [thoughts, action] if thought.any() else [action]
             known = lines if episode.layout is None else lines[len(lines) + 1 - episode.layout.context_turns :]
             before = [line for lines_of_turn in known for line in lines_of_turn]

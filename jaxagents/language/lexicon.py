@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,30 @@ from jaxagents.language.tokenizers import phrase_reader, require_phrases
 from jaxagents.types import Array, Pattern, Tokenizer
 
 Pieces = tuple[int, ...]
+
+
+class Frames(NamedTuple):
+    """Texts of a dialogue with what a chat template writes around them; functions of one text.
+
+    Attributes:
+        prompt: `(word_ids, length) -> (tokens [length], mask)`, see `Lexicon.render`.
+        observation: `(word_ids, begun bool [], *, length) -> (tokens, mask)`; the last column is always a token.
+        thought: as `prompt`, up to the tag that closes it.
+        action: as `prompt`, up to its end token.
+        openings: first tokens that observations can have.
+        opening: last token of an observation.
+        text_of_prompt: `(ids) -> ids` on the host, those of a prompt without what is around it.
+        text_of_observation: `(ids, begun) -> ids` on the host, those of an observation likewise.
+    """
+
+    prompt: Callable[[Array, int], tuple[Array, Array]]
+    observation: Callable[..., tuple[Array, Array]]
+    thought: Callable[[Array, int], tuple[Array, Array]]
+    action: Callable[[Array, int], tuple[Array, Array]]
+    openings: tuple[int, ...]
+    opening: int
+    text_of_prompt: Callable[[list[int]], list[int]]
+    text_of_observation: Callable[[list[int], bool], list[int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +62,8 @@ class Lexicon:
             pattern may also be word ids `[A]`.
         text: `(word_ids) -> str`, on the host.
         encode_words: `(text) -> int32 numpy`, word ids, on the host; ValueError for other text.
+        later: tokens of each word after another one.
+        frames: what a chat template writes around texts; None for marks.
     """
 
     words: tuple[str, ...]
@@ -47,6 +73,8 @@ class Lexicon:
     max_tokens: Callable[[int | Pattern], int]
     text: Callable[[Sequence[int]], str]
     encode_words: Callable[[str], np.ndarray]
+    later: tuple[Pieces, ...]
+    frames: Frames | None = None
 
 
 def make_lexicon(words: Sequence[str], tokenizer: Tokenizer) -> Lexicon:
@@ -75,7 +103,22 @@ def make_lexicon(words: Sequence[str], tokenizer: Tokenizer) -> Lexicon:
         max_tokens=make_max_tokens(first, later),
         text=lambda word_ids: " ".join(words[i] for i in np.asarray(word_ids).tolist() if i >= 0),
         encode_words=lambda text: np.asarray(read(text), np.int32),
+        later=tuple(later),
     )
+
+
+def begin_with(lexicon: Lexicon, first: Sequence[Pieces]) -> Lexicon:
+    """Returns a lexicon whose texts begin otherwise, as after what a chat template writes before them.
+
+    Args:
+        lexicon: of the words.
+        first: tokens of each word at the beginning of a text.
+
+    Returns:
+        The lexicon; it parses as before.
+    """
+    render = _make_render(first, lexicon.later, pad=lexicon.tokenizer.marks["pad"])
+    return replace(lexicon, render=render, max_tokens=make_max_tokens(first, lexicon.later))
 
 
 def require_readable(lexicon: Lexicon, actions: np.ndarray) -> None:
@@ -143,7 +186,10 @@ def _encode(tokenizer: Tokenizer, text: str) -> Pieces:
 
 
 def _reads(tokenizer: Tokenizer, text: str, pieces: Pieces) -> bool:
-    return not set(pieces) & set(tokenizer.marks.values()) and " ".join(tokenizer.decode(pieces).split()) == text
+    return (
+        not set(pieces) & {*tokenizer.marks.values(), *tokenizer.stops}
+        and tokenizer.decode(pieces).split() == text.split()
+    )
 
 
 def _spellings(
@@ -178,7 +224,7 @@ def _blank_tokens(tokenizer: Tokenizer, word: Pieces) -> np.ndarray:
     """Returns bool `[V]`, tokens that add nothing but whitespace between two words."""
     blank = np.zeros(tokenizer.vocab_size, bool)
     plain = tokenizer.decode([*word, *word])
-    for i in set(range(tokenizer.vocab_size)) - set(tokenizer.marks.values()):
+    for i in set(range(tokenizer.vocab_size)) - {*tokenizer.marks.values(), *tokenizer.stops}:
         text = tokenizer.decode([*word, i, *word])
         blank[i] = text != plain and "".join(text.split()) == "".join(plain.split())
     return blank
@@ -279,10 +325,9 @@ def _longest_match(trie: _Trie, kinds: Array) -> tuple[Array, Array]:
 
 def _make_parse(rows: Mapping[Pieces, int], blanks: np.ndarray, tokenizer: Tokenizer) -> Callable:
     trie = _make_trie(rows, tokenizer.vocab_size)
-    end = tokenizer.marks["end"]
 
     def parse(tokens: Array, mask: Array, num_words: int) -> tuple[Array, Array]:
-        live = mask & (_running_sum(mask & (tokens == end)) == 0)
+        live = mask & (_running_sum(mask & tokenizer.is_end(tokens)) == 0)
         index = jnp.clip(tokens, 0, tokenizer.vocab_size - 1)
         known = live & (index == tokens)
         blank = ~live | (known & jnp.asarray(blanks)[index]) if blanks.any() else ~live

@@ -58,8 +58,8 @@ def make_language_policy(
         raise ValueError(f"`thought_tokens` must not be negative, got {thought_tokens}; try 0 for no thoughts.")
     num_turns = _positive("num_turns", num_turns, environment.max_steps)
     layout = Layout(
-        prompt=_prompt_tokens(environment, lexicon) if prompt else 0,
-        observation=_observation_tokens(environment, lexicon) + 2,
+        prompt=prompt_tokens(environment, lexicon) if prompt else 0,
+        observation=observation_tokens(environment, lexicon) + 2,
         thought=thought_tokens,
         action=needed if action_tokens is None else action_tokens,
         num_turns=num_turns,
@@ -85,13 +85,15 @@ def _require_marks(tokenizer: Tokenizer) -> None:
         )
 
 
-def _observation_tokens(environment: Environment, lexicon: Lexicon) -> int:
+def observation_tokens(environment: Environment, lexicon: Lexicon) -> int:
+    """Returns the tokens of the longest observation."""
     if environment.text.patterns is None:
         return lexicon.max_tokens(environment.observation_space.shape[0])
     return max(map(lexicon.max_tokens, environment.text.patterns.observation))
 
 
-def _prompt_tokens(environment: Environment, lexicon: Lexicon) -> int:
+def prompt_tokens(environment: Environment, lexicon: Lexicon) -> int:
+    """Returns the tokens of the longest prompt; 0 where a world has none."""
     if environment.text.prompt is None:
         return 0
     if environment.text.patterns is not None:

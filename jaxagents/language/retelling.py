@@ -88,7 +88,7 @@ def make_retelling(
         task = episode.task if task is None else task
         reset_keys, keys = jax.random.split(key, (2, episode.group.shape[0]))
         actions, thoughts = recorded_words(source, episode)
-        ended = episode.action_mask & (episode.tokens == source.tokenizer.marks["end"]) & ~episode.thought_mask
+        ended = episode.action_mask & source.tokenizer.is_end(episode.tokens) & ~episode.thought_mask
         actions = jnp.where(jnp.any(ended, axis=2, keepdims=True), actions, -1)  # What ran out of room was no action.
         actions = tell(actions, environment.action_space.shape[0], episode.task, task)
         thoughts = tell(thoughts if policy.layout.thought else None, policy.layout.thought, episode.task, task)

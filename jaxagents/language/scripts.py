@@ -52,7 +52,7 @@ def play_script(
     layout = policy.layout
     prompts = render_prompts(environment, policy, task)
     positions = jnp.repeat(jnp.sum(prompts[1], axis=1)[:, None], environment.num_players, axis=1)
-    loop = (*start, positions, jnp.ones(group.shape, bool))
+    loop = (*start, (positions, jnp.zeros(positions.shape, bool)), jnp.ones(group.shape, bool))
     take_turn = partial(_take_turn, environment, policy, choose, keys)
     _, (turns, success) = jax.lax.scan(take_turn, loop, jnp.arange(layout.num_turns))
     turns = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), turns)
@@ -63,12 +63,13 @@ def play_script(
 def _take_turn(
     environment: Environment, policy: LanguagePolicy, choose: Choose, keys: Array, loop: tuple, number: Array
 ) -> tuple[tuple, tuple[Turn, Array]]:
-    state, timestep, positions, live = loop
+    state, timestep, (positions, begun), live = loop
     player = player_of(timestep, live)
+    own = player[:, None] == jnp.arange(positions.shape[1])[None]
     turn_keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number)))(keys)
     action, thought, speaks = choose(turn_keys[:, 0], state, timestep, number)
     live = live & speaks
-    tokens, mask = render_observations(policy, timestep.observation)
+    tokens, mask = render_observations(policy, timestep.observation, jnp.any(begun & own, axis=1))
     parts = [Part(tokens=tokens, mask=mask), *script_parts(policy, action, thought)]
     parts = [part.replace(mask=part.mask & live[:, None]) for part in parts]
     turn = join_parts(parts, jnp.take_along_axis(positions, player[:, None], axis=1)[:, 0])
@@ -76,6 +77,8 @@ def _take_turn(
     state, after, turn = step_worlds(
         environment, turn_keys[:, 1], state, timestep, action, turn, live=live, parsed=live, cut=cut
     )
-    own = player[:, None] == jnp.arange(positions.shape[1])[None]
     positions = positions + jnp.where(own, jnp.sum(turn.token_mask, axis=1)[:, None], 0)
-    return (state, after, positions, live & ~(turn.terminated | turn.truncated)), (turn, after.info["success"])
+    return (state, after, (positions, begun | own), live & ~(turn.terminated | turn.truncated)), (
+        turn,
+        after.info["success"],
+    )

@@ -1,6 +1,7 @@
 """The slots of an episode's tokens: what is rendered into them, and how turns become episodes."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -109,17 +110,20 @@ def join_parts(parts: Sequence[Part], first_position: Array) -> Turn:
     )
 
 
-def render_observations(policy: LanguagePolicy, observation: Array) -> tuple[Array, Array]:
-    """Renders observations between their marks.
+def render_observations(policy: LanguagePolicy, observation: Array, begun: Array) -> tuple[Array, Array]:
+    """Renders observations between their marks, or in the frame of a chat template.
 
     Args:
         policy: gives words, marks and room.
         observation: int32 `[B, K]` word ids.
+        begun: bool `[B]`, the agent that reads has had a turn before.
 
     Returns:
         Tokens and mask `[B, layout.observation]`; the last column is the mark that opens what the policy says.
     """
-    marks, layout = policy.tokenizer.marks, policy.layout
+    marks, layout, frames = policy.tokenizer.marks, policy.layout, policy.lexicon.frames
+    if frames is not None:
+        return jax.vmap(partial(frames.observation, length=layout.observation))(observation, begun)
     tokens, mask = jax.vmap(lambda words: policy.lexicon.render(words, layout.observation - 2))(observation)
     opening = marks["think"] if layout.thought else marks["act"]
     return _surround(tokens, marks["observation"], opening), _surround(mask, True, True)
@@ -135,7 +139,9 @@ def render_prompts(environment: Environment, policy: LanguagePolicy, task: Task)
 
 def render_prompt_words(policy: LanguagePolicy, words: Array) -> tuple[Array, Array]:
     """Renders prompts, int32 `[n, P]` word ids; tokens and mask are `[n, layout.prompt]`."""
-    return jax.vmap(lambda prompt: policy.lexicon.render(prompt, policy.layout.prompt))(words)
+    frames = policy.lexicon.frames
+    render = policy.lexicon.render if frames is None else frames.prompt
+    return jax.vmap(lambda prompt: render(prompt, policy.layout.prompt))(words)
 
 
 def _surround(values: Array, first: int | bool, last: int | bool) -> Array:
@@ -209,7 +215,9 @@ def render_and_close(policy: LanguagePolicy, words: Array, *, size: int, mark: s
     Returns:
         Tokens and mask `[B, size]`.
     """
-    tokens, mask = jax.vmap(lambda row: policy.lexicon.render(row, size - 1))(words)
+    frames = policy.lexicon.frames
+    render = policy.lexicon.render if frames is None else frames.action if mark == "end" else frames.thought
+    tokens, mask = jax.vmap(lambda row: render(row, size - 1))(words)
     length, column = jnp.sum(mask, axis=1, keepdims=True), jnp.arange(size)[None]
     tokens = jnp.where(column == length, policy.tokenizer.marks[mark], jnp.pad(tokens, ((0, 0), (0, 1))))
     return tokens, column <= length

@@ -85,7 +85,7 @@ def train_sentencepiece(
         Kudo and Richardson (2018), SentencePiece: A simple and language independent subword tokenizer; Kudo (2018) for
         the unigram model, Sennrich et al. (2016) for byte-pair encoding.
     """
-    words = require_phrases(words)
+    words = [" ".join(word.split()) for word in require_phrases(words)]
     lines = Path(transcripts).read_text().splitlines() if isinstance(transcripts, str | Path) else list(transcripts)
     lines = [" ".join(line.split()) for line in lines]
     characters = sorted(set("".join([*words, *lines])) - {" "})
@@ -204,18 +204,20 @@ def _load_tokenizer(source: str | Path) -> Any:
         ) from error
 
 
-def with_marks(backend: Any, marks: Mapping[str, int], *, name: str) -> Tokenizer:
+def with_marks(backend: Any, marks: Mapping[str, int], *, name: str, stops: Sequence[int] = ()) -> Tokenizer:
     """Makes a tokenizer of a `tokenizers.Tokenizer` whose control tokens are given, several names for one included.
 
     Args:
         backend: with all tokens in it.
         marks: ids of the control tokens by name.
         name: for messages.
+        stops: further tokens that end what a policy says.
 
     Returns:
         The tokenizer.
     """
-    return restore(_pack("huggingface", backend.to_str().encode(), name=name, marks=dict(marks)))
+    others = {"stops": list(stops)} if stops else {}
+    return restore(_pack("huggingface", backend.to_str().encode(), name=name, marks=dict(marks), **others))
 
 
 def restore(data: bytes) -> Tokenizer:
@@ -244,7 +246,8 @@ def restore(data: bytes) -> Tokenizer:
         )
     encode, decode, vocab_size = _READERS[header["kind"]](payload)
     marks = header.get("marks") or {mark: i for i, mark in enumerate(MARKS)}
-    hidden = frozenset(marks.values())
+    stops = tuple(header.get("stops", ()))
+    hidden = frozenset((*marks.values(), *stops))
     return Tokenizer(
         name=header.get("name", header["kind"]),
         encode=encode,
@@ -252,6 +255,7 @@ def restore(data: bytes) -> Tokenizer:
         vocab_size=vocab_size,
         marks=marks,
         data=data,
+        stops=stops,
     )
 
 
@@ -259,13 +263,13 @@ def require_phrases(words: Sequence[str]) -> tuple[str, ...]:
     """Returns the words as a tuple, if text made of them can be read back.
 
     Raises:
-        ValueError: a word is empty, has spaces around it or two in a row, or is there twice.
+        ValueError: a word is empty, has white space around it, or is there twice, up to the white space in it.
     """
     words = tuple(words)
     for word in words:
-        if not word or " ".join(word.split()) != word:
-            raise ValueError(f"`words` must be text with single spaces between, got {word!r}.")
-    if repeated := [word for word, count in Counter(words).items() if count > 1]:
+        if not word or word != word.strip():
+            raise ValueError(f"`words` must be text without white space around it, got {word!r}.")
+    if repeated := [word for word, count in Counter(" ".join(word.split()) for word in words).items() if count > 1]:
         raise ValueError(f"`words` must be different, got {repeated[0]!r} twice.")
     return words
 
@@ -274,12 +278,12 @@ def phrase_reader(words: Sequence[str]) -> Callable[[str], list[int]]:
     """Makes the function that reads text as phrases, from left to right, the longest first.
 
     Args:
-        words: phrases; single spaces separate their parts.
+        words: phrases; white space separates their parts.
 
     Returns:
         `(text) -> indices into words`; ValueError where nothing matches.
     """
-    index = {tuple(word.split(" ")): i for i, word in enumerate(words)}
+    index = {tuple(word.split()): i for i, word in enumerate(words)}
     longest = max(map(len, index), default=0)
 
     def read(text: str) -> list[int]:

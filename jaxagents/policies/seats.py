@@ -2,6 +2,8 @@
 
 import functools
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import jax
@@ -76,13 +78,16 @@ def with_adapters_of_seats(policy: LanguagePolicy, environment: Environment) -> 
     """
     num_seats = environment.num_players
     names = _names_in_tokens(policy, environment)
-    model, layout, marks = policy.model, policy.layout, policy.tokenizer.marks
+    model, layout, marks, frames = policy.model, policy.layout, policy.tokenizer.marks, policy.lexicon.frames
     prompt, size, slot = layout.prompt, layout.observation, layout.slot
     extra = (num_seats - 1) * prompt  # Room for what the adapters of the other seats make of the prompt.
     opening = marks["think"] if layout.thought else marks["act"]
+    opening, begins = (opening, (marks["observation"],)) if frames is None else (frames.opening, frames.openings)
 
     def whose(observation: Array) -> Array:
-        framed = (observation[..., 0] == marks["observation"]) & (observation[..., size - 1] == opening)
+        framed = reduce(or_, (observation[..., 0] == token for token in begins)) & (
+            observation[..., size - 1] == opening
+        )
         return jnp.where(framed, find_seat(observation, names), -1)
 
     def apply(params: Params, tokens: Array, *, positions: Array, mask: Array | Sight) -> Array:

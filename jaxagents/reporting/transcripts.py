@@ -131,7 +131,12 @@ def to_trajectories(
 ) -> list[Trajectory]:
     """Turns episodes of a policy into trajectories; `fields` as in `data.trajectories.from_episodes`."""
     return from_episodes(
-        jax.device_get(episode), policy.tokenizer, world=environment.name, agents=agent_names(environment), **fields
+        jax.device_get(episode),
+        policy.tokenizer,
+        world=environment.name,
+        agents=agent_names(environment),
+        frames=getattr(policy.lexicon, "frames", None),
+        **fields,
     )
 
 

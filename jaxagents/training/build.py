@@ -12,6 +12,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from jaxagents.language.host_rewards import make_rewarded_collector, pay_on_host
 from jaxagents.language.tokenizers import restore
 from jaxagents.ops.checks import require_positive, require_seed
 from jaxagents.training.asynchronous import place_apart, split_devices
@@ -197,6 +198,7 @@ def build_stage(
     make_collector = _instantiate("collector", config)
     counts = "axis_name" in inspect.signature(make_collector).parameters
     collector = make_collector(environment, agent.policy, **({"axis_name": axis_name} if counts else {}))
+    evaluator = _paid_alike(evaluator, make_collector)
     num_updates = _count_updates(training, collector.steps_per_collect, config["quick"])
     program = make_program(collector, agent.make_learner(collector, num_updates))
     if config["seeds"] > 1:
@@ -328,6 +330,19 @@ def _build_placed_stage(
     evaluate, final = make_evaluation(evaluation.num_episodes), evaluation.final_episodes
     evaluate_last = evaluate if final is None else make_evaluation(final)
     return stage._replace(runner=runner, policy=agent.policy, evaluate=evaluate, evaluate_last=evaluate_last)
+
+
+def _paid_alike(evaluator: Callable[..., Any], make_collector: Any) -> Callable[..., Any]:
+    """Returns an evaluator whose episodes are paid by the function of the user's that pays those of training."""
+    keywords = getattr(make_collector, "keywords", {})
+    if getattr(make_collector, "func", None) is not make_rewarded_collector or not _takes(evaluator, "pay"):
+        return evaluator
+    reward, seconds = keywords.get("reward"), keywords.get("reward_seconds")
+    return partial(evaluator, pay=partial(pay_on_host, reward=reward, seconds=seconds))
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    return name in inspect.signature(function).parameters
 
 
 def _require_counted(training: TrainingConfig, program: Program) -> None:

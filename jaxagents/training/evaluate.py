@@ -1,7 +1,7 @@
 """Evaluation of a finished run: means over episodes or seeds with their intervals."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,6 +26,7 @@ def evaluate_run(
     which: str = "best",
     step: int | None = None,
     stage: str | None = None,
+    settings: Mapping[str, Any] | None = None,
     on_fallback: Callable[[str], Any] = warn,
 ) -> dict[str, Any]:
     """Plays whole episodes with the policy of a run, with those of all seeds when there are several.
@@ -41,19 +42,22 @@ def evaluate_run(
         which: see `load_stage`.
         step: see `load_stage`.
         stage: see `load_stage`.
+        settings: `{"evaluator": {name: value}}`, over those of the run's evaluator, such as `num_samples`.
         on_fallback: see `load_stage`.
 
     Returns:
         Plain data: `metrics` as `summarize` returns them, and what was evaluated.
 
     Raises:
-        ValueError: see `load_stage` and the evaluator of the run, or `held_out` is for a world without such tasks.
+        ValueError: see `load_stage` and the evaluator of the run, `held_out` is for a world without such tasks, or the
+            evaluator has no such setting.
     """
     loaded = load_stage(path, which, step, stage=stage, on_fallback=on_fallback)
     own = loaded.stage.evaluation
     greedy = own.greedy if greedy is None else greedy
     level = own.level if level is None else level
-    evaluator, held_out = _choose_tasks(loaded.stage.evaluator, held_out, loaded.stage.environment.name)
+    evaluator = _with_settings(loaded.stage.evaluator, settings or {})
+    evaluator, held_out = _choose_tasks(evaluator, held_out, loaded.stage.environment.name)
     evaluate = evaluator(
         loaded.stage.environment, loaded.stage.policy, num_episodes=num_episodes, greedy=greedy, level=level
     )
@@ -73,6 +77,24 @@ def evaluate_run(
         "held_out": held_out,
         "metrics": summarize({name: values for name, values in episodes.items() if not np.all(np.isnan(values))}),
     }
+
+
+def _with_settings(evaluator: Callable[..., Any], settings: Mapping[str, Any]) -> Callable[..., Any]:
+    """Returns the evaluator of a run with other settings."""
+    if others := settings.keys() - {"evaluator"}:
+        name = sorted(others)[0]
+        raise ValueError(f"`evaluation` must have settings of its evaluator only, got {name!r}; try {name}=VALUE.")
+    chosen = {
+        name: list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+        for name, value in (settings.get("evaluator") or {}).items()
+    }
+    taken = {"num_episodes", "greedy", "level"}
+    known = [name for name, one in inspect.signature(evaluator).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    for name in chosen:
+        if name not in known or name in taken:
+            free = ", ".join(sorted(set(known) - taken))
+            raise ValueError(f"`evaluation.evaluator.{name}` must be a setting of this run's evaluator: {free}.")
+    return partial(evaluator, **chosen)
 
 
 def _choose_tasks(

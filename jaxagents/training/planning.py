@@ -248,6 +248,8 @@ def activation_bytes(
 ) -> int:
     """Computes the bytes that a forward and backward pass keeps at its most on one device.
 
+    Scores of attention are those of all tokens, or of the `attention_block` queries that a network computes at once.
+
     With remat, the stream before every layer, and all of one layer or a chunk of logits (see `token_statistics`), what
     is larger; without, all of every layer, and that chunk.
 
@@ -264,13 +266,17 @@ def activation_bytes(
     hidden = (network.hidden_features or 4 * network.features) * (4 if network.gated else 2)
     split = (2 * heads + 4 * kv_heads + heads) * features + hidden  # qkv, rotated, read; MLP up, gate, product.
     stream = 4 * network.features  # Two norms and two sums.
-    scores = 3 * heads * tokens * 4  # Scores, weights and one gradient, in float32.
-    layer = rows * tokens * (stream * width + (split * width + scores) // tensor)
+    seen = 3 * heads * tokens * 4  # Scores, weights and one gradient, in float32, of a token.
+    block = min(getattr(network, "attention_block", None) or tokens, tokens)
+    layer = rows * tokens * (stream * width + split * width // tensor) + rows * block * seen // tensor
     kept = rows * tokens * network.features * width * network.num_layers
     positions = min(rows * tokens, max(1, logits_at_once(memory) // network.vocab_size))
     logits = _LOGITS_COPIES * positions * network.vocab_size * 4 // tensor
     # Logits are gone before the layers are computed again.
-    return kept + max(layer, logits) if network.remat else layer * network.num_layers + logits
+    if network.remat:
+        return kept + max(layer, logits)
+    scores = rows * block * seen // tensor if block < tokens else 0  # Of a block at a time, whatever the layer.
+    return (layer - scores) * network.num_layers + scores + logits
 
 
 def _cache_features(network: Transformer | Decoder) -> int:

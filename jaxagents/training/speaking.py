@@ -32,7 +32,7 @@ def make_speak(policy: LanguagePolicy) -> Callable[..., str]:
         `key` they are sampled. ValueError where the tokenizer lacks a word, the text is too long, or the last message
         is not the user's.
     """
-    end = policy.tokenizer.marks["end"]
+    ends = policy.tokenizer.ends
 
     @partial(jax.jit, static_argnames=("max_tokens", "greedy"))
     def say(params: Params, tokens: Array, mask: Array, key: Array, *, max_tokens: int, greedy: bool):
@@ -41,7 +41,7 @@ def make_speak(policy: LanguagePolicy) -> Callable[..., str]:
             keys=key[None],
             max_new_tokens=max_tokens,
             sampling=Sampling(greedy=greedy),
-            stop_ids=(end,),
+            stop_ids=ends,
         )
         return said.tokens[0], said.mask[0]
 
@@ -77,7 +77,7 @@ def make_speak(policy: LanguagePolicy) -> Callable[..., str]:
         tokens[0, : len(read)] = read
         key, greedy = (jax.random.key(0), True) if key is None else (key, False)
         said, spoken = say(params, jnp.asarray(tokens), jnp.asarray(mask), key, max_tokens=max_tokens, greedy=greedy)
-        return policy.tokenizer.decode([int(token) for token in said[spoken] if token != end])
+        return policy.tokenizer.decode([int(token) for token in said[spoken] if token not in ends])
 
     return speak
 
@@ -164,8 +164,10 @@ def tokens_to_answer(policy: LanguagePolicy, messages: str | Sequence[Mapping[st
                 f"`messages[{index}]` must have a `role` and a `content`, got {fields}; try "
                 '[{"role": "user", "content": "Hello!"}].'
             )
-    if not said or said[-1]["role"] != "user":
-        raise ValueError(f"`messages` must end with one of the user, got {said[-1:] or 'none'}.")
+    if not said or said[-1]["role"] not in ("user", "tool"):
+        raise ValueError(f"`messages` must end with one of the user or of a tool, got {said[-1:] or 'none'}.")
+    if (chat := getattr(policy.lexicon, "chat", None)) is not None:
+        return chat.encode_prompt(said)
     trajectory = from_messages([*said, {"role": "assistant", "content": ""}], id="conversation")
     sequence = _encode(policy, trajectory)
     # The policy says from here on what stands last, which is the end of nothing.
@@ -173,9 +175,12 @@ def tokens_to_answer(policy: LanguagePolicy, messages: str | Sequence[Mapping[st
 
 
 def _encode(policy: LanguagePolicy, trajectory: Trajectory) -> TokenSequence:
+    chat = getattr(policy.lexicon, "chat", None)
     try:
-        (sequence,) = encode(trajectory, policy.tokenizer, chat=getattr(policy.lexicon, "chat", None))
+        (sequence,) = encode(trajectory, policy.tokenizer, chat=chat)
     except ValueError as error:
+        if chat is not None:
+            raise
         raise ValueError(
             f"`messages` must be made of words that the tokenizer {policy.tokenizer.name!r} knows, got others: {error} "
             "A small model that was trained with tokenizer=bytes knows all."

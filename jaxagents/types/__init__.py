@@ -24,7 +24,8 @@ from jaxagents.types.environments import (
     Window,
 )
 from jaxagents.types.language import (
-    ChatFormat,
+    ChatTemplate,
+    ChatTokens,
     ChosenTasks,
     Demonstrated,
     Episode,
@@ -68,7 +69,8 @@ __all__ = [
     "Array",
     "Box",
     "Carry",
-    "ChatFormat",
+    "ChatTemplate",
+    "ChatTokens",
     "Choice",
     "Collector",
     "Count",

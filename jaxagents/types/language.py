@@ -1,6 +1,8 @@
 """Language: episodes of tokens, tokenizers, models and policies that speak."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 from flax import struct
@@ -255,6 +257,7 @@ class Tokenizer(NamedTuple):
         marks: ids of the control tokens by name: "pad", "end" (of an action), "observation" (opens one), "think" (opens
             a thought), "act" (opens an action, closes a thought).
         data: what `language.tokenizers.restore` makes the same tokenizer from, as bytes.
+        stops: further tokens that end what a policy says, beside the mark "end".
     """
 
     name: str
@@ -263,36 +266,48 @@ class Tokenizer(NamedTuple):
     vocab_size: int
     marks: Mapping[str, int]
     data: bytes
+    stops: tuple[int, ...] = ()
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Returns all tokens that end what a policy says."""
+        return (self.marks["end"], *self.stops)
+
+    def is_end(self, tokens: Array) -> Array:
+        """Returns where tokens, of any shape, end what a policy says, bool."""
+        return reduce(or_, (tokens == end for end in self.ends))
 
 
-class ChatFormat(NamedTuple):
-    """How a chat template frames what everybody says, in tokens.
+class ChatTokens(NamedTuple):
+    """A conversation as a chat template writes it; lists with an entry per token.
 
     Attributes:
-        prompt_open: before the text of the system.
-        prompt_close: after it, up to what opens the user's.
-        first_open: before the first text of the user where there is none of the system.
-        user_open: before every text of the user: what follows the token that ended the assistant's.
-        assistant_open: after a text of the user, up to the assistant's own.
-        end: token that closes what the assistant says.
-        stops: all tokens that end it; what comes after any of them is written as `end`.
-        think_open: before a thought, after `assistant_open`; empty without thoughts.
-        think_close: ends a thought, one token; None without thoughts.
-        think_break: between a thought and the tag that closes it, and what opened it.
-        answer_break: between the closing tag and the answer.
+        tokens: ids.
+        message: index of the assistant's message that says the token; -1 for what it reads.
+        thought: whether the token is part of a thought, tags included.
+        num_lost: thoughts of the conversation that the template leaves out.
     """
 
-    prompt_open: tuple[int, ...]
-    prompt_close: tuple[int, ...]
-    first_open: tuple[int, ...]
-    user_open: tuple[int, ...]
-    assistant_open: tuple[int, ...]
+    tokens: list[int]
+    message: list[int]
+    thought: list[bool]
+    num_lost: int
+
+
+class ChatTemplate(NamedTuple):
+    """Conversations as a checkpoint was taught them, see `language.chat_template`.
+
+    Attributes:
+        encode: `(messages, tools=()) -> ChatTokens` of a whole conversation.
+        encode_prompt: `(messages, tools=()) -> list of ids` up to where the assistant speaks next.
+        end: token that closes what the assistant says.
+        stops: all tokens that end it, `end` included.
+    """
+
+    encode: Callable[..., ChatTokens]
+    encode_prompt: Callable[..., list[int]]
     end: int
     stops: tuple[int, ...]
-    think_open: tuple[int, ...] = ()
-    think_close: int | None = None
-    think_break: tuple[int, ...] = ()
-    answer_break: tuple[int, ...] = ()
 
 
 @struct.dataclass

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from jaxagents.data.messages import from_messages, to_messages
+from jaxagents.data.messages import from_messages, from_row, to_messages
 from jaxagents.data.schema import ToolCall, Trajectory, Turn
 
 CALL = ToolCall(name="search", arguments={"query": "tea"}, result="green")
@@ -38,7 +38,8 @@ TRAJECTORY = Trajectory(
 
 def test_messages_by_hand():
     assert to_messages(TRAJECTORY) == MESSAGES
-    assert from_messages(MESSAGES, id="a", world="chat", rewards=[0, 0, 1]) == TRAJECTORY
+    read = from_messages(MESSAGES, id="a", world="chat", rewards=[0, 0, 1])
+    assert read == dataclasses.replace(TRAJECTORY, messages=tuple(MESSAGES))
 
 
 def test_results_that_are_not_text_become_json():
@@ -102,3 +103,29 @@ def test_wrong_messages_are_refused(messages, message):
 def test_rewards_must_fit():
     with pytest.raises(ValueError, match="`rewards` must be one per turn, got 2 for 1 turns"):
         from_messages([USER, ASSISTANT], id="a", rewards=[1.0, 2.0])
+
+
+def test_results_without_an_id_belong_to_the_first_open_call():
+    calls = [{"type": "function", "function": {"name": name, "arguments": {}}} for name in ("add", "find")]
+    asked = [{"role": "user", "content": "both"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    for results in (
+        [{"role": "tool", "content": "3"}, {"role": "tool", "content": "tea"}],
+        [{"role": "tool", "name": "find", "content": "tea"}, {"role": "tool", "name": "add", "content": "3"}],
+    ):
+        (turn,) = from_messages([*asked, *results], id="a").turns
+        assert [call.result for call in turn.tool_calls] == ["3", "tea"]
+    with pytest.raises(ValueError, match="must be a message that can stand there, got the result of no call"):
+        from_messages([*asked, *results, {"role": "tool", "content": "once more"}], id="a")
+
+
+def test_prompts_and_messages_of_weight_0_are_read_only():
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    (one,) = from_row({"prompt": said, "completion": [{"role": "assistant", "content": "d"}]}, id="a")
+    assert [turn.weight for turn in one.turns] == [0.0, None]
+    answers = ([*said, {"role": "assistant", "content": word}] for word in "de")
+    chosen, rejected = from_row(dict(zip(("chosen", "rejected"), answers)), id="a")
+    assert [turn.weight for turn in (*chosen.turns, *rejected.turns)] == [0.0, None, 0.0, None]
+    (other,) = from_row({"messages": [said[0], {**said[1], "weight": 0}], "tools": "[]"}, id="a")
+    assert [turn.weight for turn in other.turns] == [0.0] and other.tools is None
+    with pytest.raises(ValueError, match=r"`turns\[0\].weight` must be at least 0, got -1"):
+        from_row({"messages": [said[0], {**said[1], "weight": -1}]}, id="a")

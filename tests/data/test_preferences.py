@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -17,7 +18,7 @@ from jaxagents.language.tokenizers import byte_level
 from jaxagents.learners.preference import make_preference
 from jaxagents.losses.preference import kto, simpo
 from jaxagents.ops.pairs import success_against_failure
-from jaxagents.types import ChatFormat
+from jaxagents.types import ChatTemplate, ChatTokens
 
 KEY = jax.random.key(2)
 
@@ -116,9 +117,15 @@ def test_rows_of_chosen_and_rejected_answers_are_pairs(lake, speaker, tmp_path):
 
 
 def test_pairs_and_labels_are_written_in_the_chat_format_of_the_policy(speaker, tmp_path):
-    read = speaker.tokenizer.encode
-    user, assistant, end = tuple(read("U:")), tuple(read("A:")), read("$")[0]
-    chat = ChatFormat((), (), first_open=user, user_open=user, assistant_open=assistant, end=end, stops=(end,))
+    read, shown = speaker.tokenizer.encode, {"user": "U:{}", "assistant": "A:{}$"}
+
+    def write_chat(messages, tools=()):
+        parts = [read(shown[one["role"]].format(one["content"])) for one in messages]
+        owner = [index if one["role"] == "assistant" else -1 for index, one in enumerate(messages)]
+        message = [index for index, part in zip(owner, parts) for _ in part]
+        return ChatTokens(sum(parts, []), message, [False] * len(message), 0)
+
+    chat = ChatTemplate(write_chat, None, read("$")[0], (read("$")[0],))
     talker = SimpleNamespace(tokenizer=speaker.tokenizer, lexicon=SimpleNamespace(chat=chat))
     pair = {"prompt": "2 + 2", "chosen": "4", "rejected": "five"}
     labels = [{"prompt": "2 + 2", "completion": said, "label": good} for said, good in (("4", True), ("five", False))]
@@ -183,3 +190,27 @@ def test_labels_that_say_nothing_are_refused(lake, speaker, tmp_path, labels, me
     rows = [{"prompt": "2 + 2", "completion": str(i), "label": label} for i, label in enumerate(labels)]
     with pytest.raises(ValueError, match=message):
         make_label_collector(lake, speaker, paths=write(tmp_path / "a.jsonl", rows), num_rows=2, row_length=24)
+
+
+def test_pairs_that_are_too_long_are_left_out_where_asked(lake, speaker, tmp_path):
+    rows = [{"prompt": "2 + 2", "chosen": "4", "rejected": "five" * 9}, {"prompt": "1", "chosen": "a", "rejected": "b"}]
+    paths, reports = write(tmp_path / "rows.jsonl", rows), []
+    make = partial(make_preference_collector, lake, speaker, paths=paths, num_pairs=4)
+    collector = make(row_length=24, on_error="skip", report=reports.append)
+    _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
+    answers = {speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))}
+    assert answers == {"a", "b"}
+    assert reports == ["1 of 2 are longer than collector.row_length=24: skipped."]
+    with pytest.raises(ValueError, match="`collector.row_length` must hold every transcript, got 2 for the"):
+        make(row_length=2, on_error="skip", report=reports.append)
+    labels = [
+        {"prompt": "1", "completion": text, "label": good}
+        for text, good in (("a", True), ("b" * 30, True), ("c", False))
+    ]
+    label_paths = write(tmp_path / "labels.jsonl", labels)
+    collector = make_label_collector(
+        *(lake, speaker), paths=label_paths, num_rows=16, row_length=24, on_error="skip", report=reports.append
+    )
+    _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
+    told = {speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))}
+    assert told == {"a", "c"}

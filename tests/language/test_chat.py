@@ -1,27 +1,38 @@
 """Instructed models keep their chat format: roles, ends of turns, and tags of thoughts."""
 
 import json
+import shutil
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from jaxagents.data.packing import pack
 from jaxagents.data.streams import encode, load_packed
-from jaxagents.data.trajectories import parse_line
-from jaxagents.language.chat import make_chat_policy, read_chat_format, stop_together
+from jaxagents.data.trajectories import from_episodes, parse_line
+from jaxagents.data.transcripts import packed_episodes
+from jaxagents.environments.text.prompts import make_environment as make_prompts
+from jaxagents.language.chat import make_chat_policy
+from jaxagents.language.chat_template import cut_pieces, read_template
+from jaxagents.language.checkpoints.read import load_language_model
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.host_rewards import texts_of
+from jaxagents.learners.supervised import make_supervised
 from jaxagents.networks.decoder import Decoder
 from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.policies.language_model import make_language_model
+from jaxagents.training.speaking import make_score, make_speak
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf: tokenizers")
 transformers = pytest.importorskip(
     "transformers", reason="needs the extra hf: chat templates are those of transformers"
 )
 
+FAMILIES = ("qwen_25", "qwen_3", "llama_3", "llama_2", "gemma", "mistral")
 SPECIAL = ["<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>"]
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -69,44 +80,92 @@ def network(vocab_size, **settings):
 
 
 def test_the_format_is_cut_out_of_the_template(chatml, folder_of):
-    backend, chat = read_chat_format(chatml, thinks=True)
-
-    def text(tokens):
-        return backend.decode(list(tokens), skip_special_tokens=False)
-
-    assert text(chat.prompt_open) == "<|im_start|>system\n"
-    assert text((*chat.prompt_close, *chat.user_open)) == "<|im_end|>\n<|im_start|>user\n"
-    assert text(chat.first_open) == "<|im_start|>user\n"
-    assert text(chat.user_open) == "\n<|im_start|>user\n"
-    assert text(chat.assistant_open) == "<|im_end|>\n<|im_start|>assistant\n"
-    assert text([chat.end, chat.think_close]) == "<|im_end|></think>"
-    assert text(chat.stops) in ("<|im_end|><|endoftext|>", "<|endoftext|><|im_end|>")
-    assert text(chat.think_open) == "<think>\n"
-    _, other = read_chat_format(folder_of(NO_SYSTEM, eos_token_id=[chat.end, chat.think_close]))
-    assert text(other.prompt_open) == "<s><|im_start|>user\n" and text(other.prompt_close) == "<|im_end|>"
-    assert other.stops == tuple(sorted({chat.end, chat.think_close, backend.token_to_id("<|endoftext|>")}))
+    reader = read_template(chatml, thinks=True)
+    pieces = cut_pieces(reader)
+    assert pieces.system_open == "<|im_start|>system\n" and pieces.first_open == "<|im_start|>user\n"
+    assert pieces.system_close == "<|im_end|>\n<|im_start|>user\n" and pieces.later_open == "\n<|im_start|>user\n"
+    assert pieces.answer_open == "<|im_end|>\n<|im_start|>assistant\n"
+    assert pieces.answer_before == pieces.answer_after == ""
+    names = reader.tokenizer.convert_ids_to_tokens([reader.end, *reader.stops])
+    assert names[0] == "<|im_end|>" and set(names[1:]) == {"<|im_end|>", "<|endoftext|>"}
+    other = read_template(folder_of(NO_SYSTEM, eos_token_id=[reader.end, 7]))
+    assert not other.takes_system and cut_pieces(other).system_open == "<s><|im_start|>user\n"
+    assert set(other.stops) == {7, *reader.stops}
 
 
-@pytest.mark.parametrize("prompt", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_episodes_are_what_the_template_writes(lake, chatml, prompt):
-    policy = make_chat_policy(lake, source=chatml, model=network, num_turns=2, prompt=prompt)
-    episode = jax.jit(make_demonstrations(lake, policy))(jax.random.key(0), jnp.arange(3, dtype=jnp.int32))
-    template = transformers.AutoTokenizer.from_pretrained(chatml)
-    for row in range(3):
+QUICK = (("llama_3", True), ("mistral", True), ("qwen_25", False))
+
+
+@pytest.mark.parametrize(
+    ("family", "prompt"),
+    [
+        pytest.param(family, prompt, marks=() if (family, prompt) in QUICK else pytest.mark.slow)
+        for family in FAMILIES
+        for prompt in (True, False)
+    ],
+)
+def test_episodes_are_what_the_template_writes(lake, chat_folder, family, prompt):
+    policy = make_chat_policy(lake, source=chat_folder(family), model=network, num_turns=2, prompt=prompt)
+    episode = jax.jit(make_demonstrations(lake, policy))(jax.random.key(0), jnp.arange(2, dtype=jnp.int32))
+    template = transformers.AutoTokenizer.from_pretrained(chat_folder(family))
+    texts = texts_of(policy, jax.tree.map(np.asarray, episode))
+    for row in range(2):
         task = jax.tree.map(lambda leaf, row=row: leaf[row], episode.task)
-        messages = [{"role": "system", "content": policy.lexicon.text(lake.text.prompt(task))}] if prompt else []
-        written = episode.prompt_tokens[row][episode.prompt_mask[row]].tolist()
-        for turn in range(int(episode.valid[row].sum())):
-            tokens, mask = episode.tokens[row, turn], episode.token_mask[row, turn]
-            written += tokens[mask].tolist()
-            seen = template.decode(tokens[: policy.layout.observation][mask[: policy.layout.observation]])
-            seen = seen.split("user\n")[1].split("<|im_end|>")[0]
-            said = policy.tokenizer.decode(tokens[episode.action_mask[row, turn]])
-            messages += [{"role": "user", "content": seen}, {"role": "assistant", "content": said}]
-        text = template.decode(written).removeprefix("" if prompt else "\n")  # The deviation that is told.
-        wanted = template.apply_chat_template(messages, tokenize=False).removesuffix("\n")
-        assert text == wanted
-        assert len(messages) >= 3
+        rules = policy.lexicon.text(lake.text.prompt(task)) if prompt else ""
+        messages, written = [{"role": "system", "content": rules}] if rules else [], []
+        written += episode.prompt_tokens[row][episode.prompt_mask[row]].tolist()
+        turns = int(episode.valid[row].sum())
+        for turn in range(turns):
+            mask = np.asarray(episode.token_mask[row, turn])
+            read = mask & ~np.asarray(episode.action_mask[row, turn])
+            number = texts.columns["turn"].index(turn, texts.columns["episode"].index(row))
+            seen = texts.prompts[number].splitlines()[-1]
+            messages.append({"role": "user", "content": seen})
+            if family == "gemma" and rules and turn == 0:
+                messages = [{"role": "user", "content": f"{rules}\n\n{seen}"}]
+            if turn == 0 or (family not in ("qwen_3", "mistral")):  # The deviation of `make_chat_policy`.
+                wanted = template.apply_chat_template(
+                    messages, tokenize=True, return_dict=True, add_generation_prompt=True, enable_thinking=False
+                )["input_ids"]
+                assert [*written, *episode.tokens[row, turn][read].tolist()] == wanted
+            written += episode.tokens[row, turn][mask].tolist()
+            messages.append({"role": "assistant", "content": texts.completions[number]})
+        assert turns == 2
+        (trajectory, *_) = from_episodes(
+            jax.tree.map(lambda leaf, row=row: np.asarray(leaf[row : row + 1]), episode),
+            policy.tokenizer,
+            frames=policy.lexicon.frames,
+        )
+        said = messages if not rules or family == "gemma" else messages[1:]
+        assert trajectory.prompt == rules
+        if family != "gemma" or not rules:
+            pairs = [text for turn in trajectory.turns for text in (turn.observation, turn.action)]
+            assert pairs == [message["content"] for message in said]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_own_prompts_are_asked_as_the_template_asks_them(chat_folder, family):
+    rows = [{"prompt": f"What is the opposite of naïve 🙂 {i}?", "answer": "wise"} for i in range(3)]
+    rows += [{"prompt": f"Solve:\n\n2  + {i}\n"} for i in range(3)]
+    world = make_prompts(rows=rows)
+    policy = make_chat_policy(world, source=chat_folder(family), model=network, context_turns=1, prompt=False)
+    episode = jax.jit(make_demonstrations(world, policy))(jax.random.key(0), jnp.arange(12, dtype=jnp.int32))
+    template = transformers.AutoTokenizer.from_pretrained(chat_folder(family))
+    texts, found = texts_of(policy, jax.tree.map(np.asarray, episode)), set()
+    for number, row in enumerate(np.asarray(episode.task["row"]).tolist()):
+        asked = [{"role": "user", "content": rows[row]["prompt"].strip()}]
+        wanted = template.apply_chat_template(
+            asked, tokenize=True, return_dict=True, add_generation_prompt=True, enable_thinking=False
+        )["input_ids"]
+        mask = np.asarray(episode.token_mask[number, 0] & ~episode.action_mask[number, 0])
+        assert episode.tokens[number, 0][mask].tolist() == wanted
+        assert texts.prompts[number] == asked[0]["content"]  # As TRL passes them to a reward function.
+        if "answer" in rows[row]:
+            assert texts.completions[number] == rows[row]["answer"]
+            tokens, said = episode.tokens[number, 0], episode.action_mask[number, 0]
+            assert policy.lexicon.parse(tokens, said, 1)[1] and int(tokens[said][-1]) in policy.tokenizer.ends
+        found.add(row > 2)
+    assert found == {False, True}
 
 
 @pytest.mark.slow
@@ -127,18 +186,12 @@ def test_decoding_and_training_agree(lake, folder_of):
     np.testing.assert_allclose(np.asarray(episode.behavior_log_prob)[mask], np.asarray(log_prob)[mask], atol=1e-4)
 
 
-def test_tokens_that_stop_are_one_event(chatml):
-    _, chat = read_chat_format(chatml)
-    model = network(300)
-    params = model.init(jax.random.key(0))
-    hidden = jax.random.normal(jax.random.key(1), (3, 16))
-    before = jax.nn.softmax(model.logits(params, hidden))
-    after = jax.nn.softmax(stop_together(model, chat).logits(params, hidden))
-    (other,) = set(chat.stops) - {chat.end}
-    np.testing.assert_allclose(after[:, chat.end], before[:, chat.end] + before[:, other], rtol=1e-5)
-    np.testing.assert_array_equal(after[:, other], 0.0)
-    rest = [token for token in range(300) if token not in chat.stops]
-    np.testing.assert_allclose(after[:, rest], before[:, rest], rtol=1e-5)
+def test_a_turn_ends_with_any_stop_and_each_has_its_own_probability(lake, chatml):
+    policy = make_chat_policy(lake, source=chatml, model=network, num_turns=1, prompt=False)
+    ends = policy.tokenizer.ends
+    assert len(ends) == 2 and policy.tokenizer.decode(list(ends)) == ""
+    said = jnp.asarray([*policy.tokenizer.encode("left"), ends[1]])
+    assert policy.lexicon.parse(said, jnp.ones(said.shape, bool), 1)[1]
 
 
 CHATS = [
@@ -160,7 +213,7 @@ def test_files_of_chats_are_written_as_the_template_writes_them(lake, chatml, tm
         (sequence,) = encode(
             parse_line(json.dumps({"messages": messages}).encode()), policy.tokenizer, chat=policy.lexicon.chat
         )
-        wanted = template.apply_chat_template(messages, tokenize=False).removesuffix("\n")
+        wanted = template.apply_chat_template(messages, tokenize=False)
         assert template.decode(sequence.tokens) == wanted
         learned = [token for token, weight in zip(sequence.tokens, sequence.loss_weight, strict=True) if weight]
         said = [message["content"] for message in messages if message["role"] == "assistant"]
@@ -187,3 +240,38 @@ def test_what_is_refused(lake, folder_of, tmp_path):
     learned = partial(network, positions="learned", max_positions=50)
     with pytest.raises(ValueError, match=r"`model.max_positions` must be at least the \d+ tokens of an episode"):
         make_chat_policy(lake, source=folder_of(CHATML), model=learned)
+
+
+def test_scores_are_those_of_transformers_and_the_end_of_a_turn_is_learned(lake, chat_folder, tmp_path):
+    torch = pytest.importorskip("torch", reason="needs the extra hf: models of transformers")
+    shutil.copytree(chat_folder("qwen_25"), tmp_path, dirs_exist_ok=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=2, **sizes)
+    torch.manual_seed(0)
+    reference = transformers.LlamaForCausalLM(config)
+    reference.save_pretrained(tmp_path)
+    stops = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+    model = partial(load_language_model, path=tmp_path, dtype="float32")
+    policy = make_chat_policy(lake, source=tmp_path, model=model, num_turns=1)
+    assert set(policy.tokenizer.ends) == set(stops)
+    params = policy.init(jax.random.key(0))
+    found = make_score(policy)(params, CHATS[0])
+    ids = tokenizer.apply_chat_template(CHATS[0], return_dict=True, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        log_probs = torch.log_softmax(reference(ids).logits.double(), dim=-1)[0, :-1]
+    wanted = log_probs.gather(1, ids[0, 1:, None])[:, 0].numpy()
+    np.testing.assert_array_equal(found.tokens, ids[0].numpy())
+    np.testing.assert_allclose(found.log_prob[1:], wanted, atol=1e-4)
+    assert found.said[found.tokens == stops[0]].tolist() == [False, False, True, False, True]  # System, user, ...
+    (sequence,) = encode(parse_line(json.dumps({"messages": CHATS[1]}).encode()), None, chat=policy.lexicon.chat)
+    batch = packed_episodes(jax.tree.map(jnp.asarray, pack([sequence], 96, pad=0)[0]))
+    learner = make_supervised(policy.model, optax.adam(0.02))
+    state = learner.init(jax.random.key(1), params)
+    keys = jax.random.split(jax.random.key(2), 60)
+    learn = jax.jit(lambda state: jax.lax.scan(lambda state, key: learner.update(state, key, batch), state, keys)[0])
+    state = learn(state)
+    learned = make_score(policy)(state.params, CHATS[1])
+    assert np.exp(learned.log_prob[learned.said].min()) > 0.9
+    assert make_speak(policy)(state.params, CHATS[1][:1]) == "down"

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import threading
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from jaxagents.types import Episode, Layout
 
 WORDS = ("go", "left", "right", "wall", "start", "hmm")
 TOKENIZER = word_level(WORDS)
+POLICY = SimpleNamespace(tokenizer=TOKENIZER, lexicon=None)
 END, OBSERVATION, ACT = (TOKENIZER.marks[mark] for mark in ("end", "observation", "act"))
 GO, LEFT, RIGHT, WALL, START, HMM = (TOKENIZER.encode(word)[0] for word in WORDS)
 
@@ -51,7 +53,7 @@ def make_episode(context_turns):
 
 
 def test_every_turn_is_a_completion_with_all_that_came_before_it():
-    texts = texts_of(TOKENIZER, make_episode(context_turns=2))
+    texts = texts_of(POLICY, make_episode(context_turns=2))
     assert texts.prompts == ["go\nwall", "go\nwall\nhmm\nleft\nwall wall", "go\nstart"]
     assert texts.completions == ["hmm\nleft", "right", "go left"]
     assert texts.columns == {
@@ -66,14 +68,14 @@ def test_every_turn_is_a_completion_with_all_that_came_before_it():
 
 
 def test_a_policy_that_forgets_is_judged_by_what_it_saw():
-    assert texts_of(TOKENIZER, make_episode(context_turns=1)).prompts == ["go\nwall", "go\nwall wall", "go\nstart"]
+    assert texts_of(POLICY, make_episode(context_turns=1)).prompts == ["go\nwall", "go\nwall wall", "go\nstart"]
 
 
 def test_rewards_go_to_their_turns():
     def count_words(prompts, completions, **columns):
         return [len(text.split()) + bonus for text, bonus in zip(completions, columns["world_reward"])]
 
-    paid = pay(count_words, TOKENIZER, make_episode(context_turns=2))
+    paid = pay(count_words, POLICY, make_episode(context_turns=2))
     assert paid.dtype == np.float32 and paid.tolist() == [[2.25, 2.0], [2.5, 0.0]]
 
 
@@ -103,7 +105,7 @@ def fails(prompts, completions, **columns):
 )
 def test_what_a_function_does_wrong_is_said_in_a_line(reward, message):
     with pytest.raises(ValueError, match=r"`collector\.reward` " + message) as error:
-        pay(reward, TOKENIZER, make_episode(context_turns=2))
+        pay(reward, POLICY, make_episode(context_turns=2))
     assert "\n" not in str(error.value)
 
 
@@ -115,9 +117,9 @@ def test_a_function_that_does_not_return_ends_the_run_with_its_line():
             pass
 
     with pytest.raises(ValueError, match=r"within 0\.2 seconds, got nothing yet from hangs .*, line \d+; try a longer"):
-        pay(hangs, TOKENIZER, make_episode(context_turns=2), seconds=0.2)
+        pay(hangs, POLICY, make_episode(context_turns=2), seconds=0.2)
     done.set()
-    assert pay(lambda **columns: [1.0, 2.0, 3.0], TOKENIZER, make_episode(context_turns=2), seconds=9).sum() == 6.0
+    assert pay(lambda **columns: [1.0, 2.0, 3.0], POLICY, make_episode(context_turns=2), seconds=9).sum() == 6.0
 
 
 def count_right(prompts, completions, *, bonus=0.0, **columns):

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from jaxagents.networks.decoder import Decoder
 from jaxagents.networks.transformer import Transformer
 from jaxagents.policies.language_model import logits_at_once, make_language_model, token_statistics
 from jaxagents.training.planning import Accelerator, Work, activation_bytes, bytes_per_device, make_plan, plan_devices
@@ -102,3 +103,14 @@ def test_rows_that_do_not_divide_are_refused():
     network = Transformer(vocab_size=10)
     with pytest.raises(ValueError, match="`work.rows` must be divisible by data times fsdp, got 3 and 2; try 4"):
         make_plan(network, optax.sgd(1.0), Work(rows=3, tokens=4), CHIP, {"data": 2, "fsdp": 1, "tensor": 1}, {})
+
+
+@pytest.mark.parametrize("remat", [True, False])
+def test_attention_in_blocks_keeps_scores_of_one_block(remat):
+    sizes = {"vocab_size": 512, "num_layers": 2, "features": 64, "num_heads": 4, "hidden_features": 64, "remat": remat}
+    at_once, blocks, all_of_them = (
+        activation_bytes(Decoder(**sizes, attention_block=block), 1, 4096) for block in (None, 256, 4096)
+    )
+    scores = 3 * 4 * 4096 * 4  # Of a query: scores, weights and one gradient of 4 heads.
+    assert at_once == all_of_them
+    assert at_once - blocks == (4096 - 256) * scores if remat else 2 * 4096 * scores - 256 * scores

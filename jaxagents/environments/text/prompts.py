@@ -1,6 +1,7 @@
 """Prompts of your own, one turn each: answers are paid by what the rows say, or by a function that reads text."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.texts import Text, pick
 from jaxagents.environments.text.world import Status, World
 from jaxagents.types import Array, Environment, Task
+
+_SINGLE_SPACE = re.compile(r"(?<=\S) (?=\S)")
 
 
 @struct.dataclass
@@ -51,7 +54,8 @@ def make_environment(
 
     A row with an answer is a success where just that is said. A row without one is a success whatever is said: it is
     for `collector=rewarded`, whose function gets the number of the row as the column `row`. The policy says words of
-    the prompts, of the answers, and of `words`; texts are split at white space.
+    the prompts, of the answers, and of `words`; texts are split at single spaces. Other white space, such as a line
+    end, stays part of a word; what stands around a text is left out.
 
     Args:
         path: of a JSONL file of rows, `{"prompt": "...", "answer": "..."}`; further fields are left to you.
@@ -157,4 +161,9 @@ def _read_row(row: Any, place: str) -> Row:
     answer = row.get("answer")
     if answer is not None and (not isinstance(answer, str) or not answer.split()):
         raise ValueError(f"`answer` must be a text, or be left out, got {answer!r} in {place}.")
-    return Row(tuple(row["prompt"].split()), None if answer is None else tuple(answer.split()))
+    return Row(_words_of(row["prompt"]), None if answer is None else _words_of(answer))
+
+
+def _words_of(text: str) -> tuple[str, ...]:
+    """Splits a text at single spaces, so that words with single spaces between them are the text again."""
+    return tuple(_SINGLE_SPACE.split(text.strip()))

@@ -25,12 +25,12 @@ def make_words(*groups: Iterable[str]) -> tuple[tuple[str, ...], Callable[..., n
         `words`, and `ids(*phrases) -> int32 numpy [len(phrases)]`, which refuses a phrase that is not in the table.
 
     Raises:
-        ValueError: a phrase is empty or has spaces around it or two in a row: it could not be read back from text.
+        ValueError: a phrase is empty or has white space around it: it could not be read back from text.
     """
     words = tuple(dict.fromkeys(phrase for group in groups for phrase in group))
     for word in words:
-        if not word or " ".join(word.split()) != word:
-            raise ValueError(f"a phrase must be words with single spaces between them, got {word!r}.")
+        if not word or word != word.strip():
+            raise ValueError(f"a phrase must be text without white space around it, got {word!r}.")
     index = {word: i for i, word in enumerate(words)}
 
     def ids(*phrases: str) -> np.ndarray:

@@ -26,9 +26,9 @@ def test_unknown_phrase_is_refused_and_a_near_one_named():
         IDS("fridge 2")
 
 
-@pytest.mark.parametrize("phrase", ["", " a", "a ", "go  to", "a\nb"])
+@pytest.mark.parametrize("phrase", ["", " a", "a ", "a\n"])
 def test_phrases_that_text_cannot_hold_are_refused(phrase):
-    with pytest.raises(ValueError, match="single spaces"):
+    with pytest.raises(ValueError, match="without white space around"):
         tables.make_words((phrase,))
 
 

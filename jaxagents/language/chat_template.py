@@ -1,0 +1,394 @@
+"""Conversations through the chat template of a checkpoint: tokens, and which of them the assistant says."""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxagents.types import ChatTemplate, ChatTokens
+
+THINK_TAGS = ("<think>", "</think>")
+Message = Mapping[str, Any]
+_PLACEHOLDER = "\ue000"  # For private use: no text has it.
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+
+class TemplateReader(NamedTuple):
+    """A chat template and what is known of it.
+
+    Attributes:
+        folder: of the checkpoint, for messages.
+        tokenizer: of `transformers`.
+        think_tags: around a thought.
+        thinks: the policy writes thoughts.
+        takes_system: the template has a role of the system.
+        takes_thoughts: the template writes the field `reasoning_content`.
+        end: token that closes what the assistant says.
+        stops: all tokens that end it.
+        ends_alike: earlier turns of the assistant end with one of them, too.
+    """
+
+    folder: Path
+    tokenizer: Any
+    think_tags: tuple[str, str] = THINK_TAGS
+    thinks: bool = False
+    takes_system: bool = True
+    takes_thoughts: bool = True
+    end: int = -1
+    stops: tuple[int, ...] = ()
+    ends_alike: bool = True
+
+
+class Pieces(NamedTuple):
+    """What a template writes around the texts of a dialogue.
+
+    Attributes:
+        system_open: before the text of the system.
+        system_close: after it, up to the first text of the user.
+        first_open: before the first text of the user where there is none of the system.
+        later_open: from the token that ended the assistant's turn, which is left out, up to the user's next text.
+        answer_open: after a text of the user, up to where the assistant speaks.
+        answer_before: what the assistant's answer begins with.
+        answer_after: what it ends with, before the end token.
+    """
+
+    system_open: str
+    system_close: str
+    first_open: str
+    later_open: str
+    answer_open: str
+    answer_before: str
+    answer_after: str
+
+
+def read_template(
+    source: str | Path, *, think_tags: Sequence[str] = THINK_TAGS, thinks: bool = False
+) -> TemplateReader:
+    """Reads the tokenizer and the chat template of a checkpoint.
+
+    Args:
+        source: folder with `tokenizer_config.json`.
+        think_tags: tags around a thought.
+        thinks: whether the policy writes thoughts.
+
+    Returns:
+        The reader.
+
+    Raises:
+        ValueError: a file or the template is missing, the template leaves out the assistant or does not end what it
+            says with a special token.
+    """
+    folder = Path(source).expanduser()
+    if not (folder / "tokenizer_config.json").is_file():
+        raise ValueError(f"`source` must hold tokenizer_config.json, got none in {folder}; nothing is downloaded.")
+    from transformers import AutoTokenizer  # An extra: only who reads checkpoints needs it.
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    if not tokenizer.chat_template:
+        raise ValueError(f"`source` must have a chat template, got none in {folder}; try policy=language_model.")
+    opening, closing = think_tags
+    reader = TemplateReader(folder=folder, tokenizer=tokenizer, think_tags=(opening, closing), thinks=thinks)
+    asked, said = {"role": "user", "content": "ask"}, {"role": "assistant", "content": _PLACEHOLDER}
+    text = render(reader, [asked, said])
+    if _PLACEHOLDER not in text:
+        raise ValueError(f"`chat_template` of {folder} must have roles, got one that leaves out the assistant's text.")
+    rest = text.rpartition(_PLACEHOLDER)[2]
+    end = _end_of(reader, rest)
+    if end is None:
+        raise ValueError(
+            f"`chat_template` of {folder} must end what the assistant says with a special token, got {rest!r}."
+        )
+    stops = _stops(folder, tokenizer, end)
+    earlier = render(reader, [asked, said, asked]).rpartition(_PLACEHOLDER)[2]
+    thought = {**said, "content": "say", "reasoning_content": _PLACEHOLDER}
+    return reader._replace(
+        takes_system=_writes(reader, [{"role": "system", "content": _PLACEHOLDER}, asked]),
+        takes_thoughts=_writes(reader, [asked, thought]),
+        end=end,
+        stops=stops,
+        ends_alike=_end_of(reader, earlier) in stops,
+    )
+
+
+def make_chat_template(reader: TemplateReader) -> ChatTemplate:
+    """Returns the functions that write conversations through a template."""
+
+    def encode(messages: Sequence[Message], tools: Sequence[Any] = ()) -> ChatTokens:
+        return write_conversation(reader, messages, tools)
+
+    def encode_prompt(messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
+        return _encode(reader, render(reader, _adapt(reader, messages), tools, generation=True, thinks=reader.thinks))
+
+    return ChatTemplate(encode=encode, encode_prompt=encode_prompt, end=reader.end, stops=reader.stops)
+
+
+def render(
+    reader: TemplateReader,
+    messages: Sequence[Message],
+    tools: Sequence[Any] = (),
+    *,
+    generation: bool = False,
+    thinks: bool = True,
+) -> str:
+    """Writes messages as `apply_chat_template(tokenize=False)` does.
+
+    Args:
+        reader: of the template.
+        messages: `[{"role": "...", "content": "..."}, ...]`.
+        tools: that the template tells the model about.
+        generation: adds what opens the assistant's turn.
+        thinks: False sets `enable_thinking=False`, where a template asks for it.
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: the template does not take these messages.
+    """
+    options: dict[str, Any] = {} if thinks else {"enable_thinking": False}
+    try:
+        return reader.tokenizer.apply_chat_template(
+            list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=generation, **options
+        )
+    except Exception as error:  # Templates raise what they like.
+        roles = ", ".join(str(message.get("role")) for message in messages)
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"`chat_template` of {reader.folder} must take the messages, got the roles {roles}: {reason}"
+        ) from error
+
+
+def write_conversation(reader: TemplateReader, messages: Sequence[Message], tools: Sequence[Any] = ()) -> ChatTokens:
+    """Writes a whole conversation, and finds what the assistant says in it.
+
+    The tokens are those of `apply_chat_template(messages, tools=tools)`. The assistant says what follows the opening of
+    its turn, up to and with the token that ends it. A template that marks this itself, by `{% generation %}`, is
+    believed. Elsewhere a turn opens where the messages before it, with `add_generation_prompt=True`, end.
+
+    Args:
+        reader: of the template.
+        messages: the assistant's among them.
+        tools: that the template tells the model about.
+
+    Returns:
+        The tokens.
+
+    Raises:
+        ValueError: the template does not take the messages, or leaves out texts, so that turns cannot be found.
+
+    References:
+        von Werra et al. (2020), TRL, `SFTTrainer(assistant_only_loss=True)`.
+    """
+    given, messages = len(messages), _adapt(reader, messages)
+    text = render(reader, messages, tools)
+    written = reader.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    tokens, offsets = list(written["input_ids"]), list(written["offset_mapping"])
+    speakers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    owner, thought = [-1] * len(tokens), [False] * len(tokens)
+    if _GENERATION.search(str(reader.tokenizer.chat_template)):
+        spans = _marked_spans(reader, messages, tools, len(speakers))
+    elif not reader.ends_alike and speakers[:-1]:
+        raise ValueError(
+            f"`chat_template` of {reader.folder} must end all turns of the assistant alike, got one that does not; try "
+            "one that marks them by {% generation %}."
+        )
+    else:
+        starts = [_start_of(reader, text, messages, tools, index) for index in speakers]
+        spans = _spans(tokens, offsets, starts, reader.stops)
+    num_lost = 0
+    for index, (first, last) in zip(speakers, spans):
+        owner[first:last] = [index + given - len(messages)] * (last - first)
+        begin, end = (offsets[first][0], offsets[last - 1][1]) if first < last else (0, 0)
+        closed = text.find(reader.think_tags[1], begin, end)
+        if closed >= 0:
+            thought[first:last] = [offset[0] < closed + len(reader.think_tags[1]) for offset in offsets[first:last]]
+        num_lost += _thought_of(reader, messages[index]) not in text[begin:end]
+    return ChatTokens(tokens=tokens, message=owner, thought=thought, num_lost=num_lost)
+
+
+def cut_pieces(reader: TemplateReader) -> Pieces:
+    """Cuts out what a template writes around the texts of a dialogue.
+
+    Args:
+        reader: of the template.
+
+    Returns:
+        The pieces. A template without a role of the system gets its text as the first paragraph of the user's turn.
+
+    Raises:
+        ValueError: the template leaves out a text.
+    """
+    first, said, later = ("\ue001", "\ue002", "\ue003")
+    dialogue = [{"role": "user", "content": first}, {"role": "assistant", "content": said}]
+    dialogue.append({"role": "user", "content": later})
+    first_open, answer, after, answer_open = _cut(
+        reader, render(reader, dialogue, generation=True, thinks=reader.thinks), (first, said, later)
+    )
+    end = reader.tokenizer.convert_ids_to_tokens(reader.end)
+    answer_after, _, later_open = after.partition(end)
+    if not answer_open:
+        raise ValueError(
+            f"`chat_template` of {reader.folder} must have roles, got no text between those of user and assistant."
+        )
+    pieces = Pieces(
+        system_open=first_open,
+        system_close="\n\n",
+        first_open=first_open,
+        later_open=later_open,
+        answer_open=answer_open,
+        answer_before=answer.removeprefix(answer_open) if answer.startswith(answer_open) else "",
+        answer_after=answer_after,
+    )
+    if not reader.takes_system:
+        return pieces
+    asked = [{"role": "system", "content": said}, {"role": "user", "content": first}]
+    system_open, system_close, _ = _cut(reader, render(reader, asked, generation=True), (said, first))
+    return pieces._replace(system_open=system_open, system_close=system_close)
+
+
+def _cut(reader: TemplateReader, text: str, texts: Sequence[str]) -> list[str]:
+    """Returns what stands before, between and behind texts."""
+    pieces, rest = [], text
+    for one in texts:
+        before, found, rest = rest.partition(one)
+        if not found:
+            raise ValueError(f"`chat_template` of {reader.folder} must have roles, got one that leaves out a text.")
+        pieces.append(before)
+    return [*pieces, rest]
+
+
+def _encode(reader: TemplateReader, text: str) -> list[int]:
+    return list(reader.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _writes(reader: TemplateReader, messages: Sequence[Message]) -> bool:
+    """Tells whether a template takes messages and writes the placeholder among them."""
+    try:
+        return _PLACEHOLDER in render(reader, messages)
+    except ValueError:
+        return False
+
+
+def _end_of(reader: TemplateReader, rest: str) -> int | None:
+    """Returns the token that ends a turn, first of what follows it; the tokenizer's own where it comes close behind."""
+    known = {*reader.tokenizer.all_special_ids, *(int(i) for i in reader.tokenizer.added_tokens_decoder)}
+    special = list(takewhile(known.__contains__, _encode(reader, rest.lstrip())))
+    return next((token for token in special if token == reader.tokenizer.eos_token_id), *special[:1] or [None])
+
+
+def _stops(folder: Path, tokenizer: Any, end: int) -> tuple[int, ...]:
+    """Returns the end token, that of the tokenizer and those of the generation config."""
+    stops = {end, tokenizer.eos_token_id}
+    file = folder / "generation_config.json"
+    if file.is_file():
+        given = json.loads(file.read_text()).get("eos_token_id")
+        stops |= set(given) if isinstance(given, list) else {given}
+    return tuple(sorted(stops - {None}))
+
+
+def _adapt(reader: TemplateReader, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Returns messages without empty fields, and with system text and thoughts where the template has a place."""
+    adapted = [_without_nothing(message) for message in messages]
+    if not reader.takes_system and len(adapted) > 1 and adapted[0]["role"] in ("system", "developer"):
+        system, user, *others = adapted
+        if user["role"] == "user":
+            joined = "\n\n".join(text for text in (system.get("content"), user.get("content")) if text)
+            adapted = [{**user, "content": joined}, *others]
+    if reader.thinks and not reader.takes_thoughts:
+        opening, closing = reader.think_tags
+        for message in adapted:
+            if message["role"] == "assistant" and message.get("reasoning_content"):
+                thought = message.pop("reasoning_content")
+                message["content"] = f"{opening}\n{thought}\n{closing}\n\n{message.get('content') or ''}"
+    return adapted
+
+
+def _without_nothing(message: Message) -> dict[str, Any]:
+    """Returns a message without the fields that are null in a table of messages, and with arguments as objects."""
+    kept = {name: value for name, value in message.items() if value is not None or name == "content"}
+    content = kept.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        kept["content"] = "".join(part["text"] for part in content)
+    if not kept.get("tool_calls"):
+        kept.pop("tool_calls", None)
+        return kept
+    calls = []
+    for call in kept["tool_calls"]:
+        function = dict(call.get("function", call))
+        if isinstance(function.get("arguments"), str):
+            function["arguments"] = json.loads(function["arguments"])
+        calls.append({**call, "function": function} if "function" in call else function)
+    return kept | {"tool_calls": calls}
+
+
+def _thought_of(reader: TemplateReader, message: Message) -> str:
+    """Returns the thought of a message; empty without one."""
+    given = next((message[name] for name in ("reasoning_content", "reasoning", "thinking") if message.get(name)), None)
+    if isinstance(given, str):
+        return given.strip()
+    opening, closing = reader.think_tags
+    before, closed, _ = (message.get("content") or "").partition(closing)
+    return before.rpartition(opening)[2].strip() if closed else ""
+
+
+def _start_of(reader: TemplateReader, text: str, messages: Sequence[Message], tools: Sequence[Any], index: int) -> int:
+    """Returns where the assistant's message begins in the text of the whole conversation."""
+    before = messages[:index]
+    if not before:
+        changed = [{**messages[0], "content": _PLACEHOLDER}, *messages[1:]]
+        return _shared(reader, render(reader, changed, tools), text)
+    opened = render(reader, before, tools, generation=True)
+    if text.startswith(opened):
+        return len(opened)
+    if text.startswith(render(reader, before, tools)):
+        return _shared(reader, opened, text)
+    # The template writes these messages otherwise where others follow: what comes after the last of them is looked for.
+    changed = [*before[:-1], {**before[-1], "content": _PLACEHOLDER}]
+    whole = render(reader, [*changed, *messages[index:]], tools)
+    opened = render(reader, changed, tools, generation=True)
+    rest = whole.rpartition(_PLACEHOLDER)[2]
+    if _PLACEHOLDER not in whole or _PLACEHOLDER not in opened or not text.endswith(rest):
+        raise ValueError(
+            f"`chat_template` of {reader.folder} must write every message in its place, got one that leaves out or "
+            f"changes messages[{index - 1}]; try a template that marks the assistant's text by {{% generation %}}."
+        )
+    return len(text) - len(rest) + _shared(reader, opened.rpartition(_PLACEHOLDER)[2], rest)
+
+
+def _shared(reader: TemplateReader, one: str, other: str) -> int:
+    """Returns how many characters of tokens two texts begin with alike."""
+    written = reader.tokenizer(one, add_special_tokens=False, return_offsets_mapping=True)
+    count = len(os.path.commonprefix([list(written["input_ids"]), _encode(reader, other)]))
+    return written["offset_mapping"][count - 1][1] if count else 0
+
+
+Spans = list[tuple[int, int]]
+
+
+def _spans(tokens: Sequence[int], offsets: Sequence[tuple[int, int]], starts: Sequence[int], stops: Any) -> Spans:
+    """Returns the first token of every turn that begins at `starts`, and the one behind its last."""
+    firsts = [next((i for i, (_, end) in enumerate(offsets) if end > start), len(tokens)) for start in starts]
+    limits = [*firsts[1:], len(tokens)]
+    return [
+        (first, next((i + 1 for i in range(first, limit) if tokens[i] in stops), limit))
+        for first, limit in zip(firsts, limits)
+    ]
+
+
+def _marked_spans(reader: TemplateReader, messages: Sequence[Message], tools: Sequence[Any], count: int) -> Spans:
+    """Returns the spans of tokens that a template itself marks as the assistant's."""
+    written = reader.tokenizer.apply_chat_template(
+        list(messages), tools=list(tools) or None, return_dict=True, return_assistant_tokens_mask=True
+    )
+    mask = [0, *written["assistant_masks"], 0]
+    edges = [i for i in range(len(mask) - 1) if mask[i] != mask[i + 1]]
+    spans = list(zip(edges[::2], edges[1::2]))
+    if len(spans) != count:
+        raise ValueError(
+            f"`chat_template` of {reader.folder} must mark every message of the assistant by {{% generation %}}, got "
+            f"{len(spans)} marked texts for {count} messages."
+        )
+    return spans
