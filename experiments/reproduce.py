@@ -18,9 +18,12 @@ def main(config: DictConfig) -> None:
     """Runs what is missing, prints the verdicts and, as the last line on stdout, one JSON object."""
     # Imported here: help and mistakes in names come without jax.
     from jaxagents.papers.library import load_paper, select_papers
+    from jaxagents.papers.migration import migrate
     from jaxagents.papers.plan import check_request, make_request
-    from jaxagents.papers.reproduce import run_here, run_missing, tell
+    from jaxagents.papers.reproduce import check, run_here, run_missing, tell
+    from jaxagents.papers.runs import require_layout
     from jaxagents.papers.workers import end_with_parent
+    from jaxagents.reporting.loggers import to_json
 
     folder, request = ROOT / "configs", make_request(config, ROOT)
     papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
@@ -31,6 +34,16 @@ def main(config: DictConfig) -> None:
         end_with_parent()
         turn = config.worker * len(papers) // max(config.workers, 1)  # Each begins elsewhere.
         raise SystemExit(1 if run_here([*papers[turn:], *papers[:turn]], request) else 0)
+    if config.migrate:
+        moved = migrate(papers, request, config.renamed or {}, config.added or {})
+        print(json.dumps({"results": str(request.results.resolve()), "moved": moved}), flush=True)
+        return
+    require_layout(request.results)
+    if config.check:
+        differences, failed = check(papers, request)
+        output = {"results": str(request.results.resolve()), "differences": to_json(differences)}
+        print(json.dumps(output), flush=True)
+        raise SystemExit(int(failed))
     failed = False
     if not config.status and not config.plan:
         with when_interrupted(lambda: "what is stored stays, and the same command runs the rest"):

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import jax
 from hydra.utils import get_object
 
-from jaxagents.papers.closure import code_digest, find_targets
-from jaxagents.papers.runs import Address
 from jaxagents.papers.study import Arm, Paper, Study, Trained, Variant
 from jaxagents.training.build import Stage, build_stage, resolve
 from jaxagents.training.composition import compose, merge_overrides
@@ -19,8 +17,6 @@ from jaxagents.training.stages import stage_configs
 from jaxagents.types import LanguagePolicy
 
 TRAINED = ("environment", "learner", "collector", "quick")  # What of a stage's config changes what it learns.
-_ENGINE = ("jaxagents.papers.seeds.train_seeds", "jaxagents.training.build.build_stage")
-_CALLS = ("jaxagents.papers.seeds.call_function",)
 
 
 class Recipe(NamedTuple):
@@ -31,12 +27,14 @@ class Recipe(NamedTuple):
         stages: resolved config of each by its name, in order.
         first: number of the first of them within the experiment.
         seed: of all of them; None: that of the run.
+        version: of what the settings mean, see `Study.version`.
     """
 
     config: Mapping[str, Any]
     stages: Mapping[str, Mapping[str, Any]]
     first: int = 0
     seed: int | None = None
+    version: int = 1
 
 
 class Composed(NamedTuple):
@@ -44,21 +42,24 @@ class Composed(NamedTuple):
 
     Attributes:
         name: of the arm.
-        address: of its runs in the store.
+        address: of its runs in the store: the hash of `asked`.
+        settings: hash of `asked` without versions: what is registered.
         recipe: of what every run trains; None of a function.
         start: of what its runs start from, or its function is called with; None: of nothing.
         function: node with a `_target_`, None of an experiment.
         companions: of what the function is called with, too, by name.
-        content: what `address.train` and `address.evaluation` are hashes of.
+        asked: resolved settings of what is trained, or of the function, and of the evaluations of all stages; not
+            names, seeds, devices and logging. With the versions of study and arm.
     """
 
     name: str
-    address: Address
+    address: str
+    settings: str
     recipe: Recipe | None
     start: Recipe | None
     function: Mapping[str, Any] | None
     companions: Mapping[str, Recipe]
-    content: Mapping[str, Any]
+    asked: Mapping[str, Any]
 
 
 def compose_arms(
@@ -109,32 +110,34 @@ def compose_arm(
         if study.start is not None:
             start, recipe = _split_recipe(study, arm.name, recipe)
     companions = {
-        name: _make_recipe(name, trained, folder, (), quick)._replace(seed=study.start_seed)
+        name: _make_recipe(name, trained, folder, (), quick)._replace(seed=study.start_seed, version=study.version)
         for name, trained in (arm.companions or {}).items()
     }
     recipe = None if function is not None else recipe
-    content = {
+    settings = {
         "train": _content(recipe, start, function, companions),
         "evaluation": [] if recipe is None else [node["evaluation"] for node in recipe.stages.values()],
     }
-    address = Address(
-        train=config_hash({"train": content["train"]}),
-        evaluation=config_hash({"evaluation": content["evaluation"]}),
-        code=_code(content, [one for one in (recipe, start, *companions.values()) if one is not None], function),
-    )
-    return Composed(arm.name, address, recipe, start, function, companions, content)
+    asked = {**settings, "version": [study.version, arm.version]}
+    hashes = config_hash(asked), config_hash(settings)
+    return Composed(arm.name, *hashes, recipe, start, function, companions, asked)
 
 
-def start_address(start: Recipe) -> Address:
-    """Returns where the parameters of a start are kept: by what determines them and their last evaluation."""
+def settings_of(arms: Mapping[str, Composed]) -> dict[str, str]:
+    """Returns the hashes of the resolved settings of arms by name, which are registered."""
+    return {name: arm.settings for name, arm in arms.items()}
+
+
+def start_asked(start: Recipe) -> dict[str, Any]:
+    """Returns what determines the parameters of a start and their last evaluation."""
     *_, last = start.stages.values()
     evaluation = {name: value for name, value in last["evaluation"].items() if name != "every_steps"}
-    content = {"train": _stage_contents(start), "evaluation": evaluation}
-    return Address(
-        train=config_hash({"train": content["train"]}),
-        evaluation=config_hash({"evaluation": evaluation}),
-        code=_code(content, [start], None),
-    )
+    return {"train": _stage_contents(start), "evaluation": evaluation, "version": start.version}
+
+
+def start_address(start: Recipe) -> str:
+    """Returns where the parameters of a start are kept."""
+    return config_hash(start_asked(start))
 
 
 def build_stages(recipe: Recipe, num_seeds: int) -> list[Stage]:
@@ -206,7 +209,7 @@ def _split_recipe(study: Study, arm: str, recipe: Recipe) -> tuple[Recipe, Recip
             f"`start` must be the first stage of the arm {arm}, got {study.start!r}; its stages are "
             f"{', '.join(recipe.stages)}."
         )
-    start = recipe._replace(stages={first: recipe.stages[first]}, seed=study.start_seed)
+    start = recipe._replace(stages={first: recipe.stages[first]}, seed=study.start_seed, version=study.version)
     return start, recipe._replace(stages={name: recipe.stages[name] for name in others}, first=1)
 
 
@@ -236,8 +239,3 @@ def _stage_contents(recipe: Recipe, start: str | None = None) -> list[dict[str, 
         }
         for node in recipe.stages.values()
     ]
-
-
-def _code(content: Mapping[str, Any], recipes: Sequence[Recipe], function: Mapping[str, Any] | None) -> str:
-    engine = (*(_ENGINE if recipes else ()), *(_CALLS if function is not None else ()))
-    return code_digest([*find_targets(content), *engine])

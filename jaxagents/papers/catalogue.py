@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from jaxagents.papers.arms import compose_arms
+from jaxagents.papers.arms import compose_arms, settings_of
 from jaxagents.papers.judge import NOT_RUN, Verdict, judge
 from jaxagents.papers.library import load_paper, paper_files
 from jaxagents.papers.registration import changes_since, read_registrations
-from jaxagents.papers.stored import ArmRuns, read_runs
+from jaxagents.papers.runs import ArmRuns, read_runs, require_layout
 from jaxagents.papers.study import Paper
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, where it was built.
@@ -124,6 +124,7 @@ def read_entries(
     """
     if not Path(results).is_dir():
         raise ValueError(f"`results_folder` must be a folder of results, got {results}; run reproduce.py first.")
+    require_layout(results)
     entries = {card.id: Entry(card) for family in families for card in family.cards}
     tested = list(paper_files(config_folder))
     for paper_id in tested:  # Before any is read, which takes minutes.
@@ -144,10 +145,11 @@ def read_entry(card: Card, config_folder: str | Path, results: str | Path, *, qu
     """Reads the runs of a paper that is tested here and judges them; see `read_entries`."""
     paper = load_paper(config_folder, card.id)
     composed = compose_arms(paper, config_folder, quick=quick)
+    resolved = compose_arms(paper, config_folder) if quick else composed
     runs = {name: read_runs(results, arm.address) for name, arm in composed.items()}
     treatment = composed[paper.arms[0].name]
     settings = treatment.function if treatment.recipe is None else [*treatment.recipe.stages.values()][-1]
-    changed = tuple(changes_since(paper, read_registrations(results).get(card.id, [])))
+    changed = tuple(changes_since(paper, settings_of(resolved), read_registrations(results).get(card.id, [])))
     verdict = judge(paper, runs)
     return Entry(card, paper, runs, verdict, settings or {}, changed, is_trial=quick and verdict.word != NOT_RUN)
 

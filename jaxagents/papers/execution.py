@@ -1,14 +1,13 @@
 """Runs papers: what is missing, from shared starts, into the store; several workers share the work."""
 
 import errno
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxagents.papers.arms import Composed, Recipe, compose_arm, compose_arms, start_address, steps_of
+from jaxagents.papers.arms import Composed, Recipe, compose_arm, compose_arms, settings_of, start_address, steps_of
 from jaxagents.papers.leases import Lease, take_lease
 from jaxagents.papers.library import paper_and_study_files
 from jaxagents.papers.metrics import Curves, curve_of
@@ -24,14 +23,11 @@ from jaxagents.papers.plan import (
     wanted_arms,
     wanted_seeds,
 )
-from jaxagents.papers.programs import note_programs
 from jaxagents.papers.registration import register
-from jaxagents.papers.runs import DIVERGED, DONE, Run, run_path, write_once, write_run
+from jaxagents.papers.runs import DIVERGED, DONE, ArmRuns, Run, read_runs, run_path, write_asked, write_run
 from jaxagents.papers.seeds import TrainedPolicy, call_function, train_seeds
 from jaxagents.papers.starts import Start, prepare_start, stack_params, start_path
-from jaxagents.papers.stored import ArmRuns, read_runs
 from jaxagents.papers.study import SEARCH_SEEDS, Paper
-from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.reporting.reports import versions
 
@@ -114,7 +110,7 @@ def _run_paper(paper: Paper, session: Session) -> bool:
     jobs = [make_job(paper, composed, request, session.progress.message) for composed in chosen]
     jobs = [job for job in jobs if job.seeds and f"{paper.id}: {job.composed.name}" not in session.failures]
     if not jobs:
-        if paper.id not in session.checked and not request.refresh and not session.failures:
+        if paper.id not in session.checked and not session.failures:
             session.checked.add(paper.id)
             count = len(chosen) * len(wanted_seeds(paper, request))
             session.progress.message(f"{paper.id}: nothing to run, {count} stored runs are reused.")
@@ -127,7 +123,9 @@ def _run_paper(paper: Paper, session: Session) -> bool:
         require_equal_budgets(paper, {job.composed.name: job.budget for job in jobs})
         if not request.is_trial and min(wanted_seeds(paper, request)) < SEARCH_SEEDS:
             files = paper_and_study_files(paper, request.config_folder)
-            register(request.results, paper, again=request.register, files=files, say=session.progress.message)
+            resolved = settings_of(compose_arms(paper, request.config_folder))
+            options: dict[str, Any] = {"again": request.register, "files": files, "say": session.progress.message}
+            register(request.results, paper, resolved, **options)
         session.checked.add(paper.id)
     finished = True
     for job in jobs:
@@ -158,7 +156,7 @@ def _run_job(job: Job, session: Session) -> bool:
         seeds = list(leases)
         try:
             if seeds:
-                _run_group(job, seeds, session)
+                _store_group(job, seeds, session)
         finally:
             for lease in leases.values():
                 lease.release()
@@ -173,7 +171,7 @@ def _take_leases(job: Job, waiting: Sequence[int], results: Path) -> dict[int, L
     """Takes the leases of a group of seeds that are neither stored nor leased."""
     leases: dict[int, Lease] = {}
     for seed in waiting:
-        lease = take_lease(results, f"{'-'.join(job.composed.address)}-{seed}") if len(leases) < job.group else None
+        lease = take_lease(results, lease_name(job.composed, seed)) if len(leases) < job.group else None
         if lease is None:
             continue
         if run_path(results, job.composed.address, seed).exists():  # Stored since it was looked for.
@@ -183,7 +181,13 @@ def _take_leases(job: Job, waiting: Sequence[int], results: Path) -> dict[int, L
     return leases
 
 
-def _run_group(job: Job, seeds: Sequence[int], session: Session) -> None:
+def lease_name(composed: Composed, seed: int) -> str:
+    """Returns what the lease of a run is called."""
+    return f"{composed.address}-{seed}"
+
+
+def run_seeds(job: Job, seeds: Sequence[int], session: Session) -> list[Run]:
+    """Runs seeds of an arm from their starts, and stores nothing but starts that were missing."""
     composed, paper = job.composed, job.paper
     if composed.recipe is not None and not job.stages:
         build_job(job)
@@ -191,11 +195,12 @@ def _run_group(job: Job, seeds: Sequence[int], session: Session) -> None:
     _require_same_start(session.request.results, composed, starts)
     began = time.time()
     if composed.function is not None:
-        told = [(_call(composed, seed, starts.get(seed), session), False) for seed in seeds]
+        results = [(_call(composed, seed, starts.get(seed), session), False) for seed in seeds]
     else:
-        told = _train_group(job, seeds, starts)
+        results = _train_group(job, seeds, starts)
     minutes, made_with = (time.time() - began) / 60.0, versions()
-    for seed, (curves, diverged) in zip(seeds, told):
+    runs = []
+    for seed, (curves, diverged) in zip(seeds, results):
         start = starts.get(seed)
         if composed.function is not None:
             require_logged(paper, composed.name, list(curves))
@@ -211,22 +216,20 @@ def _run_group(job: Job, seeds: Sequence[int], session: Session) -> None:
             budget=job.budget,
             versions=made_with,
         )
-        write_run(session.request.results, run)
-    _write_content(session.request.results, composed)
-    said = "" if session.request.is_trial else note_programs(session.request.results, composed)
-    if said:
-        session.progress.message(f"{paper.id}: {composed.name}: its programs cannot be traced ({said}).")
-    values = ", ".join(_last(paper, curves) for curves, _ in told)
+        runs.append(run)
+    return runs
+
+
+def _store_group(job: Job, seeds: Sequence[int], session: Session) -> None:
+    composed, paper, results = job.composed, job.paper, session.request.results
+    runs = run_seeds(job, seeds, session)
+    write_asked(run_path(results, composed.address, 0).parent, composed.asked)
+    for run in runs:
+        write_run(results, run)
+    values = ", ".join(_last(paper, run.curves) for run in runs)
     which = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    minutes = sum(run.minutes for run in runs)
     session.progress.message(f"{paper.id}: {composed.name}, {which}: {values} ({minutes:.1f} minutes)")
-
-
-def _write_content(results: Path, composed: Composed) -> None:
-    """Keeps beside the runs what the hashes in their path are of."""
-    folder = run_path(results, composed.address, 0).parents[1]
-    for path, name in ((folder.parent / "train.json", "train"), (folder / "evaluation.json", "evaluation")):
-        text = json.dumps(to_json(composed.content[name]), indent=1, sort_keys=True)
-        write_once(path, f"{text}\n".encode())
 
 
 def _train_group(job: Job, seeds: Sequence[int], starts: Mapping[int, Start]) -> list[tuple[Curves, bool]]:

@@ -11,16 +11,15 @@ import numpy as np
 
 from jaxagents.papers.expectations import START, Expectation
 from jaxagents.papers.metrics import curve_of, find_metrics, measure
-from jaxagents.papers.runs import DIVERGED, Run
-from jaxagents.papers.stored import ArmRuns
+from jaxagents.papers.runs import DIVERGED, ArmRuns, Run
 from jaxagents.papers.study import Paper
 from jaxagents.reporting.statistics import Interval, probability_of_improvement, t_interval
 
 HELD, NOT_HELD, UNDECIDED, MISSING = "held", "not held", "undecided", "not run"
 REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE = "reproduced", "not reproduced", "inconclusive"
-ABSENT, UNFINISHED, NOT_RUN, STALE = "phenomenon absent", "unfinished", "not run", "stale"
+ABSENT, UNFINISHED, NOT_RUN = "phenomenon absent", "unfinished", "not run"
 TRIAL = "trial, no verdict"
-VERDICTS = (REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE, ABSENT, UNFINISHED, STALE, NOT_RUN)
+VERDICTS = (REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE, ABSENT, UNFINISHED, NOT_RUN)
 
 
 class Finding(NamedTuple):
@@ -57,10 +56,7 @@ class Verdict(NamedTuple):
         done: committed runs that are stored, of all arms.
         needed: committed runs of all arms.
         diverged: diverged runs among them, by arm.
-        stale: committed runs that are there of other code alone, by arm.
-        carried: committed runs of earlier code that is known to log the same, by arm; they count.
         minutes: that the runs took.
-        earlier: word of a stale paper whose stale runs, alone, decide it; "" otherwise.
     """
 
     word: str
@@ -71,13 +67,10 @@ class Verdict(NamedTuple):
     done: int
     needed: int
     diverged: Mapping[str, int]
-    stale: Mapping[str, int]
-    carried: Mapping[str, int]
     minutes: float
-    earlier: str = ""
 
     def describe(self, *, trial: bool = False, changed: bool = False) -> str:
-        """Returns the verdict in words: "unfinished (3 of 16 runs)", "stale (reproduced with earlier code)".
+        """Returns the verdict in words: such as "unfinished (3 of 16 runs)".
 
         Args:
             trial: whether the runs are of small variants or other settings, which say nothing about the claim.
@@ -89,8 +82,6 @@ class Verdict(NamedTuple):
             return f"{TRIAL} ({self.done} of {self.needed} runs)"
         if self.word == UNFINISHED:
             return f"{self.word} ({self.done} of {self.needed} runs)"
-        if self.earlier:
-            return f"{self.word} ({self.earlier} with earlier code)"
         return f"{self.word} (mechanism)" if self.mechanism and self.word in VERDICTS[:4] else self.word
 
     def count_secondary(self) -> str:
@@ -141,8 +132,8 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
 
     Differences are taken seed by seed: the runs of one seed share start, random keys and evaluated tasks. Their
     interval is Student's. Only the headline and the study's checks decide: a check that is not held makes the
-    phenomenon absent; else a run that is missing leaves the paper unfinished (stale where it is there of other code,
-    not run where there are none); else a headline that is not held makes it not reproduced; else anything that is
+    phenomenon absent; else a run that is missing leaves the paper unfinished (not run where there are none);
+    else a headline that is not held makes it not reproduced; else anything that is
     undecided makes it inconclusive; else it is reproduced.
 
     Args:
@@ -155,8 +146,7 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
     Raises:
         ValueError: a metric that no arm logs, as one that is misspelt; the nearest names are offered.
     """
-    empty = ArmRuns({}, {})
-    runs = {arm.name: _committed(paper, runs.get(arm.name, empty)) for arm in paper.arms}
+    runs = {arm.name: _committed(paper, runs.get(arm.name, ArmRuns({}))) for arm in paper.arms}
     _require_logged(paper, runs)
     groups = {"headline": paper.headline, "secondary": paper.secondary, "check": paper.study.checks}
     found = {
@@ -164,8 +154,7 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
         for role, expectations in groups.items()
     }
     stored = [run for of_arm in runs.values() for run in of_arm.runs.values()]
-    stale = {name: len(of_arm.stale) for name, of_arm in runs.items() if of_arm.stale}
-    word = _word(found["headline"], found["check"], bool(stored), bool(stale))
+    word = _word(found["headline"], found["check"], bool(stored))
     return Verdict(
         word=word,
         mechanism=paper.mechanism,
@@ -175,10 +164,7 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
         done=len(stored),
         needed=len(paper.seeds) * len(paper.arms),
         diverged={n: k for n, of in runs.items() if (k := sum(r.status == DIVERGED for r in of.runs.values()))},
-        stale=stale,
-        carried={name: len(of_arm.carried) for name, of_arm in runs.items() if of_arm.carried},
         minutes=sum(run.minutes for run in stored),
-        earlier=_word_of_earlier(paper, runs) if word == STALE else "",
     )
 
 
@@ -244,45 +230,27 @@ def _values(runs: Mapping[int, Run], read) -> dict[int, float]:
 
 
 def _committed(paper: Paper, runs: ArmRuns) -> ArmRuns:
-    of_today = {seed: run for seed, run in runs.runs.items() if seed in paper.seeds}
-    stale = {seed: run for seed, run in runs.stale.items() if seed in paper.seeds and seed not in of_today}
-    carried = {seed: code for seed, code in runs.carried.items() if seed in paper.seeds}
-    return ArmRuns(of_today, stale, runs.damaged, carried)
+    return ArmRuns({seed: run for seed, run in runs.runs.items() if seed in paper.seeds}, runs.damaged)
 
 
-def _word(headline: Sequence[Finding], checks: Sequence[Finding], any_run: bool, any_stale: bool) -> str:
+def _word(headline: Sequence[Finding], checks: Sequence[Finding], any_run: bool) -> str:
     outcomes = {finding.outcome for finding in headline}
     checked = {finding.outcome for finding in checks}
     if NOT_HELD in checked:
         return ABSENT
     if MISSING in outcomes | checked:
-        return STALE if any_stale else UNFINISHED if any_run else NOT_RUN
+        return UNFINISHED if any_run else NOT_RUN
     if NOT_HELD in outcomes:
         return NOT_REPRODUCED
     return INCONCLUSIVE if UNDECIDED in outcomes | checked else REPRODUCED
-
-
-def _word_of_earlier(paper: Paper, runs: Mapping[str, ArmRuns]) -> str:
-    """Returns what stale runs say where all that decide are there, every arm's of one code; "" otherwise."""
-
-    def of_one_code(of_arm: ArmRuns) -> ArmRuns:
-        codes = {run.address.code for run in of_arm.stale.values()}
-        return ArmRuns(of_arm.stale if len(codes) == 1 and not of_arm.runs else {}, {})
-
-    earlier = {name: of_one_code(of_arm) for name, of_arm in runs.items()}
-    headline = [_find(paper, "headline", expected, earlier) for expected in paper.headline]
-    checks = [_find(paper, "check", expected, earlier) for expected in paper.study.checks]
-    word = _word(headline, checks, True, False)
-    return "" if word == UNFINISHED else word
 
 
 def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, ArmRuns]) -> Finding:
     for arm in expected.arms:
         missing = [] if arm == START else [seed for seed in paper.seeds if seed not in runs[arm].runs]
         if missing:
-            reason = f"{len(paper.seeds) - len(missing)} of {len(paper.seeds)} runs of {arm} are there"
-            stale = f", and {len(runs[arm].stale)} of other code" if runs[arm].stale else ""
-            return Finding(expected, role, MISSING, reason=f"{reason}{stale}.")
+            reason = f"{len(paper.seeds) - len(missing)} of {len(paper.seeds)} runs of {arm} are there."
+            return Finding(expected, role, MISSING, reason=reason)
     if mixed := [arm for arm in expected.arms if arm != START and _starts(paper, runs[arm]) > 1]:
         reason = f"runs of {mixed[0]} must have one start, got {_starts(paper, runs[mixed[0]])}; see the field start."
         return Finding(expected, role, UNDECIDED, reason=reason)

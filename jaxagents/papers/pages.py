@@ -12,7 +12,6 @@ from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.summary import (
     arm_rows,
     authors_rows,
-    describe_carried,
     describe_finding,
     describe_seeds,
     study_rows,
@@ -32,9 +31,7 @@ measured is a mean over seeds with its 95 % Student interval; differences are ta
 `jaxagents/papers/judge.py`. The pictures show every headline in units of its margin; signs are turned where less is
 expected, so that the claim lies to the right. A difference holds where its mean reaches the green band and its interval
 lies right of 0; other expectations hold where the whole interval lies in the band. A verdict with the word mechanism is
-about a claim on named models, of which only the mechanism is tested. Stale runs are of other code: they are shown, and
-say no verdict; what they said with their own code stands in brackets. Carried runs are of earlier code, too, and count:
-it is the same program, or one seed of their arm was run again and logged the same (`reproduce.py refresh=true`).
+about a claim on named models, of which only the mechanism is tested.
 """
 
 
@@ -61,10 +58,8 @@ def write_pages(results: str | Path, families: Sequence[Family], entries: Mappin
             forest = lay_out_forest(title, {entry.card.id: entry.verdict.headline for entry in tested})
             write_page(results / picture, "forest.svg", forest=forest)
             lines.append(f"\n![{title}]({picture.as_posix()})\n")
-            lines.append(
-                "\n" + _row("paper", "verdict", "finding", "secondary", "seeds", "carried", "stale", "minutes")
-            )
-            lines.append(_row(*["---"] * 8))
+            lines.append("\n" + _row("paper", "verdict", "finding", "secondary", "seeds", "minutes"))
+            lines.append(_row(*["---"] * 6))
         for entry in tested:
             path = Path("papers") / family.name / f"{entry.card.id}.md"
             (results / path).parent.mkdir(parents=True, exist_ok=True)
@@ -125,8 +120,6 @@ def _line(entry: Entry, path: Path) -> str:
         " ".join(_sentence(finding) for finding in verdict.headline),
         verdict.count_secondary(),
         describe_seeds(entry.paper.seeds),
-        str(sum(verdict.carried.values())),
-        str(sum(verdict.stale.values())),
         f"{verdict.minutes:.1f}",
     )
 
@@ -138,7 +131,6 @@ def _page(entry: Entry) -> list[str]:
         f"# {card.id}\n\n*{card.title}* ({card.source})\n\n{card.what}\n\n",
         f"The paper: {paper.claim}\n\n**{verdict.describe(trial=entry.is_trial).capitalize()}.**\n\n",
         *([f"Changed since it was registered: {', '.join(entry.changed)}.\n\n"] if entry.changed else []),
-        *([f"{describe_carried(verdict)}\n\n"] if verdict.carried else []),
         *_findings("Headline", verdict.headline),
         *_findings(f"Secondary: {verdict.count_secondary()}", verdict.secondary),
         *_findings("What the baselines must show", verdict.checks),

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxagents.papers.metrics import Curves, curve_of
-from jaxagents.papers.stored import ArmRuns
+from jaxagents.papers.runs import ArmRuns
 from jaxagents.papers.study import Paper, nearest
 from jaxagents.reporting.comparison import Compared, draw_comparison, join_curves
 from jaxagents.reporting.curves import Curve, style_axis

@@ -8,12 +8,12 @@ from typing import Any
 from jaxagents.ops.checks import require_positive
 from jaxagents.papers.arms import Composed, budget_of, build_stages, logged_names
 from jaxagents.papers.metrics import find_metrics
-from jaxagents.papers.runs import DIVERGED, set_aside
-from jaxagents.papers.stored import read_runs
+from jaxagents.papers.runs import DIVERGED, read_runs
 from jaxagents.papers.study import SEARCH_SEEDS, Arm, Paper, choose_arms, parse_seeds
 from jaxagents.training.build import Stage
 from jaxagents.training.config import DevicesConfig, make_section
 from jaxagents.training.launch import prepare_backend
+from jaxagents.training.store import set_aside
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,6 @@ class Request:
         seeds_at_once: None: the study's.
         quick: seconds instead of minutes.
         register: registers what has changed since the first registration.
-        refresh: runs no more than tells whether runs of earlier code count, see `refresh`.
         overrides: of all arms, for trials.
     """
 
@@ -41,7 +40,6 @@ class Request:
     seeds_at_once: int | None = None
     quick: bool = False
     register: bool = False
-    refresh: bool = False
     overrides: tuple[str, ...] = ()
 
     @property
@@ -74,7 +72,7 @@ def make_request(config: Mapping[str, Any], root: Path) -> Request:
         arms=None if config["arms"] is None else tuple(config["arms"]),
         seeds=None if config["seeds"] is None else _read_seeds(config["seeds"]),
         overrides=tuple(config["overrides"]),
-        **{name: config[name] for name in ("seeds_at_once", "quick", "register", "refresh")},
+        **{name: config[name] for name in ("seeds_at_once", "quick", "register")},
     )
 
 
@@ -160,13 +158,10 @@ def make_job(paper: Paper, composed: Composed, request: Request, say: Callable[[
     """
     stored = read_runs(request.results, composed.address)
     for path in stored.damaged:
-        if path.parent.name == composed.address.code:
-            say(f"`{path}` is damaged: it is {set_aside(path)} now; the run is missing, and is to be run again.")
+        say(f"`{path}` is damaged: it is {set_aside(path)} now; the run is missing, and is to be run again.")
     missing = [seed for seed in wanted_seeds(paper, request) if seed not in stored.runs]
     at_once = request.seeds_at_once or paper.study.seeds_at_once or len(missing)
     at_once = at_once if composed.function is None else 1  # A call is stored before the next one.
-    if request.refresh:  # As many as ran side by side: groups of other sizes are other programs.
-        missing = [seed for seed in missing if seed in stored.stale][:at_once]
     job = Job(paper=paper, composed=composed, seeds=missing, group=max(1, min(at_once, len(missing))))
     if composed.function is not None:  # What it returned is what it will.
         job.logged = sorted({name for run in stored.runs.values() for name in run.curves if run.status != DIVERGED})

@@ -9,7 +9,7 @@ from scipy import stats
 
 from jaxagents.papers.expectations import START, Expectation
 from jaxagents.papers.judge import HELD, decide, values_of
-from jaxagents.papers.stored import ArmRuns
+from jaxagents.papers.runs import ArmRuns
 from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Paper
 from jaxagents.reporting.statistics import Interval
 

@@ -6,15 +6,16 @@ from typing import TextIO
 from rich.console import Console
 from rich.table import Table
 
+from jaxagents.papers.check import Check
 from jaxagents.papers.judge import Finding, Verdict
 from jaxagents.papers.power import Plan
+from jaxagents.papers.runs import ArmRuns
 from jaxagents.papers.statistics import summarize_arms
 from jaxagents.papers.status import Status
-from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import Paper
 from jaxagents.reporting.tables import describe_interval
 
-_RUN_AGAIN = " The same command without status=true sets files of today's code aside, and runs them again."
+_RUN_AGAIN = " The same command without status=true sets it aside, and runs it again."
 
 
 def print_paper(
@@ -47,7 +48,6 @@ def print_paper(
     for name, of_arm in runs.items():
         groups[name] = {seed: run for seed, run in of_arm.runs.items() if seed in paper.seeds}
         groups[f"{name} (search)"] = {seed: run for seed, run in of_arm.runs.items() if seed not in paper.seeds}
-        groups[f"{name} (stale)"] = {seed: run for seed, run in of_arm.stale.items() if seed not in of_arm.runs}
     summary = summarize_arms(metrics, groups)
     for metric in metrics:
         for name, of_metrics in summary.items():
@@ -61,11 +61,6 @@ def print_paper(
     if verdict.diverged:
         told = ", ".join(f"{count} of {name}" for name, count in verdict.diverged.items())
         console.print(f"Diverged runs: {told}", markup=False, highlight=False)
-    if verdict.carried:
-        told = ", ".join(f"{count} of {name}" for name, count in verdict.carried.items())
-        console.print(
-            f"Runs of earlier code that is the same program, or logs the same: {told}", markup=False, highlight=False
-        )
     if changed:
         told = f"Changed since it was registered: {', '.join(changed)}"
         console.print(told, markup=False, highlight=False)
@@ -81,13 +76,11 @@ def print_paper(
 def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
     """Prints how far papers are, which arms were not run and need not be, and which files are damaged."""
     table = Table()
-    for column in ("paper", "verdict", "runs", "running", "diverged", "stale", "minutes left"):
+    for column in ("paper", "verdict", "runs", "running", "diverged", "minutes left"):
         table.add_column(column, justify="left" if column in ("paper", "verdict") else "right")
     for row in rows:
-        counts = (row.running, row.diverged, row.stale)
-        table.add_row(
-            row.paper, row.verdict, f"{row.done} of {row.needed}", *map(str, counts), f"{row.minutes_left:.1f}"
-        )
+        counts = (f"{row.done} of {row.needed}", str(row.running), str(row.diverged))
+        table.add_row(row.paper, row.verdict, *counts, f"{row.minutes_left:.1f}")
     Console(file=stream, width=160, force_jupyter=False).print(table)
     for row in rows:
         if row.unneeded:
@@ -96,6 +89,19 @@ def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
     damaged = dict.fromkeys(path for row in rows for path in row.damaged)  # Papers share runs.
     for path in damaged:
         print(f"Damaged: {path}; it counts nowhere.{_RUN_AGAIN}", file=stream)
+
+
+def print_checks(checks: Sequence[Check], stream: TextIO | None = None) -> None:
+    """Prints by how much of the spread over seeds one run of every arm differs from the stored one."""
+    table = Table(title="one stored seed of every arm, run again")
+    for column in ("paper", "arm", "seed", "metric", "stored", "today", "spread", "difference / spread"):
+        table.add_column(column, justify="left" if column in ("paper", "arm", "metric") else "right")
+    for one in checks:
+        numbers = [f"{value:.4g}" for value in (one.stored, one.today, one.spread)]
+        last = one.failure or ("same digits" if one.same else f"{one.difference:+.2f}")
+        seed, last = ("", "not run") if one.seed is None else (str(one.seed), last)
+        table.add_row(one.paper, one.arm, seed, one.metric, *numbers, last)
+    Console(file=stream, width=160, force_jupyter=False).print(table)
 
 
 def print_plan(paper: Paper, plans: Sequence[Plan], stream: TextIO | None = None) -> None:

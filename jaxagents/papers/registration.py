@@ -32,7 +32,8 @@ class Registration(NamedTuple):
         hash: of the content.
         commit: of the repository; "+changes" where files differed from it, None outside of one.
         time: UTC.
-        content: headline, secondary, checks, seeds and arms as the files said them.
+        content: headline, secondary, checks, seeds and arms as the files said them, and the hashes of the resolved
+            arms: option files that an arm takes count, too.
     """
 
     hash: str
@@ -41,8 +42,13 @@ class Registration(NamedTuple):
     content: Mapping[str, Any]
 
 
-def registered_content(paper: Paper) -> dict[str, Any]:
-    """Returns what is registered of a paper: what its runs and their verdict depend on, as its files say it."""
+def registered_content(paper: Paper, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what is registered of a paper: what its runs and their verdict depend on, but for versions.
+
+    Args:
+        paper: as its files say it.
+        settings: hashes of its resolved arms by name, see `arms.Composed.settings`.
+    """
     source = paper.source or {}
     content: dict[str, Any] = {
         part: {name: source.get(part, {})[name] for name in names if name in source.get(part, {})}
@@ -50,8 +56,20 @@ def registered_content(paper: Paper) -> dict[str, Any]:
     }
     baselines = content["study"].get("arms", {})  # Those of other papers do not count.
     content["study"]["arms"] = {arm.name: baselines[arm.name] for arm in paper.arms if arm.name in baselines}
+    for part in content.values():
+        if "arms" in part:
+            part["arms"] = {name: _without_version(arm) for name, arm in part["arms"].items()}
     content["seeds"] = list(paper.seeds)
+    content["resolved"] = dict(settings)
     return _without_quick(json.loads(json.dumps(content, sort_keys=True, default=str)))
+
+
+def _without_version(arm: Any) -> Any:
+    """Returns an arm as it is written without a version: a list where nothing else needs keys."""
+    if not isinstance(arm, Mapping) or "version" not in arm:
+        return arm
+    others = {key: value for key, value in arm.items() if key != "version"}
+    return others["overrides"] if [*others] == ["overrides"] else others
 
 
 def _without_quick(content: Any) -> Any:
@@ -81,7 +99,7 @@ def read_registrations(results: str | Path) -> dict[str, list[Registration]]:
         ) from error
 
 
-def changes_since(paper: Paper, registrations: list[Registration]) -> list[str]:
+def changes_since(paper: Paper, settings: Mapping[str, str], registrations: list[Registration]) -> list[str]:
     """Returns what was changed since the first registration of a paper, such as "headline" and "seeds"; [] for nothing.
 
     What was registered in between counts, too: it was looked at, even where the files are set back.
@@ -89,12 +107,15 @@ def changes_since(paper: Paper, registrations: list[Registration]) -> list[str]:
     if not registrations:
         return []
     first, *later = [_without_quick(one.content) for one in registrations]
-    return sorted({name for content in (*later, registered_content(paper)) for name in _changes(first, content)})
+    return sorted(
+        {name for content in (*later, registered_content(paper, settings)) for name in _changes(first, content)}
+    )
 
 
 def register(
     results: str | Path,
     paper: Paper,
+    settings: Mapping[str, str],
     *,
     again: bool = False,
     files: Sequence[Path] = (),
@@ -105,6 +126,7 @@ def register(
     Args:
         results: folder of results.
         paper: to register.
+        settings: hashes of its resolved arms by name.
         again: registers what has changed since, beside the first one; pages flag it from then on.
         files: of the paper and its study; those that are not committed are marked by "+changes" behind the commit.
         say: hears of them.
@@ -115,7 +137,7 @@ def register(
     Raises:
         ValueError: it is none of the registered ones, and not `again`.
     """
-    content = registered_content(paper)
+    content = registered_content(paper, settings)
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     while True:
         with leased(results, "registrations") as mine:
@@ -131,6 +153,24 @@ def register(
     return found
 
 
+def rename_resolved(results: str | Path, paper: Paper, hashes: Mapping[str, tuple[str, str]]) -> None:
+    """Writes the hashes of today in place of those of before, where only names in the settings of arms have changed.
+
+    Args:
+        results: folder of results.
+        paper: whose registrations are changed; one without resolved arms gets those of today.
+        hashes: of the resolved arms by name: before, and today.
+    """
+    with leased(results, "registrations"):
+        registrations, of_paper = read_registrations(results), []  # type: Any, list[Registration]
+        for one in registrations.get(paper.id, []):
+            known = one.content.get("resolved", {arm.name: hashes[arm.name][0] for arm in paper.arms})
+            moved = {name: of_arm[1] for name, of_arm in hashes.items() if known.get(name) == of_arm[0]}
+            of_paper.append(one._replace(content={**one.content, "resolved": {**known, **moved}}))
+        if of_paper:
+            _write(results, {**registrations, paper.id: of_paper})
+
+
 def _register(results: Path, paper_id: str, new: Registration, again: bool) -> tuple[Registration, bool]:
     registrations = read_registrations(results)
     earlier = registrations.get(paper_id, [])
@@ -144,9 +184,13 @@ def _register(results: Path, paper_id: str, new: Registration, again: bool) -> t
             "which pages flag."
         )
     registrations[paper_id] = [*earlier, new]
-    told = {paper: [one._asdict() for one in of_paper] for paper, of_paper in sorted(registrations.items())}
-    write_atomically(results / REGISTRATIONS_FILE, json.dumps(told, indent=1) + "\n")
+    _write(results, registrations)
     return new, True
+
+
+def _write(results: str | Path, registrations: Mapping[str, Sequence[Registration]]) -> None:
+    told = {paper: [one._asdict() for one in of_paper] for paper, of_paper in sorted(registrations.items())}
+    write_atomically(Path(results) / REGISTRATIONS_FILE, json.dumps(told, indent=1) + "\n")
 
 
 def _now(files: Sequence[Path]) -> tuple[str | None, str]:

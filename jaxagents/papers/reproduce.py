@@ -6,12 +6,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from jaxagents.papers.arms import compose_arms, settings_of
+from jaxagents.papers.check import check_papers
 from jaxagents.papers.execution import read_paper_runs, run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.plan import Request, reported_metrics
 from jaxagents.papers.power import plan_seeds
-from jaxagents.papers.printing import print_paper, print_plan, print_status
-from jaxagents.papers.refresh import refresh_papers
+from jaxagents.papers.printing import print_checks, print_paper, print_plan, print_status
 from jaxagents.papers.registration import changes_since, read_registrations
 from jaxagents.papers.status import read_status
 from jaxagents.papers.study import Paper
@@ -24,17 +25,25 @@ def run_missing(papers: Sequence[Paper], request: Request, config: DictConfig, s
     Args:
         papers: see `library.load_paper`.
         request: see `plan.make_request`.
-        config: of the command: `workers` and `executor`.
+        config: of the command: `workers`.
         script: that workers start, with the arguments of this process.
     """
-    if config.workers > 1 or config.executor != "processes":
-        return any(run_workers(script, sys.argv[1:], config.workers, executor=config.executor))
+    if config.workers > 1:
+        return any(run_workers(script, sys.argv[1:], config.workers))
     return run_here(papers, request)
 
 
 def run_here(papers: Sequence[Paper], request: Request) -> bool:
     """Runs what is missing in this process, and returns whether anything failed."""
-    return bool((refresh_papers if request.refresh else run_papers)(papers, request))
+    return bool(run_papers(papers, request))
+
+
+def check(papers: Sequence[Paper], request: Request) -> tuple[dict[str, float], bool]:
+    """Runs one stored seed of every arm again; returns its difference in units of the spread, and if any failed."""
+    checks = check_papers(papers, request)
+    print_checks(checks)
+    done = [one for one in checks if one.seed is not None]
+    return {f"{one.paper}: {one.arm}": one.difference for one in done}, any(one.failure for one in done)
 
 
 def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[str, str]:
@@ -54,7 +63,8 @@ def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[
         which = (request.config_folder, request.results)
         runs = read_paper_runs(paper, *which, quick=request.quick, overrides=request.overrides)
         verdict = judge(paper, runs)
-        changed = changes_since(paper, registered.get(paper.id, []))
+        resolved = settings_of(compose_arms(paper, request.config_folder))
+        changed = changes_since(paper, resolved, registered.get(paper.id, []))
         verdicts[paper.id] = verdict.describe(trial=request.is_trial, changed=bool(changed))
         if config.plan:
             print_plan(paper, plan_seeds(paper, runs))

@@ -1,46 +1,32 @@
-"""The store of runs: one immutable file each, `<results>/runs/<train>/<evaluation>/<code>/<seed>.json`.
+"""The store of runs: one immutable file each, `<results>/runs/<address>/<seed>.json`.
 
-A run is found by its content: `train` is the hash of what it trains, `evaluation` that of how it is evaluated, `code`
-that of the definitions that it runs through. Names of studies, papers and arms do not count, so that all papers that
-name the same arm share its runs. Files are written once and never changed or deleted.
+A run is found by what was asked for: its address is the hash of the resolved arm and of the versions of its study and
+arm. Names of studies, papers and arms do not count, so that all papers that name the same arm share its runs. Files
+are written once and never changed or deleted; `asked.json` beside them holds what the address is the hash of.
 """
 
-import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxagents.papers.metrics import Curves
 from jaxagents.reporting.loggers import to_json
+from jaxagents.training.store import read_record, write_record, write_whole
 
 RUNS_FOLDER = "runs"
+ASKED_FILE = "asked.json"
 DONE, DIVERGED = "done", "diverged"
 DIGITS = 5  # Significant ones of stored numbers that are not whole.
-_KEYS = ("seed", "status", "minutes", "start", "budget", "points", "curves", "versions")
-
-
-class Address(NamedTuple):
-    """Where the runs of an arm are.
-
-    Attributes:
-        train: hash of what is trained: stages, or the function and its arguments; not names, seeds, devices, logs.
-        evaluation: hash of the evaluations of all stages.
-        code: hash of all definitions that are reached, and of the versions of packages.
-    """
-
-    train: str
-    evaluation: str
-    code: str
+_KEYS = ("seed", "status", "minutes", "start", "budget", "versions")
 
 
 class Run(NamedTuple):
     """What came out of one seed of an arm.
 
     Attributes:
-        address: of the arm.
+        address: of the arm, see `arms.Composed`.
         seed: of the run.
         status: DONE, or DIVERGED where parameters became infinite or NaN; curves end there.
         curves: everything that was logged, `{name: {"steps", "values"}}`; values have `DIGITS` digits, NaN where
@@ -51,7 +37,7 @@ class Run(NamedTuple):
         versions: what it was made with, see `reporting.reports.versions`.
     """
 
-    address: Address
+    address: str
     seed: int
     status: str
     curves: Curves
@@ -61,36 +47,75 @@ class Run(NamedTuple):
     versions: Mapping[str, str] = {}
 
 
-def run_path(results: str | Path, address: Address, seed: int) -> Path:
+class ArmRuns(NamedTuple):
+    """All stored runs of an arm.
+
+    Attributes:
+        runs: by seed.
+        damaged: files that hold no run of this arm.
+    """
+
+    runs: Mapping[int, Run]
+    damaged: tuple[Path, ...] = ()
+
+
+def require_layout(results: str | Path) -> None:
+    """Refuses a folder of results that holds runs of the earlier layout.
+
+    Raises:
+        ValueError: names the command that moves them.
+    """
+    found = next((Path(results) / RUNS_FOLDER).glob("*/*/*/*.json"), None)
+    if found is not None:
+        raise ValueError(
+            f"`results_folder` must hold runs/<address>/<seed>.json, got {found} of the earlier layout; try paper=all "
+            "migrate=true 'added={max_lag: null, min_p: null}'."
+        )
+
+
+def run_path(results: str | Path, address: str, seed: int) -> Path:
     """Returns the file of a run."""
-    return Path(results) / RUNS_FOLDER / address.train / address.evaluation / address.code / f"{seed}.json"
+    return Path(results) / RUNS_FOLDER / address / f"{seed}.json"
+
+
+def read_runs(results: str | Path, address: str) -> ArmRuns:
+    """Reads all runs of an arm; nothing is changed."""
+    runs, damaged = {}, []
+    for path in sorted(run_path(results, address, 0).parent.glob("[0-9]*.json")):
+        try:
+            run = read_run(path)
+            runs[run.seed] = run
+        except ValueError:
+            damaged.append(path)
+    return ArmRuns(dict(sorted(runs.items())), tuple(damaged))
 
 
 def read_run(path: str | Path) -> Run:
     """Reads a run.
 
     Raises:
-        ValueError: the file is damaged.
+        ValueError: the file is damaged, or is that of another arm or seed.
     """
     path = Path(path)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        digest = content.pop("digest")
-        if digest != content_digest(content):
-            raise ValueError("its content is not that of its digest")
-        if str(content["seed"]) != path.stem:
-            raise ValueError(f"it is of the seed {content['seed']}")
-        fields = {name: content[name] for name in _KEYS}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    record = read_record(path)
+    place = (path.parent.name, path.stem)
+    asked, seed = record.get("asked"), record.get("seed")
+    if (asked, str(seed)) != place:
         raise ValueError(
-            f"`{path}` must hold a run, got a damaged file ({error}); it is set aside and run again."
-        ) from error
-    points = fields.pop("points")
-    fields["curves"] = {
-        name: {"steps": points[index], "values": [math.nan if value is None else value for value in values]}
-        for name, (index, values) in fields["curves"].items()
-    }
-    return Run(address=Address(*(parent.name for parent in list(path.parents)[2::-1])), **fields)
+            f"`{path}` must hold the run of its place, got the seed {seed} of {asked}; move it back, or remove it."
+        )
+    try:
+        fields = {name: record[name] for name in _KEYS}
+        fields["curves"] = {
+            name: {
+                "steps": record["points"][index],
+                "values": [math.nan if value is None else value for value in values],
+            }
+            for name, (index, values) in record["curves"].items()
+        }
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"`{path}` must hold a run, got another record ({error}); remove it.") from error
+    return Run(address=path.parent.name, **fields)
 
 
 def write_run(results: str | Path, run: Run) -> bool:
@@ -105,55 +130,34 @@ def write_run(results: str | Path, run: Run) -> bool:
     """
     points: list[list[int]] = []
     curves = {}
-    for name, curve in sorted(run.curves.items()):
-        steps = [int(step) for step in curve["steps"]]
-        if steps not in points:
-            points.append(steps)
-        curves[name] = [points.index(steps), [_rounded(value) for value in curve["values"]]]
-    told = {"seed": run.seed, "status": run.status, "minutes": round(run.minutes, 4), "start": run.start}
-    told |= {"budget": run.budget, "versions": dict(run.versions), "points": points, "curves": curves}
-    told = json.loads(json.dumps(to_json(told), allow_nan=False))
-    lines = [f'"{name}": {json.dumps(value, separators=(",", ":"))}' for name, value in told.items()]
-    text = "{" + ",\n".join([f'"digest": "{content_digest(told)}"', *lines]) + "}\n"
-    return write_once(run_path(results, run.address, run.seed), text.encode())
+    for name, curve in sorted(rounded_curves(run.curves).items()):
+        if curve["steps"] not in points:
+            points.append(curve["steps"])
+        curves[name] = [points.index(curve["steps"]), curve["values"]]
+    fields = {"seed": run.seed, "status": run.status, "minutes": round(run.minutes, 4), "start": run.start}
+    fields |= {"budget": run.budget, "points": points, "curves": curves}
+    path = run_path(results, run.address, run.seed)
+    return write_record(path, run.address, fields, made_with=run.versions, once=True)
 
 
-def write_once(path: Path, content: bytes) -> bool:
-    """Writes a file that is never changed again: to a temporary one, which is then linked to its place.
-
-    Returns:
-        False where it was there already.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
+def rounded_curves(curves: Curves) -> Curves:
+    """Returns curves with the digits that are stored."""
+    rounded = {}  # type: Curves
+    for name, curve in curves.items():
+        steps, values = [int(step) for step in curve["steps"]], [_rounded(value) for value in curve["values"]]
+        rounded[name] = {"steps": steps, "values": values}
+    return rounded
 
 
-def content_digest(content: Mapping[str, Any]) -> str:
-    """Computes the hash of plain data; 16 hexadecimal digits."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+def write_asked(folder: Path, asked: Mapping[str, Any]) -> None:
+    """Keeps beside results what the hash in their path is of."""
+    text = json.dumps(to_json(asked), indent=1, sort_keys=True)
+    write_whole(folder / ASKED_FILE, f"{text}\n".encode(), once=True)
 
 
-def set_aside(path: Path) -> Path:
-    """Renames a damaged file, so that the run is missing again; returns where it is now."""
-    aside = path.with_name(f"{path.name}.damaged")
-    os.replace(path, aside)
-    return aside
-
-
-def _rounded(value: float | None) -> float | None:
+def _rounded(value: float | None) -> float:
     if value is None or not math.isfinite(value):
-        return None
+        return math.nan
     # Whole numbers are kept as they are: counters of experience are exact.
     short = float(value) if float(value).is_integer() else float(f"{value:.{DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short

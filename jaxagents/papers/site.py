@@ -1,6 +1,5 @@
 """The static site: an index of all papers with search and filters, a page per paper, a page per text world."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,16 +9,13 @@ import yaml
 from hydra.utils import instantiate
 
 from jaxagents.papers.catalogue import Entry, Family
-from jaxagents.papers.closure import code_digest, find_targets
 from jaxagents.papers.forest import lay_out_forest
 from jaxagents.papers.judge import NOT_RUN, TRIAL, VERDICTS, Finding
 from jaxagents.papers.plan import reported_metrics
-from jaxagents.papers.runs import content_digest
 from jaxagents.papers.summary import (
     NOT_TESTED,
     arm_rows,
     authors_rows,
-    describe_carried,
     describe_finding,
     describe_seeds,
     panels_of,
@@ -29,9 +25,11 @@ from jaxagents.papers.summary import (
 )
 from jaxagents.reporting.experts import play_experts
 from jaxagents.reporting.html import write_page
-from jaxagents.reporting.loggers import to_json, write_atomically
+from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.reports import versions
 from jaxagents.reporting.transcript_html import describe_episode
+from jaxagents.training.config import config_hash
+from jaxagents.training.store import holds, read_fields, write_record
 from jaxagents.types import Environment
 
 _SIZES = {
@@ -39,7 +37,6 @@ _SIZES = {
     "M": "under 300 lines of Python",
     "L": "a new part of the code base",
 }
-_PLAYED_BY = (play_experts, describe_episode)
 _MOST_WORLDS = 3  # Cards that need a world before it is offered as a filter.
 
 
@@ -138,14 +135,11 @@ def write_worlds(
     folder = Path(folder) / "worlds"
     folder.mkdir(parents=True, exist_ok=True)
     for number, world in enumerate(worlds):
-        kept, which = folder / f"{world.name}.json", f"{world.name} ({number + 1} of {len(worlds)})"
-        targets = [*find_targets(world.node), *(f"{one.__module__}.{one.__qualname__}" for one in _PLAYED_BY)]
-        digest = content_digest({"node": world.node, "episodes": num_episodes, "code": code_digest(targets)})
-        played = _read_played(kept, digest)
-        if played is None:
-            say(f"Playing {which} ...")
-            played = _play(world.environment, num_episodes)
-            write_atomically(kept, json.dumps({"digest": digest, **played}, allow_nan=False))
+        path, asked = folder / f"{world.name}.json", config_hash({"node": world.node, "episodes": num_episodes})
+        if not _is_played(path, asked):
+            say(f"Playing {world.name} ({number + 1} of {len(worlds)}) ...")
+            write_record(path, asked, _play(world.environment, num_episodes))
+        played = read_fields(path)
         needed = [(e.card, verdict_of(e)) for e in entries.values() if world.name in e.card.worlds]
         needed.sort(key=lambda pair: (pair[1] == NOT_TESTED, pair[1] == NOT_RUN))  # What has run comes first.
         write_page(
@@ -165,12 +159,11 @@ def _play(environment: Environment, num_episodes: int) -> dict[str, Any]:
     return to_json({"facts": facts, "episodes": [describe_episode(episode) for episode in played]})
 
 
-def _read_played(path: Path, digest: str) -> dict[str, Any] | None:
+def _is_played(path: Path, asked: str) -> bool:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if content.pop("digest") == digest else None
+        return holds(path, asked)
+    except ValueError:  # A damaged file is written anew.
+        return False
 
 
 def _made() -> str:
@@ -248,7 +241,6 @@ def _paper_facts(entry: Entry) -> dict[str, Any]:
             "What was expected, against its margin",
             {"headline": verdict.headline, "secondary": verdict.secondary, "baselines": verdict.checks},
         ),
-        "carried": describe_carried(verdict),
         "headline": _rows(verdict.headline),
         "secondary": _rows(verdict.secondary),
         "secondary_count": verdict.count_secondary(),

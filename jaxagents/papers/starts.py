@@ -1,6 +1,6 @@
 """What arms start from: trained once, kept in one immutable file with the results, so that all machines have the same.
 
-`<results>/starts/<train>/<evaluation>/<code>/<seed>.npz`; large ones are kept in the cache in place of the results.
+`<results>/starts/<address>/<seed>.npz`; large ones are kept in the cache in place of the results.
 """
 
 import base64
@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.papers.arms import Recipe, build_stages, start_address
+from jaxagents.papers.arms import Recipe, build_stages, start_address, start_asked
 from jaxagents.papers.leases import leased
-from jaxagents.papers.programs import same_programs
-from jaxagents.papers.runs import Address, set_aside, write_once
+from jaxagents.papers.runs import write_asked
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.reporting.progress import open_progress
 from jaxagents.training.build import Stage
+from jaxagents.training.store import set_aside, write_whole
 from jaxagents.types import LanguagePolicy, Params
 
 STARTS_FOLDER = "starts"
@@ -50,7 +50,7 @@ class Start(NamedTuple):
 def prepare_start(
     recipe: Recipe, seed: int, results: str | Path, cache: str | Path, *, say: Callable[[str], Any]
 ) -> Start:
-    """Loads a start, also one of earlier code that is the same program, or trains and keeps it.
+    """Loads a start, or trains and keeps it.
 
     It waits where another worker is training it.
 
@@ -65,31 +65,28 @@ def prepare_start(
         The start.
 
     Raises:
-        ValueError: the file is of another code or config than its place says.
+        ValueError: the file is of other settings than its place says.
         FloatingPointError: it diverged.
     """
     address = start_address(recipe)
     stages = build_stages(recipe, 1)
     places = [start_path(folder, address, seed) for folder in (results, cache)]
-    codes = [address.code, *sorted(same_programs(results, address))]
-    kept = [address._replace(code=code) for code in codes]
-    name = f"start-{address.train}-{address.evaluation}-{address.code}-{seed}"
     while True:
-        for path, known in [(start_path(folder, one, seed), one) for one in kept for folder in (results, cache)]:
-            found = _load(path, stages[-1], known, say) if path.exists() else None
+        for path in places:
+            found = _load(path, stages[-1], address, say) if path.exists() else None
             if found is not None:
                 return found
-        with leased(results, name) as mine:
+        with leased(results, f"start-{address}-{seed}") as mine:
             if mine and not any(path.exists() for path in places):
-                say(f"Training the start {address.train} ({' and '.join(recipe.stages)}, seed {seed}).")
-                _train(stages, seed, address, places)
+                say(f"Training the start {address} ({' and '.join(recipe.stages)}, seed {seed}).")
+                write_asked(_train(stages, seed, address, places).parent, start_asked(recipe))
                 continue
         time.sleep(0.0 if mine else _POLL_SECONDS)
 
 
-def start_path(folder: str | Path, address: Address, seed: int) -> Path:
+def start_path(folder: str | Path, address: str, seed: int) -> Path:
     """Returns the file of a start."""
-    return Path(folder) / STARTS_FOLDER / address.train / address.evaluation / address.code / f"{seed}.npz"
+    return Path(folder) / STARTS_FOLDER / address / f"{seed}.npz"
 
 
 def stack_params(params: Sequence[Params]) -> Params:
@@ -97,37 +94,50 @@ def stack_params(params: Sequence[Params]) -> Params:
     return params[0] if len(params) == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
 
 
-def _train(stages: Sequence[Stage], seed: int, address: Address, places: Sequence[Path]) -> None:
+def _train(stages: Sequence[Stage], seed: int, address: str, places: Sequence[Path]) -> Path:
     progress = open_progress(sum(stage.num_updates * stage.steps_per_update for stage in stages), stages[-1].name)
     try:
         trained = train_seeds(stages, [seed], None, progress=progress)
     finally:
         progress.close()
     if trained.diverged[0]:
-        raise FloatingPointError(
-            f"The start {address.train} diverged with the seed {seed}; try a smaller learning rate."
-        )
+        raise FloatingPointError(f"The start {address} diverged with the seed {seed}; try a smaller learning rate.")
     (curves,), params = trained.curves, jax.device_get(trained.params)
     evaluation = {name: curve["values"][-1] for name, curve in curves.items() if name.startswith("eval/")}
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
     information = {
-        "address": list(address),
+        "address": address,
         "digest": _digest(leaves),
         "evaluation": evaluation,
         "tokenizer": _tokenizer(stages[-1]),
         "dtypes": [str(leaf.dtype) for leaf in leaves],
     }
-    buffer = io.BytesIO()
     # Types that numpy does not know, such as bfloat16, are kept as bytes.
     arrays: dict[str, Any] = {
         str(i): np.ascontiguousarray(leaf).view(np.uint8) if leaf.ndim else leaf for i, leaf in enumerate(leaves)
     }
-    arrays[_INFO] = np.array(json.dumps(information))
-    np.savez(buffer, **arrays)
-    write_once(places[0 if buffer.tell() <= SMALL else 1], buffer.getvalue())
+    content = _pack(arrays, information)
+    path = places[0 if len(content) <= SMALL else 1]
+    write_whole(path, content, once=True)
+    return path
 
 
-def _load(path: Path, stage: Stage, address: Address, say: Callable[[str], Any]) -> Start | None:
+def copy_start(path: Path, target: Path, address: str) -> bool:
+    """Writes a start to the place of another address, unless there is one; returns whether it was written."""
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files if name != _INFO}
+        information = json.loads(str(file[_INFO])) | {"address": address}
+    return write_whole(target, _pack(arrays, information), once=True)
+
+
+def _pack(arrays: Mapping[str, np.ndarray], information: Mapping[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    named: dict[str, Any] = {**arrays, _INFO: np.array(json.dumps(information))}
+    np.savez(buffer, **named)
+    return buffer.getvalue()
+
+
+def _load(path: Path, stage: Stage, address: str, say: Callable[[str], Any]) -> Start | None:
     """Returns a start; None, and the file set aside, where it is damaged."""
     abstract, structure = jax.tree.flatten(stage.runner.abstract.learner.params)
     try:
@@ -144,10 +154,10 @@ def _load(path: Path, stage: Stage, address: Address, say: Callable[[str], Any])
     except Exception as error:  # Whatever a damaged archive makes numpy, zipfile and json say.
         say(f"`{path}` must hold a start, got a damaged file ({error}); it is {set_aside(path)} now.")
         return None
-    if information["address"] != list(address):
+    if information["address"] != address:
         raise ValueError(
-            f"`{path}` must hold the start of its place, got one of the {_differs(information['address'], address)}; "
-            "remove it: the start is trained again."
+            f"`{path}` must hold the start of its place, got that of {information['address']}; remove it: the start is "
+            "trained again."
         )
     params = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
     return Start(information["digest"], params, information["evaluation"], stage)
@@ -155,12 +165,6 @@ def _load(path: Path, stage: Stage, address: Address, say: Callable[[str], Any])
 
 def _as_array(stored: np.ndarray, dtype: str, shape: Sequence[int]) -> np.ndarray:
     return (stored.view(jnp.dtype(dtype)) if len(shape) else stored).reshape(shape)
-
-
-def _differs(address: Sequence[str], wanted: Address) -> str:
-    return " and ".join(
-        f"{name} {value}" for name, value, other in zip(Address._fields, address, wanted) if value != other
-    )
 
 
 def _digest(leaves: Sequence[np.ndarray]) -> str:

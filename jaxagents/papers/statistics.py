@@ -15,7 +15,7 @@ def summarize_arms(metrics: Sequence[str], arms: Mapping[str, Mapping[int, Run]]
 
     Args:
         metrics: to summarise.
-        arms: runs by name and seed; those of stale code are given apart.
+        arms: runs by name and seed.
 
     Returns:
         `{arm: {metric: {"mean", "low", "high", "interquartile_mean", "num_seeds"}}}`; what was not measured is missing.

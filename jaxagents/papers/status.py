@@ -1,4 +1,4 @@
-"""How far papers are: runs that are stored, running, diverged and stale, and the minutes that are left."""
+"""How far papers are: runs that are stored, running and diverged, and the minutes that are left."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxagents.papers.arms import compose_arms
-from jaxagents.papers.execution import read_paper_runs
-from jaxagents.papers.judge import NOT_RUN, STALE, UNFINISHED, judge
+from jaxagents.papers.arms import compose_arms, settings_of
+from jaxagents.papers.execution import lease_name
+from jaxagents.papers.judge import NOT_RUN, UNFINISHED, judge
 from jaxagents.papers.leases import held_leases
 from jaxagents.papers.plan import Request, wanted_seeds
 from jaxagents.papers.registration import changes_since, read_registrations
-from jaxagents.papers.runs import DIVERGED
+from jaxagents.papers.runs import DIVERGED, read_runs
 from jaxagents.papers.study import Paper
 
 
@@ -26,7 +26,6 @@ class Status(NamedTuple):
         needed: wanted runs.
         running: wanted runs that a worker is at.
         diverged: of those that are stored.
-        stale: wanted runs that are there of other code alone.
         minutes_left: by the mean of stored runs, else by the paper's own estimate.
         damaged: files of the arms that hold no run, and count nowhere.
         unneeded: committed runs that are not there where the verdict is known without them, by arm.
@@ -38,7 +37,6 @@ class Status(NamedTuple):
     needed: int
     running: int
     diverged: int
-    stale: int
     minutes_left: float
     damaged: tuple[Path, ...] = ()
     unneeded: Mapping[str, int] = {}
@@ -61,20 +59,21 @@ def read_status(papers: Sequence[Paper], request: Request) -> list[Status]:
 def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status:
     settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
     composed = compose_arms(paper, request.config_folder, **settings)
-    runs = read_paper_runs(paper, request.config_folder, request.results, **settings)
+    resolved = compose_arms(paper, request.config_folder) if request.is_trial else composed
+    runs = {name: read_runs(request.results, arm.address) for name, arm in composed.items()}
     seeds = wanted_seeds(paper, request)
     stored = {name: [of.runs[seed] for seed in seeds if seed in of.runs] for name, of in runs.items()}
-    names = [f"{'-'.join(arm.address)}-{seed}" for arm in composed.values() for seed in seeds]
+    names = [lease_name(arm, seed) for arm in composed.values() for seed in seeds]
     done, needed = sum(map(len, stored.values())), len(seeds) * len(composed)
     planned = paper.minutes / (len(paper.seeds) * len(paper.arms))
     left = [
         (len(seeds) - len(of_arm)) * (float(np.mean([run.minutes for run in of_arm])) if of_arm else planned)
         for of_arm in stored.values()
     ]
-    changed = changes_since(paper, read_registrations(request.results).get(paper.id, []))
+    changed = changes_since(paper, settings_of(resolved), read_registrations(request.results).get(paper.id, []))
     verdict = judge(paper, runs)
     lacking = {name: sum(seed not in of.runs for seed in paper.seeds) for name, of in runs.items()}
-    is_open = request.is_trial or verdict.word in (UNFINISHED, STALE, NOT_RUN)
+    is_open = request.is_trial or verdict.word in (UNFINISHED, NOT_RUN)
     return Status(
         paper=paper.id,
         verdict=verdict.describe(trial=request.is_trial, changed=bool(changed)),
@@ -82,7 +81,6 @@ def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status
         needed=needed,
         running=sum(name in leases for name in names),
         diverged=sum(run.status == DIVERGED for of_arm in stored.values() for run in of_arm),
-        stale=sum(seed in of.stale and seed not in of.runs for of in runs.values() for seed in seeds),
         minutes_left=sum(left),
         damaged=tuple(path for of in runs.values() for path in of.damaged),
         unneeded={} if is_open else {name: count for name, count in lacking.items() if count},

@@ -14,7 +14,7 @@ from jaxagents.types import COUNTERS
 BUDGETS = (*COUNTERS, "none")
 SEARCH_SEEDS = 100  # Seeds from here on are for choosing settings; no verdict counts them.
 LEAST_SEEDS = 3
-_ARM_KEYS = ("experiment", "overrides", "function", "companions")
+_ARM_KEYS = ("experiment", "overrides", "function", "companions", "version")
 _COMPANION_KEYS = ("experiment", "overrides", "stage")
 
 
@@ -39,12 +39,14 @@ class Arm(NamedTuple):
         function: node with a `_target_`: `(seed, **keywords) -> {metric: number, or list of numbers}`. With
             `overrides`, it is called with `environment`, `policy` and `params` of what the study's `start` trained.
         companions: by name, `training.load.LoadedPolicy`-like records that the function is called with, too.
+        version: see `Study.version`, of this arm alone.
     """
 
     name: str
     overrides: tuple[str, ...] = ()
     function: Mapping[str, Any] | None = None
     companions: Mapping[str, Trained] | None = None
+    version: int = 1
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Study:
         deterministic: one run per arm says it all, and numbers are compared as they are.
         notes: how the setting was found.
         when_quick: changes of `quick=true`.
+        version: part of what runs are found by. It is raised by hand where code changes what the settings mean: the
+            stored runs of all arms count no longer, and are run again.
     """
 
     id: str
@@ -99,8 +103,10 @@ class Study:
     deterministic: bool = False
     notes: str = ""
     when_quick: Variant = Variant()
+    version: int = 1
 
     def __post_init__(self) -> None:
+        _require_version("version", self.version)
         if self.seeds_at_once is not None:
             require_positive("seeds_at_once", self.seeds_at_once)
         if self.budget not in BUDGETS:
@@ -268,8 +274,11 @@ def _make_arms(nodes: Any, experiment: str | None, overrides: Any, start: str | 
 
 
 def _make_arm(name: str, node: Any, experiment: str | None, overrides: Sequence[str], start: str | None) -> Arm:
+    version = node.get("version", 1) if isinstance(node, Mapping) else 1
+    _require_version(f"arms.{name}.version", version)
     if isinstance(node, Mapping) and "_target_" in node:
-        return Arm(name=name, function=dict(node))
+        function = {key: value for key, value in node.items() if key != "version"}
+        return Arm(name=name, function=function, version=version)
     node = dict(node) if isinstance(node, Mapping) else {"overrides": node}
     _require_keys(f"arms.{name}", node, _ARM_KEYS)
     function = node.get("function")
@@ -289,6 +298,7 @@ def _make_arm(name: str, node: Any, experiment: str | None, overrides: Sequence[
         overrides=_with_experiment(f"arms.{name}", experiment, own),
         function=function and dict(function),
         companions=companions or None,
+        version=version,
     )
 
 
@@ -311,6 +321,11 @@ def _require_keys(name: str, node: Any, known: Sequence[str]) -> None:
     unknown = set(node) - set(known) if isinstance(node, Mapping) else {str(node)}
     if unknown:
         raise ValueError(f"`{name}` has no key {sorted(unknown)[0]!r}; try {' or '.join(known)}.")
+
+
+def _require_version(name: str, version: Any) -> None:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ValueError(f"`{name}` must be a whole number of at least 1, got {version!r}; raise it by one.")
 
 
 def _texts(name: str, values: Any) -> tuple[str, ...]:

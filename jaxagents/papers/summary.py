@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxagents.papers.catalogue import Entry
-from jaxagents.papers.judge import TRIAL, Finding, Verdict, values_of
+from jaxagents.papers.judge import TRIAL, Finding, values_of
 from jaxagents.papers.metrics import find_metrics
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.runs import DIVERGED, Run
@@ -80,17 +80,6 @@ def tell_finding(finding: Finding) -> str:
     return f"{subject} is {order} than {other} by {measured}; {least} was expected: {outcome}."
 
 
-def describe_carried(verdict: Verdict) -> str:
-    """Returns which runs are of earlier code and count, "" without any."""
-    if not verdict.carried:
-        return ""
-    told = ", ".join(f"{count} of {name}" for name, count in verdict.carried.items())
-    return (
-        f"Carried over from earlier code: {told}, of {verdict.done} runs in all. It is the same program, or one seed "
-        "of the arm was run again with today's code, and all that it logged was the same."
-    )
-
-
 def describe_seeds(seeds: Sequence[int]) -> str:
     """Returns "10 to 17" for a range, else the list."""
     seeds = sorted(seeds)
@@ -100,16 +89,8 @@ def describe_seeds(seeds: Sequence[int]) -> str:
 
 
 def arm_rows(entry: Entry) -> list[ArmRow]:
-    """Returns the table of a paper: every arm with its committed seeds, those of other code apart."""
-    rows = []
-    for arm in entry.paper.arms:
-        of_arm = entry.runs[arm.name]
-        committed = {seed: run for seed, run in of_arm.runs.items() if seed in entry.paper.seeds}
-        stale = {seed: run for seed, run in of_arm.stale.items() if seed in entry.paper.seeds}
-        rows.append(_arm_row(arm.name, committed, entry.paper))
-        if not committed and stale:
-            rows[-1] = _arm_row(f"{arm.name} (stale)", stale, entry.paper)
-    return rows
+    """Returns the table of a paper: every arm with its committed seeds."""
+    return [_arm_row(arm.name, _committed(entry, arm.name), entry.paper) for arm in entry.paper.arms]
 
 
 def study_rows(entries: Sequence[Entry]) -> list[ArmRow]:
@@ -128,20 +109,19 @@ def study_rows(entries: Sequence[Entry]) -> list[ArmRow]:
     for entry in entries:
         for arm in entry.paper.arms:
             name = arm.name if arm.name in shared else f"{arm.name} ({entry.card.id})"
-            values = values_of(runs := _shown_runs(entry, arm.name), study.metric)
+            values = values_of(runs := _committed(entry, arm.name), study.metric)
             if values and len(runs) > order.get(name, (0, 0.0))[0]:
                 told = [
                     _mean(values_of(runs, metric), study.deterministic) for metric in (study.metric, *study.metrics)
                 ]
-                seeds = describe_seeds(list(runs)) + ("" if entry.runs[arm.name].runs else ", stale")
-                rows[name] = ArmRow(name, seeds, told, sum(run.minutes for run in runs.values()))
+                rows[name] = ArmRow(name, describe_seeds(list(runs)), told, sum(run.minutes for run in runs.values()))
                 order[name] = (len(runs), float(np.mean([*values.values()])))
     return [rows[name] for name in sorted(rows, key=lambda name: order[name][1], reverse=study.higher_is_better)]
 
 
 def panels_of(entry: Entry) -> list[Panel]:
     """Returns the pictures of a paper: a panel for every reported metric, with all arms that log it."""
-    shown = {arm.name: _shown_runs(entry, arm.name) for arm in entry.paper.arms}
+    shown = {arm.name: _committed(entry, arm.name) for arm in entry.paper.arms}
     logged = {name for runs in shown.values() for run in runs.values() for name in run.curves}
     panels = []
     for name in _logged_metrics(entry.paper, sorted(logged)):
@@ -153,7 +133,7 @@ def panels_of(entry: Entry) -> list[Panel]:
 
 def steps_unit(entry: Entry) -> str:
     """Returns what the steps of all curves count, such as "episodes"; "" where that differs or is nothing."""
-    runs = [run for arm in entry.paper.arms for run in _shown_runs(entry, arm.name).values()]
+    runs = [run for arm in entry.paper.arms for run in _committed(entry, arm.name).values()]
     units = {run.budget[0] if run.budget else "" for run in runs}
     return units.pop().replace("_", " ") if len(units) == 1 else ""
 
@@ -194,11 +174,9 @@ def _mean(values: Mapping[int, float], deterministic: bool) -> str:
     return describe_interval(describe(np.asarray([*values.values()])))
 
 
-def _shown_runs(entry: Entry, arm: str) -> dict[int, Run]:
-    """Returns the committed runs of an arm, those of other code where there are no others."""
-    runs = entry.runs[arm]
-    chosen = {seed: run for seed, run in runs.runs.items() if seed in entry.paper.seeds}
-    return chosen or {seed: run for seed, run in runs.stale.items() if seed in entry.paper.seeds}
+def _committed(entry: Entry, arm: str) -> dict[int, Run]:
+    """Returns the stored runs of an arm that a verdict counts."""
+    return {seed: run for seed, run in entry.runs[arm].runs.items() if seed in entry.paper.seeds}
 
 
 def _logged_metrics(paper: Paper, logged: Sequence[str]) -> list[str]:

@@ -14,9 +14,6 @@ from jaxagents.types import COUNTERS
 
 _Section = TypeVar("_Section")
 _NOT_HASHED = ("run_dir", "devices", "logging", "hydra")
-# Options that came after runs were stored, of any part, and the value at which they change nothing: with it they count
-# for nothing, so that runs of before go on and are found.
-_CAME_LATER = {"max_lag": None, "min_p": None}
 _LENGTHS = {  # What a run may change while it goes on, by section.
     "training": (
         *("total_steps", "total_episodes", "total_turns", "total_tokens", "total_env_steps"),
@@ -167,8 +164,7 @@ def _as_integer(field_type: Any, value: Any) -> Any:
 def config_hash(resolved: Mapping[str, Any]) -> str:
     """Returns 16 hexadecimal digits of the SHA-256 of everything in a resolved config that changes results.
 
-    `run_dir`, `devices` and `logging` do not count: a run may go on elsewhere and on other devices. Neither do options
-    that came later, where they change nothing.
+    `run_dir`, `devices` and `logging` do not count: a run may go on elsewhere and on other devices.
     """
     counted = {key: value for key, value in resolved.items() if key not in _NOT_HASHED}
     return hashlib.sha256(_serialise(counted).encode()).hexdigest()[:16]
@@ -205,22 +201,10 @@ def _changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: s
         old, new = before.get(key), after.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             keys += _changed_keys(old, new, f"{prefix}{key}.")
-        elif _counts(key, before) != _counts(key, after) or _serialise(old) != _serialise(new):
+        elif (key in before) != (key in after) or _serialise(old) != _serialise(new):
             keys.append(f"{prefix}{key}")
     return keys
 
 
 def _serialise(config: Any) -> str:
-    return json.dumps(_without_later(config), sort_keys=True, default=str)
-
-
-def _without_later(node: Any) -> Any:
-    if isinstance(node, list | tuple):
-        return [_without_later(item) for item in node]
-    if not isinstance(node, Mapping):
-        return node
-    return {key: _without_later(value) for key, value in node.items() if _counts(key, node)}
-
-
-def _counts(key: str, node: Mapping[str, Any]) -> bool:
-    return key in node and not (key in _CAME_LATER and node[key] == _CAME_LATER[key])
+    return json.dumps(config, sort_keys=True, default=str)

@@ -15,8 +15,7 @@ from jaxagents.papers.library import load_paper
 from jaxagents.papers.metrics import measure, parse_metric
 from jaxagents.papers.plan import Request
 from jaxagents.papers.power import plan_seeds
-from jaxagents.papers.runs import DONE, Address, Run
-from jaxagents.papers.stored import ArmRuns
+from jaxagents.papers.runs import DONE, ArmRuns, Run
 from jaxagents.papers.study import Paper, Study, make_paper, make_study
 from jaxagents.reporting.statistics import Interval
 
@@ -51,7 +50,7 @@ def runs_of(outcome, against):
         "not run": [0.5, 0.5],
     }[outcome]
     curves = [{"success": {"steps": [0], "values": [against + value]}} for value in values]
-    return ArmRuns({seed: Run(Address("t", "e", "c"), seed, DONE, of, 1.0) for seed, of in enumerate(curves)}, {})
+    return ArmRuns({seed: Run("t", seed, DONE, of, 1.0) for seed, of in enumerate(curves)})
 
 
 STATES = {"all held": "held", "one undecided": "undecided", "one not run": "not run", "one not held": "not held"}
@@ -117,7 +116,7 @@ def test_the_examples_of_outcomes_are_those_of_the_rule(row):
 def test_effects_are_what_the_guide_says(node, effect):
     function = {"_target_": "math.prod"}
     paper = make_paper(PAPER | {"arms": {"a": function, "b": function}, "headline": [node]}, make_study(STUDY))
-    (plan,) = plan_seeds(paper, {"a": ArmRuns({}, {}), "b": ArmRuns({}, {})})
+    (plan,) = plan_seeds(paper, {"a": ArmRuns({}), "b": ArmRuns({})})
     assert plan.effect == pytest.approx(effect)
 
 

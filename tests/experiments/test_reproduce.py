@@ -42,18 +42,6 @@ def test_papers_are_reproduced_planned_and_reported(call_main, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_launcher_of_hydra_runs_papers_side_by_side(call_main, tmp_path):
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="sweeps in parallel are of the extra `sweeps`")
-    launcher = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.sweep.dir={tmp_path}/sweep")
-    papers = ("paper=donor_game_evolution", "arms=strict,stingy", "quick=true", "seeds=40-41")
-    result = call_main("reproduce.py", *launcher, *papers, f"results_folder={tmp_path}/results")
-    assert result.returncode == 0, result.stderr
-    jobs = last_line(result)["sweep"]
-    assert sorted(job["overrides"][1] for job in jobs) == ["arms=['stingy']", "arms=['strict']"]
-    assert len(list((tmp_path / "results").glob("runs/*/*/*/4?.json"))) == 4
-
-
-@pytest.mark.slow
 def test_workers_end_with_the_process_that_started_them(tmp_path):
     command = ["paper=debate", "quick=true", f"results_folder={tmp_path}", "workers=2"]
     process = subprocess.Popen([sys.executable, str(ROOT / "experiments/reproduce.py"), *command], cwd=tmp_path)

@@ -1,7 +1,8 @@
-"""Running papers: what is missing, shared runs, refreshed ones, failures, and what is registered first."""
+"""Running papers: what is missing, shared runs, versions, failures, and what is registered first."""
 
 import errno
 import io
+import json
 import pathlib
 
 import pytest
@@ -12,11 +13,11 @@ from jaxagents.papers.judge import judge
 from jaxagents.papers.leases import take_lease
 from jaxagents.papers.plan import Request, check_request
 from jaxagents.papers.printing import print_status
-from jaxagents.papers.refresh import refresh_papers
 from jaxagents.papers.registration import read_registrations
-from jaxagents.papers.runs import read_run, write_run
+from jaxagents.papers.runs import read_run
 from jaxagents.papers.status import read_status
 from jaxagents.papers.study import make_paper, make_study
+from jaxagents.training.config import config_hash
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 STUDY = {"id": "f/s", "question": "q", "metric": "score", "seeds": "0-2", "metrics": ["curve"]}
@@ -90,58 +91,26 @@ def test_a_damaged_run_is_set_aside_and_run_again(calls, tmp_path, capsys):
     assert read_run(path).seed == 1 and path.with_name("1.json.damaged").read_text() == "{"
 
 
-def test_other_code_makes_runs_stale(calls, tmp_path):
+@pytest.mark.parametrize("of_arm", [False, True])
+def test_runs_of_an_earlier_version_count_no_longer_and_come_back(calls, tmp_path, of_arm):
     paper = of_functions()
     run_papers([paper], request(tmp_path))
-    make_other_code(tmp_path)
-    runs = read(paper, tmp_path)
-    assert runs["treatment"].runs == {} and list(runs["treatment"].stale) == [0, 1, 2]
-    verdict = judge(paper, runs)
-    assert verdict.word == "stale" and verdict.stale == {"treatment": 3, "baseline": 3}
-    run_papers([paper], request(tmp_path))
-    assert len(calls) == 12 and judge(paper, read(paper, tmp_path)).word == "reproduced"
-    assert len(list((tmp_path / "results" / "runs").rglob("other/*.json"))) == 6
+    target = {"_target_": "functions_of_test.score", "offset": 1.0, "version": 2}
+    raised = of_functions(arms={"treatment": target}) if of_arm else of_functions(study={"version": 2})
+    runs = read(raised, tmp_path)
+    assert runs["treatment"].runs == {} and len(runs["baseline"].runs) == (3 if of_arm else 0)
+    assert run_papers([raised], request(tmp_path)) == {} and len(calls) == (9 if of_arm else 12)
+    assert judge(raised, read(raised, tmp_path)).word == "reproduced"
+    assert run_papers([paper], request(tmp_path)) == {} and len(calls) == (9 if of_arm else 12)
 
 
-def make_other_code(tmp_path, change=None):
-    """Gives all stored runs the code "other", and perhaps changes what a seed logged."""
-    for folder in list((tmp_path / "results" / "runs").glob("*/*/*/")):
-        folder.rename(folder.with_name("other"))
-    for path in (tmp_path / "results" / "runs").rglob("0.json") if change else ():
-        run = read_run(path)
-        path.unlink()
-        write_run(tmp_path / "results", run._replace(curves=change(run.curves)))
-
-
-def test_refreshing_runs_one_seed_of_every_arm_and_lets_the_others_count(calls, tmp_path, capsys):
+def test_what_the_address_is_of_is_kept_beside_the_runs(calls, tmp_path):
     paper = of_functions()
     run_papers([paper], request(tmp_path))
-    make_other_code(tmp_path)
-    capsys.readouterr()
-    assert refresh_papers([paper], request(tmp_path, refresh=True)) == {}
-    assert calls[6:] == [(0, 1.0), (0, 0.0)]
-    said = capsys.readouterr().err.replace("\n", " ")
-    assert "p: treatment: seed 0 logged the same as with the code other: its 3 runs count." in said
-    verdict = judge(paper, read(paper, tmp_path))
-    assert verdict.word == "reproduced" and verdict.carried == {"treatment": 2, "baseline": 2} and verdict.stale == {}
-    assert refresh_papers([paper], request(tmp_path, refresh=True)) == {} and len(calls) == 8
-    assert run_papers([paper], request(tmp_path)) == {} and len(calls) == 8
-
-
-def test_refreshing_leaves_runs_stale_that_one_seed_contradicts(calls, tmp_path, capsys):
-    paper = of_functions()
-    run_papers([paper], request(tmp_path))
-    make_other_code(tmp_path, lambda curves: curves | {"score": {"steps": [1], "values": [0.7]}})
-    capsys.readouterr()
-    assert refresh_papers([paper], request(tmp_path, refresh=True)) == {} and len(calls) == 8
-    said = capsys.readouterr().err.replace("\n", " ")
-    assert "p: baseline: seed 0 differs from that of the code other in score: its runs stay stale." in said
-    verdict = judge(paper, read(paper, tmp_path))
-    assert verdict.word == "stale" and verdict.carried == {} and verdict.stale == {"treatment": 2, "baseline": 2}
-
-
-def test_refreshing_runs_nothing_where_nothing_was_run(calls, tmp_path):
-    assert refresh_papers([of_functions()], request(tmp_path, refresh=True)) == {} and calls == []
+    arm = compose_arms(paper, CONFIGS)["treatment"]
+    asked = json.loads((tmp_path / "results" / "runs" / arm.address / "asked.json").read_text())
+    assert asked == arm.asked and asked["version"] == [1, 1] and asked["train"]["function"]["offset"] == 1.0
+    assert config_hash(asked) == arm.address
 
 
 def test_a_failure_stops_nothing_else(calls, tmp_path):
@@ -209,7 +178,7 @@ def test_arms_of_others_are_left_to_them_and_taken_over(calls, tmp_path):
 
     paper = of_functions()
     address = compose_arms(paper, CONFIGS)["treatment"].address
-    lease = take_lease(tmp_path / "results", f"{'-'.join(address)}-1")
+    lease = take_lease(tmp_path / "results", f"{address}-1")
     timer = threading.Timer(3.0, lease.release)  # As the kernel does when its holder is killed.
     timer.start()
     status = read_status([paper], request(tmp_path))[0]

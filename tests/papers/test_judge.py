@@ -6,9 +6,8 @@ import pytest
 
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.judge import HELD, MISSING, NOT_HELD, UNDECIDED, decide, judge
-from jaxagents.papers.runs import DIVERGED, DONE, Address, Run
+from jaxagents.papers.runs import DIVERGED, DONE, ArmRuns, Run
 from jaxagents.papers.statistics import summarize_arms
-from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import make_paper, make_study
 from jaxagents.reporting.statistics import Interval
 
@@ -29,7 +28,7 @@ def runs_of(values, status=DONE, start="s", **curves):
     """Returns runs with these final values of `eval/success` by seed, from a start of 0.25."""
     return {
         seed: Run(
-            address=Address("t", "e", "c"),
+            address="t",
             seed=seed,
             status=status,
             curves={"eval/success": {"steps": [0, 8], "values": [0.25, value]}, **curves},
@@ -41,9 +40,7 @@ def runs_of(values, status=DONE, start="s", **curves):
 
 
 def stored(**arms):
-    return {
-        name: values if isinstance(values, ArmRuns) else ArmRuns(runs_of(values), {}) for name, values in arms.items()
-    }
+    return {name: values if isinstance(values, ArmRuns) else ArmRuns(runs_of(values)) for name, values in arms.items()}
 
 
 def seeds(*values):
@@ -68,7 +65,7 @@ def test_a_metric_that_no_arm_logs_is_refused():
     with pytest.raises(ValueError, match=r"`secondary\[0\]` of p: `metric` must be logged"):
         verdict_of(both, secondary=misspelt)
     # Where an arm has no run, or none that lasted, the name may still be right.
-    diverged = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1), status=DIVERGED), {})
+    diverged = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1), status=DIVERGED))
     assert verdict_of(stored(a=seeds(0.9, 0.9, 0.9)), headline=misspelt).word == "unfinished"
     assert verdict_of({**both, "b": diverged}, headline=misspelt).word == "inconclusive"
     with pytest.raises(ValueError, match=r"got 'lat\(success\)'; try late"):
@@ -144,46 +141,24 @@ def test_lower_may_be_better():
     assert only_finding(runs, study={"higher_is_better": False}).outcome == HELD
 
 
-def test_runs_of_other_code_get_no_verdict():
-    stale = ArmRuns({}, runs_of(seeds(0.1, 0.1, 0.1)))
-    verdict = verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=stale))
-    assert verdict.word == "stale" and verdict.stale == {"b": 3} and verdict.headline[0].measured is None
-    assert verdict.headline[0].reason == "0 of 3 runs of b are there, and 3 of other code."
-    rerun = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1)), runs_of(seeds(5.0, 5.0, 5.0)))
-    assert verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=rerun)).word == "reproduced"
-
-
-def test_what_runs_of_earlier_code_said_is_told_where_they_are_alone_and_complete():
-    better, worse = ArmRuns({}, runs_of(seeds(0.9, 0.9, 0.9))), ArmRuns({}, runs_of(seeds(0.1, 0.1, 0.1)))
-    assert verdict_of({"a": better, "b": worse}).describe() == "stale (reproduced with earlier code)"
-    assert verdict_of({"a": worse, "b": better}).describe() == "stale (not reproduced with earlier code)"
-    # Not with a seed that is missing, runs of two codes in one arm, or beside runs of today's code.
-    lacking = ArmRuns({}, runs_of(seeds(0.1, 0.1)))
-    first, *others = worse.stale.values()
-    of_two_codes = [first._replace(address=first.address._replace(code="other")), *others]
-    mixed = ArmRuns({}, {run.seed: run for run in of_two_codes})
-    for other in (lacking, mixed, ArmRuns(worse.stale, {})):
-        assert verdict_of({"a": better, "b": other}).describe() == "stale"
-
-
 def test_a_metric_to_report_that_no_arm_logs_is_refused():
     both = stored(a=seeds(0.9, 0.9, 0.9), b=seeds(0.1, 0.1, 0.1))
     with pytest.raises(ValueError, match="`metrics` of p: `metric` must be logged .* got 'sucess'; try success"):
         verdict_of(both, metrics=["success", "sucess"])
     with pytest.raises(ValueError, match="`metrics` of study f/s: `metric` must be logged .* got 'lenght'"):
         verdict_of(both, {"metrics": ["lenght"]})
-    one = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1), length={"steps": [0], "values": [1.0]}), {})
+    one = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1), length={"steps": [0], "values": [1.0]}))
     assert verdict_of({**both, "b": one}, {"metrics": ["length"]}).word == "reproduced"
     # Another arm may log it once it has run.
     assert verdict_of(stored(a=seeds(0.9, 0.9, 0.9)), metrics=["sucess"]).word == "unfinished"
 
 
 def test_divergence_counts_with_its_last_evaluation():
-    diverged = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1), status=DIVERGED), {})
+    diverged = ArmRuns(runs_of(seeds(0.1, 0.1, 0.1), status=DIVERGED))
     verdict = verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=diverged))
     assert verdict.word == "reproduced" and verdict.diverged == {"b": 3}
     never = {"eval/success": {"steps": [4], "values": [math.nan]}}
-    nothing = ArmRuns({seed: run._replace(curves=never) for seed, run in diverged.runs.items()}, {})
+    nothing = ArmRuns({seed: run._replace(curves=never) for seed, run in diverged.runs.items()})
     verdict = verdict_of(stored(a=seeds(0.9, 0.9, 0.9), b=nothing))
     assert verdict.word == "inconclusive" and "eval/success has no finite value" in verdict.headline[0].reason
 
@@ -210,12 +185,12 @@ def test_an_arm_is_compared_with_itself():
             "values": [0.2, 0.9, run.curves["eval/success"]["values"][-1]],
         }
     headline = [{"metric": "max(success)", "than": "success", "arm": "a", "margin": 0.2}]
-    finding = only_finding(stored(a=ArmRuns(runs, {})), headline=headline)
+    finding = only_finding(stored(a=ArmRuns(runs)), headline=headline)
     assert finding.measured.mean == pytest.approx(0.35) and finding.outcome == HELD
 
 
 def test_runs_of_two_starts_are_not_compared():
-    mixed = ArmRuns(runs_of(seeds(0.9, 0.9)) | runs_of({2: 0.9}, start="other"), {})
+    mixed = ArmRuns(runs_of(seeds(0.9, 0.9)) | runs_of({2: 0.9}, start="other"))
     finding = only_finding(stored(a=mixed, b=seeds(0.1, 0.1, 0.1)))
     assert finding.outcome == UNDECIDED and "runs of a must have one start, got 2" in finding.reason
     assert only_finding(stored(a=mixed, b=seeds(0.1, 0.1, 0.1)), study={"start_seed": None}).outcome == HELD
@@ -226,9 +201,9 @@ def test_games_won_are_counted():
         return {f"gap_{name}": {"steps": [0], "values": [value]} for name, value in zip("uvw", values)}
 
     runs = {
-        "a": ArmRuns(runs_of(seeds(0.0), **games(-1.0, -2.0, -3.0)), {}),
-        "b": ArmRuns(runs_of(seeds(0.0), **games(-0.5, -2.005, -4.0)), {}),
-        "c": ArmRuns(runs_of(seeds(0.0), **games(-0.7, -1.0, math.nan)), {}),
+        "a": ArmRuns(runs_of(seeds(0.0), **games(-1.0, -2.0, -3.0))),
+        "b": ArmRuns(runs_of(seeds(0.0), **games(-0.5, -2.005, -4.0))),
+        "c": ArmRuns(runs_of(seeds(0.0), **games(-0.7, -1.0, math.nan))),
     }
     study = {"deterministic": True, "seeds": [0], "metric": "gap_*", "higher_is_better": False}
     arms = {"a": [], "c": []}

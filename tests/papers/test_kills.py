@@ -32,7 +32,7 @@ def wait_until(condition, process):
 def stored_runs(results):
     """Returns what the file system says of every run: a file that is written again is another one."""
     found = {}
-    for path in (results / RUNS_FOLDER).glob("*/*/*/*.json"):
+    for path in (results / RUNS_FOLDER).glob("*/[0-9]*.json"):
         status = path.stat()
         found[path] = (status.st_ino, status.st_mtime_ns, path.read_bytes())
     return found

@@ -3,8 +3,7 @@
 import pytest
 
 from jaxagents.papers import pictures
-from jaxagents.papers.runs import DONE, Address, Run
-from jaxagents.papers.stored import ArmRuns
+from jaxagents.papers.runs import DONE, ArmRuns, Run
 from jaxagents.papers.study import make_paper, make_study
 
 
@@ -18,12 +17,10 @@ def paper():
 def runs_of(**values):
     """Returns runs of success at two points, by seed: `s3=[0.0, 0.5]`."""
     runs = {
-        seed: Run(
-            Address("t", "e", "c"), seed, DONE, {"eval/success": {"steps": [0, 8][: len(curve)], "values": curve}}, 1.0
-        )
+        seed: Run("t", seed, DONE, {"eval/success": {"steps": [0, 8][: len(curve)], "values": curve}}, 1.0)
         for seed, curve in ((int(name[1:]), curve) for name, curve in values.items())
     }
-    return ArmRuns(runs, {})
+    return ArmRuns(runs)
 
 
 def test_arms_are_drawn_with_their_committed_seeds(paper, tmp_path, monkeypatch):

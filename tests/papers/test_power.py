@@ -4,8 +4,7 @@ import pytest
 
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.power import plan_seeds, power_of, seeds_needed
-from jaxagents.papers.runs import DONE, Address, Run
-from jaxagents.papers.stored import ArmRuns
+from jaxagents.papers.runs import DONE, ArmRuns, Run
 from jaxagents.papers.study import make_paper, make_study
 
 HIGHER = Expectation("success", "higher", ("a", "b"), 0.05)
@@ -39,8 +38,8 @@ def planned(pilots, **entry):
 
     def runs(values):
         curves = [{"eval/success": {"steps": [8], "values": [value]}} for value in values.values()]
-        made = [Run(Address("t", "e", "c"), seed, DONE, of, 1.0) for seed, of in zip(values, curves)]
-        return ArmRuns({run.seed: run for run in made}, {})
+        made = [Run("t", seed, DONE, of, 1.0) for seed, of in zip(values, curves)]
+        return ArmRuns({run.seed: run for run in made})
 
     (plan,) = plan_seeds(paper, {name: runs(pilots.get(name, {})) for name in "ab"})
     return plan

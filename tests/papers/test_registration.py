@@ -24,28 +24,31 @@ PAPER = {
 }
 
 
+RESOLVED = {"a": "0123456789abcdef", "b": "fedcba9876543210"}
+
+
 def paper_of(study=None, **changes):
     source = STUDY | (study or {})
     return make_paper(PAPER | changes | {"id": "p", "family": "f"}, make_study(source | {"id": "f/s"}), source)
 
 
 def test_what_decides_is_registered_and_nothing_else():
-    content = registered_content(paper_of())
+    content = registered_content(paper_of(), RESOLVED)
     assert content["paper"]["arms"] == {"a": ["k=2"]} and content["study"]["arms"] == {"b": []}
     assert content["seeds"] == [0, 1, 2] and content["paper"]["headline"][0]["margin"] == 0.1
-    assert registered_content(paper_of(notes="n", title="u", minutes=2)) == content
+    assert registered_content(paper_of(notes="n", title="u", minutes=2), RESOLVED) == content
     others = {"arms": {"b": [], "other": ["k=9"], "new": []}}  # Baselines of other papers.
-    assert registered_content(paper_of(study=others)) == content
+    assert registered_content(paper_of(study=others), RESOLVED) == content
 
 
 def test_what_changes_trials_alone_does_not_count(tmp_path):
     of_trials = paper_of(arms={"a": ["k=2", "when_quick.collector.n=1", "~when_quick.collector.m"]})
-    assert registered_content(of_trials) == registered_content(paper_of())
-    first = register(tmp_path, paper_of())
+    assert registered_content(of_trials, RESOLVED) == registered_content(paper_of(), RESOLVED)
+    first = register(tmp_path, paper_of(), RESOLVED)
     path = tmp_path / REGISTRATIONS_FILE  # As it was written once, with them.
     path.write_text(path.read_text().replace('"k=2"', '"k=2", "+when_quick.collector.n=2"'))
-    assert register(tmp_path, of_trials).time == first.time
-    assert changes_since(of_trials, read_registrations(tmp_path)["p"]) == []
+    assert register(tmp_path, of_trials, RESOLVED).time == first.time
+    assert changes_since(of_trials, RESOLVED, read_registrations(tmp_path)["p"]) == []
 
 
 @pytest.mark.parametrize(
@@ -60,18 +63,38 @@ def test_what_changes_trials_alone_does_not_count(tmp_path):
     ],
 )
 def test_later_changes_are_flagged_and_refused(tmp_path, study, changes, names):
-    first = register(tmp_path, paper_of())
-    assert register(tmp_path, paper_of()) == first and first.time
+    first = register(tmp_path, paper_of(), RESOLVED)
+    assert register(tmp_path, paper_of(), RESOLVED) == first and first.time
     changed = paper_of(study, **changes)
-    assert changes_since(changed, read_registrations(tmp_path)["p"]) == names
+    assert changes_since(changed, RESOLVED, read_registrations(tmp_path)["p"]) == names
     with pytest.raises(ValueError, match=f"got changes of {names[0]}; set them back, or try register=true"):
-        register(tmp_path, changed)
-    register(tmp_path, changed, again=True)
+        register(tmp_path, changed, RESOLVED)
+    register(tmp_path, changed, RESOLVED, again=True)
     registrations = read_registrations(tmp_path)["p"]
-    assert len(registrations) == 2 and changes_since(changed, registrations) == names
+    assert len(registrations) == 2 and changes_since(changed, RESOLVED, registrations) == names
     # Set back, it runs as it was registered first, and is flagged: something else was tried.
-    assert register(tmp_path, paper_of()) == first and changes_since(paper_of(), registrations) == names
-    assert changes_since(paper_of(), registrations[:1]) == [] and changes_since(paper_of(), []) == []
+    assert (
+        register(tmp_path, paper_of(), RESOLVED) == first
+        and changes_since(paper_of(), RESOLVED, registrations) == names
+    )
+    assert (
+        changes_since(paper_of(), RESOLVED, registrations[:1]) == [] and changes_since(paper_of(), RESOLVED, []) == []
+    )
+
+
+def test_a_changed_option_file_of_an_arm_is_flagged(tmp_path):
+    register(tmp_path, paper_of(), RESOLVED)
+    changed = RESOLVED | {"b": "0000000000000000"}
+    assert changes_since(paper_of(), changed, read_registrations(tmp_path)["p"]) == ["resolved.b"]
+    with pytest.raises(ValueError, match="got changes of resolved.b; set them back, or try register=true"):
+        register(tmp_path, paper_of(), changed)
+
+
+def test_a_version_that_is_raised_is_no_change(tmp_path):
+    first = register(tmp_path, paper_of(), RESOLVED)
+    raised = paper_of(study={"version": 2}, arms={"a": {"overrides": ["k=2"], "version": 3}})
+    assert raised.study.version == 2 and raised.arms[0].version == 3
+    assert register(tmp_path, raised, RESOLVED) == first
 
 
 def test_files_that_are_not_committed_are_marked_and_said(tmp_path):
@@ -80,12 +103,12 @@ def test_files_that_are_not_committed_are_marked_and_said(tmp_path):
     git = ("git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@t")
     for command in (("init", "-q"), ("add", "p.yaml"), ("commit", "-qm", "One")):
         subprocess.run([*git, *command], check=True)
-    register(tmp_path / "committed", paper_of(), files=[path], say=said.append)
+    register(tmp_path / "committed", paper_of(), RESOLVED, files=[path], say=said.append)
     assert said == []
     new = path.with_name("new.yaml")  # In no commit.
     new.write_text("a: 1")
     for _ in range(2):
-        found = register(tmp_path / "results", paper_of(), files=[path, new], say=said.append)
+        found = register(tmp_path / "results", paper_of(), RESOLVED, files=[path, new], say=said.append)
     assert [*said] == [
         "p: registered from what is not committed (new.yaml); commit it before the runs, so that others can see that "
         "it came first."
@@ -96,5 +119,5 @@ def test_files_that_are_not_committed_are_marked_and_said(tmp_path):
 def test_a_damaged_file_is_named_and_left_alone(tmp_path):
     (tmp_path / REGISTRATIONS_FILE).write_text('{"p": [')
     with pytest.raises(ValueError, match="must hold registrations, got a damaged file"):
-        register(tmp_path, paper_of())
+        register(tmp_path, paper_of(), RESOLVED)
     assert (tmp_path / REGISTRATIONS_FILE).read_text() == '{"p": ['

@@ -5,19 +5,10 @@ import math
 
 import pytest
 
-from jaxagents.papers.runs import (
-    DONE,
-    Address,
-    Run,
-    read_run,
-    run_path,
-    set_aside,
-    write_once,
-    write_run,
-)
-from jaxagents.papers.stored import read_runs
+from jaxagents.papers.runs import DONE, Run, read_run, read_runs, run_path, write_asked, write_run
+from jaxagents.training.store import set_aside, write_record
 
-ADDRESS = Address("t", "e", "c")
+ADDRESS = "0123456789abcdef"
 CURVES = {
     "eval/success": {"steps": [0, 8], "values": [0.25, math.nan]},
     "train/loss": {"steps": [4, 8], "values": [0.1234567, 12345678.5]},
@@ -32,7 +23,7 @@ def run_of(seed=3, address=ADDRESS, curves=CURVES, **changes):
 
 def test_what_is_written_is_read(tmp_path):
     assert write_run(tmp_path, run_of())
-    path = tmp_path / "runs" / "t" / "e" / "c" / "3.json"
+    path = tmp_path / "runs" / ADDRESS / "3.json"
     run = read_run(path)
     assert run._replace(curves={}) == run_of(curves={})
     assert run.curves["eval/success"]["steps"] == [0, 8] and run.curves["eval/success"]["values"][0] == 0.25
@@ -55,14 +46,13 @@ def test_a_stored_run_is_never_changed(tmp_path):
     assert run_path(tmp_path, ADDRESS, 3).read_bytes() == before
 
 
-def test_runs_of_other_code_are_stale_and_never_mixed(tmp_path):
-    for code, seed in (("c", 1), ("old", 1), ("old", 2)):
-        write_run(tmp_path, run_of(seed, ADDRESS._replace(code=code)))
-    write_run(tmp_path, run_of(5, ADDRESS._replace(evaluation="other")))
+def test_only_the_runs_of_an_arm_are_read(tmp_path):
+    for address, seed in ((ADDRESS, 10), (ADDRESS, 1), ("other", 2)):
+        write_run(tmp_path, run_of(seed, address))
+    write_asked(tmp_path / "runs" / ADDRESS, {"train": {"k": 1}})
     stored = read_runs(tmp_path, ADDRESS)
-    assert list(stored.runs) == [1] and stored.runs[1].address == ADDRESS
-    assert sorted(stored.stale) == [1, 2] and stored.stale[2].address.code == "old" and stored.damaged == ()
-    assert read_runs(tmp_path, Address("x", "y", "z")) == ({}, {}, (), {})
+    assert list(stored.runs) == [1, 10] and stored.runs[1].address == ADDRESS and stored.damaged == ()
+    assert read_runs(tmp_path, "unknown") == ({}, ())
 
 
 @pytest.mark.parametrize(
@@ -80,7 +70,7 @@ def test_a_damaged_file_is_named_and_set_aside(tmp_path, damage):
     path = run_path(tmp_path, ADDRESS, 3)
     damaged = damage(path.read_text())
     path.write_text(damaged)
-    with pytest.raises(ValueError, match=r"`.*3.json` must hold a run, got a damaged file"):
+    with pytest.raises(ValueError, match=r"`.*3.json` must hold a result, got a damaged file"):
         read_run(path)
     stored = read_runs(tmp_path, ADDRESS)
     assert stored.runs == {} and stored.damaged == (path,)
@@ -88,19 +78,29 @@ def test_a_damaged_file_is_named_and_set_aside(tmp_path, damage):
     assert write_run(tmp_path, run_of()) and read_runs(tmp_path, ADDRESS).damaged == ()
 
 
-def test_a_file_of_another_seed_is_damaged(tmp_path):
+@pytest.mark.parametrize("place", [(ADDRESS, 4), ("fedcba9876543210", 3)])
+def test_a_file_that_was_moved_to_another_seed_or_arm_is_not_read_as_its_own(tmp_path, place):
     write_run(tmp_path, run_of())
+    moved = run_path(tmp_path, *place)
+    moved.parent.mkdir(exist_ok=True)
+    run_path(tmp_path, ADDRESS, 3).rename(moved)
+    with pytest.raises(ValueError, match=f"must hold the run of its place, got the seed 3 of {ADDRESS}; move it back"):
+        read_run(moved)
+    stored = read_runs(tmp_path, place[0])
+    assert stored.runs == {} and stored.damaged == (moved,)
+
+
+def test_an_address_that_was_changed_by_hand_is_damage(tmp_path):
+    write_run(tmp_path, run_of())
+    moved = run_path(tmp_path, "fedcba9876543210", 3)
+    moved.parent.mkdir()
+    moved.write_text(run_path(tmp_path, ADDRESS, 3).read_text().replace(ADDRESS, "fedcba9876543210"))
+    with pytest.raises(ValueError, match="its content is not that of its digest"):
+        read_run(moved)
+
+
+def test_a_record_that_is_no_run_is_named(tmp_path):
     path = run_path(tmp_path, ADDRESS, 3)
-    path.rename(path.with_name("4.json"))
-    with pytest.raises(ValueError, match="it is of the seed 3"):
-        read_run(path.with_name("4.json"))
-
-
-def test_a_full_disk_leaves_no_half_of_a_file(tmp_path, monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left on device"):
-        write_once(tmp_path / "a" / "b", b"content")
-    assert list((tmp_path / "a").iterdir()) == []
+    write_record(path, ADDRESS, {"seed": 3, "rows": []}, made_with={})
+    with pytest.raises(ValueError, match="must hold a run, got another record \\('status'\\)"):
+        read_run(path)

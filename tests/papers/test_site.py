@@ -13,9 +13,8 @@ from jaxagents.papers.catalogue import Entry, read_cards, read_entries
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.judge import judge
 from jaxagents.papers.pages import describe_verdicts, write_pages, write_summary
-from jaxagents.papers.runs import Address, Run
+from jaxagents.papers.runs import ArmRuns, Run
 from jaxagents.papers.site import find_worlds, write_site, write_worlds
-from jaxagents.papers.stored import ArmRuns
 from jaxagents.papers.study import Arm, Paper, Study
 from jaxagents.papers.summary import authors_rows, gather_curve, panels_of
 
@@ -60,7 +59,7 @@ def make_run(arm, seed, shift):
     steps = [0, 64, 128]
     values = (np.array([0.2, 0.4, 0.6]) + shift + 0.02 * rng.normal(size=3)).tolist()
     curves = {"eval/success": {"steps": steps, "values": values}, "final": {"steps": [0], "values": [shift]}}
-    return Run(Address("t", arm, "c"), seed, "done", curves, minutes=0.5, budget=["episodes", 128])
+    return Run(arm, seed, "done", curves, minutes=0.5, budget=["episodes", 128])
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +90,7 @@ def tested():
         notes="No KL.",
     )
     runs = {
-        arm: ArmRuns({seed: make_run(arm, seed, shift) for seed in study.seeds}, {})
+        arm: ArmRuns({seed: make_run(arm, seed, shift) for seed in study.seeds})
         for arm, shift in (("ours", 0.2), ("theirs", 0.0))
     }
     return families, Entry(card, paper, runs, judge(paper, runs), {"learner": {"num_epochs": 2}})
@@ -200,7 +199,7 @@ def test_arms_that_have_not_run_or_share_no_step_have_no_curve(tested, tmp_path)
     assert gather_curve({}, "eval/success") is None and gather_curve(runs, "other") is None
     apart = {seed: run._replace(curves={"x": {"steps": [seed], "values": [1.0]}}) for seed, run in runs.items()}
     assert gather_curve(apart, "x") is None
-    waiting = entry._replace(runs=entry.runs | {"theirs": ArmRuns({}, {})})
+    waiting = entry._replace(runs=entry.runs | {"theirs": ArmRuns({})})
     assert [[line.name for line in panel.lines] for panel in panels_of(waiting)] == [["ours"], ["ours"]]
     alone = [family._replace(cards=(entry.card,)) for family in families if family.name == entry.card.family]
     page = (write_site(tmp_path, alone, {"gigpo": waiting}, []).parent / "papers" / "gigpo.html").read_text(
@@ -228,7 +227,7 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     assert "(papers/lm_rl/gigpo.md) | reproduced | Success of ours is higher than that of theirs by 0.2" in line
     assert "; higher by 0.1 or more was expected: held. |" in line
     assert "![Headlines against their margins: " in table and "](papers/lm_rl.svg)" in table
-    assert "| 1 not held | 10 to 12 | 0 | 0 | 3.0 |" in line and "1 of 45 papers have an experiment here." in table
+    assert "| 1 not held | 10 to 12 | 3.0 |" in line and "1 of 45 papers have an experiment here." in table
     assert [path.name for path in tmp_path.rglob("*.md")] == ["README.md", "gigpo.md"]
     page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
     assert "**Reproduced.**" in page and "| ours | 10 to 12 | " in page and "- not held: success of ours higher" in page
@@ -236,11 +235,6 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     write_pages(tmp_path, families, entries | {"gigpo": changed})
     page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
     assert "Changed since it was registered: headline, seeds." in page
-    carried = entry._replace(verdict=entry.verdict._replace(carried={"ours": 2}))
-    table = write_pages(tmp_path, families, entries | {"gigpo": carried}).read_text(encoding="utf-8")
-    assert "| 1 not held | 10 to 12 | 2 | 0 | 3.0 |" in table
-    page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
-    assert "Carried over from earlier code: 2 of ours, of 6 runs in all. It is the same program, or one seed" in page
 
 
 def test_the_summary_of_the_readme_is_that_of_the_table(tested, tmp_path):

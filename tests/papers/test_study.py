@@ -144,6 +144,8 @@ def test_a_wrong_paper_is_refused(changes, message):
         ),
         ({"when_quick": {"steps": 1}}, "`when_quick` has no key 'steps'"),
         ({"seeds_at_once": 0}, "`seeds_at_once` must be a positive number"),
+        ({"version": 0}, "`version` must be a whole number of at least 1, got 0"),
+        ({"arms": {"baseline": {"_target_": "f", "version": "b"}}}, "`arms.baseline.version` must be a whole number"),
     ],
 )
 def test_a_wrong_study_is_refused(changes, message):

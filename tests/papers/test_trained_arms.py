@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import shutil
 import types
 
 import jax
@@ -14,13 +13,11 @@ from jaxagents.papers.arms import budget_of, build_stages, compose_arms, logged_
 from jaxagents.papers.execution import read_paper_runs, run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.plan import Job, Request, require_metrics
-from jaxagents.papers.programs import PROGRAMS_FOLDER, program_digest, same_programs
-from jaxagents.papers.refresh import refresh_papers
-from jaxagents.papers.runs import RUNS_FOLDER
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.papers.starts import prepare_start, start_path
 from jaxagents.papers.study import make_paper, make_study
 from jaxagents.training.composition import compose, merge_overrides
+from jaxagents.training.config import config_hash
 from jaxagents.training.launch import run
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
@@ -91,10 +88,12 @@ def test_arms_share_one_start_and_are_evaluated_when_due(trained, start):
 
 @pytest.mark.slow
 def test_what_hashes_are_of_is_kept_beside_the_runs(trained, fast):
-    folder = trained[1] / "results" / "runs" / fast.address.train
-    told = json.loads((folder / "train.json").read_text())
-    assert told["stages"][0]["learner"]["optimizer"]["learning_rate"] == 0.01 and told["start"][1] == 0
-    assert json.loads((folder / fast.address.evaluation / "evaluation.json").read_text())[0]["num_episodes"] == 3
+    asked = json.loads((trained[1] / "results" / "runs" / fast.address / "asked.json").read_text())
+    assert asked["train"]["stages"][0]["learner"]["optimizer"]["learning_rate"] == 0.01
+    assert asked["train"]["start"][1] == 0 and asked["evaluation"][0]["num_episodes"] == 3
+    place = trained[1] / "results" / "starts" / start_address(fast.start)
+    asked = json.loads((place / "asked.json").read_text())
+    assert config_hash(asked) == place.name and asked["version"] == 1
 
 
 @pytest.mark.slow
@@ -135,19 +134,18 @@ def test_a_damaged_start_is_trained_again_and_said(trained, fast, start):
 
 
 @pytest.mark.slow
-def test_a_start_of_other_code_is_refused_and_left_alone(trained, fast, tmp_path):
+def test_a_start_of_another_place_is_refused_and_left_alone(trained, fast, tmp_path):
     place = start_path(tmp_path / "results", start_address(fast.start), 0)
     place.parent.mkdir(parents=True)
     with np.load(start_path(trained[1] / "results", start_address(fast.start), 0)) as kept:
         content = dict(kept)
     told = json.loads(str(content["information"]))
-    told["address"][2] = "0123456789abcdef"
+    told["address"] = "0123456789abcdef"
     np.savez(place, **content | {"information": np.array(json.dumps(told))})
     before = place.read_bytes()
     failures = run_papers([trained[0]], request(tmp_path, arms=("fast",)))
     assert (
-        f"`{place}` must hold the start of its place, got one of the code 0123456789abcdef; remove it"
-        in (failures["p: fast"])
+        f"`{place}` must hold the start of its place, got that of 0123456789abcdef; remove it" in (failures["p: fast"])
     )
     assert place.read_bytes() == before and not list((tmp_path / "results").glob("runs/**/*.json"))
 
@@ -189,12 +187,11 @@ def test_addresses_differ_with_what_determines_results(fast):
         return compose_arms(of_training(study=study), CONFIGS, overrides=overrides)["fast"].address
 
     same = address("logging.curves=false", "training.log_every_steps=32", "seed=9", "name=other", "devices=pmap")
-    assert same[:2] == fast.address[:2]
-    assert address("evaluation.num_episodes=5").train == fast.address.train
-    assert address("evaluation.num_episodes=5").evaluation != fast.address.evaluation
+    assert same == fast.address
     changes = ("learner.discount=0.5", "policy.encoder.hidden_sizes=[9]", "training.total_steps=64")
-    others = {address(change).train for change in changes} | {address(study={"start_seed": 1}).train}
-    assert len(others | {fast.address.train}) == 5
+    others = {address(change) for change in (*changes, "evaluation.num_episodes=5")}
+    others |= {address(study=study) for study in ({"start_seed": 1}, {"version": 2})}
+    assert len(others | {fast.address}) == 7
 
 
 @pytest.mark.slow
@@ -296,76 +293,3 @@ def test_arms_that_differ_by_numbers_compile_once(trained, start, tmp_path):
             jax.config.update(name, value)
         compilation_cache.reset_cache()
     assert programs[0] and programs[1] == programs[0]
-
-
-@pytest.fixture
-def of_other_code(trained, tmp_path):
-    """Returns a store in which all runs, and what is known of their programs, are of a code called other."""
-    shutil.copytree(trained[1], tmp_path, dirs_exist_ok=True)
-    for path in [*(tmp_path / "results" / RUNS_FOLDER).glob("*/*/*/")]:
-        path.rename(path.with_name("other"))
-    for path in [*(tmp_path / "results" / PROGRAMS_FOLDER).glob("*/*/*.json")]:
-        path.rename(path.with_name("other.json"))
-    return tmp_path
-
-
-def test_runs_of_other_code_that_is_the_same_program_count_without_a_run(trained, of_other_code, monkeypatch, capsys):
-    paper = trained[0]
-    verdict = judge(paper, read(paper, of_other_code))
-    assert verdict.word == "stale" and verdict.stale == {"fast": 3, "slow": 3}
-    monkeypatch.setattr("jaxagents.papers.execution.train_seeds", pytest.fail)
-    assert refresh_papers([paper], request(of_other_code, refresh=True)) == {}
-    said = capsys.readouterr().err.replace("\n", " ")
-    assert "p: fast: the code other is the same program: its 3 runs count." in said
-    verdict = judge(paper, read(paper, of_other_code))
-    assert verdict.stale == {} and verdict.carried == {"fast": 3, "slow": 3}
-    assert verdict.word == judge(paper, read(*trained)).word
-
-
-def test_another_program_and_a_damaged_file_say_nothing(trained, of_other_code, fast):
-    results = of_other_code / "results"
-    today = next((trained[1] / "results" / PROGRAMS_FOLDER).rglob(f"{fast.address.code}.json"))
-    folder = results / PROGRAMS_FOLDER / fast.address.train / fast.address.evaluation
-    shutil.copy(today.parents[2] / fast.address.train / fast.address.evaluation / today.name, folder)
-    assert same_programs(results, fast.address) == {"other"}
-    told = json.loads((folder / "other.json").read_text())
-    (folder / "other.json").write_text(json.dumps(told | {"program": "another"}))
-    assert same_programs(results, fast.address) == frozenset()
-    (folder / today.name).unlink()
-    assert same_programs(results, fast.address) == frozenset()
-
-
-def test_arms_of_other_numbers_are_other_programs(trained, fast):
-    slow = compose_arms(trained[0], CONFIGS)["slow"]
-    digests = [program_digest(arm.start, arm.recipe) for arm in (fast, fast, slow)]
-    assert digests[0] == digests[1] != digests[2] and len({program_digest(arm.start) for arm in (fast, slow)}) == 1
-
-
-def test_a_start_of_earlier_code_that_is_the_same_program_is_used(trained, fast, start, tmp_path, monkeypatch):
-    results, address = tmp_path / "results", start_address(fast.start)
-    with np.load(start_path(trained[1] / "results", address, 0)) as kept:
-        arrays = {name: kept[name] for name in kept.files}
-    (name,) = (name for name, array in arrays.items() if array.dtype.kind == "U")
-    information = json.loads(str(arrays[name])) | {"address": [*address[:2], "other"]}
-    place = start_path(results, address._replace(code="other"), 0)
-    place.parent.mkdir(parents=True)
-    np.savez(place, **arrays | {name: np.array(json.dumps(information))})
-    monkeypatch.setattr("jaxagents.papers.starts._train", lambda *args: pytest.fail("it was trained again"))
-    of_today = trained[1] / "results" / PROGRAMS_FOLDER / address.train / address.evaluation / f"{address.code}.json"
-    folder = results / PROGRAMS_FOLDER / address.train / address.evaluation
-    folder.mkdir(parents=True)
-    for code in (address.code, "other"):
-        shutil.copy(of_today, folder / f"{code}.json")
-    found = prepare_start(fast.start, 0, results, tmp_path / "cache", say=pytest.fail)
-    assert found.digest == start.digest
-    (folder / "other.json").unlink()
-    with pytest.raises(pytest.fail.Exception, match="it was trained again"):
-        prepare_start(fast.start, 0, results, tmp_path / "cache", say=lambda said: None)
-
-
-def test_what_cannot_be_traced_is_said_and_fails_no_run(trained, of_other_code, monkeypatch, capsys):
-    paper = trained[0]
-    monkeypatch.setattr("jaxagents.papers.programs.program_digest", lambda *recipes: int("it reads a file"))
-    assert run_papers([paper], request(of_other_code, arms=("fast",), seeds=(0,))) == {}
-    assert list(read(paper, of_other_code)["fast"].runs) == [0]
-    assert "p: fast: its programs cannot be traced (invalid literal" in capsys.readouterr().err.replace("\n", " ")

@@ -120,17 +120,6 @@ def test_changes_are_named_and_change_the_hash(change, keys):
     assert run_hash(CONFIG) != run_hash(CONFIG | change)
 
 
-def test_options_that_came_later_count_where_they_change_something():
-    def with_collector(**options):
-        return CONFIG | {"stages": [{"name": "a", "collector": {"num_groups": 2, **options}}]}
-
-    before, after, other = with_collector(), with_collector(min_p=None), with_collector(min_p=0.1)
-    assert config_hash(before) == config_hash(after) != config_hash(other)
-    assert run_hash(before) == run_hash(after) != run_hash(other)
-    assert changed_keys(before, after) == [] and changed_keys(after, other) == ["stages"]
-    assert changed_keys({"min_p": None}, {}) == [] and changed_keys({"min_p": 0.1}, {}) == ["min_p"]
-
-
 def test_lengths_and_periods_may_change_in_every_stage():
     longer = TRAINING | {"total_steps": 7, "checkpoint_every_steps": 3}
     one = CONFIG | {"stages": [{"name": "a", "training": TRAINING, "evaluation": {"every_steps": 1, "greedy": True}}]}

@@ -1,0 +1,108 @@
+"""Moves stored runs whose settings are only called otherwise today, and those of the earlier layout of the store.
+
+A run is found by the hash of its settings, names of functions and options among them. Where a name was changed, or an
+option was added that changes nothing, the runs are moved to where they are looked for today. The earlier layout was
+`runs/<train>/<evaluation>/<code>/<seed>.json`, and the same of starts; the newest file of every seed is taken.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jaxagents.papers.arms import Composed, Recipe, compose_arm, start_address, start_asked
+from jaxagents.papers.plan import Request
+from jaxagents.papers.registration import rename_resolved
+from jaxagents.papers.runs import RUNS_FOLDER, run_path, write_asked
+from jaxagents.papers.starts import STARTS_FOLDER, copy_start, start_path
+from jaxagents.papers.study import Paper
+from jaxagents.training.config import config_hash
+from jaxagents.training.store import read_fields, read_record, write_record
+
+ASIDE_FOLDER = "earlier"
+
+
+def migrate(
+    papers: Sequence[Paper], request: Request, renamed: Mapping[str, str], added: Mapping[str, Any]
+) -> dict[str, int]:
+    """Moves the runs, starts and registrations of papers, and the runs of the baselines of their studies.
+
+    Args:
+        papers: see `library.load_paper`.
+        request: which results.
+        renamed: by the name of before the name of today: of functions, modules and options.
+        added: by the name of a new option the value at which it changes nothing.
+
+    Returns:
+        How many runs and starts were moved. What they were moved from, and what of the earlier layout fits nothing,
+        is in `<results>/earlier`.
+    """
+    before = partial(_before, names={new: old for old, new in renamed.items()}, added=added)
+    moved: Counter[str] = Counter(runs=0, starts=0)
+    sources: set[Path] = set()
+    for paper in papers:
+        resolved = {}
+        for arm in dict.fromkeys(one.name for one in (*paper.arms, *paper.study.arms)):
+            (made, *_) = (one for one in (*paper.arms, *paper.study.arms) if one.name == arm)
+            composed = compose_arm(paper.study, made, request.config_folder, quick=request.quick)
+            settings = {name: value for name, value in composed.asked.items() if name != "version"}
+            resolved[arm] = (config_hash(before(settings)), composed.settings)
+            moved["runs"] += _copy_runs(request.results, composed, before(composed.asked), sources)
+            for start in filter(None, (composed.start, *composed.companions.values())):
+                for folder in (request.results, request.cache):
+                    moved["starts"] += _copy_starts(folder, start, before(start_asked(start)), sources)
+        rename_resolved(request.results, paper, resolved)
+    for folder in sources | _folders_of_before(request.results):
+        aside = request.results / ASIDE_FOLDER / folder.parent.name / folder.name
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(folder, aside)
+    return dict(moved)
+
+
+def _copy_runs(results: Path, composed: Composed, asked: Mapping[str, Any], sources: set[Path]) -> int:
+    copied = 0
+    for path in _files(results / RUNS_FOLDER, asked, composed.address, sources):
+        fields, made_with = read_fields(path), read_record(path)["versions"]
+        target = run_path(results, composed.address, fields["seed"])
+        copied += write_record(target, composed.address, fields, made_with=made_with, once=True)
+        write_asked(target.parent, composed.asked)
+    return copied
+
+
+def _copy_starts(folder: Path, start: Recipe, asked: Mapping[str, Any], sources: set[Path]) -> int:
+    copied, address = 0, start_address(start)
+    for path in _files(folder / STARTS_FOLDER, asked, address, sources):
+        target = start_path(folder, address, int(path.stem))
+        copied += copy_start(path, target, address)
+        write_asked(target.parent, start_asked(start))
+    return copied
+
+
+def _files(folder: Path, asked: Mapping[str, Any], address: str, sources: set[Path]) -> list[Path]:
+    """Returns the files of what was asked before, the newest first, and adds their folder of today's layout."""
+    own = folder / config_hash(asked)
+    of_today = [] if own.name == address else sorted(own.glob("[0-9]*.*"))
+    if of_today:
+        sources.add(own)
+    place = folder.joinpath(*(config_hash({name: asked[name]}) for name in ("train", "evaluation")))
+    earlier = sorted(place.glob("*/[0-9]*.*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return [path for path in (*of_today, *earlier) if path.suffix in (".json", ".npz")]
+
+
+def _folders_of_before(results: Path) -> set[Path]:
+    found = (path for kind in (RUNS_FOLDER, STARTS_FOLDER) for path in (results / kind).glob("*/*/"))
+    return {path.parent for path in found if path.is_dir()}
+
+
+def _before(node: Any, names: Mapping[str, str], added: Mapping[str, Any]) -> Any:
+    """Returns settings as they were called before: new options left out, names set back."""
+    if isinstance(node, list | tuple):
+        return [_before(one, names, added) for one in node]
+    if isinstance(node, str):
+        return next((old + node[len(new) :] for new, old in names.items() if f"{node}.".startswith(f"{new}.")), node)
+    if not isinstance(node, Mapping):
+        return node
+    kept = {key: value for key, value in node.items() if key not in added or value != added[key]}
+    return {names.get(key, key): _before(value, names, added) for key, value in kept.items()}

@@ -1,0 +1,127 @@
+"""The store of results: a JSON file for every result, which knows what was asked for.
+
+A record holds the hash of the settings that it was asked with, the versions and the commit that it was made with, its
+fields, and a digest of all of this: a damaged file is told from a whole one, and one of other settings from one of
+today's. Other code is not told from today's: where a change of code changes what the settings mean, a `version` among
+them is raised by hand.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxagents.reporting.loggers import to_json
+from jaxagents.reporting.reports import versions
+
+_OWN = ("digest", "asked", "versions")  # Keys that the fields of a record must not have.
+
+
+def kept(path: Path, asked: str, make: Callable[[], Mapping[str, Any]], *, again: bool = False) -> dict[str, Any]:
+    """Returns a result of these settings, which is made and written unless it is there.
+
+    Args:
+        path: of the record; one of other settings is replaced.
+        asked: hash of the settings, see `config.config_hash`.
+        make: returns the fields.
+        again: makes it also where it is there.
+
+    Returns:
+        The fields.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    if again or not holds(path, asked):
+        write_record(path, asked, make())
+    return read_fields(path)
+
+
+def holds(path: Path, asked: str) -> bool:
+    """Returns whether a file holds a result of these settings; a damaged one is refused as by `read_record`."""
+    return path.exists() and read_record(path).get("asked") == asked
+
+
+def read_fields(path: Path) -> dict[str, Any]:
+    """Returns what was measured: a record without what the store adds."""
+    return {name: value for name, value in read_record(path).items() if name not in _OWN}
+
+
+def read_record(path: str | Path) -> dict[str, Any]:
+    """Reads a record with its `digest`, `asked` and `versions`.
+
+    Raises:
+        ValueError: the file is damaged, or of a layout without a digest.
+    """
+    path = Path(path)
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["digest"] != _digest(record):
+            raise ValueError("its content is not that of its digest")
+        return record
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"`{path}` must hold a result, got a damaged file ({error}); remove it, and run the command again."
+        ) from error
+
+
+def write_record(
+    path: Path, asked: str, fields: Mapping[str, Any], *, made_with: Mapping[str, str] | None = None, once: bool = False
+) -> bool:
+    """Writes a record; after a kill its file is whole, or as it was before.
+
+    Args:
+        path: of the record.
+        asked: hash of the settings.
+        fields: what was measured.
+        made_with: versions and commit; None: those of this process.
+        once: keeps a file that is there.
+
+    Returns:
+        Whether the file was written.
+    """
+    made_with = versions() if made_with is None else made_with
+    record = to_json({"asked": asked, "versions": dict(made_with), **fields})
+    lines = [f'"{name}": {json.dumps(value, separators=(",", ":"), allow_nan=False)}' for name, value in record.items()]
+    text = "{" + ",\n".join([f'"digest": "{_digest(record)}"', *lines]) + "}\n"
+    return write_whole(path, text.encode(), once=once)
+
+
+def write_whole(path: Path, content: bytes, *, once: bool = False) -> bool:
+    """Writes a file by way of a temporary one, which takes its place when it is complete.
+
+    Args:
+        path: of the file.
+        content: of the file.
+        once: keeps a file that is there.
+
+    Returns:
+        Whether the file was written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        (os.link if once else os.replace)(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def set_aside(path: Path) -> Path:
+    """Renames a damaged file, so that its result is missing again; returns where it is now."""
+    aside = path.with_name(f"{path.name}.damaged")
+    os.replace(path, aside)
+    return aside
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in record.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
