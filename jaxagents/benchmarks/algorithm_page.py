@@ -18,7 +18,7 @@ after the other on one core of a CPU. The return is the interquartile mean over 
 bootstrap over them: of few seeds it is too narrow. The score is 0 for random actions and 1 for a task that counts as
 solved. Published returns are those of other implementations with budgets of their own. Steps per second are those of
 one seed, compilation apart, on whatever else the machine did; minutes are of all seeds, with compilation.
-`algorithms.names=[cartpole/ppo]` runs one row; rows that are there are not run again.
+`algorithms.names=[cartpole/ppo]` runs one row; rows that are there are run again with `algorithms.again=true` only.
 """
 
 

@@ -1,6 +1,5 @@
 """Returns and speed of algorithms on their standard tasks, one file for each, so that a run goes on where it stood."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from jaxagents.benchmarks.training import ROOT, train_one_by_one, train_seeds
 from jaxagents.training.build import resolve
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import config_hash
+from jaxagents.training.store import holds, kept, read_fields
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,6 @@ class Row:
         seconds: of training all seeds, compilation apart.
         compile_seconds: of the first update.
         per_second: environment steps, or samples of fixed data; side by side, of all seeds together.
-        config_hash: of the composed run of one seed.
     """
 
     name: str
@@ -40,7 +39,6 @@ class Row:
     seconds: float
     compile_seconds: float
     per_second: float
-    config_hash: str
 
 
 def rows_of(
@@ -88,7 +86,8 @@ def run_rows(
     Args:
         rows: see `rows_of`.
         config_folder: of the experiments.
-        settings: with `folder`, `seeds`, `side_by_side` and `workers`, processes that train a row each at a time.
+        settings: with `folder`, `seeds`, `side_by_side`, `again`, which measures also what is there, and `workers`,
+            processes that train a row each at a time.
         arguments: of the command, which workers get, too.
         told: hears of every row.
 
@@ -97,30 +96,27 @@ def run_rows(
     """
     configs = {name: compose(config_folder, *choices, "seeds=1") for name, choices in rows.items()}
     paths = {name: Path(settings["folder"]) / f"{name}.json" for name in rows}
-    digests = {name: config_hash(resolve(config)) for name, config in configs.items()}
-
-    def measured(name: str) -> Row | None:
-        row = read_row(paths[name])
-        same = row is not None and row.config_hash == digests[name] and len(row.returns) == settings["seeds"]
-        return row if same else None
-
-    missing = [name for name in rows if measured(name) is None]
+    asked = {name: row_hash(config, settings["seeds"]) for name, config in configs.items()}
+    missing = [name for name in rows if settings["again"] or not holds(paths[name], asked[name])]
     if settings["workers"] > 1 and len(missing) > 1:
         with ThreadPoolExecutor(settings["workers"]) as pool:
             list(pool.map(partial(_run_apart, arguments), missing))
+        missing = []
     results = []
     for name, choices in rows.items():
-        row = measured(name)
-        if row is None:
-            row = _measure(name, choices, configs[name], digests[name], settings)
-            paths[name].parent.mkdir(parents=True, exist_ok=True)
-            paths[name].write_text(json.dumps(asdict(row), indent=1) + "\n")
+        measure = partial(_measure, name, choices, configs[name], settings)
+        row = Row(**kept(paths[name], asked[name], measure, again=name in missing))
         told(f"{name}: {', '.join(f'{value:.4g}' for value in row.returns)} in {row.seconds:.0f} s")
         results.append(row)
     return results
 
 
-def _measure(name: str, choices: list[str], config: DictConfig, digest: str, settings: Mapping[str, Any]) -> Row:
+def row_hash(config: DictConfig, num_seeds: int) -> str:
+    """Returns the hash of what a row is asked for: the composed run of one seed, without its name, and the seeds."""
+    return config_hash({**resolve(config), "name": None, "seeds": num_seeds})
+
+
+def _measure(name: str, choices: list[str], config: DictConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings["side_by_side"]:
         several = config.copy()
         several.seeds = settings["seeds"]
@@ -128,7 +124,7 @@ def _measure(name: str, choices: list[str], config: DictConfig, digest: str, set
     else:
         results, facts = train_one_by_one(config, settings["seeds"])
     returns = np.mean(np.atleast_2d(results["episode_return"]), axis=-1).tolist()
-    return Row(name=name, choices=choices, returns=returns, config_hash=digest, **facts)
+    return asdict(Row(name=name, choices=choices, returns=returns, **facts))
 
 
 def _run_apart(arguments: Sequence[str], name: str) -> None:
@@ -140,4 +136,4 @@ def _run_apart(arguments: Sequence[str], name: str) -> None:
 
 def read_row(path: Path) -> Row | None:
     """Reads a row, None where there is none."""
-    return Row(**json.loads(path.read_text())) if path.exists() else None
+    return Row(**read_fields(path)) if path.exists() else None

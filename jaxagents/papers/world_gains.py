@@ -1,19 +1,19 @@
 """What reinforcement adds in worlds in words: held-out success of the base agent of each, and after GRPO from it."""
 
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jaxagents.papers.arms import TRAINED, Recipe, build_stages
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.papers.starts import prepare_start
-from jaxagents.reporting.loggers import write_atomically
 from jaxagents.training.build import resolve
 from jaxagents.training.composition import compose
 from jaxagents.training.config import config_hash
 from jaxagents.training.stages import stage_configs
+from jaxagents.training.store import kept
 from jaxagents.training.world_pages import GAINS_FOLDER
 
 _BY_EPISODES = "jaxagents.language.collect.make_dialogue_evaluator"
@@ -73,16 +73,14 @@ def measure_gains(
         digest = config_hash({"stages": content, "base_seed": base_seed})
         for seed in seeds:
             path = Path(folder) / GAINS_FOLDER / f"{name}-{seed}.json"
-            kept = json.loads(path.read_text()) if path.exists() else {}
-            if kept.get("digest") != digest:
-                kept = {"digest": digest, "world": name, "seed": seed, "num_episodes": num_episodes}
-                kept |= _train(Recipe(config, stages), base_seed, seed, cache, say)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, json.dumps(kept, indent=1) + "\n")
-            yield kept
+            own = {"world": name, "seed": seed, "num_episodes": num_episodes}
+            yield kept(path, digest, partial(_train, own, Recipe(config, stages), base_seed, cache, say))
 
 
-def _train(recipe: Recipe, base_seed: int, seed: int, cache: str | Path, say: Callable[[str], Any]) -> dict[str, Any]:
+def _train(
+    own: Mapping[str, Any], recipe: Recipe, base_seed: int, cache: str | Path, say: Callable[[str], Any]
+) -> dict[str, Any]:
+    """Trains the row of a world and seed; `own` is what it begins with."""
     first, *others = recipe.stages
     heard: list[str] = []  # Where there is nothing to say, the base was there.
 
@@ -94,11 +92,14 @@ def _train(recipe: Recipe, base_seed: int, seed: int, cache: str | Path, say: Ca
     base = prepare_start(recipe._replace(stages={first: recipe.stages[first]}), base_seed, cache, cache, say=tell)
     based = _now()
     stages = build_stages(recipe._replace(stages={name: recipe.stages[name] for name in others}), 1)
-    trained = train_seeds(stages, [seed], base.params, first_stage=1)
+    trained = train_seeds(stages, [own["seed"]], base.params, first_stage=1)
     if trained.diverged[0]:
-        raise FloatingPointError(f"{recipe.config['name']} diverged with the seed {seed}; try a smaller learning rate.")
+        raise FloatingPointError(
+            f"{recipe.config['name']} diverged with the seed {own['seed']}; try a smaller learning rate."
+        )
     ended, curves = _now(), trained.curves[0]
     return {
+        **own,
         "base_params": base.digest,
         "base": _plain(base.evaluation),
         "grpo": _plain({name: curve["values"][-1] for name, curve in curves.items()}),

@@ -1,6 +1,5 @@
 """Pages of Markdown: one of who succeeds in which world in words, and one per world, with its sizes and an episode."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from jaxagents.environments.text.words import sentence
 from jaxagents.reporting.statistics import describe
 from jaxagents.reporting.tables import describe_interval
 from jaxagents.training.composition import compose
+from jaxagents.training.store import read_fields
 from jaxagents.types import Array, Environment
 
 GAINS_FOLDER = "grpo"
@@ -46,7 +46,7 @@ GAIN_COLUMNS = (
 
 def write_world_table(folder: str | Path) -> Path:
     """Writes the tables of the rows that `evaluate_worlds` and `measure_gains` kept in a folder; returns their path."""
-    rows = [row for path in sorted(Path(folder).glob("*.json")) for row in json.loads(path.read_text())["rows"]]
+    rows = [row for path in sorted(Path(folder).glob("*.json")) for row in read_fields(path)["rows"]]
     columns = [column for column in dict.fromkeys(column for row in rows for column in row) if column != "level"]
     columns = [column for column in columns if any(row.get(column) is not None for row in rows)]
     shown = [
@@ -54,7 +54,7 @@ def write_world_table(folder: str | Path) -> Path:
         for row in rows
     ]
     lines = [_OPENING, *_table([*_head([columns[0], "level", *columns[1:]]), *shown])] if rows else []
-    gains = [json.loads(path.read_text()) for path in sorted(Path(folder, GAINS_FOLDER).glob("*.json"))]
+    gains = [read_fields(path) for path in sorted(Path(folder, GAINS_FOLDER).glob("*.json"))]
     if gains:
         marked = [[f"`{name}`", *others] for name, *others in gain_rows(gains)]
         lines += [_OPENING_OF_GAINS, *_table([*_head(GAIN_COLUMNS), *marked])]

@@ -1,7 +1,7 @@
 """Every world in words, level by level: how often its expert, random actions and trained agents succeed."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxagents.language.demonstrations import draw_action
-from jaxagents.reporting.loggers import write_atomically
 from jaxagents.reporting.statistics import describe
 from jaxagents.reporting.tables import describe_interval
 from jaxagents.training.composition import compose
 from jaxagents.training.config import config_hash
 from jaxagents.training.evaluate import evaluate_run
 from jaxagents.training.run_directory import CONFIG_FILE, load_config
+from jaxagents.training.store import holds, kept
 from jaxagents.types import Array, Environment, State, TimeStep
 
 SCRIPTED = ("expert", "random")
@@ -64,23 +64,23 @@ def evaluate_worlds(
         runs = {column: _run_of(place.replace("{world}", name), own) for column, place in (agents or {}).items()}
         asked = {"environment": own, "runs": {column: str(run) for column, run in runs.items()}, **settings}
         path, digest = Path(folder or "") / f"{name}.json", config_hash(asked)
-        kept = json.loads(path.read_text()) if folder is not None and path.exists() else {}
-        if kept.get("digest") == digest:
-            yield from kept["rows"]
-            continue
-        spoken = str(config.get("_target_")).startswith("jaxagents.environments.text.")
-        environment = hydra.utils.instantiate(config) if spoken else None
-        if environment is None or environment.num_players != 1:
-            if names:
-                raise ValueError(f"`names` must be worlds in words with one seat, got {name}; try frozenlake.")
-            continue
-        rows = []
-        for row in _play_levels(name, environment, runs, settings):
-            rows.append(row)
-            yield row
-        if folder is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps({"digest": digest, "rows": rows}, indent=1) + "\n")
+        environment = None
+        if folder is None or not holds(path, digest):
+            spoken = str(config.get("_target_")).startswith("jaxagents.environments.text.")
+            environment = hydra.utils.instantiate(config) if spoken else None
+            if environment is None or environment.num_players != 1:
+                if names:
+                    raise ValueError(f"`names` must be worlds in words with one seat, got {name}; try frozenlake.")
+                continue
+        play = partial(_play_levels, name, environment, runs, settings)
+        if folder is None:
+            yield from play()
+        else:
+            yield from kept(path, digest, partial(_collect, play))["rows"]
+
+
+def _collect(play: Callable[[], Iterator[dict[str, Any]]]) -> dict[str, Any]:
+    return {"rows": [*play()]}
 
 
 def _play_levels(

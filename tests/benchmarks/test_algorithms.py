@@ -1,6 +1,5 @@
 """The benchmark of algorithms: its rows, what it does not run again, and its page."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,10 +10,10 @@ from omegaconf import OmegaConf
 
 from jaxagents.benchmarks import algorithms, suites
 from jaxagents.benchmarks.algorithm_page import write_page
-from jaxagents.benchmarks.algorithms import Row, rows_of, run_rows
-from jaxagents.training.build import resolve
+from jaxagents.benchmarks.algorithms import Row, row_hash, rows_of, run_rows
 from jaxagents.training.composition import compose
-from jaxagents.training.config import DevicesConfig, config_hash
+from jaxagents.training.config import DevicesConfig
+from jaxagents.training.store import write_record
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TASKS = {
@@ -32,12 +31,10 @@ TASKS = {
 }
 
 
-def store(folder, name, returns, config_hash="x"):
+def store(folder, name, returns, asked="x"):
     measured = {"seconds": 59.0, "compile_seconds": 1.0, "per_second": 1234.5}
-    row = Row(name, ["world=cartpole"], returns, config_hash=config_hash, **measured)
-    path = folder / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(row)))
+    row = asdict(Row(name, ["world=cartpole"], returns, **measured))
+    write_record(folder / f"{name}.json", asked, row, made_with={})
 
 
 def test_rows_are_the_choices_of_their_task_and_then_their_own():
@@ -107,34 +104,48 @@ def test_every_row_of_the_benchmark_composes():
 @pytest.mark.slow
 def test_rows_are_trained_once_and_one_by_one_as_side_by_side(tmp_path):
     rows, told = rows_of(TASKS, ["walk/ppo"]), []
-    settings = {"folder": tmp_path, "seeds": 2, "side_by_side": False, "workers": 1}
+    settings = {"folder": tmp_path, "seeds": 2, "side_by_side": False, "again": False, "workers": 1}
     (first,) = run_rows(rows, CONFIGS, settings, told=told.append)
     (again,) = run_rows(rows, CONFIGS, settings, told=told.append)
     assert again == first and len(first.returns) == 2 and first.per_second > 0.0 and told[0].startswith("walk/ppo: ")
     assert len({*first.returns}) == 2  # Every seed is a run of its own.
     (other,) = run_rows(rows, CONFIGS, settings | {"folder": tmp_path / "side_by_side", "side_by_side": True})
-    assert other.returns == pytest.approx(first.returns) and other.config_hash == first.config_hash
+    assert other.returns == pytest.approx(first.returns)
     (more,) = run_rows(rows, CONFIGS, settings | {"seeds": 3})
     assert more.returns[:2] == pytest.approx(first.returns) and len(more.returns) == 3  # Other seeds are trained anew.
 
 
-def test_workers_train_the_rows_that_are_missing_with_the_arguments_of_the_command(tmp_path, monkeypatch):
+@pytest.mark.parametrize("again", [False, True])
+def test_workers_train_the_rows_that_are_missing_with_the_arguments_of_the_command(tmp_path, monkeypatch, again):
     rows = rows_of(TASKS, ["walk/ppo", "walk/dqn", "ride/ppo"])
-    digests = {name: config_hash(resolve(compose(CONFIGS, *choices))) for name, choices in rows.items()}
-    store(tmp_path, "walk/dqn", [1.0], config_hash=digests["walk/dqn"])
+    asked = {name: row_hash(compose(CONFIGS, *choices, "seeds=1"), 1) for name, choices in rows.items()}
+    store(tmp_path, "walk/dqn", [1.0], asked["walk/dqn"])
     commands = []
 
     def work(command, **options):
         assert options["check"]  # A worker that fails ends the command.
         commands.append(command)
         name = command[-3].removeprefix("algorithms.names=[").removesuffix("]")
-        store(tmp_path, name, [2.0], config_hash=digests[name])
+        store(tmp_path, name, [2.0], asked[name])
 
     monkeypatch.setattr(algorithms.subprocess, "run", work)
-    settings = {"folder": tmp_path, "seeds": 1, "side_by_side": False, "workers": 2}
+    settings = {"folder": tmp_path, "seeds": 1, "side_by_side": False, "again": again, "workers": 2}
     results = run_rows(rows, CONFIGS, settings, arguments=["suite=algorithms", "a=b"], told=lambda text: None)
-    assert [row.returns for row in results] == [[2.0], [1.0], [2.0]]
-    assert sorted(command[-3] for command in commands) == ["algorithms.names=[ride/ppo]", "algorithms.names=[walk/ppo]"]
+    assert [row.returns for row in results] == [[2.0], [2.0] if again else [1.0], [2.0]]
+    names = ["ride/ppo", *(["walk/dqn"] if again else []), "walk/ppo"]
+    assert sorted(command[-3] for command in commands) == [f"algorithms.names=[{name}]" for name in names]
     assert all(command[1].endswith("experiments/benchmark.py") for command in commands)
     assert all(command[2:4] == ["suite=algorithms", "a=b"] for command in commands)
     assert all(command[-2:] == ["algorithms.workers=1", "algorithms.cpu_threads=1"] for command in commands)
+
+
+def test_a_row_is_measured_again_where_that_is_asked_for(tmp_path, monkeypatch):
+    returns = iter([[1.0], [2.0]])
+    monkeypatch.setattr(
+        algorithms, "_measure", lambda name, *given: asdict(Row(name, [], next(returns), 1.0, 1.0, 1.0))
+    )
+    settings = {"folder": tmp_path, "seeds": 1, "side_by_side": False, "again": False, "workers": 1}
+    rows, quiet = rows_of(TASKS, ["walk/ppo"]), {"told": lambda text: None}
+    assert [run_rows(rows, CONFIGS, settings, **quiet)[0].returns for _ in range(2)] == [[1.0], [1.0]]
+    assert run_rows(rows, CONFIGS, settings | {"again": True}, **quiet)[0].returns == [2.0]
+    assert run_rows(rows, CONFIGS, settings, **quiet)[0].returns == [2.0]

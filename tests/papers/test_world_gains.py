@@ -1,12 +1,12 @@
 """Base agents and what GRPO adds to them: one base for all seeds, nothing trained twice, and the table."""
 
-import json
 import pathlib
 
 import pytest
 
 from jaxagents.papers import world_gains
 from jaxagents.papers.world_gains import measure_gains
+from jaxagents.training.store import write_record
 from jaxagents.training.world_pages import GAIN_COLUMNS, gain_rows, write_world_table
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
@@ -46,9 +46,8 @@ def test_the_table_has_means_over_seeds_and_what_was_gained(tmp_path):
         "5.0",
     ]
     assert gain_rows(rows) == [shown]
-    (tmp_path / "grpo").mkdir()
     for row in rows:
-        (tmp_path / "grpo" / f"bandit-{row['seed']}.json").write_text(json.dumps(row))
+        write_record(tmp_path / "grpo" / f"bandit-{row['seed']}.json", "x", row)
     lines = write_world_table(tmp_path).read_text().splitlines()
     assert f"| {' | '.join(GAIN_COLUMNS)} |" in lines and f"| `bandit` | {' | '.join(shown[1:])} |" in lines
 
