@@ -5,6 +5,7 @@ Order matters: what belongs to an episode goes inside `auto_reset`, as in `auto_
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -133,7 +134,11 @@ def episode_statistics(environment: Environment) -> Environment:
         return jnp.sum(reward * weights) / jnp.maximum(jnp.sum(weights), 1.0)
 
     def annotate(state: EpisodeStatisticsState, timestep: TimeStep) -> tuple[EpisodeStatisticsState, TimeStep]:
-        info = {**timestep.info, "episode_return": state.episode_return, "episode_length": state.episode_length}
+        info: dict[str, Any] = {
+            **timestep.info,
+            "episode_return": state.episode_return,
+            "episode_length": state.episode_length,
+        }
         if environment.teams:
             returns = state.agent_return
             own = {name: jnp.mean(returns[np.asarray(agents)]) for name, agents in environment.teams.items()}

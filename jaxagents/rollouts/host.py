@@ -184,7 +184,10 @@ def make_host_collector(
         final, (transition, carry, after) = jax.lax.scan(step, state, (noise, policy_noise))
         carry = jax.tree.map(lambda steps, last: jnp.concatenate([steps, last[None]]), carry, final.carry)
         ended = jnp.sum(after.terminated | after.truncated, dtype=jnp.int32)
-        metrics = {"episodes": Count(ended), "env_steps": Count(jnp.int32(num_steps * num_envs))}
+        metrics: dict[str, Count | Mean] = {
+            "episodes": Count(ended),
+            "env_steps": Count(jnp.int32(num_steps * num_envs)),
+        }
         metrics["success_rate"] = _success_rate(after)
         return final, Rollout(transition=transition, carry=carry), episode_metrics(after) | metrics
 
@@ -291,7 +294,7 @@ def play_host_episode(
         return carry, action, squash_action(action, space)
 
     try:
-        timestep = simulators.reset(np.asarray(_seeds(key, 1)))
+        timestep = simulators.reset(_seeds(key, 1))
         frames = [(None, _first_row(timestep))]
         carry, previous = policy.initial_carry((1,)), jnp.zeros((1, *space.shape), space.dtype)
         for step in range(environment.max_steps if max_steps is None else max_steps):

@@ -129,15 +129,16 @@ def history_read(policy: Policy, environment: Environment) -> frozenset[str]:
         return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(dtype))
 
     masks = mask_shape(environment)
-    inputs = PolicyInput(
-        observation=jax.tree.map(
+    fields: dict[str, Any] = {
+        "observation": jax.tree.map(
             lambda part: of((*shape, *part.shape), part.dtype), space, is_leaf=lambda part: hasattr(part, "shape")
         ),
-        first=of((1, 1), bool),
-        action_mask=None if masks is None else of((1, 1, *masks), bool),
-        previous_action=of((*shape, *actions.shape), actions.dtype),
-        previous_reward=of(shape, jnp.float32),
-    )
+        "first": of((1, 1), bool),
+        "action_mask": None if masks is None else of((1, 1, *masks), bool),
+        "previous_action": of((*shape, *actions.shape), actions.dtype),
+        "previous_reward": of(shape, jnp.float32),
+    }
+    inputs = PolicyInput(**fields)
     params = jax.eval_shape(policy.init, jax.random.key(0))
     carry = jax.eval_shape(lambda: policy.initial_carry(shape[1:]))
     paths = paths_read(policy.apply, params, carry, inputs)

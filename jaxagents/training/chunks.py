@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def run_chunks(
         played += steps
         over = end == stage.num_updates or played >= budget or _is_spent(totals, counts)
         due = frozenset(name for name in events if over or end % periods[name] == 0)
-        done = {"begin": update, "end": end, "steps": steps, "state": state, "metrics": metrics}
+        done: dict[str, Any] = {"begin": update, "end": end, "steps": steps, "state": state, "metrics": metrics}
         yield Chunk(**done, due=due, is_last=over, dispatched=dispatched)
         update = end
 

@@ -125,7 +125,7 @@ def write_policy(folder: Path, policy: Policy, params: Params, environment: Envi
     leaves, tree = jax.tree.flatten(params)
     space, space_tree = jax.tree.flatten(environment.observation_space)
     carry, carry_tree = jax.tree.flatten(jax.eval_shape(lambda: initial_carry(policy, environment, (1,))))
-    further = {} if masks is None else {"action_mask": (masks, bool)}
+    further: dict[str, Any] = {} if masks is None else {"action_mask": (masks, bool)}
     if "previous_reward" in history_read(policy, environment):
         further["reward"] = (agents, jnp.float32)
 
