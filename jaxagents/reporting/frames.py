@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from jaxagents.environments.checks import require_level
 from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.ops.checks import require_positive
 from jaxagents.reporting.boards import draw_board, find_board
@@ -90,6 +91,7 @@ def play(
         ValueError: `num_episodes` is not positive.
     """
     require_positive("num_episodes", num_episodes)
+    require_level(environment, level)
     tracked = episode_statistics(environment)
     params = policy.init(jax.random.key(seed)) if params is None else params
     played = []

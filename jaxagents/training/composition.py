@@ -1,5 +1,6 @@
 """Composing runs outside of their script, and what they are called."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
+
+from jaxagents.training.arguments import require_yaml
+from jaxagents.training.trust import require_trusted, trusting
 
 ARGUMENTS_FILE = "arguments.yaml"
 
@@ -116,7 +120,8 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
         The arguments, those of the run with `run_dir` as it was given; unchanged where nothing is resumed.
 
     Raises:
-        ValueError: the folder holds no run, or one that was not composed of arguments.
+        ValueError: the folder holds no run, or one that was not composed of arguments, or whose arguments name
+            functions of others, see `require_trusted`.
     """
     named = [argument for argument in arguments if argument.startswith("resume=")]
     if not named:
@@ -131,4 +136,27 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
     options = [argument for argument in arguments if argument.startswith("-")]
     further = [argument for argument in arguments if argument not in (*options, *named)]
     quoted = str(run_dir).replace("\\", "\\\\").replace("'", "\\'")
-    return options + merge_overrides(list(OmegaConf.load(written)), further, [f"run_dir='{quoted}'"])
+    stored = _stored_arguments(written, further)
+    return options + merge_overrides(stored, further, [f"run_dir='{quoted}'"])
+
+
+def _stored_arguments(path: Path, further: Sequence[str]) -> list[str]:
+    """Reads the arguments of a run, of which none may call functions of others or read files of its own choice."""
+    require_yaml(path)
+    stored: Any = OmegaConf.to_container(OmegaConf.load(path))
+    if not isinstance(stored, list) or not all(isinstance(text, str) for text in stored):
+        raise ValueError(f"`resume` must have a list of arguments in {path}; try the command that began the run.")
+    given = OverridesParser.create().parse_overrides(list(further))
+    trust: Any = [override.value() for override in given if override.key_or_group == "trust"]
+    with trusting(trust[-1] if trust else None):
+        for override in OverridesParser.create().parse_overrides(stored):
+            key, value = override.key_or_group, override.value()
+            is_choice = "." not in key and key not in ("run_dir", "start_from") or override.package is not None
+            is_foreign = re.match(r"hydra\b", key) or override.is_sweep_override()
+            if is_foreign or is_choice and ".." in str(value).split("/"):
+                raise ValueError(
+                    f"`resume` must be a run with arguments of its own alone, got {override.input_line} in {path}; try "
+                    "the command that began the run."
+                )
+            require_trusted({key: value}, str(path))
+    return [text for text in stored if not text.startswith("trust=")]

@@ -114,6 +114,7 @@ class Environment:
         num_players: seats of a turn-based game; 1 elsewhere. With more, `reward` is `[num_players]`.
         render: `(state) -> str`, a text frame, on the host; None when there is none.
         text: what makes it a text world; None elsewhere.
+        num_levels: difficulties that `sample_task` takes; 0 where it takes none. Text worlds have theirs in `text`.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Environment:
     num_players: int = 1
     render: Callable[[State], str] | None = None
     text: "TextFace | None" = None
+    num_levels: int = 0
 
 
 class Patterns(NamedTuple):
