@@ -20,9 +20,11 @@ def main(config: DictConfig) -> None:
     from jaxagents.training.config import DevicesConfig, make_section
     from jaxagents.training.evaluate import evaluate_run, print_evaluation
     from jaxagents.training.launch import prepare_backend
+    from jaxagents.training.setting_types import require_arguments
     from jaxagents.training.world_pages import GAIN_COLUMNS, gain_rows, write_world_pages, write_world_table
     from jaxagents.training.world_suite import evaluate_worlds, print_worlds
 
+    require_arguments(config, evaluate_run, optional=("path",), positive=("num_episodes",))
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
     num_episodes = 4 if config.quick else config.num_episodes
     if config.suite is not None:

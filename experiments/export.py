@@ -16,7 +16,9 @@ def main(config: DictConfig) -> None:
     from jaxagents.training.config import DevicesConfig, make_section
     from jaxagents.training.export import export_run
     from jaxagents.training.launch import prepare_backend
+    from jaxagents.training.setting_types import require_arguments
 
+    require_arguments(config, export_run, optional=("path",), positive=("max_file_bytes",))
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
     written = export_run(
         config.path,

@@ -57,17 +57,20 @@ def show_text(config: DictConfig, loaded: Any, greedy: bool) -> dict:
 @command("play")
 def main(config: DictConfig) -> None:
     """Shows episodes; the last line on stdout is one JSON object."""
+    from jaxagents.play.checkpoints import play_checkpoints
+    from jaxagents.reporting.frames import play, show_frames, write_gif
     from jaxagents.training.config import DevicesConfig, make_section
     from jaxagents.training.launch import prepare_backend
     from jaxagents.training.load import load_policy
+    from jaxagents.training.setting_types import require_arguments
+
+    optional, positive = ("path", "checkpoints", "greedy", "delay"), ("num_episodes", "group_size", "max_steps")
+    takers = (write_gif, show_frames, play, play_checkpoints, load_policy)
+    require_arguments(config, *takers, optional=optional, positive=positive)
 
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
-    loaded = load_policy(
-        *(config.path, config.which, config.step),
-        stage=config.stage,
-        seed_index=config.seed_index,
-        on_fallback=partial(print, file=sys.stderr),
-    )
+    chosen = {"stage": config.stage, "seed_index": config.seed_index, "on_fallback": partial(print, file=sys.stderr)}
+    loaded = load_policy(config.path, config.which, config.step, **chosen)
     show = show_game if loaded.play is None and config.role == "none" else show_text
     greedy = loaded.config["evaluation"]["greedy"] if config.greedy is None else config.greedy
     print(json.dumps(show(config, loaded, greedy)))

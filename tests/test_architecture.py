@@ -53,7 +53,7 @@ CONFINED = {
 }
 TOP_LEVEL = {
     *("setup.cfg", "jaxagents", "experiments", "configs", "notebooks", "tests", "tpu_scripts"),
-    *("README.md", "CONTRIBUTING.md", "CITATION.cff", "Makefile", "LICENSE", "pyproject.toml"),
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff", "Makefile", "LICENSE", "pyproject.toml"),
     *(".ci", ".git", ".github", ".gitignore", ".pre-commit-config.yaml", ".ruff.toml"),
 }
 # Lines. A function's own are those without its docstring and without nested functions, which count for themselves: a

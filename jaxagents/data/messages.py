@@ -102,6 +102,8 @@ def from_messages(
         ValueError: a message has an unknown role, a part that is not text, a result for a call that was not made, or
             comes where it must not; or the number of rewards is not that of the turns.
     """
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        raise ValueError(f"`messages` must be a list of messages, got {messages!r}.")
     prompt = ""
     turns: list[dict[str, Any]] = []
     observations: list[str] = []
@@ -176,6 +178,7 @@ def from_row(row: Mapping[str, Any], *, id: str) -> list[Trajectory]:
         messages = [*_read_only(before), *_as_messages(row["completion"], "assistant", "completion")]
         return [make(messages, id=id, success=label, metadata=metadata)]
     if "chosen" in row and "rejected" in row and (before or not isinstance(row["chosen"], str)):
+        _require_different(row)
         sides = {side: [*before, *_as_messages(row[side], "assistant", side)] for side in ("chosen", "rejected")}
         shared = len(before) or _num_shared(*sides.values())
         return [
@@ -213,6 +216,17 @@ def _tools(row: Mapping[str, Any]) -> Sequence[Mapping[str, Json]] | None:
     return json.loads(tools) if isinstance(tools, str) and tools else tools or None
 
 
+def _require_different(row: Mapping[str, Any]) -> None:
+    """Refuses a pair that prefers nothing: equal answers, or one without a word."""
+    sides = [_as_messages(row[side], "assistant", side) for side in ("chosen", "rejected")]
+    if sides[0] == sides[1]:
+        raise ValueError("`chosen` and `rejected` must differ, got the same twice.")
+    for name, side in zip(("chosen", "rejected"), sides, strict=True):
+        last = side[-1] if side and isinstance(side[-1], Mapping) else {}
+        if not any(last.get(part) for part in ("content", "tool_calls", "reasoning_content")):
+            raise ValueError(f"`{name}` must say something, got an empty answer.")
+
+
 def _require_flag(row: Mapping[str, Any], name: str) -> None:
     if not isinstance(row.get(name), bool | None):
         raise ValueError(f"`{name}` must be true or false, got {row[name]!r}.")
@@ -240,6 +254,8 @@ def _content(message: Mapping[str, Any], where: str) -> str:
     """Returns the text of a message, which may come in parts."""
     content = message.get("content") or ""
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(parts, list | tuple):
+        raise ValueError(f"`{where}.content` must be a text or a list of parts, got {content!r}.")
     for index, part in enumerate(parts):
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise ValueError(f"`{where}.content[{index}]` must be a text, got {part!r}.")
@@ -271,6 +287,8 @@ def _answered(calls: list["_OpenCall"], message: Mapping[str, Any], where: str) 
 def _tool_calls(message: Mapping[str, Any], where: str) -> list[tuple[str, dict[str, Json]]]:
     """Returns the id and the fields of every tool call of a message."""
     calls = []
+    if not isinstance(message.get("tool_calls") or (), list | tuple):
+        raise ValueError(f"`{where}.tool_calls` must be a list of calls, got {message['tool_calls']!r}.")
     for index, call in enumerate(message.get("tool_calls") or ()):
         try:
             arguments = call["function"]["arguments"]

@@ -161,6 +161,8 @@ def _pairs(trajectories: Sequence[Trajectory]) -> list[tuple[Trajectory, Traject
 
 
 def _in_order(name: str, one: Trajectory, other: Trajectory) -> tuple[Trajectory, Trajectory]:
+    if _texts(one) == _texts(other):
+        raise ValueError(f"`pair` {name!r} must be of two different trajectories, got the same text twice.")
     for of_one, of_other in ((one.success, other.success), (one.episode_return, other.episode_return)):
         if of_one is not None and of_other is not None and of_one != of_other:
             return (one, other) if of_one > of_other else (other, one)
@@ -168,6 +170,10 @@ def _in_order(name: str, one: Trajectory, other: Trajectory) -> tuple[Trajectory
         f"`pair` {name!r} must say which of the two is preferred, got {one.id!r} and {other.id!r} of equal or unknown "
         "success and return."
     )
+
+
+def _texts(trajectory: Trajectory) -> list[tuple]:
+    return [(turn.observation, turn.thought, turn.action, turn.tool_calls) for turn in trajectory.turns]
 
 
 def _encode(trajectory: Trajectory, policy: LanguagePolicy) -> TokenSequence:

@@ -181,7 +181,7 @@ def parse_row(content: bytes) -> list[Trajectory]:
     except UnicodeDecodeError as error:
         raise ValueError(f"the line must be UTF-8, got other bytes at {error.start}.") from error
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_doubled)
     except (json.JSONDecodeError, RecursionError) as error:
         cut = "" if content.endswith(b"\n") else "; it has no line end, so its writer may have been killed"
         raise ValueError(f"the line must be JSON, got {error}{cut}.") from error
@@ -359,6 +359,14 @@ def _to_line(trajectory: Trajectory) -> bytes:
         return text.encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise ValueError(f"`trajectories` must be valid, got {trajectory.id!r}: {error}") from error
+
+
+def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the line must have every field once, got {twice!r} twice.")
+    return dict(pairs)
 
 
 def _refuse_constant(name: str) -> None:

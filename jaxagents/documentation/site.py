@@ -18,6 +18,7 @@ _PLACES = {
     "../../jaxagents": "api/index.md",
     "../../notebooks": "notebooks/index.md",
     "../../CONTRIBUTING.md": "contributing.md",
+    "../../SECURITY.md": "security.md",
     "../results/README.md": "verdicts/README.md",
 }
 _NAVIGATION = {
@@ -25,7 +26,7 @@ _NAVIGATION = {
     "Run": ["run.md", "sweep.md", "reports.md", "devices.md"],
     "Choose": ["algorithms.md", "language_agents.md", "teams_and_games.md", "data.md", "interoperability.md"],
     "Notebooks": ["notebooks/"],
-    "Add": ["add_a_world.md", "add_an_algorithm.md", "add_a_network.md", "papers.md", "contributing.md"],
+    "Add": ["add_a_world.md", "add_an_algorithm.md", "add_a_network.md", "papers.md", "contributing.md", "security.md"],
     "Results": ["results.md", "gallery.md", "speed.md", "verdicts/README.md", "experiments/"],
     "Reference": ["commands.md", "slots.md", "slots/", "architecture.md", "changelog.md"],
     "API": ["api/"],
@@ -77,8 +78,9 @@ def write_sources(root: Path, folder: Path) -> Path:
     shutil.copytree(root / "experiments" / "docs", pages)
     for path in pages.rglob("*.md"):
         path.write_text(lead_to_pages(path.read_text(encoding="utf-8")), encoding="utf-8")
-    contributing = (root / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("(experiments/docs/", "(")
-    (pages / "contributing.md").write_text(contributing, encoding="utf-8")
+    for name in ("CONTRIBUTING.md", "SECURITY.md"):
+        text = (root / name).read_text(encoding="utf-8").replace("(experiments/docs/", "(")
+        (pages / name.lower()).write_text(text.replace("(SECURITY.md)", "(security.md)"), encoding="utf-8")
     results = root / "experiments" / "results"
     for path in (path for kind in ("*.md", "*.png", "*.svg") for path in results.rglob(kind)):
         copied = pages / "verdicts" / path.relative_to(results)

@@ -1,5 +1,6 @@
 """Checks of an environment of your own: that it keeps its types, and what it promises about ends."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -62,6 +63,36 @@ def describe_not_finite(environment: Environment, key: Array, num_episodes: int 
             if not finite.all():
                 return f"`{name}` of {environment.name} in step {int(np.argmin(finite)) + 1} of an episode"
     return None
+
+
+def require_level(environment: Environment, level: int | Sequence[int] | None) -> None:
+    """Refuses a level that a world does not have, which it would take for its last one, or not read at all.
+
+    Args:
+        environment: single instance.
+        level: one or several; None stands for none.
+
+    Raises:
+        ValueError: says which levels there are.
+    """
+    if level is None:
+        return
+    known = environment.num_levels if environment.text is None else environment.text.num_levels
+    lowest = 0 if environment.text is not None or known <= 1 else -1  # -1 may draw one, as in `quest_levels.graded`.
+    for one in [level] if isinstance(level, int) else level:
+        if known and not lowest <= one < known:
+            raise ValueError(f"`level` must be from 0 to {known - 1} in {environment.name}, got {one}.")
+    if not known and not _reads_level(environment):
+        raise ValueError(f"`level` must be null in {environment.name}, which has no levels, got {level}.")
+
+
+def _reads_level(environment: Environment) -> bool:
+    try:
+        traced = jax.make_jaxpr(environment.sample_task)(jax.random.key(0), jnp.int32(0)).jaxpr
+    except Exception:  # A simulator on the host, whose tasks are not traced.
+        return True
+    level = traced.invars[-1]
+    return level in traced.outvars or any(level in equation.invars for equation in traced.eqns)
 
 
 def require_shapes(environment: Environment) -> None:

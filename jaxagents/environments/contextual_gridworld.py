@@ -106,6 +106,7 @@ def make_environment(
             action_space=Discrete(len(MOVES)),
             max_steps=max_steps,
             render=render,
+            num_levels=max_obstacles + 1,
         )
     )
 

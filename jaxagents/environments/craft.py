@@ -170,6 +170,7 @@ def make_environment(size: int = 12, *, goals: Sequence[str] | None = None, max_
             action_space=Discrete(STAY + 1),
             max_steps=max_steps,
             render=render,
+            num_levels=len(indices),
         )
     )
 

@@ -144,6 +144,7 @@ def make_environment(
             action_space=Discrete(len(STEPS)),
             max_steps=max_steps,
             render=render,
+            num_levels=len(kinds),
         )
     )
 

@@ -1,5 +1,6 @@
 """Quests with keys and doors in levels: how near things lie, and whether the door is locked, are typed fields."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -47,7 +48,7 @@ def graded(environment: Environment, limits: Sequence[int] = (1, 3, 6)) -> Envir
         given = jnp.stack(jnp.unravel_index(jnp.maximum(level, 0), sizes))
         return prepare(place_key, task, jnp.where(jnp.asarray(level) < 0, drawn, given), limits)
 
-    return replace(environment, sample_task=sample_task)
+    return replace(environment, sample_task=sample_task, num_levels=math.prod(sizes))
 
 
 def with_hopeless(environment: Environment, share: float = 0.6) -> Environment:

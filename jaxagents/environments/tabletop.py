@@ -147,6 +147,7 @@ def make_environment(
             action_space=Box((2 * num_pushers,), -1.0, 1.0),
             max_steps=max_steps,
             render=render,
+            num_levels=len(regions),
         )
     )
 

@@ -116,6 +116,7 @@ def make_environment(
             action_space=Discrete(4),
             max_steps=max_steps,
             render=render,
+            num_levels=len(lengths),
         )
     )
 

@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -166,6 +167,18 @@ def pay(
     paid = np.zeros(episode.valid.shape, np.float32)
     paid[place] = _numbers(given, len(texts.completions), _place_of(reward))
     return paid
+
+
+def paid_alike(evaluator: Callable[..., Any], make_collector: Any) -> Callable[..., Any]:
+    """Returns an evaluator whose episodes are paid by the function of the user's that pays those of training."""
+    keywords = getattr(make_collector, "keywords", {})
+    if (
+        getattr(make_collector, "func", None) is not make_rewarded_collector
+        or "pay" not in inspect.signature(evaluator).parameters
+    ):
+        return evaluator
+    reward, seconds = keywords.get("reward"), keywords.get("reward_seconds")
+    return partial(evaluator, pay=partial(pay_on_host, reward=reward, seconds=seconds))
 
 
 class _Late(Exception):

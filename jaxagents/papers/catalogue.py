@@ -1,6 +1,7 @@
 """All papers: cards of what they say, and for those that are tested here their runs and verdicts."""
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -161,4 +162,6 @@ def _make_card(path: Path, node: Mapping[str, Any]) -> Card:
         raise ValueError(
             f"{path.name}: `{node.get('id', 'a card')}` must have {', '.join(sorted(_FIELDS))}, got {told}."
         )
+    if not re.fullmatch(r"[\w-]+", str(node["id"])):  # It names a page.
+        raise ValueError(f"{path.name}: `id` must be of letters, digits, _ and -, got {node['id']!r}.")
     return Card(**{**node, "worlds": tuple(node["worlds"]), "family": path.stem})

@@ -65,6 +65,7 @@ def make_request(config: Mapping[str, Any], root: Path) -> Request:
     committed = root / "experiments" / "results"  # An installed package has none.
     own = "runs/reproduce" if config["quick"] else committed if committed.is_dir() else "runs/results"
     folder = config["results_folder"] or own
+    require_positive("workers", config["workers"])
     return Request(
         config_folder=root / "configs",
         results=Path(folder),

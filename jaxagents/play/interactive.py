@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagents.data.schema import Trajectory, Turn
+from jaxagents.environments.checks import require_level
 from jaxagents.environments.text.words import sentence
 from jaxagents.language import conversation, slots
 from jaxagents.language.generate import Sampling
@@ -57,6 +58,7 @@ def play_text(
     policy: Any = loaded.policy
     if loaded.play is None:
         raise ValueError(f"`role` must be none for a policy without language, got {role!r}.")
+    require_level(loaded.environment, level)
     if role == "agent":
         return act_as_agent(
             loaded.environment, person, seed=seed, num_episodes=num_episodes, held_out=held_out, level=level

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from jaxagents.environments.checks import require_level
 from jaxagents.environments.host import HostEnvironment
 from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.ops.checks import require_positive
@@ -92,6 +93,7 @@ def play(
         ValueError: `num_episodes` is not positive.
     """
     require_positive("num_episodes", num_episodes)
+    require_level(environment, level)
     on_host = isinstance(environment, HostEnvironment)
     tracked = environment if on_host else episode_statistics(environment)
     play_one: Any = play_host_episode if on_host else play_episode

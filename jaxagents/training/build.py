@@ -1,20 +1,18 @@
 """From a composed config to the functions that it names."""
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-from hydra.errors import InstantiationException
-from hydra.utils import get_object, instantiate
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from jaxagents.language.host_rewards import make_rewarded_collector, pay_on_host
+from jaxagents.environments.checks import require_level
+from jaxagents.language.host_rewards import paid_alike
 from jaxagents.language.tokenizers import restore
-from jaxagents.ops.checks import require_positive, require_seed
 from jaxagents.training.asynchronous import place_apart, split_devices
 from jaxagents.training.config import (
     DevicesConfig,
@@ -23,15 +21,15 @@ from jaxagents.training.config import (
     TrainingConfig,
     config_hash,
     make_section,
-    refuse_keywords,
-    require_keywords,
+    require_run,
     run_hash,
 )
 from jaxagents.training.devices import Runner, axis_name_of, place, place_on_mesh, select_devices
-from jaxagents.training.fitting import read_variables, require_fit, require_tasks, to_plain
+from jaxagents.training.fitting import read_variables, require_fit, require_kin, require_tasks, require_value, to_plain
 from jaxagents.training.mesh import axis_name_on, make_mesh
 from jaxagents.training.program import AXIS_NAME, Program, counted_units, make_program, over_seeds
-from jaxagents.training.stages import stage_configs
+from jaxagents.training.setting_types import check_settings, convert
+from jaxagents.training.stages import setting_names, stage_configs
 from jaxagents.types import Array, Collector, Environment, LanguagePolicy, Learner, Params, Policy
 
 
@@ -102,15 +100,17 @@ def resolve(config: DictConfig) -> dict[str, Any]:
     With `quick=true`, the `when_quick` section is merged over it.
 
     Raises:
-        ValueError: something refers to an option that nothing has chosen.
+        ValueError: something refers to an option that nothing has chosen, or see `require_run`.
     """
     config = config.copy()
     OmegaConf.set_struct(config, False)
-    if config.quick:
+    if convert("quick", config.quick, bool):
         config = OmegaConf.merge(config, config.when_quick)  # type: ignore[assignment]
-    config.pop("when_quick")
-    config.pop("hydra", None)
-    return to_plain(config)
+    for name in ("when_quick", "hydra", "trust"):
+        config.pop(name, None)
+    resolved = to_plain(config)
+    require_run(resolved)
+    return resolved
 
 
 def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Experiment:
@@ -127,13 +127,12 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
     Raises:
         ValueError: a setting is out of range or does not fit another one.
     """
-    require_positive("seeds", config["seeds"])
-    require_seed("seed", config["seed"], config["seeds"])
+    require_run(config)
     devices = make_section(DevicesConfig, "devices", config["devices"])
     logging = make_section(LoggingConfig, "logging", config["logging"])
     stages: list[Stage] = []
     built: dict[str, Stage] = {}
-    for name, stage in stage_configs(read_variables(config)).items():
+    for name, stage in checked_stages(read_variables(config)).items():
         same = config_hash(stage | {"from": None})  # The rounds of a stage share its compiled program.
         if same not in built:
             make_stage = build_stage if devices.mesh is None else build_sharded_stage
@@ -153,6 +152,44 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
     )
 
 
+_MOST_UPDATES = 2**31 - 1  # They are counted in int32.
+_CALLED = ("learner", "collector", "evaluation")  # Sections of functions.
+
+
+def checked_stages(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the config of every stage, see `stage_configs`, whose names and types hold; nothing is built.
+
+    Raises:
+        ValueError: see `check_settings`.
+    """
+    make_section(DevicesConfig, "devices", config["devices"])
+    make_section(LoggingConfig, "logging", config["logging"])
+    stages = stage_configs(config)
+    for name, stage in stages.items():
+        require_value(stage)
+        names = setting_names(config, name, stage)
+        stage["environment"] = check_settings(stage.get("environment"), names, ("environment",))
+        try:
+            stage |= {group: check_settings(stage.get(group), names, (group,)) for group in _CALLED}
+        except ValueError:
+            _require_kin(stage)
+            raise
+        for group, kind in (("training", TrainingConfig), ("evaluation", EvaluationConfig)):
+            own = {key: value for key, value in stage[group].items() if key not in ("environment", "evaluator")}
+            make_section(kind, group, own)
+    return stages
+
+
+def _require_kin(stage: Mapping[str, Any]) -> None:
+    """Refuses a learner of another kind of worlds, whose settings, too, are wrong then, by what would fit."""
+    try:
+        environment = instantiate(OmegaConf.create(dict(stage["environment"])))
+    except Exception:  # Said where it is built.
+        return
+    if isinstance(environment, Environment) and isinstance(stage.get("learner"), Mapping):
+        require_kin(stage, environment)
+
+
 def _count_updates(training: TrainingConfig, steps_per_update: int, quick: bool) -> int:
     """Returns the whole updates that fit into a run; quick runs do two at least."""
     num_updates = training.total_steps // steps_per_update
@@ -160,6 +197,11 @@ def _count_updates(training: TrainingConfig, steps_per_update: int, quick: bool)
         raise ValueError(
             f"`training.total_steps` must be at least the {steps_per_update} steps of one update, "
             f"got {training.total_steps}."
+        )
+    if num_updates > _MOST_UPDATES:
+        raise ValueError(
+            f"`training.total_steps` must be at most {_MOST_UPDATES} updates of {steps_per_update} steps, got "
+            f"{training.total_steps}."
         )
     return max(num_updates, 2) if quick else num_updates
 
@@ -198,7 +240,7 @@ def build_stage(
     make_collector = _instantiate("collector", config)
     counts = "axis_name" in inspect.signature(make_collector).parameters
     collector = make_collector(environment, agent.policy, **({"axis_name": axis_name} if counts else {}))
-    evaluator = _paid_alike(evaluator, make_collector)
+    evaluator = paid_alike(evaluator, make_collector)
     num_updates = _count_updates(training, collector.steps_per_collect, config["quick"])
     program = make_program(collector, agent.make_learner(collector, num_updates))
     if config["seeds"] > 1:
@@ -212,6 +254,7 @@ def build_stage(
     )
     _require_counted(training, program)
     judged = environment if evaluation_environment is None else instantiate(evaluation_environment)
+    require_level(judged, evaluation.level)
     require_tasks(evaluation_environment, judged)
 
     def make_evaluation(num_episodes: int) -> Callable[[Params], dict[str, Array]]:
@@ -332,19 +375,6 @@ def _build_placed_stage(
     return stage._replace(runner=runner, policy=agent.policy, evaluate=evaluate, evaluate_last=evaluate_last)
 
 
-def _paid_alike(evaluator: Callable[..., Any], make_collector: Any) -> Callable[..., Any]:
-    """Returns an evaluator whose episodes are paid by the function of the user's that pays those of training."""
-    keywords = getattr(make_collector, "keywords", {})
-    if getattr(make_collector, "func", None) is not make_rewarded_collector or not _takes(evaluator, "pay"):
-        return evaluator
-    reward, seconds = keywords.get("reward"), keywords.get("reward_seconds")
-    return partial(evaluator, pay=partial(pay_on_host, reward=reward, seconds=seconds))
-
-
-def _takes(function: Callable[..., Any], name: str) -> bool:
-    return name in inspect.signature(function).parameters
-
-
 def _require_counted(training: TrainingConfig, program: Program) -> None:
     """Refuses a budget in a unit that the collector does not count."""
     if not training.experience:
@@ -362,19 +392,4 @@ def _instantiate(group: str, config: Mapping[str, Any]) -> Any:
     node = config.get(group)
     if not isinstance(node, Mapping) or "_target_" not in node:
         raise ValueError(f"`{group}` must name a `_target_`, got {node!r}; choose an option of configs/{group}.")
-    function = get_object(node["_target_"])
-    require_keywords(group, function, (key for key in node if not key.startswith("_")))
-    taken, unknown = dict(node), []
-    while True:
-        try:
-            made = instantiate(OmegaConf.create(taken))
-        except InstantiationException as error:
-            # A function takes any `**options`, and the one that it hands them on to does not.
-            refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-            if refused is None or refused[1] not in taken:
-                raise
-            unknown.append(refused[1])
-            del taken[refused[1]]
-            continue
-        refuse_keywords(group, function, unknown)
-        return made
+    return instantiate(OmegaConf.create(dict(node)))

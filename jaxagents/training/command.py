@@ -17,14 +17,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+import yaml
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from jaxagents.training.argument_lists import quote_lists
+from jaxagents.training.arguments import describe_yaml, require_one_choice, require_readable, require_values
 from jaxagents.training.composition import (
     ARGUMENTS_FILE,
     add_start,
@@ -46,19 +49,19 @@ from jaxagents.training.interrupts import (
 from jaxagents.training.preemption import EXIT_CODE, Preempted
 from jaxagents.training.sweep_folders import name_folders, quote_names
 from jaxagents.training.sweep_jobs import TRACEBACK, close_sweep, end_with_sweep, ending_at_sigterm, run_process
+from jaxagents.training.trust import trust_argument, trusting
 
 # A suite that is not installed is a mistake of the user, too.
 _MISTAKES = (
-    *(ValueError, ImportError, HydraException, OmegaConfBaseException),
+    *(ValueError, ImportError, HydraException, OmegaConfBaseException, yaml.YAMLError, OverflowError),
     *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError),
 )
 _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
-# Of a function that takes any setting and hands it on, such as that of a learner.
+# Of a constructor of a suite, which takes what it is given.
 _UNKNOWN_SETTING = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 # What a function of the user's did on the host, in the midst of a compiled program.
 _ON_HOST = re.compile(r"callback: Traceback .*^ValueError: (`[^\n]+)", re.DOTALL | re.MULTILINE)
-# What Hydra says of a function that its module lacks, and of one that is called where it is meant itself.
-_NO_FUNCTION = re.compile(r"Error loading '([^']+)':.*Are you sure that '\w+' is [a-z ]+ '?([\w.]+)'\?", re.DOTALL)
+# What is said of a function that is called where it is meant itself.
 _UNCALLED = re.compile(r"^(\w+)\(\) missing \d+ required")
 _MOST_NAMES = 12  # That an error lists where none is near.
 _ASIDE = ("hydra", "when_quick", "warm_start", "stages")  # Sections whose settings are not those of the run.
@@ -117,10 +120,11 @@ def command(
         def run_job(config: DictConfig) -> float | None:
             if HydraConfig.get().mode == RunMode.MULTIRUN:
                 return run_process(script, show_traceback)
-            with errors_in_one_line(show_traceback, config):
+            with errors_in_one_line(show_traceback):
                 with interrupts_later():
                     import jax  # noqa: F401
-                task(config)
+                with trusting(OmegaConf.select(config, "trust")):
+                    task(config)
             return None
 
         register_resolvers()
@@ -136,6 +140,9 @@ def command(
             end_with_sweep()
             with errors_in_one_line(show_traceback):
                 require_options(sys.argv[1:], options)
+                require_values(sys.argv[1:])
+                require_one_choice(sys.argv[1:], configs)
+                require_readable(sys.argv[1:])
                 arguments = choose_tokenizer(resume_arguments(add_start(sys.argv[1:]))) if trains else sys.argv[1:]
                 sys.argv[1:] = name_folders(quote_names(quote_lists(arguments, lists)))
             if os.getcwd() not in sys.path:  # For modules of the user's that options name.
@@ -190,12 +197,11 @@ def require_options(arguments: Sequence[str], further: Sequence[str] = ()) -> No
 
 
 @contextmanager
-def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -> Iterator[None]:
+def errors_in_one_line(show_traceback: bool) -> Iterator[None]:
     """Ends the process with a line on stderr in place of a traceback, where the user can mend what went wrong.
 
     Args:
         show_traceback: does nothing.
-        config: of the run, in which a setting that nothing takes is looked for.
     """
     # They print what is said below: a traceback, and a function that a module lacks.
     loggers = [logging.getLogger(name) for name in ("jax._src.callback", "hydra.utils")]
@@ -216,18 +222,9 @@ def errors_in_one_line(show_traceback: bool, config: DictConfig | None = None) -
         _stop(f"Error: {describe_error(error)}", 2 if isinstance(error, _MISTAKES) else 1)
     except TypeError as error:
         refused = _UNKNOWN_SETTING.search(str(error))
-        if show_traceback or refused is None:
+        if show_traceback or refused is None or not any(f".{refused[2]}=" in argument for argument in sys.argv[1:]):
             raise
-        if any(f".{refused[2]}=" in argument or f"{refused[2]}:" in argument for argument in sys.argv[1:]):
-            _stop(f"Error: {refused[1]} has no setting {refused[2]!r}; leave it out, or correct its name.", 2)
-        places = [] if config is None else sorted(_sections_with(refused[2], config), key=_is_no_learner)
-        if not places:
-            raise
-        _stop(
-            f"Error: {refused[1]} has no setting {refused[2]!r}, which `{places[0]}` gives it for another choice; try "
-            f"'~{places[0]}.{refused[2]}', or a run for each stage: stages=[], and start_from=DIR of the one before.",
-            2,
-        )
+        _stop(f"Error: {refused[1]} has no setting {refused[2]!r}; leave it out, or correct its name.", 2)
     except RuntimeError as error:
         on_host = _ON_HOST.search(str(error))
         if show_traceback or on_host is None:
@@ -255,7 +252,9 @@ def how_to_go_on(run_dir: Path) -> str:
     """Says how a run goes on that was interrupted."""
     if not (run_dir / ARGUMENTS_FILE).is_file():
         return "nothing is trained yet"
-    return f"{main_command('train')} resume={shlex.quote(str(run_dir))} goes on from the last checkpoint"
+    stored = OverridesParser.create().parse_overrides(list(OmegaConf.load(run_dir / ARGUMENTS_FILE)))
+    trust = trust_argument({override.key_or_group: override.value() for override in stored})
+    return f"{main_command('train')} resume={shlex.quote(str(run_dir))}{trust} goes on from the last checkpoint"
 
 
 def main_command(name: str) -> str:
@@ -288,10 +287,6 @@ def _is_read() -> bool:
     poll = select.poll()
     poll.register(stdout, 0)
     return not any(event & select.POLLERR for _, event in poll.poll(0))
-
-
-def _is_no_learner(section: str) -> bool:
-    return not section.startswith("learner")
 
 
 def _sections_with(key: str, section: DictConfig) -> Iterator[str]:
@@ -333,11 +328,8 @@ def describe_error(error: BaseException) -> str:
         section = f"`{parent._get_full_key(None)}`" if parent._get_full_key(None) else "The config"
         hint = f"; try {_offers(str(cause.key), parent)}" if isinstance(parent, DictConfig) and len(parent) else ""
         return f"{section} has no key {cause.key!r}{hint}."
-    lacking = _NO_FUNCTION.match(str(error))
-    if isinstance(error, ImportError) and lacking and lacking[2] in sys.modules:
-        names = [name for name in vars(sys.modules[lacking[2]]) if not name.startswith("_")]
-        name = lacking[1].removeprefix(f"{lacking[2]}.")
-        return f"`_target_` must be in the module {lacking[2]}, got {lacking[1]!r}; try {nearest_names(name, names)}."
+    if isinstance(error, yaml.YAMLError):
+        return f"A file must be YAML{describe_yaml(error)}."
     said = " ".join(str(error).split()) or type(error).__name__
     for function, argument in _IN_ARGUMENTS.items():
         said = said.replace(function, argument)

@@ -1,5 +1,6 @@
 """Composing runs outside of their script, and what they are called."""
 
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+
+from jaxagents.training.arguments import require_yaml
+from jaxagents.training.trust import require_trusted, require_trusted_folder, trusting
 
 ARGUMENTS_FILE = "arguments.yaml"
 _FOLDER = "--config-dir"
@@ -186,7 +190,8 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
         The arguments, those of the run with `run_dir` as it was given; unchanged where nothing is resumed.
 
     Raises:
-        ValueError: the folder holds no run, or one that was not composed of arguments.
+        ValueError: the folder holds no run, or one that was not composed of arguments, or whose arguments name
+            functions of others, see `require_trusted`.
     """
     named = [argument for argument in arguments if argument.startswith("resume=")]
     if not named:
@@ -202,14 +207,16 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
     options = [argument for argument in arguments if argument.startswith("-")]
     further = [argument for argument in arguments if argument not in (*options, *named)]
     begun = _read_arguments(written)
-    folders = [argument for argument in begun if argument.startswith(f"{_FOLDER}=")]
-    options = (folders if not folders_of(options) else []) + options
+    named_folders = [argument for argument in begun if argument.startswith(f"{_FOLDER}=")]
+    folders = [] if folders_of(options) else named_folders
+    options = folders + options
     quoted = str(run_dir).replace("\\", "\\\\").replace("'", "\\'")
-    begun = [argument for argument in begun if argument not in folders]
-    return options + merge_overrides(begun, further, [f"run_dir='{quoted}'"])
+    stored = _require_own([argument for argument in begun if argument not in named_folders], folders, further, written)
+    return options + merge_overrides(stored, further, [f"run_dir='{quoted}'"])
 
 
 def _read_arguments(path: Path) -> list[str]:
+    require_yaml(path)
     try:
         arguments: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
         found = f"a {type(arguments).__name__}"
@@ -221,3 +228,23 @@ def _read_arguments(path: Path) -> list[str]:
             "run_dir."
         )
     return arguments
+
+
+def _require_own(stored: Sequence[str], folders: Sequence[str], further: Sequence[str], path: Path) -> list[str]:
+    """Returns the arguments of a run, of which none may call functions of others or read files of its own choice."""
+    given = OverridesParser.create().parse_overrides(list(further))
+    trust: Any = [override.value() for override in given if override.key_or_group == "trust"]
+    with trusting(trust[-1] if trust else None):
+        for override in OverridesParser.create().parse_overrides(list(stored)):
+            key, value = override.key_or_group, override.value()
+            is_choice = "." not in key and key not in ("run_dir", "start_from") or override.package is not None
+            is_foreign = re.match(r"hydra\b", key) or override.is_sweep_override()
+            if is_foreign or is_choice and ".." in str(value).split("/"):
+                raise ValueError(
+                    f"`resume` must be a run with arguments of its own alone, got {override.input_line} in {path}; try "
+                    "the command that began the run."
+                )
+            require_trusted({key: value}, str(path))
+        for folder in folders:
+            require_trusted_folder(Path(folder.partition("=")[2]))
+    return [text for text in stored if not text.startswith("trust=")]

@@ -3,13 +3,14 @@
 import dataclasses
 import difflib
 import hashlib
-import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from jaxagents.ops.checks import require_between, require_positive, require_seed
+from jaxagents.training.setting_types import convert
 from jaxagents.types import COUNTERS
 
 _Section = TypeVar("_Section")
@@ -21,6 +22,25 @@ _LENGTHS = {  # What a run may change while it goes on, by section.
     ),
     "evaluation": ("every_steps",),
 }
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What stands at the top of a config beside its sections."""
+
+    name: str
+    seed: int
+    seeds: int
+    run_dir: str
+    quick: bool
+    stages: Sequence[Mapping[str, Any]]
+    start_from: str | None = None
+
+    def __post_init__(self) -> None:
+        require_positive("seeds", self.seeds)
+        require_seed("seed", self.seed, self.seeds)
+        if not self.run_dir:
+            raise ValueError("`run_dir` must be a path, got nothing; try run_dir=runs/mine, or leave it out.")
 
 
 @dataclass(frozen=True)
@@ -120,7 +140,7 @@ def make_section(section: type[_Section], name: str, values: Mapping[str, Any]) 
     """Makes a dataclass of a config section; whole floats, as in `total_steps=1e6`, become integers where meant.
 
     Raises:
-        ValueError: an unknown key (the nearest known ones are offered), or a missing one.
+        ValueError: an unknown key (the nearest known ones are offered), a missing one, or a value of another type.
     """
     fields = {field.name: field for field in dataclasses.fields(section)}  # type: ignore[arg-type]
     for key in values:
@@ -131,34 +151,15 @@ def make_section(section: type[_Section], name: str, values: Mapping[str, Any]) 
     missing = [name for name in required if name not in values]
     if missing:
         raise ValueError(f"`{name}` must have the keys {', '.join(missing)}, which are missing.")
-    return section(**{key: _as_integer(fields[key].type, value) for key, value in values.items()})
+    kinds = typing.get_type_hints(section)
+    prefix = f"{name}." if name else ""
+    return section(**{key: convert(f"{prefix}{key}", value, kinds[key]) for key, value in values.items()})
 
 
-def require_keywords(name: str, function: Callable[..., Any], keys: Iterable[str]) -> None:
-    """Refuses keys that a function does not take: an experiment sets them for the option that it has chosen itself.
-
-    Raises:
-        ValueError: names the keys, and how to take them out.
-    """
-    parameters = inspect.signature(function).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    refuse_keywords(name, function, [key for key in keys if key not in parameters])
-
-
-def refuse_keywords(name: str, function: Callable[..., Any], unknown: Sequence[str]) -> None:
-    """Raises the ValueError of `require_keywords` for these keys, if there are any."""
-    if unknown:
-        raise ValueError(
-            f"`{name}` must have keys that {function.__module__}.{function.__qualname__} takes, got "
-            f"{', '.join(unknown)}, which the experiment may set for another option; try an experiment of this one, or "
-            f"take them out: {' '.join(f'~{name}.{key}' for key in unknown)}"
-        )
-
-
-def _as_integer(field_type: Any, value: Any) -> Any:
-    whole = isinstance(value, float) and value.is_integer()
-    return int(value) if whole and field_type in (int, int | None) else value
+def require_run(config: Mapping[str, Any]) -> RunConfig:
+    """Checks what stands at the top of a config beside its sections, see `make_section`."""
+    names = [field.name for field in dataclasses.fields(RunConfig) if field.name in config]
+    return make_section(RunConfig, "", {name: config[name] for name in names})
 
 
 def config_hash(resolved: Mapping[str, Any]) -> str:

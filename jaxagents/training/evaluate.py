@@ -11,8 +11,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from jaxagents.environments.checks import require_level
 from jaxagents.reporting.statistics import describe
 from jaxagents.training.load import load_stage, warn
+from jaxagents.training.memory import require_episodes_in_memory
 
 
 def evaluate_run(
@@ -56,6 +58,8 @@ def evaluate_run(
     own = loaded.stage.evaluation
     greedy = own.greedy if greedy is None else greedy
     level = own.level if level is None else level
+    require_level(loaded.stage.environment, level)
+    require_episodes_in_memory(loaded.stage, num_episodes)
     evaluator = _with_settings(loaded.stage.evaluator, settings or {})
     evaluator, held_out = _choose_tasks(evaluator, held_out, loaded.stage.environment.name)
     evaluate = evaluator(

@@ -7,12 +7,14 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.utils import get_object
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+
+from jaxagents.training.setting_types import convert, find_function, takes_numbers
+from jaxagents.training.signatures import Taken, settings_of
 
 
 def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Lets values of the command line count in quick runs, and refuses what is no number or has no effect.
+    """Lets values of the command line count in quick runs, and refuses fractions of counts and what has no effect.
 
     Args:
         config: composed; `when_quick` of it is changed where the command line names a key that it sets, and whole
@@ -20,13 +22,14 @@ def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
         overrides: arguments, such as "training.total_steps=4096" or "collector=transcripts".
 
     Raises:
-        ValueError: a list or a fraction stands where a function takes one number or a whole one, or a value has no
-            effect, since all stages have one of their own in its place, or since no stage refers to its option.
+        ValueError: a fraction stands where a function takes a whole number, or a value has no effect, since all stages
+            have one of their own in its place, or since no stage refers to its option.
     """
+    _require_kept(config, overrides)
     stages = list(_stages(config, config.stages))
     for key, text in _keys_of(overrides):
-        _require_number(config, key, text)
-        if config.quick and OmegaConf.select(config.when_quick, key) is not None:
+        _convert_number(config, key)
+        if config.quick and _has(config.when_quick, key):
             OmegaConf.update(config.when_quick, key, OmegaConf.select(config, key), merge=False)
         if stages and all(_replaces(config, stage, key) for stage in stages):
             raise ValueError(_without_effect(key, text, [stage["name"] for stage in stages]))
@@ -60,12 +63,12 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> None:
         for key in node if override.package else ():
             if OmegaConf.is_missing(node, key):
                 raise ValueError(f"`{place}.{key!s}` must be given, got nothing; try {place}.{key!s}=...")
-        parameters = inspect.signature(get_object(node._target_)).parameters
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        taken = _settings_of(node, place)
+        if taken.is_open:
             continue
         sections = (node if override.package else None, OmegaConf.select(config.when_quick, place))
         for section in filter(None, sections):
-            unknown = [key for key in section if not key.startswith("_") and key not in parameters]
+            unknown = [key for key in section if not key.startswith("_") and key not in taken.annotations]
             with open_dict(section):
                 for key in [key for key in unknown if f"{place}.{key}" not in written]:
                     del section[key]
@@ -83,7 +86,7 @@ def require_rewards_on_arrays(config: DictConfig) -> None:
     rewards = OmegaConf.select(config, "learner.rewards")
     for name in map(str, rewards if isinstance(rewards, DictConfig) else ()):
         target = rewards[name].get("_target_") if isinstance(rewards[name], DictConfig) else None
-        signature = None if target is None else inspect.signature(get_object(target))
+        signature = target and inspect.signature(find_function(target, f"learner.rewards.{name}._target_"))
         if signature and {"prompts", "completions"} & set(signature.parameters):
             raise ValueError(
                 f"`learner.rewards.{name}` must be a function of (view, *, axis_name), which reads arrays, got {target}"
@@ -97,6 +100,8 @@ _BUILT = ("environment", "learner", "collector", "training", "evaluation")
 
 def _stages(config: DictConfig, nodes: Any) -> Iterator[dict[str, Any]]:
     """Yields the stages of a list as they are written, those of its rounds once."""
+    if not isinstance(nodes, ListConfig) or not all(isinstance(node, DictConfig) for node in nodes):
+        raise ValueError(f"`stages` must be a list of {{name: ..., and what is changed}}, got {nodes}; try stages=[].")
     for index in range(len(nodes)):
         if "stages" in nodes[index]:
             yield from _stages(config, nodes[index].stages)
@@ -120,29 +125,49 @@ def _replaces(config: DictConfig, stage: dict[str, Any], key: str) -> bool:
     return key != group and OmegaConf.select(OmegaConf.create(stage), key) is not None
 
 
-def _require_number(config: DictConfig, key: str, text: str) -> None:
-    """Refuses a list of values where the function of an option takes one number, and fractions of whole ones."""
+def _settings_of(options: DictConfig, key: str) -> Taken:
+    """Returns what the function of an option takes; settings of it may be missing, or refer to others."""
+    plain: Any = OmegaConf.to_container(options)
+    return settings_of(find_function(plain["_target_"], f"{key}._target_"), plain)
+
+
+def _has(config: DictConfig, key: str) -> bool:
+    """Tells whether a config says something for a key, be it null."""
+    section, _, name = key.rpartition(".")
+    options = OmegaConf.select(config, section) if section else config
+    return isinstance(options, DictConfig) and name in options
+
+
+def _convert_number(config: DictConfig, key: str) -> None:
+    """Makes an integer of a whole float where the function of an option takes one; refuses fractions there."""
     section, _, name = key.rpartition(".")
     options: Any = OmegaConf.select(config, section) if section else None
     target = options.get("_target_") if isinstance(options, DictConfig) else None
-    value = options.get(name) if target else None
-    if target is None or not isinstance(value, ListConfig | float | str):
+    if target is None or name.startswith("_") or name not in options or OmegaConf.is_missing(options, name):
         return
-    parameter = inspect.signature(get_object(target)).parameters.get(name)
-    taken = "" if parameter is None else str(parameter.annotation)
-    if not isinstance(value, ListConfig):
-        if isinstance(value, str) and taken.endswith("Sequence[int]"):
-            raise ValueError(f"`{key}` must be a list of whole numbers, got {value}; try {key}=[64,64].")
-        if taken in ("<class 'int'>", "int", "int | None"):
-            if isinstance(value, str) or not value.is_integer():
-                raise ValueError(f"`{key}` must be a whole number, got {value}.")
-            options[name] = int(value)
-        return
-    if "float" in taken and not any(word in taken.lower() for word in ("sequence", "tuple", "list", "mapping")):
-        values = ",".join(map(str, options[name]))
-        raise ValueError(
-            f"`{key}` must be one number, got {text.partition('=')[2]}; try -m {key}={values} for a run each."
-        )
+    value = options[name]
+    if not isinstance(value, float):
+        return  # Others are looked at where they are resolved.
+    taken = _settings_of(options, section)
+    made = convert(key, value, taken.annotations.get(name, Any))
+    if made is not value:
+        options[name] = made
+
+
+def _require_kept(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuses to take out a number that a function takes: its own default would count, and nothing would say so."""
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        section, _, name = override.key_or_group.rpartition(".")
+        options: Any = OmegaConf.select(config, section) if override.is_delete() and section else None
+        if not isinstance(options, DictConfig) or "_target_" not in options:
+            continue
+        function = find_function(options._target_, f"{section}._target_")
+        kind = _settings_of(options, section).annotations.get(name)
+        if kind is not None and takes_numbers(kind):
+            raise ValueError(
+                f"`{section}.{name}` must have a value, got none, for which {function.__name__} has its own; try "
+                f"{section}.{name}=..."
+            )
 
 
 def _names_values() -> bool:

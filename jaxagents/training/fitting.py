@@ -84,7 +84,7 @@ def _write_default(value: Any) -> str:
 
 
 def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
-    """Refuses learners without their Q-functions, learners of language models in worlds of arrays, and the opposite.
+    """Refuses learners of language models in worlds of arrays, and the opposite.
 
     Args:
         config: of a stage, resolved.
@@ -93,33 +93,64 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
     Raises:
         ValueError: says what does not fit, and what would.
     """
+    speaks = require_kin(config, environment)
     learner = config["learner"]
-    policy = learner.get("policy") or learner.get("inner", {}).get("policy") or {}
-    speaks = policy.get("_target_") == _LANGUAGE_POLICY
+    if (
+        speaks
+        and environment.text is not None
+        and (policy := _policy_of(learner))["model"].get("_target_") == _CHECKPOINT
+        and "source" not in learner
+    ):
+        _require_tokens(policy["model"]["path"], policy["tokenizer"], environment.text.words)
+    _require_groups(learner, config["collector"])
+    _require_imitation(learner, config["collector"])
+
+
+def require_kin(config: Mapping[str, Any], environment: Environment) -> bool:
+    """Refuses learners of language models in worlds of arrays, and the opposite; tells whether the policy speaks.
+
+    Args:
+        config: of a stage, resolved.
+        environment: that it names.
+
+    Raises:
+        ValueError: says what would fit.
+    """
+    learner = config["learner"]
+    speaks = _policy_of(learner).get("_target_") == _LANGUAGE_POLICY
     if environment.text is not None and not speaks:
         raise ValueError(
             f"`environment` must be of arrays for this policy and learner, got {environment.name}, which is in words; "
             "try algorithm=grpo with a world of words, or environment=frozenlake_symbolic policy=embedding_mlp."
-        )
-    if learner.get("value") == {}:
-        raise ValueError(
-            "`value` must be chosen for this learner, got none; try value=q_mlp, or value=twin_q_mlp for continuous "
-            "actions."
         )
     if environment.text is None and (speaks or any(slot in config and slot not in learner for slot in _SLOTS)):
         raise ValueError(
             f"`environment` must be in words for an algorithm of language models, got {environment.name}; try "
             "world=frozenlake, or algorithm=ppo."
         )
-    if (
-        speaks
-        and environment.text is not None
-        and policy["model"].get("_target_") == _CHECKPOINT
-        and "source" not in learner
-    ):
-        _require_tokens(policy["model"]["path"], policy["tokenizer"], environment.text.words)
-    _require_groups(learner, config["collector"])
-    _require_imitation(learner, config["collector"])
+    return speaks
+
+
+def _policy_of(learner: Mapping[str, Any]) -> Mapping[str, Any]:
+    policy = learner.get("policy") or (learner.get("inner") or {}).get("policy")
+    return policy if isinstance(policy, Mapping) else {}
+
+
+def require_value(config: Mapping[str, Any]) -> None:
+    """Refuses learners without their Q-functions.
+
+    Args:
+        config: of a stage, resolved.
+
+    Raises:
+        ValueError: says what would fit.
+    """
+    learner = config.get("learner")
+    if isinstance(learner, Mapping) and learner.get("value") == {}:
+        raise ValueError(
+            "`value` must be chosen for this learner, got none; try value=q_mlp, or value=twin_q_mlp for continuous "
+            "actions."
+        )
 
 
 def require_tasks(options: Mapping[str, Any] | None, environment: Environment) -> None:

@@ -25,10 +25,12 @@ from jaxagents.training.composition import save_arguments
 from jaxagents.training.config import DevicesConfig, changed_keys, config_hash, make_section
 from jaxagents.training.fitting import require_experts
 from jaxagents.training.loop import train
+from jaxagents.training.memory import require_memory, require_stage_in_memory, stacked_bytes
 from jaxagents.training.processes import join_processes, of_first_process, on_all_processes
 from jaxagents.training.run_directory import claim, locked
 from jaxagents.training.stages import stage_configs
 from jaxagents.training.starting import begin_from
+from jaxagents.training.trust import trust_argument
 from jaxagents.types import Environment, LanguagePolicy
 
 _SCHEDULER = "xla_cpu_enable_concurrency_optimized_scheduler"
@@ -83,7 +85,12 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
             write_result(run_dir, result)
             if experiment.logging.report:
                 write_report(run_dir, curves=experiment.logging.curves)
-            told = farewell(run_dir, result, now=time.monotonic() - begun, taught=_taught(experiment, run_dir))
+            told = farewell(
+                *(run_dir, result),
+                now=time.monotonic() - begun,
+                taught=_taught(experiment, run_dir),
+                trust=trust_argument(experiment.config),
+            )
             print(told, file=sys.stderr, flush=True)
     return {"run_dir": str(run_dir), **to_json(result)}
 
@@ -125,8 +132,11 @@ def require_traceable(experiment: Experiment) -> None:
     if experiment.devices.mode == "pmap":
         return
     for stage in experiment.stages:
+        require_stage_in_memory(stage)
         limits = {unit: np.zeros(stage.runner.abstract.update.shape, np.int32) for unit in stage.training.experience}
-        jax.eval_shape(partial(stage.runner.run, num_updates=1, limits=limits), stage.runner.abstract)
+        traced = jax.make_jaxpr(partial(stage.runner.run, num_updates=1, limits=limits))(stage.runner.abstract)
+        devices = list(stage.runner.replicated.device_set)
+        require_memory("A batch", stacked_bytes(traced), devices, "fewer environments, steps or groups to collect")
 
 
 def require_one_vocabulary(experiment: Experiment) -> None:
@@ -177,7 +187,7 @@ class Taught(NamedTuple):
 
 
 def farewell(
-    run_dir: Path, result: Mapping[str, Any], *, now: float | None = None, taught: Taught | None = None
+    run_dir: Path, result: Mapping[str, Any], *, now: float | None = None, taught: Taught | None = None, trust: str = ""
 ) -> str:
     """Says what came out of a run, and where to look next.
 
@@ -186,6 +196,7 @@ def farewell(
         result: of `train`.
         now: seconds of this session, where earlier ones may have begun the run.
         taught: of a stage that imitates, or learns from files.
+        trust: see `trust_argument`.
     """
     in_all = f" in all, {_minutes(now)} of them now" if now is not None and now < result["seconds"] - 1 else ""
     told = [f"Done in {_minutes(result['seconds'])} minutes{in_all}, {result['steps']:,} steps."]
@@ -201,7 +212,7 @@ def farewell(
         load = "from jaxagents.training.load import load_policy"
         told.append(f"Next, in Python: {load}; print(load_policy({str(run_dir)!r}).speak('Hello!'))")
     path = write_argument("path", run_dir)
-    told += [f"Next: {main_command(name)} {path}" for name in ("evaluate", "play")]
+    told += [f"Next: {main_command(name)} {path}{trust}" for name in ("evaluate", "play")]
     return "\n".join(told)
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache, partial
 from inspect import signature
@@ -21,6 +21,7 @@ from jaxagents.training.loop import checkpoint_folder
 from jaxagents.training.resuming import require_fields, tokenizer_of
 from jaxagents.training.run_directory import CONFIG_FILE, load_config
 from jaxagents.training.speaking import Score, make_score, make_speak
+from jaxagents.training.trust import require_trusted, trusting
 from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy
 
 _ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # whatever the run was trained on
@@ -91,6 +92,7 @@ def load_policy(
     *,
     stage: str | None = None,
     seed_index: int = 0,
+    trust: bool | str | Sequence[str] | None = None,
     on_fallback: Callable[[str], Any] = warn,
 ) -> LoadedPolicy:
     """Loads the policy of a run, on one device, whatever it was trained on.
@@ -101,6 +103,7 @@ def load_policy(
         step: see `load_stage`.
         stage: see `load_stage`.
         seed_index: of the copy to take, when the run has several seeds.
+        trust: modules of other code that the run may name, such as "my_world"; True: all; None: those trusted already.
         on_fallback: see `load_stage`.
 
     Returns:
@@ -109,7 +112,8 @@ def load_policy(
     Raises:
         ValueError: see `load_stage`, or `seed_index` is out of range.
     """
-    loaded = load_stage(path, which, step, stage=stage, on_fallback=on_fallback)
+    with trusting(trust):
+        loaded = load_stage(path, which, step, stage=stage, on_fallback=on_fallback)
     num_seeds = max(loaded.num_seeds, 1)
     if not 0 <= seed_index < num_seeds:
         raise ValueError(f"`seed_index` must be below the {num_seeds} seeds of the run, got {seed_index}.")
@@ -205,12 +209,14 @@ def load_stage(
         The stage and its parameters.
 
     Raises:
-        ValueError: `path` is no run directory, holds no whole checkpoint, or its config was changed.
+        ValueError: `path` is no run directory, names functions of others, see `require_trusted`, holds no whole
+            checkpoint, or its config was changed.
     """
     if which not in _KINDS:
         raise ValueError(f"`which` must be best or last, got {which!r}.")
     run_dir = _require_run_dir(path)
     config = load_config(run_dir / CONFIG_FILE)
+    require_trusted(config, str(run_dir / CONFIG_FILE))
     experiment = build({**config, "devices": _ONE_DEVICE})
     index = _choose_stage(run_dir, experiment, stage, on_fallback)
     saved = _saved_tokenizer(checkpoint_folder(run_dir, experiment, index, "last"))
@@ -233,18 +239,12 @@ def load_stage(
             "changed; try the `config` in the checkpoint's metadata."
         )
     params = chosen.runner.params(restored.state)
-    return LoadedStage(
-        stage=chosen,
-        params=params,
-        num_seeds=experiment.num_seeds,
-        which=found,
-        step=restored.step,
-        config=config,
-    )
+    found_in = {"num_seeds": experiment.num_seeds, "which": found, "step": restored.step}
+    return LoadedStage(stage=chosen, params=params, config=config, **found_in)
 
 
 def _require_run_dir(path: str | Path | None) -> Path:
-    if path is not None and (Path(path) / CONFIG_FILE).is_file():
+    if path not in (None, "") and (Path(path) / CONFIG_FILE).is_file():
         return Path(path).resolve()
     near = Path("runs" if path is None else path)
     found = [file for depth in ("*", "*/*") for file in near.glob(f"{depth}/{CONFIG_FILE}") if file.parts[-2][0] != "."]

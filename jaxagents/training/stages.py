@@ -1,11 +1,14 @@
 """The config of every stage of a run."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from jaxagents.ops.checks import require_positive
+
+_FOLDER_NAME = re.compile(r"(?!\.)[\w .-]+")
 
 
 def stage_configs(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -25,6 +28,10 @@ def stage_configs(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     stages: dict[str, dict[str, Any]] = {}
     latest: dict[str, str] = {}  # The last stage of every name, with and without the number of its round.
     for name, suffix, override in _expand(config["stages"] or [{"name": config["name"]}], ""):
+        if config["stages"] and not _FOLDER_NAME.fullmatch(str(name)):  # Its checkpoints lie in a folder of this name.
+            raise ValueError(
+                f"`stages` must have names of letters, digits and ._-, got {name!r}; try name: warm_start."
+            )
         if not name or name + suffix in stages:
             raise ValueError(f"`stages` must have different names, got {[*stages, name and name + suffix]}.")
         start = override.get("from", next(reversed(stages), None))
@@ -36,6 +43,36 @@ def stage_configs(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         stages[name + suffix] = _merge(config, override) | {"from": start and latest[start]}
         latest |= {name: name + suffix, name + suffix: name + suffix}
     return stages
+
+
+def setting_names(config: Mapping[str, Any], name: str, stage: Mapping[str, Any]) -> Callable[[tuple[str, ...]], str]:
+    """Makes the function that says what the user calls a setting of a stage.
+
+    A learner holds the options that its section refers to: `learner.policy.encoder` is `policy.encoder` where it is the
+    same as that of the config. What a stage sets itself begins with its name.
+
+    Args:
+        config: of the run, resolved.
+        name: of the stage.
+        stage: its config, see `stage_configs`.
+
+    Returns:
+        `(path in the stage) -> dotted key`.
+    """
+
+    def name_of(path: tuple[str, ...]) -> str:
+        nodes: list[Any] = [stage]
+        for part in path:
+            parent = nodes[-1]
+            nodes.append(parent.get(part) if isinstance(parent, Mapping) else None)
+        for index in reversed(range(1, len(path))):
+            node = nodes[index + 1]
+            if isinstance(node, Mapping) and config.get(path[index]) == node:
+                return ".".join(path[index:])
+        own = config.get(name)
+        return ".".join([name, *path] if isinstance(own, Mapping) and path[:1] and path[0] in own else path)
+
+    return name_of
 
 
 def _expand(nodes: Sequence[Mapping[str, Any]], suffix: str) -> Iterator[tuple[str | None, str, Mapping[str, Any]]]:

@@ -115,6 +115,7 @@ class Environment:
         render: `(state) -> str`, a text frame, on the host; None when there is none.
         text: what makes it a text world; None elsewhere.
         teams: numbers of the agents of each team by its name, where teams are opposed; empty elsewhere.
+        num_levels: difficulties that `sample_task` takes; 0 where it takes none. Text worlds have theirs in `text`.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Environment:
     render: Callable[[State], str] | None = None
     text: "TextFace | None" = None
     teams: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    num_levels: int = 0
 
 
 class Patterns(NamedTuple):

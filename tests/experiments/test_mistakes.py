@@ -93,7 +93,7 @@ def said(monkeypatch, capsys, tmp_path):
         (
             "train.py",
             ["world=cartpole", "+learner.discuont=0.9"],
-            "Error: make_ppo has no setting 'discuont'; leave it out, or correct its name.",
+            "Error: `learner` must have keys that jaxagents.learners.ppo.make_agent takes, got discuont, which ",
         ),
         (
             "train.py",
@@ -112,7 +112,7 @@ def said(monkeypatch, capsys, tmp_path):
         (
             "train.py",
             ["world=bandit", "algorithm=grpo", "model=huggingface"],
-            "`source` must be a folder or a name, got none; try model.path=DIR, or tokenizer.source=DIR.",
+            "Error: `model.path` must be a string or a path, got null; try model.path=DIR.",
         ),
         (
             "train.py",
@@ -149,7 +149,8 @@ def said(monkeypatch, capsys, tmp_path):
         (
             "train.py",
             [*REWARDED, "collector.reward={_target_: reward_of_a_user.scor, _partial_: true}"],
-            "Error: `_target_` must be in the module reward_of_a_user, got 'reward_of_a_user.scor'; try score.",
+            "Error: `collector.reward._target_` must be in the module reward_of_a_user, got 'reward_of_a_user.scor'; "
+            "try score.",
         ),
         (
             "train.py",
@@ -177,7 +178,7 @@ def said(monkeypatch, capsys, tmp_path):
         ),
         ("compare.py", [], "`paths` must name runs, or folders that hold some, got none; try paths=runs."),
         ("compare.py", ["paths=."], "`paths` must hold runs, directories with config.yaml and metrics.jsonl, got ."),
-        ("train.py", ["world=cartpole", "quick=true", "training.total_steps=lots"], "a positive number, got 'lots'"),
+        ("train.py", ["world=cartpole", "quick=true", "training.total_steps=lots"], "a whole number, got lots"),
         (
             "train.py",
             ["environment=pendulum", "policy=tanh_normal"],
@@ -196,14 +197,18 @@ def said(monkeypatch, capsys, tmp_path):
         (
             "train.py",
             ["world=cartpole", "optimizer.learning_rate=[1e-3,1e-4]"],
-            "`optimizer.learning_rate` must be one number, got [1e-3,1e-4]; try -m optimizer.learning_rate=0.001",
+            "`optimizer.learning_rate` must be a number, got [0.001,0.0001]; try -m optimizer.learning_rate=0.001,0.",
         ),
         (
             "train.py",
             ["world=cartpole", "+environment.gravity=3"],
             "constructor of CartPole-v1 takes, got gravity; try +environment.params.gravity=...",
         ),
-        ("train.py", ["world=cartpole", "learner.clip_epsilon=abc"], "`clip_epsilon` must be a number, got 'abc'."),
+        (
+            "train.py",
+            ["world=cartpole", "learner.clip_epsilon=abc"],
+            "`learner.clip_epsilon` must be a number, got abc.",
+        ),
         ("evaluate.py", ["path=nowhere"], "`path` must be a run directory, with a config.yaml in it, got nowhere"),
         ("play.py", ["path=nowhere"], "`path` must be a run directory, with a config.yaml in it, got nowhere"),
         ("reproduce.py", ["paper=gigppo"], "`paper` must be a file of configs/paper, got 'gigppo'; try gigpo"),
@@ -230,6 +235,11 @@ def said(monkeypatch, capsys, tmp_path):
         ),
         ("reproduce.py", ["paper=gigpo", "worker_s=2"], "The config has no key 'worker_s'; try worker"),
         ("benchmark.py", ["suite=nothing"], "`suite` must be"),
+        ("train.py", ["run_dir="], "`run_dir` must have a value, got nothing; try run_dir=null for none"),
+        ("train.py", ["world=cartpole", "world=pendulum"], "`world` must have one option, got cartpole and pendulum"),
+        ("reproduce.py", ["paper=gigpo", "workers=abc"], "`workers` must be a positive number, got 'abc'."),
+        ("evaluate.py", ["path=nowhere", "num_episodes=nan"], "`num_episodes` must be a whole number, got nan."),
+        ("play.py", ["path=nowhere", "max_steps=-1"], "`max_steps` must be a positive number, got -1."),
         ("report.py", ["results_folder=nowhere"], "nowhere"),
     ],
 )

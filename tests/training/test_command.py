@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import pytest
 import yaml
 from jax.experimental import io_callback
-from omegaconf import OmegaConf
 
 from jaxagents.training.command import errors_in_one_line
 
@@ -85,16 +84,15 @@ def test_what_fails_on_the_host_in_a_compiled_run_is_one_line(capfd):
     assert errors == "Error: `collector.reward` must return finite numbers, got nan for completion 1.\n"
 
 
-def test_a_setting_of_another_choice_is_named_with_its_section(capfd, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["train.py", "clip=other"])
+def test_a_setting_that_a_suite_does_not_take_is_named(capfd, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "+environment.clip=0.2"])
 
-    def make_supervised(*, microbatch_tokens=1):
-        return microbatch_tokens
+    def make_suite(*, size=1):
+        return size
 
-    config = OmegaConf.create({"critic": {"clip": 1}, "learner": {"inner": {"clip": 0.2}, "policy": "${critic}"}})
-    with pytest.raises(SystemExit) as stop, errors_in_one_line(show_traceback=False, config=config):
-        make_supervised(clip=0.2)
+    with pytest.raises(SystemExit) as stop, errors_in_one_line(show_traceback=False):
+        make_suite(clip=0.2)
     assert stop.value.code == 2
-    assert "make_supervised has no setting 'clip', which `learner.inner` gives it" in capfd.readouterr().err
-    with pytest.raises(TypeError), errors_in_one_line(show_traceback=False, config=config):
-        make_supervised(mistake_of_ours=1)
+    assert "make_suite has no setting 'clip'; leave it out, or correct its name" in capfd.readouterr().err
+    with pytest.raises(TypeError), errors_in_one_line(show_traceback=False):
+        make_suite(mistake_of_ours=1)

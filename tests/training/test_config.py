@@ -15,7 +15,7 @@ from jaxagents.training.config import (
     changed_keys,
     config_hash,
     make_section,
-    require_keywords,
+    require_run,
     run_hash,
 )
 
@@ -56,10 +56,34 @@ def test_counts_are_positive_whole_numbers(values, message):
     for value in values:
         with pytest.raises(ValueError, match=f"`seeds` {message}"):
             require_positive("seeds", value)
-        with pytest.raises(ValueError, match=f"`training.keep_checkpoints` {message}"):
-            make_section(TrainingConfig, "training", TRAINING | {"keep_checkpoints": value})
-        with pytest.raises(ValueError, match=f"`evaluation.num_episodes` {message}"):
-            make_section(EvaluationConfig, "evaluation", {"every_steps": 5, "num_episodes": value})
+
+
+@pytest.mark.parametrize("value", [True, "10", None, float("nan"), float("-inf"), 0.5, [1], {"a": 1}])
+def test_counts_of_sections_are_whole_numbers(value):
+    with pytest.raises(ValueError, match="`training.keep_checkpoints` must be a whole number, got"):
+        make_section(TrainingConfig, "training", TRAINING | {"keep_checkpoints": value})
+    with pytest.raises(ValueError, match="`evaluation.num_episodes` must be a whole number, got"):
+        make_section(EvaluationConfig, "evaluation", {"every_steps": 5, "num_episodes": value})
+
+
+RUN = {"name": "a", "seed": 0, "seeds": 1, "run_dir": "runs/a", "quick": False, "stages": []}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seeds": [0, 1]}, r"`seeds` must be a whole number, got \[0,1\]; try -m seeds=0,1 for a run each"),
+        ({"seeds": 0}, "`seeds` must be a positive number, got 0"),
+        ({"seed": None}, "`seed` must be a whole number, got null"),
+        ({"quick": "maybe"}, "`quick` must be true or false, got maybe"),
+        ({"stages": [1, 2]}, r"`stages` must be a list of .*, got \[1,2\]"),
+        ({"run_dir": ""}, "`run_dir` must be a path, got nothing"),
+    ],
+)
+def test_what_stands_at_the_top_of_a_config_is_checked(change, message):
+    assert require_run({**RUN, "learner": {}}).seeds == 1
+    with pytest.raises(ValueError, match=message):
+        require_run(RUN | change)
 
 
 @pytest.mark.parametrize("name", ["total_steps", "log_every_steps", "checkpoint_every_steps"])
@@ -74,20 +98,6 @@ def test_unknown_keys_are_refused_with_the_nearest():
         make_section(TrainingConfig, "training", TRAINING | {"total_step": 1})
     with pytest.raises(ValueError, match="`logging` has no key 'zzz'; try curves or progress or report or tensorboard"):
         make_section(LoggingConfig, "logging", {"zzz": 1})
-
-
-def test_keys_that_a_function_does_not_take_are_refused_with_the_way_out():
-    def make_world(size, *, depth=1):
-        raise AssertionError("is not called")
-
-    require_keywords("environment", make_world, ["size", "depth"])
-    require_keywords("learner", lambda policy, **options: None, ["anything"])
-    with pytest.raises(
-        ValueError,
-        match=r"`environment` must have keys that .*make_world takes, got width, num_arms, wh.*"
-        r"~environment.width ~environment.num_arms$",
-    ):
-        require_keywords("environment", make_world, ["width", "size", "num_arms"])
 
 
 def test_missing_keys_are_named():

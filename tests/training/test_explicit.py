@@ -113,12 +113,17 @@ def test_options_of_a_learner_that_has_no_use_for_them_are_refused():
         honour_overrides(config, ["value=q"])
 
 
-@pytest.mark.parametrize("value", [2.5, "many"])
-def test_fractions_and_words_are_no_whole_numbers(value):
+def test_fractions_are_no_whole_numbers():
     config = make_config([])
-    config.collector = {"_target_": "jaxagents.rollouts.unroll.make_rollout_collector", "num_envs": value}
-    with pytest.raises(ValueError, match=rf"^`collector.num_envs` must be a whole number, got {value}\.$"):
-        honour_overrides(config, [f"collector.num_envs={value}"])
+    config.collector = {"_target_": "jaxagents.rollouts.unroll.make_rollout_collector", "num_envs": 2.5}
+    with pytest.raises(ValueError, match=r"^`collector.num_envs` must be a whole number, got 2.5\.$"):
+        honour_overrides(config, ["collector.num_envs=2.5"])
+
+
+@pytest.mark.parametrize("stages", [3, [1, 2], None])
+def test_stages_are_a_list_of_mappings(stages):
+    with pytest.raises(ValueError, match="`stages` must be a list of {name: ..., and what is changed}, got"):
+        honour_overrides(make_config(stages), [])
 
 
 def test_whole_floats_become_integers_where_a_function_takes_these():

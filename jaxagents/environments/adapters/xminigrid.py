@@ -85,6 +85,7 @@ def make_environment(name: str, *, ruleset: PyTree | None = None, **options: Any
             action_space=Discrete(world.num_actions(params)),
             max_steps=params.max_steps,
             render=_render,
+            num_levels=NUM_LEVELS,
         )
     )
 

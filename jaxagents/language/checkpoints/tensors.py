@@ -66,7 +66,10 @@ def open_tensors(folder: Path) -> dict[str, np.ndarray]:
         return open_file(folder / SINGLE)
     files: dict[str, dict[str, np.ndarray]] = {}
     tensors = {}
-    for name, file in json.loads(index.read_text())["weight_map"].items():
+    weights = read_json(index).get("weight_map")
+    if not isinstance(weights, dict) or not all(isinstance(file, str) for file in weights.values()):
+        raise ValueError(f"`{index}` must hold a `weight_map` of names of files, got {weights!r}.")
+    for name, file in weights.items():
         if file not in files:
             files[file] = open_file(folder / file)
         if name not in files[file]:
@@ -103,11 +106,17 @@ def read_json(file: Path) -> Mapping:
     """Reads a file of JSON.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or it is damaged or holds no object.
     """
     if not file.is_file():
         raise ValueError(f"`path` must hold {file.name}, got none at {file}; nothing is downloaded.")
-    return json.loads(file.read_text())
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"`{file}` must be JSON, got {error}; copy it again from where the checkpoint is.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"`{file}` must hold a JSON object, got {type(content).__name__}.")
+    return content
 
 
 def _dense(path: str, name: str, bias: bool, *, transposed: bool) -> list[Place]:

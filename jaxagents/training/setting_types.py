@@ -1,0 +1,294 @@
+"""Types of settings, checked by the signature of what takes them before anything is built."""
+
+import collections.abc
+import difflib
+import importlib
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxagents.ops.checks import require_positive
+from jaxagents.training.signatures import settings_of
+
+_LISTS = (collections.abc.Sequence, list, tuple)
+_MAPPINGS = (collections.abc.Mapping, dict)
+_OF_ARRAYS = ("jax", "jaxlib", "numpy")  # They are not imported here: mistakes in names come without them.
+_PLAIN = (bool, int, float, str, type(None), *_LISTS, *_MAPPINGS)
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
+_MOST_LAYERS = 1000
+_NOT = object()  # What `_convert` returns for a value of another type.
+
+
+def check_settings(node: Any, name_of: Callable[[tuple[str, ...]], str], path: tuple[str, ...] = ()) -> Any:
+    """Checks names and types of a part of a config, from the signatures of the functions that its `_target_`s name.
+
+    Args:
+        node: resolved.
+        name_of: `(path) -> key`, what the user calls the setting at a path.
+        path: of the node.
+
+    Returns:
+        The node, in which whole floats, such as 1e6, are integers where a function takes these.
+
+    Raises:
+        ValueError: names the key of a function that there is not, of a setting that it does not take, or of one that is
+            of another type: null, a list, a mapping, a string or NaN in the place of a number.
+    """
+    if isinstance(node, list | tuple):
+        return [check_settings(item, name_of, (*path, str(index))) for index, item in enumerate(node)]
+    if not isinstance(node, Mapping):
+        return node
+    if "_target_" in node:
+        node = _check_call(node, name_of, path)
+    return {key: check_settings(value, name_of, (*path, str(key))) for key, value in node.items()}
+
+
+def _check_call(
+    node: Mapping[str, Any], name_of: Callable[[tuple[str, ...]], str], path: tuple[str, ...]
+) -> dict[str, Any]:
+    function = find_function(node["_target_"], name_of((*path, "_target_")))
+    taken = settings_of(function, node)
+    unknown = [key for key in node if not str(key).startswith("_") and key not in taken.annotations]
+    if unknown and not taken.is_open:
+        raise ValueError(_unknown(name_of(path), function, unknown, taken.annotations))
+    made = {}
+    for key, value in node.items():
+        kind = Any if str(key).startswith("_") else taken.annotations.get(key, Any)
+        made[key] = convert(name_of((*path, str(key))), value, kind)
+        if _is_network(function):
+            _require_size(name_of((*path, str(key))), made[key], kind, getattr(function, key, None))
+    return made
+
+
+def require_arguments(
+    config: Mapping[str, Any],
+    *functions: Callable[..., Any],
+    optional: Sequence[str] = (),
+    positive: Sequence[str] = (),
+) -> None:
+    """Checks the settings of a command by the functions that take them.
+
+    Args:
+        config: of the command.
+        functions: take settings by their names.
+        optional: names that may be null whatever the functions say.
+        positive: names of whole numbers that are at least 1, where they are not null.
+
+    Raises:
+        ValueError: a setting is of another type.
+    """
+    kinds = {name: kind for function in functions for name, kind in typing.get_type_hints(function).items()}
+    for key in config:
+        value = config[key]
+        if key in kinds and not (value is None and key in optional):
+            convert(key, value, kinds[key])
+        if key in positive and value is not None:
+            require_positive(key, value)
+
+
+def find_function(target: Any, key: str) -> Callable[..., Any]:
+    """Returns the function that a `_target_` names.
+
+    Args:
+        target: as it is written.
+        key: of it.
+
+    Raises:
+        ValueError: it is no dotted name, or there is no such module or function; the nearest names are offered.
+    """
+    if not isinstance(target, str) or not all(part.isidentifier() for part in target.split(".")) or "." not in target:
+        raise ValueError(f"`{key}` must be the dotted name of a function, got {written(target)}.")
+    parts = target.split(".")
+    found: Any = None
+    for end in range(len(parts), 0, -1):
+        module = ".".join(parts[:end])
+        try:
+            found = importlib.import_module(module)
+            break
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise  # Something that the module needs: a suite, which says how it is installed.
+        except Exception as error:
+            raise ValueError(f"`{key}` must be in a module that can be imported, got {target}: {error!r}.") from error
+    if found is None:
+        raise ValueError(f"`{key}` must be in a module that there is, got {target!r}, and no module {parts[0]!r}.")
+    for part in parts[end:]:
+        place, found = found, getattr(found, part, None)
+        if found is None:
+            names = [name for name in vars(place) if not name.startswith("_")]
+            near = difflib.get_close_matches(part, names, n=3, cutoff=0.5)
+            hint = f"; try {' or '.join(near)}" if near else ""
+            raise ValueError(f"`{key}` must be in the module {module}, got {target!r}{hint}.")
+    if not callable(found):
+        what = "a module" if inspect.ismodule(found) else f"the value {found!r}"
+        raise ValueError(f"`{key}` must name a function, got {target!r}, {what}.")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _unknown(name: str, function: Callable[..., Any], unknown: Sequence[str], known: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(str(unknown[0]), [one for one in known if not one.startswith("_")], n=2)
+    return (
+        f"`{name}` must have keys that {function.__module__}.{function.__qualname__} takes, got "
+        f"{', '.join(map(str, unknown))}, which the experiment may set for another option; try "
+        f"{' or '.join([*near, 'an experiment of this one'])}, or take them out: "
+        f"{' '.join(f'~{name}.{key}' for key in unknown)}"
+    )
+
+
+def convert(key: str, value: Any, kind: Any) -> Any:
+    """Returns the value of a setting as its type takes it.
+
+    Args:
+        key: of the setting.
+        value: plain data; a mapping with a `_target_` may become anything.
+        kind: type annotation.
+
+    Raises:
+        ValueError: the value is of another type.
+    """
+    made = _convert(value, kind)
+    if made is not _NOT and not isinstance(made, str) or made not in (_NOT, "???"):
+        return made
+    if value == "???":
+        raise ValueError(f"`{key}` must be given, got nothing; try {key}=...")
+    hint = ""
+    if isinstance(value, list | tuple) and value and all(isinstance(one, int | float) for one in value):
+        if not any(typing.get_origin(one) in _LISTS for one in (kind, *typing.get_args(kind))):
+            hint = f"; try -m {key}={','.join(map(written, value))} for a run each"
+    elif value is None and Path in (kind, *typing.get_args(kind)):
+        hint = f"; try {key}=DIR"
+    elif _is_list_of(kind, int):
+        hint = f"; try {key}=[{value if isinstance(value, int) and not isinstance(value, bool) else '64,64'}]"
+    raise ValueError(f"`{key}` must be {_described(kind)}, got {written(value)}{hint}.")
+
+
+def _convert(value: Any, kind: Any) -> Any:
+    """Returns a value as a type takes it, or `_NOT`."""
+    if kind is Any:
+        return value
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        made = [_convert(value, part) for part in parts]
+        return next((one for one in made if one is value), next((one for one in made if one is not _NOT), _NOT))
+    if origin is typing.Literal:
+        return value if value in parts else _NOT
+    if not isinstance(value, _PLAIN) or (isinstance(value, Mapping) and "_target_" in value):
+        return value  # Built already, or will be.
+    if kind is None or kind in _NAMES:
+        return _convert_scalar(value, type(None) if kind is None else kind)
+    if (origin or kind) in _LISTS:
+        return _convert_list(value, parts)
+    if (origin or kind) in _MAPPINGS:
+        return _convert_mapping(value, parts)
+    if isinstance(kind, type) and issubclass(kind, Path):
+        return value if isinstance(value, str) else _NOT
+    if _is_array(kind):
+        return value if _is_numbers(value) else _NOT
+    if inspect.isclass(kind) and isinstance(value, kind):
+        return value
+    is_called = origin is collections.abc.Callable or kind is collections.abc.Callable
+    return _NOT if is_called or inspect.isclass(kind) and kind is not object and kind.__name__ != "dtype" else value
+
+
+def takes_numbers(kind: Any) -> bool:
+    """Tells whether numbers, or true and false, are of a type."""
+    return kind is not Any and any(_convert(value, kind) is not _NOT for value in (1, 1.0, True))
+
+
+def _convert_scalar(value: Any, kind: type) -> Any:
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if kind in (int, float):
+        right = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+        return value if right and not math.isnan(value) else _NOT
+    return value if isinstance(value, kind) else _NOT
+
+
+def _convert_list(value: Any, parts: Sequence[Any]) -> Any:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return _NOT
+    is_fixed = len(parts) > 1 and parts[-1] is not Ellipsis
+    kinds = list(parts) if is_fixed else [parts[0] if parts else Any] * len(value)
+    made = [_convert(one, kind) for one, kind in zip(value, kinds)]
+    if len(kinds) != len(value) or any(one is _NOT for one in made):
+        return _NOT
+    return tuple(made) if type(value) is tuple else made
+
+
+def _convert_mapping(value: Any, parts: Sequence[Any]) -> Any:
+    if not isinstance(value, Mapping):
+        return _NOT
+    made = {key: _convert(one, parts[1] if parts else Any) for key, one in value.items()}
+    return made if not any(one is _NOT for one in made.values()) else _NOT
+
+
+def _is_numbers(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_numbers, value))
+    return isinstance(value, int | float) and not math.isnan(value)
+
+
+def _is_array(kind: Any) -> bool:
+    return inspect.isclass(kind) and kind.__module__.partition(".")[0] in _OF_ARRAYS and kind.__name__ != "dtype"
+
+
+def _is_network(function: Callable[..., Any]) -> bool:
+    """Tells whether a function is a class of Flax modules."""
+    bases = inspect.getmro(function) if inspect.isclass(function) else ()
+    return any((base.__module__, base.__name__) == ("flax.linen.module", "Module") for base in bases)
+
+
+def _is_list_of(kind: Any, part: type) -> bool:
+    kinds = (kind, *typing.get_args(kind))
+    return any(typing.get_origin(one) in _LISTS and part in typing.get_args(one) for one in kinds)
+
+
+def _described(kind: Any) -> str:
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        names = list(dict.fromkeys(map(_described, parts)))
+        plain = [name for name in names if not name.startswith("{")]
+        return " or ".join(plain if set(plain) - {"null"} else names)
+    if origin is typing.Literal:
+        return " or ".join(map(written, parts))
+    if kind is None or kind in _NAMES:
+        return _NAMES[type(None) if kind is None else kind]
+    if (origin or kind) in _LISTS:
+        inner = _described(parts[0]) if parts else "values"
+        plural = {"a whole number": "whole numbers", "a number": "numbers", "a string": "strings"}
+        return f"a list of {plural.get(inner, 'such as ' + inner)}"
+    if (origin or kind) in _MAPPINGS:
+        return "a mapping of names"
+    if isinstance(kind, type) and issubclass(kind, Path):
+        return "a path"
+    if _is_array(kind):
+        return "a number"
+    return "{_target_: module.function, ...}"
+
+
+def written(value: Any) -> str:
+    """Returns a value as a command line or a YAML file has it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(written, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {written(one)}' for key, one in value.items())}}}"
+    return str(value)
+
+
+def _require_size(key: str, value: Any, kind: Any, default: Any) -> None:
+    """Refuses sizes of networks below 1, but where the network itself has such a one."""
+    sizes = value if isinstance(value, list | tuple) else [value]
+    whole = all(isinstance(one, int) and not isinstance(one, bool) for one in sizes)
+    if not whole or isinstance(default, int) and default < 1:
+        return
+    if (kind is int or _is_list_of(kind, int)) and any(one < 1 for one in sizes):
+        raise ValueError(f"`{key}` must be at least 1, got {written(value)}.")
+    if key.endswith("num_layers") and max(sizes) > _MOST_LAYERS:  # Each is traced.
+        raise ValueError(f"`{key}` must be at most {_MOST_LAYERS}, got {written(value)}.")
