@@ -334,10 +334,9 @@ def _build_placed_stage(
 
 def _paid_alike(evaluator: Callable[..., Any], make_collector: Any) -> Callable[..., Any]:
     """Returns an evaluator whose episodes are paid by the function of the user's that pays those of training."""
-    reward = getattr(make_collector, "keywords", {}).get("reward")
     if getattr(make_collector, "func", None) is not make_rewarded_collector or not _takes(evaluator, "pay"):
         return evaluator
-    return partial(evaluator, pay=partial(pay_on_host, reward=reward))
+    return partial(evaluator, pay=partial(pay_on_host, reward=make_collector.keywords["reward"]))
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:
