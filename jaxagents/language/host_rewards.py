@@ -221,8 +221,8 @@ def texts_of(policy: LanguagePolicy, episode: Episode) -> Texts:
     tasks = fields if isinstance(fields, dict) else {"task": fields}
     decode, frames = policy.tokenizer.decode, getattr(policy.lexicon, "frames", None)
     for row in range(len(episode.valid)):
-        started = episode.prompt_tokens[row][episode.prompt_mask[row]].tolist()
-        started = decode(started if frames is None or not started else frames.text_of_prompt(started))
+        prompt = episode.prompt_tokens[row][episode.prompt_mask[row]].tolist()
+        started = decode(prompt if frames is None or not prompt else frames.text_of_prompt(prompt))
         lines: list[list[str]] = []
         for turn in np.flatnonzero(episode.valid[row]):
             tokens, sampled = episode.tokens[row, turn], episode.action_mask[row, turn]
