@@ -239,8 +239,7 @@ def load_stage(
             "changed; try the `config` in the checkpoint's metadata."
         )
     params = chosen.runner.params(restored.state)
-    found_in = {"num_seeds": experiment.num_seeds, "which": found, "step": restored.step}
-    return LoadedStage(stage=chosen, params=params, config=config, **found_in)
+    return LoadedStage(chosen, params, num_seeds=experiment.num_seeds, which=found, step=restored.step, config=config)
 
 
 def _require_run_dir(path: str | Path | None) -> Path:
