@@ -7,7 +7,7 @@ import pytest
 
 from jaxagents.training.arguments import require_one_choice, require_values, require_yaml
 from jaxagents.training.build import build, checked_stages, resolve
-from jaxagents.training.composition import compose
+from jaxagents.training.composition import compose, resume_arguments
 from jaxagents.training.explicit import honour_overrides, leave_out_unknown
 from jaxagents.training.memory import require_stage_in_memory
 from jaxagents.training.trust import require_trusted, trust_argument, trusting
@@ -227,6 +227,28 @@ def test_modules_are_trusted_by_name_and_no_more_of_them(tmp_path, monkeypatch):
             require_trusted({"environment": {"_target_": "world_of_mine.os.system"}}, "config.yaml")
     with pytest.raises(ValueError, match=r"try 'trust=\[world_of_mine\]', see SECURITY.md"):
         require_trusted(own, "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("_target_: os.system\ncommand: echo", "`_target_` in .*own.yaml must be of jaxagents, got os.system"),
+        ("# @package hydra\nverbose: true", "must not set up Hydra where a run names its folder"),
+    ],
+)
+def test_a_folder_of_configs_that_a_run_names_calls_no_functions_of_others(text, message, tmp_path):
+    run, folder = tmp_path / "run", tmp_path / "mine" / "learner"
+    run.mkdir()
+    folder.mkdir(parents=True)
+    (run / "arguments.yaml").write_text(f"- --config-dir={tmp_path / 'mine'}\n- world=cartpole\n")
+    (folder / "own.yaml").write_text("discount: 0.9\n")
+    resumed = resume_arguments([f"resume={run}"])
+    assert resumed[:2] == [f"--config-dir={tmp_path / 'mine'}", "world=cartpole"]
+    (folder / "own.yaml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        resume_arguments([f"resume={run}"])
+    for trusted in ("trust=true", f"--config-dir={tmp_path / 'mine'}"):
+        assert f"--config-dir={tmp_path / 'mine'}" in resume_arguments([f"resume={run}", trusted])
 
 
 @pytest.mark.parametrize("value", ["${oc.create:{_target_: os.system}}", "${oc.decode:x}", "a ${b:c} d"])
