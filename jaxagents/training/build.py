@@ -25,7 +25,14 @@ from jaxagents.training.config import (
     run_hash,
 )
 from jaxagents.training.devices import Runner, axis_name_of, place, place_on_mesh, select_devices
-from jaxagents.training.fitting import read_variables, require_fit, require_kin, require_tasks, require_value, to_plain
+from jaxagents.training.fitting import (
+    explain_misfit,
+    read_variables,
+    require_fit,
+    require_tasks,
+    require_value,
+    to_plain,
+)
 from jaxagents.training.mesh import axis_name_on, make_mesh
 from jaxagents.training.program import AXIS_NAME, Program, counted_units, make_program, over_seeds
 from jaxagents.training.setting_types import check_settings, convert
@@ -166,28 +173,18 @@ def checked_stages(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     make_section(LoggingConfig, "logging", config["logging"])
     stages = stage_configs(config)
     for name, stage in stages.items():
-        require_value(stage)
         names = setting_names(config, name, stage)
         stage["environment"] = check_settings(stage.get("environment"), names, ("environment",))
         try:
+            require_value(stage)
             stage |= {group: check_settings(stage.get(group), names, (group,)) for group in _CALLED}
         except ValueError:
-            _require_kin(stage)
+            explain_misfit(stage)
             raise
         for group, kind in (("training", TrainingConfig), ("evaluation", EvaluationConfig)):
             own = {key: value for key, value in stage[group].items() if key not in ("environment", "evaluator")}
             make_section(kind, group, own)
     return stages
-
-
-def _require_kin(stage: Mapping[str, Any]) -> None:
-    """Refuses a learner of another kind of worlds, whose settings, too, are wrong then, by what would fit."""
-    try:
-        environment = instantiate(OmegaConf.create(dict(stage["environment"])))
-    except Exception:  # Said where it is built.
-        return
-    if isinstance(environment, Environment) and isinstance(stage.get("learner"), Mapping):
-        require_kin(stage, environment)
 
 
 def _count_updates(training: TrainingConfig, steps_per_update: int, quick: bool) -> int:

@@ -106,6 +106,24 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
     _require_imitation(learner, config["collector"])
 
 
+def explain_misfit(config: Mapping[str, Any]) -> None:
+    """Refuses a learner of another kind of worlds or batches, whose settings are wrong then, too.
+
+    Args:
+        config: of a stage, resolved.
+
+    Raises:
+        ValueError: says what would fit.
+    """
+    try:
+        environment = instantiate(OmegaConf.create(dict(config["environment"])))
+    except Exception:  # Said where it is built.
+        return
+    if isinstance(environment, Environment) and isinstance(config.get("learner"), Mapping):
+        require_kin(config, environment)
+        _require_imitation(config["learner"], config.get("collector") or {})
+
+
 def require_kin(config: Mapping[str, Any], environment: Environment) -> bool:
     """Refuses learners of language models in worlds of arrays, and the opposite; tells whether the policy speaks.
 

@@ -155,12 +155,12 @@ def convert(key: str, value: Any, kind: Any) -> Any:
     if made is not _NOT and not isinstance(made, str) or made not in (_NOT, "???"):
         return made
     if value == "???":
-        raise ValueError(f"`{key}` must be given, got nothing; try {key}=...")
+        raise ValueError(f"`{key}` must be given, got nothing; try {key}={'DIR' if _is_path(kind) else '...'}")
     hint = ""
     if isinstance(value, list | tuple) and value and all(isinstance(one, int | float) for one in value):
         if not any(typing.get_origin(one) in _LISTS for one in (kind, *typing.get_args(kind))):
             hint = f"; try -m {key}={','.join(map(written, value))} for a run each"
-    elif value is None and Path in (kind, *typing.get_args(kind)):
+    elif value is None and _is_path(kind):
         hint = f"; try {key}=DIR"
     elif _is_list_of(kind, int):
         hint = f"; try {key}=[{value if isinstance(value, int) and not isinstance(value, bool) else '64,64'}]"
@@ -241,6 +241,10 @@ def _is_network(function: Callable[..., Any]) -> bool:
     """Tells whether a function is a class of Flax modules."""
     bases = inspect.getmro(function) if inspect.isclass(function) else ()
     return any((base.__module__, base.__name__) == ("flax.linen.module", "Module") for base in bases)
+
+
+def _is_path(kind: Any) -> bool:
+    return Path in (kind, *typing.get_args(kind))
 
 
 def _is_list_of(kind: Any, part: type) -> bool:

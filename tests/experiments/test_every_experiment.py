@@ -5,7 +5,6 @@ import math
 import pathlib
 
 import pytest
-from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from jaxagents.reporting.loggers import read_metrics
@@ -328,9 +327,9 @@ def test_an_episode_per_task_is_enough_where_none_are_compared(choices):
     build(resolve(compose(CONFIGS, "world=frozenlake", *choices, "quick=true", "when_quick.collector.group_size=1")))
 
 
-def test_a_policy_of_teams_with_memory_has_no_q_function():
-    with pytest.raises(ConfigCompositionException, match="Could not find 'value/q_team_gru'"):
-        compose(CONFIGS, "world=smax_3m", "algorithm=dqn")
+def test_a_policy_of_teams_with_memory_has_no_mixture():
+    with pytest.raises(ValueError, match="`value` must be feed-forward .*, got one with .*; try policy=mlp"):
+        build(resolve(compose(CONFIGS, "world=smax_3m", "algorithm=qmix", "quick=true")))
 
 
 @pytest.mark.exhaustive

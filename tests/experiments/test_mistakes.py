@@ -112,7 +112,7 @@ def said(monkeypatch, capsys, tmp_path):
         (
             "train.py",
             ["world=bandit", "algorithm=grpo", "model=huggingface"],
-            "Error: `model.path` must be a string or a path, got null; try model.path=DIR.",
+            "Error: `model.path` must be given, got nothing; try model.path=DIR",
         ),
         (
             "train.py",
