@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -216,11 +215,11 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def _read_arguments(path: Path) -> list[str]:
-    require_yaml(path)
     try:
+        require_yaml(path)
         arguments: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
         found = f"a {type(arguments).__name__}"
-    except (yaml.YAMLError, UnicodeError, OmegaConfBaseException) as error:
+    except (ValueError, OmegaConfBaseException) as error:
         arguments, found = None, " ".join(str(error).split())
     if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
         raise ValueError(

@@ -81,7 +81,7 @@ def test_a_run_whose_metrics_are_all_nan_has_diverged(tmp_path, tiny, name):
 
 
 def test_parameters_that_are_not_finite_are_never_saved(tmp_path, monkeypatch, compose):
-    monkeypatch.setattr(loop, "_first_not_finite", lambda params: "['head']")
+    monkeypatch.setattr(loop, "first_not_finite", lambda params: "['head']")
     with pytest.raises(FloatingPointError, match=r"`params\['head'\]` must be finite"):
         run(compose(), tmp_path)
     assert not any((tmp_path / "checkpoints/last").glob("*.digest.json"))

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
     ("overrides", "message"),
     [
         (["seed=-1"], "`seed` must be a whole number from 0 to 4294967295, got -1"),
-        (["seed=1.5"], "`seed` must be a whole number from 0 to 4294967295, got 1.5"),
+        (["seed=1.5"], "`seed` must be a whole number, got 1.5"),
         (["seed=4294967295", "seeds=2"], "`seed` must be a whole number from 0 to 4294967294, got 4294967295"),
         (["evaluation.seed=-3"], "`evaluation.seed` must be a whole number from 0"),
         (["training.total_steps=10"], "must be at least the 32 steps of one update, got 10"),

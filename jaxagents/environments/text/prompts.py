@@ -1,5 +1,6 @@
 """Prompts of your own, one turn each: answers are paid by what the rows say, or by a function that reads text."""
 
+import collections
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -79,9 +80,10 @@ def make_environment(
         )
     found = [_read_row(row, f"row {number}") for number, row in enumerate(rows)] if path is None else read_rows(path)
     prompts = [row.prompt for row in found]
-    if len(set(prompts)) < len(prompts):
-        twice = next(prompt for number, prompt in enumerate(prompts) if prompt in prompts[:number])
-        raise ValueError(f"`prompt` must stand in one row only, got {' '.join(twice)!r} in two; leave one out.")
+    counts = collections.Counter(" ".join(" ".join(prompt).split()) for prompt in prompts)
+    text, count = counts.most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"`prompt` must stand in one row only, got {text!r} in {count}; leave all but one out.")
     answers = [row.answer or () for row in found]
     if (longest := max(map(len, answers))) > most_words:
         raise ValueError(f"`most_words` must be at least those of an answer, got {most_words} for {longest}.")

@@ -58,7 +58,7 @@ def test_without_an_answer_whatever_is_said_succeeds(ask):
         ('{"prompt": "a"}\n{"prompt": 3}\n', "`prompt` must be a text in every row, got .*rows.jsonl, line 2"),
         ('{"prompt": "a", "answer": " "}', "`answer` must be a text, or be left out, got ' ' in .*line 1"),
         ('{"prompt": "a"', "must hold JSON, got .*rows.jsonl, line 1"),
-        ('{"prompt": "a b"}\n{"prompt": "a  b"}', "in one row only, got 'a b' in two"),
+        ('{"prompt": "a b"}\n{"prompt": "a  b"}', "in one row only, got 'a b' in 2"),
         ('{"prompt": "a", "answer": "b c d"}', "`most_words` must be at least those of an answer, got 2 for 3"),
     ],
 )
