@@ -285,16 +285,17 @@ def play_host_episode(
     require_host(environment, None)
     _require_no_level(environment, level)
     simulators, space = Simulators(environment, 1), environment.action_space
+    seed_key, action_key = jax.random.split(key)
 
     @jax.jit
     def choose(step: Array, timestep: TimeStep, carry: PyTree, previous: Array) -> tuple[PyTree, Array, Array]:
         told = _policy_input(timestep, jnp.broadcast_to(step == 0, (1,)), previous, None)
         carry, distribution = act(policy, params, carry, told)
-        action = distribution.mode() if greedy else distribution.sample(jax.random.fold_in(key, step))
+        action = distribution.mode() if greedy else distribution.sample(jax.random.fold_in(action_key, step))
         return carry, action, squash_action(action, space)
 
     try:
-        timestep = simulators.reset(_seeds(key, 1))
+        timestep = simulators.reset(_seeds(seed_key, 1))
         frames = [(None, _first_row(timestep))]
         carry, previous = policy.initial_carry((1,)), jnp.zeros((1, *space.shape), space.dtype)
         for step in range(environment.max_steps if max_steps is None else max_steps):
