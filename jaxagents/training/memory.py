@@ -15,13 +15,17 @@ _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
 def memory_of(devices: Sequence[jax.Device]) -> int:
-    """Returns the bytes of memory of devices in all; virtual devices of a CPU share that of the machine."""
-    limits = [int((device.memory_stats() or {}).get("bytes_limit", 0)) for device in devices]
-    if all(limits):
-        return sum(limits)
+    """Returns the bytes of memory of devices in all; virtual devices of a CPU share that of the machine.
+
+    Devices of other processes cannot be asked: they count as much as those of this one.
+    """
+    local = [device for device in devices if device.process_index == jax.process_index()]
+    limits = [int((device.memory_stats() or {}).get("bytes_limit", 0)) for device in local]
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     text = _CONTAINER.read_text().strip() if _CONTAINER.is_file() else ""
-    return min(whole, int(text)) if text.isdigit() else whole
+    machine = min(whole, int(text)) if text.isdigit() else whole
+    there = sum(limits) if limits and all(limits) else machine
+    return there * len(devices) // max(len(local), 1)
 
 
 def require_memory(what: str, needed: int, devices: Sequence[jax.Device], hint: str) -> None:
