@@ -85,7 +85,7 @@ def require_arguments(
     for key in config:
         value = config[key]
         if key in kinds and not (value is None and key in optional):
-            convert(key, value, kinds[key])
+            value = convert(key, value, kinds[key])
         if key in positive and value is not None:
             require_positive(key, value)
 
