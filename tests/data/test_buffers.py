@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxagents.data.buffers import make_prioritized_buffer, make_uniform_buffer
-from jaxagents.types import Transition
+from tests.fakes import make_transition
 
 MAKERS = [make_uniform_buffer, make_prioritized_buffer]
 KEY = jax.random.key(0)
@@ -16,16 +16,11 @@ def steps(start, num_steps, num_envs):
     """Returns transitions whose observation names the environment and the time."""
     time = jnp.broadcast_to(jnp.arange(start, start + num_steps)[:, None], (num_steps, num_envs))
     row = jnp.broadcast_to(jnp.arange(num_envs)[None], (num_steps, num_envs))
-    flags = jnp.zeros((num_steps, num_envs), bool)
-    return Transition(
+    return make_transition(
         observation=jnp.stack([row, time], axis=-1),
         action=time,
-        behavior_log_prob=jnp.zeros((num_steps, num_envs)),
         reward=time.astype(jnp.float32),
-        terminated=flags,
-        truncated=flags,
         next_observation=jnp.stack([row, time + 1], axis=-1),
-        first=flags,
     )
 
 

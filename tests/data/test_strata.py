@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxagents.data.strata import make_stratified_buffer
-from jaxagents.types import Transition
+from tests.fakes import make_transition
 
 KEY = jax.random.key(0)
 
@@ -14,16 +14,10 @@ KEY = jax.random.key(0)
 def transition_of(values, marked):
     """`values` `[T, B]` are observations."""
     values = jnp.asarray(values, jnp.float32)
-    no = jnp.zeros(values.shape, bool)
-    return Transition(
+    return make_transition(
         observation=values[..., None],
         action=jnp.zeros(values.shape, jnp.int32),
-        behavior_log_prob=jnp.zeros(values.shape),
         reward=values,
-        terminated=no,
-        truncated=no,
-        next_observation=values[..., None],
-        first=no,
         extras={"taught": jnp.asarray(marked)},
     )
 

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import struct
 
 from jaxagents.learners.adversarial import with_discriminator
 from jaxagents.losses.imitation import airl_reward, discriminator_loss, gail_reward
@@ -13,17 +12,15 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import Categorical
 from jaxagents.types import (
     REPLICATED,
-    Array,
     Box,
     Collector,
     Discrete,
-    Learner,
     Policy,
     Rollout,
     Sample,
-    Transition,
 )
 from jaxagents.values.discriminator import Discriminator, make_discriminator, make_reward_discriminator
+from tests.fakes import LISTENER, make_transition
 
 KEY = jax.random.key(0)
 SLOPE = Discriminator(
@@ -33,35 +30,17 @@ SLOPE = Discriminator(
 )
 
 
-@struct.dataclass
-class Heard:
-    params: Array
-
-
 # Two actions, each as likely as the other.
 EVEN = Policy(
     init=lambda key: (),
     initial_carry=lambda shape: (),
     apply=lambda params, carry, inputs: (carry, Categorical(logits=jnp.zeros((*inputs.first.shape, 2)))),
 )
-LISTENER = Learner(
-    init=lambda key, start=None: Heard(params=jnp.zeros((2, 3))),
-    update=lambda state, key, batch: (Heard(params=batch.transition.reward), {"loss": jnp.float32(0.0)}),
-)
 
 
 def transition(observation):
     nothing = jnp.zeros(observation.shape)
-    return Transition(
-        observation=observation[..., None],
-        action=nothing.astype(jnp.int32),
-        behavior_log_prob=nothing,
-        reward=nothing - 9.0,
-        terminated=nothing > 0,
-        truncated=nothing > 0,
-        next_observation=observation[..., None],
-        first=nothing > 0,
-    )
+    return make_transition(observation=observation[..., None], action=nothing.astype(jnp.int32), reward=nothing - 9.0)
 
 
 ROLLOUT = Rollout(transition=transition(jnp.array([[-1.0, -2.0, -3.0], [-1.0, -2.0, 3.0]])), carry=())

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import struct
 
 from jaxagents.learners import ppo
 from jaxagents.learners.bonuses import (
@@ -26,7 +25,8 @@ from jaxagents.ops.novelty import hash_codes
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import REPLICATED, Array, Box, Discrete, Environment, Learner, Rollout, TimeStep, Transition
+from jaxagents.types import REPLICATED, Box, Discrete, Environment, Rollout, TimeStep
+from tests.fakes import LISTENER, make_transition
 
 KEY = jax.random.key(0)
 SPACES = Box((3,)), Discrete(2)
@@ -41,28 +41,14 @@ MAKERS = {
 }
 
 
-@struct.dataclass
-class Heard:
-    params: Array
-
-
-LISTENER = Learner(
-    init=lambda key, start=None: Heard(params=jnp.zeros((2, 3))),
-    update=lambda state, key, batch: (Heard(params=batch.transition.reward), {"loss": jnp.float32(0.0)}),
-)
-
-
 def transition(num_steps=4, num_envs=4, seed=0):
     generator = np.random.default_rng(seed)
     seen = generator.normal(size=(num_steps + 1, num_envs, 3)).astype(np.float32)
     nothing = jnp.zeros((num_steps, num_envs))
-    return Transition(
+    return make_transition(
         observation=jnp.asarray(seen[:-1]),
         action=jnp.asarray(generator.integers(2, size=nothing.shape)),
-        behavior_log_prob=nothing,
         reward=nothing + 2.0,
-        terminated=nothing > 0,
-        truncated=nothing > 0,
         next_observation=jnp.asarray(seen[1:]),
         first=nothing.at[0, 1].set(1.0) > 0,
     )

@@ -19,7 +19,8 @@ from jaxagents.learners.partners import with_frozen_partner
 from jaxagents.learners.population import population
 from jaxagents.learners.replay import with_replay
 from jaxagents.training.program import make_program, over_seeds
-from jaxagents.types import REPLICATED, Array, Box, Collector, Learner, Mean, Rollout, Transition
+from jaxagents.types import REPLICATED, Array, Box, Collector, Learner, Mean
+from tests.fakes import make_rollout
 
 KEY = jax.random.key(0)
 NUM_STEPS, NUM_ENVS, NUM_MEMBERS = 2, 4, 2
@@ -54,19 +55,12 @@ COUNTING = Learner(
 
 def rollout(*leading):
     shape = (*leading, NUM_STEPS, NUM_ENVS)
-    zeros, never = jnp.zeros(shape), jnp.zeros(shape, bool)
-    transition = Transition(
+    return make_rollout(
         observation=jnp.ones((*shape, 3)),
-        action=zeros,
-        behavior_log_prob=zeros,
         reward=jnp.ones(shape),
-        terminated=~never,
-        truncated=never,
-        next_observation=jnp.ones((*shape, 3)),
-        first=never,
+        terminated=jnp.ones(shape, bool),
         extras={"opponent": jnp.zeros(shape, jnp.int32)},
     )
-    return Rollout(transition=transition, carry=())
 
 
 # Judges observations to be half of what they are, and counts what it was fitted to.

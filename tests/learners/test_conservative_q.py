@@ -8,8 +8,8 @@ import pytest
 from scipy.special import softmax
 
 from jaxagents.learners.conservative_q import make_conservative_q
-from jaxagents.types import Sample, Transition
 from jaxagents.values.q_function import QFunction
+from tests.fakes import make_sample
 
 KEY = jax.random.key(0)
 TABLE = QFunction(
@@ -20,17 +20,14 @@ TABLE = QFunction(
 
 def sample():
     zeros = jnp.zeros((1, 2))
-    transition = Transition(
+    return make_sample(
+        weight=jnp.array([1.0, 3.0]),
         observation=zeros[..., None],
         action=jnp.array([[0, 1]]),
-        behavior_log_prob=zeros,
         reward=jnp.array([[1.5, 2.5]]),
         terminated=zeros == 0,
-        truncated=zeros > 0,
-        next_observation=zeros[..., None],
         first=zeros == 0,
     )
-    return Sample(transition=transition, weight=jnp.array([1.0, 3.0]))
 
 
 def test_one_step_by_hand():

@@ -7,7 +7,8 @@ import pytest
 from flax import struct
 
 from jaxagents.learners.delayed import unaware_of_delay, with_delayed_actor
-from jaxagents.types import Learner, Policy, Rollout, Transition
+from jaxagents.types import Learner, Policy
+from tests.fakes import make_rollout
 
 KEY = jax.random.key(0)
 
@@ -72,22 +73,13 @@ def test_the_unaware_take_probabilities_for_their_own():
         initial_carry=lambda shape: (),
         apply=lambda params, carry, seen: (carry, Bernoulli(params)),
     )
-    zeros, never = jnp.zeros((2, 1)), jnp.zeros((2, 1), bool)
-    transition = Transition(
-        observation=zeros,
-        action=jnp.asarray([[1], [0]]),
-        behavior_log_prob=jnp.log(jnp.asarray([[0.5], [0.25]])),
-        reward=zeros,
-        terminated=never,
-        truncated=never,
-        next_observation=zeros,
-        first=never,
-        extras={},
+    rollout = make_rollout(
+        (2, 1), action=jnp.asarray([[1], [0]]), behavior_log_prob=jnp.log(jnp.asarray([[0.5], [0.25]]))
     )
     learner = unaware_of_delay(COUNTING, policy)
     state = learner.init(KEY)
     state = state.replace(inner=state.inner.replace(params=jnp.log(jnp.float32(4.0))))  # Action 1 with 1/4, 0 with 3/4.
-    state, metrics = learner.update(state, KEY, Rollout(transition=transition, carry=()))
+    state, metrics = learner.update(state, KEY, rollout)
     np.testing.assert_allclose(jnp.exp(state.inner.told), [[0.25], [0.75]], rtol=1e-6)
     # (ln 2 + ln 1/3) / 2
     np.testing.assert_allclose(metrics["staleness"], -0.2027, atol=1e-4)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import struct
 
 from jaxagents.environments import quest
 from jaxagents.environments.quest_levels import field_sizes, graded
@@ -17,22 +16,10 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.levels import make_level_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Learner, Rollout, Transition
+from tests.fakes import COUNTING, play_levels
 
 KEY = jax.random.key(0)
 SIZES = (2, 3)
-
-
-@struct.dataclass
-class Counted:
-    params: jax.Array
-
-
-# Its parameter is the number of rollouts that it learned from.
-COUNTING = Learner(
-    init=lambda key, start=None: Counted(jnp.int32(0)),
-    update=lambda state, key, batch: (state.replace(params=state.params + 1), {}),
-)
 
 
 def make(axis_name=None, **options):
@@ -45,22 +32,7 @@ def make(axis_name=None, **options):
 
 def played(levels, shares):
     """Returns four episodes of one step in every environment, of which the share of its level is won."""
-    success = np.zeros((4, len(levels)), np.float32)
-    for index, level in enumerate(np.asarray(levels)):
-        success[: round(4 * shares[int(level)]), index] = 1.0
-    nothing = jnp.zeros(success.shape)
-    transition = Transition(
-        observation=nothing,
-        action=nothing,
-        behavior_log_prob=nothing,
-        reward=nothing,
-        terminated=nothing == 0,
-        truncated=nothing > 0,
-        next_observation=nothing,
-        first=nothing == 0,
-        extras={"success": jnp.asarray(success)},
-    )
-    return Rollout(transition=transition, carry=())
+    return play_levels(*(shares[level] for level in np.asarray(levels)))
 
 
 def test_levels_are_made_from_those_that_are_won():

@@ -15,7 +15,8 @@ from jaxagents.ops.distributions import Categorical
 from jaxagents.ops.symlog import two_hot
 from jaxagents.policies.tanh_normal import make_tanh_normal_policy
 from jaxagents.policies.world_model import LatentState, make_world_model_policy
-from jaxagents.types import Box, Discrete, Sample, Transition
+from jaxagents.types import Box, Discrete, Sample
+from tests.fakes import make_sample
 
 KEY = jax.random.key(0)
 ENCODER = MLP((6,), activation="silu", layer_norm=True)
@@ -37,19 +38,17 @@ LENGTH, ROWS = 4, 6
 def sample():
     generator = np.random.default_rng(0)
     shape = LENGTH, ROWS
-    transition = Transition(
+    return make_sample(
+        carry=POLICY.initial_carry((ROWS,)),
         observation=jnp.asarray(generator.normal(size=(*shape, 3)), jnp.float32),
         action=jnp.asarray(generator.integers(2, size=shape), jnp.int32),
-        behavior_log_prob=jnp.zeros(shape),
         reward=jnp.asarray(generator.normal(size=shape), jnp.float32),
         terminated=jnp.asarray(generator.random(shape) < 0.2),
-        truncated=jnp.zeros(shape, bool),
         next_observation=jnp.zeros((*shape, 3)),
         first=jnp.asarray(generator.random(shape) < 0.2),
         previous_action=jnp.asarray(generator.integers(2, size=shape), jnp.int32),
         previous_reward=jnp.zeros(shape),
     )
-    return Sample(transition=transition, weight=jnp.ones(ROWS), carry=POLICY.initial_carry((ROWS,)))
 
 
 def test_imagined_steps_are_those_of_a_model_by_hand():

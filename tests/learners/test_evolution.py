@@ -15,7 +15,8 @@ from jaxagents.policies.actor_critic import make_policy
 from jaxagents.rollouts.population import make_population_collector
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Policy, Rollout, Transition
+from jaxagents.types import Policy
+from tests.fakes import make_rollout
 
 algorithms = pytest.importorskip("evosax.algorithms", reason="needs the extra `evolution`")
 KEY = jax.random.key(0)
@@ -27,9 +28,7 @@ NUMBER = Policy(init=lambda key: {"x": jnp.zeros(2)}, initial_carry=lambda shape
 def experience(reward, ended):
     """Returns rollouts of members, `[P, T, B]`."""
     reward, ended = jnp.asarray(reward, jnp.float32), jnp.asarray(ended, bool)
-    no = jnp.zeros_like(ended)
-    transition = Transition(reward, reward, reward, reward, ended, no, reward, no)
-    return Rollout(transition=transition, carry=())
+    return make_rollout(reward=reward, terminated=ended)
 
 
 def test_fitness_is_the_reward_per_piece_of_an_episode():

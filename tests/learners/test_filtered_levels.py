@@ -3,32 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from flax import struct
 
 from jaxagents.learners.filtered_levels import with_filtered_levels
-from jaxagents.types import Learner, Rollout, Transition
+from tests.fakes import COUNTING, play_levels
 
 KEY = jax.random.key(0)
-
-
-@struct.dataclass
-class Counted:
-    params: jax.Array
-    schedule: optax.ScaleByScheduleState
-
-
-def _init(key, start=None):
-    return Counted(jnp.int32(0 if start is None else 100), optax.ScaleByScheduleState(jnp.int32(0)))
-
-
-def _count(state, key, batch):
-    return Counted(state.params + 1, optax.ScaleByScheduleState(state.schedule.count + 1)), {}
-
-
-# Its parameter is the number of rollouts that it learned from; it begins with 0, or 100 where it goes on.
-COUNTING = Learner(init=_init, update=_count)
 
 
 def make(axis_name=None, **options):
@@ -37,55 +17,33 @@ def make(axis_name=None, **options):
     return with_filtered_levels(COUNTING, jax.random.uniform, axis_name=axis_name, **options)
 
 
-def played(*shares):
-    """Returns four episodes of one step on each level, of which these shares are won; None: none ended."""
-    success = np.zeros((4, len(shares)), np.float32)
-    ended = np.ones_like(success, bool)
-    for index, share in enumerate(shares):
-        ended[:, index] = share is not None
-        success[: round(4 * (share or 0.0)), index] = 1.0
-    nothing = jnp.zeros(success.shape)
-    transition = Transition(
-        observation=nothing,
-        action=nothing,
-        behavior_log_prob=nothing,
-        reward=nothing,
-        terminated=jnp.asarray(ended),
-        truncated=nothing > 0,
-        next_observation=nothing,
-        first=nothing == 0,
-        extras={"success": jnp.asarray(success)},
-    )
-    return Rollout(transition=transition, carry=())
-
-
 def test_levels_between_solved_and_hopeless_are_trained_on():
     learner = make()
     update, state = jax.jit(learner.update), learner.init(KEY)
-    state = state.replace(control=jnp.int32(-1))
+    state = state.replace(control=jnp.float32(-1.0))
     first = np.asarray(state.levels)
     assert int(learner.acting(state)["params"]) == 0
-    state, metrics = update(state, KEY, played(0.5, 1.0, 0.0, 0.75))
+    state, metrics = update(state, KEY, play_levels(0.5, 1.0, 0.0, 0.75))
     # The weak player plays the same levels; the last one it wins too often.
     assert int(learner.acting(state)["params"]) == -1 and float(metrics["judged"]) == 1.0
     np.testing.assert_array_equal(state.levels, first)
-    state, metrics = update(state, KEY, played(0.0, 0.0, 0.0, 0.5))
+    state, metrics = update(state, KEY, play_levels(0.0, 0.0, 0.0, 0.5))
     assert float(metrics["accepted"]) == 1 / 8 and int(learner.acting(state)["params"]) == 0
     second = np.asarray(state.levels)
     assert not np.intersect1d(first, second).size
-    state, _ = update(state, KEY, played(None, 0.25, 0.0, 0.0))
-    state, metrics = update(state, KEY, played(0.0, 0.25, 0.0, 0.0))
+    state, _ = update(state, KEY, play_levels(None, 0.25, 0.0, 0.0))
+    state, metrics = update(state, KEY, play_levels(0.0, 0.25, 0.0, 0.0))
     good = {first[0], second[1]}
     assert float(metrics["accepted"]) == 2 / 8 and int(state.params) == 0
     for count in (1, 2):
         assert set(np.asarray(state.levels)) <= good and int(learner.acting(state)["params"]) == count - 1
-        state, metrics = update(state, jax.random.key(count), played(1.0, 1.0, 1.0, 1.0))
+        state, metrics = update(state, jax.random.key(count), play_levels(1.0, 1.0, 1.0, 1.0))
         assert int(state.params) == count and float(metrics["judged"]) == 0.0
     # A new cycle forgets what the last one accepted.
     third = np.asarray(state.levels)
     assert not set(third) & good
     for count, share in enumerate((0.0, 0.0, 1.0, 0.0)):
-        judged, state = state, update(state, jax.random.key(3 + count), played(*(share,) * 4))[0]
+        judged, state = state, update(state, jax.random.key(3 + count), play_levels(*(share,) * 4))[0]
     assert float(jnp.sum(state.accepted)) == 0.0 and not np.intersect1d(state.levels, judged.levels).size
     # Schedules are those of the run: ten rollouts.
     assert update._cache_size() == 1 and int(state.inner.schedule.count) == 10
@@ -101,7 +59,7 @@ def test_thresholds_are_numbers_of_the_state():
     }
     state = state.replace(thresholds=state.thresholds | {"solved": jnp.float32(0.4), "gain": jnp.float32(0.2)})
     for shares in ((0.5, 0.25, 0.25, 1.0), (0.0, 0.0, 0.25, 0.0)):
-        state, _ = learner.update(state, KEY, played(*shares))
+        state, _ = learner.update(state, KEY, play_levels(*shares))
     # 0.5 is solved now, and 0.25 (1 - 0.25) is below 0.2.
     np.testing.assert_array_equal(state.accepted, [False, True, False, False])
 
@@ -110,14 +68,15 @@ def test_a_stage_goes_on_with_its_agent_and_judges_anew():
     learner = make()
     state = learner.init(KEY)
     for _ in range(4):
-        state, _ = learner.update(state, KEY, played(0.5, 0.5, 0.5, 0.5))
+        state, _ = learner.update(state, KEY, play_levels(0.5, 0.5, 0.5, 0.5))
+    state = state.replace(inner=state.inner.replace(params=jnp.float32(100.0)))
     following = learner.init(jax.random.key(1), state)
     assert int(following.round) == 0 and int(following.params) == 100 and int(following.control) == 0
 
 
 def test_two_devices_accept_as_one():
     one, many = make(), make(axis_name="device")
-    state, rollout = one.init(KEY), played(0.25, 0.5, 0.0, None)
+    state, rollout = one.init(KEY), play_levels(0.25, 0.5, 0.0, None)
     halves = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
     expected, _ = one.update(state, KEY, rollout)
     both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)

@@ -6,27 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 from omegaconf import OmegaConf
 
 from jaxagents.environments import craft, quest
 from jaxagents.learners.generated_levels import make_agent, with_generated_levels
-from jaxagents.types import Agent, Learner, Rollout, Transition
+from jaxagents.types import Agent
+from tests.fakes import COUNTING, make_rollout
 
 KEY = jax.random.key(0)
 NAMES = ("wood", "stone", "iron")
-
-
-@struct.dataclass
-class Counted:
-    params: jax.Array
-
-
-# Its parameter is the number of rollouts that it learned from.
-COUNTING = Learner(
-    init=lambda key, start=None: Counted(jnp.int32(0)),
-    update=lambda state, key, batch: (state.replace(params=state.params + 1), {}),
-)
 
 
 def lowest_two(key, success):
@@ -54,19 +42,11 @@ def played(wood, stone, iron):
         # Also told before the end, where it does not count.
         return jnp.asarray(np.where(ended, np.arange(32).reshape(4, 8) % 8 < count, 1.0), jnp.float32)
 
-    nothing = jnp.zeros(ended.shape)
-    transition = Transition(
-        observation=nothing,
-        action=nothing,
-        behavior_log_prob=nothing,
-        reward=nothing,
-        terminated=jnp.zeros(ended.shape, bool),
+    return make_rollout(
         truncated=jnp.asarray(ended),
-        next_observation=nothing,
-        first=nothing == 0,
+        first=jnp.ones(ended.shape, bool),
         extras={"metrics": {"wood": reached(wood), "stone": reached(stone), "iron": reached(iron)}},
     )
-    return Rollout(transition=transition, carry=())
 
 
 def kinds(learner, state):

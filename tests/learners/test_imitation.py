@@ -20,7 +20,8 @@ from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.policies.scripted import make_cartpole_expert
 from jaxagents.rollouts.demonstrations import make_demonstrations, make_labelled_collector
 from jaxagents.training.program import make_program
-from jaxagents.types import Policy, Sample, Transition
+from jaxagents.types import Policy
+from tests.fakes import make_sample
 
 KEY = jax.random.key(0)
 CARTPOLE = make_environment("CartPole-v1")
@@ -40,22 +41,10 @@ LOGITS = Policy(
 
 def test_one_step_is_the_gradient_of_the_likelihood_by_hand():
     action, weight = np.array([[0, 0, 1, 2]]), np.array([1.0, 1.0, 2.0, 0.0])
-    zeros = jnp.zeros((1, 4))
-    transition = Transition(
-        observation=zeros[..., None],
-        action=jnp.asarray(action),
-        behavior_log_prob=zeros,
-        reward=zeros,
-        terminated=zeros > 0,
-        truncated=zeros > 0,
-        next_observation=zeros[..., None],
-        first=zeros > 0,
-    )
+    batch = make_sample((1, 4), observation=jnp.zeros((1, 4, 1)), action=jnp.asarray(action), weight=weight)
     start = jnp.array([0.3, -0.2, 0.1])
     learner = make_imitation(LOGITS, optax.sgd(0.5))
-    state, metrics = jax.jit(learner.update)(
-        learner.init(KEY, start), KEY, Sample(transition=transition, weight=weight)
-    )
+    state, metrics = jax.jit(learner.update)(learner.init(KEY, start), KEY, batch)
     chosen = np.eye(3)[action[0]]
     gradient = (weight[:, None] * (softmax(start) - chosen)).mean(0)
     np.testing.assert_allclose(state.params, np.asarray(start) - 0.5 * gradient, rtol=1e-5)

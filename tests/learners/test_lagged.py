@@ -1,27 +1,12 @@
 """Experience from parameters of some updates ago."""
 
 import jax
-import jax.numpy as jnp
 import pytest
-from flax import struct
 
 from jaxagents.learners.lagged import with_lagged_actor
-from jaxagents.types import Learner
+from tests.fakes import COUNTING
 
 KEY = jax.random.key(0)
-
-
-@struct.dataclass
-class Counting:
-    """Counts its updates."""
-
-    params: jax.Array
-
-
-COUNTING = Learner(
-    init=lambda key, start=None: Counting(params=jnp.zeros(())),
-    update=lambda state, key, batch: (Counting(params=state.params + 1.0), {}),
-)
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [0, 2, 2, 4, 4]), (3, [0, 0, 3, 3, 3])])

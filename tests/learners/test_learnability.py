@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import struct
 
 from jaxagents.environments import contextual_gridworld
 from jaxagents.learners import ppo
@@ -16,25 +15,9 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.levels import make_level_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Learner, Rollout, Transition
+from tests.fakes import COUNTING, play_levels
 
 KEY = jax.random.key(0)
-
-
-@struct.dataclass
-class Counted:
-    params: jax.Array
-    schedule: optax.ScaleByScheduleState
-
-
-def _count(state, key, batch):
-    return Counted(state.params + 1, optax.ScaleByScheduleState(state.schedule.count + 1)), {}
-
-
-# Its parameter is the number of rollouts that it learned from.
-COUNTING = Learner(
-    init=lambda key, start=None: Counted(jnp.int32(0), optax.ScaleByScheduleState(jnp.int32(0))), update=_count
-)
 
 
 def make(axis_name=None, **options):
@@ -43,36 +26,14 @@ def make(axis_name=None, **options):
     return with_learnability(COUNTING, jax.random.uniform, chosen_share=0.5, axis_name=axis_name, **options)
 
 
-def played(*shares):
-    """Returns four episodes of one step on each level, of which these shares are won; None: none ended."""
-    success = np.zeros((4, len(shares)), np.float32)
-    ended = np.ones_like(success, bool)
-    for index, share in enumerate(shares):
-        ended[:, index] = share is not None
-        success[: round(4 * (share or 0.0)), index] = 1.0
-    nothing = jnp.zeros(success.shape)
-    transition = Transition(
-        observation=nothing,
-        action=nothing,
-        behavior_log_prob=nothing,
-        reward=nothing,
-        terminated=jnp.asarray(ended),
-        truncated=nothing > 0,
-        next_observation=nothing,
-        first=nothing == 0,
-        extras={"success": jnp.asarray(success)},
-    )
-    return Rollout(transition=transition, carry=())
-
-
 def test_the_best_of_a_cycle_are_chosen_and_trained_on():
     learner = make()
     update, state = jax.jit(learner.update), learner.init(KEY)
     first = np.asarray(state.levels)
-    state, metrics = update(state, jax.random.key(1), played(0.0, 0.5, 1.0, None))
+    state, metrics = update(state, jax.random.key(1), play_levels(0.0, 0.5, 1.0, None))
     second = np.asarray(state.levels)
     assert not np.intersect1d(first, second).size and float(metrics["judged"]) == 1.0
-    state, metrics = update(state, jax.random.key(2), played(0.25, 0.0, None, 0.5))
+    state, metrics = update(state, jax.random.key(2), play_levels(0.25, 0.0, None, 0.5))
     best = {first[1]: 0.25, second[0]: 0.1875, second[3]: 0.25}
     np.testing.assert_allclose(sorted(state.score), sorted(best.values()))
     assert set(np.asarray(state.chosen)) == set(best) and int(state.params) == 0
@@ -80,12 +41,12 @@ def test_the_best_of_a_cycle_are_chosen_and_trained_on():
     for count in (1, 2):
         levels = np.asarray(learner.acting(state)["levels"])
         assert set(levels[:2]) <= set(best) and not set(levels[2:]) & {*best, *first, *second}
-        state, metrics = update(state, jax.random.key(2 + count), played(1.0, 1.0, 1.0, 1.0))
+        state, metrics = update(state, jax.random.key(2 + count), play_levels(1.0, 1.0, 1.0, 1.0))
         assert int(state.params) == count and float(metrics["judged"]) == 0.0
     # A new cycle forgets what was chosen in the last one.
     third = np.asarray(state.levels)
     assert not set(third) & set(best)
-    state, _ = update(state, jax.random.key(5), played(0.0, 0.75, 0.0, 0.0))
+    state, _ = update(state, jax.random.key(5), play_levels(0.0, 0.75, 0.0, 0.0))
     np.testing.assert_allclose(sorted(state.score), [0.0, 0.0, 0.1875])
     assert set(np.asarray(state.chosen)) <= set(third) and int(state.params) == 2 and update._cache_size() == 1
     # Schedules are those of the run: five rollouts.
@@ -95,7 +56,7 @@ def test_the_best_of_a_cycle_are_chosen_and_trained_on():
 @pytest.mark.slow
 def test_two_devices_choose_as_one():
     one, many = make(), make(axis_name="device")
-    state, rollout = one.init(KEY), played(0.25, 0.5, 0.0, None)
+    state, rollout = one.init(KEY), play_levels(0.25, 0.5, 0.0, None)
     halves = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
     expected, _ = one.update(state, KEY, rollout)
     both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)

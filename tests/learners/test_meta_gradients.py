@@ -23,7 +23,8 @@ from jaxagents.ops.advantages import generalized_advantage
 from jaxagents.policies.actor_critic import as_policy, make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Discrete, Environment, Learner, Rollout, TimeStep, Transition
+from jaxagents.types import Box, Discrete, Environment, Learner, TimeStep
+from tests.fakes import make_rollout
 
 KEY = jax.random.key(0)
 A2C = {"num_epochs": 1, "num_minibatches": 1, "normalize_advantages": False, "loss": policy_gradient_loss}
@@ -128,9 +129,7 @@ def test_a_meta_step_by_hand():
     learner = with_meta_gradients(
         inner, lambda params, rollout: jnp.square(params), optax.sgd(1.0), learned=["discount"]
     )
-    zeros = jnp.zeros((2, 1))
-    transition = Transition(zeros, zeros, zeros, zeros, zeros > 0, zeros > 0, zeros, zeros > 0)
-    state, metrics = learner.update(learner.init(KEY), KEY, Rollout(transition=transition, carry=()))
+    state, metrics = learner.update(learner.init(KEY), KEY, make_rollout((2, 1)))
     logit = np.log(0.25 / 0.75) - 2.0 * 0.75 * 0.25 * 0.75
     discount = 1.0 / (1.0 + np.exp(-logit))
     np.testing.assert_allclose(state.logits["discount"], logit, rtol=1e-6)
@@ -140,9 +139,7 @@ def test_a_meta_step_by_hand():
 
 
 def test_halves_keep_the_carries_before_their_steps():
-    zeros, steps = jnp.zeros((4, 1)), jnp.arange(4.0)[:, None]
-    transition = Transition(steps, zeros, zeros, steps, zeros > 0, zeros > 0, zeros, zeros > 0)
-    earlier, later = halves(Rollout(transition=transition, carry=jnp.arange(5.0)[:, None]))
+    earlier, later = halves(make_rollout(reward=jnp.arange(4.0)[:, None], carry=jnp.arange(5.0)[:, None]))
     np.testing.assert_array_equal(earlier.transition.reward[:, 0], [0, 1])
     np.testing.assert_array_equal(later.transition.reward[:, 0], [2, 3])
     np.testing.assert_array_equal(earlier.carry[:, 0], [0, 1, 2])

@@ -21,9 +21,10 @@ from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.search.model_predictive import make_model_predictive_policy
 from jaxagents.search.planning import cross_entropy
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Learner, Params, Sample, Transition
+from jaxagents.types import Box, Learner, Params, Sample
 from jaxagents.values.dynamics import Dynamics, Prediction, make_dynamics
 from jaxagents.values.q_function import make_twin_q
+from tests.fakes import make_sample
 
 KEY = jax.random.key(0)
 SEEN, MOVES = Box((2,)), Box((1,), -1.0, 1.0)
@@ -36,17 +37,15 @@ def sample(num_rows=32):
     observation = jnp.asarray(generator.normal(size=(1, num_rows, 2)), jnp.float32)
     action = jnp.asarray(generator.normal(size=(1, num_rows, 1)), jnp.float32)
     ended = observation[..., 0] > 1.0
-    transition = Transition(
+    return make_sample(
+        weight=jnp.full(num_rows, 2.0),
         observation=observation,
         action=action,
-        behavior_log_prob=jnp.zeros((1, num_rows)),
         reward=observation[..., 1],
         terminated=ended,
-        truncated=jnp.zeros_like(ended),
         next_observation=observation.at[..., 0].add(jnp.tanh(action[..., 0])),
         first=ended,
     )
-    return Sample(transition=transition, weight=jnp.full(num_rows, 2.0))
 
 
 def test_losses_are_those_of_scipy():

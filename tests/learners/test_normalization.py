@@ -11,7 +11,8 @@ from jaxagents.data.buffers import make_uniform_buffer
 from jaxagents.learners.normalization import normalize_observations, scale_rewards
 from jaxagents.learners.replay import with_replay
 from jaxagents.learners.rollouts import make_rollout_agent
-from jaxagents.types import REPLICATED, Array, Box, Learner, Rollout, Transition
+from jaxagents.types import REPLICATED, Array, Box, Learner, Rollout
+from tests.fakes import make_rollout
 
 KEY = jax.random.key(0)
 SPACE = Box((1,))
@@ -35,9 +36,7 @@ def remembering():
 
 def rollout(observation, next_observation, dtype=jnp.float32):
     observation, next_observation = (jnp.asarray(x, dtype)[None, :, None] for x in (observation, next_observation))
-    zeros, flags = jnp.zeros(observation.shape[:2]), jnp.zeros(observation.shape[:2], bool)
-    transition = Transition(observation, zeros.astype(int), zeros, zeros, flags, flags, next_observation, flags)
-    return Rollout(transition=transition, carry=())
+    return make_rollout((1, observation.shape[1]), observation=observation, next_observation=next_observation)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.int32])

@@ -17,8 +17,9 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.policies.tanh_normal import make_tanh_normal_policy
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Sample, Transition
+from jaxagents.types import Box, Sample
 from jaxagents.values.q_function import TwinQ, make_twin_q, with_statistics
+from tests.fakes import make_sample
 
 KEY = jax.random.key(0)
 SEEN, MOVES = Box((2,)), Box((1,), -1.0, 1.0)
@@ -80,17 +81,14 @@ def batch_of(num_rows):
         return jnp.asarray(generator.normal(size=(1, num_rows, *shape)), jnp.float32)
 
     ended = jnp.asarray(generator.random((1, num_rows)) < 0.3)
-    transition = Transition(
+    return make_sample(
         observation=normal(2),
         action=normal(1),
-        behavior_log_prob=jnp.zeros((1, num_rows)),
         reward=normal(),
         terminated=ended,
-        truncated=jnp.zeros_like(ended),
         next_observation=normal(2),
         first=ended,
     )
-    return Sample(transition=transition, weight=jnp.ones(num_rows))
 
 
 @pytest.mark.parametrize("name", SLOW)

@@ -22,9 +22,10 @@ from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import TanhNormal, greedy_action, smoothed_action
 from jaxagents.policies.actor_critic import make_policy
-from jaxagents.types import Box, Policy, Sample, Transition
+from jaxagents.types import Box, Policy, Sample
 from jaxagents.values.q_function import TwinQ
 from jaxagents.values.state_value import StateValue
+from tests.fakes import make_sample
 
 KEY = jax.random.key(0)
 ACTIONS = Box((1,), -2.0, 2.0)
@@ -72,18 +73,15 @@ def make(name="awac", rates=(0.01, 0.1), **options):
 def sample(action=(1.0,), reward=(1.0,), terminated=(False,), return_to_go=(0.0,)):
     shape = (1, len(reward))
     nothing = jnp.zeros(shape)
-    transition = Transition(
+    return make_sample(
+        weight=jnp.ones(len(reward)),
         observation=nothing[..., None],
         action=jnp.asarray(action, jnp.float32).reshape(*shape, 1),
-        behavior_log_prob=nothing,
         reward=jnp.asarray(reward, jnp.float32)[None],
         terminated=jnp.asarray(terminated)[None],
-        truncated=nothing > 0,
-        next_observation=nothing[..., None],
         first=nothing == 0,
         extras={"return_to_go": jnp.asarray(return_to_go, jnp.float32)[None]},
     )
-    return Sample(transition=transition, weight=jnp.ones(len(reward)))
 
 
 def test_values_of_states_by_hand():

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 
 from jaxagents.data.buffers import make_uniform_buffer
 from jaxagents.environments.adapters.pgx import make_environment
@@ -17,44 +16,21 @@ from jaxagents.learners.optimizers import make_adam
 from jaxagents.networks.torsos import MLP
 from jaxagents.rollouts.opponents import make_opponents_collector
 from jaxagents.training.program import make_program
-from jaxagents.types import Array, Learner, Rollout, Transition
 from jaxagents.values.q_function import make_q_function
+from tests.fakes import COUNTING, make_rollout
 
-
-@struct.dataclass
-class Counting:
-    params: Array
-
-
-def update(state, key, batch):
-    return state.replace(params=state.params + 1.0), {"loss": jnp.zeros(())}
-
-
-COUNTING = Learner(
-    init=lambda key, params=None: Counting(params=jnp.zeros(2) if params is None else params), update=update
-)
 SHAPE = (2, 2)
 
 
 def batch(reward, terminated, opponent):
-    zeros = jnp.zeros(SHAPE)
-    transition = Transition(
-        observation=zeros,
-        action=zeros,
-        behavior_log_prob=zeros,
-        reward=jnp.array(reward),
-        terminated=jnp.array(terminated),
-        truncated=jnp.zeros(SHAPE, bool),
-        next_observation=zeros,
-        first=jnp.zeros(SHAPE, bool),
-        extras={"opponent": jnp.array(opponent)},
+    return make_rollout(
+        reward=jnp.array(reward), terminated=jnp.array(terminated), extras={"opponent": jnp.array(opponent)}
     )
-    return Rollout(transition=transition, carry=())
 
 
 def test_former_parameters_are_added_and_games_counted():
     learner = with_opponents(COUNTING, capacity=3, add_every=2, decay=0.5)
-    state = learner.init(jax.random.key(0))
+    state = learner.init(jax.random.key(0), jnp.zeros(2))
     played = batch([[0.0, 1.0], [-1.0, 0.0]], [[False, True], [True, True]], [[0, 0], [0, 0]])
     step = jax.jit(learner.update)
     state, metrics = step(state, jax.random.key(1), played)

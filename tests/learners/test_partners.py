@@ -4,23 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 
 from jaxagents.learners.adapted import with_adapter
 from jaxagents.learners.partners import with_frozen_partner
 from jaxagents.networks.adapters import Adapter
-from jaxagents.types import Learner
-
-
-@struct.dataclass
-class Counter:
-    params: jax.Array
-
-
-COUNTING = Learner(
-    init=lambda key, params=None: Counter(params=jnp.zeros(()) if params is None else params),
-    update=lambda state, key, batch: (Counter(params=state.params + batch), {"loss": batch}),
-)
+from tests.fakes import COUNTING
 
 
 @pytest.mark.parametrize(("renew_every", "partners"), [(None, [10, 10, 10, 10]), (2, [10, 12, 12, 14])])

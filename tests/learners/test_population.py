@@ -15,7 +15,8 @@ from jaxagents.learners.population import population
 from jaxagents.learners.ppo import make_ppo
 from jaxagents.learners.pqn import make_pqn
 from jaxagents.rollouts.population import make_population_collector
-from jaxagents.types import Array, Collector, Learner, Mean, Rollout, Transition
+from jaxagents.types import Array, Collector, Learner, Mean
+from tests.fakes import make_rollout
 
 NUM_MEMBERS = 4
 
@@ -43,17 +44,13 @@ def batch(reward, terminated=True):
     """Two episodes of one step per member, both with its reward."""
     reward = jnp.broadcast_to(jnp.asarray(reward, jnp.float32)[:, None, None], (NUM_MEMBERS, 1, 2))
     zeros = jnp.zeros_like(reward)
-    transition = Transition(
+    return make_rollout(
         observation=zeros,
         action=zeros,
         behavior_log_prob=zeros,
         reward=reward,
         terminated=jnp.full(reward.shape, terminated),
-        truncated=jnp.zeros(reward.shape, bool),
-        next_observation=zeros,
-        first=jnp.zeros(reward.shape, bool),
     )
-    return Rollout(transition=transition, carry=())
 
 
 def make(**changes):

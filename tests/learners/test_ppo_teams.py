@@ -19,6 +19,7 @@ from jaxagents.policies.actor_critic import act, as_policy, make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, over_seeds, run_updates
 from jaxagents.types import ActorCritic, Box, Discrete, Environment, PolicyInput, Rollout, TimeStep, Transition
+from tests.fakes import make_transition
 
 KEY = jax.random.key(0)
 NUM_STATES = 5
@@ -98,14 +99,12 @@ def test_the_policy_learns_from_the_living_and_the_value_from_all(normalize_adva
     # One environment, four steps that terminate, two agents; the second is dead from the third step on.
     eye = jnp.eye(NUM_STATES)
     states = jnp.array([[0, 1], [0, 1], [0, 2], [0, 2]])[:, None]
-    transition = Transition(
+    transition = make_transition(
         observation=eye[states],
         action=jnp.zeros((4, 1, 2), jnp.int32),
         behavior_log_prob=jnp.full((4, 1, 2), jnp.log(0.5)),
         reward=jnp.array([[1.5, 2.0], [1.5, 2.0], [1.5, 5.0], [1.5, 5.0]])[:, None],
         terminated=jnp.ones((4, 1), bool),
-        truncated=jnp.zeros((4, 1), bool),
-        next_observation=eye[states],
         first=jnp.ones((4, 1), bool),
         extras={"agent_mask": jnp.array([[1, 1], [1, 1], [1, 0], [1, 0]], bool)[:, None]},
     )

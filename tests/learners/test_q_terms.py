@@ -17,8 +17,9 @@ from jaxagents.losses.q_terms import heuristic_values, temporal_difference
 from jaxagents.networks.torsos import MLP
 from jaxagents.rollouts.overseen import make_overseen_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Environment, Sample, Transition
+from jaxagents.types import Box, Environment, Sample
 from jaxagents.values.q_function import QFunction, make_q_function
+from tests.fakes import make_sample
 
 KEY = jax.random.key(0)
 TABLE = QFunction(
@@ -30,18 +31,15 @@ TD = {"td": temporal_difference}
 
 def sample(num_steps=1):
     zeros = jnp.zeros((num_steps, 2))
-    transition = Transition(
+    return make_sample(
+        weight=jnp.array([1.0, 3.0]),
         observation=zeros[..., None],
         action=jnp.tile(jnp.array([0, 1]), (num_steps, 1)),
-        behavior_log_prob=zeros,
         reward=jnp.tile(jnp.array([1.5, 2.5]), (num_steps, 1)),
         terminated=jnp.tile(jnp.array([True, False]), (num_steps, 1)),
-        truncated=zeros > 0,
-        next_observation=zeros[..., None],
         first=zeros == 0,
         extras={"heuristic_values": jnp.tile(jnp.array([[0.0, 0.0, 1.0], [0.0, 2.0, 1.0]]), (num_steps, 1, 1))},
     )
-    return Sample(transition=transition, weight=jnp.array([1.0, 3.0]))
 
 
 def test_temporal_differences_alone_are_dqn():

@@ -9,7 +9,8 @@ from flax import struct
 from jaxagents.data.buffers import make_prioritized_buffer, make_uniform_buffer
 from jaxagents.learners.replay import gather_step, rollout_shapes, with_replay
 from jaxagents.ops.schedules import linear_schedule
-from jaxagents.types import REPLICATED, Array, Collector, Learner, Mean, Rollout, Transition
+from jaxagents.types import REPLICATED, Array, Collector, Learner, Mean
+from tests.fakes import make_rollout
 
 
 @struct.dataclass
@@ -35,18 +36,7 @@ def make_counter(report_priority=True):
 
 def rollout(reward):
     reward = jnp.asarray(reward, jnp.float32)
-    flags = jnp.zeros(reward.shape, bool)
-    transition = Transition(
-        observation=reward[..., None],
-        action=jnp.zeros(reward.shape, jnp.int32),
-        behavior_log_prob=jnp.zeros(reward.shape),
-        reward=reward,
-        terminated=flags,
-        truncated=flags,
-        next_observation=reward[..., None],
-        first=flags,
-    )
-    return Rollout(transition=transition, carry=())
+    return make_rollout(observation=reward[..., None], action=jnp.zeros(reward.shape, jnp.int32), reward=reward)
 
 
 ROLLOUT = rollout([[1.0, 1.0]])

@@ -29,9 +29,9 @@ from jaxagents.types import (
     Remembering,
     Rollout,
     Sample,
-    Transition,
 )
 from jaxagents.values.q_function import TwinQ, make_twin_q
+from tests.fakes import make_transition
 
 KEY = jax.random.key(0)
 STATES = Box((1,))
@@ -68,15 +68,12 @@ MPO = {
 
 def transitions(observation, action, reward, terminated, truncated):
     """Returns sequences with leaves `[n, B, ...]` from arrays `[n, B]`."""
-    zeros = jnp.zeros(reward.shape)
-    return Transition(
+    return make_transition(
         observation=observation[..., None],
         action=action[..., None],
-        behavior_log_prob=zeros,
         reward=reward,
         terminated=terminated,
         truncated=truncated,
-        next_observation=observation[..., None],
         first=jnp.ones(reward.shape, bool),
     )
 

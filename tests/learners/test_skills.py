@@ -17,7 +17,8 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Discrete, Environment, TimeStep, Transition
+from jaxagents.types import Box, Discrete, Environment, TimeStep
+from tests.fakes import make_transition
 
 KEY = jax.random.key(0)
 
@@ -62,16 +63,7 @@ def transition(places, skills):
     """Steps that lead to places, float `[T, B]`, by skills of two, int `[T, B]`."""
     reached = jnp.concatenate([jnp.asarray(places)[..., None], jax.nn.one_hot(jnp.asarray(skills), 2)], axis=-1)
     nothing = jnp.zeros(reached.shape[:2])
-    return Transition(
-        observation=reached,
-        action=nothing.astype(jnp.int32),
-        behavior_log_prob=nothing,
-        reward=nothing,
-        terminated=nothing > 0,
-        truncated=nothing > 0,
-        next_observation=reached,
-        first=nothing > 0,
-    )
+    return make_transition(reached.shape[:2], observation=reached, action=nothing.astype(jnp.int32))
 
 
 def test_skills_are_paid_what_a_classifier_knows_of_them():

@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 
 from jaxagents.learners.success import label_frames, make_success_judge
-from jaxagents.types import Transition
+from tests.fakes import make_transition
 
 
-def make_transition(seen, terminated, truncated):
+def steps(seen, terminated, truncated):
     """Makes steps `[T, E]` of which only what followed and how matters."""
-    nothing = jnp.zeros(terminated.shape)
-    return Transition(
+    return make_transition(
         observation=jnp.full_like(seen, 9.0),
-        action=nothing,
-        behavior_log_prob=nothing,
-        reward=nothing,
         terminated=terminated,
         truncated=truncated,
         next_observation=seen,
@@ -28,14 +24,14 @@ def near(radius=0.3, count=4096):
     """Makes frames in a square, of which those near its middle are successes."""
     seen = jax.random.uniform(jax.random.key(1), (count // 8, 8, 2), minval=-1.0)
     done = jnp.linalg.norm(seen, axis=-1) < radius
-    return lambda: make_transition(seen, done, jnp.zeros_like(done))
+    return lambda: steps(seen, done, jnp.zeros_like(done))
 
 
 def test_positives_are_the_last_frames_of_successes():
     seen = jnp.arange(8.0).reshape(4, 2, 1)
     terminated = jnp.asarray([[0, 0], [1, 0], [0, 0], [0, 1]], bool)
     truncated = jnp.asarray([[0, 0], [0, 1], [0, 0], [0, 0]], bool)  # An end without success is none.
-    observation, success = label_frames(make_transition(seen, terminated, truncated))
+    observation, success = label_frames(steps(seen, terminated, truncated))
     np.testing.assert_array_equal(observation[:, 0], range(8))
     np.testing.assert_array_equal(success, [0, 0, 1, 0, 0, 0, 0, 1])
 

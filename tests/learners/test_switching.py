@@ -22,8 +22,9 @@ from jaxagents.ops.schedules import linear_schedule
 from jaxagents.rollouts.evaluate import make_evaluator
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Mean, Sample, Transition
+from jaxagents.types import Box, Mean
 from jaxagents.values.q_function import QFunction, make_q_function
+from tests.fakes import make_sample
 
 KEY = jax.random.key(0)
 SPACE = Box((3,))
@@ -66,17 +67,15 @@ def two_steps(num_agents=2, **changes):
         return jnp.broadcast_to(values[:, None, None], (2, 2, num_agents, 3))
 
     action = jnp.array([[[2, 3], [0, 1]], [[1, 0], [3, 3]]], jnp.int32)[..., :num_agents]
-    transition = Transition(
+    sample = make_sample(
+        weight=jnp.array([1.0, 0.5]),
         observation=of_all(place[:2]),
         action=action,
-        behavior_log_prob=jnp.zeros((2, 2, num_agents)),
         reward=jnp.array([[[1.0, 3.0], [4.0, 6.0]], [[10.0, 30.0], [40.0, 60.0]]])[..., :num_agents],
-        terminated=jnp.zeros((2, 2), bool),
-        truncated=jnp.zeros((2, 2), bool),
         next_observation=of_all(place[1:]),
         first=jnp.zeros((2, 2), bool),
-    ).replace(**changes)
-    return Sample(transition=transition, weight=jnp.array([1.0, 0.5]))
+    )
+    return sample.replace(transition=sample.transition.replace(**changes))
 
 
 # Of the switch, by place: not to call, to call; both agents see the place, so every value counts twice.

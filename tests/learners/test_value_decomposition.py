@@ -20,9 +20,10 @@ from jaxagents.policies.actor_critic import act
 from jaxagents.policies.teams import separate_parameters
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Discrete, PolicyInput, Sample, Transition
+from jaxagents.types import Box, Discrete, PolicyInput, Sample
 from jaxagents.values.distributions import quantiles
 from jaxagents.values.q_function import QFunction, make_q_function
+from tests.fakes import make_transition
 
 KEY = jax.random.key(0)
 SPACE = Box((4,))
@@ -46,13 +47,11 @@ def every_step():
     def both(values):
         return jnp.asarray(np.repeat(values[None, :, None], 2, axis=2))
 
-    return Transition(
+    return make_transition(
         observation=both(eye[place]),
         action=jnp.asarray(action[None], jnp.int32),
-        behavior_log_prob=jnp.zeros((1, 12, 2)),
         reward=both(reward).astype(jnp.float32),
         terminated=jnp.asarray(place != START)[None],
-        truncated=jnp.zeros((1, 12), bool),
         next_observation=both(eye[next_place]),
         first=jnp.asarray(place == START)[None],
     )
@@ -115,13 +114,10 @@ def test_monotonic_mixtures_tell_it_and_win():
 
 
 AGENTS = jnp.arange(16.0).reshape(2, 4, 2)  # Of agent i at place p: 8 i + 2 p + action.
-TWO_STEPS = Transition(
+TWO_STEPS = make_transition(
     observation=jnp.broadcast_to(jnp.eye(4)[jnp.array([0, 1])][:, None, None], (2, 1, 2, 4)),
     action=jnp.array([[[1, 0]], [[0, 0]]]),
-    behavior_log_prob=jnp.zeros((2, 1, 2)),
     reward=jnp.array([[[1.0, 3.0]], [[10.0, 30.0]]]),
-    terminated=jnp.zeros((2, 1), bool),
-    truncated=jnp.zeros((2, 1), bool),
     next_observation=jnp.broadcast_to(jnp.eye(4)[jnp.array([1, 2])][:, None, None], (2, 1, 2, 4)),
     first=jnp.zeros((2, 1), bool),
 )

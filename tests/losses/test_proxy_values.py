@@ -7,21 +7,16 @@ import pytest
 
 from jaxagents.losses.proxy_values import proxy_values
 from jaxagents.losses.q_terms import QTermView
-from jaxagents.types import Transition
+from tests.fakes import make_transition
 
 
 def view(**extras):
     """Three steps, three actions: agreed with the overseer, overridden, and not overseen."""
     zeros = jnp.zeros((1, 3))
-    transition = Transition(
+    transition = make_transition(
+        (1, 3),
         observation=zeros[..., None],
         action=jnp.array([[0, 2, 1]]),
-        behavior_log_prob=zeros,
-        reward=zeros,
-        terminated=zeros > 0,
-        truncated=zeros > 0,
-        next_observation=zeros[..., None],
-        first=zeros > 0,
         extras={name: jnp.asarray(value)[None] for name, value in extras.items()},
     )
     q = jnp.array([[[0.5, 2.0, 4.0], [1.0, 0.5, 3.0], [5.0, 6.0, 7.0]]])

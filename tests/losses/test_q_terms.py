@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxagents.losses.q_terms import QTermView, heuristic_values, temporal_difference
-from jaxagents.types import Transition
+from tests.fakes import make_transition
 
 NAN = float("nan")
 
@@ -14,15 +14,10 @@ NAN = float("nan")
 def view(num_updates=0, **extras):
     """Two steps, three actions."""
     zeros = jnp.zeros((1, 2))
-    transition = Transition(
+    transition = make_transition(
+        (1, 2),
         observation=zeros[..., None],
         action=jnp.array([[0, 2]]),
-        behavior_log_prob=zeros,
-        reward=zeros,
-        terminated=zeros > 0,
-        truncated=zeros > 0,
-        next_observation=zeros[..., None],
-        first=zeros > 0,
         extras={name: jnp.asarray(value)[None] for name, value in extras.items()},
     )
     q = jnp.array([[[1.0, 2.0, 4.0], [0.0, 0.5, -1.0]]])

@@ -15,7 +15,8 @@ from jaxagents.policies.action_tokens import (
     make_token_policy,
     middle_of,
 )
-from jaxagents.types import Box, PolicyInput, Sample, Transition
+from jaxagents.types import Box, PolicyInput
+from tests.fakes import make_sample
 
 KEY = jax.random.key(0)
 SPACES = Box((2,)), Box((3,), -1.0, 1.0)
@@ -101,19 +102,9 @@ def test_one_pass_gives_all_numbers(num_bins):
 def test_the_objective_is_the_loss_of_squashed_actions():
     policy = make_parallel_policy(*SPACES, encoder=ENCODER)
     params, shape = policy.init(KEY), (1, 4)
-    nothing = jnp.zeros(shape)
-    transition = Transition(
-        observation=jnp.ones((*shape, 2)),
-        action=jnp.full((*shape, 3), 0.3),
-        behavior_log_prob=nothing,
-        reward=nothing,
-        terminated=nothing > 0,
-        truncated=nothing > 0,
-        next_observation=jnp.ones((*shape, 2)),
-        first=nothing > 0,
-    )
-    told = decoding_objective(policy, params, KEY, Sample(transition=transition, weight=jnp.ones(4)))
-    expected = policy.loss(params, transition.observation, jnp.full((*shape, 3), np.tanh(0.3)))
+    sample = make_sample(shape, observation=jnp.ones((*shape, 2)), action=jnp.full((*shape, 3), 0.3))
+    told = decoding_objective(policy, params, KEY, sample)
+    expected = policy.loss(params, sample.transition.observation, jnp.full((*shape, 3), np.tanh(0.3)))
     assert told.shape == shape
     np.testing.assert_allclose(told, expected, rtol=1e-6)
 

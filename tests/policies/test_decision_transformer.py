@@ -8,7 +8,8 @@ import pytest
 from jaxagents.networks.windows import StepTokens
 from jaxagents.policies.actor_critic import act
 from jaxagents.policies.decision_transformer import condition_on_returns, make_decision_transformer
-from jaxagents.types import Box, Discrete, PolicyInput, Sample, Transition
+from jaxagents.types import Box, Discrete, PolicyInput, Sample
+from tests.fakes import make_sample, make_transition
 
 KEY = jax.random.key(0)
 POLICY = make_decision_transformer(
@@ -76,19 +77,14 @@ def test_rewards_are_taken_off_the_target(params):
 
 
 def test_sequences_are_told_the_returns_that_were_reached():
-    zeros = jnp.zeros((3, 1))
-    transition = Transition(
-        observation=zeros[..., None],
+    sample = make_sample(
+        observation=jnp.zeros((3, 1, 1)),
         action=jnp.array([[2], [1], [0]]),
-        behavior_log_prob=zeros,
         reward=jnp.array([[1.0], [2.0], [4.0]]),
-        terminated=zeros > 0,
-        truncated=zeros > 0,
-        next_observation=zeros[..., None],
         first=jnp.array([[True], [False], [True]]),
         extras={"return_to_go": jnp.array([[3.0], [2.0], [4.0]])},
     )
-    carry, told, mask = condition_on_returns(POLICY.initial_carry((1,)), Sample(transition, jnp.ones(1)))
+    carry, told, mask = condition_on_returns(POLICY.initial_carry((1,)), sample)
     np.testing.assert_allclose(carry.target, [3.0])
     np.testing.assert_array_equal(told.previous_action[:, 0], [0, 2, 1])
     np.testing.assert_array_equal(told.previous_reward[:, 0], [0.0, 1.0, 2.0])
@@ -103,16 +99,12 @@ def test_a_policy_acts_as_its_sequences_are_scored(params, apply, begin):
     action = jnp.array([[2], [1], [0], [2], [1], [2], [1]])
     reward = jnp.array([[1.0], [2.0], [0.5], [3.0], [1.5], [1.0], [1.0]])
     left = jnp.flip(jnp.cumsum(jnp.flip(reward)))[:, None]
-    zeros = jnp.zeros((7, 1))
-    transition = Transition(
+    transition = make_transition(
         observation=jax.random.normal(KEY, (7, 1, 2)),
         action=action,
-        behavior_log_prob=zeros,
         reward=reward,
-        terminated=zeros > 0,
-        truncated=zeros > 0,
         next_observation=jnp.zeros((7, 1, 2)),
-        first=(zeros > 0).at[0].set(True),
+        first=jnp.arange(7)[:, None] == 0,
         extras={"return_to_go": left},
     )
     previous = [jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]]) for x in (action, reward)]

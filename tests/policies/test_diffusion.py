@@ -8,7 +8,8 @@ import pytest
 
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.diffusion import cosine_signal, denoising_objective, make_diffusion_policy, posterior
-from jaxagents.types import Box, PolicyInput, Sample, Transition
+from jaxagents.types import Box, PolicyInput
+from tests.fakes import make_sample
 
 KEY = jax.random.key(0)
 POLICY = make_diffusion_policy(Box((2,)), Box((1,), -2.0, 2.0), encoder=MLP((8,)), num_diffusion_steps=10)
@@ -51,20 +52,7 @@ def perfect(policy, action):
 
 
 def sample(action):
-    nothing = jnp.zeros((2, 3))
-    return Sample(
-        transition=Transition(
-            observation=jnp.zeros((2, 3, 2)),
-            action=jnp.full((2, 3, 1), jnp.arctanh(action)),
-            behavior_log_prob=nothing,
-            reward=nothing,
-            terminated=nothing > 0,
-            truncated=nothing > 0,
-            next_observation=jnp.zeros((2, 3, 2)),
-            first=nothing > 0,
-        ),
-        weight=jnp.ones(3),
-    )
+    return make_sample((2, 3), observation=jnp.zeros((2, 3, 2)), action=jnp.full((2, 3, 1), jnp.arctanh(action)))
 
 
 def test_who_knows_the_action_predicts_the_noise():

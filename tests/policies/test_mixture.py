@@ -13,7 +13,8 @@ from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import act, as_policy, make_actor_critic
 from jaxagents.policies.mixture import make_mixture_actor_critic, make_mixture_policy
-from jaxagents.types import Box, Discrete, PolicyInput, Sample, Transition
+from jaxagents.types import Box, Discrete, PolicyInput
+from tests.fakes import make_sample
 
 KEY = jax.random.key(0)
 SPACES = Box((3,)), Box((2,), -2.0, 2.0)
@@ -39,18 +40,7 @@ def two_ways(key, count=256):
     seen = jax.random.uniform(seen_key, (1, count, 1), minval=0.5, maxval=0.8)
     side = jnp.where(jax.random.bernoulli(side_key, shape=(1, count, 1)), 1.0, -1.0)
     action = jnp.arctanh(side * seen + 0.02 * jax.random.normal(noise_key, (1, count, 1)))
-    zeros = jnp.zeros((1, count))
-    transition = Transition(
-        observation=seen,
-        action=action,
-        behavior_log_prob=zeros,
-        reward=zeros,
-        terminated=zeros > 0,
-        truncated=zeros > 0,
-        next_observation=seen,
-        first=zeros > 0,
-    )
-    return Sample(transition=transition, weight=jnp.ones(count))
+    return make_sample((1, count), observation=seen, action=action)
 
 
 def imitate(policy, steps=400):

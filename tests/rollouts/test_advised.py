@@ -12,7 +12,8 @@ from jaxagents.ops.advice_rewards import advice_bonus, potential_difference
 from jaxagents.ops.distributions import Categorical
 from jaxagents.rollouts.advised import make_advised_collector
 from jaxagents.rollouts.unroll import make_rollout_collector
-from jaxagents.types import Box, Environment, Policy, Transition
+from jaxagents.types import Box, Environment, Policy
+from tests.fakes import make_transition
 
 KEY = jax.random.key(0)
 WORLD = make_environment((1, 2))
@@ -50,16 +51,12 @@ def test_the_script_is_asked_about_every_state_and_rewards_are_added():
 
 def test_differences_of_potentials_by_hand_and_summed_over_an_episode():
     """Of 3 steps that terminate, they sum to minus the potential of the first state, discounted."""
-    zeros, no = jnp.zeros((3, 1)), jnp.zeros((3, 1), bool)
-    transition = Transition(
+    no = jnp.zeros((3, 1), bool)
+    transition = make_transition(
         observation=jnp.array([1.0, 4.0, 2.0]).reshape(3, 1, 1),
         action=jnp.zeros((3, 1), jnp.int32),
-        behavior_log_prob=zeros,
-        reward=zeros,
         terminated=no.at[2].set(True),
-        truncated=no,
         next_observation=jnp.array([4.0, 2.0, 9.0]).reshape(3, 1, 1),
-        first=no,
     )
     added = potential_difference(transition, potential=lambda observation: 10.0 * observation[..., 0], discount=0.5)
     np.testing.assert_allclose(added[:, 0], [10.0, -30.0, -20.0])

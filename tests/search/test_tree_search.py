@@ -24,6 +24,7 @@ from jaxagents.search.evaluate import make_game_planner, make_model_planner, mak
 from jaxagents.search.self_play import make_search_collector
 from jaxagents.search.tree_search import make_latent_search, make_tree_search
 from jaxagents.types import ActorCritic, Box, Discrete, Environment, Rollout, TimeStep, Transition
+from tests.fakes import make_transition
 
 KEY = jax.random.key(0)
 GAME = alternating(flatten_observation(make_environment("tic_tac_toe")))
@@ -168,15 +169,11 @@ def test_searches_of_open_games_play_perfectly(boards):
 def test_outcomes_change_sides_with_the_player():
     """Three moves of a game that the last one wins: +1 for who moved first and last, -1 for the other."""
     zeros = jnp.zeros((3, 1))
-    transition = Transition(
+    transition = make_transition(
         observation=zeros[..., None],
         action=zeros.astype(jnp.int32),
-        behavior_log_prob=zeros,
         reward=jnp.array([[0.0], [0.0], [1.0]]),
         terminated=jnp.array([[False], [False], [True]]),
-        truncated=zeros > 0,
-        next_observation=zeros[..., None],
-        first=zeros > 0,
         extras={"perspective": jnp.full((3, 1), -1.0)},
     )
     target = outcomes(uninformed(2), (), transition, jnp.float32(1.0), jnp.float32(1.0))

@@ -1,0 +1,1 @@
+"""A package of its own, for `tests.fakes`: others install one of that name."""
