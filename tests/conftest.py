@@ -45,20 +45,31 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 gc.set_threshold(50_000, 20, 100)  # Tracing makes many objects that live on; looking through them takes a tenth of it.
 
 
-_SHARES = 6  # Of the exhaustive tests: CI runs one.
+_SHARES = 16  # Of the exhaustive tests: CI runs one, by the commit.
 
 
 def pytest_addoption(parser):
-    parser.addoption("--due", action="store_true", help="of exhaustive tests, only the sixth that this commit is due")
+    parser.addoption("--due", action="store_true", help="of exhaustive tests, only the share that this commit is due")
 
 
+@pytest.hookimpl(tryfirst=True)  # Before `-m` selects.
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if is_further_case(item):
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
+            item.add_marker("exhaustive")
     if not config.getoption("--due"):
         return
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=_ROOT, capture_output=True, text=True, check=True).stdout
     run = [not item.get_closest_marker("exhaustive") or is_due(item.nodeid, commit) for item in items]
     config.hook.pytest_deselected(items=[item for item, kept in zip(items, run, strict=True) if not kept])
     items[:] = [item for item, kept in zip(items, run, strict=True) if kept]
+
+
+def is_further_case(item):
+    """Whether a test is a case of a slow function after its first one, which represents them."""
+    slow = any(mark.name == "slow" for mark in getattr(item.function, "pytestmark", ()))
+    return slow and hasattr(item, "callspec") and any(item.callspec.indices.values())
 
 
 def is_due(nodeid, commit):

@@ -89,7 +89,7 @@ def test_the_suite_starts_its_backend_for_seeds_side_by_side(monkeypatch, tmp_pa
     assert started == [(DevicesConfig(cpu_threads=3), {"num_seeds": num_seeds})]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_row_of_the_benchmark_composes():
     with initialize_config_dir(str(CONFIGS), version_base=None):
         settings = OmegaConf.to_container(hydra_compose("benchmark"))
@@ -101,7 +101,7 @@ def test_every_row_of_the_benchmark_composes():
         assert compose(CONFIGS, *choices).training.total_steps > 0, name
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_rows_are_trained_once_and_one_by_one_as_side_by_side(tmp_path):
     rows, told = rows_of(TASKS, ["walk/ppo"]), []
     settings = {"folder": tmp_path, "seeds": 2, "side_by_side": False, "again": False, "workers": 1}

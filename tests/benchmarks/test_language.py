@@ -52,7 +52,7 @@ def _broken(x):
     raise ValueError("no work")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_subjects_count_their_units(model):
     generated = generation_subject("generate", model, batch_size=2, num_tokens=3)
     trained = supervised_subject("train", model, batch_size=2, sequence_tokens=4, num_updates=3)

@@ -47,7 +47,7 @@ def test_operations_are_those_of_products_with_every_token(settings):
     assert flops == 6 * matrices + 12 * 2 * 32 * 8
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_both_sides_have_the_same_model_and_count_the_same_tokens():
     torch = pytest.importorskip("torch")
     peer = _model(torch, NETWORK | {"vocab_size": 50}, "cpu")

@@ -53,7 +53,7 @@ def test_a_process_that_fails_says_why():
         train_in_turns({"strong/1": Contest(1, ("world=nothing_like_it",), 1)}, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_suite_runs():
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         config = hydra_compose("benchmark", ["suite=scale", "quick=true"])

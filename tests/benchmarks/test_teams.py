@@ -62,7 +62,7 @@ def test_returns_are_compared_by_their_standard_errors():
     assert compare_returns([1.0], [4.0])["two_standard_errors"] == 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_experiment_is_trained_and_evaluated():
     config = compose(CONFIGS, "world=two_step_game", "algorithm=vdn", "quick=true", "devices.compilation_cache=null")
     facts = train_and_evaluate(config)
@@ -70,7 +70,7 @@ def test_an_experiment_is_trained_and_evaluated():
     assert facts["per_second"] == pytest.approx(2048 / facts["seconds"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_suite_runs():
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         config = hydra_compose("benchmark", ["suite=marl", "quick=true"])

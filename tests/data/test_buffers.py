@@ -116,7 +116,7 @@ def test_new_sequences_get_the_largest_priority_so_far():
     np.testing.assert_allclose(weight, np.where(new, 0.2, 1.0), rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_overwritten_sequences_lose_their_priority():
     buffer = make_prioritized_buffer(capacity=4, batch_size=8, priority_exponent=1.0)
     state = filled(buffer, 1, [4])

@@ -88,7 +88,7 @@ def test_data_of_steps_become_what_the_environment_of_chunks_plays():
     np.testing.assert_allclose(last.reward, 0.9, rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_collector_gives_chunks_of_the_data():
     world = tabletop.make_environment(num_discs=0, max_steps=4)
     env = chunked(world, length=2, discount=0.5)

@@ -43,7 +43,7 @@ def make(lake, policy, rows, path, **options):
     return make_preference_collector(lake, policy, **{"paths": str(path), "num_pairs": 16, "row_length": 512} | options)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_preferred_transcript_comes_first(written, lake, tmp_path):
     policy, params, rows = written
     collector = make(lake, policy, rows, tmp_path / "pairs.jsonl")
@@ -60,7 +60,7 @@ def test_the_preferred_transcript_comes_first(written, lake, tmp_path):
     assert len(set(zip(said[::2], said[1::2]))) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pairs_of_files_are_learned(written, lake, tmp_path):
     policy, params, rows = written
     collector = make(lake, policy, rows, tmp_path / "pairs.jsonl", num_pairs=3, row_length=192)

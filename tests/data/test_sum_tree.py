@@ -56,7 +56,7 @@ def test_rounding_up_to_the_total_stays_on_positive_leaves():
     assert int(samples.max()) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_leaves_of_value_zero_are_never_drawn():
     values = jnp.where(jnp.arange(100) % 3 == 0, 0.1, 0.0)
     nodes = set_leaves(init_sum_tree(100), jnp.arange(100), values)

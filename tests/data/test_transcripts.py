@@ -50,7 +50,7 @@ def test_files_teach_what_the_demonstrations_teach(shown, lake):
     np.testing.assert_allclose(ours["entropy"].value, theirs["entropy"].value, rtol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_weights_of_the_file_count(shown, lake):
     policy, params, _, path = shown
     collector = make_transcript_collector(lake, policy, paths=str(path), num_rows=4, row_length=512)
@@ -77,7 +77,7 @@ def thinking(speak, params_of, tmp_path_factory):
     return policy, params_of(policy), episode, taken
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("options", [{"only_success": True}, {"thought_weight": 0.0}, {"action_weight": 0.25}])
 def test_options_of_the_learner_count_for_files_as_for_demonstrations(thinking, options):
     policy, params, episode, taken = thinking
@@ -144,7 +144,7 @@ def test_a_file_that_is_not_there_is_named_with_its_setting(tmp_path, make, size
         make(None, None, paths=[str(path)], **sizes)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_transcript_teaches_the_same_behind_any_other_one(lake, speak, params_of):
     """With weights for what is read, too: the first token of a document is not learned from the document before."""
     policy = speak(lake, prompt=False)

@@ -122,7 +122,7 @@ def address(site):
     server.shutdown()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_browser_reads_and_searches_it_without_an_error_or_a_request_elsewhere(site, address):
     driver = pytest.importorskip("playwright.sync_api", reason="a browser is driven by the extra `browser`: playwright")
     program = shutil.which("chromium") or shutil.which("google-chrome")

@@ -188,7 +188,7 @@ def solved():
     return np.asarray(goals), reward, success
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_expert_reaches_everything(solved):
     goals, reward, success = solved
     assert success[:, -1].all(), goals[~success[:, -1]]

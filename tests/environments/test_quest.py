@@ -197,7 +197,7 @@ def test_the_expert_is_paid_in_full_as_soon_as_the_distance_says(solved):
     np.testing.assert_array_equal(task["kind"], np.broadcast_to(np.arange(len(KINDS))[:, None], task["kind"].shape))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_distances_are_those_of_a_search(solved):
     tasks, steps, _ = solved
     for kind in range(3):
@@ -223,7 +223,7 @@ def test_distances_by_hand(task, steps):
     assert float(DISTANCE(task, RESET(KEY, task)[0].inner)) == steps
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_levels_are_kinds_and_layouts_differ(solved):
     tasks, _, _ = solved
     for kind in range(len(KINDS)):

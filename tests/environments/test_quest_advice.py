@@ -30,7 +30,7 @@ def test_steps_after_each_action_by_hand():
     np.testing.assert_array_equal(steps_left(observation_of(OPENED)), [np.inf] * 5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_is_seen_is_what_is_there():
     """From drawn layouts, along random walks, the ways are those that the expert finds in the state itself."""
     world = quest.make_environment(("goal", "doorkey", "lava"), 5)
@@ -55,7 +55,7 @@ def test_what_is_seen_is_what_is_there():
     np.testing.assert_array_equal(told, seen)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_share_of_the_advice_is_wrong_and_stays_so():
     observations = jnp.stack([observation_of(LOCKED), observation_of(OPENED, has_key=True)])
     np.testing.assert_array_equal(jax.jit(make_advice(good=2.0, bad=-1.0))(observations), [[-1, -1, 2, -1, -1]] * 2)

@@ -42,7 +42,7 @@ def test_bounded_actions_are_squashed_and_others_left():
     np.testing.assert_allclose(timestep.reward, 20.0 + 10.0 * np.tanh(1.0), rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_all_that_act_squash_at_the_border():
     """A policy at loc 10: float32 cannot tell its actions from the bound, yet their probabilities are exact."""
     echo = make_echo()

@@ -139,7 +139,7 @@ def test_tasks_are_apart_and_in_their_regions():
     assert 60 < left.sum() < 140
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_nothing_leaves_the_table_or_stays_in_another_thing():
     world = tabletop.make_environment(num_pushers=2, num_discs=3, friction=0.5, max_steps=50)
 

@@ -31,7 +31,7 @@ def test_the_last_line_is_what_evaluate_run_returns(result, run_dir):
     assert metrics["finished"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_table_says_what_was_evaluated(result):
     lines = result.stdout.splitlines()[:-1]
     sentence = " ".join(line.strip() for line in lines[:3])
@@ -42,7 +42,7 @@ def test_the_table_says_what_was_evaluated(result):
     assert rows == ["episode_return", "episode_length", "finished", "success"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_options_reach_the_evaluation(run_dir):
     greedy = evaluate_run(run_dir, num_episodes=8, seed=5)
     assert greedy["greedy"]  # As the run evaluated itself.
@@ -53,7 +53,7 @@ def test_options_reach_the_evaluation(run_dir):
     assert evaluate_run(run_dir, num_episodes=8, level=0)["level"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_wrong_path_is_refused_by_the_main(call_main, run_dir):
     result = call_main("evaluate.py", f"path={run_dir.parent}")
     assert result.returncode != 0
@@ -102,7 +102,7 @@ def test_evaluation_leaves_the_run_as_it_is(run_dir):
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()} == files
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_suite_of_worlds_prints_a_table_and_its_rows(call_main):
     overrides = ("worlds.names=[guess_number]", "quick=true", "devices.compilation_cache=null")
     result = call_main("evaluate.py", "suite=worlds", *overrides)

@@ -200,7 +200,7 @@ def test_what_is_tuned_for_a_pair_is_there_in_this_pair_alone():
 
 
 @pytest.mark.parametrize(
-    "environment", ["cartpole", "tmaze", "pendulum", pytest.param("mpe_spread", marks=pytest.mark.slow)]
+    "environment", ["cartpole", "tmaze", "pendulum", pytest.param("mpe_spread", marks=pytest.mark.exhaustive)]
 )
 def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
     config = resolve(compose(CONFIGS, f"environment={environment}", "quick=true"))

@@ -81,7 +81,7 @@ def test_a_run_says_how_it_goes_on_and_does(interrupt, tmp_path):
     assert any(line.startswith("Resumed ") for line in lines), lines
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_has_not_begun_leaves_nothing_to_go_on_with(interrupt, tmp_path):
     lines = interrupt(has_loaded_jax, "train.py", *LONG, f"run_dir={tmp_path}/run")
     assert len(lines) == 1
@@ -102,7 +102,7 @@ def test_jobs_of_a_sweep_end_with_it(interrupt, tmp_path):
     assert [path.name for path in sweep.iterdir() if path.is_dir()] == ["0_seed=0"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_sigterm_to_a_sweep_ends_its_job_too(tmp_path):
     sweep = tmp_path / "sweep"
     command = [sys.executable, str(ROOT / "experiments/train.py"), "-m", *LONG, "seed=0,1", f"hydra.sweep.dir={sweep}"]
@@ -124,7 +124,7 @@ def test_sigterm_to_a_sweep_ends_its_job_too(tmp_path):
 HANGS = "import time\n\n\ndef score(prompts, completions, **columns):\n    time.sleep(1000)\n"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_reward_that_hangs_ends_with_the_second_ctrl_c(tmp_path):
     (tmp_path / "my_hanging.py").write_text(HANGS.replace("time.sleep", "open('called', 'w').close()\n    time.sleep"))
     choices = ("world=bandit", "algorithm=grpo", "collector=rewarded", "quick=true", "stages=[]", "run_dir=run")
@@ -147,7 +147,7 @@ def test_a_reward_that_hangs_ends_with_the_second_ctrl_c(tmp_path):
     assert errors.splitlines()[-1].startswith("Interrupted; python experiments/train.py resume="), errors
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("script", "overrides"),
     [("evaluate.py", ["path=."]), ("reproduce.py", ["paper=donor_game_evolution", "quick=true", "results_folder=r"])],
@@ -156,14 +156,14 @@ def test_other_commands_end_in_one_line(interrupt, script, overrides):
     assert len(interrupt(has_loaded_jax, script, *overrides)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_workers_leave_it_to_the_command_to_say(interrupt):
     settings = ("paper=donor_game_evolution", "quick=true", "results_folder=r", "workers=2")
     lines = interrupt(lambda pid, errors: list_children(pid), "reproduce.py", *settings)
     assert lines[-1] == "Interrupted; what is stored stays, and the same command runs the rest."
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pages_that_are_not_written_are_said(interrupt, tmp_path):
     (tmp_path / "r").mkdir()
     lines = interrupt(lambda pid, errors: "Reading" in errors, "report.py", "results_folder=r", "site=true")

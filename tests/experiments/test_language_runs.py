@@ -31,8 +31,6 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 KEY = jax.random.key(7)
 OFF = "devices.compilation_cache=null"
 
-pytestmark = pytest.mark.slow  # One run is trained for all of them.
-
 
 @pytest.fixture(scope="module")
 def loaded(language_run_dir):
@@ -44,6 +42,7 @@ def played(loaded):
     return jax.device_get(loaded.play(KEY, 4))
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_as_it_evaluates_itself(language_run_dir):
     result = evaluate_run(language_run_dir, num_episodes=8)
     assert (result["stage"], result["environment"], result["held_out"]) == ("warm_start", "frozenlake", True)
@@ -54,6 +53,7 @@ def test_a_run_is_evaluated_as_it_evaluates_itself(language_run_dir):
     assert metrics["invalid_action_rate"]["mean"] < 0.5
 
 
+@pytest.mark.exhaustive
 def test_the_kind_of_tasks_reaches_the_evaluator(run_dir, monkeypatch):
     loaded, asked = load_stage(run_dir), []
 
@@ -67,12 +67,14 @@ def test_the_kind_of_tasks_reaches_the_evaluator(run_dir, monkeypatch):
     assert results == asked == [True, True, False]
 
 
+@pytest.mark.exhaustive
 def test_held_out_tasks_need_a_world_that_has_them(run_dir):
     assert evaluate_run(run_dir, num_episodes=1)["held_out"] is None
     with pytest.raises(ValueError, match="`held_out` must be null for a world without held-out tasks, got True"):
         evaluate_run(run_dir, num_episodes=1, held_out=True)
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_another_tokenizer(language_run_dir, monkeypatch):
     config = OmegaConf.create(load_config(language_run_dir / "config.yaml") | {"when_quick": {}})
     metrics = (language_run_dir / "metrics.jsonl").read_bytes()
@@ -86,6 +88,7 @@ def test_a_run_does_not_go_on_with_another_tokenizer(language_run_dir, monkeypat
     assert (language_run_dir / "metrics.jsonl").read_bytes() == metrics
 
 
+@pytest.mark.exhaustive
 def test_episodes_are_held_out_and_repeatable(loaded, played):
     assert played.tokens.shape == (4, loaded.policy.layout.num_turns, loaded.policy.layout.slot)
     assert played.valid[:, 0].all() and played.valid.shape[1] == 3
@@ -96,6 +99,7 @@ def test_episodes_are_held_out_and_repeatable(loaded, played):
         jax.tree.map(np.testing.assert_array_equal, task, jax.tree.map(lambda leaf, row=row: leaf[row], played.task))
 
 
+@pytest.mark.slow
 def test_acting_step_by_step_is_playing(loaded, played):
     carry, keys = None, jax.random.split(KEY, 3)
     environment, num_episodes = loaded.environment, 4
@@ -114,6 +118,7 @@ def test_acting_step_by_step_is_playing(loaded, played):
         live &= ~np.asarray(timestep.terminated | timestep.truncated)
 
 
+@pytest.mark.exhaustive
 def test_the_policy_of_an_array_world_does_not_play_dialogues(run_dir, call_main):
     assert load_policy(run_dir).play is None
     result = call_main("play.py", f"path={run_dir}", "role=agent", OFF)
@@ -121,13 +126,14 @@ def test_the_policy_of_an_array_world_does_not_play_dialogues(run_dir, call_main
     assert "`role` must be none for a policy without language, got 'agent'." in result.stderr
 
 
+@pytest.mark.slow
 def test_the_policy_plays_alone(loaded, played, capsys):
     trajectories = play_text(loaded, None, seed=7, num_episodes=4)
     assert [len(trajectory.turns) for trajectory in trajectories] == played.valid.sum(axis=1).tolist()
     assert capsys.readouterr().out.count("observation") == played.valid.sum()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_play_writes_a_page_and_trajectories(call_main, language_run_dir, tmp_path):
     overrides = (f"html={tmp_path / 'new/a.html'}", f"jsonl={tmp_path / 'a.jsonl'}", "num_episodes=2", "seed=7", OFF)
     result = call_main("play.py", f"path={language_run_dir}", *overrides)
@@ -141,6 +147,7 @@ def test_play_writes_a_page_and_trajectories(call_main, language_run_dir, tmp_pa
     assert result.stdout.count("observation") == sum(last["episode_length"])
 
 
+@pytest.mark.exhaustive
 def test_checkpoints_play_the_same_tasks_side_by_side(call_main, language_run_dir, tmp_path):
     overrides = ("checkpoints=[last,best]", "before=true", "num_episodes=2", f"html={tmp_path / 'a.html'}")
     result = call_main("play.py", f"path={language_run_dir}", *overrides, f"jsonl={tmp_path / 'a.jsonl'}", OFF)
@@ -153,6 +160,7 @@ def test_checkpoints_play_the_same_tasks_side_by_side(call_main, language_run_di
     assert page.index(">before training</h2>") < page.index(">last</h2>") < page.index(">best</h2>")
 
 
+@pytest.mark.exhaustive
 def test_groups_have_the_advantages_of_the_learner(loaded):
     advantage = {"_target_": "jaxagents.ops.credit.dr_grpo", "_partial_": True}
     learner = {"_target_": "jaxagents.learners.policy_gradient.make_agent", "_partial_": True, "advantage": advantage}
@@ -168,6 +176,7 @@ def test_groups_have_the_advantages_of_the_learner(loaded):
     assert make_credit(loaded.policy, {"_target_": "jaxagents.learners.supervised.make_agent"}) is None
 
 
+@pytest.mark.exhaustive
 def test_a_person_plays_through_a_pipe(call_main, language_run_dir, tmp_path):
     overrides = ("role=agent", f"html={tmp_path / 'a.html'}", "num_episodes=2", OFF)
     result = call_main("play.py", f"path={language_run_dir}", *overrides, lines="lfet\nleft\n")
@@ -179,6 +188,7 @@ def test_a_person_plays_through_a_pipe(call_main, language_run_dir, tmp_path):
     assert (tmp_path / "a.html").exists()
 
 
+@pytest.mark.exhaustive
 def test_transcripts_before_and_after_training_are_in_the_report(language_run_dir, loaded, tmp_path, capsys):
     experiment = build(load_config(language_run_dir / "config.yaml"))
     path = show_transcripts(experiment, loaded.params, tmp_path, num_episodes=4)
@@ -192,7 +202,7 @@ def test_transcripts_before_and_after_training_are_in_the_report(language_run_di
     assert "Transcripts before and after training" in report and 'srcdoc="&lt;!doctype html&gt;' in report
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_stage_with_an_adapter_shows_what_the_one_before_said(tmp_path, capsys):
     tiny = (
         "policy.num_turns=2",
@@ -209,12 +219,14 @@ def test_a_stage_with_an_adapter_shows_what_the_one_before_said(tmp_path, capsys
     assert capsys.readouterr().out.count("episode-0: frozenlake") == 2
 
 
+@pytest.mark.exhaustive
 def test_other_worlds_have_no_transcripts(run_dir, tmp_path):
     experiment = build(load_config(run_dir / "config.yaml"))
     assert show_transcripts(experiment, None, tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_baselines_are_kept_beside_the_run_and_drawn(language_run_dir, tmp_path):
     run_dir = shutil.copytree(language_run_dir, tmp_path / "run")
     baselines = measure_baselines(run_dir, num_episodes=8, seed=1, on_fallback=pytest.fail)

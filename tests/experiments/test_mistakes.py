@@ -322,7 +322,7 @@ def test_checkpoints_meshes_and_actors_that_do_not_fit(said, tmp_path, monkeypat
     assert line in said("train.py", [*arguments, "devices.compilation_cache=null"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_traceback_is_there_when_asked_for(tmp_path):
     result = subprocess.run(
         [sys.executable, str(ROOT / "experiments/train.py"), "seed=-1"],

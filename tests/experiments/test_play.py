@@ -25,7 +25,7 @@ def test_the_last_line_names_the_animation(result, run_dir):
     assert 'alt="The agent at play" src="data:image/gif;base64,' in (run_dir / "report.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_frame_is_printed(result):
     *lines, last = result.stdout.splitlines()
     lengths = json.loads(last)["episode_length"]
@@ -38,7 +38,7 @@ def test_every_frame_is_printed(result):
     assert sum("@" in line for line in lines) == len(captions)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_animation_is_optional_and_quick_is_short(call_main, run_dir, result):
     before = (run_dir / "play.gif").stat().st_mtime_ns
     overrides = ("gif=null", "before=true", "quick=true", "devices.compilation_cache=null")

@@ -70,7 +70,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
     assert workers() == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_equilibria_are_found_once_without_randomness(call_main, tmp_path):
     arms = "arms=vad_cfr,cfr_plus,psro_nash"
     result = call_main("reproduce.py", "paper=vad_cfr_shor_psro", arms, "quick=true", f"results_folder={tmp_path}")

@@ -52,7 +52,7 @@ def test_it_ends_at_the_least_gap():
     np.testing.assert_array_equal(np.sum(result.population.counts, axis=1), 3.0)  # The start and two more.
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_player_poker_gets_its_value():
     game = compile_game(kuhn(2))
     solver = partial(max_gini, coarse=True)

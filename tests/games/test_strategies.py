@@ -53,7 +53,7 @@ def test_values_of_a_matrix_game_by_hand():
     np.testing.assert_allclose(action_values(game.seats[0], values, profile[0])[1], 1.375)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("definition", [kuhn(3), leduc()], ids=lambda definition: definition.name)
 def test_the_root_is_worth_the_expected_value(definition):
     game = compile_game(definition)

@@ -13,7 +13,7 @@ from jaxagents.language.demonstrations import make_demonstration_collector
 KEY = jax.random.key(2)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_both_are_what_their_collectors_make(lake, wanderer):
     policy, params = wanderer, wanderer.init(KEY)
     shown = partial(make_demonstration_collector, num_episodes=5, noise=0.5)

@@ -52,7 +52,7 @@ def test_the_value_is_that_of_the_next_turn_had_the_episode_gone_on(context, lak
     np.testing.assert_allclose(again.bootstrap_value, expected, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("num_pulls", "following"),
     [pytest.param(3, 2.0, id="cut"), pytest.param(2, 0.0, id="over")],

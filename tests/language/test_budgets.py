@@ -89,7 +89,7 @@ def coins():
     return replace(world, text=replace(world.text, expert=expert))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_expert_does_what_it_thinks(speak):
     world = coins()
     policy = speak(world, thought_tokens=16)

@@ -99,7 +99,7 @@ QUICK = (("llama_3", True), ("mistral", True), ("qwen_25", False))
 @pytest.mark.parametrize(
     ("family", "prompt"),
     [
-        pytest.param(family, prompt, marks=() if (family, prompt) in QUICK else pytest.mark.slow)
+        pytest.param(family, prompt, marks=() if (family, prompt) in QUICK else pytest.mark.exhaustive)
         for family in FAMILIES
         for prompt in (True, False)
     ],

@@ -30,7 +30,7 @@ def test_first_and_last_turns_by_hand():
     }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_several_samples_of_every_task_are_judged_alone_and_together(speak):
     world = make_environment(num_digits=(1,), num_terms=(2,), operations=("+",))
     policy = speak(world, context_turns=1, prompt=False)

@@ -90,7 +90,7 @@ def test_it_says_what_the_policy_says_in_a_dialogue(speaker, episode):
             np.testing.assert_allclose(getattr(said, name)[live], getattr(episode, name)[live, turn], atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("longest", [256, 0])  # Tokens of a prompt that is told in bits who sees whom.
 def test_prompts_begin_anew_in_the_rows_that_are_fresh(speaker, episode, monkeypatch, longest):
     policy, params = speaker
@@ -140,7 +140,7 @@ def test_actions_are_read_up_to_their_end(speaker):
     assert words.tolist() == [[policy.lexicon.words.index("left")], [-1], [-1], [-1]]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_one_conversation_is_a_row_of_a_batch(speaker, episode):
     policy, params = speaker
     act = make_answer(policy, ACTION_WORDS)
@@ -161,7 +161,7 @@ def test_one_conversation_is_a_row_of_a_batch(speaker, episode):
     assert int(renewed.position[1, 0]) > int(later.position[1, 0])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_answers_are_the_most_probable_or_drawn(speaker, episode):
     policy, params = speaker
     act = make_answer(policy, ACTION_WORDS)
@@ -181,7 +181,7 @@ def test_an_observation_of_another_shape_is_refused(speaker):
         make_answer(policy, ACTION_WORDS)(params, np.zeros((1, 1, 21)))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_reply_in_text_is_the_answer_in_word_ids(speaker, episode):
     policy, params = speaker
     act, reply = make_answer(policy, ACTION_WORDS), make_reply(policy, ENVIRONMENT)

@@ -43,7 +43,7 @@ def test_wrong_thoughts_are_replaced_and_actions_stay(numbers, speaker):
     assert lost.any() and not lost.all()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_first_episode_of_a_group_is_corrected(numbers, speaker):
     collector = make_corrected_collector(numbers, speaker, num_groups=3, group_size=2)
     params = speaker.init(jax.random.key(0))

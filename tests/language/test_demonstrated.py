@@ -41,7 +41,7 @@ def batches(sums, policy, params_of):
     return params, play(KEY), play(jax.random.key(8))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_both_play_the_same_tasks_and_the_expert_solves_them(batches):
     _, (_, batch, metrics), _ = batches
     shown, own = batch.demonstration, batch.own
@@ -52,7 +52,7 @@ def test_both_play_the_same_tasks_and_the_expert_solves_them(batches):
     np.testing.assert_allclose(float(metrics["success_rate"].value), np.asarray(own.success).mean())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_fixed_set_has_so_many_tasks(batches):
     _, (_, first, _), (_, second, _) = batches
     kinds = {tuple(row) for row in np.concatenate([prompts(batch.own) for batch in (first, second)]).tolist()}
@@ -62,7 +62,7 @@ def test_a_fixed_set_has_so_many_tasks(batches):
     assert set(levels.tolist()) <= {0, 1} and levels.mean() < 0.6
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_transcripts_of_the_same_seed_are_the_same_tasks(sums, policy, batches):
     _, (_, batch, _), _ = batches
     collector = make_demonstration_collector(
@@ -80,7 +80,7 @@ def test_levels_in_turn():
     np.testing.assert_array_equal(jax.vmap(lambda i: level_of([0, 0, 1], i))(jnp.arange(6)), [0, 0, 1, 0, 0, 1])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_success_of_every_level(sums, policy, params_of):
     evaluate = make_level_evaluator(sums, policy, num_episodes=6, greedy=False, level=[1, 0, 0])
     results = jax.jit(evaluate)(params_of(policy), KEY)

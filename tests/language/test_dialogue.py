@@ -51,7 +51,7 @@ CONTEXTS = {
     scope="module",
     params=[
         "window",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("thoughts", "markov", "prompt", "history")),
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("thoughts", "markov", "prompt", "history")),
     ],
 )
 def played(request, lake, speak, params_of):
@@ -101,7 +101,7 @@ def test_an_episode_is_well_formed(played, lake):
     assert not np.asarray(episode.action_mask & ~episode.token_mask).any()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_models_with_stacked_layers_read_prompts_in_their_own_rows(lake, speak, params_of):
     # The cache of such a model has the axis of rows second.
     network = partial(Transformer, num_layers=2, features=16, num_heads=2, scan_layers=True)
@@ -112,7 +112,7 @@ def test_models_with_stacked_layers_read_prompts_in_their_own_rows(lake, speak, 
     np.testing.assert_array_equal(all_at_once.tokens, two_rows.tokens)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_thoughts_are_closed_once(lake, speak, params_of):
     policy = speak(lake, thought_tokens=3, context_turns=1, prompt=False)
     episode = play(lake, policy, params_of(policy))
@@ -125,7 +125,7 @@ def test_thoughts_are_closed_once(lake, speak, params_of):
     assert not sampled[:, layout.observation + layout.thought :].any() and sampled.any()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["bytes", "unigram"])
 def test_decoding_and_training_agree_with_tokens_of_any_size(kind, lake, speak, params_of):
     make = {"bytes": byte_level, "unigram": partial(train_sentencepiece, vocab_size=40, whole_words=False)}[kind]
@@ -134,7 +134,7 @@ def test_decoding_and_training_agree_with_tokens_of_any_size(kind, lake, speak, 
     require_parity(policy, params, play(lake, policy, params))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tempered_samples_keep_both_log_probabilities(lake, speak, params_of):
     policy = speak(lake, context_turns=1, prompt=False)
     params = params_of(policy)
@@ -166,8 +166,8 @@ def test_one_device_and_eight_write_the_same_transcripts(lake, speak, params_of)
         np.testing.assert_array_equal(both[0], np.asarray(both[1]).reshape(both[0].shape), err_msg=field)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("context", ["window", pytest.param("thoughts", marks=pytest.mark.slow)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("context", ["window", pytest.param("thoughts", marks=pytest.mark.exhaustive)])
 def test_forced_turns_are_said_and_seen_but_not_sampled(context, lake, speak, params_of):
     policy = speak(lake, **CONTEXTS[context])
     params, moves = params_of(policy), jnp.asarray(lake.text.actions)
@@ -185,7 +185,7 @@ def test_forced_turns_are_said_and_seen_but_not_sampled(context, lake, speak, pa
     assert sampled[4:, 0].any(axis=1).all() and sampled[2:4, 1][np.asarray(episode.valid)[2:4, 1]].any()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_given_tasks_states_and_most_turns(lake, speak, params_of):
     policy = speak(lake, context_turns=1, prompt=False)
     params = params_of(policy)
@@ -207,7 +207,7 @@ def test_given_tasks_states_and_most_turns(lake, speak, params_of):
         dialogue(params, KEY, GROUPS, start=start)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_one_turn_worlds_are_dialogues_too(speak, params_of):
     world = arithmetic.make_environment()
     policy = speak(world, prompt=False)
@@ -242,7 +242,7 @@ def test_other_worlds_are_refused(speak):
         speak(make_tmaze())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tokenizers_without_a_mark_are_refused(lake, speak):
     def without(words):
         tokenizer = byte_level(words)

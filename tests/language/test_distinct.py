@@ -12,7 +12,7 @@ from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.distinct import make_distinct_evaluator
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ways_are_counted_over_the_samples_of_a_task(speak):
     """Of two numbers up to 2 many a guess is right, and all right ones went through the same single state."""
     world = make_environment(num_numbers=(2,), largest=(2,), max_steps=2)

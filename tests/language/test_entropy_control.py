@@ -82,7 +82,7 @@ def collect(coin_bandit):
     return collector, jax.jit(lambda state: collector.collect(state, params, KEY)), collector.init(KEY, params)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_hot_samples_below_the_target_and_half_as_many_cold_ones_above(collect):
     collector, step, start = collect
     assert collector.steps_per_collect == 8 * 4 + 4 * 4 and (start["entropy"] == UNKNOWN).all()
@@ -103,7 +103,7 @@ def test_hot_samples_below_the_target_and_half_as_many_cold_ones_above(collect):
         assert (np.abs(ratio[control]).max(axis=(1, 2)) > 1e-4).all() and (ratio[~control] == 0.0).all()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("last", [0.4, 0.6])
 def test_eight_devices_choose_what_one_does(collect, coin_bandit, last):
     """Of four further groups, each of eight devices plays one, and four go to waste."""

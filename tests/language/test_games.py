@@ -63,7 +63,7 @@ def game():
     return kuhn.make_environment()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_both_seats_of_the_demonstrations_earn_their_chips(game, speak):
     policy = speak(game)
     episode = jax.jit(make_demonstrations(game, policy, noise=1.0))(KEY, jnp.arange(64))
@@ -109,7 +109,7 @@ def test_self_play_sees_and_earns_by_seat(game, speak, params_of):
         assert said == {sentence(game.text.words, word)}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_context_counts_the_turns_of_its_own_seat(game, speak, params_of):
     """With two turns in context, player 0 still sees its first turn in the third one of the game."""
     policy = inclined_to_move(speak(game, context_turns=2, prompt=False))
@@ -129,7 +129,7 @@ def test_a_context_counts_the_turns_of_its_own_seat(game, speak, params_of):
         assert (moved.max() > 1e-3) == matters
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("context_turns", [2, 3])
 def test_short_contexts_of_several_seats_are_trained_as_they_acted(speak, params_of, context_turns):
     game = kuhn.make_environment(illegal="no_op")  # Untrained players say much that is no move: long episodes.
@@ -156,7 +156,7 @@ def test_chips_of_self_play_reach_both_seats(game, kuhn_speaker):
     assert len({tuple(row) for row in episode.extras["moves"].tolist()}) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_speaker):
     game = kuhn.make_environment(forfeit_payoff=(-1.5, 0.5))
     policy = kuhn_speaker(game)
@@ -168,7 +168,7 @@ def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_speaker):
     assert not np.any(episode.success) and not np.any(episode.action_valid)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_frozen_partner_takes_the_other_seat(game, kuhn_speaker):
     policy = kuhn_speaker(game)
     # The policy always bets, its partner always passes.

@@ -59,7 +59,7 @@ def test_greedy_is_the_argmax_of_full_passes_and_log_probs_agree():
         np.testing.assert_allclose(generation.log_prob[row], log_prob, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_cache_that_grows_holds_what_a_large_one_does():
     budget, keys = jnp.asarray([40, 17, 16, 1]), KEYS
     run = functools.partial(generate, MODEL, PARAMS, TOKENS, TOKEN_MASK, keys=keys, budget=budget)
@@ -74,7 +74,7 @@ def test_a_cache_that_grows_holds_what_a_large_one_does():
         )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_on_gpus_caches_are_multiples_of_eight_wide_and_the_tokens_are_the_same(monkeypatch):
     generation = sample(TOKENS, TOKEN_MASK, KEYS)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -120,7 +120,7 @@ def test_rows_do_not_depend_on_each_other():
     np.testing.assert_array_equal(garbage.tokens, together.tokens)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_budgets_and_stop_tokens():
     free = sample(TOKENS, TOKEN_MASK, KEYS)
     budget = jnp.array([0, 1, 3, 9])
@@ -182,7 +182,7 @@ def test_decoding_can_be_continued():
     np.testing.assert_allclose(second.log_prob[1], whole.log_prob[1, 1:3], atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("write_last", [True, False])
 def test_it_stops_as_soon_as_all_rows_have(write_last):
     cache, hidden, context = start(2, LENGTH + 4)
@@ -257,7 +257,7 @@ def test_a_large_vocabulary_is_summed_in_blocks():
     np.testing.assert_allclose(log_prob, jax.nn.log_softmax(logits)[jnp.arange(3), token], atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_refused():
     cache, hidden, context = start(2, LENGTH)
     with pytest.raises(ValueError, match="`max_new_tokens` must be at least 1, got 0"):

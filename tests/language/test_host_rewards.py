@@ -151,7 +151,7 @@ def test_a_compiled_run_is_paid_by_the_host(collected, wanderer):
     assert 0.0 <= float(metrics["world_return"].value) <= 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_devices_and_seeds_are_paid_as_one(collected):
     _, collect, state = collected
     one = jax.jit(collect)

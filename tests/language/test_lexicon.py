@@ -252,7 +252,7 @@ def test_words_of_marks_are_refused():
         make_lexicon(WORDS, tokenizer)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_three_hundred_words_of_many_tokens():
     """As large as a household, at byte level: the tree of tokens has thousands of nodes."""
     words = tuple(

@@ -58,7 +58,7 @@ def cases():
     for (i, world), (j, tokenizer) in itertools.product(enumerate(WORLDS), enumerate(TOKENIZERS)):
         context = contexts[(i + j) % len(contexts)]
         marks = (
-            [] if (i, j) == (0, 2) else [pytest.mark.slow]
+            [] if (i, j) == (0, 2) else [pytest.mark.exhaustive]
         )  # A world of short observations, with two turns of context.
         yield pytest.param(world, tokenizer, context, marks=marks, id=f"{world}-{tokenizer}-{context}")
 

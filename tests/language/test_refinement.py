@@ -48,7 +48,7 @@ def split_rows(batch):
     return rows[:number], rows[number:].reshape(number, ATTEMPTS, *rows.shape[1:])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_own_rows_take_over_the_expert_and_only_what_follows_counts(wanderer, collected):
     batch, _, shown = collected
     expert = np.asarray(recorded_words(wanderer, shown)[0])[:, :, 0]
@@ -91,7 +91,7 @@ def test_the_score_is_that_of_the_first_step_of_ones_own(lake, wanderer, collect
     assert len(both) == 4  # Good and bad steps, first ones and later ones.
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_metrics_and_pairs(collected):
     batch, metrics, shown = collected
     score, kept = split_rows(np.asarray(batch.reward).sum(axis=1)), split_rows(batch.keep)
@@ -106,7 +106,7 @@ def test_metrics_and_pairs(collected):
         assert batch.group[pairs.pair[row]] == batch.group[row]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_the_verifier_plays_are_steps_and_states_may_be_the_first_alone(lake, wanderer):
     """Every turn of an expert who does not err: the last one succeeds, and what follows the others is played."""
     make = partial(make_refinement_collector, lake, wanderer, num_groups=4, num_attempts=2, noise=0.0)

@@ -12,7 +12,7 @@ from jaxagents.language.tasks import make_uniform
 from jaxagents.ops.imitation import turning_points
 from jaxagents.types import EpisodeView
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 KEY, GROUPS, RESTARTS, TURNS = jax.random.key(11), 6, 3, 6
 

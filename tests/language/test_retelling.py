@@ -87,7 +87,7 @@ def test_skins_are_exchanged_in_what_is_seen_thought_and_said(numbers, speaker, 
     assert any("until" in one for turns in sentences(speaker, thought_after) for one in turns)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_retelling_in_other_tokens_says_the_same(numbers, speaker, recorded, speak):
     bytes_of = speak(numbers, thought_tokens=24, tokenizer=byte_level)
     told = jax.jit(make_retelling(numbers, bytes_of, source=speaker))(KEY, recorded)

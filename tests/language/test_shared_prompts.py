@@ -35,7 +35,7 @@ def test_episodes_are_those_of_prompts_that_are_read_by_every_row(lake, speak, s
         np.testing.assert_array_equal(episode.reward, wanted.reward)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_only_the_first_rows_of_groups_go_through_the_model(lake, speak):
     policy = speak(lake, num_turns=2)
     layout, rows = policy.layout, []

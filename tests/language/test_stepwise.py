@@ -32,7 +32,7 @@ def collected(lake, wanderer):
     return collector, params, *jax.jit(lambda key: collector.collect(collector.init(key, params), params, key)[1:])(KEY)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_verified_best_goes_on_and_the_others_were_carried_out(lake, wanderer, collected):
     """Plays the chosen actions once more, in numpy, from the grids of the tasks."""
     _, _, batch, metrics = collected
@@ -79,7 +79,7 @@ def _distances(holes, goal):
     return steps
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_rows_are_turns_and_those_of_a_turn_are_a_group(collected):
     _, _, batch, _ = collected
     group = np.asarray(batch.group).reshape(GROUPS, CANDIDATES, TURNS)
@@ -104,7 +104,7 @@ def test_rows_score_as_they_were_sampled(lake, speak, params_of):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_episode_depends_on_its_own_index_only(collected):
     """A batch of all groups, and the same groups one at a time, as on several devices."""
     collector, params, batch, _ = collected
@@ -133,7 +133,7 @@ def test_noise_turns_judgements_round(lake, wanderer):
     assert shares[:2] == [1.0, 0.0] and abs(shares[2] - 0.75) < 0.07
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_playing_on_tells_the_chance_of_success(lake, wanderer):
     """From the goal every episode has succeeded, from a hole none; elsewhere shares of so many."""
     verify = jax.jit(partial(make_outcome_verifier(lake, wanderer, num_rollouts=4).score, wanderer.init(KEY)))
@@ -152,7 +152,7 @@ def test_playing_on_tells_the_chance_of_success(lake, wanderer):
     assert score[0] == 1.0 and score[1] == 0.0 and float(score[2]) in (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_a_verifier_plays_counts_as_rounds(lake, wanderer):
     verifier, params = partial(make_outcome_verifier, num_rollouts=2), wanderer.init(KEY)
     collector = make_stepwise_collector(lake, wanderer, num_groups=2, group_size=3, verifier=verifier)

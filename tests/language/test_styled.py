@@ -12,7 +12,7 @@ from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.styled import make_styled_collector, style_metrics
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_thoughts_of_the_expert_are_told_apart(speak):
     """Four transcripts of programs, the last one of which is not thought at all."""
     wrap = partial(with_styles, shares=[0, 1, 0])

@@ -146,7 +146,7 @@ def test_option_files_make_sources(name):
     assert chosen.key.shape == (2,)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_collector_learns_which_level_succeeds(speak):
     # Everybody knows the sums of level 0, nobody those of level 1: only level 0 is asked when the band is high.
     world = make_environment(num_digits=(1, 2), num_terms=(2, 2), operations=("+",))

@@ -41,7 +41,7 @@ def test_a_target_out_of_reach_is_told_with_what_was_measured(entropies):
         choose_temperature(np.array(entropies), (0.5, 1.0), target=0.3, tolerance=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_begins_at_the_temperature_of_the_target(lake, wanderer):
     """Half of the entropy of two moves is 0.163 at 0.5, 0.281 at 1 and 0.328 at 2."""
     make = partial(make_tempered_collector, lake, wanderer, temperatures=(0.5, 1.0, 2.0), num_episodes=4, **GROUPS)

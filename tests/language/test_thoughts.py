@@ -22,7 +22,7 @@ def test_texts_are_compared_in_rooms_of_different_sizes():
     np.testing.assert_array_equal(same_words(other, one), [True, False, False])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_policy_that_thinks_the_same_everywhere_has_collapsed(speak):
     """Parameters of zeros make all tokens equally likely, of which the most probable one is always the same."""
     sums = arithmetic.make_environment((1,), (2,), operations=("+",))

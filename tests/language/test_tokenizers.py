@@ -82,7 +82,7 @@ def test_byte_level_by_hand():
     assert tokenizer.vocab_size == 261
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @given(st.text())
 def test_byte_level_reads_any_text_back(text):
     tokenizer = tokenizer_of("byte_level")

@@ -162,7 +162,7 @@ def test_what_leaves_nothing_out_is_no_restriction(speak):
     assert not make(num_groups=2, group_size=4, temperature=1.0, top_p=1.0, min_p=0.0).tempering
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:The samples of `collector`")
 def test_min_p_is_chosen_in_a_config_and_trains_on_two_devices():
     chosen = ("world=frozenlake", "algorithm=grpo", "collector.min_p=0.05", "quick=true")

@@ -28,7 +28,7 @@ def test_the_copy_is_rounded_and_the_parameters_are_not():
         with_acting_copy(inner, dtype="int32")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ppo_acts_with_the_copy_and_learns_in_float32():
     overrides = ("world=tmaze", "algorithm=ppo", "policy=mlp", "learner=acting_copy", "quick=true")
     sizes = ("collector.num_envs=2", "collector.num_steps=4", "devices.compilation_cache=null")

@@ -78,7 +78,7 @@ def test_it_goes_on_from_states_and_parameters(agent):
     jax.tree.map(np.testing.assert_array_equal, merged, state.base)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_policies_of_arrays_and_critics():
     from jaxagents.environments.adapters.gymnax import make_environment
     from jaxagents.learners import ppo

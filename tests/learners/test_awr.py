@@ -41,7 +41,7 @@ def make(memory=None):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_pause_changes_no_bit_and_compiles_nothing():
     world, agent = tmaze.make_environment(2), make()
     collector = make_rollout_collector(world, agent.policy, num_envs=4, num_steps=4)

@@ -207,7 +207,7 @@ def test_noveld_pays_rises_at_first_visits():
     assert np.any(np.asarray(again[1:]) > 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("space", [Discrete(2), Box((2,), -1.0, 1.0)])
 def test_curiosity_learns_both_dynamics(space):
     batch = transition()
@@ -294,7 +294,7 @@ def make_corridor(length=20):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_counts_find_the_end_of_a_corridor_and_a_pause_changes_no_bit():
     """Random actions reach it once in 500,000 episodes; the same program without the bonus stays at 0."""
     world = make_corridor()

@@ -30,7 +30,7 @@ def test_demonstrations_join_the_group_of_their_task_or_are_one_of_their_own(mak
     np.testing.assert_allclose(credit[1], [-0.5, 0.5, 0, 0, 0, 0], rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_step_is_along_the_gradient_of_both_parts(lake, speak, params_of):
     """The loss written out over the tokens of a batch: own ones have ratio 1, shown ones are shaped."""
     policy = speak(lake, context_turns=1, prompt=False)

@@ -101,7 +101,7 @@ def updated(transition, *, weight=1.0, target=None, extras=None, **options):
     return learner.update(state, KEY, weighted(transition, weight))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_loss_and_target_are_slots_whose_numbers_are_arrays():
     """Half of half the square of the error to the reward alone, 3, goes half of the way there from 1."""
 

@@ -89,7 +89,7 @@ def test_bad_settings_are_refused():
         make(num_children=0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_goes_from_near_to_far_in_small_quests():
     world = graded(quest.make_environment(size=4, max_steps=16), (1,))
     policy = partial(make_actor_critic, encoder=MLP((64,), observation_ndim=3))

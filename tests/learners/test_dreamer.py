@@ -127,7 +127,7 @@ def test_each_loss_teaches_its_own_part():
     np.testing.assert_allclose(told["loss"], sum(told[name] for name in parts), rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_averages_follow_and_a_state_goes_on():
     learner = make_dreamer(POLICY, optax.sgd(0.1), horizon=2, target_update_rate=0.25, range_update_rate=0.5)
     state, batch = learner.init(KEY), sample()

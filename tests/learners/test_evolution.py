@@ -56,7 +56,7 @@ def test_the_mean_moves_to_where_members_return_more(name):
     np.testing.assert_allclose(state.params["x"], [1.0, -1.0], atol=0.3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_devices_agree_with_one_device():
     generator = np.random.default_rng(0)
     batch = experience(generator.normal(size=(4, 3, 2)), generator.random((4, 3, 2)) < 0.3)
@@ -69,7 +69,7 @@ def test_devices_agree_with_one_device():
         np.testing.assert_allclose(actual.members["x"][device], expected.members["x"], rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_pause_changes_no_bit_and_compiles_nothing():
     world = tmaze.make_environment(2)
     policy = partial(make_policy, encoder=MLP((4,)))

@@ -85,7 +85,7 @@ def test_without_adapting_the_first_choice_stays_and_without_cycles_nothing_is_m
     assert kinds(always, state) <= {0, 1}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_devices_count_as_one():
     one, many = make(), make(axis_name="device")
     state, rollout = one.init(KEY).replace(round=jnp.int32(2)), played(8, 2, 4)

@@ -34,7 +34,7 @@ def teacher_of(policy):
     return jax.tree.map(lambda leaf: 10.0 * leaf, policy.init(jax.random.key(7)))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_begins_anew_and_comes_near_to_its_teacher():
     program, policy = make()
     teacher = teacher_of(policy)

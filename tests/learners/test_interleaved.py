@@ -76,7 +76,7 @@ def make_counting(batch, **options):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_demonstrations_of_unsolved_tasks_wait_until_there_are_enough():
     # Task 1 of the first batch and tasks 3, 4, 5 of the second are unsolved; the newest two are shown, two stay.
     first = make_batch([0, 1], [[True, False], [False, False]])
@@ -156,7 +156,7 @@ def agent(sums, speak):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_language_agent_imitates_and_reinforces_each_with_moments_of_its_own(sums, agent):
     collector = make_demonstrated_collector(sums, agent.policy, num_groups=4, group_size=2)
     learner = agent.make_learner(collector, 3)
@@ -176,7 +176,7 @@ def test_a_language_agent_imitates_and_reinforces_each_with_moments_of_its_own(s
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_episodes_without_demonstrations_are_refused(sums, agent):
     from jaxagents.language.collect import make_dialogue_collector
 

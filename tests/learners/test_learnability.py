@@ -53,7 +53,7 @@ def test_the_best_of_a_cycle_are_chosen_and_trained_on():
     assert int(state.inner.schedule.count) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_devices_choose_as_one():
     one, many = make(), make(axis_name="device")
     state, rollout = one.init(KEY), play_levels(0.25, 0.5, 0.0, None)
@@ -71,7 +71,7 @@ def test_bad_settings_are_refused():
         make(num_trained=0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_solves_small_mazes():
     world = contextual_gridworld.make_environment(3, max_steps=6)
     policy = partial(make_actor_critic, encoder=MLP((32,), observation_ndim=3))

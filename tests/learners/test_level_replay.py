@@ -52,7 +52,7 @@ def run(collector, learner, num_updates):
     return jax.jit(lambda start: jax.lax.scan(body, start, jax.random.split(KEY, num_updates)))(start)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_robust_replay_learns_from_replayed_levels_and_changes_them_next():
     collector, learner = make(
         optimizer=lambda steps: optax.chain(optax.adam(3e-3), optax.scale_by_schedule(lambda count: 1.0)),
@@ -74,7 +74,7 @@ def test_robust_replay_learns_from_replayed_levels_and_changes_them_next():
     assert int(state.kind) in (NEW, REPLAYED, MUTATED) and np.isfinite(state.archive.score).sum() > 8
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_devices_choose_and_learn_as_one():
     collector, one = make(train_on_new=True, score=max_monte_carlo)
     _, many = make(train_on_new=True, score=max_monte_carlo, axis_name="device")

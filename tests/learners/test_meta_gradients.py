@@ -146,7 +146,7 @@ def test_halves_keep_the_carries_before_their_steps():
     np.testing.assert_array_equal(later.carry[:, 0], [2, 3, 4])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_discount_that_is_too_low_rises_until_waiting_pays():
     """0.5^3 is less than 0.3: with a discount of 0.5 the prize is left, and 0.67 would be enough."""
 

@@ -106,7 +106,7 @@ LISTENER = Learner(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_learner_hears_both_kinds_and_the_model_comes_to_know_the_world():
     batch = sample()
     make = partial(with_model, LISTENER, POLICY, SEEN, MOVES, encoder=MLP((16,)), num_members=2, learning_rate=0.02)
@@ -159,7 +159,7 @@ def test_devices_agree_with_one_device():
     np.testing.assert_allclose(metrics["model_loss"], jnp.full(2, expected["model_loss"]), rtol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_policy_learns_from_imagined_steps_alone_and_a_pause_changes_no_bit(follow):
     """Random actions get -0.6 or so; what is played has no weight."""
     model = partial(with_model, encoder=MLP((16,), "relu"), num_members=2, real_share=0.0, learning_rate=1e-2)
@@ -221,7 +221,7 @@ def planner(environment, **options):
     return make_agent(environment, **parts | options)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_plans_in_a_model_of_what_was_played_follow(follow):
     """Random actions get -0.6 or so."""
     agent = planner(follow, updates_per_rollout=8)

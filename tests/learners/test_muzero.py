@@ -176,7 +176,7 @@ def make_chain():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_learns_what_a_search_finds_and_to_foresee_it():
     world = make_chain()
     agent = make_agent(

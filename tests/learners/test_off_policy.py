@@ -35,7 +35,7 @@ FAMILY = {
         | {"target": twin_q_target, "target_update_rate": 0.1},
     ),
 }
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FAMILY]
+SLOW = [pytest.param(name, marks=pytest.mark.exhaustive) for name in FAMILY]
 
 
 def make_critics(name):
@@ -45,7 +45,7 @@ def make_critics(name):
 make_actor = partial(make_tanh_normal_policy, encoder=MLP((8,), "relu"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FAMILY)
 def test_a_pause_changes_no_bit_and_compiles_nothing(name, follow):
     agent = make_agent(
@@ -133,7 +133,7 @@ def test_targets_of_redq_are_the_lesser_of_two_of_all_critics():
     assert sum(counts) == 60 and counts[0] > counts[1] > counts[2] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_critics_of_crossq_see_a_batch_and_its_successors_together():
     """Against numpy: input and features are normalised by the mean and variance of all sixteen rows."""
     critics = make_twin_q(SEEN, MOVES, encoder=RegularizedMLP((4,), batch_norm=True), num_critics=1)

@@ -114,7 +114,7 @@ def test_deterministic_targets_and_policies_by_hand():
     assert update._cache_size() == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_unseen_actions_are_held_down_and_the_datas_up():
     """All else equal, the term turns the slopes of critics towards the action of the data."""
     for name in ("cql", "cal_ql"):
@@ -154,7 +154,7 @@ def test_it_finds_the_best_actions_of_the_data_in_one_program(name):
     assert abs(float(state.params) - 0.5) < 0.45, float(state.params)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_was_learned_survives_a_change_of_stage():
     learner = make("iql")
     state, _ = learner.update(learner.init(KEY), KEY, sample())

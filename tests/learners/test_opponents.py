@@ -54,7 +54,7 @@ def test_a_stage_goes_on_from_parameters():
     np.testing.assert_array_equal(state.pool.params[0], [7.0, 7.0])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_q_learning_plays_against_its_former_selves():
     """A replay buffer takes the shapes of rollouts that only the pool can play."""
     game = flatten_observation(make_environment("tic_tac_toe"))

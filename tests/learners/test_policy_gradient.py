@@ -27,7 +27,8 @@ SLOTS = {"advantage": credit.rloo, "loss": plain, "aggregation": aggregation.tok
 
 
 @pytest.fixture(
-    scope="module", params=["history", *(pytest.param(name, marks=pytest.mark.slow) for name in ("markov", "thoughts"))]
+    scope="module",
+    params=["history", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("markov", "thoughts"))],
 )
 def played(request, lake, speak, params_of):
     """Returns a policy with a value head, parameters and episodes in which rewards differ."""
@@ -102,7 +103,7 @@ def written_out(policy, params, episode, weight, advantage):
     return jax.grad(loss)(params)
 
 
-@pytest.mark.parametrize("microbatch_tokens", [pytest.param(60, marks=pytest.mark.slow), 4096])
+@pytest.mark.parametrize("microbatch_tokens", [pytest.param(60, marks=pytest.mark.exhaustive), 4096])
 def test_the_gradient_is_that_of_the_equation(played, microbatch_tokens):
     policy, params, episode = played
     learner = learner_of(policy, microbatch_tokens=microbatch_tokens)
@@ -114,7 +115,7 @@ def test_the_gradient_is_that_of_the_equation(played, microbatch_tokens):
     assert_close(got, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ratios_are_one_on_the_first_step(played):
     policy, params, episode = played
     plainly, _ = step(learner_of(policy), params, episode)
@@ -123,7 +124,7 @@ def test_ratios_are_one_on_the_first_step(played):
     assert abs(float(metrics["approximate_kl"].value)) < 1e-8
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_values_are_learned_from_the_targets_of_the_advantage(played):
     policy, params, episode = played
     options = {"advantage": credit.gae_turn, "value_coefficient": 1.0}
@@ -145,7 +146,7 @@ def test_values_without_a_head_are_refused(markov):
         step(learner_of(policy, advantage=credit.gae_turn), params, episode)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_groups_that_fared_alike_are_left_out(markov):
     policy, params, episode = markov
     alike = episode.replace(reward=episode.reward.at[:4].set(0.0))
@@ -198,7 +199,7 @@ def test_entropy_rises_with_its_bonus(markov):
     assert float(last["entropy"].value) > float(first["entropy"].value)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tempered_tokens_are_weighed(markov):
     policy, params, episode = markov
     tempered = episode.replace(sampling_log_prob=episode.behavior_log_prob - jnp.log(1.5))
@@ -257,7 +258,7 @@ COUNTING = Remembering(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_slot_remembers_all_tokens_of_an_update_by_turn(played):
     policy, params, episode = played
     options = {"num_updates": 3, "num_minibatches": 2, "num_epochs": 2}
@@ -303,7 +304,7 @@ def test_minibatches_are_of_whole_episodes_and_the_same_on_two_devices(markov):
         assert_close(difference(params, mine), difference(params, one.params), tolerance=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_gradients_flow_through_an_update(markov):
     """A step of plain gradient descent is linear in the coefficient of a regulariser: differences give its slope."""
     policy, params, episode = markov
@@ -339,7 +340,7 @@ def test_dropped_rows_count_nowhere(markov):
     assert bool(jnp.all(mask[:4] == episode.action_mask[:4])) and not bool(jnp.any(mask[4:]))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_agents_tell_the_optimiser_the_length_of_the_run(lake, speak):
     told = []
     agent = make_agent(
@@ -354,7 +355,7 @@ def test_agents_tell_the_optimiser_the_length_of_the_run(lake, speak):
     assert told == [42] and agent.policy.layout.num_turns == 6
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_statistics_of_rows_do_not_depend_on_the_layout_they_are_scored_in(markov):
     """A row of a turn of its own says the same as the turn in a row with all others out of sight."""
     policy, params, episode = markov

@@ -96,7 +96,7 @@ def test_the_policy_phase_trains_no_torso_by_the_value():
     assert all(np.any(leaf) for leaf in jax.tree.leaves(slope["critic"]))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_devices_agree_with_one_device():
     options = {"policy_rate": 0.05, "auxiliary_minibatches": 2, "auxiliary_epochs": 2}
     alone, state, rollouts = start(make(**options))
@@ -124,7 +124,7 @@ def test_seeds_side_by_side_compute_no_phase_before_it_is_due():
     assert len(choices) == 1 and choices[0].invars[0].aval.shape == ()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_pause_changes_no_bit_and_compiles_nothing():
     agent = make(policy_rate=0.05, normalize_observations=True, reward_discount=0.99, actor_period=2)
     collector = make_rollout_collector(WORLD, agent.policy, num_envs=4, num_steps=4)

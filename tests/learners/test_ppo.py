@@ -312,7 +312,7 @@ def on_policy(rollout, params):
 TWO_STEPS = {"num_epochs": 2, "num_minibatches": 1, "target_kl": 1e-6}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_target_kl_keeps_what_was_before_the_offending_step_until_the_next_rollout():
     rollout = random_rollout()
     learner = make_ppo(TABLE, optax.adam(0.1), **TWO_STEPS)
@@ -346,7 +346,7 @@ def test_minibatches_of_little_divergence_do_not_end_a_stop():
     np.testing.assert_array_equal(params["actor"][0], 0.0)
 
 
-@pytest.mark.parametrize("slots", [{}, pytest.param({"advantage": vtrace}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("slots", [{}, pytest.param({"advantage": vtrace}, marks=pytest.mark.exhaustive)])
 def test_devices_agree_with_one_device(slots):
     rollout = random_rollout()
     alone = make_ppo(TABLE, optax.adam(0.1), **TWO_STEPS, **slots)

@@ -70,7 +70,7 @@ def test_learns_a_bandit():
     assert float(metrics["rollout/episode_return"].value) > 0.8
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_learns_to_remember_from_normalised_observations():
     maze = make_environment(1)
     agent = make_agent(

@@ -93,7 +93,7 @@ def column(values, dtype=jnp.float32):
     return jnp.asarray(values, dtype)[:, None]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_recurrent_values_of_successors_use_the_carry_after_the_step():
     made = ActorCritic(init=lambda key: jnp.float32(2.0), initial_carry=jnp.zeros, apply=apply_sum)
     transition = Transition(

@@ -82,7 +82,7 @@ def assert_close(actual, expected):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), actual, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_agents_are_rows_that_share_the_ends():
     transition = random_transition()
     alive = {"agent_mask": jnp.ones(transition.reward.shape, bool)}
@@ -146,7 +146,7 @@ def test_devices_agree_where_they_have_unequal_numbers_of_living_agents():
         )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_agent_has_a_memory_of_its_own():
     actor_critic = make_actor_critic(
         Box((NUM_STATES,)), Discrete(2), encoder=MLP((8,)), memory=GRU(hidden_size=4), shared=True
@@ -188,7 +188,7 @@ def make_assignment():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("share_parameters", [True, False])
 def test_agents_learn_to_do_different_things(share_parameters):
     # With shared parameters they need to know who they are.

@@ -143,7 +143,7 @@ def test_agent_acts_with_what_its_learner_learns_and_resumes_to_the_same_bits(me
     assert jax.tree.structure(agent.policy.init(KEY)) == jax.tree.structure(whole.learner.params)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_refused_settings():
     with pytest.raises(ValueError, match=r"`trace_decay` must be in \[0, 1\], got 2.0"):
         make_pqn(TABLE, optax.sgd(0.1), trace_decay=2.0)

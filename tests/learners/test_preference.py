@@ -87,7 +87,7 @@ def test_the_step_is_the_gradient_of_the_mean_loss_of_the_pairs(played, learned)
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_reference_acts_and_is_renewed_after_an_iteration(played, learned):
     learner, update, before, after, _ = learned
     jax.tree.map(np.testing.assert_array_equal, learner.acting(after), before.reference)
@@ -118,7 +118,7 @@ def test_programs_ask_the_learner_who_acts():
         assert float(program.update(program.init(KEY))[1]["train/met"]) == met
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_equal_episodes_teach_nothing(played, learned):
     policy, params, _, batch = played
     _, update, before, *_ = learned
@@ -134,7 +134,7 @@ def test_iterations_have_an_update_at_least(sums, speak):
         agent.make_learner(None, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_any_loss_and_source_of_pairs_takes_the_gradient_of_the_mean_over_what_counts(played):
     """KTO without pairs, and SimPO of the best and the worst of a group, against automatic differentiation."""
     policy, params, other, batch = played
@@ -200,7 +200,7 @@ def sharpened(memory, log_prob, *, coefficient, **rows):
     return (loss, counted), jnp.sum(counted, dtype=jnp.float32)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_slots_remember_what_all_devices_saw(played):
     policy, params, other, batch = played
     own = batch.own.replace(success=jnp.array([True, False, False, False, True, True]))
@@ -232,7 +232,7 @@ def test_slots_remember_what_all_devices_saw(played):
     assert {name: memory.tolist() for name, memory in both.memory.items()} == {"loss": [2.0] * 2, "pairs": [6.0] * 2}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_coefficient_of_a_preference_follows_its_schedule(played):
     policy, params, other, batch = played
     schedule = linear_schedule(start=0.5, end=0.0)

@@ -57,7 +57,7 @@ def learned(shown):
     return before, after, metrics, update
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_turns_contribute_the_value_of_their_last_token(shown):
     policy, params, episode = shown
     actual = contributions(policy.model, make_microbatches(policy.layout), params, episode)
@@ -87,7 +87,7 @@ def test_the_estimator_steps_towards_the_outcome(shown, learned):
     jax.tree.map(assert_moved, after.estimator.params, params, grads)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_learner_sees_progress_and_executed_actions_once_the_estimator_has_explored(shown, learned):
     policy, params, episode = shown
     _, after, metrics, update = learned
@@ -106,7 +106,7 @@ def test_models_without_value_head_are_refused(lake, speak):
         make_progress_estimator(policy.model, policy.layout, optax.sgd(RATE))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_several_steps_on_a_batch_are_as_many_updates_of_the_estimator(shown):
     policy, params, episode = shown
     idle = Learner(

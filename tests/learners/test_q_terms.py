@@ -95,7 +95,7 @@ def test_two_devices_share_what_one_learns():
     assert not np.allclose(parts.weight[0], parts.weight[1])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_overseen_run_goes_on_after_a_pause_with_the_same_bits():
     world = tmaze.make_environment(2)
     agent = make_agent(

@@ -87,7 +87,7 @@ def test_every_step_has_its_n_step_target_by_hand():
     np.testing.assert_allclose(view.next_values[:, 0, 0], [20.0, 20.0, 2000.0])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_memory_is_a_row_of_steps_like_any_other():
     """Values of a recurrent network are those of one step after the other, whatever is burnt in."""
     q_function = make_q_function(Box((3,)), Discrete(2), encoder=MLP((4,)), memory=GRU(hidden_size=3))
@@ -128,7 +128,7 @@ def test_priority_mixes_the_largest_and_the_mean_error():
     np.testing.assert_allclose(metrics["priority"], [0.9 * errors.max() + 0.1 * errors.mean()], rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_noise_is_that_of_the_sequence_on_any_number_of_devices():
     q_function = make_q_function(
         Box((3,)),

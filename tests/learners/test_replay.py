@@ -63,7 +63,7 @@ def test_waits_until_the_buffer_can_be_sampled_then_updates(uniform):
     assert update._cache_size() == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_starts_from_given_parameters_and_works_without_jit(uniform):
     state = uniform.init(KEY, jnp.float32(7.0))
     assert float(state.params) == 7.0

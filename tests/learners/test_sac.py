@@ -365,7 +365,7 @@ def test_init_keeps_given_parameters_and_holds_no_buffer_twice():
     jax.jit(learner.update, donate_argnums=0)(state, KEY, sample([0.0], [1], [0]))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_devices_agree_with_one_device():
     batch = jax.tree.map(
         lambda leaf: jnp.concatenate([leaf, leaf + 1 if leaf.dtype == jnp.float32 else leaf], axis=leaf.ndim > 1),

@@ -70,7 +70,7 @@ def assert_same(tree, other):
     jax.tree.map(np.testing.assert_array_equal, tree, other)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_equal_adapters_are_one_adapter_and_share_its_first_step(make, params, play):
     one, several = make(adapted.make_agent), make(seats.make_agent)
     episode, others = play(one, params), play(several, shared(params))

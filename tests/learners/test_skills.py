@@ -90,7 +90,7 @@ def test_skills_are_paid_what_a_classifier_knows_of_them():
         make_skill_bonus(Box((4,)), None, num_skills=4, encoder=MLP((8,)))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_skills_part_ways():
     """A random player is told apart at chance; who learned goes left for one skill and right for the other."""
     world = make_skills(make_line(), num_skills=2)

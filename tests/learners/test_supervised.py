@@ -59,7 +59,7 @@ def test_weights_of_zero_teach_nothing(shown):
         update(policy, params, episode, thought_weight=-1.0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_weights_follow_their_schedules_and_aggregations_remember(shown):
     """The expert says actions alone: the loss is the weight of actions times that without one."""
     policy, params, episode = shown
@@ -91,7 +91,7 @@ def test_the_expert_speaks_in_the_slots_of_the_policy(shown, lake):
     assert np.asarray(episode.action_valid)[np.asarray(episode.valid)].all()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_experts_without_noise_solve_their_tasks(lake, speak):
     policy = speak(lake, context_turns=1, prompt=False)
     episode = jax.jit(make_demonstrations(lake, policy))(KEY, jnp.arange(32))
@@ -100,7 +100,7 @@ def test_experts_without_noise_solve_their_tasks(lake, speak):
     np.testing.assert_array_equal(np.asarray(episode.reward).sum(axis=1) > 0.5, solved)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_fixed_set_of_transcripts_repeats_itself(lake, speak):
     policy = speak(lake, context_turns=1, prompt=False)
     collector = make_demonstration_collector(lake, policy, num_episodes=24, num_transcripts=5)
@@ -127,7 +127,7 @@ def test_experts_that_do_not_think_aloud_cannot_teach_thoughts(lake, speak):
         make_demonstrations(lake, speak(lake, thought_tokens=4))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_imitation_lowers_the_loss(lake, speak):
     agent = make_agent(
         lake,

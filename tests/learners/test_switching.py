@@ -172,7 +172,7 @@ def test_what_agents_learn_by_hand():
     np.testing.assert_allclose(metrics["loss"], sum(losses), rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_compiled_and_not_agree_and_so_do_devices():
     batch = two_steps()
     alone = make_learner(optax.adam(0.1))
@@ -191,7 +191,7 @@ def test_compiled_and_not_agree_and_so_do_devices():
             np.testing.assert_allclose(metrics[name][device], expected_metrics[name], rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_team_of_one_learns_too():
     learner = make_learner(num_agents=1)
     _, metrics = learner.update(learner.init(KEY), KEY, two_steps(num_agents=1))
@@ -218,7 +218,7 @@ def agent_of(game, *, view=False, **options):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("view", [False, True], ids=["shared", "separate, sees the team"])
 def test_teams_call_no_more_than_their_budget_in_one_program(view):
     game = agent_ids(make_two_step_game())
@@ -239,7 +239,7 @@ def test_teams_call_no_more_than_their_budget_in_one_program(view):
     assert (results["calls"] <= 1.0).all() and (results["call_rate"] == results["calls"] / 2).all()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_teams_win_the_game_and_call_only_where_it_is_decided():
     game = with_calls(agent_ids(make_two_step_game(num_chores=2)))
     agent = agent_of(

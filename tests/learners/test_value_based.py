@@ -35,14 +35,14 @@ FAMILY = {
     "munchausen iqn": (FRACTIONS, {"target": partial(munchausen_target, temperature=0.1)}, 1),
     "recurrent rainbow": (MEMORY | ATOMS | {"noise_scale": 0.5}, {"num_steps": 2, "burn_in": 1}, 5),
 }
-FAST_AND_SLOW = [pytest.param(name, marks=() if name == "r2d2" else pytest.mark.slow) for name in FAMILY]
+FAST_AND_SLOW = [pytest.param(name, marks=() if name == "r2d2" else pytest.mark.exhaustive) for name in FAMILY]
 
 
 def make_value(name):
     return partial(make_q_function, encoder=MLP((8,)), **FAMILY[name][0])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FAMILY)
 def test_a_pause_changes_no_bit_and_compiles_nothing(name):
     _, options, length = FAMILY[name]
@@ -115,7 +115,7 @@ def test_devices_agree_with_one_device(name):
         )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("memory", "low", "high"), [(GRU(hidden_size=16), 0.95, 1.0), (None, 0.0, 0.7)])
 def test_r2d2_remembers_the_cue_of_a_t_maze_and_a_network_without_memory_cannot(memory, low, high):
     world = tmaze.make_environment(3, max_steps=30)

@@ -102,7 +102,7 @@ def test_sums_cannot_tell_the_risky_game_and_avoid_it():
     np.testing.assert_allclose(values[START].mean(axis=1), [7.0, 6.5], atol=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_monotonic_mixtures_tell_it_and_win():
     mixer = MonotonicMixer(embedding_size=8)
     learner = make_value_decomposition(
@@ -150,7 +150,7 @@ def test_errors_of_the_team_by_hand(double, extras, error):
     np.testing.assert_allclose(metrics["q"], 9.0, rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_errors_of_independent_agents_by_hand():
     learner = make_dqn(TABLES, optax.sgd(1.0), discount=0.5, huber_delta=100.0)
     state = learner.init(KEY, {"network": AGENTS})
@@ -188,8 +188,8 @@ def test_devices_agree_with_one_device(kind):
         np.testing.assert_allclose(metrics["loss"][device], expected_metrics["loss"], rtol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("share_parameters", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("share_parameters", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_agents_act_with_what_their_learner_learns(share_parameters):
     game = agent_ids(make_two_step_game())
     agent = make_agent(

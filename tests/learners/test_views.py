@@ -65,7 +65,7 @@ def vocabulary_shapes(jaxpr, size):
     return shapes
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_values_and_nothing_cost_no_logits(played):
     policy, params, episode = played
     size = policy.model.vocab_size
@@ -111,7 +111,7 @@ def test_fields_that_are_read_are_found():
     assert fields_read(lambda policy, reference: policy.entropy, every, None) == ({"entropy"}, frozenset())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_rewards_may_read_the_policy_and_the_reference(played):
     policy, params, episode = played
 
@@ -160,7 +160,7 @@ def test_every_slot_may_remember(played):
     assert {name: float(count) for name, count in state.memory.items()} == once | {"loss": 2, "regularizer/none": 2}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_credit_is_shaped_after_it_was_estimated(played):
     policy, params, episode = played
     half, *_ = step(played, credits={"half": lambda view, advantage, axis_name: 0.5 * advantage})
@@ -177,7 +177,7 @@ def test_credit_is_shaped_after_it_was_estimated(played):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_sequence_ratios_are_of_whole_episodes_although_turns_are_rows(played):
     policy, params, episode = played
     noise = 0.1 * jnp.asarray(np.random.default_rng(0).normal(size=episode.tokens.shape), jnp.float32)
@@ -197,7 +197,7 @@ def test_sequence_ratios_are_of_whole_episodes_although_turns_are_rows(played):
     assert_close(got, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_entropy_is_that_of_a_token_whatever_the_aggregation(played):
     policy, params, episode = played
     entropy = score_tokens(policy.model, params, to_rows(episode), policy.layout).entropy.reshape(episode.tokens.shape)
@@ -207,7 +207,7 @@ def test_the_entropy_is_that_of_a_token_whatever_the_aggregation(played):
         np.testing.assert_allclose(metrics["entropy"].value, expected, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_regularizers_in_units_of_the_advantage_are_as_strong_under_any_credit(played):
     policy, params, episode = played
     options = {"regularizers": {"bonus": partial(entropy_bonus, coefficient=0.1)}, "regularizer_units": "advantage"}
@@ -234,7 +234,7 @@ def test_widths_of_trust_intervals_are_positive(played):
         learner_of(played[0], loss=partial(decoupled_clip, clip_epsilon_high=-0.1))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_value_loss_is_logged_without_its_coefficient(played):
     losses = [
         step(played, advantage=credit.gae_turn, value_coefficient=coefficient)[2]["value_loss"]
@@ -244,7 +244,7 @@ def test_the_value_loss_is_logged_without_its_coefficient(played):
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tempered_samples_are_on_policy_for_a_learner_of_their_temperature(lake, speak, params_of):
     policy = speak(lake, context_turns=1, prompt=False)
     params = params_of(policy)
@@ -273,7 +273,7 @@ def test_learners_that_do_not_know_the_temperature_of_their_samples_warn(lake, s
         agent(temperature=0.5, importance_cap=2.0).make_learner(cold, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_groups_left_over_by_dynamic_sampling_count_nowhere(lake, speak, params_of):
     policy = speak(lake, context_turns=1, prompt=False)
     params = params_of(policy)
@@ -293,7 +293,7 @@ def test_groups_left_over_by_dynamic_sampling_count_nowhere(lake, speak, params_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=pytest.mark.exhaustive), 8])
 def test_groups_are_replaced_over_all_devices(lake, speak, params_of, num_devices):
     policy = speak(lake, context_turns=1, prompt=False)
 
@@ -314,7 +314,7 @@ def test_groups_are_replaced_over_all_devices(lake, speak, params_of, num_device
     assert episode.keep.all() and metrics["rounds"].tolist() == [3.0] * num_devices
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_returns_of_self_play_are_of_a_seat(speak, params_of):
     game = kuhn.make_environment()
     policy = speak(game)

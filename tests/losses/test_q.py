@@ -209,7 +209,7 @@ def test_sac_temperature_rises_when_the_policy_is_too_certain():
     np.testing.assert_array_equal(slope(certain)[1], 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_jit_and_vmap_change_nothing():
     for target in (q_target, double_q_target, rescaled_q_target, munchausen_target):
         expected = target(VIEW)

@@ -292,7 +292,7 @@ def test_truncated_importance_weight_by_hand():
     np.testing.assert_array_equal(slope, 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_truncated_importance_weight_leaves_no_trace_of_what_is_masked():
     junk = jnp.array([[jnp.nan, -jnp.inf, 0.0]])
     mask = jnp.array([[False, False, True]])

@@ -58,9 +58,9 @@ def outcome(layout, rows, **options):
     ("agents", "context_turns", "options"),
     [
         (2, 2, {"window": 5, "windowed_layers": (True, False), "attention_cap": 5.0}),
-        pytest.param(1, 4, {}, marks=pytest.mark.slow),
-        pytest.param(1, 2, {"window": 5, "windowed_layers": (True, False)}, marks=pytest.mark.slow),
-        pytest.param(2, 4, {}, marks=pytest.mark.slow),
+        pytest.param(1, 4, {}, marks=pytest.mark.exhaustive),
+        pytest.param(1, 2, {"window": 5, "windowed_layers": (True, False)}, marks=pytest.mark.exhaustive),
+        pytest.param(2, 4, {}, marks=pytest.mark.exhaustive),
     ],
 )
 def test_blocks_change_neither_log_probs_nor_gradients(agents, context_turns, options):
@@ -190,7 +190,7 @@ def conversation_bytes(tokens, **options):
     return jax.jit(read).lower(params, *shapes).compile().memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("allotted", [compiled_bytes, prompt_bytes, conversation_bytes])
 def test_nothing_is_quadratic_in_contexts_of_thousands_of_tokens(allotted):
     in_blocks = allotted(8192, attention_block=64)
@@ -199,7 +199,7 @@ def test_nothing_is_quadratic_in_contexts_of_thousands_of_tokens(allotted):
     assert allotted(8192) > 3 * in_blocks
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_memory_of_training_grows_with_the_context_and_not_with_its_square():
     settings = {"features": 256, "num_layers": 2, "attention_block": 256}  # 8 heads.
     shorter, longer = (context_memory(tokens=tokens, **settings) for tokens in (8192, 32768))

@@ -34,7 +34,7 @@ def test_monotonic_mixture_by_hand():
     np.testing.assert_allclose(mixer.apply({"params": params}, q, state), [expected], rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_mixtures_never_fall_in_a_value_and_depend_on_the_state():
     mixer = MonotonicMixer(embedding_size=8)
     keys = jax.random.split(KEY, 3)

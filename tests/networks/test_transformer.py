@@ -42,7 +42,7 @@ def test_attention_by_hand():
     np.testing.assert_allclose(output[0, 0, 0], [3.0, 2.0], rtol=1e-5)  # Weights 3/4 and 1/4.
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_grouped_heads_are_repeated_heads():
     keys = jax.random.split(jax.random.key(0), 3)
     query = jax.random.normal(keys[0], (2, 3, 4, 5))
@@ -224,7 +224,7 @@ def test_scanned_and_recomputed_layers_are_the_same_function():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), layer, plain[f"layers_{i}"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_types_of_computation_and_parameters():
     module, params = make(dtype="bfloat16", value_head=True)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
@@ -238,7 +238,7 @@ def test_types_of_computation_and_parameters():
     np.testing.assert_allclose(hidden.astype(jnp.float32), reference, atol=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_starts_near_uniform():
     module, params = make(vocab_size=50, features=64, num_layers=4)
     logits = module.apply(params, module.apply(params, TOKENS, POSITIONS, CAUSAL), method="logits")

@@ -163,7 +163,7 @@ def test_jit_and_vmap_change_nothing_and_numbers_do_not_recompile(walks):
     np.testing.assert_allclose(stacked[1], alone, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_no_gradient_flows_through(walks):
     slope = jax.grad(lambda reward: jnp.sum(of_episodes(anchors.gigpo)(walks.replace(reward=reward)).advantage))(
         walks.reward

@@ -227,7 +227,7 @@ def test_jit_and_vmap_change_nothing(distribution, action):
         )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_smoothed_actions_are_near_the_mode_and_inside_the_bounds():
     """Within half of the mode after squashing, and nowhere beyond the ends."""
     keys = jax.random.split(jax.random.key(0), 2000)

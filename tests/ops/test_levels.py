@@ -73,7 +73,7 @@ def filled(scores, played, count):
     return archive.replace(score=scores, played=played, count=jnp.int32(count))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("old_jax")
 def test_weights_are_those_of_jaxued():
     sampler = pytest.importorskip("jaxued.level_sampler", reason="needs jaxued (extra `test`)").LevelSampler(

@@ -55,7 +55,7 @@ def test_demonstrations_are_preferred_to_all_own_episodes_of_their_task(make_epi
     np.testing.assert_array_equal(pairs.episode.reward[:, 0], [5, 5, 0, 1, 2, 3, 4, 5])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_seats_of_a_game_are_rows_of_their_own(make_episode):
     """Three games of one deal: the first seat moves in the first turn and wins 1, -1 and 2, the other one loses that;
     it has no turn in the third game."""

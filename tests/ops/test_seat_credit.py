@@ -40,7 +40,7 @@ def test_returns_are_of_a_seat(games):
     np.testing.assert_array_equal(seat_returns(games, 0.5)[:, 0], [1.0, -0.5, 0.5, 0.5])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_groups_compare_a_seat_with_itself(games):
     view = EpisodeView(episode=games)
     # Returns 2 and -1 of seat 0, -2 and 1 of seat 1.
@@ -71,7 +71,7 @@ def test_groups_in_which_one_seat_wins_what_the_other_loses_are_informative(game
     np.testing.assert_allclose(group_metrics(games)["group_return_deviation"].value, 0.75)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_seats_that_a_partner_took_are_compared_with_nobody(games):
     # The policy has seat 0 in the first game and seat 1 in the second, and so on.
     own = jnp.broadcast_to(jnp.array([0, 1, 0])[None], (4, 3)) == jnp.arange(4)[:, None] % 2

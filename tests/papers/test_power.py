@@ -45,7 +45,7 @@ def planned(pilots, **entry):
     return plan
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_plan_rests_on_search_seeds_alone():
     assert "no pilot: run seeds=100-103 first" in planned({"a": {0: 0.1, 1: 0.9}}).pilot
     plan = planned({"b": {0: 5.0, 100: 0.1, 101: 0.2}}, effect=0.2)

@@ -341,7 +341,7 @@ def test_a_browser_opens_every_kind_of_page_at_once_and_says_nothing(site, brows
     page.close()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_papers_are_searched_and_filtered_by_keys_alone(site, browser):
     page = browser.new_page()
     page.goto((site / "index.html").as_uri())

@@ -86,7 +86,7 @@ def test_arms_share_one_start_and_are_evaluated_when_due(trained, start):
     assert judge(paper, runs).done == 6
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_hashes_are_of_is_kept_beside_the_runs(trained, fast):
     asked = json.loads((trained[1] / "results" / "runs" / fast.address / "asked.json").read_text())
     assert asked["train"]["stages"][0]["learner"]["optimizer"]["learning_rate"] == 0.01
@@ -96,7 +96,7 @@ def test_what_hashes_are_of_is_kept_beside_the_runs(trained, fast):
     assert config_hash(asked) == place.name and asked["version"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_seed_is_the_same_in_every_group(trained, fast, start):
     stages = build_stages(fast.recipe, 1)
     for seed in (1, 2):
@@ -133,7 +133,7 @@ def test_a_damaged_start_is_trained_again_and_said(trained, fast, start):
     assert prepare_start(fast.start, 0, *folders, say=pytest.fail).digest == start.digest
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_start_of_another_place_is_refused_and_left_alone(trained, fast, tmp_path):
     place = start_path(tmp_path / "results", start_address(fast.start), 0)
     place.parent.mkdir(parents=True)
@@ -150,7 +150,7 @@ def test_a_start_of_another_place_is_refused_and_left_alone(trained, fast, tmp_p
     assert place.read_bytes() == before and not list((tmp_path / "results").glob("runs/**/*.json"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_budgets_are_compared_in_the_unit_of_the_study(fast):
     overrides = [*TINY, STAGES, "training.total_episodes=40"]
     limited = compose_arms(of_training(study={"overrides": overrides}), CONFIGS)["fast"]
@@ -160,7 +160,7 @@ def test_budgets_are_compared_in_the_unit_of_the_study(fast):
     assert budget_of(build_stages(fast.recipe, 1), "turns") == ["env_steps", 128]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_another_machine_adds_seeds_from_the_kept_start_only(trained, start, tmp_path):
     paper, folder = trained
     more = of_training(study={"seeds": "0-3"})
@@ -181,7 +181,7 @@ def test_another_machine_adds_seeds_from_the_kept_start_only(trained, start, tmp
     assert "`start` must be another, that of the stored runs of fast" in failures["p: fast"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_addresses_differ_with_what_determines_results(fast):
     def address(*overrides, study=None):
         return compose_arms(of_training(study=study), CONFIGS, overrides=overrides)["fast"].address
@@ -194,7 +194,7 @@ def test_addresses_differ_with_what_determines_results(fast):
     assert len(others | {fast.address}) == 7
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_seed_may_have_a_start_of_its_own(tmp_path):
     paper = of_training(study={"start_seed": None})
     assert run_papers([paper], request(tmp_path, arms=("fast",), seeds=(0, 1))) == {}
@@ -202,7 +202,7 @@ def test_every_seed_may_have_a_start_of_its_own(tmp_path):
     assert runs[0].start != runs[1].start and len(list((tmp_path / "results" / "starts").rglob("*.npz"))) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_function_gets_a_trained_start_and_its_companions(calls, tmp_path):
     arm = {"function": {"_target_": "functions_of_test.play"}}
     arm["companions"] = {"judge": {"experiment": "ppo_cartpole", "overrides": [*TINY, STAGES], "stage": "first"}}
@@ -214,7 +214,7 @@ def test_a_function_gets_a_trained_start_and_its_companions(calls, tmp_path):
     assert runs[1].curves["score"]["values"] == [1] and runs[1].start is not None
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_divergence_is_a_result(tmp_path):
     for at_once in (1, 2):
         paper = of_training(arms={"fast": ["optimizer.learning_rate=1e30", "optimizer.max_gradient_norm=null"]})
@@ -269,13 +269,13 @@ def test_metrics_of_arms_that_are_not_run_now_are_no_mistake():
         require_metrics(paper, jobs)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_names_are_known_without_training(fast):
     names = logged_names(build_stages(fast.recipe, 2))
     assert {"eval/episode_return", "train/entropy", "rollout/episode_return"} <= set(names)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_arms_that_differ_by_numbers_compile_once(trained, start, tmp_path):
     """The second arm finds the program of the first in the cache of compiled programs."""
     settings = {"jax_compilation_cache_dir": str(tmp_path), "jax_persistent_cache_min_compile_time_secs": 0.0}

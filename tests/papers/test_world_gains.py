@@ -52,7 +52,7 @@ def test_the_table_has_means_over_seeds_and_what_was_gained(tmp_path):
     assert f"| {' | '.join(GAIN_COLUMNS)} |" in lines and f"| `bandit` | {' | '.join(shown[1:])} |" in lines
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_all_seeds_start_from_one_base_and_what_is_there_is_not_trained_again(tmp_path, monkeypatch):
     heard = []
     settings = {"names": ["bandit"], "num_episodes": 4, "overrides": ["quick=true"], "say": heard.append}

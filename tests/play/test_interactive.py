@@ -57,7 +57,7 @@ def solve(seed):
     return actions
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_person_solves_a_held_out_lake():
     actions = solve(seed=0)
     person, heard = typist("fly", *actions)
@@ -83,7 +83,7 @@ def test_a_game_says_what_everyone_got():
     assert trajectory.agents == ("player 0", "player 1") and trajectory.episode_return is None
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_episode_that_a_person_leaves_is_unfinished():
     person, _ = typist()
     assert act_as_agent(ENVIRONMENT, person, seed=0) == []
@@ -107,7 +107,7 @@ def test_the_policy_answers_a_person(speaker):
     assert second.prompt == "" and [turn.observation for turn in second.turns] == ["P _"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_the_policy_says_is_kept_with_its_probabilities(speaker):
     policy, params = speaker
     (trajectory,) = act_as_world(ENVIRONMENT, policy, params, typist("", "P _")[0], seed=0)
@@ -121,7 +121,7 @@ def test_what_the_policy_says_is_kept_with_its_probabilities(speaker):
     assert again == [trajectory]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_roles_are_checked(speaker):
     policy, params = speaker
     loaded = LoadedPolicy(act=None, policy=policy, params=params, environment=ENVIRONMENT, config={})

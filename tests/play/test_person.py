@@ -77,7 +77,7 @@ def test_questions_are_repeated_until_there_is_an_answer():
         ask_action(person, environment, ["down"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_admissible_actions_follow_the_mask():
     environment = frozenlake.make_environment(sizes=(4,), hole_fractions=(0.2,))
     key = jax.random.key(0)

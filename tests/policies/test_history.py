@@ -48,7 +48,7 @@ def test_what_does_not_fit_is_refused():
         make_history_actor_critic(Box((2, 2)), Discrete(2), encoder=MLP((4,)), memory=GRU(4))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("memory", [GRU(16), GTrXL(16, num_heads=2, window=12)], ids=["gru", "gtrxl"])
 def test_it_finds_out_which_arm_pays(memory):
     """Three pulls of a fair choice of two arms pay 1.5; who stays with what paid and leaves what did not gets 1.75."""

@@ -139,7 +139,7 @@ def bytes_of_gradients():
     return peak(hidden_states), peak(log_prob)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_logits_of_a_large_vocabulary_take_no_memory_beside_the_activations(call_as_run):
     hidden_states, log_prob = call_as_run("bytes_of_gradients")
     assert log_prob <= 1.3 * hidden_states  # All logits at once would be 4.9 GB, over five times as much.

@@ -53,7 +53,7 @@ def imitate(policy, steps=400):
     return state.params, float(metrics["loss"][-1])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_of_two_ways_around_a_mixture_takes_one_and_a_gaussian_runs_into_the_middle():
     seen = jnp.linspace(0.55, 0.75, 9)[:, None]
     mistakes, losses = {}, {}

@@ -60,7 +60,7 @@ def test_a_linear_layer_by_hand():
     np.testing.assert_allclose(gradient["lora_a"], [[4.0, 0.0], [2.0, 0.0]])  # The sum of x, times 2 B.
 
 
-@pytest.mark.parametrize("scan_layers", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("scan_layers", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_rows_are_those_of_each_adapter_alone(scan_layers):
     model, params, adapters = tiny(scan_layers)
     stacked = stack_adapters(params, adapters)

@@ -39,7 +39,7 @@ def log_probs(policy, params, episode):
 
 
 @pytest.mark.parametrize(
-    "context", ["prompt", *(pytest.param(name, marks=pytest.mark.slow) for name in CONTEXTS if name != "prompt")]
+    "context", ["prompt", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in CONTEXTS if name != "prompt")]
 )
 def test_a_seat_speaks_as_the_model_with_its_merged_adapter(speak, params_of, context):
     environment = make_kuhn(illegal="no_op", max_steps=4)  # Asked again after garbage.

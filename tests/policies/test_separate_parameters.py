@@ -73,7 +73,7 @@ def test_other_numbers_of_agents_are_refused():
         team.apply(team.init(KEY), team.initial_carry((1, 3)), PolicyInput(observation=observation, first=first))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_critics_that_see_more_than_actors():
     space = {"own": Box((2,)), "team": Box((3,))}
     own, team = Entry("own", MLP((4,))), Entry("team", MLP((4,)))

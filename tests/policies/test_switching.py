@@ -70,7 +70,7 @@ def table(values):
     return QFunction(init=lambda key: values, apply=lambda params, carry, inputs: (carry, inputs.observation @ params))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_policy_of_epsilon_greedy_parts_has_leaves_with_the_axes_of_the_batch():
     team_of = table([[1.0, 0.0], [0.0, 1.0]])
     switch = QFunction(

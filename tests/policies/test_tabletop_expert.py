@@ -63,7 +63,7 @@ def test_the_asked_disc_and_goal_are_read():
     np.testing.assert_allclose(action_of(reach, [0.5, 0.5, 0.54, 0.42]), (0.5, -1.0), atol=2e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_its_demonstrations_solve_their_tasks_and_wait():
     world = tabletop.make_environment(friction=0.5)
     expert = make_tabletop_expert(pauses=(2, 6), sway=0.1)

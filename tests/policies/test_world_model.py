@@ -67,7 +67,7 @@ def test_an_episode_knows_nothing_of_the_one_before():
     assert np.any(one.features[2:, 0] != two.features[2:, 0])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_categories_are_one_hot_with_a_share_of_uniform_ones_and_the_gradient_of_probabilities():
     states, posterior, prior = observe(PARAMS, POLICY.initial_carry((B,)), played())
     latent = states.latent.reshape(T, B, 2, 4)

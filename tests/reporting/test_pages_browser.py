@@ -67,7 +67,7 @@ def test_pages_open_without_an_error_or_a_request(run_dir, browser, scheme):
     page.close()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_episodes_are_filtered_and_visited_by_keys_alone(run_dir, browser):
     page = browser.new_page()
     page.goto((run_dir / "transcripts.html").as_uri())
@@ -91,7 +91,7 @@ def test_episodes_are_filtered_and_visited_by_keys_alone(run_dir, browser):
     page.close()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_numbers_of_a_token_are_shown_by_hovering_and_by_arrows(run_dir, browser):
     page = browser.new_page()
     page.goto((run_dir / "transcripts.html").as_uri())
@@ -111,7 +111,7 @@ def test_numbers_of_a_token_are_shown_by_hovering_and_by_arrows(run_dir, browser
     page.close()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_checkpoints_stand_side_by_side_task_by_task(run_dir, browser):
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto((run_dir / "transcripts.html").as_uri())
@@ -124,7 +124,7 @@ def test_checkpoints_stand_side_by_side_task_by_task(run_dir, browser):
     page.close()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_repeated_observations_are_unfolded_by_keys_alone(run_dir, browser):
     page = browser.new_page()
     page.goto((run_dir / "transcripts.html").as_uri())

@@ -72,7 +72,7 @@ def test_two_of_four_actors_are_killed_and_nothing_is_lost_or_counted_twice(ray,
     pool.close()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_learns_from_actors_that_lag(ray, tmp_path):
     world = ("world=gymnasium", "algorithm=impala", "collector=actors", "collector.num_actors=2")

@@ -223,7 +223,7 @@ def test_what_a_simulator_does_wrong_is_one_line_with_its_own_words(monkeypatch,
             play()  # When the world is made, too.
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ppo_learns_cartpole_of_gymnasium(tmp_path):
     overrides = ("world=gymnasium", "algorithm=ppo", "training.total_steps=30720", "evaluation.num_episodes=4")
     result = run(compose(ROOT / "configs", *overrides, "devices.compilation_cache=null"), tmp_path / "run")

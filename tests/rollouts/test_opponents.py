@@ -98,7 +98,7 @@ def collected():
     return jax.device_get(results)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_rollouts_say_whom_they_were_played_against():
     for slot, (rollout, metrics) in enumerate(collected()[:2]):
         transition = rollout.transition
@@ -110,7 +110,7 @@ def test_rollouts_say_whom_they_were_played_against():
         assert float(metrics["success_rate"].total) == float((over & (transition.reward > 0)).sum())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("collection", range(3))
 def test_the_parameters_of_the_opponent_decide(collection):
     transition = collected()[collection][0].transition

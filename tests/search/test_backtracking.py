@@ -25,7 +25,7 @@ def search(lake, policy, params, *, holes, goal, start=0, size=4, **options):
     return {name: np.asarray(value) for name, value in play(params, KEY, jnp.arange(4), task).items()}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_step_into_a_hole_is_taken_back_and_another_one_tried(lake, wanderer):
     """The hole is to the right, the goal below: two steps of two branches, unless the first step is down already."""
     results = search(lake, wanderer, RIGHT_THEN_DOWN, holes=[1], goal=4, max_draws=400)
@@ -61,7 +61,7 @@ def test_the_same_step_from_the_same_situation_went_wrong(lake, wanderer):
     np.testing.assert_array_equal(results["episode_length"], [18.0] * 4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_judge_takes_back_steps_that_the_world_does_not_mind(lake, wanderer):
     """From the corner, left stays there and is judged; down or right is 1.0 closer."""
     walk = jnp.array([27.0, 29.0, 30.0, -30.0])
@@ -74,7 +74,7 @@ def test_a_judge_takes_back_steps_that_the_world_does_not_mind(lake, wanderer):
     np.testing.assert_array_equal(inverted["branches"], [3.0] * 4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_one_branch_is_the_episode_itself(lake, wanderer):
     """Success and length of random walks agree with those of the evaluation without going back, within chance."""
     evaluate = partial(make_backtracking_evaluator, lake, wanderer, num_episodes=512)

@@ -167,7 +167,7 @@ def distance(policy, params):
     return float(jnp.mean(jnp.square(jnp.tanh(distribution.mode()[..., 0]) - seen[..., 0])))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_model_and_a_policy_of_continuous_actions_are_learned_from_searches_of_samples():
     world = make_follow()
     agent = muzero.make_agent(
@@ -184,7 +184,7 @@ def test_a_model_and_a_policy_of_continuous_actions_are_learned_from_searches_of
     assert before > 0.2 and distance(agent.policy, params) < 0.05
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_searches_of_samples_in_the_world_itself_are_imitated():
     world = make_follow()
     agent = alphazero.make_agent(

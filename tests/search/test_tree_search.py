@@ -68,7 +68,7 @@ def make_line():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_search_in_an_exact_model_is_one_in_the_world_itself():
     """The walk as a model: latents are observations, and both ends stay and pay nothing."""
     line, key = make_line(), jax.random.key(3)
@@ -212,7 +212,7 @@ def test_a_step_is_the_cross_entropy_and_the_squared_error_by_hand():
     np.testing.assert_allclose(metrics["loss"], np.log(2.0) + 2.0 * 0.5 * 0.75**2, rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_collectors_hand_over_what_searches_found():
     """In the walk, every search of the start goes right, and every second step ends an episode with a return of 1."""
     line = make_line()
@@ -272,7 +272,7 @@ def make_exact(sharpness):
     return ActorCritic(init=lambda key: (), initial_carry=lambda shape: (), apply=apply)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_search_with_exact_values_draws_with_a_perfect_player_in_either_seat():
     """Every sign between the network and the move is right: with one of them turned, it loses."""
     game = flatten_observation(make_environment("tic_tac_toe"))
@@ -282,7 +282,7 @@ def test_a_search_with_exact_values_draws_with_a_perfect_player_in_either_seat()
     np.testing.assert_array_equal(jax.jit(evaluate)((), KEY)["episode_return"], np.zeros(64))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_searching_player_hardly_loses_to_a_random_one_in_either_seat():
     """It knows the rules alone, and its trees are small; with the sign of one seat turned it gives games away."""
     game = flatten_observation(make_environment("tic_tac_toe"))

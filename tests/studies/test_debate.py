@@ -50,7 +50,7 @@ def test_turns(players, expected):
     assert debate.turns(*players, 3) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_better_players_win_more_often(monkeypatch):
     monkeypatch.setattr(debate, "load_digits", stripes)
     honest, both, last, liar = (

@@ -59,7 +59,7 @@ def test_pairs_are_won_by_reward():
     np.testing.assert_allclose(loss, [[(np.log(1 + 2) + np.log(1 + 0.5) + np.log(1 + 0.25)) / 3]], rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("on_policy", [True, False])
 def test_few_rounds_already_help_with_the_near_bump(on_policy):
     settings = {"num_states": 2, "group_size": 4, "num_rounds": 3, "num_inner_steps": 10, "learning_rate": 1e-2}

@@ -72,7 +72,7 @@ def test_wealth_of_those_who_give_everything():
     assert np.isnan(result["reciprocity"]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_seeds_and_switches_count():
     result = donor_game.run(0, **SMALL)
     np.testing.assert_equal(donor_game.run(0, **SMALL), result)

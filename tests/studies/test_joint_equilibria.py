@@ -10,7 +10,7 @@ from jaxagents.games.definitions.normal_form import from_payoffs
 from jaxagents.studies.joint_equilibria import solve_games
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_meta_solvers_are_measured_in_every_game():
     prisoners = from_payoffs([np.array([[3.0, 5.0], [2.0, 4.0]]), np.array([[3.0, 1.0], [5.0, 1.0]])])
     told = solve_games(

@@ -19,7 +19,7 @@ def _judged(tells_outcome):
     return Judged(features, label, jnp.ones(label.shape, bool), success)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_is_told_is_chosen():
     judged = _judged(tells_outcome=True)
     results = compare(judged, judged, 1.0, group_size=2)

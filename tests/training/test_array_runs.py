@@ -71,7 +71,7 @@ STILL = {
     **dict.fromkeys(("co_rft", "ddpg", "td3", "td3_bc"), {"raw_scale"}),
 }
 PLAYED = {name: (*choices, "collector.num_envs=8") for name, choices in PLAYED.items()}
-OF_EACH_KIND = ("bc", "dqn", "open_es", "plr", "ppo", "sac")
+OF_EACH_KIND = ("dqn", "ppo")
 RUNS = PLAYED | OF_LEVELS | OF_MEMBERS | OF_FIXED_DATA
 
 

@@ -110,7 +110,7 @@ def ppo(axis_name):
     return collector, make_ppo(network, optax.adam(1e-2), num_minibatches=2, axis_name=axis_name)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("lag", [0, 2])
 def test_it_is_a_loop_on_one_device_with_weights_of_some_updates_ago(lag):
     runner = place_apart(*ppo(AXIS_NAME), actors=DEVICES[:2], learners=DEVICES[4:8], lag=lag)
@@ -157,7 +157,7 @@ def test_a_resumed_run_of_the_command_ends_in_the_same_bits(tmp_path, compose, l
         run(compose("optimizer.anneal=false", "training.total_steps=640"), tmp_path / "whole")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_cartpole_learns_by_truncated_importance_weights_of_lagging_actors(tmp_path):
     """V-trace; a random policy balances for about 20 steps."""
     quiet = [f"logging.{name}=false" for name in ("progress", "tensorboard", "curves", "report")]

@@ -60,7 +60,7 @@ def test_joblib_runs_jobs_in_parallel_and_all_are_told(sweep):
     assert sorted(Path(job["folder"]).name for job in jobs) == ["0_x=1", "1_x=101"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_optuna_maximises_the_mean_return(sweep, tmp_path):
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="the sweeper comes with the extra `sweeps`")
     settings = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=1")

@@ -83,7 +83,7 @@ PROGRAMS = {kind: partial(make_language_program, kind) for kind in KINDS} | {"pp
 
 
 @pytest.mark.parametrize(
-    "kind", ["ppo", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("policy_gradient", "interleaved"))]
+    "kind", ["ppo", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("policy_gradient", "interleaved"))]
 )
 def test_four_devices_share_the_arithmetic_of_one(speak, kind):
     def flops_of_a_device(num_devices):

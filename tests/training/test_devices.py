@@ -59,7 +59,7 @@ def reference():
     ("mode", "num_devices"),
     [
         ("sharded", 2),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("sharded", 8), ("pmap", 2), ("pmap", 8))),
+        *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in (("sharded", 8), ("pmap", 2), ("pmap", 8))),
     ],
 )
 def test_the_run_does_not_depend_on_devices(reference, mode, num_devices):
@@ -89,7 +89,7 @@ def test_a_state_goes_through_its_global_form_unchanged(mode):
     assert len(again.collector.first.sharding.device_set) == (1 if mode == "jit" else 4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_any_number_of_updates_is_one_program():
     runner = place(_program("jit"), mode="jit", devices=select_devices("jit", 1))
     together, _ = runner.run(runner.init(3), 3)

@@ -133,7 +133,7 @@ def test_two_processes_train_what_one_does_and_either_goes_on_with_the_other(tmp
         assert_same_metrics(tmp_path / name, tmp_path / "alone")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_refusal_of_one_process_ends_both_with_its_message(tmp_path):
     taken = tmp_path / "taken"
     taken.mkdir()
@@ -156,7 +156,7 @@ def test_a_refusal_of_one_process_ends_both_with_its_message(tmp_path):
                 process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_four_processes_of_which_one_is_killed_end_within_a_minute_and_three_go_on(tmp_path):
     sizes = ["collector.num_envs=12", "training.log_every_steps=960", "training.checkpoint_every_steps=960"]
     sizes += ["evaluation.every_steps=1000000", "optimizer.anneal=false"]  # The rate does not depend on the length.
@@ -200,7 +200,7 @@ def test_a_signal_to_one_process_saves_and_ends_all_and_the_run_goes_on(tmp_path
     assert result["steps"] == (step + 2) * 32
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_signal_before_training_ends_a_process_that_has_joined_others():
     code = """
 import os, signal, time
@@ -213,7 +213,7 @@ time.sleep(20)
     assert done.returncode == -signal.SIGTERM
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_process_that_nobody_waits_for_says_where_it_looked_and_how_long(tmp_path):
     port = free_port()
     shared = ["devices=sharded", "devices.distributed=true", f"devices.coordinator_address=localhost:{port}"]

@@ -39,7 +39,7 @@ def test_a_nan_loss_stops_the_run_and_keeps_the_checkpoint(tmp_path, monkeypatch
     assert last_state(tmp_path / "later", config).step == 6
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_nan_of_a_world_is_not_blamed_on_the_learning_rate(tmp_path, monkeypatch, compose):
     make = tmaze.make_environment
 
@@ -70,7 +70,7 @@ DIVERGING = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", DIVERGING)
 def test_a_run_whose_metrics_are_all_nan_has_diverged(tmp_path, tiny, name):
     """As when a replay buffer is not filled yet, no metric of the learner is a number; no checkpoint comes before."""
@@ -87,7 +87,7 @@ def test_parameters_that_are_not_finite_are_never_saved(tmp_path, monkeypatch, c
     assert not any((tmp_path / "checkpoints/last").glob("*.digest.json"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_learner_that_did_not_update_yet_has_not_diverged(tmp_path, tiny):
     """SAC updates once there are 48 transitions; 16 are collected between two logs."""
     small = ["experiment=sac_pendulum", *(f"{name}.encoder.hidden_sizes=[8]" for name in ("policy", "value"))]

@@ -119,7 +119,7 @@ def test_an_adapter_of_grpo_is_loaded_by_transformers_and_peft(checkpoint, adapt
     np.testing.assert_array_equal(frozen[1], wanted)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_the_adapter_of_a_seat_says_has_the_same_probability_in_peft(tmp_path):
     torch = pytest.importorskip("torch", reason="needs the extra hf: PyTorch loads the adapters")
     peft = pytest.importorskip("peft", reason="needs the extra hf: peft loads the adapters")
@@ -269,7 +269,7 @@ def test_no_template_is_written_that_would_make_other_tokens(tmp_path):
     assert not transformers.AutoTokenizer.from_pretrained(tmp_path / "agent").chat_template
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_chats_of_a_file_are_learned_in_the_format_of_the_template(instructed, tmp_path):
     import torch
     import transformers
@@ -367,7 +367,7 @@ def test_programs_take_masks_and_rewards_where_policies_do(tmp_path):
         np.testing.assert_array_equal(*actions)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_model_of_no_family_and_no_adapter(tmp_path):
     run_dir = train(tmp_path / "tiny", *LAKE, "stages=[]")
     with pytest.raises(ValueError, match="`model` must be a family of checkpoints to be exported, got Transformer"):

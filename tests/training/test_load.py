@@ -131,7 +131,7 @@ def test_text_is_for_reply_and_speak():
         refuse_text(make_answer(policy=None, num_words=3))({}, "hello")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_recurrent_policy_acts_as_over_the_whole_sequence():
     environment = tmaze.make_environment(corridor_length=2)
     policy = make_policy(
@@ -304,7 +304,7 @@ def test_names_and_numbers_out_of_range_are_refused(run_dir):
         load_policy(run_dir, seed_index=1)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_one_of_several_seeds_acts_on_one_device(large_run_dir):
     stage = load_stage(large_run_dir, "last", on_fallback=refuse)
     assert stage.num_seeds == 2

@@ -47,7 +47,7 @@ def test_a_run_logs_evaluates_and_saves_when_due(finished, rows_without_time):
     assert result["best_episode_return"] == max(row["eval/episode_return"] for row in rows if "eval/success" in row)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tensorboard_gets_scalars_text_images_and_hyper_parameters(tmp_path, compose):
     run(compose("training.total_steps=128", "logging.tensorboard=true", "logging.curves=true"), tmp_path)
     events = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").rglob("events*"))
@@ -149,14 +149,14 @@ def test_another_config_in_the_same_directory_is_refused(finished, compose):
     run(compose("devices=sharded", "devices.num_devices=4", "logging.progress=true"), run_dir)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_target_return_stops_the_run(tmp_path, compose):
     result = run(compose("training.target_return=-100"), tmp_path)
     assert result["reached_target"] and result["steps"] == 128
     assert run(compose("training.target_return=-100"), tmp_path)["steps"] == 128
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_experience_is_counted_over_logs_stages_and_resumes(tmp_path, monkeypatch, compose, rows_without_time):
     stages = "stages=[{name: first, training: {total_steps: 128}}, {name: second, training: {total_episodes: 11}}]"
     straight = run(compose(stages), tmp_path / "straight")
@@ -187,7 +187,7 @@ def test_experience_is_counted_over_logs_stages_and_resumes(tmp_path, monkeypatc
     assert run(compose(stages), tmp_path / "resumed")["steps"] == straight["steps"]  # Nothing is played again.
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_last_evaluation_may_have_more_episodes(tmp_path, monkeypatch, compose):
     played = []
     real = loop.mean_evaluation
@@ -247,7 +247,7 @@ def test_a_run_is_extended(tmp_path, compose, rows_without_time, last_state, bit
         run(short, tmp_path / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_finished_run_keeps_its_times(tmp_path, compose):
     first = run(compose("training.total_steps=64"), tmp_path)
     again = run(compose("training.total_steps=64"), tmp_path)
@@ -299,7 +299,7 @@ def test_the_best_checkpoint_holds_before_the_last_one_knows_of_it(tmp_path, mon
     assert found == [(float(score), float(score)) for score in range(10)]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_first_score_that_is_not_finite_is_not_the_best(tmp_path, monkeypatch, compose):
     scores = iter([float("nan"), 1.0, 0.5])
 
@@ -313,7 +313,7 @@ def test_a_first_score_that_is_not_finite_is_not_the_best(tmp_path, monkeypatch,
     assert (tmp_path / "checkpoints/best/8.digest.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_of_opposed_teams_the_last_is_the_best(tmp_path, monkeypatch, compose):
     scores = iter([3.0, 2.0, 1.0])
 
@@ -363,7 +363,7 @@ def test_rounds_that_are_played_anew_do_not_pass_the_plan(steps, done):
     assert loop._planned(going, stage) == done
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_of_equal_scores_the_last_one_is_the_best(tmp_path, monkeypatch, compose):
     """A model that learns conversations is evaluated in a world that it never plays well."""
     real = loop._evaluate

@@ -48,8 +48,8 @@ def compiled_bytes(options, rows, tokens):
     "options",
     [
         {"remat": True, "scan_layers": True},
-        pytest.param({}, marks=pytest.mark.slow),
-        pytest.param({"gated": True, "activation": "silu", "num_kv_heads": 2}, marks=pytest.mark.slow),
+        pytest.param({}, marks=pytest.mark.exhaustive),
+        pytest.param({"gated": True, "activation": "silu", "num_kv_heads": 2}, marks=pytest.mark.exhaustive),
     ],
 )
 def test_bytes_are_those_of_the_compiler(options, call_as_run):

@@ -84,7 +84,7 @@ def test_a_run_trains_the_checkpoint_and_compiles_none_of_it(folder, seeds):
     assert np.all(np.isfinite(after)) and np.any(after != params["layers"]["down"]["kernel"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("learner", [(), ("learner=adapted",)], ids=["whole", "adapter"])
 def test_tensors_go_straight_to_their_shards(folder, monkeypatch, learner):
     largest, read_part = {}, read._read_part

@@ -80,7 +80,7 @@ def test_a_second_process_is_kept_out(tmp_path, compose):
     assert run(compose("training.total_steps=64"), tmp_path)["steps"] == 64  # A kill frees it.
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_start_that_failed_claims_no_directory(tmp_path, compose):
     with pytest.raises(ValueError, match="`seeds` must be a positive number"):
         run(compose("seeds=0", "training.total_steps=64"), tmp_path)

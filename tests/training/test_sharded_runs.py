@@ -98,7 +98,7 @@ def run_alone(make):
     return run(place(make(None), mode="jit", devices=select_devices("jit", 1)))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_experience_is_bit_equal_where_nothing_is_learned():
     """What differs between numbers of devices is rounding, of priorities and gradients, and what follows from it."""
     make = partial(dqn_program, learning_rate=0.0)
@@ -147,7 +147,7 @@ def test_ppo_in_shards_is_that_of_one_device(ppo_alone, sizes, rules):
     assert len(found) == 6 and set(found.values()) == {1 / (mesh.shape["fsdp"] * mesh.shape["tensor"])}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_replay_and_target_networks_in_shards_are_those_of_one_device():
     mesh = make_mesh({"data": 2, "fsdp": 2})
     actual = run(place_on_mesh(dqn_program(axis_name_on(mesh)), mesh))
@@ -174,7 +174,7 @@ def test_a_language_agent_in_shards_is_that_of_one_device(language_alone, speak,
     assert len(kernels) == 8 and set(kernels) == {1 / (mesh.shape["fsdp"] * mesh.shape["tensor"])}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_bytes_per_device_fall_as_one_over_the_devices():
     def bytes_per_device(count):
         runner = place_on_mesh(ppo_program(None), make_mesh({"data": 1, "fsdp": count}))
@@ -225,7 +225,7 @@ def test_a_run_in_shards_is_saved_and_goes_on_alone(tmp_path, compose, rows_with
                 np.testing.assert_allclose(row[name], value, rtol=1e-4, atol=1e-5, err_msg=f"{name} at {step}")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_keys_and_values_are_split_as_their_heads():
     decoder = Decoder(vocab_size=22, num_layers=2, features=24, num_heads=4, hidden_features=26, scan_layers=True)
     model = make_language_model(22, network=lambda vocab_size: decoder)
@@ -246,7 +246,7 @@ def test_keys_and_values_are_split_as_their_heads():
     assert "f32[2,3,2,11,6]" in program and "f32[2,3,4,11,6]" not in program
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("sizes", "rules"), [({"data": 1, "fsdp": 4}, {}), ({"data": 1, "tensor": 4}, TRANSFORMER)])
 def test_four_devices_share_arithmetic_and_memory_of_a_language_agent(speak, sizes, rules):
     network = partial(Transformer, num_layers=1, features=64, num_heads=4)

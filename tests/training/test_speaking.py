@@ -77,7 +77,7 @@ def test_a_policy_of_a_world_speaks_of_anything(speak, lake):
         make_reply(policy, lake)(params, "Hello!")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_log_probabilities_of_a_conversation_are_those_of_its_tokens_one_by_one(speak, lake):
     policy = speak(lake, tokenizer=byte_level, num_turns=2)
     params = jax.tree.map(lambda leaf: 3.0 * leaf, policy.init(jax.random.key(0)))

@@ -44,7 +44,7 @@ def test_stages_follow_each_other_and_resume(tmp_path, monkeypatch, compose, row
     assert rows_without_time(tmp_path / "cut") == rows_without_time(tmp_path / "straight")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_steps_are_those_that_were_played(tmp_path, monkeypatch, compose, rows_without_time):
     easy = "{name: easy, training: {target_return: -100}}"
     stages = f"stages=[{easy}, {{name: hard}}]"
@@ -69,7 +69,7 @@ def test_steps_are_those_that_were_played(tmp_path, monkeypatch, compose, rows_w
     assert rows_without_time(tmp_path / "cut") == rows_without_time(tmp_path / "straight")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_stages_start_from_any_earlier_one_and_in_rounds(tmp_path, compose, bits):
     stages = "stages=[{name: a}, {name: b}, {name: c, from: a}, {name: d, from: null}, {name: e, rounds: 2}]"
     config = compose(stages, "training.total_steps=64", "optimizer.learning_rate=0.0", "optimizer.anneal=false")
@@ -95,7 +95,7 @@ def test_blocks_of_stages_are_repeated(compose):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_seeds_train_side_by_side(tmp_path, compose):
     result = run(compose("seeds=3", "training.total_steps=128"), tmp_path)
     assert result["num_seeds"] == 3 and len(result["evaluation"]["episode_return"]) == 3

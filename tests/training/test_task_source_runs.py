@@ -84,7 +84,7 @@ def test_a_killed_run_chooses_the_same_tasks_when_it_goes_on(finished, tmp_path,
     jax.tree.map(np.testing.assert_array_equal, source_state(tmp_path), state)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_devices_choose_the_tasks_of_one(finished, tmp_path):
     run(compose(ROOT / "configs", *SETTINGS, "devices=sharded", "devices.num_devices=2"), tmp_path)
     jax.tree.map(np.testing.assert_allclose, source_state(tmp_path), source_state(finished))

@@ -12,10 +12,10 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 QUICK = ("quick=true", "devices.compilation_cache=null")
 SHARDS = "learner.buffer.num_shards=2"
 DATA_SHARDS = "collector.num_shards=2"
-pytestmark = pytest.mark.slow
 
 
 # Few updates: rounding that flips an action in a battle makes another battle of it.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("choices", "num_updates", "overrides"),
     [

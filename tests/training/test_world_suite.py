@@ -64,7 +64,7 @@ def test_the_newest_run_of_a_folder_is_taken(tmp_path):
     assert newest_run(tmp_path / "b") == tmp_path / "b"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_agents_are_shown_in_the_world_that_they_were_trained_in(tmp_path):
     overrides = ["world=bandit", "algorithm=sft", "quick=true", "devices.compilation_cache=null"]
     run(compose(CONFIGS, *overrides), tmp_path / "sft_bandit" / "first")

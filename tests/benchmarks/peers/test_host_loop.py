@@ -22,7 +22,7 @@ def lakes():
     return make_lakes(GAME)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_python_lake_is_the_compiled_one(lakes):
     reset, step = jax.jit(lakes.reset), jax.jit(lakes.step)
     words, key = lakes.text.words, jax.random.key(0)
@@ -53,7 +53,7 @@ def test_other_words_than_one_move_change_nothing(lakes, words):
     assert observe(lake)[-2:] == ["nothing happens", "."]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_episodes_end_by_chance():
     lakes = make_lakes(GAME._replace(end_probability=1.0))
     state, timestep = lakes.reset(jax.random.key(0), lakes.sample_task(jax.random.key(0)))

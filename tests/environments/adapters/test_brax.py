@@ -23,7 +23,7 @@ def test_fast_goes_fast_and_is_truncated():
     assert truncated == [False, False, True] and not bool(timestep.terminated)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["positional", "mjx"])
 def test_backends_run(backend):
     environment = brax.make_environment("reacher", backend=backend, max_steps=2)
@@ -32,7 +32,7 @@ def test_backends_run(backend):
     assert np.isfinite(timestep.observation).all() and float(timestep.reward) < 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_falling_over_terminates():
     environment = brax.make_environment("inverted_pendulum", max_steps=100)
     state, _ = jax.jit(environment.reset)(KEY, environment.sample_task(KEY))

@@ -80,14 +80,14 @@ def test_textworld(tmp_path):
     smoke("textworld", tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("java") is None, reason="ScienceWorld needs Java")
 def test_scienceworld(tmp_path):
     pytest.importorskip("scienceworld", reason="ScienceWorld comes with the extra `host`")
     smoke("scienceworld", tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("chromedriver") is None, reason="MiniWoB++ needs Chromium and its driver")
 def test_miniwob(tmp_path):
     pytest.importorskip("miniwob", reason="MiniWoB++ comes with the extra `host`")

@@ -84,7 +84,7 @@ def test_constructor_options_reach_the_suite():
     assert gymnax.make_environment("Breakout-MinAtar", use_minimal_action_set=False).action_space.num_values == 6
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_render():
     environment = gymnax.make_environment("Breakout-MinAtar")
     state, _ = environment.reset(KEY, environment.sample_task(KEY))

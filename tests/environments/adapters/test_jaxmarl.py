@@ -66,7 +66,7 @@ def test_the_state_of_the_world_is_what_a_team_sees():
     assert first.observation["team"].shape == (3, state) and "world_state" not in first.info
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_battle_ends_by_termination_when_one_side_is_dead():
     environment = jaxmarl.make_environment("HeuristicEnemySMAX", scenario="3m")
     assert environment.name == "HeuristicEnemySMAX-3m"
@@ -79,7 +79,7 @@ def test_a_battle_ends_by_termination_when_one_side_is_dead():
     assert timesteps[end].action_mask[:, 4].all() and int(timesteps[end].action_mask.sum()) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("coefficient", "expected"), [(0.0, 0.0), (0.5, 1.5)])
 def test_overcooked_is_truncated_and_pays_shaped_rewards_on_request(coefficient, expected):
     environment = jaxmarl.make_environment(

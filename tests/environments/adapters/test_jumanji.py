@@ -60,7 +60,7 @@ def test_actions_of_several_parts_become_one_index():
     assert np.argwhere(timestep.observation["board"] >= 0).tolist() == [[5, 7]] or bool(timestep.terminated)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_teams_have_an_agent_axis_and_end_by_truncation():
     environment = jumanji.make_environment("LevelBasedForaging-v0", max_steps=2)
     step = jax.jit(environment.step)

@@ -11,7 +11,7 @@ KEY = jax.random.key(0)
 FORWARD, CLOCKWISE = 0, 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_shortest_way_succeeds_with_the_reward_of_the_suite():
     environment = xminigrid.make_environment("MiniGrid-Empty-5x5", max_steps=100)
     step = jax.jit(environment.step)
@@ -33,7 +33,7 @@ def test_levels_of_xland_differ_in_their_rules():
     assert not easy["ruleset"].rules.any() and hard["ruleset"].rules.any()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_pyramid_lies_in_the_easy_room_only():
     environment = xminigrid.make_environment("XLand-MiniGrid-R1-9x9")
     frames = [environment.render(environment.reset(KEY, environment.sample_task(KEY, level))[0]) for level in (0, 1)]

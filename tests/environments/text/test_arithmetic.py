@@ -115,7 +115,7 @@ def test_the_order_of_what_commutes_is_not_part_of_a_problem(operations, same, o
     assert problem(make_task((3, 4), "+")) != problem(make_task((3, 4), "*"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_no_sum_is_held_out_whose_swapped_twin_is_trained_on():
     environment = arithmetic.make_environment((1, 2), (2, 2), operations=("+", "*"))
     keys = jax.random.split(KEY, 2000)
@@ -179,7 +179,7 @@ def test_sparse_rewards_are_all_or_nothing():
     assert float(timesteps[1].reward) == 0.0 and bool(timesteps[1].terminated)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tasks_are_as_asked_for():
     environment = arithmetic.make_environment((1, 2), (2, 3))
     levels = jnp.arange(512, dtype=jnp.int32) % 2

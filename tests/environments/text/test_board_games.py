@@ -83,13 +83,13 @@ def returns_of_the_expert(name, num_games, **options):
     return np.asarray(returns)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_minimax_never_loses_at_tic_tac_toe():
     returns = returns_of_the_expert("tic_tac_toe", 256)
     assert returns.min() >= 0.0 and returns.mean() > 0.7
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_looking_ahead_wins_at_connect_four():
     returns = returns_of_the_expert("connect_four", 32, depth=2)
     assert returns.mean() > 0.85
@@ -127,7 +127,7 @@ def test_four_in_a_row(columns, won):
     np.testing.assert_array_equal(connect_four.payoff(state), [1.0, -1.0] if won else [0.0, 0.0])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_expert_wins_and_blocks():
     look_one, look_two, look_three = (lookahead(connect_four.RULES, depth) for depth in (1, 2, 3))
     three = drop([0, 6, 1, 6, 2, 5])  # Player 0 to move wins with column 4, player 1 has two in column 7.
@@ -142,7 +142,7 @@ def test_the_expert_wins_and_blocks():
     np.testing.assert_array_equal(np.isinf(look_one(full)), [True] + [False] * 6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "moves", "text"),
     [

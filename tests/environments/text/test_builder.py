@@ -133,7 +133,7 @@ def test_rewards():
     assert bool(timesteps[1].terminated) and not bool(timesteps[2].info["success"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_face_of_a_world_with_free_actions(speak):
     environment, reset, _ = functions()
     face, state = environment.text, reset(KEY, TASK)[0]
@@ -245,7 +245,7 @@ def test_an_expert_that_solves_nothing_is_not_imitated():
             require_experts([stage])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_world_is_checked_by_playing_it():
     assert require_playable(library(), num_tasks=16).name == "library"
     with pytest.raises(ValueError, match="`held_out_fraction` must leave level 0 of 'library' tasks on both sides"):

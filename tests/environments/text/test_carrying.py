@@ -18,7 +18,7 @@ def task(at, *, weight=7, trolley=2, told=False, compare=False):
     return {name: jnp.asarray(value, jnp.int32) for name, value in numbers.items()} | flags
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_trolley_carries_what_is_too_heavy(hand):
     spoken = ["go to countertop", "take box", "go to desk", "take trolley", "go to countertop", "take box"]
     texts, timesteps, _ = hand.play(make(), task([4]), [*spoken, "lift box", "go to bed", "put"])
@@ -38,7 +38,7 @@ def test_a_trolley_carries_what_is_too_heavy(hand):
     assert [bool(t.info["success"]) for t in timesteps] == [False] * 9 + [True]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_light_thing_takes_one_hand_that_holds_no_other(hand):
     spoken = ["take box", "go to shelf", "take chair", "go to bed", "put"]
     texts, timesteps, _ = hand.play(make(), task([0], weight=4, trolley=-1, compare=True), spoken)
@@ -47,7 +47,7 @@ def test_a_light_thing_takes_one_hand_that_holds_no_other(hand):
     assert bool(timesteps[-1].info["success"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_lift_together(hand):
     environment = make(2)
     one = task([4, 0], trolley=-1, told=True)
@@ -69,7 +69,7 @@ def test_two_lift_together(hand):
     assert not any(bool(t.info["success"]) for t in timesteps)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_levels_are_the_seven_kinds_of_tasks(hand):
     for level in range(7):
         tasks = hand.drawn_tasks(make(2), 64, level)

@@ -83,7 +83,7 @@ def test_attempts_are_told(hand):
     assert [bool(t.terminated) for t in timesteps] == [False, False, False, True]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_program_is_repaired(hand):
     one = task("two mul dup add", shown=program("two mul dup mul"))
     texts, timesteps, _ = hand.play(make(mode="repair"), one, ["two mul dup add"])
@@ -93,7 +93,7 @@ def test_a_program_is_repaired(hand):
     assert ((tasks["shown"] != tasks["program"]).sum(axis=1) == 1).all()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_program_is_made_shorter(hand):
     one = task("dup add", shown=program("dup one mul add"))
     for action, success in (("two mul", True), ("dup one mul add", False), ("two add", False)):
@@ -107,7 +107,7 @@ def test_a_program_is_made_shorter(hand):
     assert np.asarray(fine).all()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_calls_on_an_input_that_is_not_shown(hand):
     environment = code_calls.make_environment((2, 4), reward="dense")
     spoken = ["call add", "call two", "call mul", "call dup", "call add", "answer 2 8"]
@@ -135,7 +135,7 @@ def test_a_result_is_predicted(hand, action, success):
     assert bool(timesteps[1].info["success"]) == success
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_drawn_programs_run_and_use_up_their_numbers(hand):
     for level, length in enumerate((2, 4)):
         tasks = hand.drawn_tasks(make(), 256, level)

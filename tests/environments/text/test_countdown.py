@@ -32,7 +32,7 @@ def count_solutions(numbers, target):
     return total
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_solution_by_hand(hand):
     texts, timesteps, state = hand.play(make(), task(24, 2, 6, 8), ["6 / 2", "8 * 3"])
     assert texts == ["reach 2 4 from 8 , 6 , 2 .", "reach 2 4 from 8 , 3 .", "reach 2 4 from 2 4 ."]
@@ -49,7 +49,7 @@ def test_steps_that_are_not_possible_change_nothing(hand):
     assert hand.play(make(), task(0, 99, 99), ["9 9 * 9 9"])[0][1] == "reach 0 from 9 9 , 9 9 ."
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_dead_end_is_known(hand):
     environment = make()
     # 8 * 6 = 48 and 48 / 2 = 24; 8 + 6 = 14 leads nowhere.
@@ -70,7 +70,7 @@ def test_solutions_are_counted_as_in_plain_python(numbers):
     np.testing.assert_array_equal(count(row, jnp.asarray(targets)), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_drawn_tasks_can_be_solved(hand):
     for level, count in enumerate((3, 3, 4)):
         tasks = hand.drawn_tasks(make(), 64, level)

@@ -111,8 +111,8 @@ def test_recipes_are_told_where_asked_for(hand):
     assert make().text.prompt is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", [pytest.param("nothing", marks=pytest.mark.slow), "spoils"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mistake", [pytest.param("nothing", marks=pytest.mark.exhaustive), "spoils"])
 def test_the_distance_is_that_of_a_search(hand, mistake):
     environment = make(mistake=mistake, max_steps=50)
     actions = environment.text.actions
@@ -144,7 +144,7 @@ def test_books_differ_and_are_valid():
     assert (hidden == hidden[:1]).all() and len({row.tobytes() for row in methods}) > 4
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_held_out_books_are_never_trained_on(hand):
     environment = make(num_books=64, told=True, split="books")
     trained, held_out = (set(hand.drawn_tasks(environment, 256, 0, held_out=h)["book"].tolist()) for h in (False, True))

@@ -47,7 +47,7 @@ def test_the_first_rule_that_fits_decides(request_, rules, expected):
     assert (desk.SPOKEN[int(answer)], int(rule)) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_request_in_words(hand):
     environment = make((3,), reward="dense")
     texts, timesteps, _ = hand.play(environment, task(), ["redact 2"])
@@ -67,7 +67,7 @@ def test_a_request_in_words(hand):
     assert texts[1].endswith("request urgent guest send photos north") and float(timesteps[2].reward) == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_chances_of_near_misses_and_hidden_names(hand):
     tasks = hand.drawn_tasks(make((4,), near_misses=1.0, hidden=1.0, pretexts=1.0), 64, 0)
     _, rule = jax.vmap(desk.decide)(tasks)

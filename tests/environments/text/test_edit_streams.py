@@ -19,7 +19,7 @@ def task(done=2):
     return {name: jnp.asarray(value, jnp.int32) for name, value in (numbers | {"level": 2}).items()}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_edits_by_hand(hand):
     for said, place, operation in (("edit 6 mul", 1, 1), ("edit 8 mul", 0, 1), ("edit 6 add", 1, 0)):
         texts, timesteps, _ = hand.play(make(), task(), [said])
@@ -33,7 +33,7 @@ def test_edits_by_hand(hand):
     assert hand.play(make(history=0), task(), [])[0] == ["in mul add mul mul one dup two dup"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_half_of_the_places_are_edited_in_order(hand):
     for level, length in enumerate((4, 6, 8)):
         tasks = hand.drawn_tasks(make(), 128, level)

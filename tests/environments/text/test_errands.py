@@ -27,7 +27,7 @@ def metrics(timestep):
     return {name: float(value) for name, value in timestep.info["metrics"].items()}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_errand_by_hand(hand):
     one = task("red small countertop", "blue large shelf", target=1)
     spoken = ["take", "go to shelf", "go to countertop", "ask colour", "ask size", "ask size", "go to shelf", "take"]
@@ -70,7 +70,7 @@ def test_the_fewest_questions(things, fewest):
     assert float(over) == 3 - fewest
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_colour_and_size_say_which_one_and_descriptions_are_split(hand):
     described = []
     for held_out in (False, True):

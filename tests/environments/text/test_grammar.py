@@ -83,7 +83,7 @@ def test_a_gap_or_a_number_out_of_range_is_no_action():
         assert not bool(functions()[0](padded)[3])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_entries_are_listed_actions_and_free_templates():
     grammar = mixed()
     np.testing.assert_array_equal(grammar.entry_verb, [0, 1, 1, 1, 2, 3])
@@ -96,7 +96,7 @@ def test_entries_are_listed_actions_and_free_templates():
     assert {i for row in grammar.examples.tolist() for i in row if i >= 0} == set(range(len(grammar.words)))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_few_actions_are_all_listed_in_order():
     grammar = make_grammar("wait", "say {word:1-2}", "{int:1}", word="xy")
     texts = [sentence(grammar.words, row) for row in grammar.actions]
@@ -111,7 +111,7 @@ def test_words_can_be_put_first():
     assert make_grammar("go to {place}", words=("b", "a"), place=("a", "c")).words == ("b", "a", "go to", "c")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_is_free_is_drawn():
     grammar = mixed()
     verb, args = jax.vmap(grammar.draw, in_axes=(0, None))(jax.random.split(KEY, 200), 5)

@@ -287,7 +287,7 @@ def experts_play(environment, num_random):
     return jax.jit(jax.vmap(one))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("expert", ["searching", "informed"])
 def test_experts_solve_every_task(expert):
     environment = household.make_environment(expert=expert)
@@ -299,7 +299,7 @@ def test_experts_solve_every_task(expert):
     assert lengths.max() > (14 if expert == "searching" else 6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_expert_solves_from_any_state():
     environment = household.make_environment(max_steps=60)
     success, _ = experts_play(environment, 25)(jax.random.split(KEY, 60), jnp.arange(60) % 5)
@@ -318,7 +318,7 @@ def test_searching_expert_does_not_know_what_it_has_not_seen():
     assert actions[-1] == ["go to garbagecan 1", "take apple 1"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tasks_are_as_their_level_says():
     tasks = jax.device_get(jax.jit(jax.vmap(ENV.sample_task))(jax.random.split(KEY, 200), jnp.arange(200) % 5))
     held_out = jax.jit(jax.vmap(ENV.text.sample_held_out_task))(jax.random.split(KEY, 200), jnp.arange(200) % 5)

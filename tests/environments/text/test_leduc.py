@@ -79,7 +79,7 @@ def test_deals_are_of_six_cards():
     assert (deals[:, 0] == deals[:, 2]).mean() == pytest.approx(1 / 5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_expert_raises_with_a_pair_and_folds_with_little():
     choose = jax.jit(jax.vmap(leduc.choose, in_axes=(0, None)))
 

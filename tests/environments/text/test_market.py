@@ -11,7 +11,7 @@ from jaxagents.environments.text import market
 make = functools.cache(market.make_environment)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_orders_earn_what_the_price_moves(hand):
     environment = make(2, reward="dense", look_cost=0.125)
     task = {
@@ -35,7 +35,7 @@ def test_orders_earn_what_the_price_moves(hand):
     assert not bool(timesteps[-1].info["success"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_one_tool_of_every_sector_is_right(hand):
     tasks = hand.drawn_tasks(make(5), 512, 0)
     agree = (tasks["told"] == tasks["moves"][:, :, None]).mean(axis=1)

@@ -73,7 +73,7 @@ def test_nobody_gives_what_they_do_not_have():
     assert not bool(timesteps[1].info["valid"]) and int(timesteps[1].player) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_expert_trades_to_its_advantage():
     environment, _, _ = functions()
     _, _, state = play([])

@@ -61,7 +61,7 @@ def test_the_second_seat_meets_a_move():
     assert float(timestep.reward) == 1.0 and bool(timestep.info["success"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_is_not_understood_is_the_agents_alone():
     environment, state, timestep, say = begin(1, (1, 2), illegal="no_op")
     state, timestep = say(state, "jack")
@@ -72,7 +72,7 @@ def test_what_is_not_understood_is_the_agents_alone():
     assert bool(timestep.terminated) and float(timestep.reward) == -2.0 and not bool(timestep.info["valid"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_seats_are_drawn_or_fixed():
     environment = against_expert(kuhn.make_environment())
     seats = jax.vmap(environment.sample_task)(jax.random.split(KEY, 200))["seat"]

@@ -21,7 +21,7 @@ def task(*, finds=False, turned=False, inverted=False):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pictures_by_hand(hand):
     environment = make((1,), reward="dense")
     clean = "+ . x o / . . o o / . . . . / . . . ."
@@ -53,7 +53,7 @@ def test_what_is_turned_or_inverted_looks_like_another_class():
         assert len(others) == 4 and others <= patterns
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_objects_lie_apart_and_leave_the_corners_free(hand):
     for level, (count, side) in enumerate(((1, 4), (3, 6))):
         tasks = hand.drawn_tasks(make(), 128, level)

@@ -67,7 +67,7 @@ def test_other_instructions(hand, asks, of, seen, right, wrong):
     assert not bool(told["success"]) and float(told["metrics"]["type"]) == float(wrong.split()[0] == right.split()[0])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_boxes_do_not_overlap_and_are_on_the_screen(hand):
     elements = hand.drawn_tasks(make(), 64, 1)["elements"]
     for row in elements.tolist():
@@ -80,7 +80,7 @@ def test_boxes_do_not_overlap_and_are_on_the_screen(hand):
         assert len(cells) == len(set(cells)) and all(0 <= value < 16 for cell in cells for value in cell)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_held_out_labels_are_never_asked_for(hand):
     environment = make(split="labels")
     asked = []
@@ -91,7 +91,7 @@ def test_held_out_labels_are_never_asked_for(hand):
     assert len(asked[0]) > 8 and len(asked[1]) > 2 and not asked[0] & asked[1]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_instructions_are_as_frequent_as_said(hand):
     asks = hand.drawn_tasks(make(), 4000, 0)["asks"]
     np.testing.assert_allclose(np.bincount(asks, minlength=5) / 4000, screen.SHARES, atol=0.04)

@@ -75,7 +75,7 @@ def test_progress_is_the_share_of_the_way(hand):
     assert np.isinf(float(environment.text.distance(hand.play(environment, task(0, 2), ["finish"])[2])))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_pages_fail_as_often_as_said(hand):
     environment = make(failure_rate=0.5)
     texts, timesteps, _ = hand.play(environment, task(0, 1), [click(0, 0, 1)] * 9)
@@ -84,7 +84,7 @@ def test_pages_fail_as_often_as_said(hand):
     assert environment.text.distance is None
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_held_out_apps_are_never_seen_and_levels_are_depths(hand):
     sides = [hand.drawn_tasks(make(), 128, level, held_out=side) for side in (False, True) for level in (0, 2)]
     for tasks, depth in zip(sides, (1, 3, 1, 3)):

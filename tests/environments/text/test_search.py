@@ -96,7 +96,7 @@ def test_nothing_is_found_without_matches(hand):
     assert hand.play(environment, one, ["search twin"])[0][1] == "nothing found"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("unanswerable", [0.0, 1.0])
 def test_drawn_questions_can_be_answered_where_they_should(hand, unanswerable):
     environment = make(num_graphs=4, unanswerable=unanswerable)

@@ -49,7 +49,7 @@ def metrics(timestep):
     return {name: round(float(value), 3) for name, value in timestep.info["metrics"].items()}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_masked_page_by_hand(hand):
     environment = make(reward="dense")
     one = task("founder ? rival cedar port elm", "birch", "amber", "cedar rival elm")
@@ -64,7 +64,7 @@ def test_a_masked_page_by_hand(hand):
     assert hand.told(environment, one | {"page": jnp.int32(0)}) == "fill amber founder ? rival cedar port elm"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_table_by_hand(hand):
     environment = make("table")
     one = task("mentor amber", "birch gold", "birch gold", "amber mentor")
@@ -78,7 +78,7 @@ def test_a_table_by_hand(hand):
     assert metrics(timesteps[1])["match"] == 0.667 and not bool(timesteps[1].info["success"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["masked", "table"])
 def test_questions_have_the_answers_that_the_facts_give(hand, mode):
     for level in range(3):

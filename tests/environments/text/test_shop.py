@@ -42,7 +42,7 @@ def test_two_products_of_a_kind_have_a_trait():
     assert price.min() >= 1 and price.max() <= 9
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_purchase_in_words(hand):
     environment = make((1, 3))
     has, price = shop.draw_products(0)

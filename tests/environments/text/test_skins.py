@@ -63,7 +63,7 @@ def test_the_mask_names_the_actions_of_the_skin(hand, skinned):
     assert len({tuple(row) for row in skinned.text.actions.tolist()}) == len(skinned.text.actions) == 5 + 4 + 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_held_out_skins_are_for_held_out_tasks_only(tiny, skinned):
     sides = [tiny.run_expert(skinned, 64, held_out=side) for side in (False, True)]
     assert all(steps.info["success"][:, -1].all() for steps, _, _ in sides)
@@ -77,7 +77,7 @@ def test_a_skin_is_part_of_the_situation(hand, skinned):
     assert prints[0] == prints[2] != prints[1]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_budgets_are_those_of_the_longest_skin(skinned, speak, tiny):
     plain, ours = (speak(one, tokenizer=byte_level).layout for one in (tiny.make(tiny.worlds["rooms"]), skinned))
     assert ours.action - plain.action == len("walk over to") - len("go to")
@@ -119,7 +119,7 @@ def union(tiny):
     return make_environment({name: partial(tiny.make, world) for name, world in tiny.worlds.items()})
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_level_is_a_level_of_a_world(tiny, union):
     steps, task, prints = tiny.run_expert(union, 48)
     assert union.text.num_levels == 3

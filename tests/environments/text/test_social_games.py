@@ -21,7 +21,7 @@ def coins(*has, tenths):
     return {"has": jnp.asarray(has, jnp.int32), "tenths": jnp.int32(tenths), **LEVEL}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_public_goods_pay_what_is_kept_and_a_share_of_the_pot(hand):
     environment = public_goods(3, num_rounds=2)
     said = ["give 4", "give 0", "give 2", "give 0", "give 0", "give 3"]
@@ -41,7 +41,7 @@ def test_public_goods_pay_what_is_kept_and_a_share_of_the_pot(hand):
     assert not bool(timesteps[1].info["valid"]) and int(timesteps[1].player) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("tenths", [16, 24])
 def test_the_expert_plays_the_only_equilibrium_of_a_public_good(tenths):
     environment, task = public_goods(2, num_rounds=1), coins(3, 2, tenths=tenths)
@@ -65,7 +65,7 @@ def test_the_expert_plays_the_only_equilibrium_of_a_public_good(tenths):
     assert payoff[3, 2].sum() > payoff[0, 0].sum()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_is_left_of_a_commons_doubles(hand):
     task = {"stock": jnp.int32(8), "most": jnp.int32(5), **LEVEL}
     environment = commons(2, num_rounds=3, in_turn=True)
@@ -81,7 +81,7 @@ def test_what_is_left_of_a_commons_doubles(hand):
     np.testing.assert_array_equal([t.reward.tolist() for t in timesteps[2::2]], [[4, 4], [0, 0], [0, 0]])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["public_goods", "meeting"])
 def test_nobody_sees_a_move_before_all_have_moved(hand, name):
     if name == "meeting":
@@ -94,7 +94,7 @@ def test_nobody_sees_a_move_before_all_have_moved(hand, name):
     assert [int(t.player) for t in played] == [1, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_who_meets_is_paid_and_messages_arrive(hand):
     environment = meeting.make_environment(3)
     task = {"meet": jnp.int32(2), "others": jnp.asarray([0, 1, 3], jnp.int32), **LEVEL}
@@ -108,7 +108,7 @@ def test_who_meets_is_paid_and_messages_arrive(hand):
     assert bool(timesteps[-1].terminated)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("num_seats", [2, 3, 4])
 def test_one_place_alone_is_open_to_all(hand, num_seats):
     tasks = hand.drawn_tasks(meeting.make_environment(num_seats, num_places=3 + num_seats % 3), 128, 0)
@@ -166,7 +166,7 @@ def test_a_bargain_in_words(hand):
     assert sentence(environment.text.words, environment.text.expert(KEY, state)[0]) == "keep 6"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_hanabi_can_be_won_and_lost(hand):
     environment = hanabi.make_environment()
     texts, timesteps, _ = hand.play(environment, {"deck": DECK, **LEVEL}, ["play 1"] * 6)
@@ -178,7 +178,7 @@ def test_hanabi_can_be_won_and_lost(hand):
     assert bool(timesteps[-1].terminated) and float(timesteps[-1].info["metrics"]["lives"]) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_hints_are_spent_and_come_back_and_the_deck_ends_the_game(hand):
     environment = hanabi.make_environment()
     said = ["tell blue", "tell 2", "discard 2", "tell red", "tell 1"]

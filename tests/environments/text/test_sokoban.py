@@ -220,7 +220,7 @@ def test_tasks_and_their_expert():
     assert task.walls.reshape(NUM, 6, 6)[:, [0, -1], :].all() and task.walls.reshape(NUM, 6, 6)[:, :, [0, -1]].all()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_expert_is_optimal_or_knows_no_way_after_random_moves():
     num_random = 6
     _, (states, timesteps) = PLAY(jax.random.split(KEY, NUM), jnp.zeros(NUM, jnp.int32), num_random)
@@ -245,7 +245,7 @@ def test_a_box_starts_from_the_farthest_place_of_its_way():
     assert (rows - 1 + columns - 1 >= 4).all() and (tasks.boxes[:, 1] == -1).all()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_larger_rooms_with_several_boxes_are_solved():
     environment = sokoban.make_environment((7,), (3,), wall_fraction=0.2)
     _, (_, timesteps) = experts_play(environment, environment.max_steps)(
@@ -261,7 +261,7 @@ def test_expert_makes_a_legal_move_where_nothing_helps():
     assert bool(timesteps[0].action_mask[row])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_held_out_rooms_are_never_sampled():
     held_out = jax.jit(jax.vmap(ENV.text.sample_held_out_task))(jax.random.split(KEY, NUM))
     trained = PLAY(jax.random.split(KEY, NUM), jnp.arange(NUM) % 2, 0)[0].task

@@ -37,7 +37,7 @@ THOUGHTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("style", styles.STYLES)
 def test_thoughts_by_hand(style):
     environment = make(styles=[style])
@@ -48,7 +48,7 @@ def test_thoughts_by_hand(style):
     assert styles.STYLES[int(styles.style_of(thought, words))] == style
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_styles_are_drawn_by_their_shares_and_steps_are_said_twice():
     environment = make(shares=[1, 0, 3], verbosity=1.0)
     state, _ = environment.reset(jax.random.key(0), task())

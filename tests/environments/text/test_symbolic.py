@@ -13,7 +13,7 @@ from jaxagents.types import Discrete
 KEY = jax.random.key(0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_action_is_a_row_of_the_actions():
     spoken = bandit.make_environment((2,), (0.0,), num_pulls=2)
     silent = symbolic(spoken)

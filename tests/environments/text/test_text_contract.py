@@ -445,7 +445,7 @@ def replay(name, num_turns, rows):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in FEW else pytest.mark.exhaustive) for name in WORLDS],
+    [pytest.param(name, marks=pytest.mark.slow if name == "bandit" else pytest.mark.exhaustive) for name in WORLDS],
 )
 def test_what_decoding_says_of_its_tokens_is_what_training_says(name, speak, params_of):
     environment, shown = replay(name, 3, np.linspace(0, BATCH * world(name).text.num_levels - 1, 4).astype(int))
@@ -479,7 +479,8 @@ def test_nothing_happens_after_the_end(name):
             np.testing.assert_array_equal(later, np.broadcast_to(leaf[row, column], later.shape))
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in FEW])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FEW)
 def test_one_instance_is_a_row_of_the_batch(name):
     rows = jax.tree.leaves(tasks(name, False))[0].shape[0]
     row = rows - 1

@@ -136,7 +136,7 @@ def test_calls_fail_as_often_as_said():
     np.testing.assert_allclose((errors == rules.BUSY).mean(), 0.3, atol=0.04)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_distance_is_that_of_a_search(hand):
     environment = make(hidden=0.5, policy=0.5, impossible=0.2, max_steps=50)
     distance = jax.jit(environment.text.distance)
@@ -154,7 +154,7 @@ def test_the_distance_is_that_of_a_search(hand):
             assert float(distance(state)) == hand.fewest_actions(environment, state, actions, 8)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_levels_are_numbers_of_calls(hand):
     environment = make()
     reset = jax.jit(jax.vmap(environment.reset, in_axes=(None, 0)))
@@ -163,7 +163,7 @@ def test_levels_are_numbers_of_calls(hand):
         assert set(jax.vmap(environment.text.distance)(state).tolist()) == {level + 1.0}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_held_out_apps_are_never_trained_on(hand):
     environment = make(num_apps=64, split="apps")
     trained, held_out = (set(hand.drawn_tasks(environment, 256, 0, held_out=h)["app"].tolist()) for h in (False, True))

@@ -27,8 +27,8 @@ def config_of(folder):
     [
         ("llama3", "bfloat16"),
         ("gemma3", "float32"),
-        *(pytest.param(name, "float32", marks=pytest.mark.slow) for name in ("gpt2", "qwen2", "qwen3", "gemma2")),
-        *(pytest.param(name, "bfloat16", marks=pytest.mark.slow) for name in ("gpt2", "gemma2")),
+        *(pytest.param(name, "float32", marks=pytest.mark.exhaustive) for name in ("gpt2", "qwen2", "qwen3", "gemma2")),
+        *(pytest.param(name, "bfloat16", marks=pytest.mark.exhaustive) for name in ("gpt2", "gemma2")),
     ],
 )
 def test_a_round_trip_gives_the_same_bytes(saved, tmp_path, family, dtype):

@@ -11,7 +11,7 @@ from jaxagents.language.generate import Sampling, generate
 torch = pytest.importorskip("torch", reason="needs the extra hf: PyTorch is compared with")
 QUICK = ("llama3", "gemma3")
 SLOW = ("gpt2", "llama2", "llama_biased", "qwen2", "qwen2_5_long", "qwen3", "gemma2")
-NAMES = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+NAMES = [*QUICK, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SLOW)]
 NEW = 8
 
 

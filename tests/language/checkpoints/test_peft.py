@@ -22,7 +22,7 @@ CASES = {
     "gpt2": ("gpt2", lora(**LORA, pattern=QUERY_AND_DOWN)),
 }
 QUICK = ("lora",)
-NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.exhaustive) for name in CASES]
 
 
 def logits_of(decoder, params, tokens):

@@ -30,8 +30,8 @@ while True:
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tries", [2, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("tries", [2, pytest.param(12, marks=pytest.mark.exhaustive)])
 def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path, tries):
     for attempt in range(tries):
         command = [sys.executable, "-c", SAVE_FOREVER, str(tmp_path)]
