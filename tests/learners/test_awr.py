@@ -15,8 +15,6 @@ from jaxagents.losses.policy_gradient import advantage_weighted_loss
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_actor_critic
-from jaxagents.rollouts.unroll import make_rollout_collector
-from jaxagents.training.program import make_program, run_updates
 
 KEY = jax.random.key(0)
 
@@ -39,22 +37,6 @@ def make(memory=None):
         updates_per_rollout=2,
         loss=partial(advantage_weighted_loss, temperature=1.0, max_weight=20.0),
     )
-
-
-@pytest.mark.exhaustive
-def test_a_pause_changes_no_bit_and_compiles_nothing():
-    world, agent = tmaze.make_environment(2), make()
-    collector = make_rollout_collector(world, agent.policy, num_envs=4, num_steps=4)
-    program = make_program(collector, agent.make_learner(collector, 6))
-    run = jax.jit(partial(run_updates, program))
-    whole, metrics = run(program.init(KEY), 6)
-    halfway, _ = run(program.init(KEY), 3)
-    resumed, _ = run(halfway, 3)
-    assert run._cache_size() == 1 and np.isfinite(float(metrics["train/loss"].value))
-    same = jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole.learner, resumed.learner)
-    assert all(jax.tree.leaves(same))
-    pairs = zip(jax.tree.leaves(program.init(KEY).learner.params), jax.tree.leaves(whole.learner.params), strict=True)
-    assert all(not jnp.array_equal(old, new) for old, new in pairs)
 
 
 def test_policies_with_memory_are_refused():

@@ -8,13 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxagents.environments import tmaze
-from jaxagents.learners.evolution import make_agent, make_evolution
-from jaxagents.networks.torsos import MLP
-from jaxagents.policies.actor_critic import make_policy
-from jaxagents.rollouts.population import make_population_collector
-from jaxagents.rollouts.unroll import make_rollout_collector
-from jaxagents.training.program import make_program, run_updates
+from jaxagents.learners.evolution import make_evolution
 from jaxagents.types import Policy
 from tests.fakes import make_rollout
 
@@ -67,23 +61,6 @@ def test_devices_agree_with_one_device():
     actual, _ = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="device"))(state, KEY, parts)
     for device in range(2):
         np.testing.assert_allclose(actual.members["x"][device], expected.members["x"], rtol=1e-5)
-
-
-@pytest.mark.exhaustive
-def test_a_pause_changes_no_bit_and_compiles_nothing():
-    world = tmaze.make_environment(2)
-    policy = partial(make_policy, encoder=MLP((4,)))
-    agent = make_agent(world, policy=policy, strategy=algorithms.CMA_ES, num_members=4)
-    inner = partial(make_rollout_collector, num_envs=2, num_steps=4)
-    collector = make_population_collector(world, agent.policy, inner=inner, num_members=4)
-    program = make_program(collector, agent.make_learner(collector, 4))
-    run = jax.jit(partial(run_updates, program))
-    whole, _ = run(program.init(KEY), 4)
-    halfway, _ = run(program.init(KEY), 2)
-    resumed, _ = run(halfway, 2)
-    assert run._cache_size() == 1
-    same = jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole.learner.members, resumed.learner.members)
-    assert all(jax.tree.leaves(same))
 
 
 @pytest.mark.parametrize(

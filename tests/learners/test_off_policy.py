@@ -8,15 +8,12 @@ import numpy as np
 import optax
 import pytest
 
-from jaxagents.data.buffers import make_uniform_buffer
-from jaxagents.learners.sac import make_agent, make_sac
+from jaxagents.learners.sac import make_sac
 from jaxagents.losses.mpo import mpo
 from jaxagents.losses.q import mean_actor_loss, twin_q_target
 from jaxagents.networks.critics import RegularizedMLP
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.tanh_normal import make_tanh_normal_policy
-from jaxagents.rollouts.unroll import make_rollout_collector
-from jaxagents.training.program import make_program, run_updates
 from jaxagents.types import Box, Sample
 from jaxagents.values.q_function import TwinQ, make_twin_q, with_statistics
 from tests.fakes import make_sample
@@ -43,35 +40,6 @@ def make_critics(name):
 
 
 make_actor = partial(make_tanh_normal_policy, encoder=MLP((8,), "relu"))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", FAMILY)
-def test_a_pause_changes_no_bit_and_compiles_nothing(name, follow):
-    agent = make_agent(
-        follow,
-        policy=make_actor,
-        value=make_critics(name),
-        **dict.fromkeys(
-            ("policy_optimizer", "q_optimizer", "temperature_optimizer"), lambda num_steps: optax.adam(1e-2)
-        ),
-        buffer=make_uniform_buffer(capacity=64, batch_size=8),
-        updates_per_rollout=2,
-        **FAMILY[name][1],
-    )
-    collector = make_rollout_collector(follow, agent.policy, num_envs=4, num_steps=2)
-    program = make_program(collector, agent.make_learner(collector, 6))
-    run = jax.jit(partial(run_updates, program))
-    start = program.init(KEY).learner.inner
-    whole, metrics = run(program.init(KEY), 6)
-    halfway, _ = run(program.init(KEY), 3)
-    resumed, _ = run(halfway, 3)
-    assert run._cache_size() == 1 and np.isfinite(float(metrics["train/policy_loss"].value))
-    same = jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole.learner, resumed.learner)
-    assert all(jax.tree.leaves(same))
-    for part in ("params", "critic", "log_temperature"):
-        pairs = zip(*(jax.tree.leaves(getattr(state, part)) for state in (start, whole.learner.inner)), strict=True)
-        assert all(not jnp.array_equal(old, new) for old, new in pairs), part
 
 
 def batch_of(num_rows):

@@ -15,7 +15,6 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.ops.returns import lambda_returns
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
-from jaxagents.training.program import make_program, run_updates
 from jaxagents.types import PolicyInput
 
 KEY = jax.random.key(0)
@@ -122,20 +121,6 @@ def test_seeds_side_by_side_compute_no_phase_before_it_is_due():
     update = jax.vmap(learner.update, (0, None, 0))
     choices = [eqn for eqn in jax.make_jaxpr(update)(states, KEY, both).eqns if eqn.primitive.name == "cond"]
     assert len(choices) == 1 and choices[0].invars[0].aval.shape == ()
-
-
-@pytest.mark.exhaustive
-def test_a_pause_changes_no_bit_and_compiles_nothing():
-    agent = make(policy_rate=0.05, normalize_observations=True, reward_discount=0.99, actor_period=2)
-    collector = make_rollout_collector(WORLD, agent.policy, num_envs=4, num_steps=4)
-    program = make_program(collector, agent.make_learner(collector, 6))
-    run = jax.jit(partial(run_updates, program))
-    whole, metrics = run(program.init(KEY), 6)
-    halfway, _ = run(program.init(KEY), 3)
-    resumed, _ = run(halfway, 3)
-    assert run._cache_size() == 1 and np.isfinite(float(metrics["train/auxiliary_loss"].value))
-    same = jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole.learner, resumed.learner)
-    assert all(jax.tree.leaves(same))
 
 
 def test_a_run_shorter_than_a_period_has_rates_that_decay():

@@ -8,17 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from jaxagents.data.strata import make_stratified_buffer
-from jaxagents.environments import tmaze
 from jaxagents.learners.dqn import make_dqn
 from jaxagents.learners.q_terms import make_agent, make_q_with_terms
-from jaxagents.losses.proxy_values import proxy_values
 from jaxagents.losses.q_terms import heuristic_values, temporal_difference
-from jaxagents.networks.torsos import MLP
-from jaxagents.rollouts.overseen import make_overseen_collector
-from jaxagents.training.program import make_program, run_updates
 from jaxagents.types import Box, Environment, Sample
-from jaxagents.values.q_function import QFunction, make_q_function
+from jaxagents.values.q_function import QFunction
 from tests.fakes import make_sample
 
 KEY = jax.random.key(0)
@@ -93,34 +87,6 @@ def test_two_devices_share_what_one_learns():
     for name in ("loss", *terms):
         np.testing.assert_allclose(metrics[name], [told[name]] * 2, rtol=1e-6)
     assert not np.allclose(parts.weight[0], parts.weight[1])
-
-
-@pytest.mark.exhaustive
-def test_an_overseen_run_goes_on_after_a_pause_with_the_same_bits():
-    world = tmaze.make_environment(2)
-    agent = make_agent(
-        world,
-        value=partial(make_q_function, encoder=MLP((8,))),
-        optimizer=lambda num_updates: optax.adam(1e-3),
-        buffer=make_stratified_buffer(capacity=128, batch_size=4, mark="intervened"),
-        updates_per_rollout=2,
-        terms={"td": temporal_difference, "proxy": proxy_values},
-        epsilon=0.0,
-    )
-    collector = make_overseen_collector(
-        world,
-        agent.policy,
-        cost_to_go=lambda seen: seen[..., :1] * jnp.arange(4.0).reshape(1, 1, 4),
-        num_envs=2,
-        num_steps=6,
-    )
-    program = make_program(collector, agent.make_learner(collector, 6))
-    run = jax.jit(partial(run_updates, program))
-    whole, metrics = run(program.init(KEY), 6)
-    halfway, _ = run(program.init(KEY), 3)
-    resumed, _ = run(halfway, 3)
-    assert run._cache_size() == 1 and 0.0 < float(metrics["rollout/overseer_rate"].value) < 1.0
-    jax.tree.map(np.testing.assert_array_equal, whole.learner, resumed.learner)
 
 
 def test_bad_settings_are_refused():

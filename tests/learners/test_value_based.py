@@ -42,35 +42,6 @@ def make_value(name):
     return partial(make_q_function, encoder=MLP((8,)), **FAMILY[name][0])
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", FAMILY)
-def test_a_pause_changes_no_bit_and_compiles_nothing(name):
-    _, options, length = FAMILY[name]
-    agent = make_agent(
-        WORLD,
-        value=make_value(name),
-        optimizer=lambda num_updates: optax.adam(1e-3),
-        buffer=make_prioritized_buffer(capacity=128, batch_size=4, sequence_length=length),
-        updates_per_rollout=2,
-        importance_exponent=linear_schedule(start=0.4, end=1.0),
-        **options,
-    )
-    collector = make_rollout_collector(WORLD, agent.policy, num_envs=2, num_steps=6)
-    program = make_program(collector, agent.make_learner(collector, 6))
-    run = jax.jit(partial(run_updates, program))
-    whole, metrics = run(program.init(KEY), 6)
-    halfway, _ = run(program.init(KEY), 3)
-    resumed, _ = run(halfway, 3)
-    assert run._cache_size() == 1 and np.isfinite(float(metrics["train/loss"].value))
-    same = jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole.learner, resumed.learner)
-    assert all(jax.tree.leaves(same))
-    start = jax.tree.leaves(program.init(KEY).learner.params["network"])
-    moved = [
-        not jnp.array_equal(a, b) for a, b in zip(start, jax.tree.leaves(whole.learner.params["network"]), strict=True)
-    ]
-    assert all(moved)
-
-
 def experience(length, batch_size, carry_size):
     """Returns sequences of random steps, leaves `[length, batch_size, ...]`."""
     generator, shape = np.random.default_rng(0), (length, batch_size)
