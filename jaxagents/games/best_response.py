@@ -58,43 +58,6 @@ def _best_response(game: Game, player: int, profile: Profile) -> BestResponse:
     return respond(game, player, weights)
 
 
-def best_response_to_mixture(game: Game, player: int, profiles: Sequence[Array], weights: Array) -> BestResponse:
-    """Computes a best response to others who draw one of K joint policies, together, before the game.
-
-    The response sees what happens in the game, not what was drawn: `max_x sum_k w_k u_i(x, profile_k)`.
-
-    Args:
-        game: the game.
-        player: who responds.
-        profiles: of all players, policies `[K, I_j, A_j]`; those of `player` do not matter.
-        weights: `[K]`, w; the value is in their units, an expectation if they add up to 1.
-
-    Returns:
-        The best response.
-
-    Raises:
-        ValueError: policies are not of the game or no distributions, or there is not one weight for each.
-
-    References:
-        Marris et al. (2021), "Multi-Agent Training beyond Zero-Sum with Correlated Equilibrium Meta-Solvers", section
-        4 (best responses of JPSRO).
-    """
-    if len({len(weights), *(len(policies) for policies in profiles)}) != 1:
-        counts = [len(policies) for policies in profiles]
-        raise ValueError(f"`weights` must be one per joint policy, got {len(weights)} and policies {counts}.")
-    check_profile(game, [policies[0] for policies in profiles])
-    _require_others(game, player, profiles)
-    return _best_response_to_mixture(game, player, tuple(profiles), weights)
-
-
-@partial(jax.jit, static_argnames="player")
-def _best_response_to_mixture(game: Game, player: int, profiles: Sequence[Array], weights: Array) -> BestResponse:
-    def reach(profile: Profile) -> Array:
-        return outcome_weights(game, realization_plans(game, profile), without=player)
-
-    return respond(game, player, weights @ jax.vmap(reach)(tuple(profiles)))
-
-
 def nash_conv(game: Game, profile: Profile) -> Array:
     """Computes `sum_i (max_{x_i} u_i(x_i, x_-i) - u_i(x))`, 0 in an equilibrium.
 

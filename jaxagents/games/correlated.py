@@ -8,17 +8,14 @@ drawn; in a correlated one (CE) nobody gains by replacing the action that was re
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from jaxagents.games.gini import Flattest, flattest
-from jaxagents.games.interior_point import solve_linear_program
 from jaxagents.games.meta_solvers import uniform
 from jaxagents.games.normal_form import product_of, require_square, undominated
 from jaxagents.types import Array
 
 _SAME = 1e-8  # Payoffs closer than this, in units of their range, are the same.
-_MOST_ENTRIES = 2**26  # Of the dense rows of a linear program: half a GiB in float64.
 
 
 def coarse_gains(payoffs: Array, joint: Array) -> Array:
@@ -87,68 +84,6 @@ def max_gini(
     return _flattest(payoffs, counts, coarse, limit, tolerance=tolerance, max_steps=max_steps).joint
 
 
-def min_epsilon_max_gini(
-    payoffs: Array,
-    counts: Array | None = None,
-    key: Array | None = None,
-    *,
-    coarse: bool,
-    tolerance: float = 1e-6,
-    max_steps: int = 20_000,
-) -> Array:
-    """Maximises `1 - sum_a x[a]^2 - 2 epsilon` with gains of deviations at most `epsilon <= 0`: a strict (C)CE.
-
-    Args:
-        payoffs: `[n, A, ..., A]`; their unit weighs epsilon against the impurity.
-        counts: `[n, A]`.
-        key: not used.
-        coarse: True: CCE; False: CE.
-        tolerance: of gains, in units of the range of payoffs.
-        max_steps: of the ascent.
-
-    Returns:
-        `[A, ..., A]`.
-
-    References:
-        Marris et al. (2021), "Multi-Agent Training beyond Zero-Sum with Correlated Equilibrium Meta-Solvers".
-    """
-    scaled, counts = _scaled(payoffs, counts, coarse)
-    # In the units of `flattest`, whose payoffs have range 1 and whose weights sum to 1.
-    slack_value = _range(payoffs, counts) * jnp.prod(jnp.sum(counts, axis=1))
-    options: dict[str, Any] = {"slack_value": slack_value, "tolerance": tolerance, "max_steps": max_steps}
-    return _flattest(scaled, counts, coarse, 0.0, **options).joint
-
-
-def max_welfare(payoffs: Array, counts: Array | None = None, key: Array | None = None, *, coarse: bool) -> Array:
-    """Computes the (C)CE of the largest sum of payoffs by linear programming, the centre of all such.
-
-    Args:
-        payoffs: `[n, A, ..., A]`, float64.
-        counts: `[n, A]`, only whether they are positive.
-        key: not used.
-        coarse: True: CCE; False: CE.
-
-    Returns:
-        `[A, ..., A]`.
-
-    Raises:
-        ValueError: the program's dense rows are too large.
-    """
-    return _optimum(payoffs, counts, jnp.sum(payoffs, axis=0), coarse)
-
-
-def random_vertex(payoffs: Array, counts: Array | None = None, key: Array | None = None, *, coarse: bool) -> Array:
-    """Computes the (C)CE that is best for normally distributed payoffs of joint actions, see `max_welfare`."""
-    return _optimum(payoffs, counts, jax.random.normal(key, payoffs.shape[1:], payoffs.dtype), coarse)
-
-
-def random_joint(payoffs: Array, counts: Array | None = None, key: Array | None = None) -> Array:
-    """Puts all probability on one joint action that is there, drawn uniformly; a baseline."""
-    support = product_of((require_square(payoffs, counts) > 0).astype(payoffs.dtype))
-    chosen = jax.random.categorical(key, jnp.log(support).reshape(-1))
-    return jax.nn.one_hot(chosen, support.size, dtype=payoffs.dtype).reshape(support.shape)
-
-
 def product(
     payoffs: Array, counts: Array | None = None, key: Array | None = None, *, solver: Callable[[Array, Array], Array]
 ) -> Array:
@@ -192,29 +127,3 @@ def _scaled(payoffs: Array, counts: Array | None, coarse: bool) -> tuple[Array, 
 def _flattest(payoffs: Array, counts: Array, coarse: bool, limit: Array | float, **options: Any) -> Flattest:
     weight = product_of(counts / jnp.sum(counts, axis=1, keepdims=True))
     return flattest(_gains(payoffs, coarse), weight, _row_mask(payoffs, counts, coarse), limit, **options)
-
-
-def _optimum(payoffs: Array, counts: Array | None, welfare: Array, coarse: bool) -> Array:
-    """Maximises `sum_a welfare[a] x[a]` over the (C)CE."""
-    num_rows = payoffs.shape[0] * payoffs.shape[-1] ** (1 if coarse else 2) + 2
-    if num_rows * (welfare.size + num_rows) > _MOST_ENTRIES:
-        raise ValueError(
-            f"`payoffs` must give a linear program of at most {_MOST_ENTRIES} entries, got {num_rows} rows of "
-            f"{welfare.size + num_rows}; try fewer policies, coarse=true or max_gini."
-        )
-    payoffs, counts = _scaled(payoffs, counts, coarse)
-    support = product_of((counts > 0).astype(payoffs.dtype))
-    welfare = jnp.where(support > 0, welfare, 0.0)
-    welfare = welfare / jnp.maximum(jnp.max(jnp.abs(welfare)), jnp.finfo(payoffs.dtype).tiny)
-    transpose = jax.linear_transpose(_gains(payoffs, coarse), support)
-    mask = _row_mask(payoffs, counts, coarse)
-    units = jnp.diag(mask.reshape(-1).astype(payoffs.dtype)).reshape(mask.size, *mask.shape)
-    rows = jax.vmap(lambda unit: (support * transpose(unit)[0]).reshape(-1))(units)
-    total = support.reshape(1, -1)
-    limits = jnp.where(mask.reshape(-1), 0.0, 1.0).astype(payoffs.dtype)  # Those that are no rows have room.
-    cost = jnp.where(support > 0, -welfare, 1.0).reshape(-1)
-    x, _ = solve_linear_program(
-        cost, jnp.concatenate([rows, total, -total]), jnp.concatenate([limits, jnp.array([1.0, -1.0], limits.dtype)])
-    )
-    x = jnp.where(support.reshape(-1) > 0, x, 0.0)
-    return (x / jnp.sum(x)).reshape(support.shape)

@@ -35,22 +35,20 @@ def flattest(
     row_mask: Array,
     limit: Array | float,
     *,
-    slack_value: Array | float = 0.0,
     tolerance: float = 1e-6,
     max_steps: int = 20_000,
 ) -> Flattest:
-    """Minimises `1/2 sum x^2 / weight - slack_value t` where `gains(x) + t <= limit`, `t >= 0`, `sum x = 1`, `x >= 0`.
+    """Minimises `1/2 sum x^2 / weight` where `gains(x) <= limit`, `sum x = 1` and `x >= 0`.
 
     For multipliers `alpha >= 0` of the rows the minimiser is `x(alpha) = weight max(0, tau - gains^T alpha)`, tau such
     that it sums to 1, and `gains(x(alpha)) - limit` is the gradient of the dual, which is climbed with Nesterov's
-    momentum, forgotten whenever it points downhill. The slack `t` asks for `sum alpha >= slack_value`.
+    momentum, forgotten whenever it points downhill.
 
     Args:
         gains: linear function of the joint distribution, as of `correlated.swap_gains`; of size about 1.
         weight: of every entry of `x`; 0 keeps it at 0.
         row_mask: bool, of the shape of the gains; True: the row is a constraint.
         limit: of all rows.
-        slack_value: what a slack common to all rows is worth; 0 leaves it out.
         tolerance: residual of optimality at which to stop; constraints are violated by at most about as much.
         max_steps: of the ascent.
 
@@ -67,12 +65,10 @@ def flattest(
     mask = row_mask.astype(weight.dtype)
 
     def primal(multipliers: Array) -> Array:
-        return _fill(transpose(mask * multipliers)[0], weight, 1.0)
+        return _fill(transpose(mask * multipliers)[0], weight)
 
     def project(multipliers: Array) -> Array:
-        positive = mask * jnp.maximum(multipliers, 0.0)
-        filled = _fill(-multipliers, mask, slack_value)
-        return jnp.where(jnp.sum(positive) < slack_value, filled, positive)
+        return mask * jnp.maximum(multipliers, 0.0)
 
     step_size = 1.0 / (_MARGIN * _squared_norm(gains, transpose, weight, mask))
 
@@ -96,22 +92,22 @@ def flattest(
     return Flattest(primal(state.multipliers), state.multipliers, state.residual, state.num_steps)
 
 
-def _fill(level: Array, weight: Array, total: Array | float) -> Array:
-    """Returns `weight max(0, tau - level)` with tau such that it sums to `total`, by Newton's method from above."""
+def _fill(level: Array, weight: Array) -> Array:
+    """Returns `weight max(0, tau - level)` with tau such that it sums to 1, by Newton's method from above."""
 
     def lower(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         tau, slope, _ = carry
         under = jnp.where(level < tau, weight, 0.0)
         new_slope = jnp.sum(under)
-        new = (total + jnp.sum(under * level)) / jnp.where(new_slope > 0, new_slope, 1.0)
+        new = (1.0 + jnp.sum(under * level)) / jnp.where(new_slope > 0, new_slope, 1.0)
         return jnp.where(new_slope > 0, new, tau), new_slope, new_slope < slope
 
     slope = jnp.sum(weight)
-    start = (total + jnp.sum(weight * level)) / jnp.where(slope > 0, slope, 1.0)
+    start = (1.0 + jnp.sum(weight * level)) / jnp.where(slope > 0, slope, 1.0)
     tau, _, _ = jax.lax.while_loop(lambda carry: carry[2], lower, (start, slope, jnp.bool_(True)))
     filled = weight * jnp.maximum(tau - level, 0.0)
     size = jnp.sum(filled)
-    return filled * jnp.where(size > 0, total / jnp.where(size > 0, size, 1.0), 0.0)
+    return filled * jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 0.0)
 
 
 def _squared_norm(

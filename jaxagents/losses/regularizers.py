@@ -13,28 +13,6 @@ from jaxagents.losses.policy_gradient import MAX_LOG_RATIO
 from jaxagents.types import Array, TokenView
 
 
-def kl_k1(view: TokenView, *, coefficient: Array | float) -> Array:
-    """Computes `coefficient (log_prob - reference_log_prob)`: unbiased, of either sign.
-
-    The gradient is `coefficient * grad log_prob`, zero in expectation whatever the reference is: as a loss it
-    regularises nothing. It is here to be compared with and to be logged; use `kl_k2` or `kl_k3`.
-
-    Args:
-        view: of the tokens; reads `reference_log_prob`.
-        coefficient: `[]` or `[K]`.
-
-    Returns:
-        `[n, t, S]`.
-
-    Raises:
-        ValueError: there is no reference.
-
-    References:
-        Schulman (2020), "Approximating KL Divergence".
-    """
-    return _of_turn(coefficient, view) * _log_ratio(view)
-
-
 def kl_k2(view: TokenView, *, coefficient: Array | float) -> Array:
     """Computes `coefficient (log_prob - reference_log_prob)^2 / 2`: biased, never negative.
 

@@ -32,47 +32,6 @@ def controlled(
     return jnp.where(view.episode.control[:, None, None], value, advantage)
 
 
-def bounded(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, bound: Array | float = 5.0) -> Array:
-    """Computes `clip(advantage, -bound, bound)`.
-
-    Args:
-        view: not used.
-        advantage: `[B, T, S]`.
-        axis_name: not used.
-        bound: positive, in units of the advantage.
-
-    Returns:
-        The advantages.
-    """
-    return jnp.clip(advantage, -bound, bound)
-
-
-def weighted_signs(
-    view: EpisodeView,
-    advantage: Array,
-    *,
-    axis_name: str | None = None,
-    positive: Array | float = 1.0,
-    negative: Array | float = 1.0,
-) -> Array:
-    """Multiplies positive and negative advantages by weights of their own; 0 learns from the others alone.
-
-    Args:
-        view: not used.
-        advantage: `[B, T, S]`.
-        axis_name: not used.
-        positive: weight of what went well (paper: 0.1 beside a negative one of 1).
-        negative: weight of what went badly.
-
-    Returns:
-        The advantages.
-
-    References:
-        Zhu et al. (2025), "The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning", section 4.
-    """
-    return advantage * jnp.where(advantage > 0.0, positive, negative)
-
-
 def weighted_parts(
     view: EpisodeView,
     advantage: Array,

@@ -43,42 +43,6 @@ def n_step_transition(
     return returns, bootstrap_discount, jnp.sum(included, axis=0, dtype=jnp.int32) - 1
 
 
-def n_step_returns(
-    reward: Array, terminated: Array, truncated: Array, next_value: Array, *, discount: Array | float, num_steps: int
-) -> Array:
-    """Computes the `num_steps`-step return of every step.
-
-    `G_t = sum_{k<m} discount^k reward_{t+k} + discount^m V_{t+m}`, where `m <= num_steps` stops at the end of the
-    episode (without the last term when it terminated) and at the end of the sequence.
-
-    Args:
-        reward: float `[T, ...]`.
-        terminated: bool `[T, ...]`.
-        truncated: bool `[T, ...]`.
-        next_value: float `[T, ...]`, value of the true successor of every step.
-        discount: per step, in `[0, 1]`.
-        num_steps: rewards to sum before the value is used, at least 1.
-
-    Returns:
-        float `[T, ...]`.
-
-    Raises:
-        ValueError: if `num_steps` is less than 1.
-
-    References:
-        Sutton and Barto (2018), equation 7.1.
-    """
-    if num_steps < 1:
-        raise ValueError(f"`num_steps` must be at least 1, got {num_steps}; try 1 for one-step targets.")
-    successor_discount = discount * (1.0 - terminated.astype(reward.dtype))
-    ended = (terminated | truncated).at[-1].set(True)
-    returns = reward + successor_discount * next_value
-    for _ in range(min(num_steps, reward.shape[0]) - 1):
-        successor = jnp.where(ended, next_value, jnp.roll(returns, -1, axis=0))
-        returns = reward + successor_discount * successor
-    return returns
-
-
 def lambda_returns(
     reward: Array,
     terminated: Array,

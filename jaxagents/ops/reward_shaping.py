@@ -24,20 +24,6 @@ def invalid_action_penalty(view: EpisodeView, *, axis_name: str | None = None, p
     return _subtract(view.episode, jnp.where(view.episode.action_valid, 0.0, penalty))
 
 
-def length_penalty(view: EpisodeView, *, axis_name: str | None = None, penalty: Array | float = 0.001) -> Array:
-    """Subtracts `penalty` times the number of sampled tokens of a turn from its reward.
-
-    Args:
-        view: of B episodes of T turns.
-        axis_name: not used.
-        penalty: not negative, in units of the reward per token.
-
-    Returns:
-        The rewards.
-    """
-    return _subtract(view.episode, penalty * _sampled_tokens(view.episode))
-
-
 def soft_overlong_penalty(
     view: EpisodeView,
     *,

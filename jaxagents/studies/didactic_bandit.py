@@ -16,7 +16,7 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from jaxagents.losses.preference import logistic, squared_margin
+from jaxagents.losses.preference import squared_margin
 from jaxagents.types import Array, Params
 
 NUM_ACTIONS, STATE_SIZE, NUM_TEST_STATES = 100, 100, 100
@@ -85,11 +85,6 @@ def ppo(log_prob: Array, samples: Samples, *, clip_epsilon: Array | float = 0.2)
     advantage, ratio = _standardized(samples.reward), jnp.exp(log_prob - samples.behavior_log_prob)
     clipped = jnp.clip(ratio, 1.0 - clip_epsilon, 1.0 + clip_epsilon)
     return -jnp.minimum(ratio * advantage, clipped * advantage)
-
-
-def dpo_of_pairs(log_prob: Array, samples: Samples, *, coefficient: Array | float = 0.05) -> Array:
-    """Computes the mean of `losses.preference.logistic` over all pairs of every group, `[S, M]`."""
-    return _mean_over_pairs(partial(logistic, coefficient=coefficient), log_prob, samples)
 
 
 def ipo_of_pairs(log_prob: Array, samples: Samples, *, coefficient: Array | float = 0.05) -> Array:

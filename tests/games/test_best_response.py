@@ -11,7 +11,7 @@ from open_spiel.python.algorithms import exploitability as spiel_exploitability
 from open_spiel.python.policy import TabularPolicy
 
 from jaxagents.games import normal_form
-from jaxagents.games.best_response import best_response, best_response_to_mixture, exploitability, nash_conv
+from jaxagents.games.best_response import best_response, exploitability, nash_conv
 from jaxagents.games.definitions.kuhn import kuhn
 from jaxagents.games.definitions.leduc import leduc
 from jaxagents.games.definitions.normal_form import from_payoffs
@@ -56,27 +56,15 @@ def test_matching_pennies_by_hand():
     np.testing.assert_array_equal(response.policy, [[0.0, 1.0]])
     np.testing.assert_allclose(response.value, 0.5)
     np.testing.assert_allclose([nash_conv(game, profile), exploitability(game, profile)], [0.5, 0.25])
-    # Others who draw heads three times, tails once.
-    drawn = (jnp.array([[[1.0, 0.0]], [[0.0, 1.0]]]), jnp.full((2, 1, 2), 0.5))
-    mixture = best_response_to_mixture(game, 1, drawn, jnp.array([3.0, 1.0]))
-    np.testing.assert_array_equal(mixture.policy, [[0.0, 1.0]])
-    np.testing.assert_allclose(mixture.value, 2.0)
 
 
 def test_nothing_is_better_than_the_best_response(poker):
-    profiles = [random_profile(poker, jax.random.key(seed)) for seed in range(3)]
-    weights = jnp.array([0.5, 0.2, 0.3])
+    profile = random_profile(poker, jax.random.key(0))
     pure = jnp.asarray([jax.nn.one_hot(jnp.array(a), 2) for a in itertools.product((0, 1), repeat=6)])
-    earned = sum(
-        weight * jax.vmap(lambda own, other=profile[0]: expected_values(poker, (other, own))[1])(pure)
-        for weight, profile in zip(weights, profiles)
-    )
-    stacked = [jnp.stack(policies) for policies in zip(*profiles)]
-    response = best_response_to_mixture(poker, 1, stacked, weights)
+    earned = jax.vmap(lambda own: expected_values(poker, (profile[0], own))[1])(pure)
+    response = best_response(poker, 1, profile)
     np.testing.assert_allclose(response.value, jnp.max(earned), rtol=1e-5)
     np.testing.assert_array_equal(response.policy, pure[jnp.argmax(earned)])
-    single = best_response_to_mixture(poker, 1, [policies[:1] for policies in stacked], jnp.ones(1))
-    assert float(single.value) == pytest.approx(float(best_response(poker, 1, profiles[0]).value))
 
 
 @pytest.mark.parametrize("name", ["kuhn_poker(players=3)", "leduc_poker", "liars_dice(dice_sides=2)"])
@@ -90,15 +78,6 @@ def test_openspiel_agrees_about_random_policies(name):
                 policy.policy_for_key(known.label)[list(known.actions)] = row[: len(known.actions)]
         mine = nash_conv(compiled, profile)
         np.testing.assert_allclose(mine, spiel_exploitability.nash_conv(game, policy), rtol=1e-9)
-
-
-def test_policies_and_weights_that_do_not_match_are_refused(poker):
-    profile = uniform_profile(poker)
-    with pytest.raises(ValueError, match="`profile` must have policies of shapes"):
-        best_response(poker, 0, (profile[0], profile[1][:3]))
-    stacked = [policy[None] for policy in profile]
-    with pytest.raises(ValueError, match=r"`weights` must be one per joint policy, got 2 and policies \[1, 1\]"):
-        best_response_to_mixture(poker, 0, stacked, jnp.ones(2))
 
 
 @pytest.mark.parametrize("row", [[0.0, 0.0], [0.7, 0.7], [1.2, -0.2], [np.nan, 1.0]])

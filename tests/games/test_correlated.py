@@ -6,18 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.optimize import linprog, minimize
+from scipy.optimize import minimize
 
 from jaxagents.games.correlated import (
     cce_gaps,
     ce_gaps,
     coarse_gains,
     max_gini,
-    max_welfare,
-    min_epsilon_max_gini,
     product,
-    random_joint,
-    random_vertex,
     swap_gains,
 )
 from jaxagents.games.meta_solvers import uniform
@@ -91,40 +87,6 @@ def test_flattest_equilibria_agree_with_a_general_solver(games, number, coarse):
     np.testing.assert_allclose(actual.reshape(-1), expected.x, atol=1e-6)
 
 
-def test_a_strict_equilibrium_trades_impurity_for_slack():
-    rows, start = rows_of(CHICKEN, False), np.array([0.1, 0.35, 0.35, 0.2, 0.0])
-    constraints = [
-        {"type": "eq", "fun": lambda x: np.sum(x[:4]) - 1.0},
-        {"type": "ineq", "fun": lambda x: x[4] - rows[[1, 2, 5, 6]] @ x[:4]},
-    ]
-    bounds = [(0, 1)] * 4 + [(None, 0)]
-    expected = minimize(
-        lambda x: x[:4] @ x[:4] + 2 * x[4], start, method="SLSQP", bounds=bounds, constraints=constraints
-    )
-    assert expected.success and expected.x[4] < -0.1
-    actual = min_epsilon_max_gini(jnp.asarray(CHICKEN), coarse=False, tolerance=1e-9)
-    np.testing.assert_allclose(actual.reshape(-1), expected.x[:4], atol=1e-5)
-
-
-@pytest.mark.parametrize("coarse", [True, False])
-def test_best_welfare_agrees_with_highs(games, coarse):
-    for payoffs in games[2:3]:
-        rows, size = rows_of(payoffs, coarse), payoffs[0].size
-        welfare = np.sum(payoffs, axis=0).reshape(-1)
-        options = {"A_ub": rows, "b_ub": np.zeros(len(rows)), "A_eq": np.ones((1, size)), "b_eq": [1.0]}
-        expected = linprog(-welfare, **options)
-        joint = jax.jit(partial(max_welfare, coarse=coarse))(jnp.asarray(payoffs))
-        np.testing.assert_allclose(jnp.sum(joint_value(payoffs, joint)), -expected.fun, atol=1e-6)
-        assert float(jnp.sum(GAPS[coarse](payoffs, joint))) < 1e-6
-
-
-def test_a_random_vertex_is_an_equilibrium_that_depends_on_the_key():
-    solver = jax.jit(partial(random_vertex, coarse=False))
-    first, second = (solver(jnp.asarray(CHICKEN), jnp.ones((2, 2)), jax.random.key(k)) for k in (0, 3))
-    assert max(float(jnp.sum(ce_gaps(CHICKEN, joint))) for joint in (first, second)) < 1e-6
-    assert float(jnp.max(jnp.abs(first - second))) > 0.1
-
-
 def test_counts_are_copies():
     payoffs = np.random.default_rng(5).normal(size=(2, 3, 2))
     copies, copy_counts = pad_payoffs(np.repeat(np.repeat(payoffs, [2, 1, 1], axis=1), [1, 3], axis=2))
@@ -153,19 +115,6 @@ def test_epsilon_makes_it_flatter():
     assert impurity[0] < impurity[1] < impurity[2]
     # Uniform play gains 0.5 per recommendation at most, all of which epsilon = 1 allows.
     np.testing.assert_allclose(impurity[2], 0.75, atol=1e-6)
-
-
-def test_a_random_joint_action_is_there():
-    counts = jnp.array([[1.0, 2.0, 0.0], [1.0, 0.0, 0.0]])
-    keys = jax.random.split(jax.random.key(0), 40)
-    total = jnp.sum(jax.vmap(partial(random_joint, jnp.zeros((2, 3, 3)), counts))(keys), axis=0)
-    assert float(jnp.sum(total)) == 40.0 and float(jnp.min(total[:2, 0])) > 8.0
-
-
-def test_programs_that_do_not_fit_are_refused():
-    payoffs = jax.ShapeDtypeStruct((2, 60, 60), jnp.float64)
-    with pytest.raises(ValueError, match="at most 67108864 entries, got 7202 rows of 10802; try fewer policies"):
-        jax.eval_shape(partial(max_welfare, coarse=False), payoffs)
 
 
 def test_product_of_uniform_strategies():

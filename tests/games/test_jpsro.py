@@ -11,7 +11,7 @@ from open_spiel.python.algorithms.exploitability import nash_conv as openspiel_n
 from open_spiel.python.policy import UniformRandomPolicy
 
 from jaxagents.games.best_response import nash_conv
-from jaxagents.games.correlated import ce_gaps, max_gini, product, random_joint
+from jaxagents.games.correlated import ce_gaps, max_gini, product
 from jaxagents.games.definitions.kuhn import kuhn
 from jaxagents.games.definitions.normal_form import from_payoffs
 from jaxagents.games.extensive_form import compile_game
@@ -99,4 +99,4 @@ def last_found(payoffs, counts, key):
 
 def test_without_iterations_there_is_no_result():
     with pytest.raises(ValueError, match="`num_iterations` must be at least 1, got 0"):
-        jpsro(compile_game(kuhn(2)), random_joint, jax.random.key(0), coarse=True, num_iterations=0)
+        jpsro(compile_game(kuhn(2)), last_found, jax.random.key(0), coarse=True, num_iterations=0)

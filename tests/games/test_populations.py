@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.games.best_response import best_response_to_mixture, respond
+from jaxagents.games.best_response import respond
 from jaxagents.games.definitions.kuhn import kuhn
 from jaxagents.games.extensive_form import compile_game
 from jaxagents.games.populations import (
@@ -18,7 +18,13 @@ from jaxagents.games.populations import (
     reach_of_others,
     start_population,
 )
-from jaxagents.games.strategies import expected_values, random_profile, uniform_profile
+from jaxagents.games.strategies import (
+    expected_values,
+    outcome_weights,
+    random_profile,
+    realization_plans,
+    uniform_profile,
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +58,18 @@ def test_a_mixture_plays_like_its_policies(poker, population):
     np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
+def respond_to_mixture(game, profiles, weights):
+    """Returns the best response of player 0 to others who draw one of several joint policies before the game."""
+    reach = jax.vmap(lambda profile: outcome_weights(game, realization_plans(game, profile), without=0))
+    return respond(game, 0, weights @ reach(tuple(profiles)))
+
+
 def test_others_are_responded_to_as_they_are_drawn(poker, population):
     joint = jnp.zeros((3, 3, 3)).at[:2, :2, 0].set(jnp.array([[0.4, 0.1], [0.2, 0.3]]))
     profiles = [policies[jnp.array([0, 0, 1, 1])] for policies in population.policies]
     profiles[1] = population.policies[1][jnp.array([0, 1, 0, 1])]
     profiles[2] = population.policies[2][jnp.zeros(4, int)]
-    expected = best_response_to_mixture(poker, 0, profiles, joint[:2, :2, 0].reshape(-1))
+    expected = respond_to_mixture(poker, profiles, joint[:2, :2, 0].reshape(-1))
     reach = reach_of_others(poker, population, 0, joint)
     before = respond(poker, 0, jnp.sum(reach, axis=0))
     np.testing.assert_allclose(before.value, expected.value, atol=1e-6)
@@ -65,7 +77,7 @@ def test_others_are_responded_to_as_they_are_drawn(poker, population):
     # Knowing the own recommendation, the others are drawn given it.
     profiles = [policies[:2] for policies in profiles]
     profiles[1] = population.policies[1][:2]
-    expected = best_response_to_mixture(poker, 0, profiles, joint[1, :2, 0])
+    expected = respond_to_mixture(poker, profiles, joint[1, :2, 0])
     np.testing.assert_allclose(respond(poker, 0, reach[1]).value, expected.value, atol=1e-6)
 
 

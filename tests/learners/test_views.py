@@ -18,7 +18,7 @@ from jaxagents.learners.token_batches import make_token_view
 from jaxagents.losses import aggregation
 from jaxagents.losses.regularizers import entropy_bonus
 from jaxagents.losses.token_policy_gradient import decoupled_clip, gspo, plain, ppo_clip
-from jaxagents.ops import credit, credit_shaping, group_filters
+from jaxagents.ops import credit, group_filters
 from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.types import EpisodeView, Remembering, TokenStatistics
 
@@ -167,8 +167,8 @@ def test_credit_is_shaped_after_it_was_estimated(played):
     whole, *_ = step(played)
     assert_close(half, jax.tree.map(lambda leaf: 0.5 * leaf, whole))
     both = {
-        "bound": partial(credit_shaping.bounded, bound=0.25),
-        "good": partial(credit_shaping.weighted_signs, negative=0.0),
+        "bound": lambda view, advantage, axis_name: jnp.minimum(advantage, 0.25),
+        "good": lambda view, advantage, axis_name: jnp.maximum(advantage, 0.0),
     }
     _, _, metrics = step(played, credits=both)
     advantage = np.clip(credit.rloo(EpisodeView(episode=episode)).advantage, 0.0, 0.25)

@@ -24,16 +24,6 @@ def test_controlled_rows_get_their_advantage_and_others_keep_theirs(view):
     np.testing.assert_array_equal(actual, [ADVANTAGE[0], [[0.5] * 4]])
 
 
-def test_bounded(view):
-    actual = credit_shaping.bounded(view, ADVANTAGE, bound=2.5)
-    np.testing.assert_array_equal(actual, [[[0, 2, -2.5, 0]], [[0, -1, 2.5, 0.5]]])
-
-
-def test_weighted_signs(view):
-    actual = credit_shaping.weighted_signs(view, ADVANTAGE, positive=0.5, negative=2.0)
-    np.testing.assert_array_equal(actual, [[[0, 1, -6, 0]], [[0, -2, 4, 0.25]]])
-
-
 def test_weighted_parts(view):
     actual = credit_shaping.weighted_parts(view, ADVANTAGE, thought=0.0, action=2.0)
     np.testing.assert_array_equal(actual, [[[0, 0, -6, 0]], [[0, 0, 16, 1]]])

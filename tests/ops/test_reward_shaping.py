@@ -22,7 +22,6 @@ def episode(make_episode):
 
 SHAPED = [
     (partial(reward_shaping.invalid_action_penalty, penalty=0.25), [[0.75, 2.0], [3.0, 0.0]]),
-    (partial(reward_shaping.length_penalty, penalty=0.1), [[0.7, 1.9], [2.8, 0.0]]),
     # Nothing up to one token, all of it from three on.
     (partial(reward_shaping.soft_overlong_penalty, max_tokens=3, buffer_tokens=2), [[0.0, 2.0], [2.5, 0.0]]),
     (
@@ -59,7 +58,6 @@ def test_by_hand(episode, shape, expected):
     "shape",
     [
         reward_shaping.invalid_action_penalty,
-        reward_shaping.length_penalty,
         partial(reward_shaping.soft_overlong_penalty, max_tokens=2, buffer_tokens=1),
     ],
 )
@@ -69,10 +67,10 @@ def test_no_penalty_no_change(episode, shape):
 
 def test_the_penalty_may_be_traced(episode):
     compiled = jax.jit(
-        lambda episode, penalty: reward_shaping.length_penalty(EpisodeView(episode=episode), penalty=penalty)
+        lambda episode, penalty: reward_shaping.invalid_action_penalty(EpisodeView(episode=episode), penalty=penalty)
     )
-    np.testing.assert_allclose(compiled(episode, 0.1), [[0.7, 1.9], [2.8, 0.0]], rtol=1e-6)
-    np.testing.assert_allclose(compiled(episode, 1.0), [[-2.0, 1.0], [1.0, 0.0]], rtol=1e-6)
+    np.testing.assert_allclose(compiled(episode, 0.1), [[0.9, 2.0], [3.0, 0.0]], rtol=1e-6)
+    np.testing.assert_allclose(compiled(episode, 1.0), [[0.0, 2.0], [3.0, 0.0]], rtol=1e-6)
     assert compiled._cache_size() == 1
 
 

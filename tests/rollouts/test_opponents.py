@@ -1,4 +1,4 @@
-"""Rollouts and matches against opponents: whom is played, and that its parameters count.
+"""Rollouts against opponents: whom is played, and that its parameters count.
 
 The game is Nim with a heap of 4, of which one or two are taken; who takes the last wins. Parameters are a table:
 whether to take two of a heap. Between two who always take as many, the second player wins; between one who takes one
@@ -17,7 +17,6 @@ from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import absorbing
 from jaxagents.ops import opponents
 from jaxagents.ops.distributions import Categorical
-from jaxagents.rollouts.matches import make_matches, payoff_matrix
 from jaxagents.rollouts.opponents import make_opponent, make_opponents_collector
 from jaxagents.types import Array, Box, Discrete, Environment, Policy, TimeStep
 
@@ -146,16 +145,6 @@ def test_a_device_with_half_of_the_environments_plays_the_same_games():
         collect(jax.tree.map(lambda leaf: leaf[:3], state))
 
 
-def test_payoffs_of_a_population():
-    play = make_matches(NIM, POLICY, num_games=4)
-    rankings = jnp.stack([ONE, TWO, BEST])
-    scores = jax.jit(lambda population, key: payoff_matrix(play, population, population, key))(
-        rankings, jax.random.key(0)
-    )
-    # The best takes one of 4 and two of 2: it beats the others in either seat. Among those, it is the seat that wins.
-    np.testing.assert_array_equal(scores, [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [1.0, 1.0, 0.5]])
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -163,7 +152,6 @@ def test_payoffs_of_a_population():
             lambda: make_opponents_collector(NIM, POLICY, num_envs=8, num_steps=2, num_opponents=3),
             "`num_opponents` must be at least 1 and divide `num_envs`, got 3 and 8; try 1.",
         ),
-        (lambda: make_matches(NIM, POLICY, num_games=3), "`num_games` must be even and at least 2, got 3; try 64."),
         (
             lambda: make_opponent(Policy(init=None, initial_carry=lambda shape: jnp.zeros(shape), apply=None), None),
             "`policy` of an opponent must have no memory, got a recurrent one; try policy=mlp.",

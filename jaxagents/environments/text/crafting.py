@@ -268,8 +268,3 @@ def expert(goods: tuple[str, ...], key: Array, state: CraftingState) -> tuple[Ar
     verb = jnp.where(1 + jnp.sum(taken_back) < jnp.sum(lacks), UNDO, verb)
     args = jnp.asarray([[jnp.argmax(needs), -1], [state.task["methods"][good], good], [-1, -1]])[verb]
     return verb.astype(jnp.int32), args[:, None].astype(jnp.int32), text(pick(goods, good))
-
-
-def relabel(task: Task, good: Array) -> Task:
-    """Returns the task with another goal, such as what an episode made in the end; its level stays."""
-    return task | {"goal": jnp.asarray(good, jnp.int32)}

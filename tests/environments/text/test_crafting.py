@@ -123,11 +123,6 @@ def test_the_distance_is_that_of_a_search(hand, mistake):
             assert float(environment.text.distance(state)) == expected
 
 
-def test_relabelled_tasks_are_those_of_the_other_goal():
-    relabelled, direct = crafting.relabel(task("pole"), 4), task("tile")
-    assert all(np.array_equal(relabelled[name], direct[name]) for name in direct)
-
-
 def test_books_differ_and_are_valid():
     ingredients, methods = crafting.make_books(0, 8, 4, same_ingredients=False)
     assert len({row.tobytes() for row in ingredients}) == 8 and set(methods.ravel().tolist()) == {0, 1, 2, 3}
