@@ -79,7 +79,7 @@ def run_rows(
     settings: Mapping[str, Any],
     *,
     arguments: Sequence[str] = (),
-    told: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> list[Row]:
     """Trains and evaluates what has not been measured yet; each row is written when it is done.
 
@@ -89,7 +89,7 @@ def run_rows(
         settings: with `folder`, `seeds`, `side_by_side`, `again`, which measures also what is there, and `workers`,
             processes that train a row each at a time.
         arguments: of the command, which workers get, too.
-        told: hears of every row.
+        report: hears of every row.
 
     Returns:
         The rows, those that were there among them.
@@ -106,7 +106,7 @@ def run_rows(
     for name, choices in rows.items():
         measure = partial(_measure, name, choices, configs[name], settings)
         row = Row(**kept(paths[name], asked[name], measure, again=name in missing))
-        told(f"{name}: {', '.join(f'{value:.4g}' for value in row.returns)} in {row.seconds:.0f} s")
+        report(f"{name}: {', '.join(f'{value:.4g}' for value in row.returns)} in {row.seconds:.0f} s")
         results.append(row)
     return results
 

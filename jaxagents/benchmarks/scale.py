@@ -61,9 +61,9 @@ def train_in_turns(contests: Mapping[str, Contest], repeats: int) -> dict[str, d
             for name, worker in workers.items():
                 worker.stdin.write("\n")
                 worker.stdin.flush()
-                told = _hear(worker)
-                rates[name].append(told["steps"] / told["seconds"])
-                facts[name]["peak_mib"] = told["peak_mib"]
+                measured = _hear(worker)
+                rates[name].append(measured["steps"] / measured["seconds"])
+                facts[name]["peak_mib"] = measured["peak_mib"]
         for worker in workers.values():
             worker.stdin.close()
             worker.wait(timeout=60)

@@ -18,7 +18,7 @@ class Subject(NamedTuple):
         name: row of the table.
         run: runs once and waits for the result; returns how many units of work were done.
         compile_seconds: time to trace and compile.
-        facts: what every run so far told beside its time.
+        facts: what every run so far reported beside its time.
     """
 
     name: str

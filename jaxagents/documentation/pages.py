@@ -69,8 +69,8 @@ def experiment_pages(root: Path) -> Pages:
     for file in files:
         header = " ".join(read_header(file))
         about, _, rest = header.partition(" Run: ")
-        told, _, expected = rest.partition(" Expect: ")
-        command, _, aside = told.partition("  ")
+        usage, _, expected = rest.partition(" Expect: ")
+        command, _, aside = usage.partition("  ")
         parts = [f"# {file.stem}", escape(about), "## Run it", f"```\n{command}\n```"]
         parts += [f"With another setting: {escape(aside.strip(' ()'))}."] if aside else []
         parts += ["## What to expect", escape(expected[:1].upper() + expected[1:])]
@@ -134,9 +134,9 @@ def api_pages(root: Path) -> Pages:
         parts = [f"# jaxagents.{folder.name}", docstring_text(about)]
         for file in sorted(folder.rglob("*.py")):
             module = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-            told, functions = read_module(file, module)
+            module_doc, functions = read_module(file, module)
             if functions:
-                own = "" if file.name == "__init__.py" and file.parent == folder else docstring_text(told)
+                own = "" if file.name == "__init__.py" and file.parent == folder else docstring_text(module_doc)
                 parts += [f"## {module}", own, *map(function_text, functions)]
         pages[f"api/{folder.name}.md"] = "\n\n".join(parts)
         rows.append((f"[jaxagents.{folder.name}]({folder.name}.md)", cell(about.partition("\n\n")[0])))

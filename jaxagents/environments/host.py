@@ -72,13 +72,13 @@ def simulator_fault(name: str, call: str, error: BaseException) -> ValueError:
     Returns:
         The error, with file and line of the simulator where they are known.
     """
-    said = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     if isinstance(error, EOFError | BrokenPipeError | ConnectionResetError):
-        said = said or "its process has ended"
+        message = message or "its process has ended"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
-    told = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return ValueError(f"`{call}` of the environment {name} must not fail, got {told}{where}.")
+    fault = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return ValueError(f"`{call}` of the environment {name} must not fail, got {fault}{where}.")
 
 
 def make_host_environment(

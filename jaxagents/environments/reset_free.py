@@ -93,8 +93,8 @@ def reset_free(
         inner, timestep = environment.reset(key, task)
         no, zero = jnp.zeros((), bool), jnp.zeros((), jnp.int32)
         state = ResetFreeState(inner=inner, task=task, is_second=no, num_steps=zero, session_steps=zero)
-        shown = timestep.observation
-        attempt = Attempt(observation=shown, successor=shown, terminated=no, truncated=no, success=no)
+        observation = timestep.observation
+        attempt = Attempt(observation=observation, successor=observation, terminated=no, truncated=no, success=no)
         return state, first_timestep(attempt)
 
     def step(key: Array, state: ResetFreeState, action: Array) -> tuple[ResetFreeState, TimeStep]:
@@ -109,9 +109,9 @@ def reset_free(
         # Also where the world holds an attempt for ended that the judge lets go on.
         onward = over | ended(timestep)
         resumed, following = environment.reset(reset_key, task)
-        inner, shown = select(onward, (resumed, following.observation), (inner, timestep.observation))
+        inner, observation = select(onward, (resumed, following.observation), (inner, timestep.observation))
         attempt = Attempt(
-            observation=shown,
+            observation=observation,
             successor=timestep.observation,
             terminated=judged,
             truncated=given_up,

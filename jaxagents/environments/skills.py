@@ -43,7 +43,7 @@ def make_skills(environment: Environment, *, num_skills: int) -> Environment:
         raise ValueError(f"`environment` must have one agent for skills, got {environment.name!r}.")
     world = flatten_observation(environment)
 
-    def told(timestep: TimeStep, skill: Array) -> TimeStep:
+    def with_skill(timestep: TimeStep, skill: Array) -> TimeStep:
         named = jax.nn.one_hot(skill, num_skills)
         return timestep.replace(observation=jnp.concatenate([timestep.observation, named]))
 
@@ -53,11 +53,11 @@ def make_skills(environment: Environment, *, num_skills: int) -> Environment:
 
     def reset(key: Array, task: Task) -> tuple[SkillState, TimeStep]:
         inner, timestep = world.reset(key, task[0])
-        return SkillState(inner=inner, skill=task[1]), told(timestep, task[1])
+        return SkillState(inner=inner, skill=task[1]), with_skill(timestep, task[1])
 
     def step(key: Array, state: SkillState, action: Array) -> tuple[SkillState, TimeStep]:
         inner, timestep = world.step(key, state.inner, action)
-        return state.replace(inner=inner), told(timestep, state.skill)
+        return state.replace(inner=inner), with_skill(timestep, state.skill)
 
     return replace(
         world,

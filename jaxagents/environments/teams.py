@@ -111,14 +111,14 @@ def _reset_shapes(environment: Environment) -> Callable[[Array], TimeStep]:
 def _show(
     environment: Environment, show: Callable[[TimeStep], tuple[PyTree, TimeStep]], observation_space: PyTree
 ) -> Environment:
-    def shown(state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
+    def with_observation(state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
         observation, timestep = show(timestep)
         return state, timestep.replace(observation=observation)
 
     def reset(key: Array, task: Task) -> tuple[State, TimeStep]:
-        return shown(*environment.reset(key, task))
+        return with_observation(*environment.reset(key, task))
 
     def step(key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
-        return shown(*environment.step(key, state, action))
+        return with_observation(*environment.step(key, state, action))
 
     return replace(environment, reset=reset, step=step, observation_space=observation_space)

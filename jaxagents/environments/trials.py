@@ -51,22 +51,22 @@ def make_trials(environment: Environment, *, num_episodes: int) -> Environment:
         raise ValueError(f"`environment` must have one agent for trials, got {environment.name!r}.")
     world = flatten_observation(environment)
 
-    def told(timestep: TimeStep, over: Array) -> TimeStep:
+    def with_end(timestep: TimeStep, over: Array) -> TimeStep:
         seen = jnp.concatenate([timestep.observation, over.astype(jnp.float32)[None]])
         return timestep.replace(observation=seen)
 
     def reset(key: Array, task: Task) -> tuple[TrialState, TimeStep]:
         inner, timestep = world.reset(key, task)
-        return TrialState(inner, task, jnp.zeros((), jnp.int32)), told(timestep, jnp.zeros((), bool))
+        return TrialState(inner, task, jnp.zeros((), jnp.int32)), with_end(timestep, jnp.zeros((), bool))
 
     def step(key: Array, state: TrialState, action: Array) -> tuple[TrialState, TimeStep]:
         step_key, reset_key = jax.random.split(key)
         inner, timestep = world.step(step_key, state.inner, action)
         over, episode = ended(timestep), state.episode + ended(timestep)
         fresh, opened = world.reset(reset_key, state.task)
-        inner, shown = select(over & (episode < num_episodes), (fresh, restart(timestep, opened)), (inner, timestep))
-        shown = shown.replace(terminated=episode >= num_episodes, truncated=jnp.zeros((), bool))
-        return TrialState(inner, state.task, episode), told(shown, over)
+        inner, after = select(over & (episode < num_episodes), (fresh, restart(timestep, opened)), (inner, timestep))
+        after = after.replace(terminated=episode >= num_episodes, truncated=jnp.zeros((), bool))
+        return TrialState(inner, state.task, episode), with_end(after, over)
 
     return absorbing(
         replace(

@@ -134,12 +134,12 @@ def _grow(
 
     def step(progress: _Progress) -> _Progress:
         population, joint_key = progress.population, jax.random.fold_in(key, progress.iteration)
-        population, told = _iterate(game, population, joint_key, solver, coarse)
-        done = (told.cce_gap if coarse else told.ce_gap) <= least_gap
+        population, gaps = _iterate(game, population, joint_key, solver, coarse)
+        done = (gaps.cce_gap if coarse else gaps.ce_gap) <= least_gap
         rows = jnp.arange(num_iterations)
         rows = jnp.where(done, rows >= progress.iteration, rows == progress.iteration)
         curves = jax.tree.map(
-            lambda curve, now: jnp.where(rows.reshape((-1,) + (1,) * now.ndim), now[None], curve), progress.curves, told
+            lambda curve, now: jnp.where(rows.reshape((-1,) + (1,) * now.ndim), now[None], curve), progress.curves, gaps
         )
         return _Progress(population, curves, jnp.where(done, num_iterations, progress.iteration + 1))
 

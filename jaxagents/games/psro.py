@@ -75,11 +75,11 @@ def _run(
         same = evaluation_solver is solver
         evaluated = strategies if same else evaluation_solver(payoffs, population.counts)
         profile = mixed_profile(game, population, strategies)
-        told = profile if same else mixed_profile(game, population, evaluated)
+        evaluated_profile = profile if same else mixed_profile(game, population, evaluated)
         grown = population
         for player in range(game.num_players):
             grown = add_policy(game, grown, player, best_response(game, player, profile).policy)
-        return grown, (nash_conv(game, told), population.num_policies, told)
+        return grown, (nash_conv(game, evaluated_profile), population.num_policies, evaluated_profile)
 
     population, (curve, sizes, profiles) = jax.lax.scan(iterate, population, None, length=num_iterations)
     return PsroResult(curve, sizes, population, jax.tree.map(lambda policies: policies[-1], profiles))

@@ -31,17 +31,17 @@ def make_accompanied_collector(
         The collector; its batches are `Demonstrated`. Steps, metrics and counts are those of the own episodes.
     """
     mine = make_dialogue_collector(environment, policy, axis_name=axis_name, **options)
-    shown = demonstrations(environment, policy)
+    expert = demonstrations(environment, policy)
 
     def init(key: Array, params: Params) -> PyTree:
-        own_key, shown_key = jax.random.split(key)
-        return {"own": mine.init(own_key, params), "demonstrations": shown.init(shown_key, params)}
+        own_key, expert_key = jax.random.split(key)
+        return {"own": mine.init(own_key, params), "demonstrations": expert.init(expert_key, params)}
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Demonstrated, Metrics]:
-        own_key, shown_key = jax.random.split(key)
+        own_key, expert_key = jax.random.split(key)
         own_state, episode, metrics = mine.collect(state["own"], params, own_key)
-        shown_state, transcript, _ = shown.collect(state["demonstrations"], params, shown_key)
+        expert_state, transcript, _ = expert.collect(state["demonstrations"], params, expert_key)
         batch = Demonstrated(own=episode, demonstration=transcript)
-        return {"own": own_state, "demonstrations": shown_state}, batch, metrics
+        return {"own": own_state, "demonstrations": expert_state}, batch, metrics
 
     return mine._replace(init=init, collect=collect)

@@ -200,13 +200,13 @@ def _make_frames(
         same = len(os.path.commonprefix([first.before[::-1], later.before[::-1]]))
         cut = len(first.before) - same
         prompt, first = prompt._replace(after=first.before[:cut]), first._replace(before=first.before[cut:])
-    said = f"{pieces.first_open}{word}{opening}"
+    prefix = f"{pieces.first_open}{word}{opening}"
     frames = {"prompt": prompt, "first": first, "later": later}
     if tags:
-        frames["thought"] = frame(said, "", "\n")
-        frames["action"] = frame(f"{said}{word}\n{tags[1]}", "\n\n", pieces.answer_after)
+        frames["thought"] = frame(prefix, "", "\n")
+        frames["action"] = frame(f"{prefix}{word}\n{tags[1]}", "\n\n", pieces.answer_after)
     else:
-        frames["action"] = frame(said, pieces.answer_before, pieces.answer_after)
+        frames["action"] = frame(prefix, pieces.answer_before, pieces.answer_after)
     return frames
 
 

@@ -91,8 +91,8 @@ def read_template(
         raise ValueError(f"`source` must have a chat template, got none in {folder}; try policy=language_model.")
     opening, closing = think_tags
     reader = TemplateReader(folder=folder, tokenizer=tokenizer, think_tags=(opening, closing), thinks=thinks)
-    asked, said = {"role": "user", "content": "ask"}, {"role": "assistant", "content": _PLACEHOLDER}
-    text = render(reader, [asked, said])
+    user, assistant = {"role": "user", "content": "ask"}, {"role": "assistant", "content": _PLACEHOLDER}
+    text = render(reader, [user, assistant])
     if _PLACEHOLDER not in text:
         raise ValueError(f"`chat_template` of {folder} must have roles, got one that leaves out the assistant's text.")
     rest = text.rpartition(_PLACEHOLDER)[2]
@@ -102,11 +102,11 @@ def read_template(
             f"`chat_template` of {folder} must end what the assistant says with a special token, got {rest!r}."
         )
     stops = _stops(folder, tokenizer, end)
-    earlier = render(reader, [asked, said, asked]).rpartition(_PLACEHOLDER)[2]
-    thought = {**said, "content": "say", "reasoning_content": _PLACEHOLDER}
+    earlier = render(reader, [user, assistant, user]).rpartition(_PLACEHOLDER)[2]
+    thought = {**assistant, "content": "say", "reasoning_content": _PLACEHOLDER}
     return reader._replace(
-        takes_system=_writes(reader, [{"role": "system", "content": _PLACEHOLDER}, asked]),
-        takes_thoughts=_writes(reader, [asked, thought]),
+        takes_system=_writes(reader, [{"role": "system", "content": _PLACEHOLDER}, user]),
+        takes_thoughts=_writes(reader, [user, thought]),
         end=end,
         stops=stops,
         ends_alike=_end_of(reader, earlier) in stops,
@@ -221,11 +221,11 @@ def cut_pieces(reader: TemplateReader) -> Pieces:
     Raises:
         ValueError: the template leaves out a text.
     """
-    first, said, later = ("\ue001", "\ue002", "\ue003")
-    dialogue = [{"role": "user", "content": first}, {"role": "assistant", "content": said}]
+    first, content, later = ("\ue001", "\ue002", "\ue003")
+    dialogue = [{"role": "user", "content": first}, {"role": "assistant", "content": content}]
     dialogue.append({"role": "user", "content": later})
     first_open, answer, after, answer_open = _cut(
-        reader, render(reader, dialogue, generation=True, thinks=reader.thinks), (first, said, later)
+        reader, render(reader, dialogue, generation=True, thinks=reader.thinks), (first, content, later)
     )
     end = reader.tokenizer.convert_ids_to_tokens(reader.end)
     answer_after, _, later_open = after.partition(end)
@@ -244,8 +244,8 @@ def cut_pieces(reader: TemplateReader) -> Pieces:
     )
     if not reader.takes_system:
         return pieces
-    asked = [{"role": "system", "content": said}, {"role": "user", "content": first}]
-    system_open, system_close, _ = _cut(reader, render(reader, asked, generation=True), (said, first))
+    asked = [{"role": "system", "content": content}, {"role": "user", "content": first}]
+    system_open, system_close, _ = _cut(reader, render(reader, asked, generation=True), (content, first))
     return pieces._replace(system_open=system_open, system_close=system_close)
 
 

@@ -106,10 +106,10 @@ def make_rewarded_collector(
         state, episode, metrics = inner.collect(state, params, key)
         episode = pay_on_host(policy, episode, reward=reward, seconds=reward_seconds)
         total, count = jnp.sum(episode.reward), jnp.float32(episode.reward.shape[0])
-        told = {"episode_return": Mean(total=total, count=count), "world_return": metrics["episode_return"]}
+        changed = {"episode_return": Mean(total=total, count=count), "world_return": metrics["episode_return"]}
         if "group_return_deviation" in metrics:
-            told["group_return_deviation"] = group_metrics(episode)["group_return_deviation"]
-        return state, episode, dict(metrics) | told
+            changed["group_return_deviation"] = group_metrics(episode)["group_return_deviation"]
+        return state, episode, dict(metrics) | changed
 
     return inner._replace(collect=collect)
 
@@ -233,15 +233,15 @@ def texts_of(policy: LanguagePolicy, episode: Episode) -> Texts:
             thoughts, action = (decode(tokens[mask].tolist()) for mask in (thought, sampled & ~thought))
             if frames is not None:  # A word behind a mark may begin with a space.
                 started, seen, thoughts, action = (text.strip() for text in (started, seen, thoughts, action))
-            said = [thoughts, action] if thought.any() else [action]
+            completion = [thoughts, action] if thought.any() else [action]
             known = lines if episode.layout is None else lines[len(lines) + 1 - episode.layout.context_turns :]
             before = [line for lines_of_turn in known for line in lines_of_turn]
             texts.prompts.append("\n".join([*([started] if started else []), *before, seen]))
-            texts.completions.append("\n".join(said))
+            texts.completions.append("\n".join(completion))
             texts.columns["completion_ids"].append(tokens[sampled].tolist())
             texts.columns["episode"].append(row)
             texts.columns["turn"].append(int(turn))
-            lines.append([seen, *said])
+            lines.append([seen, *completion])
     rows = texts.columns["episode"]
     columns = {
         name: [jax.tree.map(lambda leaf, row=row: leaf[row].tolist(), field) for row in rows]

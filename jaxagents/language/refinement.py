@@ -128,15 +128,15 @@ def make_refinement_collector(
         task_key, expert_key, play_key, judge_key = jax.random.split(key, 4)
         group = state["group"]
         chosen = source.choose(state["source"], task_key, group)
-        shown = demonstrate(expert_key, group, chosen)
+        demonstration = demonstrate(expert_key, group, chosen)
         task, start, _ = start_tasks(environment, chosen)
-        forks = _make_forks(group, group_size, task, start, read(shown), jnp.sum(shown.valid, axis=1))
+        forks = _make_forks(group, group_size, task, start, read(demonstration), jnp.sum(demonstration.valid, axis=1))
         own_forks = _repeat(forks, num_attempts)
         attempt = jnp.arange(own_forks.number.shape[0]) % num_attempts
         index = own_forks.number * num_attempts + attempt
         script = jnp.where(own_forks.is_before[..., None], own_forks.words, -1)
         own = play(params, play_key, index, task=own_forks.task, start=own_forks.start, script=script)
-        rows, forks = _join(_repeat(shown, group_size), own), _join(forks, own_forks)
+        rows, forks = _join(_repeat(demonstration, group_size), own), _join(forks, own_forks)
         rows = rows.replace(
             action_mask=rows.action_mask & ~forks.is_before[..., None],
             reward=jnp.zeros_like(rows.reward),

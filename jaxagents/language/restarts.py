@@ -74,13 +74,13 @@ def make_restart_collector(
         group = state["group"]
         index = (group[:, None] * num_attempts + jnp.arange(num_attempts)[None]).reshape(-1)
         chosen = source.choose(state["source"], task_key, index)
-        shown = demonstrate(expert_key, index, chosen)
-        failed = jnp.argmin(shown.success.reshape(-1, num_attempts), axis=1)
+        demonstration = demonstrate(expert_key, index, chosen)
+        failed = jnp.argmin(demonstration.success.reshape(-1, num_attempts), axis=1)
         row = jnp.arange(group.shape[0]) * num_attempts + failed
-        shown, chosen = jax.tree.map(lambda leaf: leaf[row], (shown, chosen))
+        demonstration, chosen = jax.tree.map(lambda leaf: leaf[row], (demonstration, chosen))
         task, start, _ = start_tasks(environment, chosen)
-        words = recorded_words(policy, shown)[0][..., : environment.action_space.shape[0]]
-        length = jnp.sum(shown.valid, axis=1)
+        words = recorded_words(policy, demonstration)[0][..., : environment.action_space.shape[0]]
+        length = jnp.sum(demonstration.valid, axis=1)
         segment = -(-length // group_size)
         before = segment[:, None] * jnp.arange(group_size)[None]  # Turns of the expert, [n, M].
         turn = jnp.arange(words.shape[1])[None, None]
@@ -105,10 +105,10 @@ def make_restart_collector(
     )
 
 
-def _with_shown(episode: Episode, shown: Array, observation: int) -> Episode:
+def _with_shown(episode: Episode, turns: Array, observation: int) -> Episode:
     """Counts what was said in turns, bool `[B, T]`, as sampled; it stands behind the observation."""
-    said = jnp.arange(episode.tokens.shape[2])[None, None] >= observation
-    return episode.replace(action_mask=episode.action_mask | (shown[..., None] & said & episode.token_mask))
+    is_action = jnp.arange(episode.tokens.shape[2])[None, None] >= observation
+    return episode.replace(action_mask=episode.action_mask | (turns[..., None] & is_action & episode.token_mask))
 
 
 def _metrics(episode: Episode, group_size: int) -> Metrics:

@@ -240,11 +240,11 @@ def script_parts(policy: LanguagePolicy, action: Array, thought: Array | None = 
         nothing = jnp.zeros(mask.shape, jnp.float32)
         return Part(tokens=tokens, mask=mask, log_prob=nothing, sampling_log_prob=nothing, thought=thought)
 
-    said = part(*render_and_close(policy, action, size=layout.action, mark="end"), False)
+    written = part(*render_and_close(policy, action, size=layout.action, mark="end"), False)
     if not layout.thought:
-        return [said]
+        return [written]
     words = jnp.full((num_rows, 1), -1, jnp.int32) if thought is None else thought
     nothing = jnp.zeros((num_rows, 1), jnp.int32)
     # The act mark after a thought is only needed when it is cut.
     no_mark = Part(tokens=nothing, mask=nothing.astype(bool))
-    return [part(*render_and_close(policy, words, size=layout.thought, mark="act"), True), no_mark, said]
+    return [part(*render_and_close(policy, words, size=layout.thought, mark="act"), True), no_mark, written]

@@ -168,8 +168,8 @@ def make_tempered_collector(
         chosen = state["temperature"]
         inner, episode, metrics = at(chosen[0]).collect(state["inner"], params, key)
         episode = episode.replace(extras={"temperature": jnp.full(episode.success.shape, chosen[0])})
-        told = {"temperature": Mean(total=jnp.sum(chosen), count=jnp.float32(chosen.shape[0]))}
-        return state | {"inner": inner}, episode, {**metrics, **told}
+        own_metrics = {"temperature": Mean(total=jnp.sum(chosen), count=jnp.float32(chosen.shape[0]))}
+        return state | {"inner": inner}, episode, {**metrics, **own_metrics}
 
     # Which one is known when a stage starts.
     tempering = {"temperature": float("nan") if temperature is None else temperature}

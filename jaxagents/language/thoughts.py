@@ -63,7 +63,7 @@ def make_thought_evaluator(
         start = jax.vmap(environment.reset)(keys[:, 1], task)
         episode = play(params, play_key, index, num_rows, task=task, start=start)
         tokens = jnp.where(episode.thought_mask[:, 0], episode.tokens[:, 0], -1)
-        said = recorded_words(policy, episode)[1][:, 0]
+        thoughts = recorded_words(policy, episode)[1][:, 0]
         right = jax.vmap(text.expert)(keys[:, 2], start[0])[1]
         length = jnp.sum(episode.valid, axis=1, dtype=jnp.float32)
         invalid = jnp.sum(episode.valid & ~episode.action_valid, axis=1)
@@ -73,7 +73,7 @@ def make_thought_evaluator(
             "success": episode.success.astype(jnp.float32),
             "invalid_action_rate": invalid / jnp.maximum(length, 1.0),
             "distinct_thoughts": share_of_equal(tokens),
-            "thought_accuracy": same_words(said, right).astype(jnp.float32),
+            "thought_accuracy": same_words(thoughts, right).astype(jnp.float32),
         }
 
     return evaluate

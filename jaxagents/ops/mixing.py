@@ -31,13 +31,13 @@ def mixed(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, 
     """
     if view.episode.control is None:
         raise ValueError("`learner` must put demonstrations beside own episodes; try learner=demonstrated.")
-    shown = view.episode.control[:, None, None]
+    demonstrated = view.episode.control[:, None, None]
     counted = credited_tokens(view.episode)
-    totals = jnp.sum(counted & ~shown, dtype=jnp.float32), jnp.sum(counted & shown, dtype=jnp.float32)
+    totals = jnp.sum(counted & ~demonstrated, dtype=jnp.float32), jnp.sum(counted & demonstrated, dtype=jnp.float32)
     if axis_name is not None:
         totals = jax.lax.psum(totals, axis_name)
-    own_share, shown_share = (jnp.maximum(total, 1.0) / jnp.maximum(sum(totals), 1.0) for total in totals)
-    return jnp.where(shown, weight / shown_share, (1.0 - weight) / own_share * advantage)
+    own_share, demonstrated_share = (jnp.maximum(total, 1.0) / jnp.maximum(sum(totals), 1.0) for total in totals)
+    return jnp.where(demonstrated, weight / demonstrated_share, (1.0 - weight) / own_share * advantage)
 
 
 def communicated(
@@ -67,15 +67,15 @@ def communicated(
     """
     if view.episode.control is None:
         raise ValueError("`learner` must put demonstrations beside own episodes; try learner=demonstrated.")
-    shown, opening = view.episode.control, view.episode.fingerprint[:, 0]
-    failed = ~shown & ~view.episode.success
+    demonstrated, opening = view.episode.control, view.episode.fingerprint[:, 0]
+    failed = ~demonstrated & ~view.episode.success
     asked = jnp.any((opening[:, None] == opening[None, :]) & failed[None, :], axis=1)
-    said = jnp.where(shown, asked, view.episode.success)[:, None, None]
-    shown, counted = shown[:, None, None], credited_tokens(view.episode)
-    totals = (jnp.sum(counted & part, dtype=jnp.float32) for part in (True, ~shown, said))
-    every, own, of_said = totals if axis_name is None else jax.lax.psum(tuple(totals), axis_name)
-    imitated = jnp.where(said, weight * every / jnp.maximum(of_said, 1.0), 0.0)
-    return imitated + jnp.where(shown, 0.0, every / jnp.maximum(own, 1.0) * advantage)
+    imitable = jnp.where(demonstrated, asked, view.episode.success)[:, None, None]
+    demonstrated, counted = demonstrated[:, None, None], credited_tokens(view.episode)
+    totals = (jnp.sum(counted & part, dtype=jnp.float32) for part in (True, ~demonstrated, imitable))
+    every, own, of_imitable = totals if axis_name is None else jax.lax.psum(tuple(totals), axis_name)
+    imitated = jnp.where(imitable, weight * every / jnp.maximum(of_imitable, 1.0), 0.0)
+    return imitated + jnp.where(demonstrated, 0.0, every / jnp.maximum(own, 1.0) * advantage)
 
 
 def guided(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, weight: Array | float = 1.0) -> Array:
@@ -103,9 +103,9 @@ def guided(view: EpisodeView, advantage: Array, *, axis_name: str | None = None,
     """
     if view.episode.control is None:
         raise ValueError("`learner` must put demonstrations beside own episodes; try learner=demonstrated.")
-    shown, counted = view.episode.control[:, None, None], credited_tokens(view.episode)
-    thought = shown & view.episode.thought_mask
-    totals = tuple(jnp.sum(counted & part, dtype=jnp.float32) for part in (True, ~shown, thought))
+    demonstrated, counted = view.episode.control[:, None, None], credited_tokens(view.episode)
+    thought = demonstrated & view.episode.thought_mask
+    totals = tuple(jnp.sum(counted & part, dtype=jnp.float32) for part in (True, ~demonstrated, thought))
     every, own, thoughts = totals if axis_name is None else jax.lax.psum(totals, axis_name)
     imitated = jnp.where(thought, weight * every / jnp.maximum(thoughts, 1.0), 0.0)
-    return imitated + jnp.where(shown, 0.0, every / jnp.maximum(own, 1.0) * advantage)
+    return imitated + jnp.where(demonstrated, 0.0, every / jnp.maximum(own, 1.0) * advantage)

@@ -24,13 +24,13 @@ def expert_against_own(batch: Demonstrated) -> Pairs:
     Returns:
         `n + n G` rows, the demonstrations first; the same rows on every device.
     """
-    num_shown, num_own = batch.demonstration.success.shape[0], batch.own.success.shape[0]
-    shown = jnp.repeat(jnp.arange(num_shown, dtype=jnp.int32), num_own // num_shown)
+    num_expert, num_own = batch.demonstration.success.shape[0], batch.own.success.shape[0]
+    expert = jnp.repeat(jnp.arange(num_expert, dtype=jnp.int32), num_own // num_expert)
     both = [episode.replace(bootstrap_value=None) for episode in (batch.demonstration, batch.own)]
     return Pairs(
         episode=jax.tree.map(lambda one, other: jnp.concatenate([one, other]), *both),
-        pair=jnp.concatenate([jnp.full(num_shown, -1, jnp.int32), shown]),
-        desirable=jnp.arange(num_shown + num_own) < num_shown,
+        pair=jnp.concatenate([jnp.full(num_expert, -1, jnp.int32), expert]),
+        desirable=jnp.arange(num_expert + num_own) < num_expert,
     )
 
 

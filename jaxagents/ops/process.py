@@ -44,13 +44,13 @@ def propagate_errors(label: Array, before: Array, after: Array) -> Array:
     def step(bound: Array, one: tuple[Array, ...]) -> tuple[Array, Array]:
         label, before, after = one
         made_up = after <= bound
-        said = jnp.where(made_up, label, -1)
+        propagated = jnp.where(made_up, label, -1)
         bound = jnp.where(made_up, jnp.where(label < 0, before, jnp.inf), bound)
-        return bound, said
+        return bound, propagated
 
     moved = tuple(jnp.moveaxis(leaf, -1, 0) for leaf in (label, before, after))
-    said = jax.lax.scan(step, jnp.full(label.shape[:-1], jnp.inf), moved)[1]
-    return jnp.moveaxis(said, 0, -1).astype(jnp.int32)
+    propagated = jax.lax.scan(step, jnp.full(label.shape[:-1], jnp.inf), moved)[1]
+    return jnp.moveaxis(propagated, 0, -1).astype(jnp.int32)
 
 
 def first_error(label: Array, valid: Array) -> Array:

@@ -158,9 +158,9 @@ def read_entry(card: Card, config_folder: str | Path, results: str | Path, *, qu
 def _make_card(path: Path, node: Mapping[str, Any]) -> Card:
     problems = {"missing": sorted({*_FIELDS} - {*node}), "unknown": sorted({*node} - {*_FIELDS})}
     if any(problems.values()):
-        told = " and ".join(f"{', '.join(names)} {word}" for word, names in problems.items() if names)
+        description = " and ".join(f"{', '.join(names)} {word}" for word, names in problems.items() if names)
         raise ValueError(
-            f"{path.name}: `{node.get('id', 'a card')}` must have {', '.join(sorted(_FIELDS))}, got {told}."
+            f"{path.name}: `{node.get('id', 'a card')}` must have {', '.join(sorted(_FIELDS))}, got {description}."
         )
     if not re.fullmatch(r"[\w-]+", str(node["id"])):  # It names a page.
         raise ValueError(f"{path.name}: `id` must be of letters, digits, _ and -, got {node['id']!r}.")

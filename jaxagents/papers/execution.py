@@ -137,13 +137,13 @@ def _run_paper(paper: Paper, session: Session) -> bool:
 
 
 def _fail(session: Session, name: str, error: Exception) -> None:
-    said = " ".join(str(error).split()) or type(error).__name__
+    message = " ".join(str(error).split()) or type(error).__name__
     full = is_full_disk(error)
     if full:
         where = getattr(error, "filename", None) or session.request.results
-        said = f"No space left on device: {where}; what is stored stays, and the same command runs the rest."
+        message = f"No space left on device: {where}; what is stored stays, and the same command runs the rest."
     known = full or isinstance(error, ValueError | OSError)
-    session.failures[name] = said if known else f"{type(error).__name__}: {said}"
+    session.failures[name] = message if known else f"{type(error).__name__}: {message}"
     session.progress.message(f"Failed: {name}: {session.failures[name]}")
 
 

@@ -133,16 +133,16 @@ def _read_form(node: Mapping[str, Any], of_own_metric: bool, higher_is_better: b
     elif keys == {"equal", "margin"} and isinstance(node["equal"], Sequence) and len(node["equal"]) == 2:
         kind, arms = "equal", tuple(node["equal"])
     elif keys == {"arm", "than", "margin"}:
-        told = {"margin": float(node["margin"]), "than": node["than"]}
-        return {"kind": "higher", "arms": (node["arm"], node["arm"]), **told}
+        fields = {"margin": float(node["margin"]), "than": node["than"]}
+        return {"kind": "higher", "arms": (node["arm"], node["arm"]), **fields}
     elif keys == {"arm", "near", "margin"}:
         return {"kind": "near", "arms": (node["arm"],), "margin": float(node["margin"]), "value": float(node["near"])}
     elif keys in ({"arm", "above"}, {"arm", "below"}):
         kind, arms = (keys - {"arm"}).pop(), (node["arm"],)
     elif keys == {"wins", "against", "within", "above"}:
-        told = {"margin": float(node["above"]), "tolerance": float(node["within"])}
-        told["higher_is_better"] = higher_is_better
-        return {"kind": "wins", "arms": (node["wins"], *node["against"]), **told}
+        fields = {"margin": float(node["above"]), "tolerance": float(node["within"])}
+        fields["higher_is_better"] = higher_is_better
+        return {"kind": "wins", "arms": (node["wins"], *node["against"]), **fields}
     else:
         return None
     return {"kind": kind, "arms": arms, "margin": float(node.get("margin", node.get(kind, 0.0)))}

@@ -21,7 +21,7 @@ class Row(NamedTuple):
     Attributes:
         label: of its group; "" of further ones.
         subject: what is compared.
-        told: what was measured.
+        text: what was measured.
         outcome: see `Finding`.
         y: its middle.
         band: ends of what the expectation asks for.
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
     label: str
     subject: str
-    told: str
+    text: str
     outcome: str
     y: float
     band: tuple[float, float]
@@ -87,20 +87,20 @@ def in_margins(expected: Expectation, values: Sequence[float]) -> tuple[list[flo
     """
     sign = -1.0 if expected.kind in ("lower", "below") else 1.0
     unit = abs(expected.margin) or max(map(abs, values)) / 2.0 or 1.0
-    shown = [sign * (value - (expected.value if expected.kind == "near" else 0.0)) / unit for value in values]
+    scaled = [sign * (value - (expected.value if expected.kind == "near" else 0.0)) / unit for value in values]
     if expected.kind in ("equal", "near"):
-        return shown, (-expected.margin / unit, expected.margin / unit)
-    return shown, ((expected.margin if expected.kind == "lower" else sign * expected.margin) / unit, math.inf)
+        return scaled, (-expected.margin / unit, expected.margin / unit)
+    return scaled, ((expected.margin if expected.kind == "lower" else sign * expected.margin) / unit, math.inf)
 
 
 def _lay_out_row(label: str, finding: Finding, y: float) -> Row:
     expected, measured = finding.expectation, finding.measured
     values, (least, most) = in_margins(expected, measured or (0.0,))
-    told = finding.outcome if measured is None else describe_interval(measured._asdict())
+    text = finding.outcome if measured is None else describe_interval(measured._asdict())
     row = Row(
         label=_cut(label, _LABEL),
         subject=_cut(_subject(expected), _LINE),
-        told=told,
+        text=text,
         outcome=finding.outcome,
         y=y,
         band=(_to_x(least), _to_x(most)),

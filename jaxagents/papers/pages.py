@@ -72,9 +72,9 @@ def write_pages(results: str | Path, families: Sequence[Family], entries: Mappin
 def describe_verdicts(entries: Mapping[str, Entry]) -> str:
     """Returns how many papers have which verdict, such as "6 reproduced, 9 not run"; own papers do not count."""
     words = Counter(verdict_of(entry) for entry in entries.values() if entry.card.family != OWN)
-    told = [f"{words[word]} {word}" for word in VERDICTS if words[word]]
-    told += [f"{words[TRIAL]} trials without a verdict"] if words[TRIAL] else []
-    return ", ".join(told) or "none has an experiment"
+    parts = [f"{words[word]} {word}" for word in VERDICTS if words[word]]
+    parts += [f"{words[TRIAL]} trials without a verdict"] if words[TRIAL] else []
+    return ", ".join(parts) or "none has an experiment"
 
 
 def write_summary(readme: str | Path, entries: Mapping[str, Entry]) -> None:
@@ -86,13 +86,13 @@ def write_summary(readme: str | Path, entries: Mapping[str, Entry]) -> None:
     """
     readme = Path(readme)
     text = readme.read_text(encoding="utf-8")
-    told = re.sub(
+    updated = re.sub(
         r"(?m)^(\| papers \|.*\|)[^|]*(\[the verdicts\]\(\S+\) \|)$",
         lambda row: f"{row[1]} {describe_verdicts(entries)}: {row[2]}",
         text,
     )
-    if told != text:
-        write_atomically(readme, told)
+    if updated != text:
+        write_atomically(readme, updated)
 
 
 def _studies(entries: Mapping[str, Entry]) -> list[str]:
@@ -161,8 +161,8 @@ def _findings(title: str, findings: Sequence[Finding]) -> list[str]:
 
 
 def _sentence(finding: Finding) -> str:
-    told = tell_finding(finding)
-    return told[0].upper() + told[1:]
+    sentence = tell_finding(finding)
+    return sentence[0].upper() + sentence[1:]
 
 
 def _row(*cells: str) -> str:

@@ -237,10 +237,10 @@ def require_equal_budgets(paper: Paper, budgets: Mapping[str, Sequence[Any] | No
     """
     if paper.study.budget == "none":
         return
-    told = {name: f"{length} {unit}" for name, (unit, length) in ((n, b) for n, b in budgets.items() if b)}
-    if len(set(told.values())) > 1 or any(not text.endswith(f" {paper.study.budget}") for text in told.values()):
+    texts = {name: f"{length} {unit}" for name, (unit, length) in ((n, b) for n, b in budgets.items() if b)}
+    if len(set(texts.values())) > 1 or any(not text.endswith(f" {paper.study.budget}") for text in texts.values()):
         raise ValueError(
             f"`arms` must have the same budget in {paper.study.budget}, got "
-            f"{', '.join(f'{text} of {name}' for name, text in told.items())}; try equal training.total_steps or "
+            f"{', '.join(f'{text} of {name}' for name, text in texts.items())}; try equal training.total_steps or "
             f"training.total_{paper.study.budget}, or budget: none."
         )

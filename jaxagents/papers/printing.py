@@ -59,18 +59,18 @@ def print_paper(
     for finding in (*verdict.checks, *verdict.headline, *verdict.secondary):
         console.print(_finding(finding), markup=False, highlight=False)
     if verdict.diverged:
-        told = ", ".join(f"{count} of {name}" for name, count in verdict.diverged.items())
-        console.print(f"Diverged runs: {told}", markup=False, highlight=False)
+        line = ", ".join(f"{count} of {name}" for name, count in verdict.diverged.items())
+        console.print(f"Diverged runs: {line}", markup=False, highlight=False)
     if changed:
-        told = f"Changed since it was registered: {', '.join(changed)}"
-        console.print(told, markup=False, highlight=False)
+        line = f"Changed since it was registered: {', '.join(changed)}"
+        console.print(line, markup=False, highlight=False)
     counted = f"; secondary {verdict.count_secondary()}" if verdict.count_secondary() else ""
     minutes = f"{verdict.minutes:.1f} of {paper.minutes:g} minutes"
-    told = f"{verdict.describe(trial=trial)}{'' if trial else counted}"
-    console.print(f"Verdict: {told} ({minutes})", markup=False, highlight=False)
+    line = f"{verdict.describe(trial=trial)}{'' if trial else counted}"
+    console.print(f"Verdict: {line} ({minutes})", markup=False, highlight=False)
     if trial:
-        told = "Small variants and other settings are trials: what they measure says nothing about the claim."
-        console.print(told, markup=False, highlight=False)
+        line = "Small variants and other settings are trials: what they measure says nothing about the claim."
+        console.print(line, markup=False, highlight=False)
 
 
 def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
@@ -84,8 +84,8 @@ def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
     Console(file=stream, width=160, force_jupyter=False).print(table)
     for row in rows:
         if row.unneeded:
-            told = ", ".join(f"{count} of {arm}" for arm, count in row.unneeded.items())
-            print(f"{row.paper}: runs are not there, and its verdict needs none of them: {told}.", file=stream)
+            unneeded = ", ".join(f"{count} of {arm}" for arm, count in row.unneeded.items())
+            print(f"{row.paper}: runs are not there, and its verdict needs none of them: {unneeded}.", file=stream)
     damaged = dict.fromkeys(path for row in rows for path in row.damaged)  # Papers share runs.
     for path in damaged:
         print(f"Damaged: {path}; it counts nowhere.{_RUN_AGAIN}", file=stream)
@@ -108,20 +108,20 @@ def print_plan(paper: Paper, plans: Sequence[Plan], stream: TextIO | None = None
     """Prints the seeds that the headline of a paper needs."""
     console = Console(file=stream, width=160, force_jupyter=False)
     for plan in plans:
-        told = f"{paper.id}: {plan.expectation.describe()}, expected {plan.effect:g}: "
+        line = f"{paper.id}: {plan.expectation.describe()}, expected {plan.effect:g}: "
         if plan.deviation is None:
-            told += f"{plan.pilot}."
+            line += f"{plan.pilot}."
         else:
             needed = "more than can be planned" if plan.seeds is None else f"{plan.seeds} seeds"
-            told += (
+            line += (
                 f"{needed} for a power of 90 % (deviation {plan.deviation:.3g}, from {plan.pilot}); the "
                 f"{len(paper.seeds)} committed ones have {plan.power:.0%}."
             )
-        console.print(told, markup=False, highlight=False)
+        console.print(line, markup=False, highlight=False)
 
 
 def _finding(finding: Finding) -> str:
-    told = f"{finding.role}, {finding.outcome}: {finding.expectation.describe()}"
+    line = f"{finding.role}, {finding.outcome}: {finding.expectation.describe()}"
     if finding.measured is None:
-        return f"{told}; {finding.reason}"
-    return f"{told}; measured {describe_interval(finding.measured._asdict())} over {len(finding.seeds)} seeds"
+        return f"{line}; {finding.reason}"
+    return f"{line}; measured {describe_interval(finding.measured._asdict())} over {len(finding.seeds)} seeds"

@@ -119,7 +119,7 @@ def register(
     *,
     again: bool = False,
     files: Sequence[Path] = (),
-    say: Callable[[str], Any] = lambda told: None,
+    say: Callable[[str], Any] = lambda message: None,
 ) -> Registration:
     """Writes down what a paper expects, or finds it written down; files that are set back need no other registration.
 
@@ -189,8 +189,8 @@ def _register(results: Path, paper_id: str, new: Registration, again: bool) -> t
 
 
 def _write(results: str | Path, registrations: Mapping[str, Sequence[Registration]]) -> None:
-    told = {paper: [one._asdict() for one in of_paper] for paper, of_paper in sorted(registrations.items())}
-    write_atomically(Path(results) / REGISTRATIONS_FILE, json.dumps(told, indent=1) + "\n")
+    record = {paper: [one._asdict() for one in of_paper] for paper, of_paper in sorted(registrations.items())}
+    write_atomically(Path(results) / REGISTRATIONS_FILE, json.dumps(record, indent=1) + "\n")
 
 
 def _now(files: Sequence[Path]) -> tuple[str | None, str]:
@@ -202,15 +202,15 @@ def _now(files: Sequence[Path]) -> tuple[str | None, str]:
 
 def _uncommitted(files: Sequence[Path]) -> list[str]:
     """Returns the names of files that differ from their commit, or are in none; [] outside of a repository."""
-    told = []
+    names = []
     for path in files:
         command = ["git", "-C", str(path.parent), "status", "--porcelain", "--", path.name]
         try:
             found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
         except (OSError, subprocess.SubprocessError):
             continue
-        told += [path.name] if found.strip() else []
-    return told
+        names += [path.name] if found.strip() else []
+    return names
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -82,9 +82,9 @@ def write_site(
                 "site_paper.html",
                 **{"title": card.title, "root": "../", "made": made, "family": family.title, "card": card},
                 **{"before": before, "after": after, "world_pages": [world.name for world in worlds]},
-                **{"verdict": verdict_of(entries[card.id]), "told": _told(entries[card.id])},
+                **{"verdict": verdict_of(entries[card.id]), "detail": _outcome(entries[card.id])},
                 **facts,
-                size_told=_SIZES[card.size],
+                size=_SIZES[card.size],
             )
     _write_findings(folder / "findings.html", families, entries, made)
     return _write_index(folder / "index.html", families, entries, worlds, made)
@@ -119,7 +119,7 @@ def write_worlds(
     entries: Mapping[str, Entry],
     *,
     num_episodes: int,
-    say: Callable[[str], None] = lambda told: None,
+    say: Callable[[str], None] = lambda message: None,
 ) -> None:
     """Lets the expert of every world play, and writes its page before the next one plays.
 
@@ -172,15 +172,15 @@ def _made() -> str:
 
 def _write_findings(path: Path, families: Sequence[Family], entries: Mapping[str, Entry], made: str) -> None:
     """Writes the page of what came out: a picture of every family's headlines, and a sentence on each of them."""
-    shown = []
+    sections = []
     for family in families:
         tested = [entries[card.id] for card in family.cards if entries[card.id].paper is not None]
         if tested:
-            papers = [(e.card, verdict_of(e), _told(e), [*map(tell_finding, e.verdict.headline)]) for e in tested]
+            papers = [(e.card, verdict_of(e), _outcome(e), [*map(tell_finding, e.verdict.headline)]) for e in tested]
             headlines = {entry.card.id: entry.verdict.headline for entry in tested}
             forest = lay_out_forest(f"Headlines against their margins: {family.title}", headlines)
-            shown.append({"title": family.title, "forest": forest, "papers": papers})
-    write_page(path, "site_findings.html", title="What came out", root="", made=made, families=shown)
+            sections.append({"title": family.title, "forest": forest, "papers": papers})
+    write_page(path, "site_findings.html", title="What came out", root="", made=made, families=sections)
 
 
 def _write_index(
@@ -212,22 +212,22 @@ def _write_index(
 def _index_families(families: Sequence[Family], entries: Mapping[str, Entry]) -> list[dict[str, Any]]:
     """Returns the lines of the index by family: what is tested here comes first, and of that what has run."""
     tested = {card.id: entries[card.id].paper is not None for family in families for card in family.cards}
-    shown = []
+    sections = []
     for family in sorted(families, key=lambda family: -sum(tested[card.id] for card in family.cards)):
         cards = sorted(family.cards, key=lambda card: (not tested[card.id], verdict_of(entries[card.id]) == NOT_RUN))
         rows = [_index_row(entries[card.id]) for card in cards]
-        shown.append({"name": family.name, "title": family.title, "rows": rows})
-    return shown
+        sections.append({"name": family.name, "title": family.title, "rows": rows})
+    return sections
 
 
 def _index_row(entry: Entry) -> dict[str, Any]:
     card = entry.card
-    shown = {name: getattr(card, name) for name in ("id", "title", "kind", "what", "worlds")}
+    fields = {name: getattr(card, name) for name in ("id", "title", "kind", "what", "worlds")}
     searched = " ".join((card.id, card.title, card.what, card.headline, *card.worlds)).lower()
-    return {**shown, "verdict": verdict_of(entry), "told": _told(entry), "text": searched}
+    return {**fields, "verdict": verdict_of(entry), "detail": _outcome(entry), "text": searched}
 
 
-def _told(entry: Entry) -> str:
+def _outcome(entry: Entry) -> str:
     return NOT_TESTED if entry.verdict is None else entry.verdict.describe(trial=entry.is_trial)
 
 
@@ -257,6 +257,6 @@ def _paper_facts(entry: Entry) -> dict[str, Any]:
 
 def _rows(findings: Sequence[Finding]) -> list[dict[str, str]]:
     return [
-        {"expected": one.expectation.describe(), "outcome": one.outcome, "told": describe_finding(one)}
+        {"expected": one.expectation.describe(), "outcome": one.outcome, "detail": describe_finding(one)}
         for one in findings
     ]

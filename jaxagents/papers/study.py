@@ -249,8 +249,8 @@ def make_paper(values: Mapping[str, Any], study: Study, source: Mapping[str, Any
     made: dict[str, Any] = {**expected, "arms": arms, "study": study}
     made["seeds"] = parse_seeds("seeds", values["seeds"]) if "seeds" in values else study.seeds
     made["metrics"] = _texts("metrics", values.get("metrics", ()))
-    told = {key: node for key, node in values.items() if key not in ("title", "claim", "minutes", "authors", "notes")}
-    made["source"] = {"paper": told, "study": dict(source or {})}
+    record = {key: node for key, node in values.items() if key not in ("title", "claim", "minutes", "authors", "notes")}
+    made["source"] = {"paper": record, "study": dict(source or {})}
     return make_section(Paper, "paper", values | made)
 
 

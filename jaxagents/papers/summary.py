@@ -111,23 +111,23 @@ def study_rows(entries: Sequence[Entry]) -> list[ArmRow]:
             name = arm.name if arm.name in shared else f"{arm.name} ({entry.card.id})"
             values = values_of(runs := _committed(entry, arm.name), study.metric)
             if values and len(runs) > order.get(name, (0, 0.0))[0]:
-                told = [
+                means = [
                     _mean(values_of(runs, metric), study.deterministic) for metric in (study.metric, *study.metrics)
                 ]
-                rows[name] = ArmRow(name, describe_seeds(list(runs)), told, sum(run.minutes for run in runs.values()))
+                rows[name] = ArmRow(name, describe_seeds(list(runs)), means, sum(run.minutes for run in runs.values()))
                 order[name] = (len(runs), float(np.mean([*values.values()])))
     return [rows[name] for name in sorted(rows, key=lambda name: order[name][1], reverse=study.higher_is_better)]
 
 
 def panels_of(entry: Entry) -> list[Panel]:
     """Returns the pictures of a paper: a panel for every reported metric, with all arms that log it."""
-    shown = {arm.name: _committed(entry, arm.name) for arm in entry.paper.arms}
-    logged = {name for runs in shown.values() for run in runs.values() for name in run.curves}
+    committed = {arm.name: _committed(entry, arm.name) for arm in entry.paper.arms}
+    logged = {name for runs in committed.values() for run in runs.values() for name in run.curves}
     panels = []
     for name in _logged_metrics(entry.paper, sorted(logged)):
-        curves = {arm: curve for arm, runs in shown.items() if (curve := gather_curve(runs, name)) is not None}
+        curves = {arm: curve for arm, runs in committed.items() if (curve := gather_curve(runs, name)) is not None}
         if curves:
-            panels.append(lay_out_panel(name, curves, list(shown)))
+            panels.append(lay_out_panel(name, curves, list(committed)))
     return panels[:MAX_PANELS]
 
 

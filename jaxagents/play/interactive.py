@@ -162,8 +162,8 @@ def _type_observations(
             text, observation = ask("observation", room=environment.observation_space.shape[0])
             if not text:
                 break
-            talk, said, valid = answer(talk, observation, words, jax.random.fold_in(key, len(turns)))
-            turns.append(_read_turn(policy, Turn(turn=len(turns), observation=text, action="", valid=valid), said))
+            talk, reply, valid = answer(talk, observation, words, jax.random.fold_in(key, len(turns)))
+            turns.append(_read_turn(policy, Turn(turn=len(turns), observation=text, action="", valid=valid), reply))
             for line in answer_lines(turns[-1]):
                 person.tell(line)
     except EOFError:
@@ -211,8 +211,8 @@ def _type_actions(
                 fingerprint=fingerprint,
             )
         )
-        if (told := _rewards(environment, timestep)) is not None:
-            person.tell(told)
+        if (reward := _rewards(environment, timestep)) is not None:
+            person.tell(reward)
     person.tell(f"\n{lay_out(sentence(face.words, timestep.observation))}")
     person.tell("success" if timestep.info["success"] else "no success")
     return turns, timestep
@@ -248,20 +248,20 @@ def _make_answer(policy: LanguagePolicy, num_words: int, greedy: bool) -> Callab
     @jax.jit
     def go_on(params: Params, talk: conversation.Conversation, observation: Array, key: Array) -> PyTree:
         keys, sampling = jax.random.split(key, (1, 2)), Sampling(greedy=greedy)
-        talk, said = conversation.answer(policy, params, talk, observation[None], keys=keys, sampling=sampling)
-        return talk, said, conversation.parse_action(policy, said, num_words)[1][0]
+        talk, reply = conversation.answer(policy, params, talk, observation[None], keys=keys, sampling=sampling)
+        return talk, reply, conversation.parse_action(policy, reply, num_words)[1][0]
 
     def answer(params: Params, talk: PyTree, observation: Array, prompt: Array | None, key: Array) -> PyTree:
         talk = begin(params, prompt) if talk is None else talk
-        talk, said, valid = go_on(params, talk, observation, key)
-        return talk, said, bool(valid)
+        talk, reply, valid = go_on(params, talk, observation, key)
+        return talk, reply, bool(valid)
 
     return answer
 
 
-def _read_turn(policy: LanguagePolicy, turn: Turn, said: slots.Turn) -> Turn:
+def _read_turn(policy: LanguagePolicy, turn: Turn, reply: slots.Turn) -> Turn:
     """Adds what was said, the first row, to the turn of a transcript."""
-    row = jax.tree.map(lambda leaf: np.asarray(leaf)[0], said)
+    row = jax.tree.map(lambda leaf: np.asarray(leaf)[0], reply)
     decode, mask = policy.tokenizer.decode, row.token_mask
     thought = row.action_mask & row.thought_mask
     return replace(

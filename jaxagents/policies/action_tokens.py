@@ -114,18 +114,18 @@ def make_parallel_policy(
     head = nn.Dense(size * (num_bins or 1))
 
     def predict(params: Params, observation: Array) -> Array:
-        told = head.apply(params["head"], encoder.apply(params["encoder"], observation))
-        return told if num_bins is None else told.reshape(*told.shape[:-1], size, num_bins)
+        outputs = head.apply(params["head"], encoder.apply(params["encoder"], observation))
+        return outputs if num_bins is None else outputs.reshape(*outputs.shape[:-1], size, num_bins)
 
     def decode(params: Params, observation: Array) -> Array:
-        told = predict(params, observation)
-        return told if num_bins is None else middle_of(jnp.argmax(told, axis=-1), num_bins)
+        outputs = predict(params, observation)
+        return outputs if num_bins is None else middle_of(jnp.argmax(outputs, axis=-1), num_bins)
 
     def loss(params: Params, observation: Array, action: Array) -> Array:
-        told = predict(params, observation)
+        outputs = predict(params, observation)
         if num_bins is None:
-            return jnp.mean(jnp.abs(told - action), axis=-1)
-        return _cross_entropy(told, bin_of(action, num_bins))
+            return jnp.mean(jnp.abs(outputs - action), axis=-1)
+        return _cross_entropy(outputs, bin_of(action, num_bins))
 
     return _make_policy(encoder, head, observation_space.shape[0], decode, loss, action_space)
 

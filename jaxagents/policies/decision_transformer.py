@@ -79,8 +79,8 @@ def make_decision_transformer(
     def init(key: Array) -> Params:
         key, head_key = jax.random.split(key)
         parts = tuple(jnp.zeros((1, 1, width)) for width in (size, 1, features))
-        told, params = encoder.init_with_output(key, parts, jnp.zeros((1, 1), jnp.int32))
-        return {"encoder": params, "head": head.init(head_key, told)}
+        encoded, params = encoder.init_with_output(key, parts, jnp.zeros((1, 1), jnp.int32))
+        return {"encoder": params, "head": head.init(head_key, encoded)}
 
     def initial_carry(batch_shape: tuple[int, ...]) -> Window:
         def zeros(width: int) -> Array:
@@ -103,8 +103,8 @@ def make_decision_transformer(
         length, before = inputs.first.shape[0], carry.observation.shape[1]
         if length > 1 and before:
 
-            def step(carry: Window, told: PolicyInput) -> tuple[Window, Any]:
-                carry, distribution = see(params, carry, jax.tree.map(lambda leaf: leaf[None], told))
+            def step(carry: Window, step_inputs: PolicyInput) -> tuple[Window, Any]:
+                carry, distribution = see(params, carry, jax.tree.map(lambda leaf: leaf[None], step_inputs))
                 return carry, jax.tree.map(lambda leaf: leaf[0], distribution)
 
             return jax.lax.scan(step, carry, inputs)
@@ -118,9 +118,9 @@ def make_decision_transformer(
     def see(params: Params, carry: Window, inputs: PolicyInput) -> tuple[Window, Any]:
         """Attends to the window and the steps together, of which no one sees more than the window is long."""
 
-        def step(state: tuple[Array, Array], told: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+        def step(state: tuple[Array, Array], step_inputs: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
             left, age = state
-            first, reward = told
+            first, reward = step_inputs
             left = jnp.where(first, target_return, left - reward)
             age = jnp.where(first, 0, age)
             return (left, age + 1), left
@@ -136,12 +136,12 @@ def make_decision_transformer(
         # The action before the oldest step is not seen: sequences of training do not have it.
         seen = (parts[0].at[:, 0].set(0.0), *parts[1:])
         encoded = encoder.apply(params["encoder"], seen, episodes)
-        told = head.apply(params["head"], jnp.swapaxes(encoded[:, -inputs.first.shape[0] :], 0, 1))
+        outputs = head.apply(params["head"], jnp.swapaxes(encoded[:, -inputs.first.shape[0] :], 0, 1))
         if isinstance(action_space, Box):
             low, high = float(action_space.low), float(action_space.high)
-            distribution: TanhNormal | Categorical = TanhNormal(loc=told[0], scale=told[1], low=low, high=high)
+            distribution: TanhNormal | Categorical = TanhNormal(loc=outputs[0], scale=outputs[1], low=low, high=high)
         else:
-            distribution = Categorical(logits=told)
+            distribution = Categorical(logits=outputs)
         kept = [part[:, max(part.shape[1] - remembered, 0) :] for part in parts]
         window = Window(previous_action=kept[0], return_to_go=kept[1], observation=kept[2], age=age, target=left)
         return window, distribution.mask(inputs.action_mask)

@@ -54,6 +54,6 @@ def history_of(inputs: PolicyInput, action_space: Discrete | Box) -> Array:
     else:
         action = jnp.tanh(inputs.previous_action)
     action = action.reshape(*inputs.first.shape, -1)
-    told = jnp.concatenate([action, inputs.previous_reward[..., None]], axis=-1)
-    told = jnp.where(inputs.first[..., None], 0.0, told)
-    return jnp.concatenate([jnp.asarray(inputs.observation, jnp.float32), told], axis=-1)
+    features = jnp.concatenate([action, inputs.previous_reward[..., None]], axis=-1)
+    features = jnp.where(inputs.first[..., None], 0.0, features)
+    return jnp.concatenate([jnp.asarray(inputs.observation, jnp.float32), features], axis=-1)

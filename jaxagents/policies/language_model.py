@@ -112,8 +112,8 @@ def logits_at_once(memory: float) -> int:
 def _logits_of_device() -> int:
     if jax.default_backend() == "cpu":
         return _LOGITS_ON_CPU
-    told = jax.local_devices()[0].memory_stats() or {}
-    return logits_at_once(told.get("bytes_limit", _MOST_LOGITS * _BYTES_PER_LOGIT))
+    memory = jax.local_devices()[0].memory_stats() or {}
+    return logits_at_once(memory.get("bytes_limit", _MOST_LOGITS * _BYTES_PER_LOGIT))
 
 
 def _statistics(logits: Array, tokens: Array, fields: Collection[str]) -> TokenStatistics:

@@ -78,9 +78,9 @@ class Switched:
         """Returns the modes of the policy that the mode of the switch says, int32 `[..., N]`."""
         return self._join(self.switch.mode(), self.independent.mode(), self.team.mode())
 
-    def _join(self, call: Array, alone: Array, told: Array) -> Array:
+    def _join(self, call: Array, alone: Array, together: Array) -> Array:
         num_actions = self.independent.log_probs().shape[-1]
-        return jnp.where(call[..., None] > 0, num_actions + told, alone).astype(jnp.int32)
+        return jnp.where(call[..., None] > 0, num_actions + together, alone).astype(jnp.int32)
 
 
 def split_mask(action_mask: Array) -> tuple[Array, Array]:
@@ -89,8 +89,8 @@ def split_mask(action_mask: Array) -> tuple[Array, Array]:
     Returns:
         The mask of the world's actions, bool `[..., N, A]`, and that of the switch, bool `[..., 2]`.
     """
-    alone, told = jnp.split(action_mask, 2, axis=-1)
-    return alone | told, jnp.stack([jnp.any(alone, axis=(-2, -1)), jnp.any(told, axis=(-2, -1))], axis=-1)
+    alone, together = jnp.split(action_mask, 2, axis=-1)
+    return alone | together, jnp.stack([jnp.any(alone, axis=(-2, -1)), jnp.any(together, axis=(-2, -1))], axis=-1)
 
 
 def make_switched(independent: Policy, team: Policy, switch: Policy) -> Policy:

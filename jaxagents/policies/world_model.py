@@ -140,16 +140,16 @@ def make_world_model_policy(
         noise = jnp.zeros(shape) if inputs.noise is None else inputs.noise
         features = part(params, "encode", symlog(inputs.observation.astype(jnp.float32)))
 
-        def step(state: LatentState, told: tuple) -> tuple[LatentState, tuple[LatentState, Array]]:
-            features, first, action, noise = told
+        def step(state: LatentState, steps: tuple) -> tuple[LatentState, tuple[LatentState, Array]]:
+            features, first, action, noise = steps
             hidden = advance(params, state, action)
             hidden = where_rows(first, jnp.zeros_like(hidden), hidden)
             posterior = part(params, "posterior", hidden, features)
             state = LatentState(hidden=hidden, latent=_draw(posterior, noise))
             return state, (state, posterior)
 
-        told = features, inputs.first, inputs.previous_action, noise
-        _, (states, posterior) = jax.lax.scan(step, carry, told)
+        steps = features, inputs.first, inputs.previous_action, noise
+        _, (states, posterior) = jax.lax.scan(step, carry, steps)
         return states, posterior, part(params, "prior", states.hidden)
 
     def act(params: Params, state: LatentState) -> Any:

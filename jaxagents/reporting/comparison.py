@@ -174,8 +174,8 @@ def describe_differences(
         parts = [f"{key}={config.get(key, own.get(key))}" for key in given if key in config or key in own]
         parts += [f"{key}={config[key]}" for key in short if key in config]
         more = f", {len(parts) - _MAX_PARTS} more" if len(parts) > _MAX_PARTS else ""
-        told = ", ".join(part if len(part) <= _MAX_PART else f"{part[:_MAX_PART]}..." for part in parts[:_MAX_PARTS])
-        labels.append(told + more or str(config.get("name", "all alike")))
+        listed = ", ".join(part if len(part) <= _MAX_PART else f"{part[:_MAX_PART]}..." for part in parts[:_MAX_PARTS])
+        labels.append(listed + more or str(config.get("name", "all alike")))
     return labels
 
 
@@ -252,25 +252,25 @@ def comparison_rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
     """Returns rows, best first: runs, seeds, steps, the mean there with its interval, worst and best seed."""
     rows: list[tuple[str, ...]] = []
     for one in sorted(compared, key=lambda one: -np.nanmean(one.final)):
-        told = f"{np.nanmean(one.final):.4g}"
+        mean = f"{np.nanmean(one.final):.4g}"
         if one.final.size > 1:
             _, low, high = t_interval(one.final[None])
-            told += f" ({low[0]:.4g} to {high[0]:.4g})"
+            mean += f" ({low[0]:.4g} to {high[0]:.4g})"
         steps = f"{one.curve.steps[-1]:,.0f}" + (", unfinished" if one.unfinished else "")
         ends = (f"{one.final.min():.4g}", f"{one.final.max():.4g}")
-        rows.append((one.name, str(one.final.size), steps, told, *ends))
+        rows.append((one.name, str(one.final.size), steps, mean, *ends))
     return rows
 
 
 def tell_differences(compared: Sequence[Compared]) -> list[str]:
     """Returns a line each: the runs, what differs, did not end or counts once; none where there is nothing to say."""
-    told = []
+    lines = []
     for one in sorted(compared, key=lambda one: -np.nanmean(one.final)):
         ends = f" (unfinished: {', '.join(one.unfinished)})" if one.unfinished else ""
         again = [f"{name} has {', '.join(map(str, seeds))}" for name, seeds in one.repeated.items()]
         once = f" (seeds of another run count once: {'; '.join(again)})" if again else ""
-        told.append(f"{one.name}: {one.label}{ends}{once}")
-    return told if len(compared) > 1 or any(one.unfinished or one.repeated for one in compared) else []
+        lines.append(f"{one.name}: {one.label}{ends}{once}")
+    return lines if len(compared) > 1 or any(one.unfinished or one.repeated for one in compared) else []
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

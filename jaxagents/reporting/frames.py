@@ -163,8 +163,8 @@ def describe_observation(observation: Any) -> str:
         values = np.asarray(leaf)
         name = f"observation{jax.tree_util.keystr(path)}"
         lines.append(f"{name} {values.dtype}{list(values.shape)}")
-        shown = values.ravel()[:_SHOWN].astype(np.float64)
-        lines += ["".join(f"{value:10.4g}" for value in shown[i : i + 8]) for i in range(0, shown.size, 8)]
+        numbers = values.ravel()[:_SHOWN].astype(np.float64)
+        lines += ["".join(f"{value:10.4g}" for value in numbers[i : i + 8]) for i in range(0, numbers.size, 8)]
         if values.size > _SHOWN:
             lines.append(f"  and {values.size - _SHOWN} more")
     return "\n".join(lines)

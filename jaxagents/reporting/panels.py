@@ -23,7 +23,7 @@ class Line(NamedTuple):
         path: of the mean over seeds, or of the interval of a point.
         band: of the 95 % interval, "" without.
         dot: of the mean of a point, None of a line.
-        told: numbers in words.
+        text: numbers in words.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Line(NamedTuple):
     path: str
     band: str
     dot: tuple[float, float] | None
-    told: str
+    text: str
 
 
 class Panel(NamedTuple):
@@ -109,8 +109,8 @@ def _lay_out_points(
         mean, below, above = (float(value[-1]) for value in interval)
         y = _TOP + _ROW * (row + 0.5)
         ends = [(float(to_x(below)), y), (float(to_x(above)), y)] if math.isfinite(below) else []
-        told = f"{name}: {mean:.4g}" + (f" ({below:.4g} to {above:.4g})" if ends else "")
-        lines.append(Line(name, looks[name], _path(ends) if ends else "", "", (round(float(to_x(mean)), 1), y), told))
+        text = f"{name}: {mean:.4g}" + (f" ({below:.4g} to {above:.4g})" if ends else "")
+        lines.append(Line(name, looks[name], _path(ends) if ends else "", "", (round(float(to_x(mean)), 1), y), text))
     return Panel(title, _WIDTH, height, [(float(to_x(tick)), label(tick)) for tick in ticks], [], lines)
 
 

@@ -96,13 +96,13 @@ def write_report(run_dir: str | Path, *, curves: bool = True) -> Path:
     numbers = {name: value for name, value in _flatten(result) if not isinstance(value, str)}
     words = {name: value for name, value in _flatten(result) if isinstance(value, str)}
     last = _last_values(read_metrics(run_dir))
-    shown = [(name, value) for name, value in last.items() if isinstance(value, int | float)]
+    scalars = [(name, value) for name, value in last.items() if isinstance(value, int | float)]
     return write_page(
         run_dir / REPORT_FILE,
         "report.html",
         title=words.get("experiment", run_dir.resolve().name),
         subtitle=_subtitle(run_dir, words, made_with),
-        tiles=headline(result) or dict(shown[:_MAX_TILES]),
+        tiles=headline(result) or dict(scalars[:_MAX_TILES]),
         command=_command(run_dir),
         judged=_judged(run_dir, result),
         picture=_picture(run_dir) if curves else "",
@@ -126,8 +126,8 @@ def headline(result: Mapping[str, Any]) -> dict[str, Any]:
         if not np.isfinite(values).any():
             continue
         several = values.size > 1
-        told = describe_interval(describe(values)) if several else float(values.ravel()[0])
-        tiles[f"{name}, {values.size} seeds" if several else name] = told
+        value = describe_interval(describe(values)) if several else float(values.ravel()[0])
+        tiles[f"{name}, {values.size} seeds" if several else name] = value
     tiles = dict(list(tiles.items())[: _MAX_TILES - 3])
     for name in ("steps", "num_seeds", "seconds"):
         if name in result:
@@ -139,15 +139,15 @@ def _judged(run_dir: Path, result: Mapping[str, Any]) -> str:
     """Says in a sentence or two what the last evaluation is, and whether the run came where it should."""
     config = yaml.safe_load(_read_first(run_dir, *CONFIG_FILES)) or {}
     evaluation, training = config.get("evaluation") or {}, config.get("training") or {}
-    told = []
+    sentences = []
     if "greedy" in evaluation and result.get("evaluation"):
         number = evaluation.get("final_episodes") or evaluation.get("num_episodes")
         actions = "the most probable actions" if evaluation["greedy"] else "sampled actions"
-        told.append(f"Evaluated on {number} episodes of fixed tasks, by {actions}.")
+        sentences.append(f"Evaluated on {number} episodes of fixed tasks, by {actions}.")
     if training.get("target_return") is not None and "reached_target" in result:
         reached = "was reached" if result["reached_target"] else "was not reached"
-        told.append(f"The target, a return of {training['target_return']:g}, {reached}.")
-    return " ".join(told)
+        sentences.append(f"The target, a return of {training['target_return']:g}, {reached}.")
+    return " ".join(sentences)
 
 
 def _rank(name: str) -> tuple[int, str]:

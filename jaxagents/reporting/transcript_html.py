@@ -41,7 +41,7 @@ def write_transcripts(
     """
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    shown = {
+    described = {
         name: [describe_episode(episode, tokenizer) for episode in episodes] for name, episodes in sections.items()
     }
     episodes = [episode for of_section in sections.values() for episode in of_section]
@@ -50,9 +50,9 @@ def write_transcripts(
         "transcripts.html",
         title=title,
         legend=[(probability, math.log(probability)) for probability in _LEGEND] if tokenizer else [],
-        sections=shown,
+        sections=described,
         folded=any(
-            turn["again"] for of_section in shown.values() for episode in of_section for turn in episode["turns"]
+            turn["again"] for of_section in described.values() for episode in of_section for turn in episode["turns"]
         ),
         credited=any(ADVANTAGES in episode.metadata for episode in episodes),
     )
@@ -116,7 +116,7 @@ def describe_episode(trajectory: Trajectory, tokenizer: Tokenizer | None = None)
     outcomes = {True: ("good", "success"), False: ("bad", "no success"), None: ("quiet", "unfinished")}
     kind, outcome = outcomes[trajectory.success]
     advantages = trajectory.metadata.get(ADVANTAGES, [None] * len(trajectory.turns))
-    shown = [
+    turns = [
         _describe_turn(turn, trajectory.agents, tokenizer, of_turn)
         for turn, of_turn in zip(trajectory.turns, advantages, strict=True)
     ]
@@ -131,8 +131,8 @@ def describe_episode(trajectory: Trajectory, tokenizer: Tokenizer | None = None)
         "invalid": not all(turn.valid for turn in trajectory.turns),
         "turns": [
             {
-                **shown[first],
-                "again": [shown[i] for i in rest],
+                **turns[first],
+                "again": [turns[i] for i in rest],
                 "summary": _summarize([trajectory.turns[i] for i in rest]),
             }
             for first, *rest in fold(trajectory.turns)
@@ -195,7 +195,7 @@ def _sampled_tokens(
             "log_prob": log_prob,
             "advantage": advantage,
             "mark": token in marks,
-            "told": f"{text!r} (token {token}): probability {math.exp(log_prob):.3g}, log-probability {log_prob:.3f}"
+            "detail": f"{text!r} (token {token}): probability {math.exp(log_prob):.3g}, log-probability {log_prob:.3f}"
             + ("" if advantage is None else f", advantage {advantage:+.3g}"),
         }
         for token, text, sampled, log_prob, advantage in rows

@@ -48,10 +48,10 @@ def make_advised_collector(
         row = jax.tree.map(
             lambda box: jax.ShapeDtypeStruct((1, 1, *box.shape), box.dtype), environment.observation_space
         )
-        told = jax.eval_shape(advice, row)
-        if told.shape != (1, 1, space.num_values):
+        example = jax.eval_shape(advice, row)
+        if example.shape != (1, 1, space.num_values):
             raise ValueError(
-                f"`advice` must be one number per action, {space.num_values}, got the shape {told.shape[2:]}."
+                f"`advice` must be one number per action, {space.num_values}, got the shape {example.shape[2:]}."
             )
     inner = make_rollout_collector(
         environment, policy, num_envs=num_envs, num_steps=num_steps, reset_pool=reset_pool, level=level

@@ -64,11 +64,11 @@ def make_evaluator(
             step, state, timestep, carry, previous = loop
             keys = jax.random.split(jax.random.fold_in(run_key, step), 3 * num_episodes).reshape(3, num_episodes)
             first = jnp.broadcast_to(step == 0, (num_episodes,))
-            told = _policy_input(timestep, first, previous)
+            inputs = _policy_input(timestep, first, previous)
             if not greedy and policy.draw_noise is not None:
                 noise = jax.vmap(lambda key: policy.draw_noise(key, 1), out_axes=1)(keys[2])
-                told = told.replace(noise=jax.tree.map(lambda leaf: leaf[0], noise))
-            carry, distribution = act(policy, params, carry, told)
+                inputs = inputs.replace(noise=jax.tree.map(lambda leaf: leaf[0], noise))
+            carry, distribution = act(policy, params, carry, inputs)
             action = distribution.mode() if greedy else jax.vmap(lambda d, k: d.sample(k))(distribution, keys[1])
             following = jax.vmap(tracked.step)(keys[0], state, action)
             over = timestep.terminated | timestep.truncated
@@ -81,8 +81,8 @@ def make_evaluator(
         loop = (jnp.int32(0), state, timestep, carry, previous)
         timestep = jax.lax.while_loop(unfinished, step_all, loop)[2]
         names = [name for name in ("episode_return", "episode_length", "success") if name in timestep.info]
-        told = {name: timestep.info[name] for name in names} | dict(timestep.info.get("metrics", {}))
-        results = {name: value.astype(jnp.float32) for name, value in told.items()}
+        metrics = {name: timestep.info[name] for name in names} | dict(timestep.info.get("metrics", {}))
+        results = {name: value.astype(jnp.float32) for name, value in metrics.items()}
         return results | {"finished": (timestep.terminated | timestep.truncated).astype(jnp.float32)}
 
     return evaluate
@@ -123,10 +123,10 @@ def play_episode(
         def add_batch(tree: PyTree) -> PyTree:
             return jax.tree.map(lambda leaf: leaf[None], tree)
 
-        told = add_batch(_policy_input(timestep, step == 0, previous))
+        inputs = add_batch(_policy_input(timestep, step == 0, previous))
         if not greedy and policy.draw_noise is not None:
-            told = told.replace(noise=policy.draw_noise(noise_key, 1))
-        carry, distribution = act(policy, params, carry, told)
+            inputs = inputs.replace(noise=policy.draw_noise(noise_key, 1))
+        carry, distribution = act(policy, params, carry, inputs)
         action = (distribution.mode() if greedy else distribution.sample(sample_key))[0]
         return *environment.step(step_key, state, action), carry, action
 

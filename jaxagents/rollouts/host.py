@@ -50,11 +50,11 @@ class Simulators:
 
     def step(self, action: Array) -> TimeStep:
         """Steps each, with actions `[B, ...]`."""
-        told = self._call("step", self.batch.step, np.asarray(action))
-        self.totals += np.stack([told.reward, np.ones_like(told.reward)])
-        timestep = self._timestep("step", told)
+        raw = self._call("step", self.batch.step, np.asarray(action))
+        self.totals += np.stack([raw.reward, np.ones_like(raw.reward)])
+        timestep = self._timestep("step", raw)
         self._require_finite(action, timestep)
-        self.totals *= ~(told.terminated | told.truncated)
+        self.totals *= ~(raw.terminated | raw.truncated)
         return timestep
 
     def resume(self, session: Array, seeds: Array, timestep: TimeStep) -> tuple[np.ndarray, TimeStep, np.ndarray]:
@@ -89,17 +89,17 @@ class Simulators:
                         f"step {int(timestep.info['episode_length'][~rows][0])} of an episode; mend the simulator."
                     )
 
-    def _timestep(self, call: str, told: HostStep) -> TimeStep:
-        return self._call(call, self._read, told)
+    def _timestep(self, call: str, raw: HostStep) -> TimeStep:
+        return self._call(call, self._read, raw)
 
-    def _read(self, told: HostStep) -> TimeStep:
+    def _read(self, raw: HostStep) -> TimeStep:
         shapes = time_step_shapes(self.environment, self.num_envs)
-        info = {"episode_return": self.totals[0], "episode_length": self.totals[1], "success": told.success}
-        info["next_observation"] = told.next_observation
-        if told.action_mask is not None:
-            info["next_action_mask"] = told.next_action_mask
-        fields: dict[str, Any] = {"observation": told.observation, "reward": told.reward, "terminated": told.terminated}
-        fields |= {"truncated": told.truncated, "action_mask": told.action_mask, "info": info}
+        info = {"episode_return": self.totals[0], "episode_length": self.totals[1], "success": raw.success}
+        info["next_observation"] = raw.next_observation
+        if raw.action_mask is not None:
+            info["next_action_mask"] = raw.next_action_mask
+        fields: dict[str, Any] = {"observation": raw.observation, "reward": raw.reward, "terminated": raw.terminated}
+        fields |= {"truncated": raw.truncated, "action_mask": raw.action_mask, "info": info}
         timestep = TimeStep(**fields)
         return jax.tree.map(lambda leaf, shape: np.array(leaf, shape.dtype).reshape(shape.shape), timestep, shapes)
 
@@ -164,22 +164,22 @@ def make_host_collector(
 
     def collect(state: RolloutState, params: Params, key: Array) -> tuple[RolloutState, Rollout, Metrics]:
         noise_key, reset_key = jax.random.split(key)
-        told = (jax.ShapeDtypeStruct((num_envs,), bool), shapes, jax.ShapeDtypeStruct((num_envs,), jnp.int32))
+        results = (jax.ShapeDtypeStruct((num_envs,), bool), shapes, jax.ShapeDtypeStruct((num_envs,), jnp.int32))
         begun, timestep, session = io_callback(
-            simulators.resume, told, state.environment, _seeds(reset_key, num_envs), state.timestep, ordered=True
+            simulators.resume, results, state.environment, _seeds(reset_key, num_envs), state.timestep, ordered=True
         )
         state = state.replace(environment=session, timestep=timestep, first=state.first | begun)
         noise = draw_action_noise(policy, params, state, noise_key, num_steps)
         policy_noise = draw_policy_noise(policy, state, noise_key, num_steps)
 
         def step(state: RolloutState, noise: tuple[PyTree, PyTree]):
-            told = _policy_input(state.timestep, state.first, state.previous_action, noise[1])
-            carry, distribution = act(policy, params, state.carry, told)
+            inputs = _policy_input(state.timestep, state.first, state.previous_action, noise[1])
+            carry, distribution = act(policy, params, state.carry, inputs)
             action = distribution.transform(noise[0])
             after = io_callback(simulators.step, shapes, squash_action(action, space), ordered=True)
             first = after.terminated | after.truncated
             following = state.replace(timestep=after, carry=carry, first=first, previous_action=action)
-            return following, (_transition(told, action, distribution, after), state.carry, after)
+            return following, (_transition(inputs, action, distribution, after), state.carry, after)
 
         final, (transition, carry, after) = jax.lax.scan(step, state, (noise, policy_noise))
         carry = jax.tree.map(lambda steps, last: jnp.concatenate([steps, last[None]]), carry, final.carry)
@@ -232,8 +232,8 @@ def make_host_evaluator(
 
         def step(loop):
             number, timestep, carry, previous, results = loop
-            told = _policy_input(timestep, jnp.broadcast_to(number == 0, (size,)), previous, None)
-            carry, distribution = act(policy, params, carry, told)
+            inputs = _policy_input(timestep, jnp.broadcast_to(number == 0, (size,)), previous, None)
+            carry, distribution = act(policy, params, carry, inputs)
             keys = jax.random.split(jax.random.fold_in(key, number), size)
             action = distribution.mode() if greedy else jax.vmap(lambda d, k: d.sample(k))(distribution, keys)
             after = io_callback(simulators.step, shapes, squash_action(action, space), ordered=True)
@@ -289,8 +289,8 @@ def play_host_episode(
 
     @jax.jit
     def choose(step: Array, timestep: TimeStep, carry: PyTree, previous: Array) -> tuple[PyTree, Array, Array]:
-        told = _policy_input(timestep, jnp.broadcast_to(step == 0, (1,)), previous, None)
-        carry, distribution = act(policy, params, carry, told)
+        inputs = _policy_input(timestep, jnp.broadcast_to(step == 0, (1,)), previous, None)
+        carry, distribution = act(policy, params, carry, inputs)
         action = distribution.mode() if greedy else distribution.sample(jax.random.fold_in(action_key, step))
         return carry, action, squash_action(action, space)
 
@@ -353,20 +353,20 @@ def _policy_input(timestep: TimeStep, first: Array, previous_action: Array, nois
     )
 
 
-def _transition(told: PolicyInput, action: Array, distribution: Any, after: TimeStep) -> Transition:
+def _transition(inputs: PolicyInput, action: Array, distribution: Any, after: TimeStep) -> Transition:
     masks = ("next_action_mask",) if "next_action_mask" in after.info else ()
     return Transition(
-        observation=told.observation,
+        observation=inputs.observation,
         action=action,
         behavior_log_prob=distribution.log_prob(action),
         reward=after.reward,
         terminated=after.terminated,
         truncated=after.truncated,
         next_observation=after.info["next_observation"],
-        first=told.first,
-        action_mask=told.action_mask,
-        previous_action=told.previous_action,
-        previous_reward=told.previous_reward,
-        noise=told.noise,
+        first=inputs.first,
+        action_mask=inputs.action_mask,
+        previous_action=inputs.previous_action,
+        previous_reward=inputs.previous_reward,
+        noise=inputs.noise,
         extras={name: after.info[name] for name in masks},
     )

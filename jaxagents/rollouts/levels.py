@@ -82,15 +82,15 @@ def make_level_collector(environment: Environment, policy: Policy, *, num_envs: 
         def step(current: tuple[State, TimeStep, Array], keys: Array) -> tuple[Any, tuple[Transition, TimeStep]]:
             environments, before, first = current
             act_keys, step_keys, reset_keys = jnp.moveaxis(jax.vmap(lambda key: jax.random.split(key, 3))(keys), 1, 0)
-            told = PolicyInput(observation=before.observation, first=first, action_mask=before.action_mask)
-            _, distribution = act(policy, params["params"], carry, told)
+            inputs = PolicyInput(observation=before.observation, first=first, action_mask=before.action_mask)
+            _, distribution = act(policy, params["params"], carry, inputs)
             noise = jax.vmap(lambda row, key: row.noise(key))(distribution, act_keys)
             action = distribution.transform(noise)
             environments, after = jax.vmap(world.step)(step_keys, environments, action)
             ended = after.terminated | after.truncated
             fresh, opened = jax.vmap(world.reset)(reset_keys, levels)
-            environments, shown = where_rows(ended, (fresh, restart(after, opened)), (environments, after))
-            shown = with_successor(shown, after)
+            environments, following = where_rows(ended, (fresh, restart(after, opened)), (environments, after))
+            following = with_successor(following, after)
             success = after.info.get("success", jnp.zeros_like(ended)).astype(jnp.float32)
             transition = Transition(
                 observation=before.observation,
@@ -104,7 +104,7 @@ def make_level_collector(environment: Environment, policy: Policy, *, num_envs: 
                 action_mask=before.action_mask,
                 extras={"success": success} | {name: after.info[name] for name in ("metrics",) if name in after.info},
             )
-            return (environments, shown, ended), (transition, shown)
+            return (environments, following, ended), (transition, following)
 
         start, opened = jax.vmap(world.reset)(keys[0], levels)
         opened = with_successor(opened, opened)

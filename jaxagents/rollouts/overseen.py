@@ -105,10 +105,10 @@ def make_overseen_collector(
     if release < 1:
         raise ValueError(f"`release` must be at least 1, got {release}; try 3.")
     row = jax.tree.map(lambda box: jax.ShapeDtypeStruct((1, 1, *box.shape), box.dtype), environment.observation_space)
-    told = jax.eval_shape(cost_to_go, row)
-    if told.shape != (1, 1, space.num_values):
+    extras = jax.eval_shape(cost_to_go, row)
+    if extras.shape != (1, 1, space.num_values):
         raise ValueError(
-            f"`cost_to_go` must be one number per action, {space.num_values}, got the shape {told.shape[2:]}."
+            f"`cost_to_go` must be one number per action, {space.num_values}, got the shape {extras.shape[2:]}."
         )
     novice = as_policy(policy) if isinstance(policy, ActorCritic) else policy
     overseen = _overseen(novice, space.num_values, cost_to_go, tolerance, release)
@@ -119,8 +119,8 @@ def make_overseen_collector(
     def collect(state: State, params: Params, key: Array) -> tuple[State, Rollout, Metrics]:
         state, rollout, metrics = inner.collect(state, params, key)
         done = jax.tree.map(lambda leaf: leaf[1:], rollout.carry)
-        transition, told = rollout.transition, {"novice_action": done.novice_action, "intervened": done.intervened}
-        transition = transition.replace(extras={**transition.extras, **told, "td_mask": ~done.started})
+        transition, extras = rollout.transition, {"novice_action": done.novice_action, "intervened": done.intervened}
+        transition = transition.replace(extras={**transition.extras, **extras, "td_mask": ~done.started})
         if not keep_rewards:
             transition = transition.replace(reward=jnp.zeros_like(transition.reward))
         rate = Mean(total=jnp.sum(done.intervened, dtype=jnp.float32), count=jnp.float32(done.intervened.size))

@@ -115,8 +115,8 @@ def make_rollout_collector(
         def step(state: RolloutState, inputs: tuple[PyTree, PyTree, PyTree]):
             draws_t, noise_t, policy_noise_t = inputs
             before = state.timestep
-            told = _policy_input(state, policy_noise_t)
-            carry, distribution = act(policy, params, state.carry, told)
+            policy_input = _policy_input(state, policy_noise_t)
+            carry, distribution = act(policy, params, state.carry, policy_input)
             action = distribution.transform(noise_t)
             environments, after = batch.step(state.environment, action, draws_t, shared)
             following = state.replace(
@@ -126,7 +126,7 @@ def make_rollout_collector(
                 first=after.terminated | after.truncated,
                 previous_action=action,
             )
-            acted = (told, before.info.get("agent_mask"), distribution, action)
+            acted = (policy_input, before.info.get("agent_mask"), distribution, action)
             return following, (acted, state.carry, after)
 
         final, (acted, carry, after) = jax.lax.scan(step, state, (draws, noise, policy_noise))
@@ -138,25 +138,25 @@ def make_rollout_collector(
 
 
 def _make_transition(
-    told: PolicyInput, agent_mask: Array | None, distribution: Any, action: Array, after: TimeStep
+    inputs: PolicyInput, agent_mask: Array | None, distribution: Any, action: Array, after: TimeStep
 ) -> Transition:
     names = ("perspective", "next_action_mask", "next_agent_mask")
     extras = {name: after.info[name] for name in names if name in after.info}
     if agent_mask is not None:
         extras["agent_mask"] = agent_mask
     return Transition(
-        observation=told.observation,
+        observation=inputs.observation,
         action=action,
         behavior_log_prob=distribution.log_prob(action),
         reward=after.reward,
         terminated=after.terminated,
         truncated=after.truncated,
         next_observation=after.info["next_observation"],
-        first=told.first,
-        action_mask=told.action_mask,
-        previous_action=told.previous_action,
-        previous_reward=told.previous_reward,
-        noise=told.noise,
+        first=inputs.first,
+        action_mask=inputs.action_mask,
+        previous_action=inputs.previous_action,
+        previous_reward=inputs.previous_reward,
+        noise=inputs.noise,
         extras=extras,
     )
 
@@ -206,8 +206,8 @@ def episode_metrics(timestep: TimeStep) -> dict[str, Any]:
     """Computes exact means over the episodes that ended, from time steps with leaves `[T, B, ...]`."""
     ended = (timestep.terminated | timestep.truncated).astype(jnp.float32)
     names = {"episode_return": "episode_return", "episode_length": "episode_length", "success": "success_rate"}
-    told = {label: timestep.info[key] for key, label in names.items() if key in timestep.info}
+    values = {label: timestep.info[key] for key, label in names.items() if key in timestep.info}
     return {
         name: Mean(total=jnp.sum(value.astype(jnp.float32) * ended), count=jnp.sum(ended))
-        for name, value in {**told, **timestep.info.get("metrics", {})}.items()  # type: ignore[dict-item]
+        for name, value in {**values, **timestep.info.get("metrics", {})}.items()  # type: ignore[dict-item]
     }

@@ -30,7 +30,7 @@ class _Search:
         back: bool `[B]`, the last step was taken back.
         branches: int32 `[B]`, begun so far.
         seen: uint32 `[B, S]`, fingerprints of the states that steps were taken from.
-        said: int32 `[B, S, M]`, words of their actions.
+        actions: int32 `[B, S, M]`, words of their actions.
         success: bool `[B]`.
         steps: int32 `[B]`, those that were taken back included.
     """
@@ -41,7 +41,7 @@ class _Search:
     back: Array
     branches: Array
     seen: Array
-    said: Array
+    actions: Array
     success: Array
     steps: Array
 
@@ -130,7 +130,7 @@ def make_backtracking(
             back=jnp.zeros(size, bool),
             branches=jnp.ones(size, jnp.int32),
             seen=jnp.zeros((size, rules.max_steps), jnp.uint32),
-            said=jnp.full((size, rules.max_steps, environment.action_space.shape[0]), -1, jnp.int32),
+            actions=jnp.full((size, rules.max_steps, environment.action_space.shape[0]), -1, jnp.int32),
             success=jnp.zeros(size, bool),
             steps=jnp.zeros(size, jnp.int32),
         )
@@ -138,8 +138,8 @@ def make_backtracking(
         def take_step(search: _Search) -> _Search:
             spoken, state, after, action, went_wrong = _try_step(rules, params, keys, talk, search)
             if rules.judge is not None:
-                told = (jax.random.fold_in(judge_key, search.number), index, task, state, after)
-                went_wrong |= rules.judge(params, *told) <= 0.5
+                judged = (jax.random.fold_in(judge_key, search.number), index, task, state, after)
+                went_wrong |= rules.judge(params, *judged) <= 0.5
             return _go_on(rules, search, first, (*after, spoken.position), action, went_wrong)
 
         search = jax.lax.while_loop(
@@ -189,7 +189,7 @@ def _go_on(
         back=back & (not rules.restart),
         branches=search.branches + back,
         seen=search.seen.at[:, search.number].set(rules.fingerprint(search.node[0])),
-        said=search.said.at[:, search.number].set(action),
+        actions=search.actions.at[:, search.number].set(action),
         success=search.success | (search.live & success),
         steps=search.steps + search.live,
     )
@@ -200,7 +200,7 @@ def _tried(rules: _Rules, search: _Search) -> Array:
     same = (search.seen == rules.fingerprint(search.node[0])[:, None]) & (jnp.arange(rules.max_steps) < search.number)[
         None
     ]
-    return jnp.where(same[..., None], search.said, -2)
+    return jnp.where(same[..., None], search.actions, -2)
 
 
 def _fold(key: Array, index: Array) -> Array:

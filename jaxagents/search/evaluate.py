@@ -66,8 +66,8 @@ def make_planning_evaluator(
     def evaluate(params: Params, key: Array) -> dict[str, Array]:
         timestep = jax.vmap(play, in_axes=(None, 0))(params, jax.random.split(key, num_episodes))
         names = [name for name in ("episode_return", "episode_length", "success") if name in timestep.info]
-        told = {name: timestep.info[name] for name in names} | dict(timestep.info.get("metrics", {}))
-        results = {name: value.astype(jnp.float32) for name, value in told.items()}
+        metrics = {name: timestep.info[name] for name in names} | dict(timestep.info.get("metrics", {}))
+        results = {name: value.astype(jnp.float32) for name, value in metrics.items()}
         return results | {"finished": (timestep.terminated | timestep.truncated).astype(jnp.float32)}
 
     return evaluate

@@ -162,8 +162,8 @@ def make_tree_search(
     def judge(params: Params, key: Array, timestep: TimeStep) -> tuple[tuple[Array, PyTree], Array]:
         first = jnp.zeros((1, 1), bool)
         inputs = jax.tree.map(lambda leaf: leaf[None, None], (timestep.observation, timestep.action_mask))
-        told = PolicyInput(observation=inputs[0], first=first, action_mask=inputs[1])
-        _, distribution, value = policy.evaluate(params, policy.initial_carry((1,)), told)
+        policy_input = PolicyInput(observation=inputs[0], first=first, action_mask=inputs[1])
+        _, distribution, value = policy.evaluate(params, policy.initial_carry((1,)), policy_input)
         offered = candidates.offer(key, jax.tree.map(lambda leaf: leaf[0], distribution))
         return offered, value[0]
 

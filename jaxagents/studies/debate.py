@@ -35,10 +35,10 @@ def load_digits() -> tuple[np.ndarray, np.ndarray]:
     return (digits.data / 16.0).astype(np.float32), digits.target.astype(np.int32)
 
 
-def judge(params: Params, image: Array, shown: Array) -> Array:
-    """Computes logits `[..., 10]` of images `[..., 64]` of which the pixels `shown` (bool `[..., 64]`) are seen."""
-    shown = shown.astype(jnp.float32)
-    return _network().apply(params, jnp.concatenate([image * shown, shown], axis=-1))
+def judge(params: Params, image: Array, revealed: Array) -> Array:
+    """Computes logits `[..., 10]` of images `[..., 64]` of which the pixels `revealed` (bool `[..., 64]`) are seen."""
+    revealed = revealed.astype(jnp.float32)
+    return _network().apply(params, jnp.concatenate([image * revealed, revealed], axis=-1))
 
 
 def _network() -> nn.Module:
@@ -70,8 +70,8 @@ def train_judge(
     """
     optimizer = optax.adam(_LEARNING_RATE)
 
-    def loss(params: Params, image: Array, label: Array, shown: Array) -> Array:
-        logits = judge(params, image, shown)
+    def loss(params: Params, image: Array, label: Array, revealed: Array) -> Array:
+        logits = judge(params, image, revealed)
         return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, label))
 
     def step(carry: tuple[Params, optax.OptState], key: Array) -> tuple[tuple[Params, optax.OptState], None]:
@@ -79,8 +79,8 @@ def train_judge(
         row_key, pixel_key = jax.random.split(key)
         rows = jax.random.randint(row_key, (batch_size,), 0, images.shape[0])
         image = images[rows]
-        shown = jnp.any(jax.nn.one_hot(draw_pixels(pixel_key, image, num_shown), NUM_PIXELS, dtype=bool), axis=-2)
-        updates, opt_state = optimizer.update(jax.grad(loss)(params, image, labels[rows], shown), opt_state)
+        revealed = jnp.any(jax.nn.one_hot(draw_pixels(pixel_key, image, num_shown), NUM_PIXELS, dtype=bool), axis=-2)
+        updates, opt_state = optimizer.update(jax.grad(loss)(params, image, labels[rows], revealed), opt_state)
         return (optax.apply_updates(params, updates), opt_state), None
 
     init_key, run_key = jax.random.split(key)
@@ -208,8 +208,8 @@ def _debate(
     def one(inputs: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         image, label, key = inputs
         candidates = draw_pixels(key, image, leaves.shape[1])
-        shown = jnp.zeros((leaves.shape[0], NUM_PIXELS), bool).at[:, candidates].set(leaves)
-        logits = judge(params, jnp.broadcast_to(image, shown.shape), shown)
+        revealed = jnp.zeros((leaves.shape[0], NUM_PIXELS), bool).at[:, candidates].set(leaves)
+        logits = judge(params, jnp.broadcast_to(image, revealed.shape), revealed)
         payoff = outcomes(logits, label, precommit=precommit)
         values = jnp.stack([solve(payoff, subsets, players) for players in plays])
         return jnp.mean(values, axis=0), jnp.mean(jnp.argmax(logits, axis=-1) == label)

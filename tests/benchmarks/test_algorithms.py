@@ -103,11 +103,11 @@ def test_every_row_of_the_benchmark_composes():
 
 @pytest.mark.exhaustive
 def test_rows_are_trained_once_and_one_by_one_as_side_by_side(tmp_path):
-    rows, told = rows_of(TASKS, ["walk/ppo"]), []
+    rows, lines = rows_of(TASKS, ["walk/ppo"]), []
     settings = {"folder": tmp_path, "seeds": 2, "side_by_side": False, "again": False, "workers": 1}
-    (first,) = run_rows(rows, CONFIGS, settings, told=told.append)
-    (again,) = run_rows(rows, CONFIGS, settings, told=told.append)
-    assert again == first and len(first.returns) == 2 and first.per_second > 0.0 and told[0].startswith("walk/ppo: ")
+    (first,) = run_rows(rows, CONFIGS, settings, report=lines.append)
+    (again,) = run_rows(rows, CONFIGS, settings, report=lines.append)
+    assert again == first and len(first.returns) == 2 and first.per_second > 0.0 and lines[0].startswith("walk/ppo: ")
     assert len({*first.returns}) == 2  # Every seed is a run of its own.
     (other,) = run_rows(rows, CONFIGS, settings | {"folder": tmp_path / "side_by_side", "side_by_side": True})
     assert other.returns == pytest.approx(first.returns)
@@ -130,7 +130,7 @@ def test_workers_train_the_rows_that_are_missing_with_the_arguments_of_the_comma
 
     monkeypatch.setattr(algorithms.subprocess, "run", work)
     settings = {"folder": tmp_path, "seeds": 1, "side_by_side": False, "again": again, "workers": 2}
-    results = run_rows(rows, CONFIGS, settings, arguments=["suite=algorithms", "a=b"], told=lambda text: None)
+    results = run_rows(rows, CONFIGS, settings, arguments=["suite=algorithms", "a=b"], report=lambda text: None)
     assert [row.returns for row in results] == [[2.0], [2.0] if again else [1.0], [2.0]]
     names = ["ride/ppo", *(["walk/dqn"] if again else []), "walk/ppo"]
     assert sorted(command[-3] for command in commands) == [f"algorithms.names=[{name}]" for name in names]
@@ -145,7 +145,7 @@ def test_a_row_is_measured_again_where_that_is_asked_for(tmp_path, monkeypatch):
         algorithms, "_measure", lambda name, *given: asdict(Row(name, [], next(returns), 1.0, 1.0, 1.0))
     )
     settings = {"folder": tmp_path, "seeds": 1, "side_by_side": False, "again": False, "workers": 1}
-    rows, quiet = rows_of(TASKS, ["walk/ppo"]), {"told": lambda text: None}
+    rows, quiet = rows_of(TASKS, ["walk/ppo"]), {"report": lambda text: None}
     assert [run_rows(rows, CONFIGS, settings, **quiet)[0].returns for _ in range(2)] == [[1.0], [1.0]]
     assert run_rows(rows, CONFIGS, settings | {"again": True}, **quiet)[0].returns == [2.0]
     assert run_rows(rows, CONFIGS, settings, **quiet)[0].returns == [2.0]

@@ -68,12 +68,12 @@ def test_a_row_has_its_interval_its_mean_and_arrows_where_it_goes_on():
     assert (first.dot, first.line, first.beyond) == (places["1"], (places["0"], right), (False, True))
     assert first.band == (places["1"], right) and second.y - first.y == 34.0
     assert (second.dot, second.line, second.beyond) == (left, (left, places["-2"]), (True, False))
-    assert (first.outcome, first.told) == (UNDECIDED, "0.5 (0 to 3)") and second.outcome == NOT_HELD
+    assert (first.outcome, first.text) == (UNDECIDED, "0.5 (0 to 3)") and second.outcome == NOT_HELD
 
 
 def test_what_has_not_run_has_a_row_without_an_interval():
     (row,) = lay_out_forest("t", {"p": [Finding(expect("lower", 0.5), "headline", MISSING)]}).rows
-    assert row.line is None and row.dot is None and row.told == MISSING and row.subject == "theirs − ours"
+    assert row.line is None and row.dot is None and row.text == MISSING and row.subject == "theirs − ours"
 
 
 def test_the_picture_is_a_file_of_its_own(tmp_path):

@@ -52,9 +52,9 @@ def run_dir(tmp_path_factory):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_open_without_an_error_or_a_request(run_dir, browser, scheme):
     page = browser.new_page(color_scheme=scheme)
-    told, asked = [], []
-    page.on("console", lambda message: told.append(message.text))
-    page.on("pageerror", lambda error: told.append(str(error)))
+    detail, asked = [], []
+    page.on("console", lambda message: detail.append(message.text))
+    page.on("pageerror", lambda error: detail.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     for name in ("report.html", "transcripts.html"):
         page.goto((run_dir / name).as_uri(), wait_until="load")
@@ -63,7 +63,7 @@ def test_pages_open_without_an_error_or_a_request(run_dir, browser, scheme):
         page.set_viewport_size({"width": 380, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= 380, name
         page.set_viewport_size({"width": 1280, "height": 900})
-    assert told == []
+    assert detail == []
     page.close()
 
 
@@ -95,16 +95,16 @@ def test_episodes_are_filtered_and_visited_by_keys_alone(run_dir, browser):
 def test_numbers_of_a_token_are_shown_by_hovering_and_by_arrows(run_dir, browser):
     page = browser.new_page()
     page.goto((run_dir / "transcripts.html").as_uri())
-    told, tokens = page.locator("#told"), page.locator("[data-told]")
-    assert not told.is_visible()
+    detail, tokens = page.locator("#detail"), page.locator("[data-detail]")
+    assert not detail.is_visible()
     tokens.nth(1).hover()
-    assert "probability 0.368, log-probability -1.000, advantage -0.5" in told.inner_text()
+    assert "probability 0.368, log-probability -1.000, advantage -0.5" in detail.inner_text()
     page.keyboard.press("Escape")
-    assert not told.is_visible()
+    assert not detail.is_visible()
     page.keyboard.press("j")
     page.keyboard.press("ArrowRight")
-    assert told.inner_text().endswith("advantage +0.5")
-    background = "document.querySelectorAll('[data-told]')[1].computedStyleMap().get('background-color').toString()"
+    assert detail.inner_text().endswith("advantage +0.5")
+    background = "document.querySelectorAll('[data-detail]')[1].computedStyleMap().get('background-color').toString()"
     shade = page.evaluate(background)
     page.keyboard.press("v")
     assert page.evaluate(background) != shade  # Advantages in place of probabilities.
@@ -128,13 +128,13 @@ def test_checkpoints_stand_side_by_side_task_by_task(run_dir, browser):
 def test_repeated_observations_are_unfolded_by_keys_alone(run_dir, browser):
     page = browser.new_page()
     page.goto((run_dir / "transcripts.html").as_uri())
-    tokens, told = page.locator("[data-told]:visible"), page.locator("#told")
-    assert page.locator("[data-told]").count() == 6 and tokens.count() == 5
+    tokens, detail = page.locator("[data-detail]:visible"), page.locator("#detail")
+    assert page.locator("[data-detail]").count() == 6 and tokens.count() == 5
     for _ in range(5):
         page.keyboard.press("j")
     for _ in range(3):
         page.keyboard.press("ArrowRight")
-    assert told.is_visible() and tokens.nth(4).evaluate("token => token.classList.contains('chosen')")
+    assert detail.is_visible() and tokens.nth(4).evaluate("token => token.classList.contains('chosen')")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent").startswith(
         "1 more time the same: right · reward +1 · end"

@@ -64,7 +64,7 @@ def page_of(tmp_path, *trajectories, tokenizer=TOKENIZER):
 
 def said(page):
     """Returns the shade and the hover text of every token that was said."""
-    spans = re.findall(r'<span class="token[^"]*" style="--surprise:([\d.]+)[^"]*" data-told="([^"]*)">', page)
+    spans = re.findall(r'<span class="token[^"]*" style="--surprise:([\d.]+)[^"]*" data-detail="([^"]*)">', page)
     return [(float(shade), html.unescape(told)) for shade, told in spans]
 
 

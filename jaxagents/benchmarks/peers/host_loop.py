@@ -220,8 +220,8 @@ def _take_turn(
     """Observes, samples and acts in every live episode."""
     ids = {word: i + len(marks) for i, word in enumerate(words)}
     for dialogue in live:
-        said = [ids[word] for word in (*game.instruction, *observe(dialogue.lake))]
-        _say(dialogue, [marks["observation"], *said, marks["act"]], sampled=False)
+        read = [ids[word] for word in (*game.instruction, *observe(dialogue.lake))]
+        _say(dialogue, [marks["observation"], *read, marks["act"]], sampled=False)
     width = max(len(dialogue.tokens) for dialogue in live)
     tokens = [[marks["pad"]] * (width - len(d.tokens)) + d.tokens for d in live]
     mask = [[0] * (width - len(d.tokens)) + [1] * len(d.tokens) for d in live]

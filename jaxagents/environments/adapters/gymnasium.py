@@ -134,7 +134,7 @@ def _batch(vector: Any, to_suite: Callable[[np.ndarray], np.ndarray], *, masked:
             return observation, None
         return _without_mask(observation), np.asarray(observation[_MASK], bool)
 
-    def told(observation: PyTree, successor: PyTree, reward: Any, ends: tuple[Any, Any], success: Any) -> HostStep:
+    def host_step(observation: PyTree, successor: PyTree, reward: Any, ends: tuple[Any, Any], success: Any) -> HostStep:
         (now, mask), (following, next_mask) = of(observation), of(successor)
         return HostStep(
             observation=now,
@@ -150,7 +150,7 @@ def _batch(vector: Any, to_suite: Callable[[np.ndarray], np.ndarray], *, masked:
     def reset(seeds: np.ndarray) -> HostStep:
         observation, _ = vector.reset(seed=[int(seed) for seed in seeds])
         nothing = np.zeros(vector.num_envs)
-        return told(observation, observation, nothing, (nothing, nothing), np.full(vector.num_envs, np.nan))
+        return host_step(observation, observation, nothing, (nothing, nothing), np.full(vector.num_envs, np.nan))
 
     def step(action: np.ndarray) -> HostStep:
         observation, reward, terminated, truncated, info = vector.step(to_suite(action))
@@ -164,9 +164,9 @@ def _batch(vector: Any, to_suite: Callable[[np.ndarray], np.ndarray], *, masked:
         success = np.full(vector.num_envs, np.nan)
         for source, name in itertools.product((info, last), ("success", "is_success")):
             if name in source:  # `_success` says which of the environments have told.
-                said = np.asarray(source.get(f"_{name}", True), bool)
-                success = np.fmax(success, np.where(said, np.asarray(source[name], np.float64), np.nan))
-        return told(observation, successor, reward, (terminated, truncated), success)
+                is_set = np.asarray(source.get(f"_{name}", True), bool)
+                success = np.fmax(success, np.where(is_set, np.asarray(source[name], np.float64), np.nan))
+        return host_step(observation, successor, reward, (terminated, truncated), success)
 
     def close() -> None:
         try:

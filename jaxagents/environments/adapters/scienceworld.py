@@ -41,12 +41,12 @@ def make_environment(
         game = suite.ScienceWorldEnv("", envStepLimit=max_steps)
         score = 0.0
 
-        def scene(text: str, told: dict[str, Any]) -> Scene:
+        def scene(text: str, info: dict[str, Any]) -> Scene:
             nonlocal score
-            gained, score = max(told["score"], 0) / 100.0 - score, max(told["score"], 0) / 100.0
-            text = f"{told['taskDesc']} {text} {told['inv']} {told['look']}"
+            gained, score = max(info["score"], 0) / 100.0 - score, max(info["score"], 0) / 100.0
+            text = f"{info['taskDesc']} {text} {info['inv']} {info['look']}"
             # A wrong last step ends a game with a score below zero.
-            return Scene(text, told["valid"], gained, over=bool(told["ended"]), success=told["score"] >= 100)
+            return Scene(text, info["valid"], gained, over=bool(info["ended"]), success=info["score"] >= 100)
 
         def start(seed: int) -> Scene:
             nonlocal score
@@ -54,12 +54,12 @@ def make_environment(
             variations = game.get_variations_train()
             game.load(task, variations[seed % len(variations)], simplification)
             score = 0.0
-            text, told = game.reset()
-            return scene(text, told | {"ended": False})._replace(reward=0.0)
+            text, info = game.reset()
+            return scene(text, info | {"ended": False})._replace(reward=0.0)
 
         def send(command: str) -> Scene:
-            text, _, _, told = game.step(command)
-            return scene(text, told | {"ended": told["score"] >= 100 or told["score"] < 0})
+            text, _, _, info = game.step(command)
+            return scene(text, info | {"ended": info["score"] >= 100 or info["score"] < 0})
 
         return CommandGame(start=start, send=send, close=game.close)
 

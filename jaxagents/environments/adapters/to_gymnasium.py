@@ -110,9 +110,9 @@ class SteppedGame:
     @property
     def info(self) -> dict[str, Any]:
         """Returns what the environment tells besides, and the mask of allowed actions where it has one."""
-        told = jax.tree.map(np.asarray, dict(self.timestep.info))
+        info = jax.tree.map(np.asarray, dict(self.timestep.info))
         mask = self.timestep.action_mask
-        return told if mask is None else {**told, "action_mask": np.asarray(mask, np.int8)}
+        return info if mask is None else {**info, "action_mask": np.asarray(mask, np.int8)}
 
     def render(self) -> str:
         """Returns the text frame; nothing where the environment has none."""

@@ -318,8 +318,8 @@ def make_wording(
     """
     kinds = sorted(set(zip(num_digits, num_terms, strict=True)))
     kind_of = np.asarray([kinds.index(kind) for kind in zip(num_digits, num_terms, strict=True)], np.int32)
-    shown = [operation if operation in operations else None for operation in (PLUS, MINUS)]
-    signs = any(shown)
+    symbols = [operation if operation in operations else None for operation in (PLUS, MINUS)]
+    signs = any(symbols)
 
     def of_level(task: Task, say: Callable[[int, int], Text]) -> Text:
         """Says what `(digits, terms)` says at the level of a task."""
@@ -338,7 +338,7 @@ def make_wording(
         numbers, chosen = task["numbers"], task["operations"]
 
         def say(digits: int, terms: int) -> Text:
-            plain = [text(pick(shown, chosen[i - 1]), number(numbers[i], digits)) for i in range(1, terms)]
+            plain = [text(pick(symbols, chosen[i - 1]), number(numbers[i], digits)) for i in range(1, terms)]
             first = by_product(task, text(TIMES, number(numbers[1], 1)), plain[0])
             return text(number(numbers[0], digits), first, *plain[1:], "=", "?")
 
@@ -352,8 +352,8 @@ def make_wording(
         def sentence(term: int, digits: int) -> Text:
             gets = chosen[term - 1] == OPERATIONS.index(PLUS)
             giver, taker = (pick(PEOPLE, jnp.where(gets, *pair)) for pair in (task["people"][::-1], task["people"]))
-            said = text(giver, "gives", taker, number(numbers[term], digits), ".")
-            return when(numbers[term] >= 0, said)
+            phrase = text(giver, "gives", taker, number(numbers[term], digits), ".")
+            return when(numbers[term] >= 0, phrase)
 
         def say(digits: int, terms: int) -> Text:
             bags = by_product(task, text(number(numbers[1], 1), "bags of"), None)
@@ -373,9 +373,9 @@ def make_wording(
                 room = len(str(largest + term * (10**digits - 1) * (PLUS in operations)))
                 for place in range(digits):
                     power = 10 ** (digits - 1 - place)
-                    said = (worked_in[term] >= power) | ((worked_in[term] == 0) & (power == 1))
+                    is_due = (worked_in[term] >= power) | ((worked_in[term] == 0) & (power == 1))
                     result = results[term, max(num_digits) - digits + place]
-                    parts.append(when(said, text(number(result, room), ",")))
+                    parts.append(when(is_due, text(number(result, room), ",")))
             return text(*parts)
 
         return of_level(task, lambda *kind: by_product(task, say(True, *kind), say(False, *kind)))

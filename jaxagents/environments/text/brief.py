@@ -123,9 +123,9 @@ def wanted(task: Task, length: int) -> Array:
 def grade(state: BriefState) -> dict[str, Array]:
     """Grades the last message, float32 `[]` by point; nothing at all has no points."""
     task, draft = state.task, state.draft
-    said = jnp.sum(draft[:, None] == np.arange(len(WORDS))[None], axis=0)
-    count, topics = jnp.sum(draft >= 0), said[:OPENING] > 0
-    plain = jnp.all(said < 2) & ~jnp.any(topics & ~task["topics"]) & jnp.all(said[len(WORDS) - len(HEDGES) :] == 0)
+    counts = jnp.sum(draft[:, None] == np.arange(len(WORDS))[None], axis=0)
+    count, topics = jnp.sum(draft >= 0), counts[:OPENING] > 0
+    plain = jnp.all(counts < 2) & ~jnp.any(topics & ~task["topics"]) & jnp.all(counts[len(WORDS) - len(HEDGES) :] == 0)
     points = {
         "covers": jnp.sum(topics & task["topics"]) / jnp.sum(task["topics"]),
         "order": draft[jnp.argmax((draft >= 0) & (draft < OPENING))] == task["first"],

@@ -75,8 +75,8 @@ def make_text_world(
     shapes = trace_world(world)
     check_world(world, shapes, reward, illegal)
     grammar = world.grammar
-    said = [shapes.observation, *(one for one in (shapes.prompt, shapes.thought) if one is not None)]
-    words, ids = make_words(grammar.words, words_of(said[0]), NOTHING_HAPPENS, *map(words_of, said[1:]))
+    texts = [shapes.observation, *(one for one in (shapes.prompt, shapes.thought) if one is not None)]
+    words, ids = make_words(grammar.words, words_of(texts[0]), NOTHING_HAPPENS, *map(words_of, texts[1:]))
     require_no_collisions(grammar.elements, words)
     patterns = Patterns(
         observation=(pattern_of(with_refusal(shapes.observation), ids),),
@@ -200,8 +200,8 @@ def _make_fingerprint(world: World) -> Callable[[TextWorldState], Array]:
 
 def _make_observe(world: World, ids: Callable, length: int) -> Callable[[TextWorldState], Array]:
     def observe(state: TextWorldState) -> Array:
-        said = with_refusal(world.tell(state.inner, seat_of(world, state)))
-        return compact(write_text(said, ids, state.valid))[:length]
+        phrase = with_refusal(world.tell(state.inner, seat_of(world, state)))
+        return compact(write_text(phrase, ids, state.valid))[:length]
 
     return observe
 

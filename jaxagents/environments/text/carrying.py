@@ -114,8 +114,8 @@ def sample(num_seats: int, key: Array, level: Array) -> Task:
     weight = jnp.zeros(len(THINGS), jnp.int32).at[there[:2]].set(jnp.stack([mine, jnp.where(compare, low, light[1])]))
     goal = (places[0] + jax.random.randint(goal_key, (), 1, len(PLACES))) % len(PLACES)
     at = jax.random.randint(place_keys[1], (num_seats,), 0, len(PLACES))
-    said = {"compare": compare, "told": level == TOLD, "level": level}
-    return {"thing": thing, "where": where, "weight": weight, "goal": goal, "at": at, **said}
+    options = {"compare": compare, "told": level == TOLD, "level": level}
+    return {"thing": thing, "where": where, "weight": weight, "goal": goal, "at": at, **options}
 
 
 def near(state: CarryingState, seat: Array) -> tuple[Array, Array]:

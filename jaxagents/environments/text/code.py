@@ -244,8 +244,8 @@ def tell(state: CodeState, seat: Array, *, mode: str, again: bool) -> Text:
     else:
         tests = zip(task["inputs"][:SHOWN], task["outputs"][:SHOWN], strict=True)
         lines = [text(number(given, 2), "to", number(returned, 2), ",") for given, returned in tests]
-        shown = None if mode == "write" else text(SHOWS[mode], pick(OPERATIONS, task["shown"]))
-        question = text(shown, *lines)
+        heading = None if mode == "write" else text(SHOWS[mode], pick(OPERATIONS, task["shown"]))
+        question = text(heading, *lines)
         passed = jnp.round(grade_program(state)["tests"] * SHOWN).astype(jnp.int32)
         former = text("you said", pick(OPERATIONS, state.program), "passes", number(passed, 1))
     return text(question, when(state.answered, former)) if again else question

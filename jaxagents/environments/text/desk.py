@@ -156,8 +156,8 @@ def tell(state: DeskState, seat: Array) -> Text:
     names = [name for field in FIELDS for name in field]
     for rule in task["order"]:
         field, word = task["rules"][rule].T
-        said = text(pick(names, jnp.where(field < 0, -1, 4 * field + word)), pick(SPOKEN, task["answers"][rule]))
-        rows.append(when(task["answers"][rule] >= 0, text(number(rule + 1, 1), said)))
+        answer = text(pick(names, jnp.where(field < 0, -1, 4 * field + word)), pick(SPOKEN, task["answers"][rule]))
+        rows.append(when(task["answers"][rule] >= 0, text(number(rule + 1, 1), answer)))
     known = ~task["hidden"] | state.asked
     who = when(known, pick(WHO, task["request"][0]), "someone")
     wants = [pick(FIELDS[i], task["request"][i]) for i in range(1, 4)]

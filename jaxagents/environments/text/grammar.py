@@ -123,8 +123,10 @@ def make_grammar(*templates: str, words: Sequence[str] = (), **slots: Sequence[s
     if not templates:
         raise ValueError('`templates` must be at least one, got none; try "go to {place}".')
     elements = tuple(split_template(template, phrases) for template in templates)
-    said = {element.shown.strip("{}").split(":")[0] for row in elements for element in row if element.kind != "literal"}
-    if unused := sorted(set(phrases) - said):
+    named = {
+        element.source.strip("{}").split(":")[0] for row in elements for element in row if element.kind != "literal"
+    }
+    if unused := sorted(set(phrases) - named):
         raise ValueError(f"`slots` must stand in a template, got {unused[0]!r}; try {{{unused[0]}}}.")
     require_one_reading(elements)
     mentioned = [word for row in elements for element in row for phrase in element.phrases for word in phrase]
@@ -197,8 +199,8 @@ def _list_entries(elements: Sequence[Sequence[Element]], shape: tuple[int, int],
         for chosen in [None] if is_free(row) else itertools.product(*map(range, sizes)):
             verbs.append(verb)
             args.append(_pad_args([[index] for index in chosen or ()], shape))
-            said = [] if chosen is None else _say(row, [[index] for index in chosen])
-            rows.append(pad_to(ids(*said), max_words))
+            phrase = [] if chosen is None else _say(row, [[index] for index in chosen])
+            rows.append(pad_to(ids(*phrase), max_words))
     return Entries(np.asarray(verbs, np.int32), np.stack(args), np.stack(rows), offset, stride)
 
 
@@ -258,8 +260,8 @@ def _examples(elements: Sequence[Sequence[Element]], listed: Entries, ids: Ids, 
                 longest = [[index] * element.high] if index or element.kind != "int" else []
                 shortest = [index] * (1 if element.kind == "int" else element.low)
                 for value in (shortest, *longest):
-                    said = _say(row, [*plain[:place], value, *plain[place + 1 :]])
-                    rows.append(pad_to(ids(*said), max_words))
+                    phrase = _say(row, [*plain[:place], value, *plain[place + 1 :]])
+                    rows.append(pad_to(ids(*phrase), max_words))
     return np.unique(np.stack(rows), axis=0)
 
 

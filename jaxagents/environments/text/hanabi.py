@@ -115,7 +115,7 @@ def play(key: Array, state: HanabiState, verb: Array, args: Array) -> HanabiStat
     moved = jnp.where(acts, jnp.append(jnp.where(place == 0, hand[1], hand[0])[None], fresh), hand)
     other = state.hands[1 - seat]
     same = jnp.stack([state.deck[other] // RANKS, state.deck[other] % RANKS], axis=1) == place
-    told = same & (jnp.stack([verb == TELL_COLOUR, verb == TELL_RANK]))[None] & (other >= 0)[:, None]
+    hinted = same & (jnp.stack([verb == TELL_COLOUR, verb == TELL_RANK]))[None] & (other >= 0)[:, None]
     drawn = jnp.where(acts, jnp.minimum(drawn + 1, len(CARDS)), drawn)
     completes = good & (card % RANKS == RANKS - 1)
     hints = jnp.where(acts, jnp.minimum(hints + ((verb == DISCARD) | completes), HINTS), hints - 1)
@@ -123,7 +123,7 @@ def play(key: Array, state: HanabiState, verb: Array, args: Array) -> HanabiStat
     left = jnp.where(left > 0, left - 1, jnp.where((left < 0) & (drawn == len(CARDS)), SEATS, left))
     return state.replace(
         hands=state.hands.at[seat].set(moved),
-        known=state.known.at[other].set(state.known[other] | told),
+        known=state.known.at[other].set(state.known[other] | hinted),
         piles=state.piles.at[card // RANKS].add(good),
         counts=jnp.stack([drawn, hints, lives, turns + 1, left]).astype(jnp.int32),
     )

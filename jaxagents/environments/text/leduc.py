@@ -153,6 +153,6 @@ def tell(state: LeducState, player: Array) -> Text:
     """Says what a player sees."""
     first, second = (pick(MOVE_WORDS, state.moves[number]) for number in range(2))
     later = state.round > 0
-    shown = when(later, text("table shows", pick(CARDS, state.cards[2]), ","))
+    table = when(later, text("table shows", pick(CARDS, state.cards[2]), ","))
     own = text("your card is", pick(CARDS, state.cards[player]), ",")
-    return text(own, shown, "moves", first, when(later, text("then", second)), ".")
+    return text(own, table, "moves", first, when(later, text("then", second)), ".")

@@ -85,9 +85,9 @@ def with_adviser(
     )
 
     def status(state: State) -> Status:
-        said = advised.status(state)
-        paid = (said.success & said.over)[None] if said.payoff is None else said.payoff
-        return said.replace(payoff=jnp.broadcast_to(paid.astype(jnp.float32), (2,)))
+        outcome = advised.status(state)
+        paid = (outcome.success & outcome.over)[None] if outcome.payoff is None else outcome.payoff
+        return outcome.replace(payoff=jnp.broadcast_to(paid.astype(jnp.float32), (2,)))
 
     return replace(
         advised, num_seats=2, status=status, player=lambda state: jnp.where(state["writing"], 1, 0).astype(jnp.int32)
@@ -197,6 +197,6 @@ def _own_words(world: World, words: Sequence[str], max_words: int, action: Array
     """Returns the words of an action that a line may have, int32 `[max_words]`; the first of `words` without any."""
     place = {word: number for number, word in enumerate(words)}
     table = np.asarray([place.get(word, -1) for word in world.grammar.words], np.int32)
-    said = compact(translate(action, table))
-    line = jnp.pad(said, (0, max_words), constant_values=-1)[:max_words]
+    written = compact(translate(action, table))
+    line = jnp.pad(written, (0, max_words), constant_values=-1)[:max_words]
     return line.at[0].max(0)

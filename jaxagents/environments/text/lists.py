@@ -85,7 +85,7 @@ def make_environment(
     _check(lengths, operations, mode, num_attempts, feedback, peer_errors)
     size = max(lengths)
     flaws = tuple(f"{place} {kind}" for place in range(1, size + 1) for kind in KINDS)
-    critique, said = mode == "critique", flaws if mode == "critique" else LETTERS
+    critique, vocabulary = mode == "critique", flaws if mode == "critique" else LETTERS
     if critique:
         grammar = make_grammar(f"{{flaw:1-{size}}}", "none", flaw=flaws)
     else:
@@ -124,7 +124,7 @@ def make_environment(
         parts = [pick(OPERATIONS, task["operation"]), pick((*LETTERS, "and"), _with_and(task))]
         parts += [text("answer", pick(LETTERS, task["criticised"]))] if critique else []
         parts += [text("peer", pick(LETTERS, peer)) for peer in task["peers"]]
-        former = text("you said", pick(said, state.answer), _feedback(state.answer, goal(task), feedback, size))
+        former = text("you said", pick(vocabulary, state.answer), _feedback(state.answer, goal(task), feedback, size))
         return text(*parts, *([when(state.answered, former)] if num_attempts > 1 else []), ".")
 
     def expert(key: Array, state: ListsState) -> tuple[Array, Array, Text]:
@@ -222,13 +222,16 @@ def score(answer: Array, right: Array, *, in_places: bool) -> dict[str, Array]:
     Returns:
         `score`; and `first_three`, whether the first three places are right, or `precision` and `recall`.
     """
-    said, there = jnp.sum(answer >= 0), jnp.sum(right >= 0)
+    given, there = jnp.sum(answer >= 0), jnp.sum(right >= 0)
     if in_places:
         hits = jnp.sum((answer == right) & (right >= 0))
-        return {"score": hits / jnp.maximum(said, there), "first_three": jnp.all(answer[:3] == right[:3]).astype(float)}
+        return {
+            "score": hits / jnp.maximum(given, there),
+            "first_three": jnp.all(answer[:3] == right[:3]).astype(float),
+        }
     hits = jnp.sum(jnp.any(answer[:, None] == right[None], axis=0) & (right >= 0))
-    both = jnp.where(said + there == 0, 1.0, 2 * hits / jnp.maximum(said + there, 1))
-    precision = jnp.where(said == 0, 1.0, hits / jnp.maximum(said, 1))
+    both = jnp.where(given + there == 0, 1.0, 2 * hits / jnp.maximum(given + there, 1))
+    precision = jnp.where(given == 0, 1.0, hits / jnp.maximum(given, 1))
     return {"score": both, "precision": precision, "recall": jnp.where(there == 0, 1.0, hits / jnp.maximum(there, 1))}
 
 

@@ -94,8 +94,8 @@ def _read_macros(world: World, macros: Mapping[str, Sequence[str]]) -> tuple[np.
     verbs, entries = np.zeros((len(macros), longest), np.int32), np.full((len(macros), longest), -1, np.int32)
     args = np.full((len(macros), longest, grammar.max_args, grammar.max_length), -1, np.int32)
     parse = jax.jit(grammar.parse)
-    for row, (name, said) in enumerate(macros.items()):
-        for column, action in enumerate(said):
+    for row, (name, calls) in enumerate(macros.items()):
+        for column, action in enumerate(calls):
             verb, slots, entry, known = parse(_word_ids(grammar.words, action, grammar.max_words))
             if not known:
                 raise ValueError(f"`macros` must be made of actions of {world.name!r}, got {action!r} in {name!r}.")

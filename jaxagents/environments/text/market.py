@@ -92,9 +92,9 @@ def make_environment(
     def expert(key: Array, state: MarketState) -> tuple[Array, Array, Text]:
         best = jnp.asarray(right, jnp.int32)[state.task["sector"]]
         looks = state.source != best
-        told = state.task["told"][jnp.minimum(state.day, num_days - 1), best]
-        thought = when(looks, text("ask", pick(SOURCES, best)), text("it goes", pick(MOVES, told)))
-        return jnp.where(looks, LOOK, TRADE), jnp.where(looks, grammar.args(best), grammar.args(told)), thought
+        forecast = state.task["told"][jnp.minimum(state.day, num_days - 1), best]
+        thought = when(looks, text("ask", pick(SOURCES, best)), text("it goes", pick(MOVES, forecast)))
+        return jnp.where(looks, LOOK, TRADE), jnp.where(looks, grammar.args(best), grammar.args(forecast)), thought
 
     world = World(
         name="market",
@@ -127,6 +127,6 @@ def tell(num_days: int, state: MarketState, seat: Array) -> Text:
     task, day = state.task, jnp.minimum(state.day, num_days - 1)
     price = FIRST_PRICE + jnp.sum(jnp.where(np.arange(num_days) < state.day, task["moves"] - 1, 0))
     profit = text(when(state.profit < 0, "loss", "profit"), number(jnp.abs(state.profit), 1))
-    told = text(pick(SOURCES, state.source), pick(MOVES, task["told"][day, state.source]))
+    forecast = text(pick(SOURCES, state.source), pick(MOVES, task["told"][day, state.source]))
     head = text(pick(SECTORS, task["sector"]), "day", number(day + 1, 1), "price", number(price, 2), profit)
-    return text(head, when(state.source >= 0, told))
+    return text(head, when(state.source >= 0, forecast))

@@ -27,13 +27,13 @@ class MastermindState:
         task: the task of the episode.
         possible: bool `[C ** L]`, codes that agree with all answers, the last place changing first.
         guess: int32 `[L]`, the last; -1s at first.
-        told: int32 `[2]`, how many of it are right, and how many misplaced.
+        feedback: int32 `[2]`, how many of it are right, and how many misplaced.
     """
 
     task: Task
     possible: Array
     guess: Array
-    told: Array
+    feedback: Array
 
 
 def make_environment(
@@ -84,14 +84,14 @@ def make_environment(
         del key
         possible = jnp.all(task["colours"][codes], axis=1)
         nothing = jnp.full(length, -1, jnp.int32)
-        return MastermindState(task=task, possible=possible, guess=nothing, told=nothing[:2])
+        return MastermindState(task=task, possible=possible, guess=nothing, feedback=nothing[:2])
 
     def play(key: Array, state: MastermindState, verb: Array, args: Array) -> MastermindState:
         del key, verb
         guess = args[0]
-        told = compare(guess, state.task["code"])
-        agrees = jnp.all(jax.vmap(partial(compare, guess))(jnp.asarray(codes)) == told[None], axis=1)
-        return state.replace(possible=state.possible & agrees, guess=guess, told=told)
+        feedback = compare(guess, state.task["code"])
+        agrees = jnp.all(jax.vmap(partial(compare, guess))(jnp.asarray(codes)) == feedback[None], axis=1)
+        return state.replace(possible=state.possible & agrees, guess=guess, feedback=feedback)
 
     def status(state: MastermindState) -> Status:
         success = jnp.all(state.guess == state.task["code"])
@@ -102,7 +102,7 @@ def make_environment(
 
     def tell(state: MastermindState, seat: Array) -> Text:
         del seat
-        right, misplaced = state.told
+        right, misplaced = state.feedback
         answer = text(number(right, 1), "right", number(misplaced, 1), "misplaced")
         listed = text("guess", each(COLOURS, state.task["colours"], most=max(num_colours)))
         return when(state.guess[0] < 0, listed, text(pick(COLOURS, state.guess), answer))

@@ -23,7 +23,7 @@ class MeetingState:
     """A meeting: what the seats said, int32 `[P, 2]`, and where they went, int32 `[P]`; -1 for nothing yet."""
 
     task: Task
-    said: Array
+    messages: Array
     gone: Array
 
 
@@ -54,7 +54,7 @@ def make_environment(num_seats: int = 2, *, num_places: int = 6, distinct: bool 
     if not 2 <= num_seats <= 4 or not 3 <= num_places <= len(PLACES):
         raise ValueError(f"`num_seats` must be 2 to 4 and `num_places` 3 to 6, got {num_seats} and {num_places}.")
     places = PLACES[:num_places]
-    grammar = make_grammar("say {said:1-2}", "go {place}", said=places, place=places)
+    grammar = make_grammar("say {message:1-2}", "go {place}", message=places, place=places)
     seats = np.arange(num_seats)
 
     def sample(key: Array, level: Array) -> Task:
@@ -66,15 +66,15 @@ def make_environment(num_seats: int = 2, *, num_places: int = 6, distinct: bool 
 
     def start(key: Array, task: Task) -> MeetingState:
         nothing = jnp.full((num_seats, 2), -1, jnp.int32)
-        return MeetingState(task=task, said=nothing, gone=nothing[:, 0])
+        return MeetingState(task=task, messages=nothing, gone=nothing[:, 0])
 
     def talking(state: MeetingState) -> Array:
-        return state.said[0, 0] < 0
+        return state.messages[0, 0] < 0
 
     def play(key: Array, state: MeetingState, verb: Array, args: Array) -> MeetingState:
         talks = talking(state)
         return state.replace(
-            said=jnp.where(talks, args[:, 0, :2], state.said), gone=jnp.where(talks, -1, args[:, 0, 0])
+            messages=jnp.where(talks, args[:, 0, :2], state.messages), gone=jnp.where(talks, -1, args[:, 0, 0])
         )
 
     def allowed(state: MeetingState) -> Array:
@@ -97,15 +97,15 @@ def make_environment(num_seats: int = 2, *, num_places: int = 6, distinct: bool 
 
     def tell(state: MeetingState, seat: Array) -> Text:
         name = pick([("player", str(one)) for one in seats], seat) if distinct else None
-        heard = jnp.where((seats == seat)[:, None], -1, state.said)
+        heard = jnp.where((seats == seat)[:, None], -1, state.messages)
         last = when(talking(state), None, text("heard", pick(places, heard)))
         return text(name, "open", each(places, open_to(state.task)[seat], most=2), last)
 
     def expert(key: Array, state: MeetingState) -> tuple[Array, Array, None]:
         own = open_to(state.task)
-        told = jnp.any(state.said[:, :, None] == np.arange(num_places)[None, None], axis=1)
+        named = jnp.any(state.messages[:, :, None] == np.arange(num_places)[None, None], axis=1)
         goal = jnp.argmax(
-            jnp.all(jnp.where((seats[:, None] == seats[None])[:, :, None], own[None], told[None]), axis=1), axis=1
+            jnp.all(jnp.where((seats[:, None] == seats[None])[:, :, None], own[None], named[None]), axis=1), axis=1
         )
         both = jnp.argsort(~own, axis=1, stable=True)[:, :2]
         row = jnp.where(talking(state), both, jnp.stack([goal, jnp.full(num_seats, -1)], axis=1))

@@ -27,12 +27,12 @@ class PromptState:
 
     Attributes:
         task: the task of the episode.
-        said: int32 `[most_words]`, the answer in words of the grammar's slot, -1 behind it; all -1 without one.
+        answer: int32 `[most_words]`, the answer in words of the grammar's slot, -1 behind it; all -1 without one.
         over: bool, the turn is over, also by what was no answer.
     """
 
     task: Task
-    said: Array
+    answer: Array
     over: Array
 
 
@@ -100,15 +100,15 @@ def make_environment(
 
     def start(key: Array, task: Task) -> PromptState:
         del key
-        return PromptState(task=task, said=jnp.full(most_words, -1, jnp.int32), over=jnp.zeros((), bool))
+        return PromptState(task=task, answer=jnp.full(most_words, -1, jnp.int32), over=jnp.zeros((), bool))
 
     def play(key: Array, state: PromptState, verb: Array, args: Array) -> PromptState:
         del key, verb
-        return state.replace(said=args[0], over=jnp.ones((), bool))
+        return state.replace(answer=args[0], over=jnp.ones((), bool))
 
     def status(state: PromptState) -> Status:
-        row, answered = state.task["row"], state.said[0] >= 0
-        fits = jnp.all(state.said == jnp.asarray(right)[row])
+        row, answered = state.task["row"], state.answer[0] >= 0
+        fits = jnp.all(state.answer == jnp.asarray(right)[row])
         return Status(success=answered & (fits | ~jnp.asarray(judged)[row]), over=state.over)
 
     def tell(state: PromptState, seat: Array) -> Text:
@@ -130,7 +130,7 @@ def make_environment(
         status=status,
         tell=tell,
         expert=expert,
-        situation=lambda state: state.said,
+        situation=lambda state: state.answer,
         skip=lambda state: state.replace(over=jnp.ones((), bool)),  # By the rules, not by a limit: nothing comes after.
     )
     return make_text_world(world, **options)

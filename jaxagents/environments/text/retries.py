@@ -73,48 +73,50 @@ def _with_trials(world: World, num_trials: int, show_last: bool) -> World:
 
     def failed(state: State) -> Array:
         """Tells that a trial is over, or has taken all of its turns, without success."""
-        said = world.status(state["inner"])
-        return ~(said.success & said.over) & (said.over | (state["turns"] >= state["limit"]))
+        outcome = world.status(state["inner"])
+        return ~(outcome.success & outcome.over) & (outcome.over | (state["turns"] >= state["limit"]))
 
     def after_turn(state: State) -> State:
         state = {**state, "turns": state["turns"] + 1}
-        said = world.status(state["inner"])
+        outcome = world.status(state["inner"])
         again = {**state, "inner": state["first"], "trial": state["trial"] + 1, "turns": jnp.int32(0)}
         again |= {"last": state["inner"]} if show_last else {}
-        again |= {} if said.payoff is None else {"earned": state["earned"] + said.payoff}
-        again |= {} if said.progress is None else {"best": _best(state, said)}
+        again |= {} if outcome.payoff is None else {"earned": state["earned"] + outcome.payoff}
+        again |= {} if outcome.progress is None else {"best": _best(state, outcome)}
         return select(failed(state) & (state["trial"] + 1 < num_trials), again, state)
 
     def start(key: Array, task: Task) -> State:
         first, limit = world.start(key, task), world.max_steps if world.limit is None else world.limit(task)
-        said = world.status(first)
+        outcome = world.status(first)
         state = {"inner": first, "first": first, "trial": jnp.int32(0), "turns": jnp.int32(0)}
         state |= {"limit": jnp.asarray(limit, jnp.int32)} | ({"last": first} if show_last else {})
-        state |= {} if said.payoff is None else {"earned": jnp.zeros(1)}
-        return state | ({} if said.progress is None else {"best": jnp.full((), -jnp.inf)})
+        state |= {} if outcome.payoff is None else {"earned": jnp.zeros(1)}
+        return state | ({} if outcome.progress is None else {"best": jnp.full((), -jnp.inf)})
 
     def status(state: State) -> Status:
-        said = world.status(state["inner"])
+        outcome = world.status(state["inner"])
         return Status(
-            success=said.success,
-            over=jnp.where(state["trial"] + 1 < num_trials, said.over, said.over | failed(state)),
-            payoff=None if said.payoff is None else state["earned"] + said.payoff,
-            progress=None if said.progress is None else _best(state, said),
-            parts={**said.parts, "trials": (state["trial"] + 1).astype(jnp.float32)},
+            success=outcome.success,
+            over=jnp.where(state["trial"] + 1 < num_trials, outcome.over, outcome.over | failed(state)),
+            payoff=None if outcome.payoff is None else state["earned"] + outcome.payoff,
+            progress=None if outcome.progress is None else _best(state, outcome),
+            parts={**outcome.parts, "trials": (state["trial"] + 1).astype(jnp.float32)},
         )
 
-    def shown(state: State) -> Array:
+    def begins(state: State) -> Array:
         return (state["trial"] > 0) & (state["turns"] == 0)
 
     def tell(state: State, seat: Array) -> Text:
-        before = when(shown(state), text("before", world.tell(state["last"], seat))) if show_last else None
+        before = when(begins(state), text("before", world.tell(state["last"], seat))) if show_last else None
         return text("try", number(state["trial"] + 1, 1), before, outer.tell(state, seat))
 
     def situation(state: State) -> list:
         last = (
-            [jnp.where(shown(state), leaf, 0) for leaf in as_integers(situation_of(state["last"]))] if show_last else []
+            [jnp.where(begins(state), leaf, 0) for leaf in as_integers(situation_of(state["last"]))]
+            if show_last
+            else []
         )
-        return [situation_of(state["inner"]), state["trial"], shown(state), last]
+        return [situation_of(state["inner"]), state["trial"], begins(state), last]
 
     def skip(state: State) -> State:
         return after_turn(state if world.skip is None else outer.skip(state))
@@ -133,5 +135,5 @@ def _with_trials(world: World, num_trials: int, show_last: bool) -> World:
     )
 
 
-def _best(state: State, said: Status) -> Array:
-    return jnp.maximum(state["best"], jnp.asarray(said.progress, jnp.float32))
+def _best(state: State, outcome: Status) -> Array:
+    return jnp.maximum(state["best"], jnp.asarray(outcome.progress, jnp.float32))

@@ -83,12 +83,12 @@ def make_environment(
         return SceneState(task=task, turned=task["turned"], inverted=task["inverted"], answer=nothing, tools=none)
 
     def play(key: Array, state: SceneState, verb: Array, args: Array) -> SceneState:
-        said = jnp.concatenate([args[:1, 0], args[:2, 0]])
+        answer = jnp.concatenate([args[:1, 0], args[:2, 0]])
         right = jnp.stack([verb == SAY, verb == BOX, verb == BOX])
         return state.replace(
             turned=state.turned ^ (verb == ROTATE),
             inverted=state.inverted ^ (verb == INVERT),
-            answer=jnp.where(right, said, -1),
+            answer=jnp.where(right, answer, -1),
             tools=state.tools + (verb <= INVERT),
         )
 
@@ -152,11 +152,11 @@ def picture(state: SceneState, most: int) -> Array:
 
 def status(state: SceneState) -> Status:
     """Grades an answer."""
-    (name, column, row), (said, *box) = state.task["objects"][0], state.answer
+    (name, column, row), (named, *box) = state.task["objects"][0], state.answer
     apart = jnp.abs(jnp.stack([box[0] - column, box[1] - row]))
     shared = jnp.prod(jnp.maximum(2 - apart, 0))
     iou = jnp.where(box[0] >= 0, shared / (8 - shared), 0.0)
-    parts, over = grades(**{"iou": iou, "class": said == name, "tools": state.tools}), jnp.any(state.answer >= 0)
+    parts, over = grades(**{"iou": iou, "class": named == name, "tools": state.tools}), jnp.any(state.answer >= 0)
     grade = jnp.where(state.task["finds"], iou, parts["class"])
     return Status(success=over & (grade == 1.0), over=over, progress=jnp.where(over, grade, 0.0), parts=parts)
 

@@ -217,9 +217,9 @@ def tell(names: tuple[str, ...], state: SearchState, seat: Array) -> Text:
     del seat
     listed = [when(page >= 0, text(place, pick(names, page))) for place, page in zip(RESULTS, state.results)]
     found = when(jnp.any(state.results >= 0), text(*listed), "nothing found")
-    told = state.task["facts"][state.page]
-    (relations,) = jnp.nonzero(told >= 0, size=FACTS)
-    facts = pick((*RELATIONS, *names), jnp.stack([relations, len(RELATIONS) + told[relations]], axis=1))
+    facts_of_page = state.task["facts"][state.page]
+    (relations,) = jnp.nonzero(facts_of_page >= 0, size=FACTS)
+    facts = pick((*RELATIONS, *names), jnp.stack([relations, len(RELATIONS) + facts_of_page[relations]], axis=1))
     return cases(state.view, "search", found, text(pick(names, state.page), facts))
 
 
@@ -238,13 +238,13 @@ def expert(names: tuple[str, ...], key: Array, state: SearchState) -> tuple[Arra
     needed = (pages >= 0) & ~state.opened[pages]
     page = pages[jnp.argmax(needed)]
     listed = state.results == page
-    verb, said = first_rule(
+    verb, args = first_rule(
         [
             (~jnp.any(needed), (jnp.where(answer < len(names), ANSWER, UNKNOWN), answer)),
             (jnp.any(listed), (OPEN, jnp.argmax(listed))),
             (True, (SEARCH, page)),
         ]
     )
-    said = jnp.where(verb == UNKNOWN, -1, said)
+    args = jnp.where(verb == UNKNOWN, -1, args)
     thought = when(jnp.any(needed), pick(names, page), pick((*names, "unknown"), answer))
-    return jnp.int32(verb), jnp.stack([said, -1, -1])[None].astype(jnp.int32), thought
+    return jnp.int32(verb), jnp.stack([args, -1, -1])[None].astype(jnp.int32), thought

@@ -72,8 +72,8 @@ def make_environment(
         return search.start(key, task).replace(answer=jnp.zeros(num_pages, bool))
 
     def play(key: Array, state: SearchState, verb: Array, args: Array) -> SearchState:
-        said = jnp.any(args[0][:, None] == pages[None], axis=0)
-        return search.look_up(state, verb, args, pairs=1.0).replace(answer=(verb == search.ANSWER) & said)
+        given = jnp.any(args[0][:, None] == pages[None], axis=0)
+        return search.look_up(state, verb, args, pairs=1.0).replace(answer=(verb == search.ANSWER) & given)
 
     def expert(key: Array, state: SearchState) -> tuple[Array, Array, Text]:
         task, needed = state.task, state.task["sources"] & ~state.opened
@@ -118,16 +118,16 @@ def draw_masked(facts: Array, keys: list[Array], level: Array) -> Task:
     """Draws a page and masks l + 1 of its names, E in `asked`; it is named where others have the rest, too."""
     page, pages = jax.random.randint(keys[0], (), 0, len(facts)), np.arange(len(facts))
     (relations,) = jnp.nonzero(facts[page] >= 0, size=FACTS)
-    told, masked = facts[page, relations], jax.random.permutation(keys[1], FACTS) <= level
-    alone = jnp.sum(jnp.all((facts[:, relations] == told[None]) | masked[None], axis=1)) == 1
-    words = jnp.stack([jnp.where(masked, -1, told), jnp.where(masked, -1, len(facts) + relations)], axis=1).ravel()
+    objects, masked = facts[page, relations], jax.random.permutation(keys[1], FACTS) <= level
+    alone = jnp.sum(jnp.all((facts[:, relations] == objects[None]) | masked[None], axis=1)) == 1
+    words = jnp.stack([jnp.where(masked, -1, objects), jnp.where(masked, -1, len(facts) + relations)], axis=1).ravel()
     (first,) = jnp.nonzero(words >= 0, size=3, fill_value=-1)
     return {
         "page": jnp.where(alone, -1, page),
         "relations": relations,
-        "asked": jnp.where(masked, len(facts), told),
+        "asked": jnp.where(masked, len(facts), objects),
         "query": jnp.where(alone, jnp.where(first < 0, -1, words[first]), jnp.asarray([page, -1, -1])),
-        "answer": jnp.any((told[:, None] == pages[None]) & masked[:, None], axis=0),
+        "answer": jnp.any((objects[:, None] == pages[None]) & masked[:, None], axis=0),
         "sources": pages == page,
     }
 
@@ -150,18 +150,18 @@ def draw_table(facts: Array, keys: list[Array], level: Array) -> Task:
 
 def status(state: SearchState) -> Status:
     """Grades an answer; progress is half the share of the needed pages that were opened, and in the end the match."""
-    right, said, sources = state.task["answer"], state.answer, state.task["sources"]
-    hits, over = jnp.sum(said & right), jnp.any(said)
-    match = 2 * hits / (jnp.sum(said) + jnp.sum(right))
+    right, given, sources = state.task["answer"], state.answer, state.task["sources"]
+    hits, over = jnp.sum(given & right), jnp.any(given)
+    match = 2 * hits / (jnp.sum(given) + jnp.sum(right))
     evidence = jnp.sum(sources & state.opened) / jnp.sum(sources)
-    length = jnp.sum(said).astype(jnp.float32)
+    length = jnp.sum(given).astype(jnp.float32)
     parts = {"match": match, "recall": hits / jnp.sum(right), "length": length, "evidence": evidence}
-    success = over & jnp.all(said == right)
+    success = over & jnp.all(given == right)
     return Status(success=success, over=over, progress=jnp.where(over, match, evidence / 2), parts=parts)
 
 
 def prompt(names: tuple[str, ...], mode: str, task: Task) -> Text:
     """Asks the question."""
     facts = jnp.stack([task["relations"], jnp.where(task["asked"] < 0, -1, task["asked"] + len(RELATIONS))], axis=1)
-    said = pick((*RELATIONS, *names, "?"), facts)
-    return text("list", said) if mode == "table" else text("fill", pick(names, task["page"]), said)
+    question = pick((*RELATIONS, *names, "?"), facts)
+    return text("list", question) if mode == "table" else text("fill", pick(names, task["page"]), question)

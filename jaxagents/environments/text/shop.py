@@ -75,10 +75,10 @@ def make_environment(
 
     def play(key: Array, state: ShopState, verb: Array, args: Array) -> ShopState:
         found = best_of(jnp.sum(has[:, args[0]] & (args[0] >= 0)[None], axis=1), SHOWN)
-        shown = jnp.where(verb == OPEN, state.found[args[0, 0]], state.product)
+        product = jnp.where(verb == OPEN, state.found[args[0, 0]], state.product)
         return state.replace(
             found=jnp.where(verb == SEARCH, found, state.found),
-            product=jnp.where((verb == SEARCH) | (verb == BACK), -1, shown),
+            product=jnp.where((verb == SEARCH) | (verb == BACK), -1, product),
             colour=jnp.where(verb == CHOOSE, args[0, 0], jnp.where(verb == BUY, state.colour, -1)),
             bought=verb == BUY,
         )

@@ -44,9 +44,9 @@ def with_skins(world: World, *, skins: Sequence[Skin], num_held_out: int = 0) ->
     skins = [dict(skin) for skin in skins]
     if not 0 <= num_held_out < len(skins):
         raise ValueError(f"`num_held_out` must be below the number of skins, got {num_held_out} of {len(skins)} skins.")
-    said = words_said(world)
+    words = words_said(world)
     for skin in skins:
-        _require_names(world, said, skin)
+        _require_names(world, words, skin)
     grammar = join_grammars(*(renamed(world.grammar, skin) for skin in skins))
     num_verbs, num_entries = len(world.grammar.templates), world.grammar.num_entries
     outer = with_inner_state(with_inner_task(world, skin=jnp.zeros((), jnp.int32)))
@@ -161,7 +161,7 @@ def renamed(grammar: Grammar, skin: Skin) -> Grammar:
 
     elements = tuple(
         tuple(
-            one._replace(phrases=phrases(one.phrases), shown=call[one.shown] if one.kind == "literal" else one.shown)
+            one._replace(phrases=phrases(one.phrases), source=call[one.source] if one.kind == "literal" else one.source)
             for one in row
         )
         for row in grammar.elements
@@ -169,12 +169,12 @@ def renamed(grammar: Grammar, skin: Skin) -> Grammar:
     return replace(grammar, words=tuple(call.values()), elements=elements)
 
 
-def _require_names(world: World, said: Sequence[str], skin: Skin) -> None:
+def _require_names(world: World, words: Sequence[str], skin: Skin) -> None:
     for word in skin:
-        if word not in said or word in NOTHING_HAPPENS:
-            raise ValueError(f"`skins` must rename words of {world.name!r}, got {word!r}; try {said[0]!r}.")
+        if word not in words or word in NOTHING_HAPPENS:
+            raise ValueError(f"`skins` must rename words of {world.name!r}, got {word!r}; try {words[0]!r}.")
     called: dict[str, str] = {}
-    for word in said:
+    for word in words:
         other = called.setdefault(skin.get(word, word), word)
         if other != word:
             raise ValueError(f"`skins` must keep words apart, got {skin.get(word, word)!r} for {other!r} and {word!r}.")

@@ -122,18 +122,18 @@ def make_writer(elements: Sequence[Element], ids: Ids, max_words: int) -> Callab
     """Makes `(args) -> int32 [M]` of a template."""
 
     def write(args: Array) -> Array:
-        said, slot = [], 0
+        parts, index = [], 0
         for element in elements:
             table = pad_all([*(ids(*phrase) for phrase in element.phrases), ids()])
             if element.kind == "literal":
-                said.append(jnp.asarray(table[0]))
+                parts.append(jnp.asarray(table[0]))
                 continue
             if element.kind == "int":
-                said.append(number_words(args[slot, 0], table[:10, 0], element.high))
+                parts.append(number_words(args[index, 0], table[:10, 0], element.high))
             else:
-                said.append(jnp.asarray(table)[args[slot, : element.high]].reshape(-1))
-            slot += 1
-        words = compact(jnp.concatenate(said))
+                parts.append(jnp.asarray(table)[args[index, : element.high]].reshape(-1))
+            index += 1
+        words = compact(jnp.concatenate(parts))
         return jnp.pad(words, (0, max(max_words - words.shape[0], 0)), constant_values=-1)
 
     return write

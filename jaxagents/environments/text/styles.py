@@ -85,11 +85,11 @@ def think(style: str, task: Task, twice: Array, digits: int) -> Text:
         total = jnp.select(
             [operation == 0, operation == 1, operation == 2], [total + value, total - value, total * value], total
         )
-        said, result = number(value, digits), number(total, digits)
+        operand, result = number(value, digits), number(total, digits)
         step = {
             "notes": text(result, ","),
-            "program": text("x", pick(OPERATIONS, operation), said, "=", result, ";"),
-            "prose": text("then", pick(("plus", "minus", "times"), operation), said, "makes", result),
+            "program": text("x", pick(OPERATIONS, operation), operand, "=", result, ";"),
+            "prose": text("then", pick(("plus", "minus", "times"), operation), operand, "makes", result),
         }[style]
         steps.append(when(operation >= 0, step))
     return text(*(part for i, step in enumerate(steps) for part in (step, when(twice[i], step))))

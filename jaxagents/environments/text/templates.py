@@ -16,14 +16,14 @@ class Element(NamedTuple):
     """A part of a template.
 
     Attributes:
-        shown: as it is written in the template.
+        source: as it is written in the template.
         phrases: one of which is said, each a tuple of words; those of a number are the digits.
         low: fewest of them.
         high: most of them, one after the other.
         kind: "literal", "listed", "free" or "int".
     """
 
-    shown: str
+    source: str
     phrases: tuple[Words, ...]
     low: int = 1
     high: int = 1
@@ -51,7 +51,7 @@ def split_template(template: str, slots: Mapping[str, tuple[Words, ...]]) -> tup
                 f"`templates` must have slots such as {{place}}, {{term:1-4}} or {{int:5}}, got {template!r}."
             )
         if literal:
-            elements.append(Element(shown=literal, phrases=((literal,),)))
+            elements.append(Element(source=literal, phrases=((literal,),)))
         if match:
             elements.append(_slot(match, template, slots))
             end = match.end()
@@ -128,10 +128,10 @@ def next_words(elements: Sequence[Element], place: Place) -> dict[str, Place]:
     for one in places(elements, place):
         further = continuations(elements, one)
         if both := sorted(set(found) & set(further)):
-            shown = [element.shown for element in elements]
+            sources = [element.source for element in elements]
             raise ValueError(
-                f"`templates` must be read in one way from left to right, got {' '.join(shown)!r}, where {both[0]!r} "
-                f"may be more of {shown[place.index]} or {shown[place.index + 1]}; try a word between them."
+                f"`templates` must be read in one way from left to right, got {' '.join(sources)!r}, where {both[0]!r} "
+                f"may be more of {sources[place.index]} or {sources[place.index + 1]}; try a word between them."
             )
         found |= further
     return found
@@ -151,11 +151,11 @@ def require_one_reading(templates: Sequence[Sequence[Element]]) -> None:
         for _ in _walk(one):
             pass
         for other in templates[first + 1 :]:
-            if said := _common(one, other):
-                shown = [" ".join(element.shown for element in elements) for elements in (one, other)]
+            if common := _common(one, other):
+                both = [" ".join(element.source for element in elements) for elements in (one, other)]
                 raise ValueError(
-                    f"`templates` must give every action one reading, got {' '.join(said)!r}, which is {shown[0]!r} "
-                    f"and {shown[1]!r}; try other words."
+                    f"`templates` must give every action one reading, got {' '.join(common)!r}, which is {both[0]!r} "
+                    f"and {both[1]!r}; try other words."
                 )
 
 
@@ -175,15 +175,15 @@ def _common(one: Sequence[Element], other: Sequence[Element]) -> Words | None:
     start = (Place(0), Place(0))
     seen, queue = {start}, deque([(*start, ())])  # type: set[tuple[Place, Place | None]], deque[tuple[Place, Place, Words]]
     while queue:
-        a, b, said = queue.popleft()
-        if said and _accepts(one, a) and _accepts(other, b):
-            return said
+        a, b, words = queue.popleft()
+        if words and _accepts(one, a) and _accepts(other, b):
+            return words
         further, others = next_words(one, a), next_words(other, b)
         for word in further:
             pair = further[word], others.get(word)
             if pair[1] is not None and pair not in seen:
                 seen.add(pair)
-                queue.append((*pair, (*said, word)))
+                queue.append((*pair, (*words, word)))
     return None
 
 
@@ -213,15 +213,15 @@ def require_no_collisions(templates: Sequence[Sequence[Element]], words: Sequenc
                         _require_unread(elements, place, target[len(parts) :], (word,), " ".join(target))
 
 
-def _require_unread(elements: Sequence[Element], place: Place, rest: Words, said: Words, target: str) -> None:
+def _require_unread(elements: Sequence[Element], place: Place, rest: Words, read: Words, target: str) -> None:
     """Refuses a way on from a place whose text begins with the rest of a longer word."""
     if not rest:
         raise ValueError(
-            f"`words` must not run together, got {' '.join(said)!r} of the words {list(said)}, which would be read as "
+            f"`words` must not run together, got {' '.join(read)!r} of the words {list(read)}, which would be read as "
             f"{target!r}; try another word."
         )
     for word, following in next_words(elements, place).items():
         parts = tuple(word.split())
         size = min(len(parts), len(rest))
         if parts[:size] == rest[:size]:
-            _require_unread(elements, following, rest[size:], (*said, word), target)
+            _require_unread(elements, following, rest[size:], (*read, word), target)

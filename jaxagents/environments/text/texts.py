@@ -216,11 +216,11 @@ def quote(ids: Array, source: Grammar) -> Text:
     return Text(parts=(Quote(ids=ids, source=source),))
 
 
-def rename(said: Text, index: Array, names: Sequence[Mapping[str, str]]) -> Text:
+def rename(phrase: Text, index: Array, names: Sequence[Mapping[str, str]]) -> Text:
     """Says a text in other words.
 
     Args:
-        said: the text.
+        phrase: the text.
         index: int32 `[]`, which names are taken.
         names: what words are called, others stay.
 
@@ -228,7 +228,7 @@ def rename(said: Text, index: Array, names: Sequence[Mapping[str, str]]) -> Text
         The text.
     """
     pairs = tuple(tuple(one.items()) for one in names)
-    return Text(parts=(Renamed(index=jnp.asarray(index), text=said, names=pairs),))
+    return Text(parts=(Renamed(index=jnp.asarray(index), text=phrase, names=pairs),))
 
 
 def refusal() -> Text:

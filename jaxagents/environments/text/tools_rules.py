@@ -125,13 +125,13 @@ def truth(task: Task) -> Array:
 def start(key: Array, task: Task) -> ToolsState:
     """Returns the state after the request, which may have told for whom and when."""
     del key
-    told, no, none = ~task["hidden"], jnp.zeros((), bool), jnp.asarray(-1, jnp.int32)
+    visible, no, none = ~task["hidden"], jnp.zeros((), bool), jnp.asarray(-1, jnp.int32)
     keys, values = np.arange(len(KEYS))[:, None], np.arange(len(VALUES))[None]
     seen = (keys == path_types(task)[task["first"]]) & (values == task["value"])
     seen |= (keys == DAY) & (values == task["day"]) & (task["dated"][task["act"]] > 0)
     return ToolsState(
         task=task,
-        seen=seen & told,
+        seen=seen & visible,
         key=none,
         value=none,
         error=jnp.zeros((), jnp.int32),
@@ -178,7 +178,7 @@ def plan(state: ToolsState) -> tuple[Array, Array, Array]:
 
 def play(key: Array, state: ToolsState, verb: Array, args: Array, *, failure_rate: float) -> ToolsState:
     """Answers a call, a question, a confirmation or a refusal."""
-    task, said = state.task, args[1]
+    task, values = state.task, args[1]
     tool = jnp.argmax(task["name"] == args[0, 0])
     error = find_error(state, args)
     error = jnp.where((error == FINE) & jax.random.bernoulli(key, failure_rate), BUSY, error)
@@ -189,8 +189,8 @@ def play(key: Array, state: ToolsState, verb: Array, args: Array, *, failure_rat
 
     asks_first = (verb == ASK) & (args[0, 0] == path_types(task)[task["first"]])
     asks_day = (verb == ASK) & (args[0, 0] == DAY)
-    looked_up = task["results"][jnp.minimum(tool, 3), jnp.clip(said[1] - len(KEYS), 0, len(VALUES) - 1)]
-    told_key, told = first_rule(
+    looked_up = task["results"][jnp.minimum(tool, 3), jnp.clip(values[1] - len(KEYS), 0, len(VALUES) - 1)]
+    given_key, value = first_rule(
         [
             (fine & ~acts, (task["gives"][tool], looked_up)),
             (asks_first, (args[0, 0], task["value"])),
@@ -198,7 +198,7 @@ def play(key: Array, state: ToolsState, verb: Array, args: Array, *, failure_rat
             (True, (jnp.int32(-1), jnp.int32(-1))),
         ]
     )
-    news = (np.arange(len(KEYS))[:, None] == told_key) & (np.arange(len(VALUES))[None] == told)
+    news = (np.arange(len(KEYS))[:, None] == given_key) & (np.arange(len(VALUES))[None] == value)
 
     next_verb, next_args, _ = plan(state)
     same = (args == next_args) & (next_verb == CALL)
@@ -206,8 +206,8 @@ def play(key: Array, state: ToolsState, verb: Array, args: Array, *, failure_rat
     failures = jnp.stack([jnp.ones((), bool), error != FINE, error == MALFORMED])
     return state.replace(
         seen=state.seen | news,
-        key=told_key,
-        value=told,
+        key=given_key,
+        value=value,
         error=jnp.where(called, error, FINE),
         confirmed=state.confirmed | (verb == CONFIRM),
         ended=acts | (verb == REFUSE),

@@ -53,8 +53,8 @@ def trace_world(world: World) -> Shapes:
 def words_said(world: World) -> tuple[str, ...]:
     """Lists all words of a world: those of its actions, observations, prompts and thoughts."""
     shapes = trace_world(world)
-    said = [one for one in (shapes.observation, shapes.prompt, shapes.thought) if one is not None]
-    return tuple(dict.fromkeys([*world.grammar.words, *(word for one in said for word in words_of(one))]))
+    texts = [one for one in (shapes.observation, shapes.prompt, shapes.thought) if one is not None]
+    return tuple(dict.fromkeys([*world.grammar.words, *(word for one in texts for word in words_of(one))]))
 
 
 def check_world(world: World, shapes: Shapes, reward: str, illegal: str) -> None:

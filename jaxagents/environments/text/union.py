@@ -99,11 +99,11 @@ def join_worlds(worlds: Mapping[str, World]) -> World:
         return follow(state, [one if world.skip is None else world.skip(one) for world, one in pairs])
 
     def expert(key: Array, state: State) -> tuple[Array, Array, Text | None]:
-        said = [world.expert(key, one) for world, one in zip(rules, state["inner"])]
-        verb = jnp.stack([one[0] + first for one, first in zip(said, verbs)])[state["which"]]
-        args = jnp.stack([widen(one[1], grammar) for one in said])[state["which"]]
-        thinks = any(thought is not None for _, _, thought in said)
-        return verb, args, cases(state["which"], *(thought for _, _, thought in said)) if thinks else None
+        decisions = [world.expert(key, one) for world, one in zip(rules, state["inner"])]
+        verb = jnp.stack([one[0] + first for one, first in zip(decisions, verbs)])[state["which"]]
+        args = jnp.stack([widen(one[1], grammar) for one in decisions])[state["which"]]
+        thinks = any(thought is not None for _, _, thought in decisions)
+        return verb, args, cases(state["which"], *(thought for _, _, thought in decisions)) if thinks else None
 
     def allowed(state: State) -> Array:
         masks = [jnp.ones(w.grammar.num_entries, bool) if w.allowed is None else w.allowed(one)
@@ -168,22 +168,22 @@ def join_worlds(worlds: Mapping[str, World]) -> World:
 
 def _status(names: Sequence[str], rules: Sequence[World], state: State) -> Status:
     """Returns the status of the world that is played; where only some pay, success pays 1 in the others."""
-    said, which = [world.status(one) for world, one in zip(rules, state["inner"])], state["which"]
+    statuses, which = [world.status(one) for world, one in zip(rules, state["inner"])], state["which"]
     parts: dict[str, Array] = {}
-    for i, (name, one) in enumerate(zip(names, said)):
+    for i, (name, one) in enumerate(zip(names, statuses)):
         scores = {**one.parts, "success": one.success}
         parts |= {
             f"{name}_{part}": jnp.where(which == i, score, 0).astype(jnp.float32) for part, score in scores.items()
         }
     payoff = progress = None
-    if any(one.payoff is not None for one in said):
-        paid = [(one.success & one.over)[None] if one.payoff is None else one.payoff for one in said]
+    if any(one.payoff is not None for one in statuses):
+        paid = [(one.success & one.over)[None] if one.payoff is None else one.payoff for one in statuses]
         payoff = jnp.stack([jnp.asarray(one, jnp.float32) for one in paid])[which]
-    if all(one.progress is not None for one in said):
-        progress = jnp.stack([jnp.asarray(one.progress, jnp.float32) for one in said])[which]
+    if all(one.progress is not None for one in statuses):
+        progress = jnp.stack([jnp.asarray(one.progress, jnp.float32) for one in statuses])[which]
     return Status(
-        success=jnp.stack([one.success for one in said])[which],
-        over=jnp.stack([one.over for one in said])[which],
+        success=jnp.stack([one.success for one in statuses])[which],
+        over=jnp.stack([one.over for one in statuses])[which],
         payoff=payoff,
         progress=progress,
         parts=parts,

@@ -35,9 +35,9 @@ from jaxagents.types import Array, Choice, Pattern, Several, Window
 Ids = Callable[..., np.ndarray]
 
 
-def has_refusal(said: Text) -> bool:
+def has_refusal(phrase: Text) -> bool:
     """Tells whether a text has a place for the answer to what was not understood."""
-    return any(isinstance(part, Refusal) or any(map(has_refusal, _texts_in(part))) for part in said.parts)
+    return any(isinstance(part, Refusal) or any(map(has_refusal, _texts_in(part))) for part in phrase.parts)
 
 
 def _texts_in(part) -> tuple[Text, ...]:
@@ -45,15 +45,15 @@ def _texts_in(part) -> tuple[Text, ...]:
     return part.texts if isinstance(part, Cases) else (part.text,) if isinstance(part, Renamed) else ()
 
 
-def with_refusal(said: Text) -> Text:
+def with_refusal(phrase: Text) -> Text:
     """Returns a text that answers what was not understood, at its end if nowhere else."""
-    return said if has_refusal(said) else text(said, refusal())
+    return phrase if has_refusal(phrase) else text(phrase, refusal())
 
 
-def words_of(said: Text) -> list[str]:
+def words_of(whole: Text) -> list[str]:
     """Lists the words of a text in the order of their mention, on the host."""
     found: list[str] = []
-    for part in said.parts:
+    for part in whole.parts:
         if isinstance(part, Fixed):
             found += part.words
         elif isinstance(part, Pick | Each):
@@ -73,26 +73,26 @@ def words_of(said: Text) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def pattern_of(said: Text, ids: Ids) -> Pattern:
+def pattern_of(phrase: Text, ids: Ids) -> Pattern:
     """Returns all that a text could be.
 
     Args:
-        said: arrays may be abstract.
+        phrase: arrays may be abstract.
         ids: of `make_words`.
 
     Returns:
         The pattern, in word ids.
     """
-    names = _names(said)
+    names = _names(phrase)
     chosen = itertools.product(*(range(count) for count in names.values()))
-    patterns = [_pattern(said, ids, dict(zip(names, choice))) for choice in chosen]
+    patterns = [_pattern(phrase, ids, dict(zip(names, choice))) for choice in chosen]
     return patterns[0] if len(patterns) == 1 else (Choice(tuple(patterns)),)
 
 
-def _names(said: Text) -> dict[str, int]:
+def _names(phrase: Text) -> dict[str, int]:
     """Returns the numbers of texts of the choices that have names."""
     found = {}  # type: dict[str, int]
-    for part in said.parts:
+    for part in phrase.parts:
         if isinstance(part, Cases):
             found |= {} if part.name is None else {part.name: len(part.texts)}
         for one in _texts_in(part):
@@ -100,9 +100,9 @@ def _names(said: Text) -> dict[str, int]:
     return found
 
 
-def _pattern(said: Text, ids: Ids, chosen: dict[str, int]) -> Pattern:
+def _pattern(phrase: Text, ids: Ids, chosen: dict[str, int]) -> Pattern:
     places = []  # type: list[np.ndarray | Choice | Several | Window]
-    for part in said.parts:
+    for part in phrase.parts:
         if isinstance(part, Fixed):
             places.append(ids(*part.words)[None])
         elif isinstance(part, Pick):
@@ -146,18 +146,18 @@ def num_words(pattern: Pattern) -> int:
     return total
 
 
-def write_text(said: Text, ids: Ids, valid: Array) -> Array:
+def write_text(phrase: Text, ids: Ids, valid: Array) -> Array:
     """Writes a text in word ids.
 
     Args:
-        said: the text.
+        phrase: the text.
         ids: of `make_words`.
         valid: bool `[]`, False says "nothing happens ." where the text has a place for it.
 
     Returns:
         Int32 `[K]`, -1 where nothing is said, which may be anywhere.
     """
-    written = [_write(part, ids, valid).astype(jnp.int32) for part in said.parts]
+    written = [_write(part, ids, valid).astype(jnp.int32) for part in phrase.parts]
     return jnp.concatenate([*written, jnp.zeros(0, jnp.int32)])
 
 
