@@ -49,11 +49,11 @@ def environment_subject(
 
 def _faces(environment: Environment) -> tuple[Callable[[TimeStep], Array], Callable[[Array, Array | None], Array]]:
     """Returns what an agent sees, and `(uniform [B], action_mask) -> actions [B, ...]`."""
-    face = environment.text
+    interface = environment.text
     # Where actions cannot be listed, those that have every word somewhere stand for all.
-    listed = None if face is None else face.examples if face.actions is None else face.actions
+    listed = None if interface is None else interface.examples if interface.actions is None else interface.actions
     space: Any = environment.action_space
-    if face is None and isinstance(space, Box):
+    if interface is None and isinstance(space, Box):
         return lambda timestep: timestep.observation, lambda uniform, mask: _spread(uniform, space)
     count = space.num_values if listed is None else len(listed)
 
@@ -63,10 +63,10 @@ def _faces(environment: Environment) -> tuple[Callable[[TimeStep], Array], Calla
         rank = jnp.cumsum(mask, axis=1)
         return jnp.sum(rank <= (uniform * rank[:, -1])[:, None], axis=1)
 
-    if face is None:
+    if interface is None:
         return lambda timestep: timestep.observation, choose
-    lexicon = make_lexicon(face.words, word_level(face.words))
-    length = max(map(lexicon.max_tokens, face.patterns.observation))
+    lexicon = make_lexicon(interface.words, word_level(interface.words))
+    length = max(map(lexicon.max_tokens, interface.patterns.observation))
     actions = jnp.asarray(listed, jnp.int32)
     render = jax.vmap(lambda words: lexicon.render(words, length)[0])
     return lambda timestep: render(timestep.observation), lambda uniform, mask: actions[choose(uniform, mask)]

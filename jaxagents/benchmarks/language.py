@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxagents.benchmarks.timing import Subject, compiled_subject
 from jaxagents.language.generate import generate
-from jaxagents.language.slots import assemble, empty_turns
+from jaxagents.language.turns import assemble, empty_turns
 from jaxagents.learners.optimizers import make_adam
 from jaxagents.learners.supervised import make_supervised
 from jaxagents.networks.transformer import Transformer

@@ -64,8 +64,8 @@ def vectorize(
 
         if reset_pool is None:
             return (stream(step_key), jax.vmap(jax.vmap(reset_one))(stream(reset_key))), None
-        slots = jax.vmap(jax.vmap(lambda k: jax.random.randint(k, (), 0, reset_pool)))(stream(reset_key))
-        return (stream(step_key), slots), jax.vmap(reset_one)(jax.random.split(pool_key, reset_pool))
+        indices = jax.vmap(jax.vmap(lambda k: jax.random.randint(k, (), 0, reset_pool)))(stream(reset_key))
+        return (stream(step_key), indices), jax.vmap(reset_one)(jax.random.split(pool_key, reset_pool))
 
     def step(state: State, action: Array, draws: PyTree, shared: PyTree) -> tuple[State, TimeStep]:
         keys, fresh = draws

@@ -212,8 +212,8 @@ def _make_frames(
 
 def _make_room(environment: Environment, layout: Layout, frames: dict[str, _Frame], *, fixed_action: bool) -> Layout:
     """Returns a layout with room for what stands around the texts."""
-    face = environment.text
-    actions = face.patterns.action if face.patterns and face.patterns.action else ((face.actions,),)
+    interface = environment.text
+    actions = interface.patterns.action if interface.patterns and interface.patterns.action else ((interface.actions,),)
     action, thought = frames["action"], frames.get("thought")
     needed = max(map(action.words.max_tokens, actions)) + 1
     turns = ("first", "later") if _sees_several(layout) else ("first",)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.language.generate import Generation, Sampling, decode
-from jaxagents.language.slots import Part, Turn, join_parts, render_observations, render_prompt_words, script_parts
+from jaxagents.language.turns import Part, Turn, join_parts, render_observations, render_prompt_words, script_parts
 from jaxagents.networks.sight import attention_mask, causal_sight
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, LanguagePolicy, Layout, Params, PyTree
@@ -55,7 +55,7 @@ def begin_conversation(
     layout = policy.layout
     # The own turns of an agent may be any number of turns apart.
     several = num_agents > 1 and layout.context_turns > 1
-    width = layout.prompt + (layout.num_turns if several else min(layout.context_turns, layout.num_turns)) * layout.slot
+    width = layout.prompt + (layout.num_turns if several else min(layout.context_turns, layout.num_turns)) * layout.turn
     width += layout.observation if successors and layout.context_turns >= layout.num_turns else 0
     return Conversation(
         cache=policy.model.init_cache(num_rows, width),
@@ -69,14 +69,14 @@ def begin_conversation(
 
 
 def read_prompts(
-    policy: LanguagePolicy, params: Params, talk: Conversation, prompt: tuple[Array, Array] | None, fresh: Array
+    policy: LanguagePolicy, params: Params, chat: Conversation, prompt: tuple[Array, Array] | None, fresh: Array
 ) -> Conversation:
     """Begins anew in some rows, with a prompt where there is one.
 
     Args:
         policy: reads.
         params: of the model.
-        talk: the conversations so far.
+        chat: the conversations so far.
         prompt: tokens and mask `[B, layout.prompt]`; None for nothing.
         fresh: bool `[B]`, rows to begin anew.
 
@@ -84,28 +84,28 @@ def read_prompts(
         The conversations.
     """
     size = policy.layout.prompt
-    present = talk.present & ~fresh[:, None]
-    talk = talk.replace(
+    present = chat.present & ~fresh[:, None]
+    chat = chat.replace(
         present=present,
-        num_turns=jnp.where(fresh[:, None], 0, talk.num_turns),
-        position=jnp.where(fresh[:, None], 0, talk.position),
+        num_turns=jnp.where(fresh[:, None], 0, chat.num_turns),
+        position=jnp.where(fresh[:, None], 0, chat.position),
     )
     if not size or prompt is None:
-        return talk
-    nothing = talk.replace(present=jnp.zeros_like(present), position=jnp.zeros_like(fresh, jnp.int32))
+        return chat
+    nothing = chat.replace(present=jnp.zeros_like(present), position=jnp.zeros_like(fresh, jnp.int32))
     seen = None if size > _LONG else jnp.ones_like(present)
     read, _ = _extend(policy, params, nothing, seen, *prompt, jnp.int32(0))
-    return talk.replace(
-        cache=_where_rows_of_cache(policy, fresh, read.cache, talk.cache),
+    return chat.replace(
+        cache=_where_rows_of_cache(policy, fresh, read.cache, chat.cache),
         present=where_rows(fresh, read.present, present),
-        position=jnp.where(fresh[:, None], read.position[:, None], talk.position),
+        position=jnp.where(fresh[:, None], read.position[:, None], chat.position),
     )
 
 
 def answer(
     policy: LanguagePolicy,
     params: Params,
-    talk: Conversation,
+    chat: Conversation,
     observation: Array,
     *,
     keys: Array,
@@ -119,7 +119,7 @@ def answer(
     Args:
         policy: speaks.
         params: of the model.
-        talk: the conversations so far.
+        chat: the conversations so far.
         observation: int32 `[B, K]` word ids.
         keys: typed PRNG keys `[B, 2]`, of the thought and the action.
         sampling: how tokens are drawn.
@@ -132,16 +132,16 @@ def answer(
         The conversations and the turn, leaves `[B, S]` and `[B]`; what a world says about it is missing.
     """
     layout, marks = policy.layout, policy.tokenizer.marks
-    ring, spare = _blocks(layout, talk)
-    start = layout.prompt + (talk.cursor % ring) * layout.slot
+    ring, spare = _blocks(layout, chat)
+    start = layout.prompt + (chat.cursor % ring) * layout.turn
     num_rows = observation.shape[0]
     player = jnp.zeros(num_rows, jnp.int32) if player is None else player
     live = jnp.ones(num_rows, bool) if live is None else live
-    begun = jnp.take_along_axis(talk.num_turns, player[:, None], axis=1)[:, 0] > 0
+    begun = jnp.take_along_axis(chat.num_turns, player[:, None], axis=1)[:, 0] > 0
     tokens, mask = render_observations(policy, observation, begun)
     parts = [Part(tokens=tokens, mask=mask & live[:, None])]
     work, own, hidden = _read(
-        policy, params, talk, player, parts[0], start, layout.slot, context_turns=layout.context_turns
+        policy, params, chat, player, parts[0], start, layout.turn, context_turns=layout.context_turns
     )
     first_position = work.position - jnp.sum(parts[0].mask, axis=1)
     observed, free = work, live if forced is None else live & (forced[:, 0] < 0)
@@ -163,12 +163,12 @@ def answer(
     turn = join_parts(parts, first_position)
     if forced is not None:
         work, turn = _force(policy, params, observed, own, work, turn, forced, live & ~free, start)
-    speaks = player[:, None] == jnp.arange(talk.position.shape[1])[None]
-    position = jnp.where(speaks, work.position[:, None], talk.position)
-    return work.replace(position=position, num_turns=talk.num_turns + speaks, cursor=talk.cursor + 1), turn
+    speaks = player[:, None] == jnp.arange(chat.position.shape[1])[None]
+    position = jnp.where(speaks, work.position[:, None], chat.position)
+    return work.replace(position=position, num_turns=chat.num_turns + speaks, cursor=chat.cursor + 1), turn
 
 
-def value_successors(policy: LanguagePolicy, params: Params, talk: Conversation, observation: Array) -> Array:
+def value_successors(policy: LanguagePolicy, params: Params, chat: Conversation, observation: Array) -> Array:
     """Computes the value of what follows the last turn: that of its first token, had the episode gone on.
 
     The first agent reads an observation as in `answer`, and forgets it. Where a context holds a whole episode, all of
@@ -177,18 +177,18 @@ def value_successors(policy: LanguagePolicy, params: Params, talk: Conversation,
     Args:
         policy: judges; has a value head.
         params: of the model.
-        talk: of `begin_conversation(..., successors=True)`, after the last turn.
+        chat: of `begin_conversation(..., successors=True)`, after the last turn.
         observation: int32 `[B, K]` word ids.
 
     Returns:
         float32 `[B]`.
     """
     layout, player = policy.layout, jnp.zeros(observation.shape[0], jnp.int32)
-    ring, spare = _blocks(layout, talk)
-    block = ring if spare else talk.cursor % ring
-    part = Part(*render_observations(policy, observation, talk.num_turns[:, 0] > 0))
-    start, seen = layout.prompt + block * layout.slot, layout.context_turns + (1 if spare else 0)
-    _, _, hidden = _read(policy, params, talk, player, part, start, spare or layout.slot, context_turns=seen)
+    ring, spare = _blocks(layout, chat)
+    block = ring if spare else chat.cursor % ring
+    part = Part(*render_observations(policy, observation, chat.num_turns[:, 0] > 0))
+    start, seen = layout.prompt + block * layout.turn, layout.context_turns + (1 if spare else 0)
+    _, _, hidden = _read(policy, params, chat, player, part, start, spare or layout.turn, context_turns=seen)
     return policy.model.value(params, hidden)
 
 
@@ -270,15 +270,15 @@ def _where_rows_of_cache(policy: LanguagePolicy, condition: Array, when_true: Py
     return jax.tree.map(choose, one, two, when_true, when_false)
 
 
-def _blocks(layout: Layout, talk: Conversation) -> tuple[int, int]:
+def _blocks(layout: Layout, chat: Conversation) -> tuple[int, int]:
     """Returns the blocks of the ring, and the tokens of room behind it."""
-    return divmod(talk.present.shape[1] - layout.prompt, layout.slot)
+    return divmod(chat.present.shape[1] - layout.prompt, layout.turn)
 
 
 def _read(
     policy: LanguagePolicy,
     params: Params,
-    talk: Conversation,
+    chat: Conversation,
     player: Array,
     part: Part,
     start: Array | int,
@@ -287,16 +287,16 @@ def _read(
     context_turns: int,
 ) -> tuple[Conversation, Array, Array]:
     """Reads an observation into a block; returns who reads on, bool `[B, W]` what is its own, and its hidden state."""
-    position, turn = (jnp.take_along_axis(x, player[:, None], axis=1) for x in (talk.position, talk.num_turns))
+    position, turn = (jnp.take_along_axis(x, player[:, None], axis=1) for x in (chat.position, chat.num_turns))
     block = jnp.zeros((player.shape[0], size), jnp.int32)
 
     def put(values: Array | int, old: Array) -> Array:
         return jax.lax.dynamic_update_slice(old, (block + values).astype(old.dtype), (0, start))
 
-    talk = talk.replace(present=put(0, talk.present), agent=put(player[:, None], talk.agent), turn=put(turn, talk.turn))
-    query, key = (turn, player[:, None]), (talk.turn, talk.agent, jnp.ones_like(talk.present))
+    chat = chat.replace(present=put(0, chat.present), agent=put(player[:, None], chat.agent), turn=put(turn, chat.turn))
+    query, key = (turn, player[:, None]), (chat.turn, chat.agent, jnp.ones_like(chat.present))
     own = attention_mask(query, key, context_turns=context_turns)[:, 0]
-    work = talk.replace(position=position[:, 0])
+    work = chat.replace(position=position[:, 0])
     work, hidden = _extend(policy, params, work, own, part.tokens, part.mask, start)
     return work, own, hidden
 
@@ -307,7 +307,7 @@ def _read(
 def _extend(
     policy: LanguagePolicy,
     params: Params,
-    talk: Conversation,
+    chat: Conversation,
     own: Array | None,
     tokens: Array,
     mask: Array,
@@ -315,17 +315,17 @@ def _extend(
 ) -> tuple[Conversation, Array]:
     """Reads tokens `[B, S]` into the cache; returns the hidden state of the last one. They see their own; None: all."""
     size = mask.shape[1]
-    present = jax.lax.dynamic_update_slice(talk.present, mask, (0, index))
+    present = jax.lax.dynamic_update_slice(chat.present, mask, (0, index))
     if own is None:
         visible = causal_sight(present)  # type: Any
     else:
         causal = jnp.tril(jnp.ones((size, size), bool))[None] & mask[:, None, :]
-        visible = jnp.broadcast_to((talk.present & own)[:, None, :], (mask.shape[0], size, talk.present.shape[1]))
+        visible = jnp.broadcast_to((chat.present & own)[:, None, :], (mask.shape[0], size, chat.present.shape[1]))
         visible = jax.lax.dynamic_update_slice(visible, causal, (0, 0, index))
-    positions = talk.position[:, None] + jnp.cumsum(mask, axis=1) - mask
-    cache, hidden = policy.model.extend(params, talk.cache, tokens, positions=positions, index=index, mask=visible)
-    talk = talk.replace(cache=cache, present=present, position=talk.position + jnp.sum(mask, axis=1))
-    return talk, hidden[:, -1]
+    positions = chat.position[:, None] + jnp.cumsum(mask, axis=1) - mask
+    cache, hidden = policy.model.extend(params, chat.cache, tokens, positions=positions, index=index, mask=visible)
+    chat = chat.replace(cache=cache, present=present, position=chat.position + jnp.sum(mask, axis=1))
+    return chat, hidden[:, -1]
 
 
 def _decode(
@@ -333,7 +333,7 @@ def _decode(
     params: Params,
     sampling: Sampling,
     live: Array,
-    talk: Conversation,
+    chat: Conversation,
     own: Array,
     hidden: Array,
     index: Array,
@@ -346,20 +346,20 @@ def _decode(
     cache, output = decode(
         policy.model,
         params,
-        talk.cache,
+        chat.cache,
         hidden,
         keys=keys,
-        positions=talk.position,
+        positions=chat.position,
         index=index,
-        mask=talk.present & own,
+        mask=chat.present & own,
         budget=jnp.where(live, max_new_tokens, 0),
         max_new_tokens=max_new_tokens,
         sampling=sampling,
         stop_ids=policy.tokenizer.ends if stop == "end" else (policy.tokenizer.marks[stop],),
         write_last=write_last,
     )
-    present = jax.lax.dynamic_update_slice(talk.present, output.mask, (0, index))
-    return talk.replace(cache=cache, present=present, position=talk.position + jnp.sum(output.mask, axis=1)), output
+    present = jax.lax.dynamic_update_slice(chat.present, output.mask, (0, index))
+    return chat.replace(cache=cache, present=present, position=chat.position + jnp.sum(output.mask, axis=1)), output
 
 
 def _force(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.language.collect import make_dialogue_collector
-from jaxagents.language.retelling import recorded_words
+from jaxagents.language.relabeling import recorded_words
 from jaxagents.language.scripts import play_script
 from jaxagents.types import (
     Array,

@@ -22,7 +22,7 @@ from jaxagents.types import (
     Params,
     PyTree,
     State,
-    TextFace,
+    TextInterface,
     TimeStep,
 )
 
@@ -72,8 +72,8 @@ def make_demonstrations(
     return demonstrate
 
 
-def draw_action(text: TextFace, key: Array, state: State, action_mask: Array | None) -> Array:
-    """Draws an admissible action, int32 `[M]`; see `TextFace.draw` where they cannot be listed."""
+def draw_action(text: TextInterface, key: Array, state: State, action_mask: Array | None) -> Array:
+    """Draws an admissible action, int32 `[M]`; see `TextInterface.draw` where they cannot be listed."""
     if text.actions is None:
         return text.draw(key, state)
     mask = jnp.ones(len(text.actions), bool) if action_mask is None else action_mask

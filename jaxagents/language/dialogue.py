@@ -18,12 +18,12 @@ from jaxagents.language.conversation import (
     value_successors,
 )
 from jaxagents.language.generate import Sampling
-from jaxagents.language.slots import Turn, assemble, empty_turns, render_prompts
 from jaxagents.language.stepping import player_of, step_worlds
+from jaxagents.language.turns import Turn, assemble, empty_turns, render_prompts
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Params, PyTree, State, TimeStep
 
-Speakers = tuple[tuple[LanguagePolicy, Params], ...]
+Actors = tuple[tuple[LanguagePolicy, Params], ...]
 """The policy, and its partner where there is one, each with its parameters."""
 
 
@@ -59,7 +59,7 @@ class _Loop:
     """What the loop carries; B rows, each in an episode of its own, N episodes in all.
 
     Attributes:
-        talk: what every row has read and said, for every speaker.
+        chats: what every row has read and said, for every actor.
         state: of the environments.
         timestep: of the environments.
         episode: int32 `[B]`, index of the episode of a row; N when there is none left for it.
@@ -70,7 +70,7 @@ class _Loop:
         bootstrap_value: float32 `[N]`, of what would have followed an episode that was cut; None where nobody asks.
     """
 
-    talk: tuple[Conversation, ...]
+    chats: tuple[Conversation, ...]
     state: State
     timestep: Any
     episode: Array
@@ -120,7 +120,7 @@ def make_dialogue(
         sample_task: of the tasks; None for the environment's own, `environment.text.sample_held_out_task` for others.
         level: of the tasks; a list is gone through in turn.
         partner: takes all other seats of a game; `policy` itself, or one with another model but the same tokenizer and
-            slots. In episode i the policy has seat `i % num_players`. What a partner says does not count as sampled.
+            layout. In episode i the policy has seat `i % num_players`. What a partner says does not count as sampled.
         bootstrap: where the model has a value head and the world one seat, `Episode.bootstrap_value` of those that
             were cut, by the world or by their most turns, is the value of the observation that followed, had they gone
             on. Games do not show the observations of all seats at their end, and have none.
@@ -141,7 +141,7 @@ def make_dialogue(
     bootstrap = bootstrap and policy.model.value is not None and environment.num_players == 1
     if bootstrap:
         _require_room(policy)
-    speakers = (policy,) if partner is None else (policy, partner)
+    policies = (policy,) if partner is None else (policy, partner)
     sampling = Sampling() if sampling is None else sampling
     sample_task = environment.sample_task if sample_task is None else sample_task
 
@@ -160,7 +160,7 @@ def make_dialogue(
         if start is not None and task is None:
             raise ValueError("`task` must be given with `start`, got None; try the tasks that the states are of.")
         chosen = sampling if temperature is None else sampling.replace(temperature=temperature)
-        everyone = tuple(zip(speakers, (params,) if partner is None else params, strict=True))
+        actors = tuple(zip(policies, (params,) if partner is None else params, strict=True))
         task_key, reset_key, play_key = jax.random.split(key, 3)
         fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
         if task is None:
@@ -175,10 +175,10 @@ def make_dialogue(
             max_turns=most if max_turns is None else jnp.minimum(max_turns, most),
             script=script,
         )
-        loop = _begin(environment, everyone, plan, min(num_rows or index.shape[0], index.shape[0]), bootstrap)
+        loop = _begin(environment, actors, plan, min(num_rows or index.shape[0], index.shape[0]), bootstrap)
 
         def step(loop: _Loop) -> _Loop:
-            return _refill(everyone, plan, *_take_turn(environment, everyone, chosen, plan, loop))
+            return _refill(actors, plan, *_take_turn(environment, actors, chosen, plan, loop))
 
         loop = jax.lax.while_loop(lambda loop: jnp.any(loop.episode < index.shape[0]), step, loop)
         repeat = partial(jnp.repeat, repeats=group_size, axis=0)
@@ -213,52 +213,52 @@ def _require_room(policy: LanguagePolicy) -> None:
         )
 
 
-def _begin(environment: Environment, everyone: Speakers, plan: _Plan, num_rows: int, bootstrap: bool) -> _Loop:
+def _begin(environment: Environment, actors: Actors, plan: _Plan, num_rows: int, bootstrap: bool) -> _Loop:
     episode, num_episodes = jnp.arange(num_rows, dtype=jnp.int32), plan.index.shape[0]
     (state, timestep), prompt = plan.of_group(episode, (plan.start, plan.prompts))
     fresh = jnp.ones(num_rows, bool)
 
-    def talk(speaker: LanguagePolicy, params: Params) -> Conversation:
-        nothing = begin_conversation(speaker, num_rows, environment.num_players, successors=bootstrap)
-        return read_prompts(speaker, params, nothing, prompt, fresh)
+    def begin(policy: LanguagePolicy, params: Params) -> Conversation:
+        nothing = begin_conversation(policy, num_rows, environment.num_players, successors=bootstrap)
+        return read_prompts(policy, params, nothing, prompt, fresh)
 
     return _Loop(
-        talk=tuple(talk(*speaker) for speaker in everyone),
+        chats=tuple(begin(*actor) for actor in actors),
         state=state,
         timestep=timestep,
         episode=episode,
         turn=jnp.zeros(num_rows, jnp.int32),
         upcoming=jnp.int32(num_rows),
-        turns=empty_turns(everyone[0][0].layout, num_episodes, environment.num_players),
+        turns=empty_turns(actors[0][0].layout, num_episodes, environment.num_players),
         success=jnp.zeros(num_episodes, bool),
         bootstrap_value=jnp.zeros(num_episodes) if bootstrap else None,
     )
 
 
 def _take_turn(
-    environment: Environment, everyone: Speakers, sampling: Sampling, plan: _Plan, loop: _Loop
+    environment: Environment, actors: Actors, sampling: Sampling, plan: _Plan, loop: _Loop
 ) -> tuple[_Loop, Array]:
     """Observes, speaks and steps in every row; returns the loop and where an episode is over."""
-    policy, num_episodes = everyone[0][0], plan.index.shape[0]
+    policy, num_episodes = actors[0][0], plan.index.shape[0]
     live = loop.episode < num_episodes
     row = jnp.minimum(loop.episode, num_episodes - 1)
     row_keys = jax.vmap(lambda key, turn: jax.random.split(jax.random.fold_in(key, turn), 3))(plan.keys[row], loop.turn)
     player = player_of(loop.timestep, loop.turn)
-    own = jnp.ones(player.shape, bool) if len(everyone) == 1 else plan.index[row] % environment.num_players == player
+    own = jnp.ones(player.shape, bool) if len(actors) == 1 else plan.index[row] % environment.num_players == player
     forced = _forced(plan, loop)
-    talk, turns = [], []
-    for speaker, talk_before, speaks in zip(everyone, loop.talk, (own, ~own)):
-        talk_after, turn = answer(
-            *speaker,
-            talk_before,
+    chats, turns = [], []
+    for actor, chat, acts in zip(actors, loop.chats, (own, ~own)):
+        chat, turn = answer(
+            *actor,
+            chat,
             loop.timestep.observation,
             keys=row_keys,
             sampling=sampling,
             player=player,
-            live=live & speaks,
+            live=live & acts,
             forced=forced,
         )
-        talk.append(talk_after)
+        chats.append(chat)
         turns.append(turn)
     turn = turns[0] if len(turns) == 1 else jax.tree.map(partial(where_rows, own), *turns)
     action, parsed = parse_action(policy, turn, environment.action_space.shape[0])
@@ -279,10 +279,10 @@ def _take_turn(
     ended = jnp.where(over, loop.episode, num_episodes)
     bootstrap_value = loop.bootstrap_value
     if bootstrap_value is not None:
-        value = _value_cut(*everyone[0], talk[0], timestep.observation, over & turn.truncated)
+        value = _value_cut(*actors[0], chats[0], timestep.observation, over & turn.truncated)
         bootstrap_value = bootstrap_value.at[ended].set(value, mode="drop")
     loop = loop.replace(
-        talk=tuple(talk),
+        chats=tuple(chats),
         state=state,
         timestep=timestep,
         turn=loop.turn + 1,
@@ -303,16 +303,16 @@ def _forced(plan: _Plan, loop: _Loop) -> Array | None:
     return jnp.where((loop.turn < script.shape[1])[:, None], action, -1)
 
 
-def _value_cut(policy: LanguagePolicy, params: Params, talk: Conversation, observation: Array, cut: Array) -> Array:
+def _value_cut(policy: LanguagePolicy, params: Params, chat: Conversation, observation: Array, cut: Array) -> Array:
     """Returns the value of what follows rows that are cut, zero in others; nothing is computed while none is."""
 
     def value() -> Array:
-        return jnp.where(cut, value_successors(policy, params, talk, observation), 0.0)
+        return jnp.where(cut, value_successors(policy, params, chat, observation), 0.0)
 
     return jax.lax.cond(jnp.any(cut), value, lambda: jnp.zeros(cut.shape))
 
 
-def _refill(everyone: Speakers, plan: _Plan, loop: _Loop, over: Array) -> _Loop:
+def _refill(actors: Actors, plan: _Plan, loop: _Loop, over: Array) -> _Loop:
     """Gives rows whose episode is over the next ones, in order, while there are any."""
     num_episodes = plan.index.shape[0]
     rank = jnp.cumsum(over) - over
@@ -328,14 +328,14 @@ def _refill(everyone: Speakers, plan: _Plan, loop: _Loop, over: Array) -> _Loop:
     )
     some = jnp.any(over & (episode < num_episodes))
 
-    def refill(policy: LanguagePolicy, params: Params, talk: Conversation) -> Conversation:
+    def refill(policy: LanguagePolicy, params: Params, chat: Conversation) -> Conversation:
         if not policy.layout.prompt:
-            return read_prompts(policy, params, talk, None, over)
+            return read_prompts(policy, params, chat, None, over)
         return jax.lax.cond(
-            some, lambda talk: read_prompts(policy, params, talk, prompt, over), lambda talk: talk, talk
+            some, lambda chat: read_prompts(policy, params, chat, prompt, over), lambda chat: chat, chat
         )
 
-    return loop.replace(talk=tuple(refill(*speaker, talk) for speaker, talk in zip(everyone, loop.talk)))
+    return loop.replace(chats=tuple(refill(*actor, chat) for actor, chat in zip(actors, loop.chats)))
 
 
 def _put(episode: Array, turn: Array, buffer: Array, value: Array) -> Array:

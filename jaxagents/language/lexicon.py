@@ -264,8 +264,8 @@ def _running_sum(values: Array) -> Array:
 class _Trie(NamedTuple):
     """A tree of token sequences in arrays, as a double array (Aoe, 1989).
 
-    A node is a slot; its child by a token of kind k is slot `base[node] + k` where `parent` of that slot is the node.
-    The root is slot 0. Kinds count the tokens that occur from 1, so that the arrays do not grow with the vocabulary.
+    A node is a cell; its child by a token of kind k is cell `base[node] + k` where `parent` of that cell is the node.
+    The root is cell 0. Kinds count the tokens that occur from 1, so that the arrays do not grow with the vocabulary.
     """
 
     base: np.ndarray
@@ -290,22 +290,22 @@ def _make_trie(rows: Mapping[Pieces, Any], vocab_size: int) -> _Trie:
                 words.append(-1)
             node = children[node][k]
         words[node] = word
-    # Parents come before their children. The first fit from the first free slot on packs tightly.
-    slot, bases, used, free = [0] * len(children), [0] * len(children), {0}, 1
+    # Parents come before their children. The first fit from the first free cell on packs tightly.
+    cell, bases, used, free = [0] * len(children), [0] * len(children), {0}, 1
     for node, kids in enumerate(children):
         if kids:
             first = max(free - min(kids), 0)
             bases[node] = next(b for b in itertools.count(first) if used.isdisjoint(b + k for k in kids))
             for k, child in kids.items():
-                slot[child] = bases[node] + k
-            used.update(slot[child] for child in kids.values())
+                cell[child] = bases[node] + k
+            used.update(cell[child] for child in kids.values())
             while free in used:
                 free += 1
-    size = max(slot) + int(kind.max()) + 1
+    size = max(cell) + int(kind.max()) + 1
     base, parent, word = np.zeros(size, np.int32), np.full(size, -1, np.int32), np.full(size, -1, np.int32)
     for node, kids in enumerate(children):
-        base[slot[node]], word[slot[node]] = bases[node], words[node]
-        parent[[slot[child] for child in kids.values()]] = slot[node]
+        base[cell[node]], word[cell[node]] = bases[node], words[node]
+        parent[[cell[child] for child in kids.values()]] = cell[node]
     return _Trie(base=base, parent=parent, word=word, kind=kind, depth=max(map(len, rows)))
 
 

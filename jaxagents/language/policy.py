@@ -46,9 +46,9 @@ def make_language_policy(
     tokens = tokenizer(environment.text.words)
     _require_marks(tokens)
     lexicon = make_lexicon(environment.text.words, tokens)
-    face = environment.text
-    require_readable(lexicon, face.actions if face.examples is None else face.examples)
-    actions = face.patterns.action if face.patterns and face.patterns.action else ((face.actions,),)
+    interface = environment.text
+    require_readable(lexicon, interface.actions if interface.examples is None else interface.examples)
+    actions = interface.patterns.action if interface.patterns and interface.patterns.action else ((interface.actions,),)
     needed = max(map(lexicon.max_tokens, actions)) + 1
     if action_tokens is not None and action_tokens < needed:
         raise ValueError(

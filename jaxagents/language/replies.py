@@ -24,15 +24,15 @@ def make_reply(policy: LanguagePolicy, environment: Environment) -> Callable[...
         where no action could be read from what was said. Without `key` the most probable tokens are said, with one
         they are sampled. ValueError where the world lacks a word, with the nearest ones, or the text is too long.
     """
-    face, read = environment.text, policy.lexicon.encode_words
+    interface, read = environment.text, policy.lexicon.encode_words
     answer = make_answer(policy, environment.action_space.shape[0])
     room = environment.observation_space.shape[0]
 
     def room_of_prompt() -> int:
-        if face.prompt is None:
+        if interface.prompt is None:
             raise ValueError(f"`prompt` must be left out in {environment.name}, which has none.")
         task = jax.eval_shape(environment.sample_task, jax.random.key(0))
-        return jax.eval_shape(face.prompt, task).shape[0]
+        return jax.eval_shape(interface.prompt, task).shape[0]
 
     def reply(
         params: Params,
@@ -57,12 +57,12 @@ def make_reply(policy: LanguagePolicy, environment: Environment) -> Callable[...
             ValueError: the world lacks a word, or the text is too long.
         """
         try:
-            observation = read_words(text, face.words, read, room)
+            observation = read_words(text, interface.words, read, room)
         except ValueError as error:
             raise ValueError(f"{error} Free text is answered by `speak`.") from error
-        asked = None if prompt is None else read_words(prompt, face.words, read, room_of_prompt())
+        asked = None if prompt is None else read_words(prompt, interface.words, read, room_of_prompt())
         action, carry = answer(params, observation, carry, prompt=asked, key=key)
-        return sentence(face.words, action), carry
+        return sentence(interface.words, action), carry
 
     return reply
 

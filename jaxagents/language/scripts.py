@@ -6,7 +6,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxagents.language.slots import (
+from jaxagents.language.stepping import player_of, step_worlds
+from jaxagents.language.turns import (
     Part,
     Turn,
     assemble,
@@ -15,7 +16,6 @@ from jaxagents.language.slots import (
     render_prompts,
     script_parts,
 )
-from jaxagents.language.stepping import player_of, step_worlds
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, State, Task, TimeStep
 
 Choose = Callable[[Array, State, TimeStep, Array], tuple[Array, Array | None, Array | bool]]

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxagents.language.slots import Turn
+from jaxagents.language.turns import Turn
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, Environment, State, TimeStep
 

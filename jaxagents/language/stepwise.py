@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from jaxagents.language.conversation import answer, begin_conversation, parse_action, read_prompts
 from jaxagents.language.generate import Sampling
-from jaxagents.language.slots import assemble, render_prompts
 from jaxagents.language.stepping import step_worlds
 from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.turns import assemble, render_prompts
 from jaxagents.language.verifiers import Verifier
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import (
@@ -127,14 +127,14 @@ def _make_exploration(
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(play_key, index)
         tasks, prompts = every((task, render_prompts(environment, policy, task)))
         nothing = begin_conversation(policy, index.shape[0])
-        talk = read_prompts(policy, params, nothing, prompts, jnp.ones(index.shape, bool))
+        chat = read_prompts(policy, params, nothing, prompts, jnp.ones(index.shape, bool))
 
         def take_turn(loop: tuple, number: Array) -> tuple[tuple, tuple]:
-            talk, state, timestep, live = loop
+            chat, state, timestep, live = loop
             turn_keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number), 3))(keys)
             state, timestep, alive = every((state, timestep, live))
-            talk, turn = answer(
-                policy, params, talk, timestep.observation, keys=turn_keys, sampling=sampling, live=alive
+            chat, turn = answer(
+                policy, params, chat, timestep.observation, keys=turn_keys, sampling=sampling, live=alive
             )
             action, parsed = parse_action(policy, turn, environment.action_space.shape[0])
             cut = jnp.broadcast_to(number + 1 >= num_turns, alive.shape)
@@ -144,12 +144,12 @@ def _make_exploration(
             score = verify(params, jax.random.fold_in(verify_key, number), index, tasks, state, tuple(after))
             best = jnp.argmax(score.reshape(size, group_size), axis=1) + group_size * jnp.arange(size)
             state, timestep = jax.tree.map(lambda leaf: leaf[best], tuple(after))
-            talk = talk.replace(position=every(talk.position[best]))
+            chat = chat.replace(position=every(chat.position[best]))
             success = live & timestep.info["success"]
             live = live & ~(timestep.terminated | timestep.truncated)
-            return (talk, state, timestep, live), (turn.replace(reward=jnp.where(alive, score, 0.0)), success)
+            return (chat, state, timestep, live), (turn.replace(reward=jnp.where(alive, score, 0.0)), success)
 
-        loop = (talk, *start, jnp.ones(size, bool))
+        loop = (chat, *start, jnp.ones(size, bool))
         _, (turns, success) = jax.lax.scan(take_turn, loop, jnp.arange(num_turns))
         number = num_turns * group[:, None] + jnp.arange(num_turns)[None]
         return _rows_of_turns(policy, turns, prompts, every(number), tasks), jnp.any(success, axis=0)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxagents.environments.text.styles import STYLES, style_of
 from jaxagents.language.collect import make_dialogue_collector
-from jaxagents.language.retelling import recorded_words
+from jaxagents.language.relabeling import recorded_words
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
 
 

@@ -9,7 +9,7 @@ from jaxagents.environments.text.splits import level_of
 from jaxagents.language.collect import own_return
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.retelling import recorded_words
+from jaxagents.language.relabeling import recorded_words
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import Array, Environment, LanguagePolicy, Params
 

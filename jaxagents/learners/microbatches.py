@@ -88,7 +88,7 @@ def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096, differen
         return jax.lax.scan(jax.checkpoint(step_if_rows), zeros, jnp.arange(order.shape[0] // size))[0]
 
     def _size(num_rows: int) -> int:
-        return min(num_rows, max(1, microbatch_tokens // (layout.prompt + full * layout.slot)))
+        return min(num_rows, max(1, microbatch_tokens // (layout.prompt + full * layout.turn)))
 
     def total(function: _OfRows, rows: PyTree, num_turns: Array) -> PyTree:
         zeros = _zeros_like(function, rows, _size(num_turns.shape[0]), full)

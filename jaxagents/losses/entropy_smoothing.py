@@ -105,9 +105,9 @@ def entropy_smoothing(
     References:
         See `make_entropy_smoothing`.
     """
-    slots = history.count.shape[0]
+    num_turns = history.count.shape[0]
     entropy, mask = view.entropy, view.mask
-    index = jnp.clip(view.turn, 0, slots - 1)
+    index = jnp.clip(view.turn, 0, num_turns - 1)
     mean = (history.total / jnp.maximum(history.count, 1.0))[index]
     known = mask & (history.count[index] > 0) & (mean > 0.0)
     mean = jnp.where(known, mean, 1.0)
@@ -116,8 +116,8 @@ def entropy_smoothing(
     weight = coefficient * phase_weight(history.update / history.num_updates)
     counted = jnp.where(mask, jax.lax.stop_gradient(entropy), 0.0).reshape(-1)
     summary = {
-        "entropy": jnp.zeros(slots).at[index.reshape(-1)].add(counted),
-        "tokens": jnp.zeros(slots).at[index.reshape(-1)].add(mask.reshape(-1).astype(jnp.float32)),
+        "entropy": jnp.zeros(num_turns).at[index.reshape(-1)].add(counted),
+        "tokens": jnp.zeros(num_turns).at[index.reshape(-1)].add(mask.reshape(-1).astype(jnp.float32)),
     }
     return weight * penalty * jnp.where(known, amount, 0.0), summary
 

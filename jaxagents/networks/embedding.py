@@ -1,4 +1,4 @@
-"""Embeddings of words, for the symbolic face of text worlds."""
+"""Embeddings of words, for the symbolic interface of text worlds."""
 
 import jax.numpy as jnp
 from flax import linen as nn

@@ -1,7 +1,7 @@
 """Pools of opponents: former parameters of a policy, how they fared, and whom to play next.
 
-A pool is a ring of K sets of parameters. Weights over its members are functions of the pool alone; `sample` draws slots
-by such weights, `take` gives their parameters, and `record` counts how games against them came out.
+A pool is a ring of K sets of parameters. Weights over its members are functions of the pool alone; `sample` draws
+indices by such weights, `take` gives their parameters, and `record` counts how games against them came out.
 """
 
 import jax
@@ -62,10 +62,10 @@ def add(pool: OpponentPool, params: Params, *, when: Array | bool = True) -> Opp
     Returns:
         The pool.
     """
-    slot, when = pool.num_added % pool.score.shape[0], jnp.asarray(when)
+    index, when = pool.num_added % pool.score.shape[0], jnp.asarray(when)
 
     def put(leaf: Array, value: Array | float) -> Array:
-        return leaf.at[slot].set(jnp.where(when, value, leaf[slot]))
+        return leaf.at[index].set(jnp.where(when, value, leaf[index]))
 
     return OpponentPool(
         params=jax.tree.map(put, pool.params, params),
@@ -76,13 +76,13 @@ def add(pool: OpponentPool, params: Params, *, when: Array | bool = True) -> Opp
 
 
 def record(
-    pool: OpponentPool, slot: Array, score: Array, finished: Array, *, decay: float = 1.0, axis_name: str | None = None
+    pool: OpponentPool, index: Array, score: Array, finished: Array, *, decay: float = 1.0, axis_name: str | None = None
 ) -> OpponentPool:
     """Counts games.
 
     Args:
         pool: that was played against.
-        slot: int32 `[...]`, of the opponents.
+        index: int32 `[...]`, of the opponents.
         score: `[...]`, of the learner: 1 won, 0.5 drawn, 0 lost.
         finished: bool `[...]`, False where there is no game to count.
         decay: factor of all earlier counts, as the learner is no longer what it was.
@@ -94,8 +94,8 @@ def record(
     weight = finished.astype(jnp.float32).ravel()
     zeros = jnp.zeros_like(pool.games)
     counts = (
-        zeros.at[slot.ravel()].add(jnp.where(finished, score, 0.0).ravel()),
-        zeros.at[slot.ravel()].add(weight),
+        zeros.at[index.ravel()].add(jnp.where(finished, score, 0.0).ravel()),
+        zeros.at[index.ravel()].add(weight),
     )
     new_score, new_games = counts if axis_name is None else jax.lax.psum(counts, axis_name)
     return pool.replace(score=decay * pool.score + new_score, games=decay * pool.games + new_games)
@@ -161,6 +161,6 @@ def sample(key: Array, weights: Array, shape: tuple[int, ...] = ()) -> Array:
     return jax.random.categorical(key, jnp.log(weights), shape=shape).astype(jnp.int32)
 
 
-def take(pool: OpponentPool, slot: Array) -> Params:
-    """Returns the parameters of places, leaves `[*slot.shape, ...]`."""
-    return jax.tree.map(lambda leaf: leaf[slot], pool.params)
+def take(pool: OpponentPool, index: Array) -> Params:
+    """Returns the parameters of places, leaves `[*index.shape, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[index], pool.params)

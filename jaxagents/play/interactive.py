@@ -12,7 +12,7 @@ import numpy as np
 from jaxagents.data.schema import Trajectory, Turn
 from jaxagents.environments.checks import require_level
 from jaxagents.environments.text.words import sentence
-from jaxagents.language import conversation, slots
+from jaxagents.language import conversation, turns
 from jaxagents.language.generate import Sampling
 from jaxagents.play.person import Person, admissible_actions, ask_action, ask_words
 from jaxagents.reporting.transcripts import agent_names, answer_lines, lay_out, print_transcripts, to_trajectories
@@ -86,8 +86,8 @@ def act_as_agent(
     level: int | None = None,
 ) -> list[Trajectory]:
     """Lets a person type the actions; see `play_text`. What they see is what a policy would."""
-    face = environment.text
-    sample_task = jax.jit(partial(face.sample_held_out_task if held_out else environment.sample_task, level=level))
+    interface = environment.text
+    sample_task = jax.jit(partial(interface.sample_held_out_task if held_out else environment.sample_task, level=level))
     reset, step = jax.jit(environment.reset), jax.jit(environment.step)
     played = []
     for index in range(num_episodes):
@@ -151,7 +151,7 @@ def _type_observations(
     environment: Environment, policy: LanguagePolicy, person: Person, ask: Callable, answer: Callable, key: Array
 ) -> tuple[str, list[Turn], bool]:
     """Talks to the policy; returns the prompt, the turns, and whether there may be more lines."""
-    prompt, words, talk = "", None, None
+    prompt, words, chat = "", None, None
     turns: list[Turn] = []
     try:
         if policy.layout.prompt:
@@ -162,7 +162,7 @@ def _type_observations(
             text, observation = ask("observation", room=environment.observation_space.shape[0])
             if not text:
                 break
-            talk, reply, valid = answer(talk, observation, words, jax.random.fold_in(key, len(turns)))
+            chat, reply, valid = answer(chat, observation, words, jax.random.fold_in(key, len(turns)))
             turns.append(_read_turn(policy, Turn(turn=len(turns), observation=text, action="", valid=valid), reply))
             for line in answer_lines(turns[-1]):
                 person.tell(line)
@@ -172,8 +172,8 @@ def _type_observations(
 
 
 def _prompt_of(environment: Environment, task: Task) -> str:
-    face = environment.text
-    return "" if face.prompt is None else sentence(face.words, face.prompt(task))
+    interface = environment.text
+    return "" if interface.prompt is None else sentence(interface.words, interface.prompt(task))
 
 
 def _type_actions(
@@ -183,11 +183,11 @@ def _type_actions(
     step: Callable[[State, Array | np.ndarray], tuple[State, TimeStep]],
 ) -> tuple[list[Turn], TimeStep]:
     """Plays until the end of the episode or of the lines; returns the turns and the last time step."""
-    face = environment.text
+    interface = environment.text
     turns: list[Turn] = []
     state, timestep = start
     while not (timestep.terminated | timestep.truncated):
-        observation = sentence(face.words, timestep.observation)
+        observation = sentence(interface.words, timestep.observation)
         offers = admissible_actions(environment, timestep)
         more = f" and {len(offers) - _SHOWN} more" if len(offers) > _SHOWN else ""
         person.tell(f"\n{lay_out(observation)}\n[{', '.join(offers[:_SHOWN])}{more}]")
@@ -196,13 +196,13 @@ def _type_actions(
         except EOFError:
             return turns, timestep
         player = 0 if timestep.player is None else int(timestep.player)
-        fingerprint = int(face.fingerprint(state))
+        fingerprint = int(interface.fingerprint(state))
         state, timestep = step(state, action)
         turns.append(
             Turn(
                 turn=len(turns),
                 observation=observation,
-                action=sentence(face.words, action),
+                action=sentence(interface.words, action),
                 agent=player,
                 reward=float(np.atleast_1d(timestep.reward)[player if environment.num_players > 1 else 0]),
                 valid=bool(timestep.info["valid"]),
@@ -213,7 +213,7 @@ def _type_actions(
         )
         if (reward := _rewards(environment, timestep)) is not None:
             person.tell(reward)
-    person.tell(f"\n{lay_out(sentence(face.words, timestep.observation))}")
+    person.tell(f"\n{lay_out(sentence(interface.words, timestep.observation))}")
     person.tell("success" if timestep.info["success"] else "no success")
     return turns, timestep
 
@@ -237,29 +237,29 @@ def _example(environment: Environment) -> str:
 
 
 def _make_answer(policy: LanguagePolicy, num_words: int, greedy: bool) -> Callable:
-    """Makes `(params, talk, observation, prompt, key) -> (talk, said, valid)` for one conversation; None begins it."""
+    """Makes `(params, chat, observation, prompt, key) -> (chat, said, valid)` for one conversation; None begins it."""
 
     @jax.jit
     def begin(params: Params, prompt: Array | None) -> conversation.Conversation:
-        talk = conversation.begin_conversation(policy, 1)
-        rendered = None if prompt is None else slots.render_prompt_words(policy, jnp.asarray(prompt)[None])
-        return conversation.read_prompts(policy, params, talk, rendered, jnp.ones(1, bool))
+        chat = conversation.begin_conversation(policy, 1)
+        rendered = None if prompt is None else turns.render_prompt_words(policy, jnp.asarray(prompt)[None])
+        return conversation.read_prompts(policy, params, chat, rendered, jnp.ones(1, bool))
 
     @jax.jit
-    def go_on(params: Params, talk: conversation.Conversation, observation: Array, key: Array) -> PyTree:
+    def go_on(params: Params, chat: conversation.Conversation, observation: Array, key: Array) -> PyTree:
         keys, sampling = jax.random.split(key, (1, 2)), Sampling(greedy=greedy)
-        talk, reply = conversation.answer(policy, params, talk, observation[None], keys=keys, sampling=sampling)
-        return talk, reply, conversation.parse_action(policy, reply, num_words)[1][0]
+        chat, reply = conversation.answer(policy, params, chat, observation[None], keys=keys, sampling=sampling)
+        return chat, reply, conversation.parse_action(policy, reply, num_words)[1][0]
 
-    def answer(params: Params, talk: PyTree, observation: Array, prompt: Array | None, key: Array) -> PyTree:
-        talk = begin(params, prompt) if talk is None else talk
-        talk, reply, valid = go_on(params, talk, observation, key)
-        return talk, reply, bool(valid)
+    def answer(params: Params, chat: PyTree, observation: Array, prompt: Array | None, key: Array) -> PyTree:
+        chat = begin(params, prompt) if chat is None else chat
+        chat, reply, valid = go_on(params, chat, observation, key)
+        return chat, reply, bool(valid)
 
     return answer
 
 
-def _read_turn(policy: LanguagePolicy, turn: Turn, reply: slots.Turn) -> Turn:
+def _read_turn(policy: LanguagePolicy, turn: Turn, reply: turns.Turn) -> Turn:
     """Adds what was said, the first row, to the turn of a transcript."""
     row = jax.tree.map(lambda leaf: np.asarray(leaf)[0], reply)
     decode, mask = policy.tokenizer.decode, row.token_mask

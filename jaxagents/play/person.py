@@ -93,11 +93,11 @@ def admissible_actions(environment: Environment, timestep: TimeStep) -> list[str
 
     Where actions are too many to be listed, examples of them stand in for them, and the world does not tell.
     """
-    face = environment.text
-    if face.actions is None:
-        return [sentence(face.words, row) for row in face.examples]
-    mask = np.ones(len(face.actions), bool) if timestep.action_mask is None else np.asarray(timestep.action_mask)
-    return [sentence(face.words, row) for row in face.actions[mask]]
+    interface = environment.text
+    if interface.actions is None:
+        return [sentence(interface.words, row) for row in interface.examples]
+    mask = np.ones(len(interface.actions), bool) if timestep.action_mask is None else np.asarray(timestep.action_mask)
+    return [sentence(interface.words, row) for row in interface.actions[mask]]
 
 
 def ask_action(person: Person, environment: Environment, offers: Sequence[str]) -> np.ndarray:
@@ -114,11 +114,11 @@ def ask_action(person: Person, environment: Environment, offers: Sequence[str]) 
     Raises:
         EOFError: there are no more lines.
     """
-    face = environment.text
-    if face.actions is None:
+    interface = environment.text
+    if interface.actions is None:
         room = environment.action_space.shape[0]
-        return ask_words(person, "action", words=face.words, read=phrase_reader(face.words), room=room)[1]
-    rows = {sentence(face.words, row): row for row in face.actions}
+        return ask_words(person, "action", words=interface.words, read=phrase_reader(interface.words), room=room)[1]
+    rows = {sentence(interface.words, row): row for row in interface.actions}
     while True:
         typed = person.ask("action", offers)
         chosen, near = choose(typed, list(rows))

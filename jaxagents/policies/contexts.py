@@ -120,8 +120,8 @@ def _read(model: LanguageModel, params: Params, rows: Rows, layout: Layout) -> A
         return jnp.concatenate([of_prompt.astype(of_turns.dtype), of_turns.reshape(num_rows, -1)], axis=1)
 
     mask = join(rows.prompt_mask, rows.token_mask)
-    speaker = rows.agent[:, :, 0]
-    own_turn = jnp.sum(jnp.tril(speaker[:, :, None] == speaker[:, None, :], -1), axis=2)
+    acting_agent = rows.agent[:, :, 0]
+    own_turn = jnp.sum(jnp.tril(acting_agent[:, :, None] == acting_agent[:, None, :], -1), axis=2)
     turn = join(jnp.full((num_rows, prompt), -1), jnp.repeat(own_turn, size, axis=1))
     agent = join(jnp.zeros_like(rows.prompt_tokens), rows.agent)
     hidden = model.apply(

@@ -79,7 +79,7 @@ def with_adapters_of_seats(policy: LanguagePolicy, environment: Environment) -> 
     num_seats = environment.num_players
     names = _names_in_tokens(policy, environment)
     model, layout, marks, frames = policy.model, policy.layout, policy.tokenizer.marks, policy.lexicon.frames
-    prompt, size, slot = layout.prompt, layout.observation, layout.slot
+    prompt, size, turn = layout.prompt, layout.observation, layout.turn
     extra = (num_seats - 1) * prompt  # Room for what the adapters of the other seats make of the prompt.
     opening = marks["think"] if layout.thought else marks["act"]
     opening, begins = (opening, (marks["observation"],)) if frames is None else (frames.opening, frames.openings)
@@ -92,10 +92,10 @@ def with_adapters_of_seats(policy: LanguagePolicy, environment: Environment) -> 
 
     def apply(params: Params, tokens: Array, *, positions: Array, mask: Array | Sight) -> Array:
         (num_rows, length), mask = tokens.shape, as_mask(mask)
-        if length <= prompt or (length - prompt) % slot:
+        if length <= prompt or (length - prompt) % turn:
             nobody = jnp.full(num_rows, -1, jnp.int32)
             return choose_adapters(model, nobody).apply(params, tokens, positions=positions, mask=mask)
-        seat = jnp.repeat(whose(tokens[:, prompt:].reshape(num_rows, -1, slot)[..., :size]), slot, axis=1)
+        seat = jnp.repeat(whose(tokens[:, prompt:].reshape(num_rows, -1, turn)[..., :size]), turn, axis=1)
         of_prompts = jnp.repeat(jnp.arange(num_seats, dtype=jnp.int32), prompt)[None]
         choice = jnp.concatenate([jnp.where(jnp.any(seat >= 0, axis=1)[:, None], of_prompts, -1), seat], axis=1)
         tokens, positions = (
@@ -128,7 +128,7 @@ def with_adapters_of_seats(policy: LanguagePolicy, environment: Environment) -> 
 
         seat = cache["seat"]
         if tokens.shape[1] == size:
-            seat = jnp.where((index - prompt) % slot == 0, whose(tokens), seat)
+            seat = jnp.where((index - prompt) % turn == 0, whose(tokens), seat)
         if prompt and tokens.shape[1] == prompt < mask.shape[2]:  # The cache of a game has room for its turns, too.
             inner, hidden = jax.lax.cond(index < prompt, read_prompt, lambda: read(seat, cache["model"], index + extra))
         else:
@@ -178,7 +178,7 @@ def _names_in_tokens(policy: LanguagePolicy, environment: Environment) -> Names:
         ValueError: the words lack a name, or a first observation does not say it.
     """
     words, names = list(policy.lexicon.words), []
-    room = policy.layout.prompt + policy.layout.slot + 2 * _ROOM  # More than that of any part of an episode.
+    room = policy.layout.prompt + policy.layout.turn + 2 * _ROOM  # More than that of any part of an episode.
 
     def write(*phrases: str) -> tuple[int, ...]:
         tokens, mask = policy.lexicon.render(jnp.asarray([words.index(one) for one in phrases], jnp.int32), room)

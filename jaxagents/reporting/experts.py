@@ -28,19 +28,19 @@ def play_experts(environment: Environment, *, num_episodes: int, seed: int = 0) 
     """
     if environment.text is None:
         raise ValueError(f"`environment` must be a text world, got {environment.name!r}; try environment=frozenlake.")
-    face = environment.text
-    reset, expert = jax.jit(environment.reset), jax.jit(face.expert)
+    interface = environment.text
+    reset, expert = jax.jit(environment.reset), jax.jit(interface.expert)
     step = jax.jit(environment.step)
     played = []
     for index in range(num_episodes):
         task_key, reset_key, key = jax.random.split(jax.random.fold_in(jax.random.key(seed), index), 3)
-        level = index % face.num_levels
+        level = index % interface.num_levels
         task = environment.sample_task(task_key, level)
-        prompt = "" if face.prompt is None else sentence(face.words, face.prompt(task))
-        turns, last = _play(environment, reset(reset_key, task), key, words=face.words, expert=expert, step=step)
+        prompt = "" if interface.prompt is None else sentence(interface.words, interface.prompt(task))
+        turns, last = _play(environment, reset(reset_key, task), key, words=interface.words, expert=expert, step=step)
         played.append(
             Trajectory(
-                id=f"expert, level {level}" if face.num_levels > 1 else f"expert, episode {index + 1}",
+                id=f"expert, level {level}" if interface.num_levels > 1 else f"expert, episode {index + 1}",
                 world=environment.name,
                 turns=tuple(turns),
                 prompt=prompt,

@@ -81,14 +81,14 @@ def make_opponents_collector(
         return world, make_rollout_collector(world, policy, num_envs=num_envs, num_steps=num_steps)
 
     def collect_group(
-        state: RolloutState, params: Params, opponent: Params, slot: Array, key: Array
+        state: RolloutState, params: Params, opponent: Params, index: Array, key: Array
     ) -> tuple[RolloutState, Rollout, Metrics]:
         reset_key, collect_key = jax.random.split(key)
         world, inner = collector_against(make_opponent(policy, opponent))
         games, timestep = vectorize(episode_statistics(world)).reset(reset_key, state.index)
         state = state.replace(environment=games, timestep=timestep, first=jnp.ones_like(state.first))
         state, rollout, metrics = inner.collect(state, params, collect_key)
-        place = jnp.broadcast_to(slot, rollout.transition.terminated.shape)
+        place = jnp.broadcast_to(index, rollout.transition.terminated.shape)
         extras = {**rollout.transition.extras, "opponent": place}
         return state, rollout.replace(transition=rollout.transition.replace(extras=extras)), metrics
 
@@ -103,9 +103,9 @@ def make_opponents_collector(
         groups = jax.tree.map(lambda leaf: leaf.reshape(-1, group_size, *leaf.shape[1:]), state)
         chances = weights(acting["pool"])
         numbers = groups.index[:, 0] // group_size
-        slots = jax.vmap(lambda number: opponents.sample(jax.random.fold_in(draw_key, number), chances))(numbers)
+        indices = jax.vmap(lambda number: opponents.sample(jax.random.fold_in(draw_key, number), chances))(numbers)
         groups, rollouts, metrics = jax.vmap(collect_group, in_axes=(0, None, 0, 0, None))(
-            groups, acting["params"], opponents.take(acting["pool"], slots), slots, collect_key
+            groups, acting["params"], opponents.take(acting["pool"], indices), indices, collect_key
         )
         state = jax.tree.map(lambda leaf: leaf.reshape(num_local, *leaf.shape[2:]), groups)
         rollout = jax.tree.map(

@@ -11,8 +11,8 @@ from flax import struct
 from jaxagents.environments.text.splits import level_of
 from jaxagents.language.conversation import Conversation, answer, begin_conversation, parse_action, read_prompts
 from jaxagents.language.generate import Sampling
-from jaxagents.language.slots import render_prompts
 from jaxagents.language.stepping import step_worlds
+from jaxagents.language.turns import render_prompts
 from jaxagents.language.verifiers import Verifier
 from jaxagents.ops.checks import require_positive
 from jaxagents.ops.rows import where_rows
@@ -120,9 +120,9 @@ def make_backtracking(
         reset_key, play_key, judge_key = jax.random.split(key, 3)
         keys, size = _fold(play_key, index), index.shape[0]
         start = jax.vmap(environment.reset)(_fold(reset_key, index), task)
-        talk = begin_conversation(policy, size)
-        talk = read_prompts(policy, params, talk, render_prompts(environment, policy, task), jnp.ones(size, bool))
-        first = (*start, talk.position)
+        chat = begin_conversation(policy, size)
+        chat = read_prompts(policy, params, chat, render_prompts(environment, policy, task), jnp.ones(size, bool))
+        first = (*start, chat.position)
         search = _Search(
             node=first,
             number=jnp.int32(0),
@@ -136,7 +136,7 @@ def make_backtracking(
         )
 
         def take_step(search: _Search) -> _Search:
-            spoken, state, after, action, went_wrong = _try_step(rules, params, keys, talk, search)
+            spoken, state, after, action, went_wrong = _try_step(rules, params, keys, chat, search)
             if rules.judge is not None:
                 judged = (jax.random.fold_in(judge_key, search.number), index, task, state, after)
                 went_wrong |= rules.judge(params, *judged) <= 0.5
@@ -152,14 +152,14 @@ def make_backtracking(
 
 
 def _try_step(
-    rules: _Rules, params: Params, keys: Array, talk: Conversation, search: _Search
+    rules: _Rules, params: Params, keys: Array, chat: Conversation, search: _Search
 ) -> tuple[Conversation, State, tuple[State, TimeStep], Array, Array]:
     """Acts in every row: conversation, state before, what follows, words of the action, and whether it went wrong."""
     state, timestep, position = search.node
     step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, search.number)
     tried = _tried(rules, search)
-    talk, turn, action, parsed = _draw(
-        rules, params, talk.replace(position=position), timestep.observation, step_keys, tried, search
+    chat, turn, action, parsed = _draw(
+        rules, params, chat.replace(position=position), timestep.observation, step_keys, tried, search
     )
     world_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(step_keys, rules.max_draws)
     uncut = jnp.zeros(search.live.shape, bool)
@@ -168,7 +168,7 @@ def _try_step(
     )
     failed = (after[1].terminated | after[1].truncated) & ~after[1].info["success"]
     went_wrong = failed if rules.restart else failed | ~turn.action_valid | _is_among(action, tried)
-    return talk, state, tuple(after), action, went_wrong
+    return chat, state, tuple(after), action, went_wrong
 
 
 def _go_on(
@@ -212,13 +212,13 @@ def _is_among(action: Array, tried: Array) -> Array:
 
 
 def _draw(
-    rules: _Rules, params: Params, talk: Conversation, observation: Array, keys: Array, tried: Array, search: _Search
+    rules: _Rules, params: Params, chat: Conversation, observation: Array, keys: Array, tried: Array, search: _Search
 ) -> tuple[Conversation, Any, Array, Array]:
     """Draws actions, where a step was taken back until one was not tried: conversations, turns, words, if parsed."""
 
     def draw(number: Array | int) -> tuple[Conversation, Any, Array, Array]:
         both = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number), 2))(keys)
-        spoken, turn = answer(rules.policy, params, talk, observation, keys=both, sampling=Sampling(), live=search.live)
+        spoken, turn = answer(rules.policy, params, chat, observation, keys=both, sampling=Sampling(), live=search.live)
         return spoken, turn, *parse_action(rules.policy, turn, tried.shape[2])
 
     def is_forbidden(action: Array) -> Array:

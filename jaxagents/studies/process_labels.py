@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.language.dialogue import make_dialogue
-from jaxagents.language.retelling import recorded_words
+from jaxagents.language.relabeling import recorded_words
 from jaxagents.ops.probes import Probe, fit_probe
 from jaxagents.ops.process import first_error, propagate_errors, ternary_labels
 from jaxagents.policies.contexts import hidden_after_turns

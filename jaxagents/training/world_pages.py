@@ -135,16 +135,16 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _sizes(environment: Environment, settings: Mapping[str, Any]) -> list[str]:
-    face = environment.text
-    listed = "cannot be listed" if face.actions is None else str(len(face.actions))
+    interface = environment.text
+    listed = "cannot be listed" if interface.actions is None else str(len(interface.actions))
     sizes = {
-        "words": len(face.words),
+        "words": len(interface.words),
         "longest observation": f"{environment.observation_space.shape[0]} words",
         "longest action": f"{environment.action_space.shape[0]} words",
         "actions": listed,
         "turns": environment.max_steps,
         "seats": environment.num_players,
-        "levels": face.num_levels,
+        "levels": interface.num_levels,
         "held out": settings.get("held_out_fraction", "as its parts say"),
         "settings": ", ".join(f"{key}={value}" for key, value in settings.items()),
     }
@@ -153,12 +153,12 @@ def _sizes(environment: Environment, settings: Mapping[str, Any]) -> list[str]:
 
 def transcript(environment: Environment, *, level: int = 0, seed: int = 0) -> list[str]:
     """Plays an episode of the expert on a held-out task; returns lines of what is seen, thought, and said."""
-    face, words = environment.text, partial(sentence, environment.text.words)
+    interface, words = environment.text, partial(sentence, environment.text.words)
     task_key, reset_key, key = jax.random.split(jax.random.key(seed), 3)
-    task = jax.jit(face.sample_held_out_task)(task_key, jnp.int32(level))
+    task = jax.jit(interface.sample_held_out_task)(task_key, jnp.int32(level))
     state, timestep = jax.jit(environment.reset)(reset_key, task)
     act = jax.jit(_make_act(environment))
-    lines = [] if face.prompt is None else [f"prompt: {words(face.prompt(task))}"]
+    lines = [] if interface.prompt is None else [f"prompt: {words(interface.prompt(task))}"]
     for turn in range(environment.max_steps):
         seat = "" if timestep.player is None else f" {int(timestep.player)}"
         lines.append(f"world{seat}: {words(timestep.observation)}")

@@ -100,16 +100,16 @@ def _play_levels(
 
 def make_scripted(environment: Environment, *, num_episodes: int, held_out: bool) -> Callable[[Array, Array], Array]:
     """Makes `(key, level int32 []) -> bool [2, num_episodes]`: the success of the expert, and of random actions."""
-    face = environment.text
-    sample = face.sample_held_out_task if held_out else environment.sample_task
+    interface = environment.text
+    sample = interface.sample_held_out_task if held_out else environment.sample_task
 
     def play_one(key: Array, level: Array, by_expert: Array) -> Array:
         task_key, reset_key, turn_key = jax.random.split(key, 3)
 
         def act(carry: tuple[State, TimeStep], key: Array) -> tuple[tuple[State, TimeStep], Array]:
             (state, timestep), (expert_key, draw_key, step_key) = carry, jax.random.split(key, 3)
-            drawn = draw_action(face, draw_key, state, timestep.action_mask)
-            action = jnp.where(by_expert, face.expert(expert_key, state)[0], drawn)
+            drawn = draw_action(interface, draw_key, state, timestep.action_mask)
+            action = jnp.where(by_expert, interface.expert(expert_key, state)[0], drawn)
             state, timestep = environment.step(step_key, state, action)
             return (state, timestep), timestep.info["success"] & timestep.terminated
 

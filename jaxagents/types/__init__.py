@@ -19,7 +19,7 @@ from jaxagents.types.environments import (
     Several,
     State,
     Task,
-    TextFace,
+    TextInterface,
     TimeStep,
     Window,
 )
@@ -103,7 +103,7 @@ __all__ = [
     "Sight",
     "State",
     "Task",
-    "TextFace",
+    "TextInterface",
     "TimeStep",
     "TokenStatistics",
     "TokenView",

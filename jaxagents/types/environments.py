@@ -1,4 +1,4 @@
-"""Worlds: spaces, time steps, environments and their text faces."""
+"""Worlds: spaces, time steps, environments and their text interfaces."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -128,7 +128,7 @@ class Environment:
     num_agents: int = 0
     num_players: int = 1
     render: Callable[[State], str] | None = None
-    text: "TextFace | None" = None
+    text: "TextInterface | None" = None
     teams: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     num_levels: int = 0
 
@@ -140,7 +140,7 @@ class Patterns(NamedTuple):
         observation: of the observations.
         prompt: of the prompts; none where there is nothing to say.
         thought: of the thoughts of the expert; none where it does not think.
-        action: of the well-formed actions; none where they are all listed in `TextFace.actions`.
+        action: of the well-formed actions; none where they are all listed in `TextInterface.actions`.
     """
 
     observation: tuple[Pattern, ...]
@@ -150,7 +150,7 @@ class Patterns(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TextFace:
+class TextInterface:
     """The words of a text world, and who can speak them.
 
     Observations are int32 `[K]` and actions int32 `[M]` of word ids, -1 pads at the end. An unknown or ill-formed

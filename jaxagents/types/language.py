@@ -11,9 +11,9 @@ from jaxagents.types.environments import Array, Params, PyTree, Task
 
 
 class Layout(NamedTuple):
-    """Where the tokens of an episode stand: `[prompt | slot | slot | ...]`, a slot per turn.
+    """Where the tokens of an episode stand: `[prompt | turn | turn | ...]`.
 
-    A slot is `[observation mark, observation, opening mark | thought, act mark | action]`; without thoughts the
+    A turn is `[observation mark, observation, opening mark | thought, act mark | action]`; without thoughts the
     opening mark is the act mark, and the second part is missing.
 
     Attributes:
@@ -34,18 +34,18 @@ class Layout(NamedTuple):
 
     @property
     def sampled(self) -> int:
-        """Returns the tokens of a slot after the observation."""
+        """Returns the tokens of a turn after the observation."""
         return self.action + (self.thought + 1 if self.thought else 0)
 
     @property
-    def slot(self) -> int:
+    def turn(self) -> int:
         """Returns S, the tokens of a turn."""
         return self.observation + self.sampled
 
     @property
     def length(self) -> int:
         """Returns L."""
-        return self.prompt + self.num_turns * self.slot
+        return self.prompt + self.num_turns * self.turn
 
 
 @struct.dataclass
@@ -83,7 +83,7 @@ class Episode:
         loss_weight: float32 `[B, T, S]`, multiplies the loss of tokens of transcripts; None is 1.
         bootstrap_value: float32 `[B]`, value of what followed the last turn of a row that was cut; None is 0.
         extras: dict of further arrays with the leading axis B.
-        layout: of the tokens, static; None when they have no slots.
+        layout: of the tokens, static; None when turns have no fixed places.
     """
 
     prompt_tokens: Array

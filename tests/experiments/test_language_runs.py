@@ -90,7 +90,7 @@ def test_a_run_does_not_go_on_with_another_tokenizer(language_run_dir, monkeypat
 
 @pytest.mark.exhaustive
 def test_episodes_are_held_out_and_repeatable(loaded, played):
-    assert played.tokens.shape == (4, loaded.policy.layout.num_turns, loaded.policy.layout.slot)
+    assert played.tokens.shape == (4, loaded.policy.layout.num_turns, loaded.policy.layout.turn)
     assert played.valid[:, 0].all() and played.valid.shape[1] == 3
     np.testing.assert_array_equal(loaded.play(KEY, 4).tokens, played.tokens)
     task_key = jax.random.split(KEY, 3)[0]

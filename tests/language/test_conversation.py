@@ -14,8 +14,8 @@ from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.policy import make_language_policy
 from jaxagents.language.replies import make_reply
-from jaxagents.language.slots import render_prompt_words
 from jaxagents.language.tokenizers import word_level
+from jaxagents.language.turns import render_prompt_words
 from jaxagents.networks.transformer import Transformer
 from jaxagents.policies.language_model import make_language_model
 

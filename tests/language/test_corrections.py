@@ -9,7 +9,7 @@ from jaxagents.environments.text import guess_number
 from jaxagents.language import corrections
 from jaxagents.language.corrections import make_corrected_collector, make_correction
 from jaxagents.language.demonstrations import make_demonstrations
-from jaxagents.language.retelling import recorded_words
+from jaxagents.language.relabeling import recorded_words
 from jaxagents.types import Collector
 
 KEY = jax.random.key(3)

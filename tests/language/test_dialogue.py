@@ -80,7 +80,7 @@ def test_an_episode_is_well_formed(played, lake):
     _, policy, _, episode = played
     layout, marks = policy.layout, policy.tokenizer.marks
     tokens, mask, valid = (np.asarray(leaf) for leaf in (episode.tokens, episode.token_mask, episode.valid))
-    assert tokens.shape == (6, layout.num_turns, layout.slot) and episode.prompt_tokens.shape == (6, layout.prompt)
+    assert tokens.shape == (6, layout.num_turns, layout.turn) and episode.prompt_tokens.shape == (6, layout.prompt)
     np.testing.assert_array_equal(mask.any(axis=-1), valid)
     # Turns follow each other without gaps, and the last one ends the episode, in exactly one way.
     lengths = valid.sum(axis=1)

@@ -9,7 +9,7 @@ import pytest
 
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.refinement import make_refinement_collector
-from jaxagents.language.retelling import recorded_words
+from jaxagents.language.relabeling import recorded_words
 from jaxagents.language.tasks import make_uniform
 from jaxagents.language.verifiers import make_distance_verifier, make_outcome_verifier
 from jaxagents.ops.expert_pairs import agreeing_steps

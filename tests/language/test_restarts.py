@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxagents.language.demonstrations import make_demonstrations
+from jaxagents.language.relabeling import recorded_words
 from jaxagents.language.restarts import make_restart_collector
-from jaxagents.language.retelling import recorded_words
 from jaxagents.language.tasks import make_uniform
 from jaxagents.ops.imitation import turning_points
 from jaxagents.types import EpisodeView

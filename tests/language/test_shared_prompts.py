@@ -45,7 +45,7 @@ def test_only_the_first_rows_of_groups_go_through_the_model(lake, speak):
         return policy.model.extend(params, cache, tokens, **inputs)
 
     model = share_prompts(policy.model._replace(extend=extend), layout, group_size=3)
-    params, width = policy.init(jax.random.key(0)), layout.prompt + layout.slot
+    params, width = policy.init(jax.random.key(0)), layout.prompt + layout.turn
 
     def read(size):
         tokens = jnp.repeat(jnp.arange(2 * size).reshape(2, size) % 5, 3, axis=0)

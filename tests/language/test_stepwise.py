@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxagents.environments.text.frozenlake import ACTIONS
-from jaxagents.language.retelling import recorded_words
+from jaxagents.language.relabeling import recorded_words
 from jaxagents.language.stepwise import make_stepwise_collector
 from jaxagents.language.verifiers import make_distance_verifier, make_outcome_verifier
 from jaxagents.learners.token_batches import make_token_view

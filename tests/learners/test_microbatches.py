@@ -16,7 +16,7 @@ NUM_TURNS = jnp.array([8, 0, 3, 1, 5, 0, 2])
 def tokens(num_turns):
     """Returns rows `[N, T, S]` of ones where a turn took place and elsewhere NaN, which must not be read."""
     took_place = jnp.arange(8)[None] < num_turns[:, None]
-    return jnp.broadcast_to(jnp.where(took_place, 1.0, jnp.nan)[:, :, None], (7, 8, HISTORY.slot))
+    return jnp.broadcast_to(jnp.where(took_place, 1.0, jnp.nan)[:, :, None], (7, 8, HISTORY.turn))
 
 
 @pytest.mark.parametrize("size", [1, 40, 1000])
@@ -35,7 +35,7 @@ def test_rows_are_cut_to_a_quarter_of_the_turns_where_they_fit():
         seen.append(turns)
         return jnp.full((), turns, jnp.float32)
 
-    total = microbatches.total(function, jnp.ones((7, 8, HISTORY.slot)), NUM_TURNS)
+    total = microbatches.total(function, jnp.ones((7, 8, HISTORY.turn)), NUM_TURNS)
     assert set(seen) == {2, 4, 6, 8}
     assert float(total) == 8 + 4 + 2 + 6 + 2  # for 8, 3, 1, 5 and 2 turns
 
@@ -45,7 +45,7 @@ def test_rows_are_cut_to_a_quarter_of_the_turns_where_they_fit():
 def test_each_gives_every_row_its_own_result(layout, size):
     microbatches = make_microbatches(layout, microbatch_tokens=size)
     num_turns = NUM_TURNS if layout is HISTORY else jnp.minimum(NUM_TURNS, 1)
-    rows = jnp.broadcast_to(jnp.arange(7.0)[:, None, None], (7, 8 if layout is HISTORY else 1, layout.slot))
+    rows = jnp.broadcast_to(jnp.arange(7.0)[:, None, None], (7, 8 if layout is HISTORY else 1, layout.turn))
     each = jax.jit(lambda: microbatches.each(lambda rows, turns: rows[:, :turns] * 2.0, rows, num_turns))
     for row, turns in enumerate(np.asarray(num_turns)):
         result = np.asarray(each())[row]

@@ -86,7 +86,7 @@ def written_out(policy, params, episode, weight, advantage):
 
     tokens, present = row(episode.prompt_tokens, episode.tokens), row(episode.prompt_mask, episode.token_mask)
     positions = row(np.cumsum(episode.prompt_mask, axis=1) - episode.prompt_mask, episode.position)
-    turn = np.concatenate([np.full(size, -1), np.repeat(np.arange(num_turns), policy.layout.slot)])
+    turn = np.concatenate([np.full(size, -1), np.repeat(np.arange(num_turns), policy.layout.turn)])
     recent = (turn[None] < 0) | (turn[:, None] - turn[None] < policy.layout.context_turns)
     mask = present[:, None] & (recent & np.tri(len(turn), dtype=bool))[None]
     column = np.maximum.accumulate(np.where(present, np.arange(len(turn))[None], 0), axis=1)

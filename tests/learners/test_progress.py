@@ -28,7 +28,7 @@ def shown(lake, speak, params_of):
 def by_hand(policy, params, episode):
     """Computes the value at the last sampled token of every turn, `[B, T]`, in the plainest way."""
     value = score_tokens(policy.model, params, to_rows(episode), policy.layout).value
-    column = jnp.where(episode.action_mask, jnp.arange(policy.layout.slot), -1).max(axis=2)
+    column = jnp.where(episode.action_mask, jnp.arange(policy.layout.turn), -1).max(axis=2)
     taken = jnp.take_along_axis(value.reshape(episode.tokens.shape), jnp.maximum(column, 0)[..., None], axis=2)[..., 0]
     return jnp.where(column >= 0, taken, 0.0)
 

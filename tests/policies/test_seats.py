@@ -70,7 +70,7 @@ def test_what_is_no_turn_of_a_game_is_read_without_adapters(speak, params_of):
     policy, together = with_adapters_of_seats(plain, environment), adapters_of_seats(adapters(2))
     base = params_of(plain)
     params = together.merge(base, trained(together, base, 0))
-    for length in (5, plain.layout.prompt + plain.layout.slot):
+    for length in (5, plain.layout.prompt + plain.layout.turn):
         tokens = jax.random.randint(KEY, (1, length), 0, plain.model.vocab_size)
         options = {"positions": jnp.arange(length)[None], "mask": jnp.tril(jnp.ones((1, length, length), bool))}
         wanted = plain.model.apply(base, tokens, **options)

@@ -27,7 +27,7 @@ def remember(collector, layout):
     """Returns a collector that keeps what was said in the last updates in its state, -1 where nothing was."""
 
     def init(key, params):
-        said = jnp.full((NUM_GROUPS * GROUP_SIZE, NUM_UPDATES, layout.num_turns, layout.slot), -1, jnp.int32)
+        said = jnp.full((NUM_GROUPS * GROUP_SIZE, NUM_UPDATES, layout.num_turns, layout.turn), -1, jnp.int32)
         return {"collector": collector.init(key, params), "said": said}
 
     def collect(state, params, key):

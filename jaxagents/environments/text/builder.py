@@ -34,7 +34,7 @@ from jaxagents.environments.text.words import NOTHING_HAPPENS, compact, make_wor
 from jaxagents.environments.text.world import Status, World
 from jaxagents.environments.text.writing import num_words, pattern_of, with_refusal, words_of, write_text
 from jaxagents.environments.timesteps import select
-from jaxagents.types import Array, Box, Environment, Pattern, Patterns, Task, TextFace, TimeStep
+from jaxagents.types import Array, Box, Environment, Pattern, Patterns, Task, TextInterface, TimeStep
 
 
 def make_text_world(
@@ -65,7 +65,7 @@ def make_text_world(
         wrappers: change the rules, one after the other, under any names.
 
     Returns:
-        The environment, with a text face.
+        The environment, with a text interface.
 
     Raises:
         ValueError: unknown options; dense rewards without progress; several seats without payoffs; words that run
@@ -129,7 +129,7 @@ def make_text_world(
         return state, describe(state, status, jnp.where(running, earned - step_penalty, 0.0))
 
     samplers = _make_samplers(world, held_out_fraction)
-    face = TextFace(
+    interface = TextInterface(
         words=words,
         actions=grammar.actions,
         expert=_make_expert(world, ids, patterns.thought),
@@ -155,7 +155,7 @@ def make_text_world(
         render=(lambda state: sentence(words, observe(state)))
         if world.render is None
         else (lambda state: world.render(state.inner)),
-        text=face,
+        text=interface,
     )
 
 

@@ -44,7 +44,7 @@ def first_action(grammar: Grammar, rules: Sequence[tuple]) -> tuple[Array, Array
 
     Args:
         grammar: of the world.
-        rules: condition, bool `[]`, verb, and a value per slot, see `Grammar.args`.
+        rules: condition, bool `[]`, verb, and a value per field, see `Grammar.args`.
 
     Returns:
         Verb and args.
@@ -68,7 +68,7 @@ def lookahead(world: World, depth: int) -> Callable[[State], Array]:
     or with a `player`; the time grows with the number of entries by every action.
 
     Args:
-        world: without free slots; its `expert` is not used.
+        world: without free fields; its `expert` is not used.
         depth: actions ahead, at least 1.
 
     Returns:

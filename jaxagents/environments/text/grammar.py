@@ -1,4 +1,4 @@
-"""What can be said to a text world: templates of actions, with slots that are listed or free."""
+"""What can be said to a text world: templates of actions, with fields that are listed or free."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.environments.text.speech import (
+from jaxagents.environments.text.parsing import (
     MOST_LISTED,
     Entries,
     Ids,
@@ -36,15 +36,15 @@ class Grammar:
     """The actions of a world.
 
     An action in words is int32 `[max_words]`, -1 after the last word. What it says is a *verb*, int32 `[]`, the index
-    of its template, and *args*, int32 `[max_args, max_length]`, a row per slot of the template from left to right, all
+    of its template, and *args*, int32 `[max_args, max_length]`, a row per field of the template from left to right, all
     -1 where there is none:
 
-    - `{name}`: the index of the phrase among those of the slot, then -1s;
+    - `{name}`: the index of the phrase among those of the field, then -1s;
     - `{name:2-4}`: the indices of the 2 to 4 phrases that were said, in order, then -1s;
     - `{int:5}`: the number, then -1s.
 
-    An *entry* is what may be allowed or not: every action of a template without free slots, in the order of the
-    templates and then of the phrases (the last slot changes first), and one for a template with a free slot or with
+    An *entry* is what may be allowed or not: every action of a template without free fields, in the order of the
+    templates and then of the phrases (the last field changes first), and one for a template with a free field or with
     more than `MOST_LISTED` actions.
 
     Attributes:
@@ -53,21 +53,21 @@ class Grammar:
         words: mentioned here, from which the word table of a world begins; a word id is an index into them.
         max_words: M.
         max_args: at least 1.
-        max_length: 1, or the most phrases of a free slot.
+        max_length: 1, or the most phrases of a free field.
         entry_verb: int32 numpy `[E]`.
-        entry_args: int32 numpy `[E, max_args, max_length]`, all -1 where there are free slots.
-        actions: int32 numpy `[A, M]`, all of them, if there are at most `MOST_LISTED`; else None. Where no slot is
+        entry_args: int32 numpy `[E, max_args, max_length]`, all -1 where there are free fields.
+        actions: int32 numpy `[A, M]`, all of them, if there are at most `MOST_LISTED`; else None. Where no field is
             free, they are the entries.
-        action_entry: int32 numpy `[A]`, of each action; with dialects `[D, A]`, -1 where a dialect does not have it;
-            None without actions.
-        examples: int32 numpy `[X, M]`, actions with every phrase of every slot.
+        action_entry: int32 numpy `[A]`, of each action; with subgrammars `[D, A]`, -1 where one has it not; None
+            without actions.
+        examples: int32 numpy `[X, M]`, actions with every phrase of every field.
         pattern: of the actions.
-        parse: `(action int32 [M], dialect int32 [] = 0) -> (verb, args, entry int32 [], known bool [])`; zeros and -1s
-            where it is none.
+        parse: `(action int32 [M], subgrammar int32 [] = 0) -> (verb, args, entry int32 [], known bool [])`; zeros and
+            -1s where it is none.
         render: `(verb, args) -> int32 [M]`.
         draw: `(key, entry int32 []) -> (verb, args)`, what is free in the entry drawn uniformly.
-        args: `(*values) -> int32 [max_args, max_length]`, a value per slot: int32 `[]`, or `[n]` for a free slot.
-        num_dialects: D, see `dialects.join_grammars`.
+        args: `(*values) -> int32 [max_args, max_length]`, a value per field: int32 `[]`, or `[n]` for a free field.
+        num_subgrammars: D, see `subgrammars.join_grammars`.
     """
 
     templates: tuple[str, ...]
@@ -86,7 +86,7 @@ class Grammar:
     render: Callable[[Array, Array], Array]
     draw: Callable[[Array, Array], tuple[Array, Array]]
     args: Callable[..., Array]
-    num_dialects: int = 1
+    num_subgrammars: int = 1
 
     @property
     def num_entries(self) -> int:
@@ -94,32 +94,32 @@ class Grammar:
         return len(self.entry_verb)
 
     def entry(self, index: Array) -> tuple[Array, Array]:
-        """Returns verb and args of an entry without free slots."""
+        """Returns verb and args of an entry without free fields."""
         return jnp.asarray(self.entry_verb)[index], jnp.asarray(self.entry_args)[index]
 
 
-def make_grammar(*templates: str, words: Sequence[str] = (), **slots: Sequence[str | Sequence[str]]) -> Grammar:
+def make_grammar(*templates: str, words: Sequence[str] = (), **fields: Sequence[str | Sequence[str]]) -> Grammar:
     """Makes the grammar of a world.
 
     `make_grammar("look", "go to {place}", "search {term:1-4}", "answer {int:5}", place=("desk", "bed"), term=WORDS)`.
-    What stands between slots is one word of the table: "go to" is one, "go to {place} by {way}" has "go to" and "by".
+    What stands between fields is one word of the table: "go to" is one, "go to {place} by {way}" has "go to" and "by".
 
     Args:
-        *templates: `{name}` is one of the phrases of a slot; `{name:1-4}` one to four of them, each of which must be
+        *templates: `{name}` is one of the phrases of a field; `{name:1-4}` one to four of them, each of which must be
             one word; `{int:5}` a number from 0 of at most five digits (at most nine), written as one word per digit,
             most significant first, without leading zeros.
         words: come first in the word table, in this order.
-        **slots: phrases of each slot, all different: a word of the table, or several in a row, as ("apple", "1").
+        **fields: phrases of each field, all different: a word of the table, or several in a row, as ("apple", "1").
 
     Returns:
         The grammar.
 
     Raises:
-        ValueError: no template; one that cannot be read; a slot without phrases, or that no template has; a phrase that
-            is said twice; two readings of the same action (both are shown); words that would be read as others, as
+        ValueError: no template; one that cannot be read; a field without phrases, or that no template has; a phrase
+            that is said twice; two readings of the same action (both are shown); words that would be read as others, as
             "go", "to" where there is "go to".
     """
-    phrases = {name: _phrases(name, slot) for name, slot in slots.items()}
+    phrases = {name: _phrases(name, field) for name, field in fields.items()}
     if not templates:
         raise ValueError('`templates` must be at least one, got none; try "go to {place}".')
     elements = tuple(split_template(template, phrases) for template in templates)
@@ -127,14 +127,14 @@ def make_grammar(*templates: str, words: Sequence[str] = (), **slots: Sequence[s
         element.source.strip("{}").split(":")[0] for row in elements for element in row if element.kind != "literal"
     }
     if unused := sorted(set(phrases) - named):
-        raise ValueError(f"`slots` must stand in a template, got {unused[0]!r}; try {{{unused[0]}}}.")
+        raise ValueError(f"`fields` must stand in a template, got {unused[0]!r}; try {{{unused[0]}}}.")
     require_one_reading(elements)
     mentioned = [word for row in elements for element in row for phrase in element.phrases for word in phrase]
     table, ids = make_words(words, mentioned)
     require_no_collisions(elements, table)
-    slot_rows = [[element for element in row if element.kind != "literal"] for row in elements]
-    max_args = max(1, *map(len, slot_rows))
-    free = [element for row in slot_rows for element in row if element.kind == "free"]
+    field_rows = [[element for element in row if element.kind != "literal"] for row in elements]
+    max_args = max(1, *map(len, field_rows))
+    free = [element for row in field_rows for element in row if element.kind == "free"]
     shape = (max_args, max([1, *(element.high for element in free)]))
     max_words = max(sum(longest(element) for element in row) for row in elements)
     listed = _list_entries(elements, shape, ids, max_words)
@@ -183,9 +183,9 @@ def allow(grammar: Grammar, *masks: Array | bool) -> Array:
 def _phrases(name: str, phrases: Sequence[str | Sequence[str]]) -> tuple[Words, ...]:
     rows = tuple((one,) if isinstance(one, str) else tuple(one) for one in phrases)
     if not rows or not all(rows):
-        raise ValueError(f"`slots` must have at least one phrase each, got {name}={list(phrases)}.")
+        raise ValueError(f"`fields` must have at least one phrase each, got {name}={list(phrases)}.")
     if repeated := [row for i, row in enumerate(rows) if row in rows[:i]]:
-        raise ValueError(f"`slots` must have different phrases, got {' '.join(repeated[0])!r} twice in {name!r}.")
+        raise ValueError(f"`fields` must have different phrases, got {' '.join(repeated[0])!r} twice in {name!r}.")
     return rows
 
 
@@ -210,21 +210,21 @@ def _pad_args(values: Sequence[Sequence[int]], shape: tuple[int, int]) -> np.nda
 
 
 def _say(elements: Sequence[Element], values: Sequence[Sequence[int]]) -> list[str]:
-    """Returns the words of an action, given the indices of the phrases of each slot, or of the digits."""
+    """Returns the words of an action, given the indices of the phrases of each field, or of the digits."""
     left = iter(values)
     chosen = [(element, [0] if element.kind == "literal" else next(left)) for element in elements]
     return [word for element, indices in chosen for index in indices for word in element.phrases[index]]
 
 
 def _values(element: Element) -> int:
-    """Counts what can be said in a slot."""
+    """Counts what can be said in a field."""
     if element.kind == "int":
         return 10**element.high
     return sum(len(element.phrases) ** count for count in range(element.low, element.high + 1))
 
 
 def _all_values(element: Element) -> list[list[int]]:
-    """Lists what can be said in a slot: indices of phrases, or digits."""
+    """Lists what can be said in a field: indices of phrases, or digits."""
     if element.kind == "int":
         return [[int(digit) for digit in str(number)] for number in range(10**element.high)]
     sizes = range(element.low, element.high + 1)
@@ -235,27 +235,27 @@ def _list_actions(
     elements: Sequence[Sequence[Element]], listed: Entries, ids: Ids, max_words: int
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Lists every action and its entry, if they are not too many."""
-    slots = [[element for element in row if element.kind != "literal"] for row in elements]
-    if sum(int(np.prod([float(_values(element)) for element in row])) for row in slots) > MOST_LISTED:
+    fields = [[element for element in row if element.kind != "literal"] for row in elements]
+    if sum(int(np.prod([float(_values(element)) for element in row])) for row in fields) > MOST_LISTED:
         return None, None
     rows, entries = [], []  # type: list[np.ndarray], list[int]
     for entry, verb in enumerate(listed.verb.tolist()):
         if not is_free(elements[verb]):
             rows, entries = [*rows, listed.rows[entry]], [*entries, entry]
             continue
-        for values in itertools.product(*map(_all_values, slots[verb])):
+        for values in itertools.product(*map(_all_values, fields[verb])):
             rows.append(pad_to(ids(*_say(elements[verb], values)), max_words))
             entries.append(entry)
     return np.stack(rows), np.asarray(entries, np.int32)
 
 
 def _examples(elements: Sequence[Sequence[Element]], listed: Entries, ids: Ids, max_words: int) -> np.ndarray:
-    """Returns actions with every phrase of every slot, at its shortest and at its longest."""
+    """Returns actions with every phrase of every field, at its shortest and at its longest."""
     rows = [row for row, verb in zip(listed.rows, listed.verb.tolist()) if not is_free(elements[verb])]
     for row in filter(is_free, elements):
-        slots = [element for element in row if element.kind != "literal"]
-        plain = [[1 if element.kind == "int" else 0] * element.low for element in slots]
-        for place, element in enumerate(slots):
+        fields = [element for element in row if element.kind != "literal"]
+        plain = [[1 if element.kind == "int" else 0] * element.low for element in fields]
+        for place, element in enumerate(fields):
             for index in range(len(element.phrases)):
                 longest = [[index] * element.high] if index or element.kind != "int" else []
                 shortest = [index] * (1 if element.kind == "int" else element.low)

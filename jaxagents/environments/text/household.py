@@ -47,7 +47,7 @@ def make_environment(
 
     An observation says, in this order and without gaps: "nothing happens ." after an action that was not admissible,
     or the condition after "examine"; the goal; where the agent is; "open" or "closed" where that can change; what it
-    holds, and the condition if it is not ordinary; what it sees. `TextFace.prompt` says the receptacles and the goal.
+    holds, and the condition if it is not ordinary; what it sees. `prompt` says the receptacles and the goal.
 
     Held out are combinations of family, object and place of the goal: each part is known from other tasks.
 

@@ -195,11 +195,11 @@ def make_tables(levels: tuple[Level, ...]) -> Tables:
 
 
 def _make_grammar(entries: dict[int, list[tuple[int, str]]], words: tuple[str, ...]) -> Grammar:
-    """Makes a template per verb, with a slot where it has arguments."""
+    """Makes a template per verb, with a field where it has arguments."""
     named = {verb: [name for _, name in rows] for verb, rows in entries.items()}
-    slots = {f"of_{verb}": [tuple(name.split()) for name in names] for verb, names in named.items() if names[0]}
-    templates = [f"{VERBS[verb]} {{of_{verb}}}" if f"of_{verb}" in slots else VERBS[verb] for verb in named]
-    return make_grammar(*templates, words=words, **slots)
+    fields = {f"of_{verb}": [tuple(name.split()) for name in names] for verb, names in named.items() if names[0]}
+    templates = [f"{VERBS[verb]} {{of_{verb}}}" if f"of_{verb}" in fields else VERBS[verb] for verb in named]
+    return make_grammar(*templates, words=words, **fields)
 
 
 def _conditions(uses: str, stations: dict[str, int]) -> list[bool]:

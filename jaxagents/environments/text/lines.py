@@ -6,8 +6,8 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.environments.text.dialects import join_grammars, own_action, widen
 from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.subgrammars import join_grammars, own_action, widen
 from jaxagents.environments.text.texts import Text, pick, text, when
 from jaxagents.environments.text.words import compact, translate
 from jaxagents.environments.text.world import Status, World
@@ -160,9 +160,9 @@ def with_lines(
         inner = jnp.ones(world.grammar.num_entries, bool) if world.allowed is None else outer.allowed(state)
         return jnp.append(inner & ~state["writing"], state["writing"])
 
-    def dialect(state: State) -> Array:
-        inner = 0 if world.dialect is None else outer.dialect(state)
-        return jnp.where(state["writing"], world.grammar.num_dialects, inner)
+    def subgrammar(state: State) -> Array:
+        inner = 0 if world.subgrammar is None else outer.subgrammar(state)
+        return jnp.where(state["writing"], world.grammar.num_subgrammars, inner)
 
     def accepts(state: State, verb: Array, args: Array) -> Array:
         return state["writing"] | outer.accepts(state, *own_action(world.grammar, verb, args, 0))
@@ -183,7 +183,7 @@ def with_lines(
         tell=tell,
         expert=expert,
         allowed=allowed,
-        dialect=dialect,
+        subgrammar=subgrammar,
         accepts=None if world.accepts is None else accepts,
         limit=None if limit is None else lambda task: limit(task) + extra_turns,
         situation=lambda state: (state["line"], state["writing"], outer.situation(state)),

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.environments.text.dialects import join_grammars, own_action, widen
 from jaxagents.environments.text.grammar import make_grammar
+from jaxagents.environments.text.subgrammars import join_grammars, own_action, widen
 from jaxagents.environments.text.texts import Text
 from jaxagents.environments.text.turns import strong
 from jaxagents.environments.text.words import pad_to
@@ -24,7 +24,7 @@ def with_macros(world: World, *, macros: Mapping[str, Sequence[str]]) -> World:
     action is. What it earns is what its actions earn together.
 
     Args:
-        world: rules of one dialect in which one seat acts at a time; skins and unions go around macros.
+        world: rules of one subgrammar in which one seat acts at a time; skins and unions go around macros.
         macros: what they are called, and the actions, as "go to desk 1".
 
     Returns:
@@ -35,8 +35,8 @@ def with_macros(world: World, *, macros: Mapping[str, Sequence[str]]) -> World:
     """
     if not macros or not all(macros.values()):
         raise ValueError(f"`macros` must have at least one action each, got {dict(macros)}.")
-    if world.grammar.num_dialects > 1 or (world.num_seats > 1 and world.player is None):
-        raise ValueError(f"`world` must have one dialect and ask one seat at a time, {world.name!r} does not.")
+    if world.grammar.num_subgrammars > 1 or (world.num_seats > 1 and world.player is None):
+        raise ValueError(f"`world` must have one subgrammar and ask one seat at a time, {world.name!r} does not.")
     grammar = join_grammars(world.grammar, make_grammar(*macros), together=True)
     verbs, args, entries = _read_macros(world, macros)
     num_verbs = len(world.grammar.templates)
@@ -96,10 +96,10 @@ def _read_macros(world: World, macros: Mapping[str, Sequence[str]]) -> tuple[np.
     parse = jax.jit(grammar.parse)
     for row, (name, calls) in enumerate(macros.items()):
         for column, action in enumerate(calls):
-            verb, slots, entry, known = parse(_word_ids(grammar.words, action, grammar.max_words))
+            verb, values, entry, known = parse(_word_ids(grammar.words, action, grammar.max_words))
             if not known:
                 raise ValueError(f"`macros` must be made of actions of {world.name!r}, got {action!r} in {name!r}.")
-            verbs[row, column], args[row, column], entries[row, column] = verb, slots, entry
+            verbs[row, column], args[row, column], entries[row, column] = verb, values, entry
     return verbs, args, entries
 
 

@@ -28,7 +28,7 @@ def against_expert(environment: Environment, *, seat: int | None = None) -> Envi
         )
     if seat not in (None, 0, 1):
         raise ValueError(f"`seat` must be 0 or 1, got {seat}; try null for either.")
-    face = environment.text
+    interface = environment.text
 
     def with_level(sample: SampleTask) -> SampleTask:
         def sample_task(key: Array, level: Array | None = None) -> Task:
@@ -38,15 +38,15 @@ def against_expert(environment: Environment, *, seat: int | None = None) -> Envi
         return sample_task
 
     text = replace(
-        face,
-        expert=lambda key, state: face.expert(key, state.inner),
-        fingerprint=lambda state: face.fingerprint(state.inner),
-        sample_held_out_task=with_level(face.sample_held_out_task),
-        prompt=lambda task: face.prompt(task["game"]),
-        draw=None if face.draw is None else lambda key, state: face.draw(key, state.inner),
-        distance=None if face.distance is None else lambda state: face.distance(state.inner),
+        interface,
+        expert=lambda key, state: interface.expert(key, state.inner),
+        fingerprint=lambda state: interface.fingerprint(state.inner),
+        sample_held_out_task=with_level(interface.sample_held_out_task),
+        prompt=lambda task: interface.prompt(task["game"]),
+        draw=None if interface.draw is None else lambda key, state: interface.draw(key, state.inner),
+        distance=None if interface.distance is None else lambda state: interface.distance(state.inner),
         rules=None,
     )
     # Whether an action was understood is told of the agent's own.
-    alone = one_seat(environment, lambda key, state, _: face.expert(key, state)[0], own_info=("valid",))
+    alone = one_seat(environment, lambda key, state, _: interface.expert(key, state)[0], own_info=("valid",))
     return replace(alone, sample_task=with_level(environment.sample_task), text=text)

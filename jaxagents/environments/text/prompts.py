@@ -27,7 +27,7 @@ class PromptState:
 
     Attributes:
         task: the task of the episode.
-        answer: int32 `[most_words]`, the answer in words of the grammar's slot, -1 behind it; all -1 without one.
+        answer: int32 `[most_words]`, the answer in words of the grammar's field, -1 behind it; all -1 without one.
         over: bool, the turn is over, also by what was no answer.
     """
 

@@ -116,15 +116,15 @@ def make_environment(
 
 def sample(num_objects: tuple[int, ...], sides: tuple[int, ...], corrupted: float, key: Array, level: Array) -> Task:
     """Draws objects, int32 `[K, 3]`: class, column and row, -1 for none; the first one is asked for."""
-    name_key, slot_key, ask_key, turn_key, invert_key = jax.random.split(key, 5)
+    name_key, cell_key, ask_key, turn_key, invert_key = jax.random.split(key, 5)
     most, side = max(num_objects), jnp.asarray(sides)[level]
     blocks = np.arange(9)
     # Blocks of two by two cells; the first and the last one of the picture have its corners.
     free = (blocks // 3 < side // 2) & (blocks % 3 < side // 2) & (blocks > 0) & (blocks != side // 2 * 4 - 4)
-    slot = draw_distinct(slot_key, free, most)
+    cell = draw_distinct(cell_key, free, most)
     name = draw_distinct(name_key, jnp.ones(len(PATTERNS), bool), most)
     there = jnp.arange(most) < jnp.asarray(num_objects)[level]
-    objects = jnp.stack([name, slot % 3 * 2, slot // 3 * 2], axis=1)
+    objects = jnp.stack([name, cell % 3 * 2, cell // 3 * 2], axis=1)
     turned, inverted = (jax.random.bernoulli(one, corrupted) for one in (turn_key, invert_key))
     return {
         "objects": jnp.where(there[:, None], objects, -1).astype(jnp.int32),

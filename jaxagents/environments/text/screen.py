@@ -105,13 +105,13 @@ def make_environment(num_elements: tuple[int, ...] = (3, 4, 6), *, split: str = 
 
 def sample(num_elements: tuple[int, ...], key: Array, level: Array) -> Task:
     """Draws elements in different parts of the screen, int32 `[K]` each, -1 for none, and an instruction."""
-    slot_key, kind_key, label_key, place_key, ask_key, of_key = jax.random.split(key, 6)
+    cell_key, kind_key, label_key, place_key, ask_key, of_key = jax.random.split(key, 6)
     most = max(num_elements)
     there = np.arange(most) < jnp.asarray(num_elements, jnp.int32)[level]
     kind = jax.random.randint(kind_key, (most,), 0, len(KINDS))
     size = jnp.asarray(list(KINDS.values()), jnp.int32)[kind]
-    slot = draw_distinct(slot_key, jnp.ones(8, bool), most)
-    corner = jnp.stack([slot % 2 * 8, slot // 2 * 4], axis=1)
+    cell = draw_distinct(cell_key, jnp.ones(8, bool), most)
+    corner = jnp.stack([cell % 2 * 8, cell // 2 * 4], axis=1)
     room = jnp.asarray([[8, 4]]) - size + 1
     corner += jnp.floor(jax.random.uniform(place_key, corner.shape) * room).astype(jnp.int32)
     label = draw_distinct(label_key, jnp.ones(len(LABELS), bool), most)

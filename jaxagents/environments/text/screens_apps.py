@@ -53,11 +53,11 @@ def _draw_app(generator: np.random.Generator, num_decoys: int) -> Apps:
     for page in range(PAGES):
         links = [(child, title[child]) for child in range(1, PAGES) if parent[child] == page]
         links += [(ADVERT, next(decoys)) for _ in range(min(num_decoys, ELEMENTS - len(links)))]
-        slots = generator.permutation(8)[: len(links)]
+        cells = generator.permutation(8)[: len(links)]
         for number, (child, label) in enumerate(links[i] for i in generator.permutation(len(links))):
             kind = generator.integers(len(KINDS))
             room = np.asarray([8, 4]) - np.asarray(list(KINDS.values())[kind], int) + 1
-            corner = [slots[number] % 2 * 8, slots[number] // 2 * 4] + generator.integers(room)
+            corner = [cells[number] % 2 * 8, cells[number] // 2 * 4] + generator.integers(room)
             elements[page, number], target[page, number] = [kind, label, *corner], child
     above = [[page] for page in range(PAGES)]  # A page and those on the way to the first one.
     for page in range(1, PAGES):

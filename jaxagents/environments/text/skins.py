@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.environments.text.dialects import join_grammars
 from jaxagents.environments.text.grammar import Grammar
+from jaxagents.environments.text.subgrammars import join_grammars
 from jaxagents.environments.text.texts import Text, rename
 from jaxagents.environments.text.tracing import words_said
 from jaxagents.environments.text.words import NOTHING_HAPPENS, translate
@@ -72,9 +72,9 @@ def with_skins(world: World, *, skins: Sequence[Skin], num_held_out: int = 0) ->
             None if thought is None else rename(thought, state["skin"], skins),
         )
 
-    def dialect(state: State) -> Array:
-        inner = 0 if world.dialect is None else world.dialect(state["inner"])
-        return state["skin"] * world.grammar.num_dialects + inner
+    def subgrammar(state: State) -> Array:
+        inner = 0 if world.subgrammar is None else world.subgrammar(state["inner"])
+        return state["skin"] * world.grammar.num_subgrammars + inner
 
     def accepts(state: State, verb: Array, args: Array) -> Array:
         return world.accepts(state["inner"], verb % num_verbs, args)
@@ -92,7 +92,7 @@ def with_skins(world: World, *, skins: Sequence[Skin], num_held_out: int = 0) ->
         prompt=None if world.prompt is None else lambda task: rename(outer.prompt(task), task["skin"], skins),
         allowed=allowed,
         expert=expert,
-        dialect=dialect,
+        subgrammar=subgrammar,
         accepts=None if world.accepts is None else accepts,
         situation=situation,
     )
@@ -131,7 +131,7 @@ def make_rewording(words: Sequence[str], skins: Sequence[Skin]) -> Callable[[Arr
         skins: of `with_skins`.
 
     Returns:
-        `(word ids int32 [M], old task, new task) -> word ids [M]`, such as `language.retelling` takes.
+        `(word ids int32 [M], old task, new task) -> word ids [M]`, such as `language.relabeling` takes.
     """
     place = {word: number for number, word in enumerate(words)}
     backs = [{called: word for word, called in skin.items()} for skin in skins]

@@ -1,4 +1,4 @@
-"""The other face of a text world: actions by number, for policies that do not speak."""
+"""The other interface of a text world: actions by number, for policies that do not speak."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ def symbolic(environment: Environment) -> Environment:
         environment: a text world.
 
     Returns:
-        The environment with `Discrete` actions and without a text face.
+        The environment with `Discrete` actions and without a text interface.
 
     Raises:
         ValueError: not a text world, or one whose actions are too many to be listed.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jaxagents.environments.text.words import DIGITS
 
 Words = tuple[str, ...]
-_SLOT = re.compile(r"\{(\w+)(?::(\d+)(?:-(\d+))?)?\}")
+_FIELD = re.compile(r"\{(\w+)(?::(\d+)(?:-(\d+))?)?\}")
 
 
 class Element(NamedTuple):
@@ -30,12 +30,12 @@ class Element(NamedTuple):
     kind: str = "literal"
 
 
-def split_template(template: str, slots: Mapping[str, tuple[Words, ...]]) -> tuple[Element, ...]:
+def split_template(template: str, fields: Mapping[str, tuple[Words, ...]]) -> tuple[Element, ...]:
     """Splits a template into its elements.
 
     Args:
         template: see `make_grammar`.
-        slots: phrases by name.
+        fields: phrases by name.
 
     Returns:
         The elements from left to right.
@@ -44,39 +44,39 @@ def split_template(template: str, slots: Mapping[str, tuple[Words, ...]]) -> tup
         ValueError: as `make_grammar`.
     """
     elements, end = [], 0
-    for match in [*_SLOT.finditer(template), None]:
+    for match in [*_FIELD.finditer(template), None]:
         literal = " ".join(template[end : match.start() if match else None].split())
         if "{" in literal or "}" in literal:
             raise ValueError(
-                f"`templates` must have slots such as {{place}}, {{term:1-4}} or {{int:5}}, got {template!r}."
+                f"`templates` must have fields such as {{place}}, {{term:1-4}} or {{int:5}}, got {template!r}."
             )
         if literal:
             elements.append(Element(source=literal, phrases=((literal,),)))
         if match:
-            elements.append(_slot(match, template, slots))
+            elements.append(_field(match, template, fields))
             end = match.end()
     if not elements:
         raise ValueError("`templates` must say something, got an empty one.")
     return tuple(elements)
 
 
-def _slot(match: re.Match, template: str, slots: Mapping[str, tuple[Words, ...]]) -> Element:
+def _field(match: re.Match, template: str, fields: Mapping[str, tuple[Words, ...]]) -> Element:
     name, low, high = match.group(1), match.group(2), match.group(3)
     if name == "int":
         if low is None or high is not None or not 1 <= int(low) <= 9:
             raise ValueError(f"`templates` must have numbers of 1 to 9 digits, as {{int:5}}, got {template!r}.")
         return Element(match.group(), tuple((digit,) for digit in DIGITS), 1, int(low), "int")
-    if name not in slots:
-        near = difflib.get_close_matches(name, slots, n=1) or [name]
-        raise ValueError(f"`slots` must have the phrases of {match.group()}, got {list(slots)}; try {near[0]}=(...).")
+    if name not in fields:
+        near = difflib.get_close_matches(name, fields, n=1) or [name]
+        raise ValueError(f"`fields` must have the phrases of {match.group()}, got {list(fields)}; try {near[0]}=(...).")
     if low is None:
-        return Element(match.group(), slots[name], kind="listed")
+        return Element(match.group(), fields[name], kind="listed")
     bounds = int(low), int(high or low)
     if not 1 <= bounds[0] <= bounds[1]:
-        raise ValueError(f"`templates` must have slots of at least one phrase, as {{term:1-4}}, got {template!r}.")
-    if long := [phrase for phrase in slots[name] if len(phrase) > 1]:
-        raise ValueError(f"`slots` must have phrases of one word for {match.group()}, got {' '.join(long[0])!r}.")
-    return Element(match.group(), slots[name], *bounds, kind="free")
+        raise ValueError(f"`templates` must have fields of at least one phrase, as {{term:1-4}}, got {template!r}.")
+    if long := [phrase for phrase in fields[name] if len(phrase) > 1]:
+        raise ValueError(f"`fields` must have phrases of one word for {match.group()}, got {' '.join(long[0])!r}.")
+    return Element(match.group(), fields[name], *bounds, kind="free")
 
 
 class Place(NamedTuple):
@@ -122,7 +122,7 @@ def next_words(elements: Sequence[Element], place: Place) -> dict[str, Place]:
     """Returns all words that may come next, and where they lead.
 
     Raises:
-        ValueError: a word may be read as more of a slot or as what follows it.
+        ValueError: a word may be read as more of a field or as what follows it.
     """
     found: dict[str, Place] = {}
     for one in places(elements, place):

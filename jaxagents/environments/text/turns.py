@@ -93,16 +93,16 @@ def action_mask(world: World, state: TextWorldState) -> Array | None:
     if world.allowed is None or world.grammar.actions is None:
         return None
     entry = jnp.asarray(world.grammar.action_entry)
-    if world.dialect is None:
+    if world.subgrammar is None:
         return allowed_entries(world, state)[entry]
-    entry = entry[world.dialect(state.inner)]
+    entry = entry[world.subgrammar(state.inner)]
     return allowed_entries(world, state)[entry] & (entry >= 0)
 
 
 def read_action(world: World, state: TextWorldState, action: Array) -> tuple[Array, Array, Array]:
     """Returns verb and args of an action in words, and whether it is understood and allowed."""
-    dialect = () if world.dialect is None else (world.dialect(state.inner),)
-    verb, args, entry, known = world.grammar.parse(action, *dialect)
+    subgrammar = () if world.subgrammar is None else (world.subgrammar(state.inner),)
+    verb, args, entry, known = world.grammar.parse(action, *subgrammar)
     valid = known & allowed_entries(world, state)[entry]
     return verb, args, valid if world.accepts is None else valid & world.accepts(state.inner, verb, args)
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagents.environments.text.builder import make_text_world
-from jaxagents.environments.text.dialects import join_grammars, own_action, widen
 from jaxagents.environments.text.splits import as_integers, leaves_without_level
+from jaxagents.environments.text.subgrammars import join_grammars, own_action, widen
 from jaxagents.environments.text.texts import Text, cases
 from jaxagents.environments.text.world import Status, World
 from jaxagents.environments.text.writing import with_refusal
@@ -53,7 +53,7 @@ def join_worlds(worlds: Mapping[str, World]) -> World:
     grammar = join_grammars(*(world.grammar for world in rules))
     own = np.asarray([(i, level) for i, world in enumerate(rules) for level in range(world.num_levels)], np.int32)
     verbs = np.cumsum([0, *(len(world.grammar.templates) for world in rules)])
-    dialects = np.cumsum([0, *(world.grammar.num_dialects for world in rules)])
+    subgrammars = np.cumsum([0, *(world.grammar.num_subgrammars for world in rules)])
 
     def keys_of(key: Array, which: Array) -> list[Array]:
         """Returns a key for every world, the same one always for those that are not played: their tasks are fixed."""
@@ -119,9 +119,9 @@ def join_worlds(worlds: Mapping[str, World]) -> World:
             ]
         )[state["which"]]
 
-    def dialect(state: State) -> Array:
-        inner = [0 if world.dialect is None else world.dialect(one) for world, one in zip(rules, state["inner"])]
-        return jnp.stack([jnp.asarray(one + first) for one, first in zip(inner, dialects)])[state["which"]]
+    def subgrammar(state: State) -> Array:
+        inner = [0 if world.subgrammar is None else world.subgrammar(one) for world, one in zip(rules, state["inner"])]
+        return jnp.stack([jnp.asarray(one + first) for one, first in zip(inner, subgrammars)])[state["which"]]
 
     def limit(task: Task) -> Array:
         limits = [w.max_steps if w.limit is None else w.limit(one) for w, one in zip(rules, task["inner"])]
@@ -145,7 +145,7 @@ def join_worlds(worlds: Mapping[str, World]) -> World:
         situation=situation,
         allowed=allowed,
         accepts=accepts if any(world.accepts is not None for world in rules) else None,
-        dialect=dialect,
+        subgrammar=subgrammar,
         limit=limit,
         play=play,
         skip=skip if any(world.skip is not None for world in rules) else None,

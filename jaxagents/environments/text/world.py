@@ -94,8 +94,8 @@ class World:
             everything.
         accepts: `(state, verb, args) -> bool []`, whether an action that `allowed` admits is legal with these free
             arguments. None accepts all.
-        dialect: `(state) -> int32 []`, by which the grammar reads actions, see `dialects.join_grammars`. None where it
-            has one.
+        subgrammar: `(state) -> int32 []`, by which the grammar reads actions, see `subgrammars.join_grammars`; None for
+            the only one.
         limit: `(task) -> int32 []`, turns after which an episode of this task is cut, at most `max_steps`, which None
             takes.
         payouts: what is handed out of the rewards, one after the other.
@@ -124,7 +124,7 @@ class World:
     player: Callable[[State], Array] | None = None
     allowed: Callable[[State], Array] | None = None
     accepts: Callable[[State, Array, Array], Array] | None = None
-    dialect: Callable[[State], Array] | None = None
+    subgrammar: Callable[[State], Array] | None = None
     limit: Callable[[Task], Array] | None = None
     payouts: tuple[Payout, ...] = ()
     skip: Callable[[State], State] | None = None

@@ -25,7 +25,7 @@ def with_inner_state(world: World) -> World:
         return {**state, "inner": world.play(key, state["inner"], verb, args)}
 
     skip = world.skip
-    names = ("player", "allowed", "accepts", "dialect", "distance", "render")
+    names = ("player", "allowed", "accepts", "subgrammar", "distance", "render")
     return replace(
         world,
         start=lambda key, task: {"inner": world.start(key, task)},

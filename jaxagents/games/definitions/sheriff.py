@@ -9,10 +9,10 @@ PASS, INSPECT = 0, 1
 
 
 class _State(NamedTuple):
-    """`talk` is bribe, answer, bribe, answer..."""
+    """`bids` is bribe, answer, bribe, answer..."""
 
     items: int | None = None
-    talk: tuple[int, ...] = ()
+    bids: tuple[int, ...] = ()
 
 
 def sheriff(
@@ -34,13 +34,13 @@ def sheriff(
     Args:
         max_items: that can be loaded.
         max_bribe: that can be offered.
-        num_rounds: of talk.
+        num_rounds: of bids.
         item_value: of an item that passes.
         item_penalty: paid for an item that is found.
         sheriff_penalty: paid by the sheriff where none is.
 
     Returns:
-        The definition. A label is (items, talk) of the smuggler and talk of the sheriff.
+        The definition. A label is (items, bids) of the smuggler and bids of the sheriff.
 
     Raises:
         ValueError: no item, a negative bribe, or no round.
@@ -53,20 +53,20 @@ def sheriff(
             raise ValueError(f"`{name}` must be at least {least}, got {value}.")
 
     def player(state: _State) -> int:
-        if len(state.talk) == 2 * num_rounds:
+        if len(state.bids) == 2 * num_rounds:
             return TERMINAL
-        return SMUGGLER if state.items is None else len(state.talk) % 2
+        return SMUGGLER if state.items is None else len(state.bids) % 2
 
     def actions(state: _State) -> list[int]:
         if state.items is None:
             return [*range(max_items + 1)]
-        return [PASS, INSPECT] if len(state.talk) % 2 else [*range(max_bribe + 1)]
+        return [PASS, INSPECT] if len(state.bids) % 2 else [*range(max_bribe + 1)]
 
     def child(state: _State, action: Any) -> _State:
-        return state._replace(items=action) if state.items is None else state._replace(talk=(*state.talk, action))
+        return state._replace(items=action) if state.items is None else state._replace(bids=(*state.bids, action))
 
     def payoffs(state: _State) -> list[float]:
-        *_, bribe, answer = state.talk
+        *_, bribe, answer = state.bids
         if answer == PASS:
             return [state.items * item_value - bribe, float(bribe)]
         paid = state.items * item_penalty if state.items else -sheriff_penalty
@@ -81,5 +81,5 @@ def sheriff(
         outcomes=lambda state: [],
         child=child,
         payoffs=payoffs,
-        information=lambda state: state if player(state) == SMUGGLER else state.talk,
+        information=lambda state: state if player(state) == SMUGGLER else state.bids,
     )

@@ -165,8 +165,8 @@ def tiny_worlds():
 
 def run_expert(environment, count=16, *, held_out=False, seed=0):
     """Lets the expert play tasks of all levels; returns the time steps, leaves `[B, T + 1, ...]`, and the tasks."""
-    face = environment.text
-    sample = face.sample_held_out_task if held_out else environment.sample_task
+    interface = environment.text
+    sample = interface.sample_held_out_task if held_out else environment.sample_task
 
     def play(key, level):
         task_key, reset_key, key = jax.random.split(key, 3)
@@ -174,15 +174,15 @@ def run_expert(environment, count=16, *, held_out=False, seed=0):
         first = environment.reset(reset_key, task)
 
         def step(state, key):
-            following = environment.step(key, state, face.expert(key, state)[0])
-            return following[0], (following[1], face.fingerprint(following[0]))
+            following = environment.step(key, state, interface.expert(key, state)[0])
+            return following[0], (following[1], interface.fingerprint(following[0]))
 
         _, (steps, prints) = jax.lax.scan(step, first[0], jax.random.split(key, environment.max_steps))
         steps = jax.tree.map(lambda one, rest: jnp.concatenate([one[None], rest]), first[1], steps)
         return steps, task, prints
 
     keys = jax.random.split(jax.random.key(seed), count)
-    return jax.device_get(jax.jit(jax.vmap(play))(keys, jnp.arange(count) % face.num_levels))
+    return jax.device_get(jax.jit(jax.vmap(play))(keys, jnp.arange(count) % interface.num_levels))
 
 
 @pytest.fixture(scope="session")

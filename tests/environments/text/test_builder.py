@@ -105,8 +105,8 @@ def test_what_is_not_allowed_now_takes_a_turn_and_changes_nothing():
     assert texts[1:4] == ["code hidden nothing happens .", "code hidden", "code hidden nothing happens ."]
     assert [bool(t.info["valid"]) for t in timesteps] == [True, False, True, False, False]
     assert [bool(t.truncated) for t in timesteps] == [False, False, False, True, True]
-    face = functions()[0].text
-    assert int(face.fingerprint(state)) == int(face.fingerprint(play([])[0]))
+    interface = functions()[0].text
+    assert int(interface.fingerprint(state)) == int(interface.fingerprint(play([])[0]))
 
 
 def test_free_arguments_may_be_refused_and_tasks_may_have_limits_of_their_own():
@@ -136,13 +136,17 @@ def test_rewards():
 @pytest.mark.exhaustive
 def test_the_face_of_a_world_with_free_actions(speak):
     environment, reset, _ = functions()
-    face, state = environment.text, reset(KEY, TASK)[0]
-    drawn = jax.jit(jax.vmap(lambda key: face.draw(key, state)))(jax.random.split(KEY, 64))
+    interface, state = environment.text, reset(KEY, TASK)[0]
+    drawn = jax.jit(jax.vmap(lambda key: interface.draw(key, state)))(jax.random.split(KEY, 64))
     first = {environment.text.words[row[0]] for row in drawn.tolist()}
     assert first == {"search", "leave"}  # To answer is not allowed yet.
-    assert sentence(face.words, face.prompt(TASK)) == "find green red"
-    assert sentence(face.words, face.expert(KEY, state)[1]) == "search first"
-    assert [float(face.distance(play(said)[0])) for said in ([], ["search green red"], ["leave"])] == [2, 1, np.inf]
+    assert sentence(interface.words, interface.prompt(TASK)) == "find green red"
+    assert sentence(interface.words, interface.expert(KEY, state)[1]) == "search first"
+    assert [float(interface.distance(play(said)[0])) for said in ([], ["search green red"], ["leave"])] == [
+        2,
+        1,
+        np.inf,
+    ]
     policy = speak(environment, tokenizer=byte_level, thought_tokens=24)
     assert policy.layout.action == len("search green green green") + 1
     assert policy.layout.observation == len("code 1 2 3 4 5 nothing happens .") + 2

@@ -16,7 +16,7 @@ PLACES = ("desk", ("fridge", "1"), ("fridge", "2"))
 
 @functools.cache
 def mixed():
-    """Listed and free slots, phrases of several words, numbers in the middle."""
+    """Listed and free fields, phrases of several words, numbers in the middle."""
     return make_grammar(
         "look", "go to {place}", "search {term:1-3}", "put {int:3} in {place} with {term:2}", place=PLACES, term="abc"
     )
@@ -127,7 +127,7 @@ def test_what_is_free_is_drawn():
 
 def test_args_are_padded():
     np.testing.assert_array_equal(mixed().args(4, jnp.asarray([1, 2])), [[4, -1, -1], [1, 2, -1], [-1, -1, -1]])
-    with pytest.raises(ValueError, match="`values` must be at most 3, one per slot, got 4"):
+    with pytest.raises(ValueError, match="`values` must be at most 3, one per field, got 4"):
         mixed().args(1, 2, 3, 4)
 
 
@@ -140,16 +140,16 @@ def test_what_is_allowed_is_told_template_by_template():
 
 
 @pytest.mark.parametrize(
-    ("templates", "slots", "message"),
+    ("templates", "fields", "message"),
     [
         ((), {}, "`templates` must be at least one"),
         (("",), {}, "`templates` must say something"),
-        (("go {place",), {"place": ["a"]}, "`templates` must have slots such as"),
+        (("go {place",), {"place": ["a"]}, "`templates` must have fields such as"),
         (("go {plcae}",), {"place": ["a"]}, "must have the phrases of {plcae}, got \\['place'\\]; try place="),
-        (("go {place}",), {"place": []}, "`slots` must have at least one phrase each, got place=\\[\\]"),
+        (("go {place}",), {"place": []}, "`fields` must have at least one phrase each, got place=\\[\\]"),
         (("go {place}",), {"place": ["a", "a"]}, "must have different phrases, got 'a' twice in 'place'"),
-        (("go",), {"place": ["a"]}, "`slots` must stand in a template, got 'place'"),
-        (("say {w:0-2}",), {"w": ["a"]}, "`templates` must have slots of at least one phrase"),
+        (("go",), {"place": ["a"]}, "`fields` must stand in a template, got 'place'"),
+        (("say {w:0-2}",), {"w": ["a"]}, "`templates` must have fields of at least one phrase"),
         (("say {w:1-2}",), {"w": [("a", "b")]}, "must have phrases of one word for {w:1-2}, got 'a b'"),
         (("answer {int}",), {}, "`templates` must have numbers of 1 to 9 digits"),
         (("answer {int:10}",), {}, "`templates` must have numbers of 1 to 9 digits"),
@@ -166,6 +166,6 @@ def test_what_is_allowed_is_told_template_by_template():
         (("{a} {a}",), {"a": ["new", "new york", "york"]}, "which would be read as 'new york'"),
     ],
 )
-def test_refused(templates, slots, message):
+def test_refused(templates, fields, message):
     with pytest.raises(ValueError, match=message):
-        make_grammar(*templates, **slots)
+        make_grammar(*templates, **fields)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.text.dialects import join_grammars
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.rewards import with_delay
 from jaxagents.environments.text.skins import draw_skins, with_skins
+from jaxagents.environments.text.subgrammars import join_grammars
 from jaxagents.environments.text.union import join_worlds, make_environment
 from jaxagents.environments.text.words import sentence
 from jaxagents.language.tokenizers import byte_level
@@ -189,9 +189,9 @@ def parser(together):
 def test_joint_grammars_hear_what_is_spoken(together):
     joint, parse, render = parser(together)
 
-    def heard(spoken, dialect):
+    def heard(spoken, subgrammar):
         ids = [joint.words.index(word) for word in spoken]
-        verb, args, entry, known = parse(jnp.asarray((ids + [-1] * 9)[: joint.max_words]), dialect)
+        verb, args, entry, known = parse(jnp.asarray((ids + [-1] * 9)[: joint.max_words]), subgrammar)
         if known:
             np.testing.assert_array_equal(render(verb, args)[: len(ids)], ids)
             assert joint.entry_verb[entry] == verb
@@ -204,7 +204,7 @@ def test_joint_grammars_hear_what_is_spoken(together):
     if not together:
         assert heard(["stop"], 1) == (3, [-1, -1])
         assert heard(["go to", "bed"], 1) is None and heard(["say", "x"], 0) is None
-    assert joint.num_dialects == 2 - together
+    assert joint.num_subgrammars == 2 - together
     verbs = [int(joint.draw(KEY, entry)[0]) for entry in range(joint.num_entries)]
     assert verbs == joint.entry_verb.tolist()
 

@@ -1,4 +1,4 @@
-"""The symbolic face: the same world with actions by number."""
+"""The symbolic interface: the same world with actions by number."""
 
 import jax
 import jax.numpy as jnp

@@ -82,8 +82,8 @@ def contents(task):
 
 def rows_of(name):
     """The actions of a world; where they cannot be listed, some that have every word somewhere."""
-    face = world(name).text
-    return face.examples if face.actions is None else face.actions
+    interface = world(name).text
+    return interface.examples if interface.actions is None else interface.actions
 
 
 def mask_of(timestep, num_actions):
@@ -105,7 +105,7 @@ def player(name):
     The expert plays, or where it wanders, any action that is allowed.
     """
     environment = world(name)
-    face, space, (rules, part) = environment.text, environment.action_space, rules_of(name)
+    interface, space, (rules, part) = environment.text, environment.action_space, rules_of(name)
     actions = jnp.asarray(rows_of(name))
 
     def situation(state):
@@ -120,7 +120,7 @@ def player(name):
         any_key, word_key, row_key, step_key = jax.random.split(key, 4)
         garbage = jnp.where(
             jax.random.bernoulli(any_key, 0.5, space.shape),
-            jax.random.randint(word_key, space.shape, -1, len(face.words)),
+            jax.random.randint(word_key, space.shape, -1, len(interface.words)),
             jax.random.randint(word_key, space.shape, -(2**31), 2**31 - 1),
         )
         row = jax.random.randint(row_key, (), 0, len(actions))
@@ -130,21 +130,21 @@ def player(name):
             "known": jnp.any(jnp.all(actions == garbage[None], axis=1)),
             "garbage": garbage,
             "garbled": garbled,
-            "fingerprints": jnp.stack([face.fingerprint(one) for one in (state, garbled_state, other_state)]),
+            "fingerprints": jnp.stack([interface.fingerprint(one) for one in (state, garbled_state, other_state)]),
             "situations": jnp.stack([situation(one) for one in (state, garbled_state, other_state)]),
             "state": state,
             "other": other,
             "other_valid": other.info["valid"],
             # Where actions cannot be listed, there is no mask.
-            "other_allowed": other.info["valid"] if face.actions is None else mask_of(timestep, len(actions))[row],
+            "other_allowed": other.info["valid"] if interface.actions is None else mask_of(timestep, len(actions))[row],
         }
 
     def play(key, task, wanders):
         def step(carry, key):
             state, timestep = carry
             look_key, expert_key, step_key = jax.random.split(key, 3)
-            action, thought = face.expert(expert_key, state)
-            action = jnp.where(wanders, face.draw(expert_key, state), action)
+            action, thought = interface.expert(expert_key, state)
+            action = jnp.where(wanders, interface.draw(expert_key, state), action)
             seen = look(state, timestep, look_key)
             state, following = environment.step(step_key, state, action)
             record = {"timestep": following, "action": action, "thought": thought}
@@ -153,12 +153,12 @@ def player(name):
         reset_key, play_key = jax.random.split(key)
         first = environment.reset(reset_key, task)
         _, steps = jax.lax.scan(step, first, jax.random.split(play_key, environment.max_steps + 1))
-        prompt = None if face.prompt is None else face.prompt(task)
+        prompt = None if interface.prompt is None else interface.prompt(task)
         return {
             **steps,
             "first_state": first[0],
             "first": first[1],
-            "fingerprint": face.fingerprint(first[0]),
+            "fingerprint": interface.fingerprint(first[0]),
             "prompt": prompt,
         }
 
@@ -205,7 +205,7 @@ def test_expert_solves_every_task_of_every_level_in_time(name, held_out):
 @pytest.mark.parametrize("name", CASES)
 def test_word_ids_are_in_range_and_pads_are_at_the_end(name):
     seen, environment = record(name, False), world(name)
-    face = environment.text
+    interface = environment.text
     texts = [seen["first"].observation, seen["timestep"].observation, seen["garbled"].observation]
     assert all(text.shape[-1:] == environment.observation_space.shape for text in texts)
     texts += [seen["action"], rows_of(name)]
@@ -213,7 +213,7 @@ def test_word_ids_are_in_range_and_pads_are_at_the_end(name):
     # In a union, some worlds may have nothing to say beforehand, or nothing to think.
     for text in [*texts, *(seen[part] for part in ("prompt", "thought") if seen[part] is not None)]:
         assert text.dtype == np.int32
-        assert text.min() >= -1 and text.max() < len(face.words)
+        assert text.min() >= -1 and text.max() < len(interface.words)
         assert not ((text[..., :-1] < 0) & (text[..., 1:] >= 0)).any()
     assert rows_of(name).shape[1:] == environment.action_space.shape == seen["action"].shape[-1:]
 
@@ -259,20 +259,22 @@ def test_what_is_said_follows_a_pattern(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_words_and_actions_are_all_different(name):
-    face = world(name).text
-    assert len(set(face.words)) == len(face.words)
+    interface = world(name).text
+    assert len(set(interface.words)) == len(interface.words)
     assert len({tuple(row) for row in rows_of(name).tolist()}) == len(rows_of(name))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_garbage_changes_nothing_and_is_answered(name):
-    seen, face = record(name, False), world(name).text
+    seen, interface = record(name, False), world(name).text
     garbage = running(name) & ~seen["known"]
-    if face.actions is None:  # Free words may make sense by chance.
-        readable = [re.compile(expression(pattern)) for pattern in face.patterns.action]
+    if interface.actions is None:  # Free words may make sense by chance.
+        readable = [re.compile(expression(pattern)) for pattern in interface.patterns.action]
         said = seen["garbage"].reshape(-1, seen["garbage"].shape[-1])
         words = (
-            (said >= -1).all(1) & (said < len(face.words)).all(1) & ~((said[:, :-1] < 0) & (said[:, 1:] >= 0)).any(1)
+            (said >= -1).all(1)
+            & (said < len(interface.words)).all(1)
+            & ~((said[:, :-1] < 0) & (said[:, 1:] >= 0)).any(1)
         )
         makes_sense = [
             any(one.fullmatch(letters(row)) for one in readable) for row in np.where(words[:, None], said, -1)
@@ -283,7 +285,7 @@ def test_garbage_changes_nothing_and_is_answered(name):
     assert not seen["garbled"].info["success"][garbage].any()
     before, after, _ = seen["fingerprints"][garbage].T
     np.testing.assert_array_equal(before, after)
-    answer = [face.words.index(word) for word in NOTHING_HAPPENS]
+    answer = [interface.words.index(word) for word in NOTHING_HAPPENS]
     for observation in seen["garbled"].observation[garbage][:BATCH]:
         assert answer in [observation[i : i + len(answer)].tolist() for i in range(len(observation))]
 
@@ -365,9 +367,9 @@ def test_fingerprints_are_equal_where_the_situations_are(name):
 @pytest.mark.parametrize("name", TOKENIZED)
 def test_what_is_said_and_heard_survives_every_tokenizer(name, kind):
     environment = world(name)
-    face, lexicon = environment.text, make_lexicon(world(name).text.words, kind(world(name).text.words))
+    interface, lexicon = environment.text, make_lexicon(world(name).text.words, kind(world(name).text.words))
     rows = jnp.asarray(rows_of(name)[:256])
-    length = max(map(lexicon.max_tokens, face.patterns.action))
+    length = max(map(lexicon.max_tokens, interface.patterns.action))
     rendered = jax.vmap(lambda row: lexicon.render(row, length))(rows)
     back, parsed = jax.jit(jax.vmap(lambda tokens, mask: lexicon.parse(tokens, mask, rows.shape[1])))(*rendered)
     np.testing.assert_array_equal(back, rows)
@@ -376,7 +378,7 @@ def test_what_is_said_and_heard_survives_every_tokenizer(name, kind):
         lexicon.text(row)
         for row in record(name, False)["timestep"].observation[:, :3].reshape(-1, *environment.observation_space.shape)
     }
-    room = max(map(lexicon.max_tokens, face.patterns.observation))
+    room = max(map(lexicon.max_tokens, interface.patterns.observation))
     assert all(len(lexicon.tokenizer.encode(text)) <= room for text in texts)
 
 
@@ -429,7 +431,7 @@ def replay(name, num_turns, rows):
     def look(state):
         return state, jax.tree.map(lambda leaf: leaf[state["turn"]], state["task"]["shown"])
 
-    face = dataclasses.replace(
+    interface = dataclasses.replace(
         environment.text,
         prompt=None if prompt is None else lambda task: task["prompt"],
         fingerprint=lambda state: state["turn"].astype(jnp.uint32),
@@ -438,7 +440,7 @@ def replay(name, num_turns, rows):
         environment,
         reset=lambda key, task: look({"task": task, "turn": jnp.int32(0)}),
         step=lambda key, state, action: look(state | {"turn": state["turn"] + 1}),
-        text=face,
+        text=interface,
     )
     return played, {"shown": shown, "prompt": prompt}
 

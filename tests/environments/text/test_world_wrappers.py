@@ -161,7 +161,7 @@ PAIRS = [
 
 
 def order(one, other):
-    """Returns the inner wrapper first: payouts go around unions, macros into what has dialects."""
+    """Returns the inner wrapper first: payouts go around unions, macros into what has subgrammars."""
     if other == "union" and one in ("delay", "judge"):
         return other, one
     return (other, one) if other == "macros" and one in ONE_DIALECT["macros"] else (one, other)
@@ -200,7 +200,10 @@ def test_wrappers_compose(tiny, one, other, name):
         (partial(with_macros, macros={}), "`macros` must have at least one action each"),
         (partial(with_macros, macros={"dance": ["hop"]}), "`macros` must be made of actions of 'rooms', got 'hop'"),
         (partial(with_macros, macros={"take": ["take"]}), "`templates` must give every action one reading, got 'take'"),
-        (lambda world: with_macros(with_skins(world, skins=[{}, {}]), macros={"a": ["take"]}), "must have one dialect"),
+        (
+            lambda world: with_macros(with_skins(world, skins=[{}, {}]), macros={"a": ["take"]}),
+            "must have one subgrammar",
+        ),
         (lambda world: with_retries(with_adviser(world), num_trials=2), "`world` must have one seat to be retried"),
     ],
 )

@@ -33,4 +33,4 @@ def test_options_follow_each_other_and_can_be_changed():
 def test_a_wrapper_without_an_option_file_is_named_on_the_command_line():
     skins = "{_target_: jaxagents.environments.text.skins.with_skins, _partial_: true, skins: [{}, {to: until}]}"
     environment = make(f"+environment.wrappers.skins={skins}")
-    assert "until" in environment.text.words and environment.text.rules.grammar.num_dialects == 2
+    assert "until" in environment.text.words and environment.text.rules.grammar.num_subgrammars == 2

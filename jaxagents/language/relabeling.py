@@ -1,4 +1,4 @@
-"""Recorded episodes told again: in another face, with another tokenizer, or as answers to another task (hindsight)."""
+"""Relabels recorded episodes: in other words, with another tokenizer, or for another task (hindsight)."""
 
 from collections.abc import Callable, Sequence
 
@@ -31,7 +31,7 @@ def recorded_words(policy: LanguagePolicy, episode: Episode) -> tuple[Array, Arr
         return jnp.where(parsed, ids, -1)
 
     read_all = jax.vmap(jax.vmap(read))
-    start = layout.slot - layout.action
+    start = layout.turn - layout.action
     actions = read_all(episode.tokens[..., start:], episode.token_mask[..., start:])
     if not layout.thought:
         return actions, None
@@ -40,7 +40,7 @@ def recorded_words(policy: LanguagePolicy, episode: Episode) -> tuple[Array, Arr
     return actions, thoughts
 
 
-def make_retelling(
+def make_relabeling(
     environment: Environment,
     policy: LanguagePolicy,
     *,

@@ -9,7 +9,7 @@ from jaxagents.environments.text import guess_number, twentyq
 from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.skins import make_rewording, with_skins
 from jaxagents.language.demonstrations import make_demonstrations
-from jaxagents.language.retelling import make_retelling, recorded_words
+from jaxagents.language.relabeling import make_relabeling, recorded_words
 from jaxagents.language.tokenizers import byte_level
 
 KEY = jax.random.key(3)
@@ -47,7 +47,7 @@ def observations(policy, episode):
 
 @pytest.fixture(scope="module")
 def retell(numbers, speaker):
-    return jax.jit(make_retelling(numbers, speaker))
+    return jax.jit(make_relabeling(numbers, speaker))
 
 
 def test_a_retelling_in_the_same_words_is_the_same_episode(retell, recorded):
@@ -69,7 +69,7 @@ def test_what_ran_out_of_room_is_no_action_in_a_retelling(retell, speaker, recor
 
 def test_skins_are_exchanged_in_what_is_seen_thought_and_said(numbers, speaker, recorded):
     other = recorded.task | {"skin": 1 - recorded.task["skin"]}
-    told = jax.jit(make_retelling(numbers, speaker, translate=make_rewording(numbers.text.words, SKINS)))(
+    told = jax.jit(make_relabeling(numbers, speaker, translate=make_rewording(numbers.text.words, SKINS)))(
         KEY, recorded, other
     )
     np.testing.assert_array_equal(told.success, recorded.success)
@@ -90,7 +90,7 @@ def test_skins_are_exchanged_in_what_is_seen_thought_and_said(numbers, speaker, 
 @pytest.mark.exhaustive
 def test_a_retelling_in_other_tokens_says_the_same(numbers, speaker, recorded, speak):
     bytes_of = speak(numbers, thought_tokens=24, tokenizer=byte_level)
-    told = jax.jit(make_retelling(numbers, bytes_of, source=speaker))(KEY, recorded)
+    told = jax.jit(make_relabeling(numbers, bytes_of, source=speaker))(KEY, recorded)
     np.testing.assert_array_equal(told.reward, recorded.reward)
     pairs = zip(recorded_words(bytes_of, told), recorded_words(speaker, recorded))
     for ours, theirs in pairs:
@@ -106,7 +106,7 @@ def test_in_hindsight_the_last_guess_was_right(numbers, speaker, recorded):
     guess = jnp.asarray([int(word) if word.isdigit() else 0 for word in numbers.text.words])[plain]
     task = recorded.task | {"inner": recorded.task["inner"] | {"secret": guess}}
     assert not bool(recorded.success.all())
-    told = jax.jit(make_retelling(numbers, speaker))(KEY, recorded, task)
+    told = jax.jit(make_relabeling(numbers, speaker))(KEY, recorded, task)
     assert bool(told.success.all()) and bool((told.reward.sum(axis=1) == 1).all())
     assert bool((told.valid.sum(axis=1) <= recorded.valid.sum(axis=1)).all())
 
@@ -115,6 +115,6 @@ def test_words_that_the_new_world_does_not_have_are_invalid(speaker, recorded, s
     questions = twentyq.make_environment((4,))
     policy = speak(questions)
     task = jax.vmap(questions.sample_task)(jax.random.split(KEY, 16))
-    told = jax.jit(make_retelling(questions, policy, source=speaker))(KEY, recorded, task)
+    told = jax.jit(make_relabeling(questions, policy, source=speaker))(KEY, recorded, task)
     assert not bool(told.action_valid.any()) and not bool(told.success.any())
     np.testing.assert_array_equal(told.valid[:, :3], recorded.valid)

@@ -24,9 +24,9 @@ class Entries:
     Attributes:
         verb: int32 `[E]`.
         args: int32 `[E, max_args, max_length]`.
-        rows: int32 `[E, M]`, words, all -1 where there are free slots.
+        rows: int32 `[E, M]`, words, all -1 where there are free fields.
         offset: int32 `[verbs]`, the first entry of a verb.
-        stride: int32 `[verbs, max_args]`, entries from one phrase of a slot to the next.
+        stride: int32 `[verbs, max_args]`, entries from one phrase of a field to the next.
     """
 
     verb: np.ndarray
@@ -42,15 +42,15 @@ def longest(element: Element) -> int:
 
 
 def is_free(elements: Sequence[Element]) -> bool:
-    """Tells whether a template has free slots, or more actions than are listed."""
+    """Tells whether a template has free fields, or more actions than are listed."""
     listed = [len(element.phrases) for element in elements if element.kind == "listed"]
     return any(element.kind in ("free", "int") for element in elements) or math.prod(listed) > MOST_LISTED
 
 
 def stack_args(values: Sequence[Array], shape: tuple[int, int]) -> Array:
-    """Returns the args of an action, int32 `shape`, of a value per slot: int32 `[]` or `[n]`."""
+    """Returns the args of an action, int32 `shape`, of a value per field: int32 `[]` or `[n]`."""
     if len(values) > shape[0]:
-        raise ValueError(f"`values` must be at most {shape[0]}, one per slot, got {len(values)}.")
+        raise ValueError(f"`values` must be at most {shape[0]}, one per field, got {len(values)}.")
     rows = [jnp.atleast_1d(jnp.asarray(value, jnp.int32)) for value in values]
     rows = [jnp.pad(row, (0, shape[1] - row.shape[0]), constant_values=-1) for row in rows]
     return jnp.stack([*rows, *[jnp.full(shape[1], -1, jnp.int32)] * (shape[0] - len(rows))])
@@ -96,16 +96,16 @@ def _read(element: Element, here: Array, ids: Ids) -> tuple[Array, Array]:
 def make_parse(
     elements: Sequence[Sequence[Element]], listed: Entries, parsers: Sequence[Callable], shape: tuple[int, int]
 ) -> Callable[..., tuple[Array, Array, Array, Array]]:
-    """Makes `(action [M], dialect=0) -> (verb, args, entry, known)`, for which all dialects are the same."""
+    """Makes `(action [M], subgrammar=0) -> (verb, args, entry, known)`, for which all subgrammars are the same."""
     free = [verb for verb, row in enumerate(elements) if is_free(row)]
 
-    def parse(action: Array, dialect: Array | int = 0) -> tuple[Array, Array, Array, Array]:
-        del dialect
+    def parse(action: Array, subgrammar: Array | int = 0) -> tuple[Array, Array, Array, Array]:
+        del subgrammar
         entry, known = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
         args = jnp.full(shape, -1, jnp.int32)
         if len(free) < len(elements):
             entry, known = find_row(action, listed.rows)
-            # Entries with free slots have no words, as an empty action.
+            # Entries with free fields have no words, as an empty action.
             known = known & (action[0] >= 0)
             args = jnp.where(known, jnp.asarray(listed.args)[entry], -1)
         for verb in free:
@@ -161,7 +161,7 @@ def make_draw(
 ) -> Callable[[Array, Array], tuple[Array, Array]]:
     """Makes `(key, entry) -> (verb, args)`, what is free drawn uniformly."""
 
-    def draw_slot(key: Array, element: Element) -> Array:
+    def draw_field(key: Array, element: Element) -> Array:
         count_key, value_key = jax.random.split(key)
         if element.kind == "int":
             return jax.random.randint(value_key, (), 0, 10**element.high)
@@ -173,9 +173,9 @@ def make_draw(
         verb, args = jnp.asarray(listed.verb)[entry], jnp.asarray(listed.args)[entry]
         for number, row in enumerate(elements):
             if is_free(row):
-                slots = [element for element in row if element.kind != "literal"]
-                keys = jax.random.split(jax.random.fold_in(key, number), len(slots))
-                values = [draw_slot(one, element) for one, element in zip(keys, slots)]
+                fields = [element for element in row if element.kind != "literal"]
+                keys = jax.random.split(jax.random.fold_in(key, number), len(fields))
+                values = [draw_field(one, element) for one, element in zip(keys, fields)]
                 args = jnp.where(verb == number, stack_args(values, shape), args)
         return verb, args
 

@@ -1,4 +1,4 @@
-"""The slots of an episode's tokens: what is rendered into them, and how turns become episodes."""
+"""The tokens of a turn: what is rendered into them, and how turns become episodes."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Layout,
 
 @struct.dataclass
 class Part:
-    """Tokens that follow each other in a slot, `[B, n]`.
+    """Tokens that follow each other in a turn, `[B, n]`.
 
     Attributes:
         tokens: int32.
@@ -56,7 +56,7 @@ class Turn:
 def empty_turns(layout: Layout, num_episodes: int, num_seats: int = 1) -> Turn:
     """Returns turns `[N, T, ...]` in which nothing happened."""
     shape = (num_episodes, layout.num_turns)
-    of_tokens = (*shape, layout.slot)
+    of_tokens = (*shape, layout.turn)
     flags = {name: jnp.zeros(shape, bool) for name in ("valid", "action_valid", "terminated", "truncated")}
     masks = {name: jnp.zeros(of_tokens, bool) for name in ("token_mask", "action_mask", "thought_mask")}
     return Turn(
@@ -73,7 +73,7 @@ def empty_turns(layout: Layout, num_episodes: int, num_seats: int = 1) -> Turn:
 
 
 def join_parts(parts: Sequence[Part], first_position: Array) -> Turn:
-    """Joins the parts of a slot; what the environment says is still missing (zeros).
+    """Joins the parts of a turn; what the environment says is still missing (zeros).
 
     Args:
         parts: in order; together S tokens.
@@ -176,7 +176,7 @@ def assemble(
     if reward.ndim == 3:
         seat_return = jnp.sum(jnp.where(turns.valid[:, :, None], reward, 0.0), axis=1)
         reward = jax.vmap(reward_until_next_turn)(reward, turns.agent, turns.valid)
-    # A slot holds tokens only where its turn took place.
+    # A turn holds tokens only where its turn took place.
     took_place = turns.valid[:, :, None]
     return Episode(
         prompt_tokens=prompts[0],

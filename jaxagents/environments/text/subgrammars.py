@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagents.environments.text.grammar import Grammar
-from jaxagents.environments.text.speech import MOST_LISTED, stack_args
+from jaxagents.environments.text.parsing import MOST_LISTED, stack_args
 from jaxagents.environments.text.templates import require_one_reading
 from jaxagents.environments.text.words import make_words, pad_to, translate, translate_pattern
 from jaxagents.types import Array, Choice
@@ -23,7 +23,7 @@ class _Part(NamedTuple):
         back: int32 numpy `[W']`, the joint words in its own, -2 for others.
         verb: its first verb.
         entry: its first entry.
-        low: its first dialect.
+        low: its first subgrammar.
         high: the one after its last.
     """
 
@@ -35,9 +35,9 @@ class _Part(NamedTuple):
     low: int
     high: int
 
-    def dialect(self, joint: Array | int) -> Array:
-        """Returns the dialect within the grammar."""
-        return jnp.clip(joint - self.low, 0, self.grammar.num_dialects - 1)
+    def subgrammar(self, joint: Array | int) -> Array:
+        """Returns the subgrammar within the grammar."""
+        return jnp.clip(joint - self.low, 0, self.grammar.num_subgrammars - 1)
 
 
 def own_action(grammar: Grammar, verb: Array, args: Array, first: int) -> tuple[Array, Array]:
@@ -57,20 +57,20 @@ def join_grammars(*grammars: Grammar, together: bool = False) -> Grammar:
 
     Args:
         *grammars: at least one.
-        together: False makes each of them dialects of its own, in their order, which may share words and actions:
+        together: False makes each of them subgrammars of its own, in their order, which may share words and actions:
             which one is spoken is an argument of `parse`. True lets all be spoken at once; at most the first one may
-            have dialects.
+            have subgrammars.
 
     Returns:
         The grammar.
 
     Raises:
-        ValueError: grammars that are spoken together say the same, or a later one has dialects.
+        ValueError: grammars that are spoken together say the same, or a later one has subgrammars.
     """
     if together:
-        if any(grammar.num_dialects > 1 for grammar in grammars[1:]):
-            raise ValueError("`grammars` must have one dialect each but the first, to be spoken together.")
-        if grammars[0].num_dialects == 1:
+        if any(grammar.num_subgrammars > 1 for grammar in grammars[1:]):
+            raise ValueError("`grammars` must have one subgrammar each but the first, to be spoken together.")
+        if grammars[0].num_subgrammars == 1:
             require_one_reading([row for grammar in grammars for row in grammar.elements])
     words, ids = make_words(*(grammar.words for grammar in grammars))
     parts = _parts(grammars, ids, len(words), together)
@@ -93,7 +93,7 @@ def join_grammars(*grammars: Grammar, together: bool = False) -> Grammar:
         examples=np.unique(np.concatenate(examples), axis=0) if actions is None else actions,
         pattern=(Choice(tuple(translate_pattern(part.grammar.pattern, part.ids) for part in parts)),),
         args=lambda *values: stack_args(values, shape),
-        num_dialects=max(part.high for part in parts),
+        num_subgrammars=max(part.high for part in parts),
     )
     return replace(
         joint, parse=_make_parse(parts, joint), render=_make_render(parts, joint), draw=_make_draw(parts, joint)
@@ -101,15 +101,15 @@ def join_grammars(*grammars: Grammar, together: bool = False) -> Grammar:
 
 
 def _parts(grammars: Sequence[Grammar], ids, num_words: int, together: bool) -> list[_Part]:
-    parts, verb, entry, dialect = [], 0, 0, 0
+    parts, verb, entry, subgrammar = [], 0, 0, 0
     for grammar in grammars:
         own = ids(*grammar.words)
         back = np.full(num_words, -2, np.int32)
         back[own] = np.arange(len(own))
-        low, high = (0, grammars[0].num_dialects) if together else (dialect, dialect + grammar.num_dialects)
+        low, high = (0, grammars[0].num_subgrammars) if together else (subgrammar, subgrammar + grammar.num_subgrammars)
         parts.append(_Part(grammar, own, back, verb, entry, low, high))
         verb, entry = verb + len(grammar.templates), entry + grammar.num_entries
-        dialect += grammar.num_dialects
+        subgrammar += grammar.num_subgrammars
     return parts
 
 
@@ -124,7 +124,7 @@ def _rows(part: _Part, rows: np.ndarray, max_words: int) -> np.ndarray:
 
 
 def _list_actions(parts: Sequence[_Part], max_words: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Lists every action once, and its entry in every dialect."""
+    """Lists every action once, and its entry in every subgrammar."""
     if any(part.grammar.actions is None for part in parts):
         return None, None
     rows = np.concatenate([_rows(part, part.grammar.actions, max_words) for part in parts])
@@ -134,24 +134,24 @@ def _list_actions(parts: Sequence[_Part], max_words: int) -> tuple[np.ndarray | 
     entries = np.full((max(part.high for part in parts), len(number)), -1, np.int32)
     for part in parts:
         own = [number[tuple(row)] for row in _rows(part, part.grammar.actions, max_words).tolist()]
-        for dialect in range(part.low, part.high):
+        for subgrammar in range(part.low, part.high):
             table = np.atleast_2d(part.grammar.action_entry)
-            inner = table[min(dialect - part.low, len(table) - 1)]
+            inner = table[min(subgrammar - part.low, len(table) - 1)]
             known = inner >= 0
-            entries[dialect, np.asarray(own)[known]] = inner[known] + part.entry
+            entries[subgrammar, np.asarray(own)[known]] = inner[known] + part.entry
     return np.asarray(list(number), np.int32), entries if len(entries) > 1 else entries[0]
 
 
 def _make_parse(parts: Sequence[_Part], joint: Grammar):
-    def parse(action: Array, dialect: Array | int = 0) -> tuple[Array, Array, Array, Array]:
+    def parse(action: Array, subgrammar: Array | int = 0) -> tuple[Array, Array, Array, Array]:
         found = jnp.zeros((), jnp.int32), jnp.full((joint.max_args, joint.max_length), -1, jnp.int32)
         verb, args, entry, known = *found, jnp.zeros((), jnp.int32), jnp.zeros((), bool)
         outside = jnp.where(action == -1, -1, -2)
         for part in parts:
             size, inside = part.grammar.max_words, (action >= 0) & (action < len(part.back))
             local = jnp.where(inside, jnp.asarray(part.back)[jnp.where(inside, action, 0)], outside)
-            own = part.grammar.parse(local[:size], part.dialect(dialect))
-            here = own[3] & jnp.all(local[size:] == -1) & (dialect >= part.low) & (dialect < part.high) & ~known
+            own = part.grammar.parse(local[:size], part.subgrammar(subgrammar))
+            here = own[3] & jnp.all(local[size:] == -1) & (subgrammar >= part.low) & (subgrammar < part.high) & ~known
             verb = jnp.where(here, own[0] + part.verb, verb)
             args = jnp.where(here, widen(own[1], joint), args)
             entry, known = jnp.where(here, own[2] + part.entry, entry), known | here
