@@ -1,7 +1,6 @@
 """What `experiments/reproduce.py` prints: verdicts, how far papers are, and how many seeds they need."""
 
 from collections.abc import Mapping, Sequence
-from typing import TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -26,9 +25,8 @@ def print_paper(
     *,
     changed: Sequence[str] = (),
     trial: bool = False,
-    stream: TextIO | None = None,
 ) -> None:
-    """Prints what came out of a paper, to stdout unless there is another stream.
+    """Prints what came out of a paper.
 
     Args:
         paper: its claim.
@@ -37,9 +35,8 @@ def print_paper(
         metrics: to show.
         changed: what differs from what was registered.
         trial: whether the runs are those of small variants, or of other settings.
-        stream: where to.
     """
-    console = Console(file=stream, width=160, force_jupyter=False)
+    console = Console(width=160, force_jupyter=False)
     console.print(f"{paper.title}\nThe paper: {paper.claim}", markup=False, highlight=False)
     table = Table(title=f"{paper.id}: means over seeds with 95 % intervals")
     for column in ("metric", "arm", "mean", "interval", "seeds"):
@@ -73,7 +70,7 @@ def print_paper(
         console.print(line, markup=False, highlight=False)
 
 
-def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
+def print_status(rows: Sequence[Status]) -> None:
     """Prints how far papers are, which arms were not run and need not be, and which files are damaged."""
     table = Table()
     for column in ("paper", "verdict", "runs", "running", "diverged", "minutes left"):
@@ -81,17 +78,17 @@ def print_status(rows: Sequence[Status], stream: TextIO | None = None) -> None:
     for row in rows:
         counts = (f"{row.done} of {row.needed}", str(row.running), str(row.diverged))
         table.add_row(row.paper, row.verdict, *counts, f"{row.minutes_left:.1f}")
-    Console(file=stream, width=160, force_jupyter=False).print(table)
+    Console(width=160, force_jupyter=False).print(table)
     for row in rows:
         if row.unneeded:
             unneeded = ", ".join(f"{count} of {arm}" for arm, count in row.unneeded.items())
-            print(f"{row.paper}: runs are not there, and its verdict needs none of them: {unneeded}.", file=stream)
+            print(f"{row.paper}: runs are not there, and its verdict needs none of them: {unneeded}.")
     damaged = dict.fromkeys(path for row in rows for path in row.damaged)  # Papers share runs.
     for path in damaged:
-        print(f"Damaged: {path}; it counts nowhere.{_RUN_AGAIN}", file=stream)
+        print(f"Damaged: {path}; it counts nowhere.{_RUN_AGAIN}")
 
 
-def print_checks(checks: Sequence[Check], stream: TextIO | None = None) -> None:
+def print_checks(checks: Sequence[Check]) -> None:
     """Prints by how much of the spread over seeds one run of every arm differs from the stored one."""
     table = Table(title="one stored seed of every arm, run again")
     for column in ("paper", "arm", "seed", "metric", "stored", "today", "spread", "difference / spread"):
@@ -101,12 +98,12 @@ def print_checks(checks: Sequence[Check], stream: TextIO | None = None) -> None:
         last = one.failure or ("same digits" if one.same else f"{one.difference:+.2f}")
         seed, last = ("", "not run") if one.seed is None else (str(one.seed), last)
         table.add_row(one.paper, one.arm, seed, one.metric, *numbers, last)
-    Console(file=stream, width=160, force_jupyter=False).print(table)
+    Console(width=160, force_jupyter=False).print(table)
 
 
-def print_plan(paper: Paper, plans: Sequence[Plan], stream: TextIO | None = None) -> None:
+def print_plan(paper: Paper, plans: Sequence[Plan]) -> None:
     """Prints the seeds that the headline of a paper needs."""
-    console = Console(file=stream, width=160, force_jupyter=False)
+    console = Console(width=160, force_jupyter=False)
     for plan in plans:
         line = f"{paper.id}: {plan.expectation.describe()}, expected {plan.effect:g}: "
         if plan.deviation is None:

@@ -1,6 +1,5 @@
 """One stored seed of every arm again, and its difference in units of the spread over seeds."""
 
-import io
 import math
 import pathlib
 
@@ -47,7 +46,7 @@ def test_a_run_that_comes_out_again_is_the_same_in_every_digit(calls, tmp_path):
     assert {path: path.read_bytes() for path in (tmp_path / "results").rglob("*.json")} == before
 
 
-def test_other_code_differs_in_units_of_the_spread(calls, tmp_path, monkeypatch):
+def test_other_code_differs_in_units_of_the_spread(calls, tmp_path, monkeypatch, capsys):
     import functions_of_test
 
     paper = of_functions()
@@ -64,9 +63,9 @@ def test_other_code_differs_in_units_of_the_spread(calls, tmp_path, monkeypatch)
     assert (treatment.seed, treatment.stored, treatment.same) == (1, 1.1, False)
     assert treatment.today == pytest.approx(1.15) and treatment.spread == pytest.approx(0.1 / math.sqrt(2))
     assert treatment.difference == pytest.approx(math.sqrt(2) / 2) and baseline.failure == "it broke"
-    stream = io.StringIO()
-    print_checks([treatment, baseline, Check("p", "new", None, "score")], stream)
-    assert "+0.71" in stream.getvalue() and "it broke" in stream.getvalue() and "not run" in stream.getvalue()
+    print_checks([treatment, baseline, Check("p", "new", None, "score")])
+    output = capsys.readouterr().out
+    assert "+0.71" in output and "it broke" in output and "not run" in output
     assert read(paper, tmp_path)["treatment"].runs[1].curves["score"]["values"] == [1.1]
 
 

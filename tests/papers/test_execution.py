@@ -1,7 +1,6 @@
 """Running papers: what is missing, shared runs, versions, failures, and what is registered first."""
 
 import errno
-import io
 import json
 import pathlib
 
@@ -54,15 +53,14 @@ def test_what_is_missing_is_run_and_judged(calls, tmp_path, capsys):
     assert "p: nothing to run, 6 stored runs are reused." in capsys.readouterr().err
 
 
-def test_what_a_verdict_does_not_need_is_told(calls, tmp_path):
+def test_what_a_verdict_does_not_need_is_reported(calls, tmp_path, capsys):
     secondary = [{"better": "treatment", "worse": "unused", "margin": 0.5}]
     paper = of_functions(secondary=secondary)
     run_papers([paper], request(tmp_path, arms=("treatment", "baseline")))
     (status,) = read_status([paper], request(tmp_path))
     assert status.verdict == "reproduced" and status.unneeded == {"unused": 3}
-    stream = io.StringIO()
-    print_status([status], stream)
-    assert "p: runs are not there, and its verdict needs none of them: 3 of unused." in stream.getvalue()
+    print_status([status])
+    assert "p: runs are not there, and its verdict needs none of them: 3 of unused." in capsys.readouterr().out
     assert read_status([of_functions(offset=7.0)], request(tmp_path))[0].unneeded == {}  # It is unfinished.
 
 
@@ -81,9 +79,8 @@ def test_a_damaged_run_is_set_aside_and_run_again(calls, tmp_path, capsys):
     capsys.readouterr()
     (status,) = read_status([paper], request(tmp_path))
     assert (status.done, status.needed, status.damaged) == (5, 6, (path,))
-    stream = io.StringIO()
-    print_status([status], stream)
-    assert f"Damaged: {path}; it counts nowhere. The same command without status=true" in stream.getvalue()
+    print_status([status])
+    assert f"Damaged: {path}; it counts nowhere. The same command without status=true" in capsys.readouterr().out
     assert run_papers([paper], request(tmp_path)) == {} and len(calls) == 7
     said = capsys.readouterr().err.replace("\n", "")
     assert f"`{path}` is damaged: it is {path}.damaged now; the run is missing, and is to be run again." in said

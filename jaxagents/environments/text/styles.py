@@ -17,9 +17,7 @@ FIRST_WORDS = {"notes": DIGITS, "program": ("let",), "prose": ("first",)}
 STYLES = tuple(FIRST_WORDS)
 
 
-def with_styles(
-    world: World, *, styles: Sequence[str] = STYLES, shares: Sequence[float] | None = None, verbosity: float = 0.0
-) -> World:
+def with_styles(world: World, *, styles: Sequence[str] = STYLES, verbosity: float = 0.0) -> World:
     """Lets the expert of arithmetic think in other ways, drawn anew for each decision; actions stay what they were.
 
     Of `1 2 + 3 4 - 5`, notes are `1 2 , 4 6 , 4 1 ,`, a program is `let x = 1 2 ; x + 3 4 = 4 6 ; x - 5 = 4 1 ;`, and
@@ -29,14 +27,13 @@ def with_styles(
     Args:
         world: rules of arithmetic.
         styles: of `STYLES`.
-        shares: how often each is drawn; None draws all alike.
         verbosity: probability that a step is said twice, one by one.
 
     Returns:
         The rules with this expert.
 
     Raises:
-        ValueError: unknown styles, shares that do not fit them, no probability, or a world without numbers.
+        ValueError: unknown styles, no probability, or a world without numbers.
 
     References:
         Zhao et al. (2025), Echo Chamber, section 3 (mixtures of formats of which training keeps one).
@@ -44,9 +41,6 @@ def with_styles(
     styles = tuple(styles)
     if not styles or not set(styles) <= set(STYLES):
         raise ValueError(f"`styles` must be of {STYLES}, got {styles}.")
-    shares = [1.0] * len(styles) if shares is None else list(shares)
-    if len(shares) != len(styles) or min(shares) < 0 or sum(shares) <= 0:
-        raise ValueError(f"`shares` must be one per style and not all 0, got {shares} for {styles}.")
     if not 0.0 <= verbosity <= 1.0:
         raise ValueError(f"`verbosity` must be in [0, 1], got {verbosity}; try 0.5.")
     task = jax.eval_shape(world.sample, jax.random.key(0), jnp.int32(0))
@@ -57,7 +51,7 @@ def with_styles(
     def expert(key: Array, state: State) -> tuple[Array, Array, Text]:
         verb, args, _ = world.expert(key, state)
         style_key, twice_key = jax.random.split(jax.random.fold_in(key, 1))
-        style = jax.random.categorical(style_key, jnp.log(jnp.asarray(shares)))
+        style = jax.random.categorical(style_key, jnp.zeros(len(styles)))
         twice = jax.random.bernoulli(twice_key, verbosity, state.task["numbers"].shape)
         return verb, args, cases(style, *(think(name, state.task, twice, digits) for name in styles))
 

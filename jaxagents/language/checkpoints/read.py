@@ -25,7 +25,6 @@ def load_language_model(
     vocab_size: int | None = None,
     *,
     path: str | Path,
-    sharding: Shardings = None,
     network: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> LanguageModel:
@@ -35,7 +34,6 @@ def load_language_model(
         vocab_size: V of the tokenizer; rows of the embedding above it are cut, missing ones (of added tokens) are the
             mean of the others. None keeps that of the checkpoint.
         path: folder with `config.json` and `model.safetensors`, or several files and their index.
-        sharding: see `read_params`.
         network: what worlds and algorithms set for models that start from random parameters; of it, only `value_head`
             counts, since a checkpoint has its own sizes.
         **settings: of `Decoder`, over those of the checkpoint: `value_head`, `scan_layers`, `remat`, `dtype` ...
@@ -60,7 +58,7 @@ def load_language_model(
         if isinstance(key, jax.core.Tracer):
             shapes = jax.eval_shape(model.init, key)
             return jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan, leaf.dtype), shapes)
-        params = read_params(folder, decoder, sharding=sharding if shardings is None else _by_name(shardings))
+        params = read_params(folder, decoder, sharding=None if shardings is None else _by_name(shardings))
         if model.value is None:
             return params
         placed = None if shardings is None else shardings["params"]["value_layer"]
