@@ -136,12 +136,6 @@ def check_packing(length: int, overlong: str) -> None:
         raise ValueError(f'`overlong` must be "raise", "truncate" or "skip", got {overlong!r}.')
 
 
-def pad_rows(batch: PackedBatch, num_rows: int, *, pad: int) -> PackedBatch:
-    """Adds rows of padding up to `num_rows`."""
-    empty = _empty_rows(num_rows - len(batch.tokens), batch.tokens.shape[1], pad)
-    return jax.tree.map(lambda rows, more: np.concatenate([rows, more]), batch, empty)
-
-
 def _fill(sequences: Sequence[TokenSequence], sizes: Sequence[int], length: int, pad: int) -> PackedBatch:
     """Returns the rows of sequences that come by falling length, of which the first `sizes` tokens are taken."""
     rows = _first_fit(sizes, length)

@@ -1,19 +1,16 @@
-"""From files of trajectories to rows of tokens, by the pipelines of grain or all at once."""
+"""From files of trajectories to packed rows of tokens."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
-
-import jax
-import numpy as np
+from typing import NamedTuple
 
 from jaxagents.data.messages import text_of_call, text_of_result, to_messages
-from jaxagents.data.packing import PackedBatch, TokenSequence, check_packing, pack, pad_rows
+from jaxagents.data.packing import PackedBatch, TokenSequence, check_packing, pack
 from jaxagents.data.schema import Trajectory, Turn
-from jaxagents.data.trajectories import Report, parse_line, read_lines
+from jaxagents.data.trajectories import Report, read_lines
 from jaxagents.types import ChatTemplate, Tokenizer
 
 Paths = str | Path | Sequence[str | Path]
@@ -59,77 +56,6 @@ def encode(
     return [_encode_agent(trajectory, agent, tokenizer, every, chat) for agent in agents]
 
 
-def make_stream(
-    paths: Paths,
-    tokenizer: Tokenizer,
-    *,
-    row_length: int,
-    batch_size: int,
-    seed: int,
-    num_epochs: int | None = None,
-    window: int = 1024,
-    on_error: str = "raise",
-    overlong: str = "raise",
-    weights: Mapping[str, float] = LOSS_WEIGHTS,
-    report: Report = warnings.warn,
-) -> Any:
-    """Makes a stream of packed batches of trajectories in an order that `seed` decides, another one in every epoch.
-
-    The files are read once to check them, before the first batch; then they are read line by line, and only places of
-    lines are held in memory. Files that end in ".gz" allow no jumps and are held in memory as a whole. Nobody may
-    change the lines that are there while the stream is in use.
-
-    Args:
-        paths: one file of trajectories or several.
-        tokenizer: of the model to train.
-        row_length: tokens per row.
-        batch_size: rows per batch; with a last epoch, its last batch is filled up with rows of padding.
-        seed: in `0 .. 2^32 - 1`.
-        num_epochs: times that every trajectory is shown; None for no end.
-        window: trajectories that are packed together; more of them leave less padding, and take more time at a resume.
-        on_error: "raise" refuses damaged lines, "skip" reports and leaves them out.
-        overlong: of sequences longer than a row: "raise", "truncate" or "skip"; the last two are reported.
-        weights: as of `encode`.
-        report: called with messages about all that is left out.
-
-    Returns:
-        A `grain.IterDataset` of `PackedBatch` of numpy arrays `[batch_size, row_length]`. `get_state()` of its iterator
-        is a dict of JSON, and an iterator that was given it by `set_state` goes on with the same batches.
-
-    Raises:
-        ValueError: a number is out of range, a mark is missing, there is no trajectory, or what `on_error` and
-            `overlong` refuse.
-    """
-    for name, value in (("batch_size", batch_size), ("window", window), ("num_epochs", num_epochs)):
-        if value is not None and value < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}.")
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"`seed` must be in 0 .. 2^32 - 1, got {seed}.")
-    encoder, rows = _make_encoder(tokenizer, weights), _Rows(row_length, overlong)
-    places = [place for place, _ in _read_sequences(paths, encoder, rows, on_error, report)]
-
-    import grain  # Half a second that only streams pay.
-
-    def pack_window(index: int, trajectories: Sequence[Sequences]) -> PackedBatch:
-        sequences = [sequence for trajectory in trajectories for sequence in trajectory]
-        batch, _ = pack(sequences, row_length, pad=tokenizer.marks["pad"], overlong=overlong)
-        # Packing puts the long sequences into the first rows.
-        order = np.random.default_rng((seed, index)).permutation(len(batch.tokens))
-        return jax.tree.map(lambda array: array[order], batch)
-
-    windows = (
-        grain.MapDataset.source(places)
-        .shuffle(seed=seed)
-        .repeat(num_epochs)
-        .map(lambda place: encoder(parse_line(_content_at(place))))
-        .to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=window))
-        .batch(window, batch_fn=list)
-        .map_with_index(pack_window)
-    )
-    batches = grain.experimental.RebatchIterDataset(windows, batch_size=batch_size)
-    return batches.map(partial(pad_rows, num_rows=batch_size, pad=tokenizer.marks["pad"]))
-
-
 def load_packed(
     paths: Paths,
     tokenizer: Tokenizer,
@@ -141,7 +67,7 @@ def load_packed(
     chat: ChatTemplate | None = None,
     report: Report = warnings.warn,
 ) -> PackedBatch:
-    """Reads and packs all trajectories at once, for data that fit in memory.
+    """Reads and packs all trajectories of files.
 
     Args:
         paths: one file of trajectories or several.
@@ -157,12 +83,11 @@ def load_packed(
         All rows, numpy arrays `[R, L]`.
 
     Raises:
-        ValueError: as `make_stream`.
+        ValueError: a mark is missing, there is no trajectory, or what `on_error` and `overlong` refuse.
     """
     rows = _Rows(row_length, overlong)
     found = _read_sequences(paths, _make_encoder(tokenizer, weights, chat), rows, on_error, report)
-    sequences = [sequence for _, trajectory in found for sequence in trajectory]
-    return pack(sequences, row_length, pad=tokenizer.marks["pad"], overlong=overlong)[0]
+    return pack(list(found), row_length, pad=tokenizer.marks["pad"], overlong=overlong)[0]
 
 
 def _make_encoder(
@@ -249,8 +174,8 @@ def _said(turn: Turn) -> str:
 
 def _read_sequences(
     paths: Paths, encoder: Callable[[Trajectory], Sequences], rows: _Rows, on_error: str, report: Report
-) -> Iterator[tuple[Any, Sequences]]:
-    """Yields where each trajectory of the files is and the sequences of it that stay."""
+) -> Iterator[TokenSequence]:
+    """Yields the sequences of the trajectories of files that stay."""
     check_packing(*rows)
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     num_kept = num_long = num_unknown = num_lost = 0
@@ -268,8 +193,7 @@ def _read_sequences(
             num_kept += len(kept)
             num_unknown += sum(sequence.success is None for sequence in kept)
             num_lost += sum(sequence.num_lost for sequence in kept)
-            if kept:
-                yield (line.content if path.suffix == ".gz" else (str(path), line.offset)), kept
+            yield from kept
     if num_long:
         done = {"truncate": "truncated", "skip": "skipped"}[rows.overlong]
         report(f"{num_long} sequences are longer than the {rows.length} tokens of a row: {done}.")
@@ -287,13 +211,3 @@ def report_lost(num_lost: int, report: Report) -> None:
             f"{num_lost} thoughts are left out by the chat template and not learned, as those of earlier turns are by "
             "some; try policy.thought_tokens, which puts them between the tags, or write the tags into the content."
         )
-
-
-def _content_at(place: bytes | tuple[str, int]) -> bytes:
-    """Returns a line by its place: itself, or file and offset."""
-    if isinstance(place, bytes):
-        return place
-    path, offset = place
-    with open(path, "rb") as file:
-        file.seek(offset)
-        return file.readline()

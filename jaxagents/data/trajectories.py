@@ -26,58 +26,44 @@ class Line(NamedTuple):
 
     Attributes:
         number: of the line, from 1.
-        offset: bytes before it, after decompression.
-        content: its bytes.
         value: what was made of the trajectory.
     """
 
     number: int
-    offset: int
-    content: bytes
     value: Any
 
 
-def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], *, append: bool = False) -> int:
+def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> int:
     """Writes trajectories to a file, all of them or none.
 
-    A new file takes its place only when it is complete. Appending is one write, also where a process before was
-    killed in the middle of its own. The trajectories of a call are held in memory; append in parts when there are more.
+    The file takes its place only when it is complete. The trajectories are held in memory.
 
     Args:
         path: of the file; compressed with gzip when it ends in ".gz".
         trajectories: to write.
-        append: adds to a file that exists, instead of taking its place.
 
     Returns:
         How many were written.
 
     Raises:
-        ValueError: a trajectory is not valid, there is none for a new file, or the compressed file to append to is
-            damaged.
+        ValueError: a trajectory is not valid, or there is none.
     """
     path = Path(path)
     lines = [_to_line(trajectory) for trajectory in trajectories]
-    old_size = path.stat().st_size if append and path.exists() else 0
-    if not lines and not old_size:
-        raise ValueError("`trajectories` must hold at least one for a new file, got none.")
     if not lines:
-        return 0
+        raise ValueError("`trajectories` must hold at least one for a new file, got none.")
     content = b"".join(lines)
-    if old_size and not _ends_with_newline(path):
-        content = b"\n" + content  # What a killed process left stays a line of its own.
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
-    if old_size:
-        with open(path, "ab", buffering=0) as file:
-            _write_and_sync(file, content)
-    else:
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        try:
-            with open(temporary, "wb", buffering=0) as file:
-                _write_and_sync(file, content)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return len(lines)
 
 
@@ -125,7 +111,7 @@ def require_files(paths: str | Path | Sequence[str | Path]) -> None:
 def read_lines(
     path: str | Path, convert: Callable[[Trajectory], Any], *, on_error: str = "raise", report: Report = warnings.warn
 ) -> Iterator[Line]:
-    """Reads as `read_trajectories` does, and tells where in the file each trajectory is.
+    """Reads as `read_trajectories` does, and numbers the lines.
 
     Args:
         path: as there.
@@ -294,7 +280,7 @@ def _turns_of(row: Episode, tokenizer: Tokenizer, frames: Any) -> tuple[Turn, ..
 
 def _good_lines(path: Path, parse: Callable[[bytes], Any], on_error: str, report: Report) -> Iterator[Line]:
     num_good = num_skipped = 0
-    for number, (offset, content) in enumerate(_raw_lines(path), start=1):
+    for number, content in enumerate(_raw_lines(path), start=1):
         try:
             if isinstance(content, Exception):
                 raise ValueError(f"the rest of the file must be gzip data, got {content}.")
@@ -309,7 +295,7 @@ def _good_lines(path: Path, parse: Callable[[bytes], Any], on_error: str, report
             report(f"{message} Skipped.")
             continue
         num_good += 1
-        yield Line(number=number, offset=offset, content=content, value=value)
+        yield Line(number=number, value=value)
     if num_skipped:
         report(f"{path}: {num_good} trajectories read, {num_skipped} lines skipped.")
     if not num_good:
@@ -317,39 +303,17 @@ def _good_lines(path: Path, parse: Callable[[bytes], Any], on_error: str, report
         raise ValueError(f"`path` must hold at least one trajectory, got {found}: {path}.")
 
 
-def _raw_lines(path: Path) -> Iterator[tuple[int, bytes | Exception]]:
-    """Yields offset and bytes of every line; an exception in place of the bytes where decompression ended early."""
-    offset = 0
+def _raw_lines(path: Path) -> Iterator[bytes | Exception]:
+    """Yields the bytes of every line; an exception in place of the bytes where decompression ended early."""
     with _open(path) as file:
         try:
-            for content in file:
-                yield offset, content
-                offset += len(content)
+            yield from file
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            yield offset, error
+            yield error
 
 
 def _open(path: Path) -> Any:
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
-
-
-def _ends_with_newline(path: Path) -> bool:
-    try:
-        with _open(path) as file:
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) == b"\n"
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(
-            f"`path` must be a complete gzip file to append to, got {error}: {path}; try reading it with "
-            'on_error="skip" and writing what is good to a new file.'
-        ) from error
-
-
-def _write_and_sync(file: Any, content: bytes) -> None:
-    view = memoryview(content)
-    while view:  # The system may take less than all of it.
-        view = view[file.write(view) :]
-    os.fsync(file.fileno())
 
 
 def _to_line(trajectory: Trajectory) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxagents.data.packing import PackCounts, TokenSequence, pack, pad_rows
+from jaxagents.data.packing import PackCounts, TokenSequence, pack
 
 PAD = -7
 
@@ -55,18 +55,16 @@ def test_successes_share_no_row_with_others():
     np.testing.assert_array_equal(batch.tokens, [[2, 3, 7, PAD], [4, 5, 6, 1]])
     np.testing.assert_array_equal(batch.thought_mask, [[True, False, False, False], [False, False, False, True]])
     np.testing.assert_array_equal(batch.success, [True, False])
-    np.testing.assert_array_equal(pad_rows(batch, 3, pad=PAD).success, [True, False, False])
     assert counts.packed == 4
 
 
 def test_padding():
     batch, _ = pack([TokenSequence([1, 2], [1, 1])], 3, pad=PAD)
-    batch = pad_rows(batch, 2, pad=PAD)
-    np.testing.assert_array_equal(batch.tokens, [[1, 2, PAD], [PAD] * 3])
-    np.testing.assert_array_equal(batch.token_mask, [[True, True, False], [False] * 3])
-    np.testing.assert_array_equal(batch.segment, [[0, 0, -1], [-1] * 3])
-    np.testing.assert_array_equal(batch.positions, [[0, 1, 0], [0] * 3])
-    np.testing.assert_array_equal(batch.loss_weight, [[0, 1, 0], [0] * 3])
+    np.testing.assert_array_equal(batch.tokens, [[1, 2, PAD]])
+    np.testing.assert_array_equal(batch.token_mask, [[True, True, False]])
+    np.testing.assert_array_equal(batch.segment, [[0, 0, -1]])
+    np.testing.assert_array_equal(batch.positions, [[0, 1, 0]])
+    np.testing.assert_array_equal(batch.loss_weight, [[0, 1, 0]])
     empty, counts = pack([], 3, pad=PAD)
     assert empty.tokens.shape == (0, 3) and counts.packed == 0
 

@@ -1,22 +1,17 @@
-"""Streams of packed batches: the tokens of a dialogue, every trajectory once per epoch, and exact resumption."""
-
-import itertools
-import json
+"""Packed rows of files: the tokens of a dialogue, and every trajectory once."""
 
 import jax
 import numpy as np
 import pytest
 
 from jaxagents.data.schema import ToolCall, Trajectory, Turn
-from jaxagents.data.streams import encode, load_packed, make_stream
+from jaxagents.data.streams import encode, load_packed
 from jaxagents.data.trajectories import from_episodes, read_trajectories, write_trajectories
 from jaxagents.environments.text import frozenlake
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.policy import make_language_policy
 from jaxagents.language.tokenizers import word_level
 from jaxagents.types import LanguageModel
-
-FIELDS = ("tokens", "token_mask", "segment", "positions", "loss_weight", "thought_mask", "success")
 
 
 def make(index, size=1):
@@ -40,11 +35,6 @@ def names(batches):
         for index in range(segment.max(initial=-1) + 1):
             found.append("".join(map(chr, tokens[segment == index][-4:-1])))
     return found
-
-
-def assert_equal(first, second):
-    for name in FIELDS:
-        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
 
 
 def test_tokens_by_hand(tokenizer):
@@ -96,59 +86,16 @@ def test_tokens_are_those_of_a_dialogue(tmp_path):
 
 def test_a_batch_by_hand(tmp_path, tokenizer):
     write_trajectories(tmp_path / "a.jsonl", [make(7)])
-    (batch,) = make_stream(tmp_path / "a.jsonl", tokenizer, row_length=9, batch_size=2, seed=0, num_epochs=1)
-    np.testing.assert_array_equal(batch.tokens, [[2, 111, 4, *b"007", 1, 0, 0], [0] * 9])
-    np.testing.assert_array_equal(batch.loss_weight, [[0, 0, 0, 1, 1, 1, 1, 0, 0], [0] * 9])
-    np.testing.assert_array_equal(batch.segment, [[0] * 7 + [-1] * 2, [-1] * 9])
-    np.testing.assert_array_equal(batch.positions, [[0, 1, 2, 3, 4, 5, 6, 0, 0], [0] * 9])
-    assert_equal(load_packed([tmp_path / "a.jsonl"], tokenizer, row_length=7), one_row(batch, 7))
+    batch = load_packed([tmp_path / "a.jsonl"], tokenizer, row_length=9)
+    np.testing.assert_array_equal(batch.tokens, [[2, 111, 4, *b"007", 1, 0, 0]])
+    np.testing.assert_array_equal(batch.loss_weight, [[0, 0, 0, 1, 1, 1, 1, 0, 0]])
+    np.testing.assert_array_equal(batch.segment, [[0] * 7 + [-1] * 2])
+    np.testing.assert_array_equal(batch.positions, [[0, 1, 2, 3, 4, 5, 6, 0, 0]])
 
 
-def one_row(batch, length):
-    cut = {name: getattr(batch, name)[:1, :length] for name in FIELDS[:-1]}
-    return type(batch)(**cut, success=batch.success[:1])
-
-
-def test_every_trajectory_once_per_epoch(path, tokenizer):
-    expected = [f"{index:03d}" for index in range(20)]
-    options = {"row_length": 24, "batch_size": 3, "num_epochs": 1, "window": 8}
-    seen = {seed: names(make_stream(path, tokenizer, seed=seed, **options)) for seed in (0, 1)}
-    assert (
-        sorted(seen[0]) == sorted(seen[1]) == expected and len({tuple(seen[0]), tuple(seen[1]), tuple(expected)}) == 3
-    )
-    assert names(make_stream(path, tokenizer, seed=0, **options)) == seen[0]
-    batches = list(make_stream(path, tokenizer, seed=0, **(options | {"num_epochs": 3})))
-    assert sorted(names(batches)) == sorted(3 * expected)
-    assert {batch.tokens.shape for batch in batches} == {(3, 24)}
-    assert sorted(names([load_packed(path, tokenizer, row_length=24)])) == expected
-
-
-def test_epochs_have_orders_of_their_own(path, tokenizer):
-    # In windows of one epoch the first twenty names are those of the first epoch.
-    stream = make_stream(path, tokenizer, row_length=12, batch_size=1, seed=0, num_epochs=2, window=20)
-    seen = names(stream)
-    assert sorted(seen[:20]) == sorted(seen[20:]) and seen[:20] != seen[20:]
-
-
-def test_windows_hold_other_trajectories_than_their_neighbours_in_the_file(path, tokenizer):
-    stream = make_stream(path, tokenizer, row_length=12, batch_size=1, seed=0, num_epochs=1, window=1)
-    assert names(stream) != [f"{index:03d}" for index in range(20)]
-
-
-def test_a_stream_goes_on_where_it_was(path, tokenizer):
-    def start():
-        return iter(make_stream(path, tokenizer, row_length=24, batch_size=3, seed=4, window=8))
-
-    iterator, states, batches = start(), [], []
-    for _ in range(9):  # More than two epochs.
-        states.append(json.dumps(iterator.get_state()))
-        batches.append(next(iterator))
-    assert sum(batch.segment.max(axis=1).sum() + 3 for batch in batches) > 40
-    for index in (0, 1, 4, 8):
-        resumed = start()
-        resumed.set_state(json.loads(states[index]))
-        for batch, expected in zip(itertools.islice(resumed, 3), batches[index : index + 3]):
-            assert_equal(batch, expected)
+def test_every_trajectory_once(path, tokenizer):
+    batch = load_packed(path, tokenizer, row_length=24)
+    assert sorted(names([batch])) == [f"{index:03d}" for index in range(20)] and batch.tokens.shape[1] == 24
 
 
 def test_several_files_and_damage(tmp_path, tokenizer):
@@ -159,40 +106,33 @@ def test_several_files_and_damage(tmp_path, tokenizer):
     options = {"row_length": 9, "report": pytest.fail}
     with pytest.raises(ValueError, match="a.jsonl, line 2: the line must be JSON"):
         load_packed([first, second], tokenizer, **options)
-    with pytest.raises(ValueError, match="a.jsonl, line 2"):
-        make_stream([first, second], tokenizer, batch_size=1, seed=0, **options)
     messages = []
     options |= {"on_error": "skip", "report": messages.append}
-    stream = make_stream([first, second], tokenizer, batch_size=1, seed=0, num_epochs=1, **options)
-    assert sorted(names(stream)) == ["000", "001", "002"] and len(messages) == 2
-    assert sorted(names([load_packed([first, second], tokenizer, **options)])) == ["000", "001", "002"]
+    found = names([load_packed([first, second], tokenizer, **options)])
+    assert sorted(found) == ["000", "001", "002"] and len(messages) == 2
 
 
 def test_sequences_that_are_too_long(tmp_path, tokenizer):
     path, messages = tmp_path / "a.jsonl", []
     write_trajectories(path, [make(0), make(1, 50), make(2)])
-    options = {"row_length": 10, "batch_size": 1, "seed": 0, "num_epochs": 1, "report": messages.append}
+    options = {"row_length": 10, "report": messages.append}
     with pytest.raises(
         ValueError, match="`row_length` must hold every sequence, got 10 for the 56 tokens of .*a.jsonl, line 2"
     ):
-        make_stream(path, tokenizer, **options)
-    assert sorted(names(make_stream(path, tokenizer, overlong="skip", **options))) == ["000", "002"]
-    cut = list(make_stream(path, tokenizer, overlong="truncate", **options))
-    assert len(cut) == 3 and sum(batch.token_mask.all() for batch in cut) == 1
+        load_packed(path, tokenizer, **options)
+    assert sorted(names([load_packed(path, tokenizer, overlong="skip", **options)])) == ["000", "002"]
+    cut = load_packed(path, tokenizer, overlong="truncate", **options)
+    assert len(cut.tokens) == 3 and sum(cut.token_mask.all(axis=1)) == 1
     expected = "1 sequences are longer than the 10 tokens of a row: {}."
     assert messages == [expected.format("skipped"), expected.format("truncated")]
     with pytest.raises(ValueError, match="`paths` must hold a sequence of at most 3 tokens, got none"):
-        make_stream(path, tokenizer, overlong="skip", **(options | {"row_length": 3}))
+        load_packed(path, tokenizer, overlong="skip", **(options | {"row_length": 3}))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
-        ({"window": 0}, "`window` must be at least 1, got 0"),
-        ({"num_epochs": 0}, "`num_epochs` must be at least 1, got 0"),
         ({"row_length": 0}, "`length` of a row must be at least 1, got 0"),
-        ({"seed": -1}, "`seed` must be in 0 .. 2\\^32 - 1, got -1"),
         ({"overlong": "cut"}, "`overlong` must be"),
         ({"on_error": "ignore"}, "`on_error` must be"),
         ({"weights": {"actions": 1.0}}, "`weights` must be of prompt, .*, got 'actions'"),
@@ -201,7 +141,7 @@ def test_sequences_that_are_too_long(tmp_path, tokenizer):
 def test_wrong_arguments_are_refused(tmp_path, tokenizer, change, message):
     write_trajectories(tmp_path / "a.jsonl", [make(0)])
     with pytest.raises(ValueError, match=message):
-        make_stream(tmp_path / "a.jsonl", tokenizer, **({"row_length": 9, "batch_size": 1, "seed": 0} | change))
+        load_packed(tmp_path / "a.jsonl", tokenizer, **({"row_length": 9} | change))
 
 
 def test_tokenizers_need_their_marks(tmp_path, tokenizer):

@@ -34,9 +34,6 @@ def test_what_is_written_is_read(tmp_path, name):
     path, written = tmp_path / name, [make("a", task={"goal": [1, 2]}), make("b", success=True)]
     assert write_trajectories(path, written) == 2
     assert list(read_trajectories(path)) == written
-    assert write_trajectories(path, [make("c")], append=True) == 1
-    assert write_trajectories(path, [], append=True) == 0
-    assert ids(path) == ["a", "b", "c"]
     assert write_trajectories(path, [make("d")]) == 1
     assert ids(path) == ["d"]
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
@@ -44,20 +41,19 @@ def test_what_is_written_is_read(tmp_path, name):
 
 def test_files_are_lines_of_utf8(tmp_path):
     path = tmp_path / "a.jsonl"
-    write_trajectories(path, [make("a"), make("b")], append=True)
+    write_trajectories(path, [make("a"), make("b")])
     first, second, rest = path.read_bytes().split(b"\n")
     assert json.loads(first) == to_json(make("a")) and "√".encode() in second and rest == b""
     write_trajectories(tmp_path / "a.jsonl.gz", [make("a"), make("b")])
     assert gzip.decompress((tmp_path / "a.jsonl.gz").read_bytes()) == path.read_bytes()
 
 
-@pytest.mark.parametrize("append", [False, True])
 @pytest.mark.parametrize("wrong", [make("b", level="high"), make("b", metadata={"x": object()}), make("\ud800")])
-def test_all_or_nothing_is_written(tmp_path, append, wrong):
+def test_all_or_nothing_is_written(tmp_path, wrong):
     path = tmp_path / "a.jsonl"
     write_trajectories(path, [make("a")])
     with pytest.raises(ValueError, match="`trajectories` must be valid, got "):
-        write_trajectories(path, [make("c"), wrong], append=append)
+        write_trajectories(path, [make("c"), wrong])
     assert ids(path) == ["a"] and len(list(tmp_path.iterdir())) == 1
     with pytest.raises(ValueError, match="must hold at least one"):
         write_trajectories(tmp_path / "new.jsonl", [])
@@ -75,15 +71,6 @@ def test_a_crash_in_the_middle_of_writing_keeps_the_old_file(tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         write_trajectories(path, [make("b")])
     assert ids(path) == ["a"] and len(list(tmp_path.iterdir())) == 1
-
-
-def test_appending_after_a_killed_writer_damages_nothing(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(line("a") + line("b")[:40])
-    write_trajectories(path, [make("c")], append=True)
-    messages = []
-    assert ids(path, on_error="skip", report=messages.append) == ["a", "c"]
-    assert len(messages) == 2 and "line 2: the line must be JSON" in messages[0]
 
 
 DAMAGED = [
@@ -139,8 +126,6 @@ def test_compressed_data_that_end_early_are_damage(tmp_path):
     messages = []
     assert ids(path, on_error="skip", report=messages.append) == ["a"]
     assert messages[1] == f"{path}: 1 trajectories read, 1 lines skipped."
-    with pytest.raises(ValueError, match="`path` must be a complete gzip file to append to"):
-        write_trajectories(path, [make("c")], append=True)
 
 
 def test_files_without_trajectories_are_refused(tmp_path):
@@ -155,13 +140,11 @@ def test_files_without_trajectories_are_refused(tmp_path):
         read_trajectories(path, on_error="ignore")
 
 
-def test_lines_say_where_they_are(tmp_path):
+def test_lines_are_numbered(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(line("a") + b"\nx\n" + line("b"))
     found = list(read_lines(path, lambda trajectory: trajectory.id, on_error="skip", report=lambda message: None))
     assert [(item.number, item.value) for item in found] == [(1, "a"), (4, "b")]
-    for item in found:
-        assert path.read_bytes()[item.offset :].startswith(item.content)
 
 
 def episodes(tokenizer):
