@@ -324,3 +324,14 @@ def test_tests_mirror_the_package():
     folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
     others = {str(folder) for folder in folders if not (ROOT / "jaxagents" / folder).is_dir()}
     assert others <= {"experiments", "notebooks"}
+
+
+def test_the_guide_has_the_table_of_imports():
+    text = (ROOT / "experiments/docs/architecture.md").read_text().partition("| folder | holds | may import |")[2]
+    found, above = {}, set()
+    for folder, cell in re.findall(r"^\| `(\w+)` \| .* \| ([\w, ]+) \|$", text.partition("\n\n")[0], re.MULTILINE):
+        every, _, without = cell.partition(" but ")
+        named = above - set(without.split(", ")) if every == "all above" else set(every.split(", ")) - {"nothing"}
+        found[folder] = named
+        above = above | {folder}
+    assert found == {folder: set(names.split()) for folder, names in MAY_IMPORT.items() if folder != "__init__"}

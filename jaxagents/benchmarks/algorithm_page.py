@@ -10,15 +10,15 @@ from jaxagents.benchmarks.algorithms import Row, read_row
 from jaxagents.reporting.statistics import bootstrap_interval, interquartile_mean, performance_profile
 
 PAGE, PICTURE, FULL = "README.md", "profiles.png", "full"  # The last one is the folder of longer trainings.
-_HEAD = ("algorithm", "return", "95 %", "score", "published", "difference", "seeds", "steps/s", "min", "command")
+_HEAD = ("algorithm", "return", "95 %", "score", "published", "seeds", "steps/s", "min")
 _OPENING = """# Algorithms on their standard tasks
 
-Written by `python experiments/benchmark.py suite=algorithms`; do not edit. Every row is trained with several seeds, one
-after the other on one core of a CPU. The return is the interquartile mean over the seeds, with a 95 % percentile
-bootstrap over them: of few seeds it is too narrow. The score is 0 for random actions and 1 for a task that counts as
-solved. Published returns are those of other implementations with budgets of their own. Steps per second are those of
-one seed, compilation apart, on whatever else the machine did; minutes are of all seeds, with compilation.
-`algorithms.names=[cartpole/ppo]` runs one row; rows that are there are run again with `algorithms.again=true` only.
+Written by `python experiments/benchmark.py suite=algorithms`; do not edit.
+
+- **return**: interquartile mean over the seeds, with a 95 % percentile bootstrap, which is too narrow for few seeds.
+- **score**: 0 for random actions, 1 for a task that counts as solved.
+- **published**: the return of another implementation, whose budget may differ; [sources](#commands) are below.
+- **steps/s**: of one seed on one core of a CPU, without compilation; **min**: of all seeds, with compilation.
 """
 
 
@@ -35,7 +35,9 @@ def write_page(folder: str | Path, tasks: Mapping[str, Mapping[str, Any]]) -> Pa
     """
     folder = Path(folder)
     found = {task: _read(folder, task, settings) for task, settings in tasks.items()}
-    parts = [_OPENING]
+    scores = {task: {name: _scores(row, tasks[task]) for name, row in rows.items()} for task, rows in found.items()}
+    scores = {task: of_task for task, of_task in scores.items() if of_task}
+    parts = [_OPENING, _glance(scores)]
     for task, rows in found.items():
         settings = tasks[task]
         missing = [name for name, *_ in settings["rows"] if name not in rows]
@@ -45,11 +47,11 @@ def write_page(folder: str | Path, tasks: Mapping[str, Mapping[str, Any]]) -> Pa
         parts.append(f"Not run: {', '.join(missing)}.\n" if missing else "")
         longer = [_line(name, row, settings) for name, row in _read(folder / FULL, task, settings).items()]
         parts.append(f"Trained for longer (`algorithms.full=true`):\n\n{_table(_HEAD, longer)}" if longer else "")
-    scores = {task: {name: _scores(row, tasks[task]) for name, row in rows.items()} for task, rows in found.items()}
     parts.append(_over_tasks(scores))
-    parts.append(_duration([row for of_task in found.values() for row in of_task.values()]))
-    if draw_profiles(folder / PICTURE, {task: of_task for task, of_task in scores.items() if of_task}):
+    if draw_profiles(folder / PICTURE, scores):
         parts.append(f"![Share of seeds above every score]({PICTURE})\n")
+        parts += ["## Commands\n", _duration([row for of_task in found.values() for row in of_task.values()])]
+    parts += [_commands(task, rows, tasks[task]) for task, rows in found.items() if rows]
     path = folder / PAGE
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(part for part in parts if part))
@@ -99,25 +101,43 @@ def _line(name: str, row: Row, settings: Mapping[str, Any]) -> tuple[str, ...]:
     returns = np.asarray(row.returns)
     middle = interquartile_mean(returns)
     low, high = bootstrap_interval([returns], interquartile_mean)
-    published, source = settings.get("published", {}).get(name, (None, ""))
+    published = settings.get("published", {}).get(name)
     places = 1 if abs(settings["scale"][1] - settings["scale"][0]) > 20.0 else 2  # After the point.
     return (
         f"`{name}`",
         f"{middle:.{places}f}",
         f"{low:.{places}f} to {high:.{places}f}",
         f"{interquartile_mean(_scores(row, settings)):.2f}",
-        "" if published is None else f"{published:g} ({source})",
-        "" if published is None else f"{middle - published:+.{places}f}",
+        "" if published is None else f"{published[0]:g}",
         str(returns.size),
         f"{row.per_second:,.0f}",
         f"{(row.seconds + row.compile_seconds) / 60.0:.1f}",
-        f"`{' '.join(row.choices)}`",
     )
+
+
+def _commands(task: str, rows: Mapping[str, Row], settings: Mapping[str, Any]) -> str:
+    """Lists the choices of every row, and where the published return is from."""
+    sources = {name: f"; published: {source}" for name, (_, source) in settings.get("published", {}).items()}
+    lines = [f"- `{name}`: `{' '.join(row.choices)}`{sources.get(name, '')}\n" for name, row in rows.items()]
+    return f"{task}:\n\n{''.join(lines)}"
 
 
 def _duration(rows: Sequence[Row]) -> str:
     minutes = sum(row.seconds + row.compile_seconds for row in rows) / 60.0
-    return f"All {len(rows)} rows take {minutes:.0f} minutes of one core, longer trainings apart.\n" if rows else ""
+    return (
+        f"All {len(rows)} rows take {minutes:.0f} minutes of one core, without the longer trainings. A command is "
+        "`python experiments/train.py` with the choices of the row. `algorithms.names=[cartpole/ppo]` runs one row, "
+        "`algorithms.again=true` also rows that are there.\n"
+    )
+
+
+def _glance(scores: Mapping[str, Mapping[str, np.ndarray]]) -> str:
+    """Returns the table of tasks with the algorithms that do not solve them."""
+    lines = []
+    for task, of_task in scores.items():
+        means = {name: interquartile_mean(values) for name, values in of_task.items()}
+        lines.append((task, str(len(means)), ", ".join(f"`{k}` {v:.2f}" for k, v in means.items() if v < 0.9)))
+    return _table(("task", "algorithms", "scores below 0.9"), lines) if lines else ""
 
 
 def _over_tasks(scores: Mapping[str, Mapping[str, np.ndarray]]) -> str:

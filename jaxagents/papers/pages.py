@@ -12,26 +12,27 @@ from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.summary import (
     arm_rows,
     authors_rows,
-    describe_finding,
     describe_seeds,
     study_rows,
-    tell_finding,
     verdict_of,
 )
 from jaxagents.reporting.html import write_page
 from jaxagents.reporting.loggers import write_atomically
+from jaxagents.reporting.tables import describe_interval
 
 REPORT_FILE = "README.md"
 OWN = "own"  # Family of papers of a user's own.
 _HEAD = """# Papers, reproduced small
 
-Written by `python experiments/report.py` from the files of runs beside it; do not edit. A paper's headline is one or
-two expectations that were written down before its runs, and decides the verdict; secondary ones are counted. What is
-measured is a mean over seeds with its 95 % Student interval; differences are taken seed by seed. The rule is that of
-`jaxagents/papers/judge.py`. The pictures show every headline in units of its margin; signs are turned where less is
-expected, so that the claim lies to the right. A difference holds where its mean reaches the green band and its interval
-lies right of 0; other expectations hold where the whole interval lies in the band. A verdict with the word mechanism is
-about a claim on named models, of which only the mechanism is tested.
+Written by `python experiments/report.py` from the stored runs; do not edit.
+
+- **Expected** was written down before the runs. One or two such expectations are the headline of a paper and decide its
+  verdict; its page lists the others.
+- **Measured** is a mean over seeds with its 95 % Student interval. Differences are paired by seed.
+- **Outcome**: a difference is held where its mean reaches the margin and its interval excludes 0. Any other expectation
+  is held where its whole interval does. [judge.py](../../jaxagents/papers/judge.py) is the rule.
+- A verdict with the word *mechanism* is about a claim on named models, of which only the mechanism is tested.
+- The pictures show headlines in units of their margins. The claim lies to the right, its margin is the green band.
 """
 
 
@@ -58,13 +59,13 @@ def write_pages(results: str | Path, families: Sequence[Family], entries: Mappin
             forest = lay_out_forest(title, {entry.card.id: entry.verdict.headline for entry in tested})
             write_page(results / picture, "forest.svg", forest=forest)
             lines.append(f"\n![{title}]({picture.as_posix()})\n")
-            lines.append("\n" + _row("paper", "verdict", "finding", "secondary", "seeds", "minutes"))
-            lines.append(_row(*["---"] * 6))
+            lines.append("\n" + _row("paper", "verdict", "expected", "measured", "outcome", "seeds", "minutes"))
+            lines.append(_row(*["---"] * 7))
         for entry in tested:
             path = Path("papers") / family.name / f"{entry.card.id}.md"
             (results / path).parent.mkdir(parents=True, exist_ok=True)
             write_atomically(results / path, "".join(_page(entry)))
-            lines.append(_line(entry, path))
+            lines += _lines(entry, path)
     write_atomically(results / REPORT_FILE, "".join([*lines, *_studies(entries)]))
     return results / REPORT_FILE
 
@@ -112,16 +113,19 @@ def _studies(entries: Mapping[str, Entry]) -> list[str]:
     return lines
 
 
-def _line(entry: Entry, path: Path) -> str:
-    verdict = entry.verdict
-    return _row(
-        f"[{entry.card.id}]({path.as_posix()})",
-        verdict.describe(trial=entry.is_trial, changed=bool(entry.changed)),
-        " ".join(_sentence(finding) for finding in verdict.headline),
-        verdict.count_secondary(),
-        describe_seeds(entry.paper.seeds),
-        f"{verdict.minutes:.1f}",
-    )
+def _lines(entry: Entry, path: Path) -> list[str]:
+    """Returns a row per expectation of the headline; the first one names the paper."""
+    card, verdict = entry.card, entry.verdict
+    words = verdict.describe(trial=entry.is_trial, changed=bool(entry.changed))
+    rows = [["", "", *_cells(one), "", ""] for one in verdict.headline]
+    rows[0][:2] = f"[{card.id}]({path.as_posix()})", words
+    rows[0][-2:] = describe_seeds(entry.paper.seeds), f"{verdict.minutes:.1f}"
+    return [_row(*row) for row in rows]
+
+
+def _cells(finding: Finding) -> tuple[str, str, str]:
+    measured = "-" if finding.measured is None else describe_interval(finding.measured._asdict())
+    return finding.expectation.describe(), measured, finding.outcome
 
 
 def _page(entry: Entry) -> list[str]:
@@ -156,13 +160,9 @@ def _page(entry: Entry) -> list[str]:
 def _findings(title: str, findings: Sequence[Finding]) -> list[str]:
     if not findings:
         return []
-    lines = [f"- {one.outcome}: {one.expectation.describe()}; {describe_finding(one)}\n" for one in findings]
-    return [f"## {title}\n\n", *lines, "\n"]
-
-
-def _sentence(finding: Finding) -> str:
-    sentence = tell_finding(finding)
-    return sentence[0].upper() + sentence[1:]
+    reasons = [f"- {one.expectation.describe()}: {one.reason}\n" for one in findings if one.reason]
+    rows = [_row("expected", "measured", "outcome"), _row(*["---"] * 3), *(_row(*_cells(one)) for one in findings)]
+    return [f"## {title}\n\n", *rows, "\n", *reasons, "\n" * bool(reasons)]
 
 
 def _row(*cells: str) -> str:

@@ -52,12 +52,13 @@ def test_longer_trainings_are_rows_with_other_choices():
         rows_of(TASKS, ["walk/dqn"], full=True)
 
 
-def test_the_page_has_scores_differences_and_what_is_missing(tmp_path):
+def test_the_page_has_scores_sources_and_what_is_missing(tmp_path):
     store(tmp_path, "walk/ppo", [20.0, 70.0, 70.0, 120.0])
     store(tmp_path, "ride/ppo", [0.5])
     text = write_page(tmp_path, TASKS).read_text()
-    # The middle half of four seeds are the two 70s: half of the way from 20 to 120, and 30 below what was published.
-    assert "| `ppo` | 70.0 | 20.0 to 120.0 | 0.50 | 100 (somebody) | -30.0 | 4 | 1,234 | 1.0 |" in text
+    # The middle half of four seeds are the two 70s: half of the way from 20 to 120.
+    assert "| `ppo` | 70.0 | 20.0 to 120.0 | 0.50 | 100 | 4 | 1,234 | 1.0 |" in text
+    assert "| walk | 1 | `ppo` 0.50 |" in text and "; published: somebody" in text
     assert "| `ppo` | 0.50 | 0.50 to 0.50 | 0.50 |" in text  # Of short scales two places, of long ones one.
     assert "All 2 rows take 2 minutes of one core" in text and "Trained for longer" not in text
     assert "Not run: dqn." in text and "| `ppo` | walk, ride | 0.50 |" in text
