@@ -43,7 +43,7 @@ def main(config: DictConfig) -> None:
 
 
 def _say(text: str) -> None:
-    """Says what is done now; the site takes minutes."""
+    """Describes what is done now; the site takes minutes."""
     print(text, file=sys.stderr, flush=True)
 
 

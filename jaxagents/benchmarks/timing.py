@@ -100,7 +100,7 @@ def cpu_ticks() -> tuple[int, int]:
 
 
 def describe_machine(before: tuple[int, int]) -> dict[str, float]:
-    """Says what else a machine did while something was measured.
+    """Describes what else a machine did while something was measured.
 
     Args:
         before: `cpu_ticks` at the beginning.

@@ -226,7 +226,7 @@ def _make_room(environment: Environment, layout: Layout, frames: dict[str, _Fram
 
 
 def _sees_several(layout: Layout) -> bool:
-    """Tells whether a turn may be read behind another one; else every turn is the first that is seen."""
+    """Returns whether a turn may be read behind another one; else every turn is the first that is seen."""
     return layout.num_turns > 1 and layout.context_turns > 1
 
 

@@ -265,7 +265,7 @@ def _encode(reader: TemplateReader, text: str) -> list[int]:
 
 
 def _writes(reader: TemplateReader, messages: Sequence[Message]) -> bool:
-    """Tells whether a template takes messages and writes the placeholder among them."""
+    """Returns whether a template takes messages and writes the placeholder among them."""
     try:
         return _PLACEHOLDER in render(reader, messages)
     except ValueError:

@@ -105,7 +105,7 @@ def smoothed_action(
 
 
 def is_bounded(space: Discrete | Box) -> bool:
-    """Tells whether a space is a `Box` with finite bounds, whose actions policies squash."""
+    """Returns whether a space is a `Box` with finite bounds, whose actions policies squash."""
     return isinstance(space, Box) and bool(np.isfinite(space.low) and np.isfinite(space.high))
 
 

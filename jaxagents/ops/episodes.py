@@ -131,7 +131,7 @@ def reward_of_acting_turns(episode: Episode) -> Array:
 
 
 def same_group(episode: Episode) -> Array:
-    """Says with whom every seat of every row is compared.
+    """Returns with whom every seat of every row is compared.
 
     Args:
         episode: B episodes.

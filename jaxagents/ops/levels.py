@@ -269,7 +269,7 @@ def success_variance(ended: Array, success: Array) -> Array:
 def worth_training(
     agent: Array, control: Array, *, solved: float | Array, gain: float | Array, control_solved: float | Array
 ) -> Array:
-    """Tells on which levels an agent wins less than always, more than a weak player, and the latter not often.
+    """Returns on which levels an agent wins less than always, more than a weak player, and the latter not often.
 
     With independent episodes that are won or lost, the three conditions on returns `Pr[R_agent > m] < solved`,
     `Pr[R_agent > R_control] > gain` and `Pr[R_control > m] < control_solved` are `p < solved`, `p (1 - q) > gain` and

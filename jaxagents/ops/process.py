@@ -7,7 +7,7 @@ from jaxagents.types import Array
 
 
 def ternary_labels(before: Array, after: Array, allowed: Array, repeated: Array) -> Array:
-    """Says of every step whether it advanced (1), did nothing that matters (0), or was wrong (-1).
+    """Labels every step by whether it advanced (1), did nothing that matters (0), or was wrong (-1).
 
     Args:
         before: float `[..., T]`, distance to the goal before each step; inf where there is no way.

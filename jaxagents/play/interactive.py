@@ -150,7 +150,7 @@ def act_as_world(
 def _type_observations(
     environment: Environment, policy: LanguagePolicy, person: Person, ask: Callable, answer: Callable, key: Array
 ) -> tuple[str, list[Turn], bool]:
-    """Talks to the policy; returns the prompt, the turns, and whether there may be more lines."""
+    """Types observations for the policy; returns the prompt, the turns, and whether there may be more lines."""
     prompt, words, chat = "", None, None
     turns: list[Turn] = []
     try:

@@ -30,7 +30,7 @@ class Rows:
 
 
 def is_folded(layout: Layout) -> bool:
-    """Tells whether every turn is a row of its own: nothing of other turns is seen in it."""
+    """Returns whether every turn is a row of its own: nothing of other turns is seen in it."""
     return layout.context_turns == 1 and layout.prompt == 0
 
 

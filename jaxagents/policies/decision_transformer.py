@@ -156,7 +156,7 @@ def _episodes(age: Array, first: Array, remembered: int) -> Array:
 
 
 def condition_on_returns(carry: Window, batch: Sample) -> tuple[Window, PolicyInput, Array]:
-    """Says what a decision transformer was told in sequences of a data set: the returns that were reached.
+    """Describes what a decision transformer was told in sequences of a data set: the returns that were reached.
 
     Args:
         carry: of the policy, at the beginning.

@@ -81,7 +81,7 @@ def draw_other_curves(run_dir: str | Path) -> bytes | None:
 
 
 def choose_panels(curves: Mapping[str, Curve]) -> tuple[list[list[str]], list[list[str]]]:
-    """Tells apart the panels that matter most, and all others: those of constants among them.
+    """Separates the panels that matter most, and all others: those of constants among them.
 
     Args:
         curves: by metric.

@@ -136,7 +136,7 @@ def headline(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _judged(run_dir: Path, result: Mapping[str, Any]) -> str:
-    """Says in a sentence or two what the last evaluation is, and whether the run came where it should."""
+    """Describes in a sentence or two what the last evaluation is, and whether the run came where it should."""
     config = yaml.safe_load(_read_first(run_dir, *CONFIG_FILES)) or {}
     evaluation, training = config.get("evaluation") or {}, config.get("training") or {}
     sentences = []

@@ -141,7 +141,7 @@ def describe_episode(trajectory: Trajectory, tokenizer: Tokenizer | None = None)
 
 
 def _summarize(turns: Sequence[Turn]) -> str:
-    """Says in a line what was done where the same was seen again, such as "2 more times the same: right, left"."""
+    """Describes in a line what was done where the same was seen again, such as "2 more times the same: right, left"."""
     actions = Counter(turn.action or "(nothing)" for turn in turns)
     facts = [", ".join(action + f" × {count}" * (count > 1) for action, count in actions.items())]
     facts += [f"{invalid} invalid"] if (invalid := sum(not turn.valid for turn in turns)) else []

@@ -42,7 +42,7 @@ def lay_out(text: str) -> str:
 
 
 def describe(trajectory: Trajectory) -> str:
-    """Says in a line how an episode ended."""
+    """Describes in a line how an episode ended."""
     end = {True: "success", False: "no success", None: "unfinished"}[trajectory.success]
     count = len(trajectory.turns)
     value = "" if trajectory.episode_return is None else f", return {trajectory.episode_return:.4g}"
@@ -53,7 +53,7 @@ def describe(trajectory: Trajectory) -> str:
 
 
 def describe_seats(trajectory: Trajectory) -> str | None:
-    """Says what every seat of a game got in all; None for other episodes."""
+    """Describes what every seat of a game got in all; None for other episodes."""
     returns = trajectory.metadata.get("seat_returns")
     if returns is None:
         return None

@@ -127,7 +127,7 @@ def _make_in_turns(pettingzoo: Any, environment: Environment, level: int | None)
             self._accumulate_rewards()
 
         def _look(self) -> None:
-            """Says whose turn it is, what they see, and whether the game is over."""
+            """Describes whose turn it is, what they see, and whether the game is over."""
             timestep = game.timestep
             self.agent_selection = names[int(timestep.player)]
             self.seen[self.agent_selection] = game.observation

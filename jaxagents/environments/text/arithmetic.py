@@ -322,14 +322,14 @@ def make_wording(
     signs = any(symbols)
 
     def of_level(task: Task, say: Callable[[int, int], Text]) -> Text:
-        """Says what `(digits, terms)` says at the level of a task."""
+        """Describes what `(digits, terms)` says at the level of a task."""
         return cases(jnp.asarray(kind_of)[task["level"]], *(say(*kind) for kind in kinds), name="level")
 
     def is_product(task: Task) -> Array:
         return task["operations"][0] == OPERATIONS.index(TIMES)
 
     def by_product(task: Task, product: Text | None, plain: Text | None) -> Text:
-        """Says one of two texts, or the only one that the operations allow."""
+        """Writes one of two texts, or the only one that the operations allow."""
         if not signs or TIMES not in operations:
             return text(product if TIMES in operations else plain)
         return when(is_product(task), product, plain, name="product")

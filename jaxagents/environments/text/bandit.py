@@ -154,7 +154,7 @@ def rank_of(state: BanditState) -> Array:
 
 
 def tell(state: BanditState, seat: Array) -> Text:
-    """Says the arms, and what the last turn brought."""
+    """Describes the arms, and what the last turn brought."""
     points = pick([tuple(str(number)) for number in range(POINTS + 1)], state.points)
     outcome = text(pick(NAMES, state.arm), "pays", points, ".")
     return text("arms", pick(NAMES, state.task["names"]), ".", when(state.pulled, outcome, refusal()))

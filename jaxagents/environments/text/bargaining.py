@@ -125,7 +125,7 @@ def worth(task: Task, refused: Array, max_offers: int) -> Array:
 
 
 def tell(state: BargainState, seat: Array) -> Text:
-    """Says the pie, what it loses, the offers that are left, and the one on the table."""
+    """Describes the pie, what it loses, the offers that are left, and the one on the table."""
     del seat
     task = state.task
     left = jnp.maximum(task["offers"] - state.refused, 0)

@@ -138,7 +138,7 @@ def grade(state: BriefState) -> dict[str, Array]:
 
 
 def tell(state: BriefState, seat: Array, *, feedback: str | None, told: bool) -> Text:
-    """Says the request, and what became of the last message."""
+    """Describes the request, and what became of the last message."""
     task, met = state.task, sum(value == 1.0 for value in grade(state).values())
     asked = text("write", pick(READERS, task["reader"]), "about", each(TOPICS, task["topics"], most=6))
     expects = text("say", pick(OPENINGS, task["reader"]), "and", pick(CLOSINGS, task["reader"])) if told else None

@@ -172,7 +172,7 @@ def rules(state: CarryingState) -> list[tuple]:
 
 
 def tell(full: bool, state: CarryingState, seat: Array) -> Text:
-    """Says the goal, where a seat is, what it holds, what it sees, and where the other one is."""
+    """Describes the goal, where a seat is, what it holds, what it sees, and where the other one is."""
     task, (here, held) = state.task, near(state, seat)
     seen = (state.where >= 0) & ~held if full else here
     things = []

@@ -235,7 +235,7 @@ def grade_prediction(state: CodeState) -> dict[str, Array]:
 
 
 def tell(state: CodeState, seat: Array, *, mode: str, again: bool) -> Text:
-    """Says the tests or the program, and what became of the last answer."""
+    """Describes the tests or the program, and what became of the last answer."""
     del seat
     task = state.task
     if mode == "predict":

@@ -115,7 +115,7 @@ def status(state: CallsState) -> Status:
 
 
 def tell(recall: bool, state: CallsState, seat: Array) -> Text:
-    """Says the program, the calls, and what the last one returned."""
+    """Describes the program, the calls, and what the last one returned."""
     del seat
     calls = jnp.sum(state.called >= 0)
     _, top, _ = code.run(state.called, state.task["inputs"][0])

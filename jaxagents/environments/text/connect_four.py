@@ -91,7 +91,7 @@ def play(state: ConnectFourState, column: Array) -> ConnectFourState:
 
 
 def over(state: ConnectFourState) -> Array:
-    """Tells whether there are four in a row or no empty cell."""
+    """Returns whether there are four in a row or no empty cell."""
     return state.won | (state.count >= ROWS * COLUMNS)
 
 

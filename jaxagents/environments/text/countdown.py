@@ -166,7 +166,7 @@ def distance(state: CountdownState) -> Array:
 
 
 def status(state: CountdownState) -> Status:
-    """Tells success; progress is the share of the steps that are done, 0 where the target is out of reach."""
+    """Returns success; progress is the share of the steps that are done, 0 where the target is out of reach."""
     over = state.numbers[1] < 0
     total = jnp.sum(state.task["numbers"] >= 0) - 1.0
     reachable = jnp.isfinite(distance(state))
@@ -176,7 +176,7 @@ def status(state: CountdownState) -> Status:
 
 
 def tell(state: CountdownState, seat: Array) -> Text:
-    """Says the target and the numbers."""
+    """Describes the target and the numbers."""
     del seat
     first, *others = state.numbers
     listed = [text(when(other >= 0, ","), number(other, DIGITS)) for other in others]

@@ -250,7 +250,7 @@ def distance(state: CraftingState) -> Array:
 
 
 def status(state: CraftingState) -> Status:
-    """Tells success; progress is the share of the way that is done, and `made` that of the goods."""
+    """Returns success; progress is the share of the way that is done, and `made` that of the goods."""
     success = state.pack[len(BASES) + state.task["goal"]]
     tree, lacks = missing(state.task, state.task["given"]), missing(state.task, state.pack)
     made = 1.0 - jnp.sum(lacks[len(BASES) :]) / jnp.sum(tree[len(BASES) :])

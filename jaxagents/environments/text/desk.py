@@ -151,7 +151,7 @@ def status(state: DeskState) -> Status:
 
 
 def tell(state: DeskState, seat: Array) -> Text:
-    """Says the rules, what they are without, and the request."""
+    """Describes the rules, what they are without, and the request."""
     task, rows = state.task, []
     names = [name for field in FIELDS for name in field]
     for rule in task["order"]:

@@ -106,7 +106,7 @@ def status(state: EditState) -> Status:
 
 
 def tell(history: int, state: EditState, seat: Array) -> Text:
-    """Says the last edits, and the program after them."""
+    """Describes the last edits, and the program after them."""
     del seat
     task, done = state.task, state.task["done"]
     edit = text(pick(OPERATIONS, task["old"]), "to", pick(OPERATIONS, task["new"]))

@@ -144,7 +144,7 @@ def known(state: ErrandsState) -> Array:
 
 
 def status(slack: int, state: ErrandsState) -> Status:
-    """Tells success, and grades the questions."""
+    """Returns success, and grades the questions."""
     task, place, questions = state.task, state.task["things"][:, 3], jnp.sum(state.asked)
     success = state.taken & (place[task["target"]] == state.at)
     alone = jnp.sum(jax.vmap(partial(fits, task))(jnp.asarray(SUBSETS)), axis=1) == 1
@@ -157,7 +157,7 @@ def status(slack: int, state: ErrandsState) -> Status:
 
 
 def tell(state: ErrandsState, seat: Array) -> Text:
-    """Says what is wanted, what the user answered, where the agent is, and what lies there and in places it saw."""
+    """Describes what is wanted, what the user answered, where the agent is, what lies there and in places it saw."""
     task, things = state.task, state.task["things"]
     look, here = things[:, 0] * 2 + things[:, 1], (things[:, 3] == state.at) & (state.at >= 0)
     answers = jnp.where(state.asked, things[task["target"], :3], -1)

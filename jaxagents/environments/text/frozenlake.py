@@ -149,7 +149,7 @@ def _check(sizes: Sequence[int], hole_fractions: Sequence[float], slip: float, m
 
 
 def status(state: FrozenLakeState) -> Status:
-    """Tells whether the lake is crossed or has ended in a hole; progress is success and the share of the way."""
+    """Returns whether the lake is crossed or has ended in a hole; progress is success and the share of the way."""
     success, in_hole = state.position == state.task["goal"], state.task["holes"].reshape(-1)[state.position]
     share = jnp.where(in_hole, 0.0, 1.0 - state.distance[state.position] / state.distance[state.task["start"]])
     return Status(success=success, over=success | in_hole, progress=success + share)

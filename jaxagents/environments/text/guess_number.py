@@ -125,7 +125,7 @@ def play(key: Array, state: NumberState, verb: Array, args: Array) -> NumberStat
 
 
 def status(state: NumberState) -> Status:
-    """Tells success, and how much of the uncertainty is gone."""
+    """Returns success, and how much of the uncertainty is gone."""
     success = state.guess == state.task["secret"]
     left = (state.high - state.low + 1).astype(jnp.float32)
     numbers = (state.task["largest"] - state.task["lowest"] + 1).astype(jnp.float32)

@@ -100,7 +100,7 @@ def make_environment(*, max_turns: int = 20, **options: Any) -> Environment:
 
 
 def fits(state: HanabiState, card: Array) -> Array:
-    """Tells whether cards are the next ones of their piles."""
+    """Returns whether cards are the next ones of their piles."""
     return card % RANKS == state.piles[card // RANKS]
 
 
@@ -159,7 +159,7 @@ def advise(state: HanabiState) -> Array:
 
 
 def tell(state: HanabiState, seat: Array) -> Text:
-    """Says the table, the hand of the other one, and what is known of the own one."""
+    """Describes the table, the hand of the other one, and what is known of the own one."""
     drawn, hints, lives, _, _ = state.counts
     own, other = state.hands[seat], state.hands[1 - seat]
     faces = [(colour, str(rank + 1)) for colour in COLOURS for rank in range(RANKS)]

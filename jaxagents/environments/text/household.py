@@ -131,7 +131,7 @@ def _check(num_levels: int, kitchenette: bool, expert: str, max_steps: int) -> T
 
 
 def goal_text(tables: Tables, task: HouseholdTask) -> Text:
-    """Says a goal: family, object, joint, place."""
+    """Describes a goal: family, object, joint, place."""
     families = {family for level in tables.levels for family in level.families}
 
     def say(family: int) -> Text | None:
@@ -145,7 +145,7 @@ def goal_text(tables: Tables, task: HouseholdTask) -> Text:
 
 
 def tell(tables: Tables, state: HouseholdState, *, goal_in_observation: bool) -> Text:
-    """Says what the agent perceives, see `make_environment`.
+    """Describes what the agent perceives, see `make_environment`.
 
     What depends on the kind of the place and on what is held are choices of these names: where something is hidden,
     nothing is seen, and what is held is not seen, so that the room for the longest text is exact.
@@ -178,7 +178,7 @@ def tell(tables: Tables, state: HouseholdState, *, goal_in_observation: bool) ->
 
 
 def _hand(tables: Tables, state: HouseholdState) -> tuple[Text, Text]:
-    """Says what is held with its condition, if that is special, and what is seen of the things."""
+    """Describes what is held with its condition, if that is special, and what is seen of the things."""
     num_types, most = len(tables.types), tables.num_objects
     held, seen = state.places == rules.HELD, rules.visible(tables, state)
     thing = jnp.argmax(held)
@@ -207,7 +207,7 @@ def _hand(tables: Tables, state: HouseholdState) -> tuple[Text, Text]:
 
 
 def prompt(tables: Tables, task: HouseholdTask) -> Text:
-    """Says where the agent is, which receptacles there are, and the goal."""
+    """Describes where the agent is, which receptacles there are, and the goal."""
     number = np.arange(tables.num_receptacles)
     there = jnp.where(number < rules.level_sizes(tables, "num_receptacles")[task.level], number, -1)
     seen = pick(tables.receptacles[:-1], there)

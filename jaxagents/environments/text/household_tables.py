@@ -203,7 +203,7 @@ def _make_grammar(entries: dict[int, list[tuple[int, str]]], words: tuple[str, .
 
 
 def _conditions(uses: str, stations: dict[str, int]) -> list[bool]:
-    """Tells which of `CONDITIONS` an object of these uses can come to be in."""
+    """Returns which of `CONDITIONS` an object of these uses can come to be in."""
     stands = {
         "hot": "heat" in uses and stations["microwave"] >= 0,
         "cool": "cool" in uses and stations["fridge"] >= 0,

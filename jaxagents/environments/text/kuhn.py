@@ -86,7 +86,7 @@ def play(state: KuhnState, action: Array) -> KuhnState:
 
 
 def over(state: KuhnState) -> Array:
-    """Tells whether the hand has ended: after two equal moves, a fold, or the third move."""
+    """Returns whether the hand has ended: after two equal moves, a fold, or the third move."""
     first, second = state.moves[0], state.moves[1]
     return (state.count >= 2) & ~((first == PASS) & (second == BET)) | (state.count >= 3)
 
@@ -119,6 +119,6 @@ def equilibrium(key: Array, state: KuhnState) -> Array:
 
 
 def tell(state: KuhnState, player: Array) -> Text:
-    """Says what a player sees."""
+    """Describes what a player sees."""
     moves = pick(("pass", "bet"), state.moves)
     return text("your card is", pick(CARDS, state.cards[player]), ",", "moves", moves, ".")

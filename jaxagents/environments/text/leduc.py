@@ -99,7 +99,7 @@ def start(cards: Array) -> LeducState:
 
 
 def over(state: LeducState) -> Array:
-    """Tells whether somebody folded or both rounds are over."""
+    """Returns whether somebody folded or both rounds are over."""
     return (state.folded >= 0) | (state.round >= 2)
 
 
@@ -150,7 +150,7 @@ def choose(key: Array, state: LeducState) -> Array:
 
 
 def tell(state: LeducState, player: Array) -> Text:
-    """Says what a player sees."""
+    """Describes what a player sees."""
     first, second = (pick(MOVE_WORDS, state.moves[number]) for number in range(2))
     later = state.round > 0
     table = when(later, text("table shows", pick(CARDS, state.cards[2]), ","))

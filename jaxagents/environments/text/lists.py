@@ -245,7 +245,7 @@ def _with_and(task: Task) -> Array:
 
 
 def _places(task: Task, size: int) -> Text:
-    """Says of every letter where in the answer it stands, 0 for nowhere: "d 3 b 2 f 4 a 1"."""
+    """Writes for every letter where in the answer it stands, 0 for nowhere: "d 3 b 2 f 4 a 1"."""
     same = task["letters"][:, None] == solve(task)[None]
     place = jnp.where(jnp.any(same, axis=1), jnp.argmax(same, axis=1) + 1, 0)
     place = jnp.where(task["letters"] >= 0, place, -1)
@@ -254,7 +254,7 @@ def _places(task: Task, size: int) -> Text:
 
 
 def _feedback(answer: Array, right: Array, feedback: Feedback, size: int) -> Text:
-    """Says what is told of an answer."""
+    """Writes the feedback on an answer."""
     digits, wrong = len(str(size)), answer != right
     if feedback == "none":
         return text(None)

@@ -122,7 +122,7 @@ def sample(num_days: int, noise: float, right: np.ndarray, key: Array, level: Ar
 
 
 def tell(num_days: int, state: MarketState, seat: Array) -> Text:
-    """Says the day, the price, the profit, and what today's last look told."""
+    """Describes the day, the price, the profit, and what today's last look showed."""
     del seat
     task, day = state.task, jnp.minimum(state.day, num_days - 1)
     price = FIRST_PRICE + jnp.sum(jnp.where(np.arange(num_days) < state.day, task["moves"] - 1, 0))

@@ -99,7 +99,7 @@ def start(dealt: dict[str, Array]) -> NegotiationState:
 
 
 def over(state: NegotiationState) -> Array:
-    """Tells whether all turns have been taken."""
+    """Returns whether all turns have been taken."""
     return state.count >= TURNS
 
 
@@ -145,7 +145,7 @@ def choose(key: Array, state: NegotiationState) -> Array:
 
 
 def tell(state: NegotiationState, player: Array) -> Text:
-    """Says what a player sees."""
+    """Describes what a player sees."""
 
     def amounts(head: str, numbers: Array) -> Text:
         return text(head, *(part for good in range(2) for part in (GOODS[good], number(numbers[good], 1))), ",")

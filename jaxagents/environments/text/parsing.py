@@ -42,7 +42,7 @@ def longest(element: Element) -> int:
 
 
 def is_free(elements: Sequence[Element]) -> bool:
-    """Tells whether a template has free fields, or more actions than are listed."""
+    """Returns whether a template has free fields, or more actions than are listed."""
     listed = [len(element.phrases) for element in elements if element.kind == "listed"]
     return any(element.kind in ("free", "int") for element in elements) or math.prod(listed) > MOST_LISTED
 

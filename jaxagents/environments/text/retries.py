@@ -72,7 +72,7 @@ def _with_trials(world: World, num_trials: int, show_last: bool) -> World:
     outer, situation_of = with_inner_state(world), world.situation or leaves_without_level
 
     def failed(state: State) -> Array:
-        """Tells that a trial is over, or has taken all of its turns, without success."""
+        """Returns whether a trial is over, or has taken all of its turns, without success."""
         outcome = world.status(state["inner"])
         return ~(outcome.success & outcome.over) & (outcome.over | (state["turns"] >= state["limit"]))
 

@@ -159,7 +159,7 @@ def status(state: ScreenState) -> Status:
 
 
 def list_elements(cells: tuple[str, ...], elements: Array) -> Text:
-    """Says elements, int32 `[K, 4]`: kind, label, column and row; nothing for -1."""
+    """Describes elements, int32 `[K, 4]`: kind, label, column and row; nothing for -1."""
     first = np.cumsum([0, len(KINDS), len(LABELS), 0])  # Columns and rows have the same words.
     return pick((*KINDS, *LABELS, *cells), jnp.where(elements < 0, -1, elements + first[None]))
 

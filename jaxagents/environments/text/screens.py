@@ -148,7 +148,7 @@ def distance(apps: Apps, state: ScreensState) -> Array:
 
 
 def status(apps: Apps, state: ScreensState) -> Status:
-    """Tells whether the right page was found, and how near it is."""
+    """Returns whether the right page was found, and how near it is."""
     success = state.finished & (state.at == state.task["goal"])
     far = distance(apps, state.replace(finished=jnp.bool_(False))) - success
     progress = jnp.where(state.finished & ~success, 0.0, 1.0 - far / (state.task["level"] + 2.0))
@@ -157,7 +157,7 @@ def status(apps: Apps, state: ScreensState) -> Status:
 
 
 def tell(apps: Apps, cells: tuple[str, ...], state: ScreensState, seat: Array) -> Text:
-    """Says which page it is, what is on it, and what is to be found."""
+    """Returns which page it is, what is on it, and what is to be found."""
     app, titles = state.task["app"], jnp.asarray(apps.title)[state.task["app"]]
     named = jnp.where(state.at == ADVERT, 1, jnp.where(state.at == 0, 0, 2 + titles[state.at]))
     elements = jnp.asarray(apps.elements)[app, state.at]

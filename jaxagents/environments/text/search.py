@@ -204,7 +204,7 @@ def look_up(state: SearchState, verb: Array, args: Array, *, pairs: float = 0.0)
 
 
 def status(state: SearchState) -> Status:
-    """Tells success; progress is the share of the needed pages that were opened, and 1 with the right answer."""
+    """Returns success; progress is the share of the needed pages that were opened, and 1 with the right answer."""
     pages, answer = walk(state.task)
     success, over = state.answer == answer, state.answer >= 0
     evidence = jnp.sum((pages >= 0) & state.opened[pages]) / jnp.sum(pages >= 0)
@@ -213,7 +213,7 @@ def status(state: SearchState) -> Status:
 
 
 def tell(names: tuple[str, ...], state: SearchState, seat: Array) -> Text:
-    """Says the results or the page, or at first "search"."""
+    """Describes the results or the page, or at first "search"."""
     del seat
     listed = [when(page >= 0, text(place, pick(names, page))) for place, page in zip(RESULTS, state.results)]
     found = when(jnp.any(state.results >= 0), text(*listed), "nothing found")

@@ -155,7 +155,7 @@ def grade(has: Array, price: Array, task: Task, product: Array, colour: Array) -
 
 
 def tell(has: Array, price: Array, state: ShopState, seat: Array) -> Text:
-    """Says what is wanted, and what is on the screen."""
+    """Describes what is wanted, and what is on the screen."""
 
     def card(product: Array) -> Text:
         return text(each(WORDS[:COLOUR], has[product, :COLOUR], most=3), number(price[product], 1))

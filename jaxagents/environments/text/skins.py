@@ -21,7 +21,7 @@ Skin = Mapping[str, str]
 
 
 def with_skins(world: World, *, skins: Sequence[Skin], num_held_out: int = 0) -> World:
-    """Tells and hears a world in other words, drawn with the task.
+    """Writes and reads a world in other words, drawn with the task.
 
     A skin is a mapping from words of the world, which may be phrases such as "go to", to words: synonyms, other
     templates, names swapped, nonsense. `{}` is the world as it is. Everything is said in the words of the skin,

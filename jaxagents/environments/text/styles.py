@@ -59,7 +59,7 @@ def with_styles(world: World, *, styles: Sequence[str] = STYLES, verbosity: floa
 
 
 def think(style: str, task: Task, twice: Array, digits: int) -> Text:
-    """Says how a result comes about, step by step.
+    """Describes how a result comes about, step by step.
 
     Args:
         style: of `STYLES`.

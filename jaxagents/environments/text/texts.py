@@ -108,7 +108,7 @@ def text(*parts: "Text | Phrase") -> Text:
 
 
 def pick(phrases: Sequence[Phrase], index: Any) -> Text:
-    """Says one of some phrases.
+    """Writes one of some phrases.
 
     Args:
         phrases: at least one.
@@ -124,7 +124,7 @@ def pick(phrases: Sequence[Phrase], index: Any) -> Text:
 
 
 def number(value: Array | int, digits: int) -> Text:
-    """Says a number, int32 `[]`, as one word per digit without leading zeros; nothing below 0.
+    """Writes a number, int32 `[]`, as one word per digit without leading zeros; nothing below 0.
 
     Args:
         value: at most `10**digits - 1`, and clipped to it.
@@ -137,7 +137,7 @@ def number(value: Array | int, digits: int) -> Text:
 
 
 def each(phrases: Sequence[Phrase], mask: Array, *, most: int | None = None) -> Text:
-    """Says those of some phrases that a mask says, in their order.
+    """Writes those of some phrases that a mask says, in their order.
 
     Args:
         phrases: A.
@@ -155,7 +155,7 @@ def each(phrases: Sequence[Phrase], mask: Array, *, most: int | None = None) -> 
 
 
 def cases(index: Array, *texts: "Text | Phrase", name: str | None = None) -> Text:
-    """Says one of some texts.
+    """Writes one of some texts.
 
     Args:
         index: int32 `[]`; nothing is said where it is out of range.
@@ -173,12 +173,12 @@ def cases(index: Array, *texts: "Text | Phrase", name: str | None = None) -> Tex
 def when(
     condition: Array, then: "Text | Phrase", otherwise: "Text | Phrase" = None, *, name: str | None = None
 ) -> Text:
-    """Says one of two texts by a condition, bool `[]`; `name` as in `cases`."""
+    """Writes one of two texts by a condition, bool `[]`; `name` as in `cases`."""
     return cases(jnp.where(jnp.asarray(condition), 0, 1), then, otherwise, name=name)
 
 
 def span(corpus: Sequence[str], start: Array, count: Array, *, most: int) -> Text:
-    """Says some words in a row of a fixed text.
+    """Writes some words in a row of a fixed text.
 
     Args:
         corpus: words.
@@ -193,7 +193,7 @@ def span(corpus: Sequence[str], start: Array, count: Array, *, most: int) -> Tex
 
 
 def board(phrases: Sequence[Phrase], index: Array, *, between: Phrase = "/") -> Text:
-    """Says a grid row by row.
+    """Writes a grid row by row.
 
     Args:
         phrases: of the cells.
@@ -212,12 +212,12 @@ def board(phrases: Sequence[Phrase], index: Array, *, between: Phrase = "/") -> 
 
 
 def quote(ids: Array, source: Grammar) -> Text:
-    """Says an action, int32 `[M]` in the words of a grammar; nothing where it is empty."""
+    """Writes an action, int32 `[M]` in the words of a grammar; nothing where it is empty."""
     return Text(parts=(Quote(ids=ids, source=source),))
 
 
 def rename(phrase: Text, index: Array, names: Sequence[Mapping[str, str]]) -> Text:
-    """Says a text in other words.
+    """Writes a text in other words.
 
     Args:
         phrase: the text.

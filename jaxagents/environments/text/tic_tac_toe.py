@@ -71,12 +71,12 @@ def play(state: TicTacToeState, action: Array) -> TicTacToeState:
 
 
 def has_line(board: Array, mark: Array | int) -> Array:
-    """Tells whether a mark has three in a row."""
+    """Returns whether a mark has three in a row."""
     return jnp.any(jnp.all(board[jnp.asarray(LINES)] == mark, axis=1))
 
 
 def over(state: TicTacToeState) -> Array:
-    """Tells whether there is a line or no empty cell."""
+    """Returns whether there is a line or no empty cell."""
     return has_line(state.board, 1) | has_line(state.board, 2) | (state.count >= 9)
 
 

@@ -102,7 +102,7 @@ def _check(num_calls, num_apps: int, shares: tuple[float, ...], split: str, max_
 
 
 def tell(state: rules.ToolsState, seat: Array, *, recall: bool) -> Text:
-    """Says the last answer; with `recall` what the user wants and all that is known before it."""
+    """Describes the last answer; with `recall` what the user wants and all that is known before it."""
     del seat
     news = _fact(state.key, state.value)
     quiet = when(state.ended, "done", when(state.confirmed, "yes", "ready"))
@@ -120,7 +120,7 @@ def _fact(key: Array | int, value: Array) -> Text:
 
 
 def _request(task: Task) -> Text:
-    """Says what the user wants."""
+    """Describes what the user wants."""
     purpose = jnp.where(task["impossible"], task["spare"], task["does"][task["act"]])
     whom = text(
         "for",
@@ -134,7 +134,7 @@ def _request(task: Task) -> Text:
 
 
 def prompt(task: Task) -> Text:
-    """Says the documentation of the app, the rule, and what the user wants."""
+    """Describes the documentation of the app, the rule, and what the user wants."""
     lines = []
     for tool in task["shown"]:
         gives, does = task["gives"][tool], task["does"][tool]

@@ -244,7 +244,7 @@ def distance(state: ToolsState) -> Array:
 
 
 def status(state: ToolsState) -> Status:
-    """Tells success, the share of the way that is done, and the graded parts."""
+    """Returns success, the share of the way that is done, and the graded parts."""
     task = state.task
     total = plan(start(jax.random.key(0), task))[2]
     calls, failed, malformed, *hits = state.counts

@@ -56,7 +56,7 @@ def draw_action(world: World, key: Array, state: TextWorldState) -> Array:
 
 
 def acts_together(world: World) -> bool:
-    """Tells whether all seats act at once."""
+    """Returns whether all seats act at once."""
     return world.num_seats > 1 and world.player is None
 
 

@@ -139,7 +139,7 @@ def play(key: Array, state: QuestionsState, verb: Array, args: Array) -> Questio
 
 
 def status(state: QuestionsState) -> Status:
-    """Tells success, and the share of the other candidates that are ruled out."""
+    """Returns success, and the share of the other candidates that are ruled out."""
     success = state.guess == state.task["target"]
     others = jnp.sum(state.task["candidates"][:, 0] >= 0) - 1
     ruled_out = 1.0 - (jnp.sum(left(state)) - 1) / others
@@ -153,7 +153,7 @@ def status(state: QuestionsState) -> Status:
 
 
 def tell(state: QuestionsState, seat: Array, *, recall: bool) -> Text:
-    """Says the last answer or all of them, and "ask" before the first."""
+    """Describes the last answer or all of them, and "ask" before the first."""
     del seat
     yes = describes(state.task)[state.task["target"]]
     if not recall:

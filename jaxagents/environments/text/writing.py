@@ -36,7 +36,7 @@ Ids = Callable[..., np.ndarray]
 
 
 def has_refusal(phrase: Text) -> bool:
-    """Tells whether a text has a place for the answer to what was not understood."""
+    """Returns whether a text has a place for the answer to what was not understood."""
     return any(isinstance(part, Refusal) or any(map(has_refusal, _texts_in(part))) for part in phrase.parts)
 
 

@@ -184,7 +184,7 @@ def _require_all(
 
 
 def is_vocabulary(place: Place) -> bool:
-    """Tells whether the tensor of a parameter has a row for every token."""
+    """Returns whether the tensor of a parameter has a row for every token."""
     return place.path[0] in ("embedding", "head")
 
 

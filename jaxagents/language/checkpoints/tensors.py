@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
     @property
     def per_layer(self) -> bool:
-        """Tells whether every layer has one."""
+        """Returns whether every layer has one."""
         return self.path[0] == "layers"
 
 
