@@ -1,1 +1,6 @@
-"""A package of its own, for `tests.fakes`: others install one of that name."""
+"""A package of its own, as others install one of that name: where the repository is, and `tests.fakes`."""
+
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CONFIGS = ROOT / "configs"

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import zlib
@@ -45,7 +46,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 gc.set_threshold(50_000, 20, 100)  # Tracing makes many objects that live on; looking through them takes a tenth of it.
 
 
-_SHARES = 16  # Of the exhaustive tests: CI runs one, by the commit.
+_SHARES = 20  # Of the exhaustive tests: CI runs one, by the commit.
 
 
 def pytest_addoption(parser):
@@ -137,6 +138,19 @@ def one_device():
     """Returns the environment variables of a process with one device, as users have, that compiles as tests do."""
     settings = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
     return settings | {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1"}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Returns Debian's Chromium without a window."""
+    driver = pytest.importorskip("playwright.sync_api", reason="a browser is driven by the extra `browser`: playwright")
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no chromium is installed; try apt-get install chromium")
+    with driver.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,15 @@
-"""What stands in tests for what is not their subject: experience, and learners that only count or listen."""
+"""Stand-ins of tests: experience, worlds, learners that only count or listen, and tokenizers."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 
-from jaxagents.types import Learner, Rollout, Sample, Transition
+from jaxagents.environments.timesteps import first_timestep
+from jaxagents.types import Box, Environment, Learner, Rollout, Sample, TimeStep, Transition
 
 
 def make_transition(shape=None, **fields):
@@ -29,9 +33,40 @@ def make_rollout(shape=None, *, carry=(), **fields):
 
 
 def make_sample(shape=None, *, weight=None, carry=(), **fields):
-    """Makes sequences of `make_transition`, each with weight 1 unless told otherwise."""
+    """Makes sequences of `make_transition`, each with weight 1 where none is given."""
     transition = make_transition(shape, **fields)
     return Sample(transition, jnp.ones(transition.reward.shape[1]) if weight is None else weight, carry)
+
+
+def make_world(reset, step, observation_space, action_space, max_steps, **fields):
+    """Makes an environment of one task; `fields` are others of `Environment`."""
+    defaults = {"name": "world", "sample_task": lambda key, level=None: ()}
+    spaces = {"observation_space": observation_space, "action_space": action_space}
+    return Environment(reset=reset, step=step, max_steps=max_steps, **spaces, **defaults | fields)
+
+
+def play_actions(reset, step, task, actions, key):
+    """Plays actions from a task; returns the last state, and the time steps from that of the reset on."""
+    state, timestep = reset(key, task)
+    timesteps = [timestep]
+    for action in actions:
+        state, timestep = step(key, state, jnp.asarray(action))
+        timesteps.append(timestep)
+    return state, timesteps
+
+
+def make_follow():
+    """Makes a world of one step, in which the best action is the first number of the observation."""
+
+    def reset(key, task):
+        seen = jax.random.uniform(key, (2,), minval=-0.9, maxval=0.9)
+        return seen, first_timestep(seen)
+
+    def step(key, state, action):
+        end = jnp.ones((), bool)
+        return state, TimeStep(state, -jnp.square(action[0] - state[0]), terminated=end, truncated=~end)
+
+    return make_world(reset, step, Box((2,)), Box((1,), -1.0, 1.0), 1)
 
 
 def play_levels(*shares):
@@ -39,6 +74,34 @@ def play_levels(*shares):
     success = jnp.stack([jnp.arange(4) < round(4 * (share or 0.0)) for share in shares], axis=1)
     ended = jnp.broadcast_to(jnp.array([share is not None for share in shares]), success.shape)
     return make_rollout(terminated=ended, first=success >= 0, extras={"success": success.astype(jnp.float32)})
+
+
+def halves(batch):
+    """Splits the environments of a rollout or a sample over two devices: leaves `[2, ...]`."""
+    if isinstance(batch, Sample):
+        rows = jax.tree.map(lambda leaf: leaf.reshape(2, -1, *leaf.shape[1:]), (batch.weight, batch.carry))
+        return Sample(halves(batch.transition), *rows)
+    return jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), batch)
+
+
+def require_agreement(alone, shared, state, batch, pick, *, rtol=1e-4, atol=1e-5):
+    """Updates on one device and on two, and compares what they learn.
+
+    Args:
+        alone: the learner on one device.
+        shared: on devices whose axis is "device".
+        state: from which both begin.
+        batch: a rollout or a sample, of which each of two devices gets half.
+        pick: `(state, metrics) -> pytree` of what is compared; of the priorities of rows, those of both are compared.
+    """
+    key = jax.random.key(0)
+    expected, expected_metrics = jax.jit(alone.update)(state, key, batch)
+    found, metrics = jax.jit(jax.vmap(shared.update, (None, None, 0), axis_name="device"))(state, key, halves(batch))
+    if "priority" in metrics:
+        np.testing.assert_allclose(metrics.pop("priority").reshape(-1), expected_metrics.pop("priority"), rtol=rtol)
+    for device in range(2):
+        one = jax.tree.map(lambda leaf, device=device: leaf[device], pick(found, metrics))
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=rtol, atol=atol), one, pick(expected, expected_metrics))
 
 
 @struct.dataclass
@@ -75,3 +138,15 @@ LISTENER = Learner(
     update=lambda state, key, batch: (Heard(params=batch.transition.reward), {"loss": jnp.float32(0.0)}),
 )
 """A learner whose parameters are the rewards of its last rollout."""
+
+
+def byte_pairs(vocab_size, *texts, add_prefix_space=False, **options):
+    """Returns a tokenizer of `tokenizers`: byte pairs of bytes, with merges that are frequent in some texts."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    backend.decoder = decoders.ByteLevel()
+    options |= {"initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()), "show_progress": False}
+    backend.train_from_iterator([*texts] * 3, trainers.BpeTrainer(vocab_size=vocab_size, **options))
+    return backend

@@ -5,7 +5,6 @@ import configparser
 import hashlib
 import importlib.metadata
 import json
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from tests import ROOT
+
 # What `make test` installs.
 EXTRAS = ("datasets", "gymnax", "envs", "evolution", "hf", "openspiel", "papers", "search", "sweeps", "docs", "test")
 

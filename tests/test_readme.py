@@ -16,8 +16,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from jaxagents.training.composition import add_start, compose
+from tests import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIMEOUT = 900.0  # Seconds for one command.
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests import ROOT
+
 SCRIPT = ROOT / "tpu_scripts" / "tpu.sh"
 STUB = """#!/usr/bin/env bash
 printf '%s\\n' "$*" >>"$CALLS"

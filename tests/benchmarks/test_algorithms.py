@@ -1,7 +1,6 @@
 """The benchmark of algorithms: its rows, what it does not run again, and its page."""
 
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from hydra import compose as hydra_compose
@@ -14,8 +13,8 @@ from jaxagents.benchmarks.algorithms import Row, row_hash, rows_of, run_rows
 from jaxagents.training.composition import compose
 from jaxagents.training.config import DevicesConfig
 from jaxagents.training.store import write_record
+from tests import CONFIGS
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TASKS = {
     "walk": {
         "choices": "world=cartpole evaluation.num_episodes=2",

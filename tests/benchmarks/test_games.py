@@ -1,7 +1,5 @@
 """Tests of the benchmark of games."""
 
-import pathlib
-
 import pytest
 from omegaconf import OmegaConf
 
@@ -10,8 +8,7 @@ from jaxagents.benchmarks.games import METHODS, cfr_subject, exploitability_of
 from jaxagents.benchmarks.peers.openspiel import openspiel_subject
 from jaxagents.games.definitions.kuhn import kuhn
 from jaxagents.games.extensive_form import compile_game
-
-CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
+from tests import CONFIGS
 
 
 def test_subjects_count_iterations():

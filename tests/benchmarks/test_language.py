@@ -1,7 +1,6 @@
 """Tests of what the benchmarks of language agents count."""
 
 import math
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +21,7 @@ from jaxagents.benchmarks.suites import run_suite
 from jaxagents.benchmarks.timing import Subject, compiled_subject, matmul_subject, measure
 from jaxagents.environments.text.bandit import make_environment
 from jaxagents.types import Layout
-
-CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
+from tests import CONFIGS
 
 
 @pytest.fixture(scope="module")

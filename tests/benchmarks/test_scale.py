@@ -1,7 +1,5 @@
 """Tests of what the benchmark of scale counts, and that shards are shares."""
 
-import pathlib
-
 import jax
 import numpy as np
 import pytest
@@ -13,8 +11,8 @@ from jaxagents.benchmarks.suites import run_suite
 from jaxagents.benchmarks.timing import cpu_ticks, describe_machine
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
+from tests import CONFIGS
 
-CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 TINY = ("world=cartpole", "algorithm=ppo", "collector.num_envs=8", "optimizer.flatten=false", "devices=fsdp")
 
 

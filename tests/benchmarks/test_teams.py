@@ -1,7 +1,5 @@
 """What the benchmark of teams counts and compares."""
 
-import pathlib
-
 import pytest
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -12,8 +10,8 @@ from jaxagents.benchmarks.suites import run_suite
 from jaxagents.benchmarks.teams import compare_returns
 from jaxagents.benchmarks.training import train_and_evaluate
 from jaxagents.training.composition import compose
+from tests import CONFIGS
 
-CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 SPREAD = OmegaConf.create(
     {
         "environment": {"name": "spread"},

@@ -1,7 +1,6 @@
 """The guide to papers says what the code does: its tables are read and tried, its own study and paper are run."""
 
 import dataclasses
-import pathlib
 import re
 
 import pytest
@@ -18,8 +17,8 @@ from jaxagents.papers.power import plan_seeds
 from jaxagents.papers.runs import DONE, ArmRuns, Run
 from jaxagents.papers.study import Paper, Study, make_paper, make_study
 from jaxagents.reporting.statistics import Interval
+from tests import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 GUIDE = (ROOT / "experiments/docs/papers.md").read_text(encoding="utf-8")
 STUDY = {"id": "f/s", "question": "q", "metric": "success", "seeds": "0-2"}
 PAPER = {"id": "p", "family": "f", "title": "t", "claim": "c", "minutes": 1, "study": "s"}

@@ -3,17 +3,14 @@
 import functools
 import http.server
 import re
-import shutil
 import threading
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
 from jaxagents.documentation.pages import generated_pages
 from jaxagents.documentation.site import build_site, lead_to_pages
-
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
 
 
 class Loaded(HTMLParser):
@@ -123,26 +120,19 @@ def address(site):
 
 
 @pytest.mark.exhaustive
-def test_a_browser_reads_and_searches_it_without_an_error_or_a_request_elsewhere(site, address):
-    driver = pytest.importorskip("playwright.sync_api", reason="a browser is driven by the extra `browser`: playwright")
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no chromium is installed; try apt-get install chromium")
-    with driver.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        told, asked = [], []
-        for scheme, look in (("light", "default"), ("dark", "slate")):
-            page = browser.new_page(color_scheme=scheme, viewport={"width": 1280, "height": 900})
-            page.on("console", lambda message: told.append(message.text))
-            page.on("pageerror", lambda error: told.append(str(error)))
-            page.on("request", lambda request: asked.append(request.url))
-            for root in (address, site.as_uri()):
-                for name in ("index.html", "slots/advantage.html"):
-                    page.goto(f"{root}/{name}", wait_until="load")
-                    assert page.locator("h1").count() == 1, name
-            assert page.evaluate("document.body.getAttribute('data-md-color-scheme')") == look
-        page.goto(f"{address}/index.html", wait_until="load")
-        page.locator("[data-md-component=search-query]").fill("exploitability")
-        page.locator(".md-search-result__link").first.wait_for(timeout=20000)
-        assert told == [] and [url for url in asked if not url.startswith(("file:", "data:", address))] == []
-        browser.close()
+def test_a_browser_reads_and_searches_it_without_an_error_or_a_request_elsewhere(site, address, browser):
+    told, asked = [], []
+    for scheme, look in (("light", "default"), ("dark", "slate")):
+        page = browser.new_page(color_scheme=scheme, viewport={"width": 1280, "height": 900})
+        page.on("console", lambda message: told.append(message.text))
+        page.on("pageerror", lambda error: told.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        for root in (address, site.as_uri()):
+            for name in ("index.html", "slots/advantage.html"):
+                page.goto(f"{root}/{name}", wait_until="load")
+                assert page.locator("h1").count() == 1, name
+        assert page.evaluate("document.body.getAttribute('data-md-color-scheme')") == look
+    page.goto(f"{address}/index.html", wait_until="load")
+    page.locator("[data-md-component=search-query]").fill("exploitability")
+    page.locator(".md-search-result__link").first.wait_for(timeout=20000)
+    assert told == [] and [url for url in asked if not url.startswith(("file:", "data:", address))] == []

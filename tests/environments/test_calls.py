@@ -11,7 +11,8 @@ from jaxagents.environments.calls import with_calls
 from jaxagents.environments.coordination import make_two_step_game
 from jaxagents.environments.teams import agent_ids, team_view
 from jaxagents.environments.timesteps import first_timestep
-from jaxagents.types import Box, Discrete, Environment, TimeStep
+from jaxagents.types import Box, Discrete, TimeStep
+from tests.fakes import make_world
 
 KEY = jax.random.key(0)
 MASK = jnp.array([[True, True, False], [True, False, True]])
@@ -36,16 +37,7 @@ def make_pair(action_mask=MASK, max_steps=4):
         )
         return time + 1, timestep
 
-    return Environment(
-        name="pair",
-        sample_task=lambda key, level=None: (),
-        reset=reset,
-        step=step,
-        observation_space=Box((1,)),
-        action_space=Discrete(3),
-        max_steps=max_steps,
-        num_agents=2,
-    )
+    return make_world(reset, step, Box((1,)), Discrete(3), max_steps, num_agents=2)
 
 
 def play(environment, actions, key=KEY):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxagents.environments import contextual_gridworld as gridworld
+from tests.fakes import play_actions
 
 KEY = jax.random.key(0)
 UP, RIGHT, DOWN, LEFT = range(4)
@@ -22,12 +23,7 @@ TASK = {
 
 
 def play(environment, actions):
-    state, timestep = environment.reset(KEY, TASK)
-    timesteps = [timestep]
-    for action in actions:
-        state, timestep = environment.step(KEY, state, jnp.asarray(action))
-        timesteps.append(timestep)
-    return state, timesteps
+    return play_actions(environment.reset, environment.step, TASK, actions, KEY)
 
 
 def test_moves_borders_and_walls():

@@ -19,6 +19,7 @@ from jaxagents.environments.craft_terrain import (
     WATER,
     sample_land,
 )
+from tests.fakes import play_actions
 
 KEY = jax.random.key(0)
 WORLD = craft.make_environment(8, max_steps=60)
@@ -39,11 +40,7 @@ def task_of(land=LAND, start=(1, 2), goal=None, **given):
 
 
 def play(task, actions):
-    state, timestep = RESET(KEY, task)
-    timesteps = [timestep]
-    for action in actions:
-        state, timestep = STEP(KEY, state, jnp.int32(action))
-        timesteps.append(timestep)
+    state, timesteps = play_actions(RESET, STEP, task, [jnp.int32(action) for action in actions], KEY)
     return state.inner, timesteps
 
 

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +7,7 @@ from omegaconf import OmegaConf
 from jaxagents.environments.contexts import limited
 from jaxagents.environments.halls import draw_hall, make_environment
 from jaxagents.environments.quest_expert import distance, find_ways
-
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+from tests import CONFIGS
 
 
 def test_a_hall_by_hand():

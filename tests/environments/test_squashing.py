@@ -11,7 +11,8 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import as_policy, make_actor_critic
 from jaxagents.rollouts.evaluate import make_evaluator, play_episode
 from jaxagents.rollouts.unroll import make_rollout_collector
-from jaxagents.types import Box, Discrete, Environment
+from jaxagents.types import Box, Discrete
+from tests.fakes import make_world
 
 ACTIONS = Box((1,), 10.0, 30.0)
 
@@ -23,15 +24,7 @@ def make_echo():
         timestep = first_timestep(jnp.zeros(1))
         return state, timestep.replace(reward=action[0], terminated=jnp.ones((), bool))
 
-    return Environment(
-        name="echo",
-        sample_task=lambda key, level=None: (),
-        reset=lambda key, task: (jnp.zeros(()), first_timestep(jnp.zeros(1))),
-        step=step,
-        observation_space=Box((1,)),
-        action_space=ACTIONS,
-        max_steps=1,
-    )
+    return make_world(lambda key, task: (jnp.zeros(()), first_timestep(jnp.zeros(1))), step, Box((1,)), ACTIONS, 1)
 
 
 def test_bounded_actions_are_squashed_and_others_left():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxagents.environments import tabletop
+from tests.fakes import play_actions
 
 KEY = jax.random.key(0)
 PUSH = jax.jit(tabletop.push)
@@ -20,11 +21,7 @@ def task_of(pusher, disc, goal):
 
 
 def play(task, actions):
-    state, timestep = RESET(KEY, task)
-    timesteps = [timestep]
-    for action in actions:
-        state, timestep = STEP(KEY, state, jnp.asarray(action, jnp.float32))
-        timesteps.append(timestep)
+    state, timesteps = play_actions(RESET, STEP, task, [jnp.asarray(action, jnp.float32) for action in actions], KEY)
     return state.inner, timesteps
 
 

@@ -10,7 +10,8 @@ import pytest
 from jaxagents.environments.teams import agent_ids, require_agents, team_view
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.vectorized import vectorize
-from jaxagents.types import Box, Discrete, Environment, TimeStep
+from jaxagents.types import Box, Discrete, TimeStep
+from tests.fakes import make_world
 
 KEY = jax.random.key(0)
 
@@ -39,16 +40,7 @@ def make_team(*, world_state=None):
         time = jnp.zeros(())
         return time, first_timestep(observe(time), reward_shape=(2,), info=info(time))
 
-    return Environment(
-        name="pair",
-        sample_task=lambda key, level=None: (),
-        reset=reset,
-        step=step,
-        observation_space=Box((2,)),
-        action_space=Discrete(2),
-        max_steps=3,
-        num_agents=2,
-    )
+    return make_world(reset, step, Box((2,)), Discrete(2), 3, num_agents=2)
 
 
 def test_ids_are_appended():
@@ -96,7 +88,7 @@ def test_automatic_resets_keep_who_was_alive_in_the_successor():
 @pytest.mark.parametrize("wrapper", [agent_ids, team_view])
 def test_wrappers_refuse_what_is_no_team_of_vectors(wrapper):
     team = make_team()
-    with pytest.raises(ValueError, match=f"`{wrapper.__name__}` must have an agent axis, got 'pair' without one"):
+    with pytest.raises(ValueError, match=f"`{wrapper.__name__}` must have an agent axis, got 'world' without one"):
         wrapper(replace(team, num_agents=0))
     with pytest.raises(ValueError, match="must have vectors as observations, .*; try `flatten_observation`"):
         wrapper(replace(team, observation_space=Box((2, 2))))
@@ -114,5 +106,5 @@ def test_numbers_of_agents_that_disagree_are_refused(name):
         shape = {"reward": (3,), "observation": (3, 2), "action_mask": (3, 2)}[name]
         return state, timestep.replace(**{name: jnp.ones(shape)})
 
-    with pytest.raises(ValueError, match=f"`{name}.*` of 'pair' must have the 2 agents of `num_agents` .* got shape"):
+    with pytest.raises(ValueError, match=f"`{name}.*` of 'world' must have the 2 agents of `num_agents` .* got shape"):
         require_agents(replace(team, reset=reset))

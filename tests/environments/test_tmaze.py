@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxagents.environments import tmaze
+from tests.fakes import play_actions
 
 KEY = jax.random.key(0)
 UP_TASK = {"goal": jnp.asarray(tmaze.UP, jnp.int32), "corridor_length": jnp.asarray(2, jnp.int32)}
@@ -13,12 +14,7 @@ DOWN_TASK = {**UP_TASK, "goal": jnp.asarray(tmaze.DOWN, jnp.int32)}
 
 
 def play(environment, task, actions):
-    state, timestep = environment.reset(KEY, task)
-    timesteps = [timestep]
-    for action in actions:
-        state, timestep = environment.step(KEY, state, jnp.asarray(action))
-        timesteps.append(timestep)
-    return state, timesteps
+    return play_actions(environment.reset, environment.step, task, actions, KEY)
 
 
 def test_cue_shows_once_then_corridor_then_junction():

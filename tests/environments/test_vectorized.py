@@ -10,7 +10,8 @@ import pytest
 
 from jaxagents.environments.timesteps import first_timestep, with_successor
 from jaxagents.environments.vectorized import vectorize
-from jaxagents.types import Box, Discrete, Environment, TimeStep
+from jaxagents.types import Box, Discrete, TimeStep
+from tests.fakes import make_world
 
 KEY = jax.random.key(0)
 B, T = 6, 12
@@ -53,15 +54,7 @@ def make_walk():
         drawn = random_integer(key)
         return drawn if level is None else jnp.full_like(drawn, level)
 
-    return Environment(
-        name="walk",
-        sample_task=sample_task,
-        reset=reset,
-        step=step,
-        observation_space=Box((3,)),
-        action_space=Discrete(5),
-        max_steps=4,
-    )
+    return make_world(reset, step, Box((3,)), Discrete(5), 4, sample_task=sample_task)
 
 
 WALK = make_walk()

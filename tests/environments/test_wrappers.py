@@ -17,7 +17,8 @@ from jaxagents.environments.wrappers import (
     flatten_observation,
     time_limit,
 )
-from jaxagents.types import Box, Discrete, Environment, TimeStep
+from jaxagents.types import Box, Discrete, TimeStep
+from tests.fakes import make_world, play_actions
 
 KEY = jax.random.key(0)
 
@@ -43,28 +44,22 @@ def make_counter(length=3, num_agents=0, **fields):
         )
         return state, timestep
 
-    return Environment(
-        name="counter",
-        sample_task=lambda key, level=None: jnp.asarray(10, jnp.int32),
-        reset=reset,
-        step=step,
-        observation_space={"count": Box((), dtype=np.int32), "steps": Box((2,))},
-        action_space=Discrete(2),
-        max_steps=length,
+    return make_world(
+        reset,
+        step,
+        {"count": Box((), dtype=np.int32), "steps": Box((2,))},
+        Discrete(2),
+        length,
         num_agents=num_agents,
         render=lambda state: f"count {int(state['count'])}",
+        sample_task=lambda key, level=None: jnp.asarray(10, jnp.int32),
         **fields,
     )
 
 
 def play(environment, task, actions):
     """Returns the timesteps of a reset and one step per action."""
-    state, timestep = environment.reset(KEY, task)
-    timesteps = [timestep]
-    for action in actions:
-        state, timestep = environment.step(KEY, state, jnp.asarray(action))
-        timesteps.append(timestep)
-    return timesteps
+    return play_actions(environment.reset, environment.step, task, actions, KEY)[1]
 
 
 def values(timesteps, field):
@@ -248,15 +243,14 @@ def make_turns(num_players=2):
         return state, timestep
 
     return absorbing(
-        Environment(
-            name="turns",
-            sample_task=lambda key, level=None: jnp.zeros((), jnp.int32),
-            reset=reset,
-            step=step,
-            observation_space=Box((4,), dtype=np.int32),
-            action_space=Discrete(3),
-            max_steps=4,
+        make_world(
+            reset,
+            step,
+            Box((4,), dtype=np.int32),
+            Discrete(3),
+            4,
             num_players=num_players,
+            sample_task=lambda key, level=None: jnp.zeros((), jnp.int32),
         )
     )
 
@@ -319,7 +313,7 @@ def test_uniform_opponent_takes_allowed_actions_only_and_all_of_them():
 @pytest.mark.parametrize("wrapper", [alternating, against])
 def test_two_player_wrappers_refuse_other_games(wrapper):
     with pytest.raises(
-        ValueError, match=f"`environment` of `{wrapper.__name__}` must have 2 players, got 3 in 'turns'"
+        ValueError, match=f"`environment` of `{wrapper.__name__}` must have 2 players, got 3 in 'world'"
     ):
         wrapper(make_turns(num_players=3))
 

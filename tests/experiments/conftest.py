@@ -1,7 +1,6 @@
 """A tiny run that the tests of the mains share, and how they call mains."""
 
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -9,8 +8,8 @@ import pytest
 
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
+from tests import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TIMEOUT = 300.0  # Seconds for one command.
 TINY = (
     "experiment=ppo_cartpole",

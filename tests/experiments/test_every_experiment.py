@@ -2,7 +2,6 @@
 
 import json
 import math
-import pathlib
 
 import pytest
 from omegaconf import OmegaConf
@@ -12,8 +11,8 @@ from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
 from jaxagents.training.stages import stage_configs
+from tests import CONFIGS
 
-CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
 SELF_TRAINING = ("raft", "rest_em")
 PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")

@@ -3,11 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
+
 MAINS = tuple(sorted(path.stem for path in (ROOT / "experiments").glob("[!_]*.py")))
 HELP = """
 import runpy, sys

@@ -13,8 +13,8 @@ import pytest
 
 from jaxagents.training.command import how_to_go_on
 from jaxagents.training.interrupts import when_interrupted
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 LONG = (
     "experiment=ppo_cartpole",
     *("environment=tmaze", "environment.corridor_length=2", "policy.encoder.hidden_sizes=[8]", "collector.num_steps=8"),

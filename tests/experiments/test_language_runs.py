@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +24,7 @@ from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy, load_stage
 from jaxagents.training.run_directory import load_config
 from jaxagents.training.transcripts import show_transcripts
-
-CONFIGS = Path(__file__).parents[2] / "configs"
+from tests import CONFIGS
 
 KEY = jax.random.key(7)
 OFF = "devices.compilation_cache=null"

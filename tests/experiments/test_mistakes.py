@@ -6,11 +6,11 @@ import runpy
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
+
 TINY = (
     *("experiment=ppo_cartpole", "environment=tmaze", "environment.corridor_length=2", "collector.num_steps=8"),
     *("policy.encoder.hidden_sizes=[8]", "quick=true", "devices.compilation_cache=null", "logging.tensorboard=false"),

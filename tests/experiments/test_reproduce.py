@@ -12,8 +12,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from jaxagents.papers.runs import read_run
 from jaxagents.training.argument_lists import quote_lists
+from tests import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BANDIT = "paper=onpolicy_negative_gradient"
 
 

@@ -2,13 +2,12 @@
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+from tests import ROOT
 
 
 @pytest.mark.slow

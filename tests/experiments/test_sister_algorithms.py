@@ -1,7 +1,5 @@
 """Algorithms that are compositions of options: their commands are traced, from playing to the step of the optimiser."""
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +11,8 @@ from jaxagents.ops.group_filters import keep_all
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
 from jaxagents.types import EpisodeView
+from tests import CONFIGS
 
-CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 STEPS = ["collector=stepwise", "collector.num_groups=4"]
 SHORT = "+learner.rewards.length={_target_: jaxagents.ops.length_rewards.group_length, _partial_: true}"
 COMMANDS = {

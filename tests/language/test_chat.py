@@ -26,6 +26,7 @@ from jaxagents.networks.decoder import Decoder
 from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.policies.language_model import make_language_model
 from jaxagents.training.speaking import make_score, make_speak
+from tests.fakes import byte_pairs
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf: tokenizers")
 transformers = pytest.importorskip(
@@ -51,12 +52,7 @@ def folder_of(tmp_path_factory):
     """Returns `(template, eos_token_id=None) -> folder` of a tokenizer of bytes."""
 
     def make(template, **generation):
-        backend = tokenizers.Tokenizer(tokenizers.models.BPE())
-        backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        backend.decoder = tokenizers.decoders.ByteLevel()
-        alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-        trainer = tokenizers.trainers.BpeTrainer(vocab_size=260, initial_alphabet=alphabet, show_progress=False)
-        backend.train_from_iterator(["left right up down"], trainer)
+        backend = byte_pairs(260, "left right up down")
         backend.add_special_tokens(SPECIAL)
         tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>")
         tokenizer.chat_template = template

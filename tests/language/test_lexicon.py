@@ -13,20 +13,11 @@ from hypothesis import strategies as st
 
 from jaxagents.language.lexicon import make_lexicon, require_readable
 from jaxagents.language.tokenizers import byte_level, from_huggingface, train_sentencepiece, word_level
+from tests.fakes import byte_pairs
 
 WORDS = ("go to", "fridge 1", "fridge 12", "take", "apple", ".", "you see", "Nothing", "go")
 KINDS = ("word_level", "byte_level", "unigram", "bpe", "huggingface")
 MAX_TOKENS, NUM_WORDS = 48, 4
-
-
-def byte_pair_backend(add_prefix_space=False):
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=285, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator([" ".join(WORDS)] * 3, trainer)
-    return backend
 
 
 @functools.cache
@@ -36,7 +27,7 @@ def lexicon_of(kind):
         "byte_level": byte_level,
         "unigram": functools.partial(train_sentencepiece, vocab_size=60),
         "bpe": functools.partial(train_sentencepiece, vocab_size=45, model_type="bpe", whole_words=False),
-        "huggingface": lambda words: from_huggingface(words, byte_pair_backend(), add_special_tokens=True),
+        "huggingface": lambda words: from_huggingface(words, byte_pairs(285, " ".join(WORDS)), add_special_tokens=True),
     }[kind](WORDS)
     return make_lexicon(WORDS, tokenizer)
 
@@ -215,7 +206,7 @@ def test_actions_that_read_as_others_are_refused():
 
 def test_spaces_in_front_of_a_text_are_no_matter():
     """Some tokenizers begin every text with a space, so that words look the same everywhere."""
-    backend = byte_pair_backend(add_prefix_space=True)
+    backend = byte_pairs(285, " ".join(WORDS), add_prefix_space=True)
     lexicon = make_lexicon(WORDS, from_huggingface(WORDS, backend, add_special_tokens=True))
     tokens, mask = lexicon.render(jnp.asarray([3, 4]), 12)
     assert np.asarray(tokens)[np.asarray(mask)].tolist() == backend.encode("take apple").ids
@@ -247,7 +238,8 @@ def test_words_that_the_tokenizer_cannot_tell_are_refused(words, tokenizer, mess
 
 
 def test_words_of_marks_are_refused():
-    tokenizer = from_huggingface(WORDS, byte_pair_backend(), marks={"observation": "."}, add_special_tokens=True)
+    backend = byte_pairs(285, " ".join(WORDS))
+    tokenizer = from_huggingface(WORDS, backend, marks={"observation": "."}, add_special_tokens=True)
     with pytest.raises(ValueError, match="can write, got '.'"):
         make_lexicon(WORDS, tokenizer)
 

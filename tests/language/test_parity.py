@@ -10,25 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tokenizers
 
 from jaxagents.environments.text import bandit, frozenlake, sokoban
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.tokenizers import byte_level, from_huggingface, train_sentencepiece, word_level
 from jaxagents.policies.contexts import score_tokens, to_rows
+from tests.fakes import byte_pairs
 
 NUM_TURNS, NUM_EPISODES = 3, 4
 
 
 def huggingface(words):
     """Returns a tokenizer of `tokenizers`: byte pairs of bytes, with few merges."""
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=280, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator([" ".join(words)], trainer)
-    return from_huggingface(words, backend, add_special_tokens=True)
+    return from_huggingface(words, byte_pairs(280, " ".join(words)), add_special_tokens=True)
 
 
 WORLDS = {

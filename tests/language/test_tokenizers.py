@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-import tokenizers
 import transformers
 from hydra.utils import instantiate
 from hypothesis import given, settings
@@ -22,6 +21,7 @@ from jaxagents.language.tokenizers import (
     train_sentencepiece,
     word_level,
 )
+from tests.fakes import byte_pairs
 
 WORDS = ("go to", "fridge 1", "fridge 12", "take", "apple", ".", "You see", "go")
 CONFIGS = Path(__file__).parents[2] / "configs" / "tokenizer"
@@ -29,17 +29,7 @@ CONFIGS = Path(__file__).parents[2] / "configs" / "tokenizer"
 
 def tiny_backend():
     """Returns a byte-level BPE model of `tokenizers`, with a padding and an end token."""
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=290,
-        special_tokens=["<pad>", "</s>"],
-        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    backend.train_from_iterator([" ".join(WORDS)] * 3, trainer)
-    return backend
+    return byte_pairs(290, " ".join(WORDS), special_tokens=["<pad>", "</s>"])
 
 
 def tiny_transformers():

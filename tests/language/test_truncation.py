@@ -1,7 +1,6 @@
 """Truncation of distributions against sorting and against `transformers`; draws among what is left."""
 
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +13,8 @@ from jaxagents.language.generate import Sampling, sample_token
 from jaxagents.language.truncation import truncate
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
+from tests import CONFIGS
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 V = 1000
 SETTINGS = [
     {"top_k": 1},

@@ -1,7 +1,5 @@
 """A rounded copy acts; what is learned, evaluated and saved keeps its precision."""
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +10,7 @@ from jaxagents.learners.combinators import params_to_act
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
 from jaxagents.types import Learner
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests import ROOT
 
 
 def test_the_copy_is_rounded_and_the_parameters_are_not():

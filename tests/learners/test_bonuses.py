@@ -25,8 +25,8 @@ from jaxagents.ops.novelty import hash_codes
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import REPLICATED, Box, Discrete, Environment, Rollout, TimeStep
-from tests.fakes import LISTENER, make_transition
+from jaxagents.types import REPLICATED, Box, Discrete, Rollout, TimeStep
+from tests.fakes import LISTENER, make_transition, make_world
 
 KEY = jax.random.key(0)
 SPACES = Box((3,)), Discrete(2)
@@ -283,15 +283,7 @@ def make_corridor(length=20):
         place = jnp.where(action == 1, jnp.minimum(state[0] + 1, length - 1), 0)
         return view((place, state[1] + 1), place == length - 1, place == length - 1)
 
-    return Environment(
-        name="corridor",
-        sample_task=lambda key, level=None: (),
-        reset=lambda key, task: view((jnp.int32(0), jnp.int32(0))),
-        step=step,
-        observation_space=Box((length,)),
-        action_space=Discrete(2),
-        max_steps=length,
-    )
+    return make_world(lambda key, task: view((jnp.int32(0), jnp.int32(0))), step, Box((length,)), Discrete(2), length)
 
 
 @pytest.mark.exhaustive

@@ -16,6 +16,7 @@ from jaxagents.policies.actor_critic import act
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
 from jaxagents.types import Box, Collector, Discrete, PolicyInput, Remembering, Rollout, Sample, Transition
 from jaxagents.values.q_function import QFunction
+from tests.fakes import make_world
 
 KEY = jax.random.key(0)
 NUM_STATES = 4
@@ -152,10 +153,10 @@ def test_the_opponent_values_the_successor_where_the_perspective_changes():
 
 
 @pytest.mark.parametrize("normalize_observations", [False, True])
-def test_agent_acts_with_what_its_learner_learns(normalize_observations, spaces_only):
+def test_agent_acts_with_what_its_learner_learns(normalize_observations):
     steps = []
     agent = make_agent(
-        spaces_only(Box((NUM_STATES,)), Discrete(2)),
+        make_world(None, None, Box((NUM_STATES,)), Discrete(2), 1),
         value=lambda observation_space, action_space: TABLE,
         optimizer=lambda num_steps: steps.append(num_steps) or optax.adam(0.05),
         buffer=make_uniform_buffer(capacity=80, batch_size=8),

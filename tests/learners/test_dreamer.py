@@ -16,7 +16,7 @@ from jaxagents.ops.symlog import two_hot
 from jaxagents.policies.tanh_normal import make_tanh_normal_policy
 from jaxagents.policies.world_model import LatentState, make_world_model_policy
 from jaxagents.types import Box, Discrete, Sample
-from tests.fakes import make_sample
+from tests.fakes import make_sample, make_world
 
 KEY = jax.random.key(0)
 ENCODER = MLP((6,), activation="silu", layer_norm=True)
@@ -102,7 +102,7 @@ def test_values_of_replayed_steps_by_hand():
     np.testing.assert_allclose(loss, total / 9.0, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_each_loss_teaches_its_own_part():
     learner = make_dreamer(POLICY, optax.sgd(0.1), horizon=3)
     state, batch = learner.init(KEY), sample()
@@ -141,12 +141,12 @@ def test_averages_follow_and_a_state_goes_on():
     jax.tree.map(np.testing.assert_array_equal, resumed, following)
 
 
-def test_what_does_not_fit_is_refused(spaces_only):
+def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="`horizon` must be at least 1, got 0"):
         make_dreamer(POLICY, optax.sgd(0.1), horizon=0)
     with pytest.raises(ValueError, match="`discount` must be in \\[0, 1\\], got 1.5"):
         make_dreamer(POLICY, optax.sgd(0.1), discount=1.5)
-    environment = spaces_only(Box((3,)), Box((1,), -1.0, 1.0))
+    environment = make_world(None, None, Box((3,)), Box((1,), -1.0, 1.0), 1)
     options = {"optimizer": lambda num_steps: optax.sgd(0.1), "buffer": None}
     with pytest.raises(
         ValueError, match="`policy` must have a world model for Dreamer, got a Policy; try policy=world"

@@ -23,8 +23,8 @@ from jaxagents.ops.advantages import generalized_advantage
 from jaxagents.policies.actor_critic import as_policy, make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Discrete, Environment, Learner, TimeStep
-from tests.fakes import make_rollout
+from jaxagents.types import Box, Discrete, Learner, TimeStep
+from tests.fakes import make_rollout, make_world
 
 KEY = jax.random.key(0)
 A2C = {"num_epochs": 1, "num_minibatches": 1, "normalize_advantages": False, "loss": policy_gradient_loss}
@@ -43,15 +43,7 @@ def make_patience():
         after = TimeStep(observation=show(state + 1), reward=reward, terminated=over, truncated=jnp.zeros((), bool))
         return state + 1, after
 
-    return Environment(
-        name="patience",
-        sample_task=lambda key, level=None: (),
-        reset=lambda key, task: (jnp.int32(0), first_timestep(show(0))),
-        step=step,
-        observation_space=Box((4,)),
-        action_space=Discrete(2),
-        max_steps=4,
-    )
+    return make_world(lambda key, task: (jnp.int32(0), first_timestep(show(0))), step, Box((4,)), Discrete(2), 4)
 
 
 WORLD = make_patience()

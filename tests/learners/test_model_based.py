@@ -24,7 +24,7 @@ from jaxagents.training.program import make_program, run_updates
 from jaxagents.types import Box, Learner, Params, Sample
 from jaxagents.values.dynamics import Dynamics, Prediction, make_dynamics
 from jaxagents.values.q_function import make_twin_q
-from tests.fakes import make_sample
+from tests.fakes import make_follow, make_sample
 
 KEY = jax.random.key(0)
 SEEN, MOVES = Box((2,)), Box((1,), -1.0, 1.0)
@@ -160,7 +160,8 @@ def test_devices_agree_with_one_device():
 
 
 @pytest.mark.exhaustive
-def test_a_policy_learns_from_imagined_steps_alone_and_a_pause_changes_no_bit(follow):
+def test_a_policy_learns_from_imagined_steps_alone_and_a_pause_changes_no_bit():
+    follow = make_follow()
     """Random actions get -0.6 or so; what is played has no weight."""
     model = partial(with_model, encoder=MLP((16,), "relu"), num_members=2, real_share=0.0, learning_rate=1e-2)
     adam = dict.fromkeys(
@@ -222,7 +223,8 @@ def planner(environment, **options):
 
 
 @pytest.mark.exhaustive
-def test_plans_in_a_model_of_what_was_played_follow(follow):
+def test_plans_in_a_model_of_what_was_played_follow():
+    follow = make_follow()
     """Random actions get -0.6 or so."""
     agent = planner(follow, updates_per_rollout=8)
     collector = make_rollout_collector(follow, agent.policy, num_envs=8, num_steps=1)
@@ -232,7 +234,8 @@ def test_plans_in_a_model_of_what_was_played_follow(follow):
     assert float(jnp.mean(play(state.learner.params, KEY)["episode_return"])) > -0.05
 
 
-def test_planners_without_a_model_of_the_world_are_refused(follow):
+def test_planners_without_a_model_of_the_world_are_refused():
+    follow = make_follow()
     with pytest.raises(ValueError, match="`value` must be a model of the world to plan in, got a TwinQ; try value=dyn"):
         planner(follow, value=partial(make_twin_q, encoder=MLP((4,))))
     with pytest.raises(ValueError, match="`updates_per_rollout` must be at least 1, got 0"):

@@ -19,7 +19,8 @@ from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.policies.latent_model import LatentModel, make_latent_model
 from jaxagents.search.self_play import make_search_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Discrete, Environment, Sample, TimeStep, Transition
+from jaxagents.types import Box, Discrete, Sample, TimeStep, Transition
+from tests.fakes import make_world
 
 KEY = jax.random.key(0)
 NUMBERS = {"encoder": 0.5, "move": 0.3, "reward": 0.7, "value": 2.0}
@@ -165,15 +166,7 @@ def make_chain():
         over = (place == 0) | (place == 4)
         return place, TimeStep(observation=show(place), reward=reward, terminated=over, truncated=jnp.zeros((), bool))
 
-    return Environment(
-        name="chain",
-        sample_task=lambda key, level=None: (),
-        reset=reset,
-        step=step,
-        observation_space=Box((5,)),
-        action_space=Discrete(2),
-        max_steps=50,
-    )
+    return make_world(reset, step, Box((5,)), Discrete(2), 50)
 
 
 @pytest.mark.exhaustive

@@ -14,9 +14,9 @@ from jaxagents.losses.q import mean_actor_loss, twin_q_target
 from jaxagents.networks.critics import RegularizedMLP
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.tanh_normal import make_tanh_normal_policy
-from jaxagents.types import Box, Sample
+from jaxagents.types import Box
 from jaxagents.values.q_function import TwinQ, make_twin_q, with_statistics
-from tests.fakes import make_sample
+from tests.fakes import make_sample, require_agreement
 
 KEY = jax.random.key(0)
 SEEN, MOVES = Box((2,)), Box((1,), -1.0, 1.0)
@@ -66,20 +66,14 @@ def test_devices_agree_with_one_device(name):
     alone, learner = (
         make_sac(policy, critics, *[optax.sgd(0.1)] * 3, MOVES, axis_name=axis, **options) for axis in (None, "device")
     )
-    whole, state = batch_of(8), alone.init(KEY)
-    parts = Sample(
-        transition=jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), whole.transition),
-        weight=whole.weight.reshape(2, 4),
+    require_agreement(
+        alone,
+        learner,
+        alone.init(KEY),
+        batch_of(8),
+        lambda state, metrics: (state.params, state.critic, state.log_temperature),
+        rtol=1e-3,
     )
-    expected, expected_metrics = jax.jit(alone.update)(state, KEY, whole)
-    actual, metrics = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="device"))(state, KEY, parts)
-    np.testing.assert_allclose(metrics["priority"].reshape(-1), expected_metrics["priority"], rtol=1e-4)
-    for part in ("params", "critic", "log_temperature"):
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, jnp.stack([b, b]), rtol=1e-3, atol=1e-5),
-            getattr(actual, part),
-            getattr(expected, part),
-        )
 
 
 def test_targets_of_redq_are_the_lesser_of_two_of_all_critics():

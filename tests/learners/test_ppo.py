@@ -15,6 +15,7 @@ from jaxagents.ops.advantages import vtrace
 from jaxagents.ops.distributions import Categorical
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput, Remembering, Rollout, Transition
+from tests.fakes import make_world, require_agreement
 
 KEY = jax.random.key(0)
 NUM_STATES = 5
@@ -348,21 +349,12 @@ def test_minibatches_of_little_divergence_do_not_end_a_stop():
 
 @pytest.mark.parametrize("slots", [{}, pytest.param({"advantage": vtrace}, marks=pytest.mark.exhaustive)])
 def test_devices_agree_with_one_device(slots):
-    rollout = random_rollout()
     alone = make_ppo(TABLE, optax.adam(0.1), **TWO_STEPS, **slots)
     learner = make_ppo(TABLE, optax.adam(0.1), axis_name="device", **TWO_STEPS, **slots)
     state = alone.init(KEY)
-    parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
-    update = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="device"))
     for target_kl in (1e-6, 1e6):
         state = state.replace(hyperparameters=state.hyperparameters | {"target_kl": jnp.float32(target_kl)})
-        expected, expected_metrics = jax.jit(alone.update)(state, KEY, rollout)
-        actual, metrics = update(state, KEY, parts)
-        for device in range(2):
-            both = (actual.params, metrics), (expected.params, expected_metrics)
-            jax.tree.map(
-                lambda a, b, device=device: np.testing.assert_allclose(a[device], b, rtol=1e-4, atol=1e-5), *both
-            )
+        require_agreement(alone, learner, state, random_rollout(), lambda state, metrics: (state.params, metrics))
 
 
 @pytest.mark.parametrize(
@@ -395,9 +387,9 @@ def test_refuses_batches_that_do_not_divide(options, message):
         jax.eval_shape(learner.update, learner.init(KEY), KEY, random_rollout(8))
 
 
-def test_agents_normalise_for_the_learner_as_for_the_policy(spaces_only):
+def test_agents_normalise_for_the_learner_as_for_the_policy():
     agent = make_agent(
-        spaces_only(Box((NUM_STATES,)), Discrete(2)),
+        make_world(None, None, Box((NUM_STATES,)), Discrete(2), 1),
         policy=lambda *spaces: TABLE,
         optimizer=lambda num_updates: optax.sgd(0.0),
         num_minibatches=1,
@@ -421,14 +413,14 @@ def test_agents_normalise_for_the_learner_as_for_the_policy(spaces_only):
     assert not np.allclose(*behaviors) and float(state.params["statistics"].count) == 32.0
 
 
-def test_agents_tell_the_optimiser_the_length_of_the_run(spaces_only):
+def test_agents_tell_the_optimiser_the_length_of_the_run():
     told = []
 
     def optimizer(num_updates):
         told.append(num_updates)
         return optax.sgd(0.1)
 
-    world = spaces_only(Box((NUM_STATES,)), Discrete(2))
+    world = make_world(None, None, Box((NUM_STATES,)), Discrete(2), 1)
     agent = make_agent(world, policy=lambda *given: TABLE, optimizer=optimizer, num_epochs=3, num_minibatches=2)
     learner = agent.make_learner(None, 7)
     assert told == [7 * 3 * 2]

@@ -19,7 +19,8 @@ from jaxagents.ops.advantages import vtrace
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Discrete, Environment, PolicyInput, TimeStep
+from jaxagents.types import Box, Discrete, PolicyInput, TimeStep
+from tests.fakes import make_world
 
 KEY = jax.random.key(0)
 
@@ -40,15 +41,7 @@ def make_bandit(rewards):
             observation=jnp.ones(1), reward=jnp.asarray(rewards)[action], terminated=yes, truncated=no
         )
 
-    return Environment(
-        name="bandit",
-        sample_task=lambda key, level=None: (),
-        reset=lambda key, task: (jnp.zeros(()), first_timestep(jnp.ones(1))),
-        step=step,
-        observation_space=Box((1,)),
-        action_space=Discrete(2),
-        max_steps=1,
-    )
+    return make_world(lambda key, task: (jnp.zeros(()), first_timestep(jnp.ones(1))), step, Box((1,)), Discrete(2), 1)
 
 
 def test_learns_a_bandit():

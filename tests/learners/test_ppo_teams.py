@@ -18,8 +18,8 @@ from jaxagents.ops.distributions import Categorical
 from jaxagents.policies.actor_critic import act, as_policy, make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, over_seeds, run_updates
-from jaxagents.types import ActorCritic, Box, Discrete, Environment, PolicyInput, Rollout, TimeStep, Transition
-from tests.fakes import make_transition
+from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput, Rollout, TimeStep, Transition
+from tests.fakes import make_transition, make_world, require_agreement
 
 KEY = jax.random.key(0)
 NUM_STATES = 5
@@ -130,20 +130,7 @@ def test_devices_agree_where_they_have_unequal_numbers_of_living_agents():
     rollout = Rollout(transition=transition.replace(extras={"agent_mask": jnp.asarray(mask)}), carry=())
     options = {"num_epochs": 2, "num_minibatches": 2}
     alone, learner = (make_ppo(TABLE, optax.adam(0.1), axis_name=name, **options) for name in (None, "device"))
-    parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
-    state = alone.init(KEY)
-    expected, expected_metrics = jax.jit(alone.update)(state, KEY, rollout)
-    actual, metrics = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="device"))(state, KEY, parts)
-    for device in range(2):
-        own = jax.tree.map(lambda leaf, device=device: leaf[device], (actual.params, metrics))
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-            own,
-            (
-                expected.params,
-                expected_metrics,
-            ),
-        )
+    require_agreement(alone, learner, alone.init(KEY), rollout, lambda state, metrics: (state.params, metrics))
 
 
 @pytest.mark.exhaustive
@@ -176,14 +163,12 @@ def make_assignment():
         reward = jnp.broadcast_to(jnp.all(action == jnp.arange(2)).astype(jnp.float32), (2,))
         return state, TimeStep(observation=jnp.ones((2, 1)), reward=reward, terminated=yes, truncated=no)
 
-    return Environment(
-        name="assignment",
-        sample_task=lambda key, level=None: (),
-        reset=lambda key, task: (jnp.zeros(()), first_timestep(jnp.ones((2, 1)), reward_shape=(2,))),
-        step=step,
-        observation_space=Box((1,)),
-        action_space=Discrete(2),
-        max_steps=1,
+    return make_world(
+        lambda key, task: (jnp.zeros(()), first_timestep(jnp.ones((2, 1)), reward_shape=(2,))),
+        step,
+        Box((1,)),
+        Discrete(2),
+        1,
         num_agents=2,
     )
 

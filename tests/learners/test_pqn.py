@@ -18,6 +18,7 @@ from jaxagents.training.program import make_program, run_updates
 from jaxagents.types import Box, Discrete, Remembering, Rollout, Transition
 from jaxagents.values.distributions import quantiles
 from jaxagents.values.q_function import QFunction, make_q_function
+from tests.fakes import require_agreement
 
 KEY = jax.random.key(0)
 TABLE = QFunction(
@@ -92,17 +93,11 @@ def test_learns_the_values_of_a_corridor_in_one_program():
 def test_devices_agree_with_one_device():
     generator = np.random.default_rng(0)
     fields = (generator.integers(0, high, (2, 8)) for high in (4, 2, 5, 2, 2, 4))
-    whole = rollout(*fields)
-    parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), whole)
     options = {"num_minibatches": 4, "discount": 0.5}
     alone, learner = (make_pqn(TABLE, optax.adam(0.1), axis_name=name, **options) for name in (None, "device"))
-    expected, expected_metrics = jax.jit(alone.update)(alone.init(KEY), KEY, whole)
-    actual, metrics = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="device"))(
-        learner.init(KEY), KEY, parts
+    require_agreement(
+        alone, learner, alone.init(KEY), rollout(*fields), lambda state, metrics: (state.network, metrics["loss"])
     )
-    for device in range(2):
-        np.testing.assert_allclose(actual.network[device], expected.network, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(metrics["loss"][device], expected_metrics["loss"], rtol=1e-5)
 
 
 def test_numbers_may_be_schedules_and_the_loss_may_remember():

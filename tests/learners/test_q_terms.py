@@ -11,9 +11,9 @@ import pytest
 from jaxagents.learners.dqn import make_dqn
 from jaxagents.learners.q_terms import make_agent, make_q_with_terms
 from jaxagents.losses.q_terms import heuristic_values, temporal_difference
-from jaxagents.types import Box, Environment, Sample
+from jaxagents.types import Box, Environment
 from jaxagents.values.q_function import QFunction
-from tests.fakes import make_sample
+from tests.fakes import make_sample, require_agreement
 
 KEY = jax.random.key(0)
 TABLE = QFunction(
@@ -76,17 +76,15 @@ def test_two_devices_share_what_one_learns():
     alone, shared = (
         make_q_with_terms(TABLE, optax.sgd(0.1), terms=terms, discount=0.9, axis_name=axis) for axis in (None, "device")
     )
-    state, whole = alone.init(KEY), sample(num_steps=2)
-    parts = Sample(
-        transition=jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), whole.transition),
-        weight=whole.weight.reshape(2, 1),
+    compared = ("loss", *terms)
+    require_agreement(
+        alone,
+        shared,
+        alone.init(KEY),
+        sample(num_steps=2),
+        lambda state, metrics: (state.network, [metrics[name] for name in compared]),
+        rtol=1e-6,
     )
-    expected, told = jax.jit(alone.update)(state, KEY, whole)
-    actual, metrics = jax.jit(jax.vmap(shared.update, (None, None, 0), axis_name="device"))(state, KEY, parts)
-    np.testing.assert_allclose(actual.network, np.stack([expected.network] * 2), rtol=1e-6)
-    for name in ("loss", *terms):
-        np.testing.assert_allclose(metrics[name], [told[name]] * 2, rtol=1e-6)
-    assert not np.allclose(parts.weight[0], parts.weight[1])
 
 
 def test_bad_settings_are_refused():

@@ -31,7 +31,7 @@ from jaxagents.types import (
     Sample,
 )
 from jaxagents.values.q_function import TwinQ, make_twin_q
-from tests.fakes import make_transition
+from tests.fakes import make_transition, make_world
 
 KEY = jax.random.key(0)
 STATES = Box((1,))
@@ -142,9 +142,9 @@ def test_targets_at_ends_by_hand(terminated, truncated, bootstrap, reward):
     np.testing.assert_allclose(metrics["critic_loss"], 0.5 * ((5.0 - target) ** 2 + (7.0 - target) ** 2), rtol=1e-5)
 
 
-def test_agent_acts_with_the_parameters_of_its_learner(spaces_only):
+def test_agent_acts_with_the_parameters_of_its_learner():
     agent = make_agent(
-        spaces_only(STATES, ACTIONS),
+        make_world(None, None, STATES, ACTIONS, 1),
         policy=lambda observation_space, action_space: POLICY,
         value=lambda observation_space, action_space: TWIN_Q,
         policy_optimizer=lambda num_steps: optax.sgd(0.1),

@@ -17,8 +17,8 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Discrete, Environment, TimeStep
-from tests.fakes import make_transition
+from jaxagents.types import Box, Discrete, TimeStep
+from tests.fakes import make_transition, make_world
 
 KEY = jax.random.key(0)
 
@@ -35,14 +35,12 @@ def make_line(num_steps=6):
             truncated=jnp.zeros((), bool),
         )
 
-    return Environment(
-        name="line",
-        sample_task=lambda key, level=None: (),
-        reset=lambda key, task: view((jnp.float32(0.0), jnp.int32(0))),
-        step=lambda key, state, action: view((state[0] + 2.0 * action - 1.0, state[1] + 1)),
-        observation_space=Box((1,)),
-        action_space=Discrete(2),
-        max_steps=num_steps,
+    return make_world(
+        lambda key, task: view((jnp.float32(0.0), jnp.int32(0))),
+        lambda key, state, action: view((state[0] + 2.0 * action - 1.0, state[1] + 1)),
+        Box((1,)),
+        Discrete(2),
+        num_steps,
     )
 
 

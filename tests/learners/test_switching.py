@@ -24,7 +24,7 @@ from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
 from jaxagents.types import Box, Mean
 from jaxagents.values.q_function import QFunction, make_q_function
-from tests.fakes import make_sample
+from tests.fakes import make_sample, require_agreement
 
 KEY = jax.random.key(0)
 SPACE = Box((3,))
@@ -173,22 +173,15 @@ def test_what_agents_learn_by_hand():
 
 
 @pytest.mark.exhaustive
-def test_compiled_and_not_agree_and_so_do_devices():
-    batch = two_steps()
-    alone = make_learner(optax.adam(0.1))
-    state = alone.init(KEY)
-    expected, expected_metrics = alone.update(state, KEY, batch)
-    parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=leaf.ndim > 1)), batch)
-    update = make_learner(optax.adam(0.1), axis_name="device").update
-    actual, metrics = jax.jit(jax.vmap(update, (None, None, 0), axis_name="device"))(state, KEY, parts)
-    for device in range(2):
-        jax.tree.map(
-            lambda a, b, device=device: np.testing.assert_allclose(a[device], b, rtol=1e-4, atol=1e-6),
-            actual.params,
-            expected.params,
-        )
-        for name in ("loss", "call_rate"):
-            np.testing.assert_allclose(metrics[name][device], expected_metrics[name], rtol=1e-5)
+def test_devices_agree_with_one_device():
+    alone, shared = (make_learner(optax.adam(0.1), axis_name=axis) for axis in (None, "device"))
+    require_agreement(
+        alone,
+        shared,
+        alone.init(KEY),
+        two_steps(),
+        lambda state, metrics: (state.params, metrics["loss"], metrics["call_rate"]),
+    )
 
 
 @pytest.mark.exhaustive

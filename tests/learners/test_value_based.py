@@ -21,6 +21,7 @@ from jaxagents.training.program import make_program, run_updates
 from jaxagents.types import Sample, Transition
 from jaxagents.values.distributions import categorical, implicit_quantiles
 from jaxagents.values.q_function import make_q_function
+from tests.fakes import require_agreement
 
 KEY = jax.random.key(0)
 WORLD = tmaze.make_environment(2)
@@ -68,22 +69,8 @@ def test_devices_agree_with_one_device(name):
     q_options, options, length = FAMILY[name]
     q_function = make_value(name)(WORLD.observation_space, WORLD.action_space)
     whole = experience(length, 4, 4 if "memory" in q_options else 0)
-    parts = Sample(
-        transition=jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), whole.transition),
-        weight=whole.weight.reshape(2, 2),
-        carry=jax.tree.map(lambda leaf: leaf.reshape(2, 2, -1), whole.carry),
-    )
     alone, learner = (make_dqn(q_function, optax.sgd(0.1), axis_name=axis, **options) for axis in (None, "device"))
-    state = alone.init(KEY)
-    expected, expected_metrics = jax.jit(alone.update)(state, KEY, whole)
-    actual, metrics = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="device"))(state, KEY, parts)
-    np.testing.assert_allclose(metrics["priority"].reshape(-1), expected_metrics["priority"], rtol=1e-4)
-    for device in range(2):
-        jax.tree.map(
-            lambda a, b, device=device: np.testing.assert_allclose(a[device], b, rtol=1e-3, atol=1e-5),
-            actual.network,
-            expected.network,
-        )
+    require_agreement(alone, learner, alone.init(KEY), whole, lambda state, metrics: state.network, rtol=1e-3)
 
 
 @pytest.mark.exhaustive

@@ -23,7 +23,7 @@ from jaxagents.training.program import make_program, run_updates
 from jaxagents.types import Box, Discrete, PolicyInput, Sample
 from jaxagents.values.distributions import quantiles
 from jaxagents.values.q_function import QFunction, make_q_function
-from tests.fakes import make_transition
+from tests.fakes import make_transition, require_agreement
 
 KEY = jax.random.key(0)
 SPACE = Box((4,))
@@ -171,21 +171,10 @@ def test_errors_of_independent_agents_by_hand():
 def test_devices_agree_with_one_device(kind):
     mask = {"agent_mask": jnp.asarray(np.random.default_rng(0).random((1, 12, 2)) < 0.6)}
     whole = sample(STEPS.replace(extras=mask))
-    parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=leaf.ndim > 1)), whole)
-    parts = parts.replace(weight=whole.weight.reshape(2, -1))
     mixed = partial(make_value_decomposition, TABLES, MonotonicMixer(4), num_agents=2, observation_space=SPACE)
     make = mixed if kind == "mixed" else partial(make_dqn, TABLES)
     alone, learner = (make(optimizer=optax.adam(0.1), axis_name=name) for name in (None, "device"))
-    state = alone.init(KEY)
-    expected, expected_metrics = jax.jit(alone.update)(state, KEY, whole)
-    actual, metrics = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="device"))(state, KEY, parts)
-    for device in range(2):
-        jax.tree.map(
-            lambda a, b, device=device: np.testing.assert_allclose(a[device], b, rtol=1e-4, atol=1e-6),
-            actual.network,
-            expected.network,
-        )
-        np.testing.assert_allclose(metrics["loss"][device], expected_metrics["loss"], rtol=1e-5)
+    require_agreement(alone, learner, alone.init(KEY), whole, lambda state, metrics: (state.network, metrics["loss"]))
 
 
 @pytest.mark.exhaustive

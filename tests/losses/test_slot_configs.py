@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import pathlib
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +10,8 @@ import yaml
 
 from jaxagents.losses import aggregation, demonstrated, token_policy_gradient
 from jaxagents.types import TokenView
+from tests import CONFIGS
 
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 GROUPS = ("advantage", "loss", "aggregation", "preference", "pairs")
 FILES = sorted(path for group in GROUPS for path in (CONFIGS / group).glob("*.yaml"))
 

@@ -1,5 +1,3 @@
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +7,8 @@ from jaxagents.networks.egocentric import Egocentric
 from jaxagents.networks.torsos import MLP
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
+from tests import CONFIGS
 
-CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 PLAIN = MLP((), observation_ndim=3)
 
 

@@ -1,12 +1,11 @@
 """Runs the notebooks in quick mode, and checks what is stored of them."""
 
-import pathlib
-
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+from tests import ROOT
+
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MAX_BYTES = 100_000
 TIMEOUT = 300  # Seconds for one cell.

@@ -1,6 +1,5 @@
 """Every paper runs from its YAML to a verdict, in quick mode: the arms of its first expectation."""
 
-import pathlib
 from dataclasses import replace
 
 import pytest
@@ -9,8 +8,7 @@ from jaxagents.papers.execution import read_paper_runs, run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.library import load_paper, paper_files
 from jaxagents.papers.plan import Request
-
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+from tests import CONFIGS
 
 
 @pytest.fixture(scope="module")

@@ -7,38 +7,16 @@ import pathlib
 import pytest
 
 from jaxagents.papers.arms import compose_arms
-from jaxagents.papers.execution import read_paper_runs, run_papers
+from jaxagents.papers.execution import run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.leases import take_lease
-from jaxagents.papers.plan import Request, check_request
+from jaxagents.papers.plan import check_request
 from jaxagents.papers.printing import print_status
 from jaxagents.papers.registration import read_registrations
 from jaxagents.papers.runs import read_run
 from jaxagents.papers.status import read_status
-from jaxagents.papers.study import make_paper, make_study
 from jaxagents.training.config import config_hash
-
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
-STUDY = {"id": "f/s", "question": "q", "metric": "score", "seeds": "0-2", "metrics": ["curve"]}
-PAPER = {"id": "p", "family": "f", "title": "A title", "claim": "A claim.", "minutes": 6, "study": "s"}
-HEADLINE = [{"better": "treatment", "worse": "baseline", "margin": 0.5}]
-
-
-def of_functions(offset=1.0, study=None, **changes):
-    """Makes a paper of two functions."""
-    target = {"_target_": "functions_of_test.score"}
-    baseline = {"arms": {"baseline": {**target, "offset": 0.0}, "unused": {**target, "offset": -1.0}}}
-    made = make_study(STUDY | baseline | (study or {}))
-    values = PAPER | {"arms": {"treatment": {**target, "offset": offset}}, "headline": HEADLINE} | changes
-    return make_paper(values, made, {})
-
-
-def request(tmp_path, **options):
-    return Request(CONFIGS, tmp_path / "results", tmp_path / "cache", **options)
-
-
-def read(paper, tmp_path, **options):
-    return read_paper_runs(paper, CONFIGS, tmp_path / "results", **options)
+from tests.papers.requests import CONFIGS, TARGET, of_functions, read, request
 
 
 def test_what_is_missing_is_run_and_judged(calls, tmp_path, capsys):
@@ -61,11 +39,12 @@ def test_what_a_verdict_does_not_need_is_reported(calls, tmp_path, capsys):
     assert status.verdict == "reproduced" and status.unneeded == {"unused": 3}
     print_status([status])
     assert "p: runs are not there, and its verdict needs none of them: 3 of unused." in capsys.readouterr().out
-    assert read_status([of_functions(offset=7.0)], request(tmp_path))[0].unneeded == {}  # It is unfinished.
+    unfinished = of_functions({**TARGET, "offset": 7.0})
+    assert read_status([unfinished], request(tmp_path))[0].unneeded == {}
 
 
 def test_papers_that_name_the_same_arm_share_its_runs(calls, tmp_path):
-    first, second = of_functions(), of_functions(offset=2.0, id="q")
+    first, second = of_functions(), of_functions({**TARGET, "offset": 2.0}, id="q")
     assert run_papers([first, second], request(tmp_path)) == {}
     assert sorted(calls) == [(seed, offset) for seed in range(3) for offset in (0.0, 1.0, 2.0)]
     assert judge(second, read(second, tmp_path)).describe() == "reproduced"
@@ -92,7 +71,7 @@ def test_a_damaged_run_is_set_aside_and_run_again(calls, tmp_path, capsys):
 def test_runs_of_an_earlier_version_count_no_longer_and_come_back(calls, tmp_path, of_arm):
     paper = of_functions()
     run_papers([paper], request(tmp_path))
-    target = {"_target_": "functions_of_test.score", "offset": 1.0, "version": 2}
+    target = {**TARGET, "offset": 1.0, "version": 2}
     raised = of_functions(arms={"treatment": target}) if of_arm else of_functions(study={"version": 2})
     runs = read(raised, tmp_path)
     assert runs["treatment"].runs == {} and len(runs["baseline"].runs) == (3 if of_arm else 0)

@@ -12,8 +12,8 @@ import pytest
 
 from jaxagents.papers.leases import held_leases
 from jaxagents.papers.runs import RUNS_FOLDER, read_run
+from tests import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 ARMS, SEEDS = 5, 6
 COMMAND = (
     *(sys.executable, str(ROOT / "experiments" / "reproduce.py"), "paper=donor_game_evolution", "workers=2"),

@@ -2,40 +2,17 @@
 
 import hashlib
 import json
-import pathlib
 
 import pytest
 
 from jaxagents.papers.arms import compose_arms
-from jaxagents.papers.execution import read_paper_runs, run_papers
+from jaxagents.papers.execution import run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.migration import migrate
-from jaxagents.papers.plan import Request
 from jaxagents.papers.registration import read_registrations
 from jaxagents.papers.runs import require_layout, run_path
-from jaxagents.papers.study import make_paper, make_study
 from jaxagents.training.config import config_hash
-
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
-TARGET = {"_target_": "functions_of_test.score"}
-
-
-def of_functions(treatment=None, baseline=None, **changes):
-    """Makes a paper of two functions."""
-    study = {"id": "f/s", "question": "q", "metric": "score", "seeds": "0-2"}
-    study["arms"] = {"baseline": {**(baseline or TARGET), "offset": 0.0}}
-    values = {"id": "p", "family": "f", "title": "A title", "claim": "A claim.", "minutes": 6, "study": "s"}
-    values["arms"] = {"treatment": {"offset": 1.0, **(treatment or TARGET)}}
-    values["headline"] = [{"better": "treatment", "worse": "baseline", "margin": 0.5}]
-    return make_paper(values | changes, make_study(study), {})
-
-
-def request(tmp_path, **options):
-    return Request(CONFIGS, tmp_path / "results", tmp_path / "cache", **options)
-
-
-def read(paper, tmp_path):
-    return read_paper_runs(paper, CONFIGS, tmp_path / "results")
+from tests.papers.requests import CONFIGS, TARGET, of_functions, read, request
 
 
 def test_runs_follow_a_renamed_function_and_a_new_option_without_a_run(calls, tmp_path, monkeypatch):

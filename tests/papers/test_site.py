@@ -1,7 +1,6 @@
 """The site of all papers: every page is well formed, every link resolves, and nothing is fetched from elsewhere."""
 
 import html.parser
-import pathlib
 import re
 import shutil
 from dataclasses import replace
@@ -17,8 +16,8 @@ from jaxagents.papers.runs import ArmRuns, Run
 from jaxagents.papers.site import find_worlds, write_site, write_worlds
 from jaxagents.papers.study import Arm, Paper, Study
 from jaxagents.papers.summary import authors_rows, gather_curve, panels_of
+from tests import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 VOID = {"meta", "link", "input", "br", "img", "path", "circle"}
 NESTED = {"ul": ("li",), "table": ("tr",), "tr": ("td", "th"), "dl": ("dt", "dd"), "select": ("option",)}
 
@@ -305,19 +304,6 @@ def test_settings_of_the_authors_stand_beside_ours(tested):
         ValueError, match="`authors` of gigpo must name settings of ours, got 'learner.epochs'; .* is num_e"
     ):
         authors_rows(entry._replace(paper=replace(entry.paper, authors={"learner.epochs": 1})))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Returns Debian's Chromium without a window."""
-    driver = pytest.importorskip("playwright.sync_api", reason="a browser is driven by the extra `browser`: playwright")
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no chromium is installed; try apt-get install chromium")
-    with driver.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.mark.slow

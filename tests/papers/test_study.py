@@ -1,7 +1,5 @@
 """Studies and papers: their YAML files, what they refuse, and that all arms of all of them compose."""
 
-import pathlib
-
 import pytest
 import yaml
 
@@ -9,8 +7,8 @@ from jaxagents.papers.arms import compose_arms
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.library import load_paper, load_study, paper_files, select_papers, study_files
 from jaxagents.papers.study import choose_arms, make_paper, make_study, parse_seeds
+from tests import CONFIGS
 
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 IDS = list(paper_files(CONFIGS))
 STUDY = """
 id: family/lake

@@ -1,7 +1,6 @@
 """Arms that train: shared starts, seeds side by side, divergence, and what is refused before anything is trained."""
 
 import json
-import pathlib
 import types
 
 import jax
@@ -10,17 +9,17 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxagents.papers.arms import budget_of, build_stages, compose_arms, logged_names, start_address
-from jaxagents.papers.execution import read_paper_runs, run_papers
+from jaxagents.papers.execution import run_papers
 from jaxagents.papers.judge import judge
-from jaxagents.papers.plan import Job, Request, require_metrics
+from jaxagents.papers.plan import Job, require_metrics
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.papers.starts import prepare_start, start_path
 from jaxagents.papers.study import make_paper, make_study
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import config_hash
 from jaxagents.training.launch import run
+from tests.papers.requests import CONFIGS, PAPER, STUDY, read, request
 
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 TINY = (
     *("environment=tmaze", "environment.corridor_length=2", "policy.encoder.hidden_sizes=[8]"),
     *("learner.num_epochs=1", "learner.num_minibatches=2", "collector.num_envs=4", "collector.num_steps=8"),
@@ -28,8 +27,6 @@ TINY = (
     *("evaluation.num_episodes=3", "devices.compilation_cache=null"),
 )
 STAGES = "stages=[{name: first, learner: {optimizer: {learning_rate: 0.001}}}, {name: second}]"
-STUDY = {"id": "f/s", "question": "q", "metric": "score", "seeds": "0-2", "metrics": ["curve"]}
-PAPER = {"id": "p", "family": "f", "title": "A title", "claim": "A claim.", "minutes": 6, "study": "s"}
 
 
 def of_training(study=None, **changes):
@@ -40,14 +37,6 @@ def of_training(study=None, **changes):
     headline = [{"better": "fast", "worse": "slow", "margin": 0.0}]
     arms = {"fast": ["optimizer.learning_rate=1e-2"]}
     return make_paper(PAPER | {"arms": arms, "headline": headline} | changes, made, {})
-
-
-def request(tmp_path, **options):
-    return Request(CONFIGS, tmp_path / "results", tmp_path / "cache", **options)
-
-
-def read(paper, tmp_path, **options):
-    return read_paper_runs(paper, CONFIGS, tmp_path / "results", **options)
 
 
 @pytest.fixture(scope="module")

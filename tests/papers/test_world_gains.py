@@ -1,15 +1,12 @@
 """Base agents and what GRPO adds to them: one base for all seeds, nothing trained twice, and the table."""
 
-import pathlib
-
 import pytest
 
 from jaxagents.papers import world_gains
 from jaxagents.papers.world_gains import measure_gains
 from jaxagents.training.store import write_record
 from jaxagents.training.world_pages import GAIN_COLUMNS, gain_rows, write_world_table
-
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+from tests import CONFIGS
 
 
 @pytest.mark.parametrize("name", ["cartpole", "text_kuhn"])

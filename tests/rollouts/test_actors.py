@@ -1,7 +1,6 @@
 """Actors of Ray: what arrives, with what weights, and what happens when their processes die."""
 
 import os
-import pathlib
 import signal
 import sys
 from types import SimpleNamespace
@@ -17,8 +16,7 @@ from jaxagents.rollouts import actors
 from jaxagents.rollouts.actors import ActorPool, make_actor_collector
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import pytest
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.ops.distributions import Categorical
 from jaxagents.rollouts.evaluate import make_evaluator, play_episode
-from jaxagents.types import Box, Discrete, Environment, Policy, TimeStep
+from jaxagents.types import Box, Discrete, Policy, TimeStep
+from tests.fakes import make_world
 
 KEY = jax.random.key(0)
 E = 64
@@ -44,15 +45,8 @@ def make_lamp():
         drawn = 1 + (jax.random.bits(key) % 5).astype(jnp.int32)
         return drawn if level is None else jnp.full_like(drawn, level)
 
-    return Environment(
-        name="lamp",
-        sample_task=sample_task,
-        reset=reset,
-        step=step,
-        observation_space=Box((1,)),
-        action_space=Discrete(3),
-        max_steps=5,
-        render=lambda state: str(state["steps"]),
+    return make_world(
+        reset, step, Box((1,)), Discrete(3), 5, render=lambda state: str(state["steps"]), sample_task=sample_task
     )
 
 
@@ -191,5 +185,5 @@ def test_one_episode_may_be_sampled():
 def test_refuses_no_episodes_and_several_streams_of_rewards():
     with pytest.raises(ValueError, match="`num_episodes` must be at least 1, got 0"):
         make_evaluator(LAMP, CONSTANT, num_episodes=0)
-    with pytest.raises(ValueError, match="got 2 players in 'lamp'; wrap it in `against`"):
+    with pytest.raises(ValueError, match="got 2 players in 'world'; wrap it in `against`"):
         make_evaluator(dataclasses.replace(LAMP, num_players=2), CONSTANT, num_episodes=1)

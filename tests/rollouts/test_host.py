@@ -1,6 +1,5 @@
 """Simulators on the host: what the program sees of them, and runs that learn from them."""
 
-import pathlib
 from functools import partial
 from types import SimpleNamespace
 
@@ -18,9 +17,9 @@ from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.chunks import mean_evaluation
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
+from tests import ROOT
 
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium comes with the extra `host`")
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 adapter = pytest.importorskip("jaxagents.environments.adapters.gymnasium")
 
 

@@ -18,7 +18,8 @@ from jaxagents.environments.wrappers import absorbing
 from jaxagents.ops import opponents
 from jaxagents.ops.distributions import Categorical
 from jaxagents.rollouts.opponents import make_opponent, make_opponents_collector
-from jaxagents.types import Array, Box, Discrete, Environment, Policy, TimeStep
+from jaxagents.types import Array, Box, Discrete, Policy, TimeStep
+from tests.fakes import make_world
 
 NUM_ENVS, NUM_STEPS = 8, 12
 ONE, TWO = jnp.zeros(5), jnp.ones(5)
@@ -56,15 +57,14 @@ def make_nim():
         return following, timestep
 
     return absorbing(
-        Environment(
-            name="nim",
-            sample_task=lambda key, level=None: jax.random.bernoulli(key).astype(jnp.int32),
-            reset=reset,
-            step=step,
-            observation_space=Box((1,)),
-            action_space=Discrete(2),
-            max_steps=4,
+        make_world(
+            reset,
+            step,
+            Box((1,)),
+            Discrete(2),
+            4,
             num_players=2,
+            sample_task=lambda key, level=None: jax.random.bernoulli(key).astype(jnp.int32),
         )
     )
 

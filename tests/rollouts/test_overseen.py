@@ -8,6 +8,7 @@ import pytest
 from jaxagents.ops.distributions import Categorical
 from jaxagents.rollouts.overseen import make_overseen_collector
 from jaxagents.types import Box, Discrete, Environment, Policy, TimeStep
+from tests.fakes import make_world
 
 KEY = jax.random.key(0)
 RIGHT, LEFT, STAY = range(3)
@@ -33,7 +34,7 @@ def make_line(length=9):
         return view((place, state[1] + 1), place >= length)
 
     space = Box((2,))
-    return Environment("line", lambda key, level=None: (), reset, step, space, Discrete(3), max_steps=50)
+    return make_world(reset, step, space, Discrete(3), 50)
 
 
 def script(proposals):

@@ -12,7 +12,8 @@ from jaxagents.environments.reset_free import reset_free
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.ops.distributions import TanhNormal
 from jaxagents.rollouts.reset_free import make_reset_free_collector
-from jaxagents.types import Box, Environment, Policy, TimeStep
+from jaxagents.types import Box, Policy, TimeStep
+from tests.fakes import make_world
 
 KEY = jax.random.key(0)
 
@@ -36,7 +37,7 @@ def make_line(max_steps=4):
         return state, TimeStep(see(state), there.astype(jnp.float32), there, cut)
 
     space = Box((2,), -9.0, 9.0)
-    return Environment("line", sample_task, reset, step, space, Box((1,), -jnp.inf, jnp.inf), max_steps)
+    return make_world(reset, step, space, Box((1,), -jnp.inf, jnp.inf), max_steps, sample_task=sample_task)
 
 
 def onward(task, state):

@@ -14,7 +14,8 @@ from jaxagents.ops.distributions import Categorical
 from jaxagents.policies.actor_critic import as_policy, make_actor_critic, make_policy
 from jaxagents.policies.inputs import input_of, input_of_successor
 from jaxagents.rollouts.unroll import episode_metrics, make_rollout_collector
-from jaxagents.types import Box, Discrete, Environment, Policy, PolicyInput, TimeStep
+from jaxagents.types import Box, Discrete, Policy, PolicyInput, TimeStep
+from tests.fakes import make_world
 
 KEY = jax.random.key(0)
 T, B = 9, 4
@@ -54,15 +55,7 @@ def make_clock():
         drawn = 2 + (jax.random.bits(key) % 3).astype(jnp.int32)
         return drawn if level is None else jnp.full_like(drawn, level)
 
-    return Environment(
-        name="clock",
-        sample_task=sample_task,
-        reset=reset,
-        step=step,
-        observation_space=Box((2,)),
-        action_space=Discrete(3),
-        max_steps=4,
-    )
+    return make_world(reset, step, Box((2,)), Discrete(3), 4, sample_task=sample_task)
 
 
 CLOCK = make_clock()
@@ -316,7 +309,7 @@ def test_refuses_sizes_and_games_that_make_no_stream():
     for name in ("num_envs", "num_steps"):
         with pytest.raises(ValueError, match=f"`{name}` must be at least 1, got 0"):
             make_rollout_collector(CLOCK, CONSTANT, **({"num_envs": 1, "num_steps": 1} | {name: 0}))
-    with pytest.raises(ValueError, match="got 2 players in 'clock'; wrap it in `alternating` or `against`"):
+    with pytest.raises(ValueError, match="got 2 players in 'world'; wrap it in `alternating` or `against`"):
         make_rollout_collector(dataclasses.replace(CLOCK, num_players=2), CONSTANT, num_envs=1, num_steps=1)
 
 

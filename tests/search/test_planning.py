@@ -10,7 +10,8 @@ from scipy.special import softmax
 
 from jaxagents.search.evaluate import make_planning_evaluator
 from jaxagents.search.planning import cross_entropy, make_shooting_planner, path_integral, shoot
-from jaxagents.types import Box, Discrete, Environment, TimeStep
+from jaxagents.types import Box, Discrete, TimeStep
+from tests.fakes import make_world
 
 KEY = jax.random.key(0)
 
@@ -30,14 +31,12 @@ def make_point(action_space=None):
         following = {"place": place, "steps": jnp.where(over, state["steps"], state["steps"] + 1)}
         return view(following, jnp.where(over, 0.0, -jnp.abs(place[0] - 2.0)))
 
-    return Environment(
-        name="point",
-        sample_task=lambda key, level=None: (),
-        reset=lambda key, task: view({"place": jnp.zeros(1), "steps": jnp.int32(0)}, jnp.float32(0.0)),
-        step=step,
-        observation_space=Box((1,)),
-        action_space=Box((1,), 0.0, 2.0) if action_space is None else action_space,
-        max_steps=4,
+    return make_world(
+        lambda key, task: view({"place": jnp.zeros(1), "steps": jnp.int32(0)}, jnp.float32(0.0)),
+        step,
+        Box((1,)),
+        Box((1,), 0.0, 2.0) if action_space is None else action_space,
+        4,
     )
 
 

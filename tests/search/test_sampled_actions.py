@@ -11,7 +11,6 @@ import pytest
 from scipy import stats
 
 from jaxagents.data.buffers import make_uniform_buffer
-from jaxagents.environments.timesteps import first_timestep
 from jaxagents.learners import alphazero, muzero
 from jaxagents.losses.imitation import search_cross_entropy
 from jaxagents.networks.torsos import MLP
@@ -23,34 +22,12 @@ from jaxagents.search.evaluate import make_model_planner, make_planning_evaluato
 from jaxagents.search.self_play import make_search_collector
 from jaxagents.search.tree_search import candidates_of, make_latent_search, make_tree_search, sampled_actions
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import ActorCritic, Box, Discrete, Environment, PolicyInput, TimeStep
+from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput
+from tests.fakes import make_follow
 
 KEY = jax.random.key(0)
 GUMBEL = partial(mctx.gumbel_muzero_policy, gumbel_scale=0.0)
 WIDE = TanhNormal(loc=jnp.array([[0.5, -1.0], [0.0, 2.0]]), scale=jnp.array([[1.0, 0.5], [2.0, 0.1]]))
-
-
-def make_follow():
-    """Returns a world of one step: the best action is the first number of the observation."""
-
-    def reset(key, task):
-        seen = jax.random.uniform(key, (2,), minval=-0.9, maxval=0.9)
-        return seen, first_timestep(seen)
-
-    def step(key, state, action):
-        over = jnp.ones((), bool)
-        reward = -jnp.square(action[0] - state[0])
-        return state, TimeStep(observation=state, reward=reward, terminated=over, truncated=~over)
-
-    return Environment(
-        name="follow",
-        sample_task=lambda key, level=None: (),
-        reset=reset,
-        step=step,
-        observation_space=Box((2,)),
-        action_space=Box((1,), -1.0, 1.0),
-        max_steps=1,
-    )
 
 
 def test_priors_are_uniform_over_samples_of_the_policy_and_corrected_by_any_other_proposal():

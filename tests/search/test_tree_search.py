@@ -23,8 +23,8 @@ from jaxagents.policies.latent_model import LatentModel
 from jaxagents.search.evaluate import make_game_planner, make_model_planner, make_planning_evaluator
 from jaxagents.search.self_play import make_search_collector
 from jaxagents.search.tree_search import make_latent_search, make_tree_search
-from jaxagents.types import ActorCritic, Box, Discrete, Environment, Rollout, TimeStep, Transition
-from tests.fakes import make_transition
+from jaxagents.types import ActorCritic, Box, Discrete, Rollout, TimeStep, Transition
+from tests.fakes import make_transition, make_world
 
 KEY = jax.random.key(0)
 GAME = alternating(flatten_observation(make_environment("tic_tac_toe")))
@@ -57,14 +57,12 @@ def make_line():
         reward = jnp.where(over, 0.0, jnp.where(following == 4, 1.0, jnp.where(following == 0, 0.4, 0.0)))
         return view(following, reward=reward, terminated=(following == 0) | (following == 4))
 
-    return Environment(
-        name="line",
-        sample_task=lambda key, level=None: (),
-        reset=lambda key, task: view(jnp.int32(2), reward=jnp.float32(0.0), terminated=jnp.zeros((), bool)),
-        step=step,
-        observation_space=Box((5,)),
-        action_space=Discrete(2),
-        max_steps=20,
+    return make_world(
+        lambda key, task: view(jnp.int32(2), reward=jnp.float32(0.0), terminated=jnp.zeros((), bool)),
+        step,
+        Box((5,)),
+        Discrete(2),
+        20,
     )
 
 

@@ -1,7 +1,5 @@
 """Tiny runs that the tests of the loop share, and what they compare of them."""
 
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
@@ -11,8 +9,8 @@ from jaxagents.training.build import build, resolve
 from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.composition import compose as compose_run
 from jaxagents.training.loop import checkpoint_folder
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 TINY = (
     "experiment=ppo_cartpole",
     "environment=tmaze",

@@ -1,7 +1,5 @@
 """Array runs of several families: one program, which a pause or a second device changes nothing of."""
 
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
@@ -9,8 +7,8 @@ import pytest
 from jaxagents.training import devices
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
+from tests import CONFIGS
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 SHARDS = "learner.buffer.num_shards=2"
 FILLED = (SHARDS, "when_quick.learner.buffer.min_size=32")
 PLAYED = {

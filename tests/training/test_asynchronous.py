@@ -1,7 +1,6 @@
 """Devices that sample while others learn: every batch once, of the weights that it should be of, also after a stop."""
 
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +23,8 @@ from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy
 from jaxagents.training.program import AXIS_NAME, make_program
 from jaxagents.types import Collector, Count, Learner
+from tests import CONFIGS
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 ROWS, MOST = 8, 16
 DEVICES = jax.devices()
 

@@ -13,8 +13,8 @@ import yaml
 from jax.experimental import io_callback
 
 from jaxagents.training.command import errors_in_one_line
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 MAIN = """
 import json
 from jaxagents.training.command import command

@@ -15,8 +15,7 @@ from jaxagents.training.composition import (
     resume_arguments,
     save_arguments,
 )
-
-CONFIGS = Path(__file__).parents[2] / "configs"
+from tests import CONFIGS
 
 
 def test_a_run_is_resumed_by_the_arguments_that_it_was_started_with(tmp_path):

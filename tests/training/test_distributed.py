@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from jaxagents.reporting.loggers import read_metrics
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 OVERRIDES = (
     "experiment=ppo_cartpole",
     "environment=tmaze",

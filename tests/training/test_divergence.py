@@ -1,7 +1,6 @@
 """Runs that diverge stop, and those that merely have not learned yet do not."""
 
 import dataclasses
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +14,7 @@ from jaxagents.training import loop
 from jaxagents.training.composition import compose as compose_run
 from jaxagents.training.launch import run
 from jaxagents.training.program import stage_keys
-
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
 
 
 @pytest.mark.slow

@@ -1,14 +1,11 @@
 """Tests of values of the command line against those of quick runs and of stages."""
 
-from pathlib import Path
-
 import pytest
 from omegaconf import OmegaConf
 
 from jaxagents.training.composition import compose
 from jaxagents.training.explicit import honour_overrides, leave_out_unknown
-
-CONFIGS = Path(__file__).parents[2] / "configs"
+from tests import CONFIGS
 
 
 def make_config(stages, quick=False):

@@ -4,7 +4,6 @@ import json
 import shutil
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -42,8 +41,9 @@ from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy
 from jaxagents.training.speaking import tokens_to_answer
 from jaxagents.types import LanguagePolicy
+from tests import ROOT
+from tests.fakes import byte_pairs
 
-ROOT = Path(__file__).parents[2]
 OFF = ("devices.compilation_cache=null", "logging.tensorboard=false", "logging.report=false")
 LAKE = ("world=frozenlake", "algorithm=grpo", "quick=true", "collector.num_groups=4", "collector.group_size=4")
 SIZES = {
@@ -175,14 +175,7 @@ CHATML = (
 def spoken(tmp_path_factory):
     """Returns a folder with a tokenizer of bytes and a chat template."""
     transformers = pytest.importorskip("transformers", reason="needs the extra hf: transformers writes the tokenizer")
-    import tokenizers
-
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=256, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator([""], trainer)
+    backend = byte_pairs(256)
     backend.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>")
     tokenizer.chat_template = CHATML

@@ -1,7 +1,6 @@
 """What goes together: checkpoints and their own tokens, worlds and splits that leave tasks on both sides."""
 
 import json
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -9,8 +8,7 @@ from omegaconf import OmegaConf
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
 from jaxagents.training.fitting import read_variables, require_fit, require_tasks, to_plain
-
-CONFIGS = Path(__file__).parents[2] / "configs"
+from tests import CONFIGS
 
 GPT2 = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 64, "layer_norm_epsilon": 1e-5}
 

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import absl.logging
@@ -15,8 +14,8 @@ import pytest
 from jaxagents.training.command import errors_in_one_line
 from jaxagents.training.full_disk import describe_full_disk, is_full_disk
 from jaxagents.training.interrupts import EndAtOnce
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 FULL = OSError(errno.ENOSPC, "No space left on device", "/a/file")
 
 

@@ -6,14 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jaxagents.training.composition import compose as compose_run
-
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
 
 
 def fingerprint(path):

@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +15,7 @@ from jaxagents.training.config import DevicesConfig
 from jaxagents.training.launch import Taught, _taught, farewell, prepare_backend, require_one_vocabulary
 from jaxagents.training.stages import stage_configs
 from jaxagents.types import LanguagePolicy
-
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
 
 
 @pytest.mark.parametrize(

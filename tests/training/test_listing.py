@@ -2,13 +2,11 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from jaxagents.training.listing import list_choices
-
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
 
 
 def test_every_file_is_listed_with_its_first_sentence():

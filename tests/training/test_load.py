@@ -1,7 +1,6 @@
 """Tests of jaxagents/training/load.py."""
 
 import inspect
-import pathlib
 import pydoc
 import shutil
 import warnings
@@ -27,8 +26,8 @@ from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy, load_stage, warn
 from jaxagents.types import PolicyInput
+from tests import CONFIGS
 
-CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 TINY = (
     "experiment=ppo_cartpole",
     *("environment=tmaze", "environment.corridor_length=2", "policy.encoder.hidden_sizes=[8]", "collector.num_steps=8"),

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,8 +18,7 @@ from jaxagents.training.checkpoints import manager
 from jaxagents.training.composition import compose as compose_run
 from jaxagents.training.launch import run
 from jaxagents.training.preemption import Preempted, watch_signals
-
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
 
 
 @pytest.fixture(scope="module")

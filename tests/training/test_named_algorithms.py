@@ -1,7 +1,5 @@
 """Algorithms are what their papers say, as composed: what they value by, replay and read."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -9,8 +7,8 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from jaxagents.training.composition import compose
+from tests import CONFIGS
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 BUFFERS = "jaxagents.data.buffers.make_{}_buffer"
 
 

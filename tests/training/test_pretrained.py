@@ -1,7 +1,6 @@
 """A run starts from a checkpoint of transformers, and no compiled program holds its weights."""
 
 import math
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -14,8 +13,8 @@ from jaxagents.language.checkpoints import read
 from jaxagents.language.checkpoints.read import load_language_model
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose as compose_run
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 SIZES = {  # As many rows as the world has words.
     "vocab_size": 37,
     "hidden_size": 16,

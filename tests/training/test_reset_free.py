@@ -1,13 +1,11 @@
 """Practice without resets as it is configured: a judge from demonstrations, and prior data in the same buffer."""
 
-from pathlib import Path
-
 import pytest
 
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
+from tests import CONFIGS
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 PLAYED = (
     "{_target_: jaxagents.rollouts.demonstrations.make_demonstrations, environment: '${environment}', "
     "behavior: '${demonstrator}', num_rows: 4, num_steps: 64}"

@@ -1,15 +1,11 @@
 """Runs on fixed data, and of adapters per seat, that stopped halfway end in the bits of those that did not."""
 
-from pathlib import Path
-
 import pytest
 from omegaconf import OmegaConf
 
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
-
-CONFIGS = Path(__file__).parents[2] / "configs"
-
+from tests import CONFIGS
 
 SEATS = ("learner=seats", "learner.adapter.rank=2", "evaluation=dialogue", "optimizer.anneal=false", "stages=[]")
 

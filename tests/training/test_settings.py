@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -11,8 +10,7 @@ from omegaconf import OmegaConf
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose as compose_run
 from jaxagents.training.launch import run
-
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
 
 
 @pytest.mark.parametrize(

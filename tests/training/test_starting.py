@@ -1,7 +1,5 @@
 """Runs that begin with what an earlier run has learned."""
 
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
@@ -11,8 +9,8 @@ from jaxagents.training.composition import add_start, compose
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy
 from jaxagents.training.starting import begin_from
+from tests import CONFIGS
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 QUIET = [f"logging.{name}=false" for name in ("progress", "tensorboard", "curves", "report")]
 CHOICES = ("world=tmaze", "algorithm=ppo", "policy=mlp", "policy.encoder.hidden_sizes=[8]", "quick=true")
 

@@ -1,7 +1,6 @@
 """Runs whose tasks follow from what came out before: killed and resumed, and on several devices, they are the same."""
 
 import inspect
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -15,8 +14,8 @@ from jaxagents.training.build import build, resolve
 from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = (
     *(
         "world=bandit",

@@ -1,14 +1,12 @@
 """One seed gives the same run on one device and on two, mapped or sharded: of teams, with memory, with noise."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
+from tests import CONFIGS
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 QUICK = ("quick=true", "devices.compilation_cache=null")
 SHARDS = "learner.buffer.num_shards=2"
 DATA_SHARDS = "collector.num_shards=2"

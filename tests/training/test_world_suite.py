@@ -14,8 +14,7 @@ from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
 from jaxagents.training.world_pages import write_world_pages, write_world_table
 from jaxagents.training.world_suite import evaluate_worlds, make_scripted, newest_run, print_worlds
-
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+from tests import CONFIGS
 
 
 def test_experts_always_pull_the_best_arm_and_random_actions_one_of_them():

@@ -1,7 +1,6 @@
 """Settings of the wrong type, size or name: each is refused in one line, before anything is built."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,8 @@ from jaxagents.training.composition import compose, resume_arguments
 from jaxagents.training.explicit import honour_overrides, leave_out_unknown
 from jaxagents.training.memory import require_stage_in_memory
 from jaxagents.training.trust import require_trusted, trust_argument, trusting
+from tests import CONFIGS
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 PPO = ("world=cartpole", "algorithm=ppo")
 GRPO = ("world=bandit", "algorithm=grpo", "stages=[]")
 

@@ -1,6 +1,5 @@
 """Games of text with commands: what an agent reads, and one smoke run in every simulator that is there."""
 
-import pathlib
 import shutil
 import zlib
 
@@ -13,9 +12,9 @@ from jaxagents.environments.adapters.commands import CommandGame, Scene, Sizes, 
 from jaxagents.networks.command_scorer import CommandScorer
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
+from tests import ROOT
 
 pytest.importorskip("gymnasium", reason="gymnasium comes with the extra `host`")
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 SIZES = Sizes(vocab_size=100, text_words=4, num_commands=3, command_words=2)
 
 

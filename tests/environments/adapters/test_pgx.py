@@ -10,6 +10,7 @@ import pytest
 from jaxagents.environments.adapters import pgx
 from jaxagents.environments.opponents import against
 from jaxagents.environments.wrappers import alternating
+from tests.fakes import play_actions
 
 KEY = jax.random.key(0)
 
@@ -30,12 +31,7 @@ def task_opened_by(player):
 
 def play(environment, task, actions):
     step = jax.jit(environment.step)
-    state, timestep = environment.reset(KEY, task)
-    timesteps = [timestep]
-    for action in actions:
-        state, timestep = step(KEY, state, jnp.asarray(action))
-        timesteps.append(timestep)
-    return state, timesteps
+    return play_actions(environment.reset, step, task, actions, KEY)
 
 
 def test_players_take_turns_and_fields_fill_up():

@@ -15,6 +15,7 @@ from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.texts import number, pick, text
 from jaxagents.environments.text.words import pad_to, sentence
 from jaxagents.environments.text.world import Status, World
+from tests.fakes import play_actions
 
 KEY = jax.random.key(0)
 MOST = 256
@@ -39,11 +40,7 @@ def action_ids(environment, spoken):
 def play(environment, task, spoken):
     """Plays actions; returns the texts that are seen, the time steps and the last state."""
     reset, step = compiled(environment)
-    state, timestep = reset(KEY, task)
-    timesteps = [timestep]
-    for action in spoken:
-        state, timestep = step(KEY, state, action_ids(environment, action))
-        timesteps.append(timestep)
+    state, timesteps = play_actions(reset, step, task, [action_ids(environment, action) for action in spoken], KEY)
     return [sentence(environment.text.words, one.observation) for one in timesteps], timesteps, state
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from jaxagents.environments.text import arithmetic
 from jaxagents.environments.text.words import sentence
+from tests.fakes import play_actions
 
 KEY = jax.random.key(0)
 
@@ -39,12 +40,8 @@ def functions(**options):
 def answer(task, texts, **options):
     """Plays answers given as digits with spaces, and returns the observations as text."""
     environment, reset, step = functions(**options)
-    state, timestep = reset(KEY, task)
-    timesteps = [timestep]
-    for text in texts:
-        ids = [environment.text.words.index(word) for word in text.split()]
-        state, timestep = step(KEY, state, jnp.asarray([*ids, -1, -1, -1][:3], jnp.int32))
-        timesteps.append(timestep)
+    said = [[*[environment.text.words.index(word) for word in text.split()], -1, -1, -1][:3] for text in texts]
+    state, timesteps = play_actions(reset, step, task, said, KEY)
     return state, timesteps, [sentence(environment.text.words, t.observation) for t in timesteps]
 
 

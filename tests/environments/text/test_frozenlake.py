@@ -9,6 +9,7 @@ import pytest
 
 from jaxagents.environments.text import frozenlake
 from jaxagents.environments.text.words import sentence
+from tests.fakes import play_actions
 
 KEY = jax.random.key(0)
 LEFT, DOWN, RIGHT, UP = range(4)
@@ -36,12 +37,8 @@ def functions(**options):
 
 def play(task, directions, **options):
     environment, reset, step = functions(**{**SMALL, **options})
-    state, timestep = reset(KEY, task)
-    timesteps = [timestep]
-    for direction in directions:
-        action = environment.text.actions[direction] if direction in range(4) else np.asarray([direction], np.int32)
-        state, timestep = step(KEY, state, jnp.asarray(action))
-        timesteps.append(timestep)
+    actions = [environment.text.actions[one] if one in range(4) else np.array([one], np.int32) for one in directions]
+    state, timesteps = play_actions(reset, step, task, actions, KEY)
     return environment, state, timesteps
 
 

@@ -13,6 +13,7 @@ from jaxagents.environments.text.household_rules import ABSENT, HouseholdTask
 from jaxagents.environments.text.household_tasks import Goal, all_goals, identify
 from jaxagents.environments.text.splits import hash_integers
 from jaxagents.environments.text.words import sentence
+from tests.fakes import play_actions
 
 KEY = jax.random.key(0)
 ENV = household.make_environment()
@@ -43,12 +44,7 @@ def ids_of(command):
 
 
 def play(task, *commands, step=STEP, reset=RESET):
-    state, timestep = reset(KEY, task)
-    timesteps = [timestep]
-    for command in commands:
-        state, timestep = step(KEY, state, ids_of(command))
-        timesteps.append(timestep)
-    return state, timesteps
+    return play_actions(reset, step, task, [ids_of(command) for command in commands], KEY)
 
 
 def said(timestep):

@@ -10,6 +10,7 @@ import pytest
 
 from jaxagents.environments.text import kuhn
 from jaxagents.environments.text.words import sentence
+from tests.fakes import play_actions
 
 KEY = jax.random.key(0)
 
@@ -24,12 +25,8 @@ def play(cards, moves, **options):
     """Plays moves by name; "fish" is no word of the world. Returns the timesteps and the last state."""
     environment, reset, step = functions(**options)
     task = {"deal": jnp.asarray(cards, jnp.int32), "names": jnp.asarray([0, 7], jnp.int32), "level": jnp.int32(0)}
-    state, timestep = reset(KEY, task)
-    timesteps = [timestep]
-    for move in moves:
-        word = environment.text.words.index(move) if move != "fish" else 999
-        state, timestep = step(KEY, state, jnp.asarray([word], jnp.int32))
-        timesteps.append(timestep)
+    said = [[environment.text.words.index(move) if move != "fish" else 999] for move in moves]
+    state, timesteps = play_actions(reset, step, task, said, KEY)
     return environment, timesteps, state
 
 

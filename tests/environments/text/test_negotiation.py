@@ -9,6 +9,7 @@ import pytest
 
 from jaxagents.environments.text import negotiation
 from jaxagents.environments.text.words import sentence
+from tests.fakes import play_actions
 
 KEY = jax.random.key(0)
 # Player 0 has 2 wood worth 1 each and 1 gold worth 3; player 1 has 1 wood worth 2 and 3 gold worth 1 each.
@@ -28,11 +29,8 @@ def action(environment, text):
 
 def play(moves):
     environment, reset, step = functions()
-    state, timestep = reset(KEY, {"deal": DEAL, "names": jnp.asarray([0, 1], jnp.int32), "level": jnp.int32(0)})
-    timesteps = [timestep]
-    for move in moves:
-        state, timestep = step(KEY, state, action(environment, move))
-        timesteps.append(timestep)
+    task = {"deal": DEAL, "names": jnp.asarray([0, 1], jnp.int32), "level": jnp.int32(0)}
+    state, timesteps = play_actions(reset, step, task, [action(environment, move) for move in moves], KEY)
     return [sentence(environment.text.words, t.observation) for t in timesteps], timesteps, state
 
 

@@ -11,6 +11,7 @@ from jaxagents.environments.text import sokoban
 from jaxagents.environments.text.sokoban_rooms import SokobanRoom, SokobanTask, flood, identify, play_backwards
 from jaxagents.environments.text.splits import hash_integers
 from jaxagents.environments.text.words import sentence
+from tests.fakes import play_actions
 
 KEY = jax.random.key(0)
 ENV = sokoban.make_environment((6, 6), (1, 2))
@@ -36,13 +37,8 @@ def task_of(*rows, level=1):
 
 
 def play(task, moves, environment=ENV, step=STEP):
-    state, timestep = RESET(KEY, task)
-    timesteps = [timestep]
-    for move in moves.split():
-        row = sokoban.ACTIONS.index(move)
-        state, timestep = step(KEY, state, jnp.asarray(environment.text.actions[row]))
-        timesteps.append(timestep)
-    return state, timesteps
+    actions = [environment.text.actions[sokoban.ACTIONS.index(move)] for move in moves.split()]
+    return play_actions(RESET, step, task, actions, KEY)
 
 
 def inner(state):

@@ -1,14 +1,12 @@
 """Option files of the group `wrapper`, around worlds that the command line composes."""
 
-from pathlib import Path
-
 import pytest
 from hydra.utils import instantiate
 
 from jaxagents.environments.text.guess_number import make_environment
 from jaxagents.training.composition import compose
+from tests import CONFIGS
 
-CONFIGS = Path(__file__).parents[3] / "configs"
 NAMES = sorted(path.stem for path in (CONFIGS / "wrapper").glob("*.yaml"))
 
 
