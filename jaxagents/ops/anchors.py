@@ -20,6 +20,7 @@ from jaxagents.ops.episodes import (
     same_group,
     seat_returns,
     to_tokens_of_turn,
+    within_groups,
 )
 from jaxagents.ops.seats import seat_of_turn
 from jaxagents.types import Array, Episode, EpisodeView
@@ -41,6 +42,7 @@ class Anchors(NamedTuple):
     counted: Array
 
 
+@within_groups
 def gigpo(
     view: EpisodeView,
     *,

@@ -26,6 +26,7 @@ from jaxagents.ops.episodes import (
     same_group,
     seat_returns,
     to_tokens_of_turn,
+    within_groups,
 )
 from jaxagents.types import Array, Episode, EpisodeView
 
@@ -81,6 +82,7 @@ def reinforce(
     return Credit(advantage=to_tokens(episode, advantage, normalize=normalize, axis_name=axis_name))
 
 
+@within_groups
 def rloo(
     view: EpisodeView,
     *,
@@ -108,6 +110,7 @@ def rloo(
     return _outcome_credit(episode, difference * count / jnp.maximum(count - 1.0, 1.0))
 
 
+@within_groups
 def grpo(
     view: EpisodeView,
     *,
@@ -138,6 +141,7 @@ def grpo(
     return _outcome_credit(episode, difference / (group_deviation(difference, same) + epsilon))
 
 
+@within_groups
 def dr_grpo(
     view: EpisodeView,
     *,
@@ -162,6 +166,7 @@ def dr_grpo(
     return _outcome_credit(episode, difference)
 
 
+@within_groups
 def opo(
     view: EpisodeView,
     *,

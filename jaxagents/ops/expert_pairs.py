@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from jaxagents.ops.episodes import episode_return, same_group
+from jaxagents.ops.episodes import episode_return, same_group, within_groups
 from jaxagents.ops.pairs import expert_against_own
 from jaxagents.types import Array, Demonstrated, Episode, Pairs
 
@@ -27,6 +27,7 @@ def expert_against_failures(batch: Demonstrated) -> Pairs:
     return pairs.replace(pair=jnp.where(better, pairs.pair, -1), desirable=success)
 
 
+@within_groups
 def agreeing_steps(episode: Episode, *, threshold: Array | float = 0.01) -> Pairs:
     """Prefers successes to failures that went on from the same state, where the scores of their first steps agree.
 

@@ -10,6 +10,7 @@ from jaxagents.ops.episodes import (
     kept_rows,
     same_group,
     seat_returns,
+    within_groups,
 )
 from jaxagents.ops.seats import num_seats
 from jaxagents.types import Array, Demonstrated, Episode, Pairs
@@ -34,6 +35,7 @@ def expert_against_own(batch: Demonstrated) -> Pairs:
     )
 
 
+@within_groups
 def best_against_worst(episode: Episode, *, tolerance: Array | float = 1e-6) -> Pairs:
     """Prefers the episode of the largest return of a group to that of the smallest; the first ones of equals.
 
@@ -54,6 +56,7 @@ def best_against_worst(episode: Episode, *, tolerance: Array | float = 1e-6) -> 
     return Pairs(episode=rows, pair=jnp.where(compared, best, -1), desirable=difference[:, 0] > tolerance)
 
 
+@within_groups
 def best_against_others(episode: Episode, *, tolerance: Array | float = 1e-6) -> Pairs:
     """Prefers the row of the largest return of a group to each other one; the first one of equals.
 
@@ -78,6 +81,7 @@ def best_against_others(episode: Episode, *, tolerance: Array | float = 1e-6) ->
     return Pairs(episode=rows, pair=jnp.where(counted & behind, best, -1), desirable=counted & ~behind)
 
 
+@within_groups
 def success_against_failure(episode: Episode) -> Pairs:
     """Prefers successes to failures of the same group: the k-th failure is compared to the k-th success, in rotation.
 

@@ -5,7 +5,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxagents.ops.episodes import kept_rows, require_one_seat
+from jaxagents.ops.episodes import (
+    kept_rows,
+    require_one_seat,
+    within_groups,
+)
 from jaxagents.types import Array, Episode, Pairs
 
 _OF_TURNS = (  # Fields of an episode that have an axis of turns.
@@ -15,6 +19,7 @@ _OF_TURNS = (  # Fields of an episode that have an axis of turns.
 )
 
 
+@within_groups
 def siblings(episode: Episode, *, gap: Array | float = 0.2) -> Pairs:
     """Prefers the action that most often led to success in a state to those that did less often, by more than a gap.
 

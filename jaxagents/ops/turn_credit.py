@@ -3,11 +3,18 @@
 import jax.numpy as jnp
 
 from jaxagents.ops.credit import Credit, to_tokens
-from jaxagents.ops.episodes import acting_turns, kept_rows, return_to_go, to_tokens_of_turn
+from jaxagents.ops.episodes import (
+    acting_turns,
+    kept_rows,
+    return_to_go,
+    to_tokens_of_turn,
+    within_groups,
+)
 from jaxagents.ops.seats import seat_of_turn
 from jaxagents.types import Array, EpisodeView
 
 
+@within_groups
 def rloo_turn(view: EpisodeView, *, axis_name: str | None = None, discount: Array | float = 0.0) -> Credit:
     """Computes the return to go of a turn minus the mean of that of the same turn in the other episodes of the group.
 

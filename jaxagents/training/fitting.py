@@ -14,6 +14,7 @@ from jaxagents.environments.text.checks import require_expert, require_split
 from jaxagents.language.checkpoints.families import decoder_settings
 from jaxagents.language.checkpoints.tensors import read_json
 from jaxagents.language.tokenizers import TOKENIZER_FILES
+from jaxagents.training.setting_types import find_function
 from jaxagents.types import Environment
 
 _LANGUAGE_POLICY = "jaxagents.language.policy.make_language_policy"
@@ -28,8 +29,6 @@ _TRANSCRIPT_COLLECTOR = "jaxagents.data.transcripts.make_transcript_collector"
 _POLICY_GRADIENT = "jaxagents.learners.policy_gradient.make_agent"
 _CHECKPOINT = "jaxagents.language.checkpoints.read.load_language_model"
 _LABEL_COLLECTOR = "jaxagents.data.preferences.make_label_collector"
-_PAIRS = ("pairs.best_against_worst", "pairs.success_against_failure", "siblings.siblings")
-_WITHIN_GROUPS = ("credit.grpo", "credit.dr_grpo", "credit.rloo", "credit.opo", "turn_credit.rloo_turn", *_PAIRS)
 
 _VARIABLE = "${oc.env:"
 _PLACES = ("run_dir", "start_from", "devices", "logging")  # Sections that are read where they stand.
@@ -244,16 +243,21 @@ def _require_groups(learner: Mapping[str, Any], collector: Mapping[str, Any]) ->
         learner = learner["inner"]
     if not alone or learner.get("credits"):
         return
+    unpaired = learner.get("loss", {}).get("_target_") == "jaxagents.losses.preference.kto"
     for slot, instead in (("advantage", "advantage=reinforce"), ("pairs", "algorithm=kto")):
-        name = (learner.get(slot) or {}).get("_target_", "").removeprefix("jaxagents.ops.")
-        unpaired = slot == "pairs" and learner.get("loss", {}).get("_target_") == "jaxagents.losses.preference.kto"
-        if name in _WITHIN_GROUPS and not unpaired and labelled:
+        target = (learner.get(slot) or {}).get("_target_")
+        if target is None or (slot == "pairs" and unpaired):
+            continue
+        function = find_function(target, f"{slot}._target_")
+        if not getattr(function, "within_groups", False):
+            continue
+        choice = f"{slot}={function.__name__}"
+        if labelled:
             raise ValueError(
-                f"`collector` must give what {slot}={name.split('.')[-1]} compares, got labels, of single transcripts; "
-                f"try {instead}, or collector=preferences."
+                f"`collector` must give what {choice} compares, got labels, of single transcripts; try {instead}, or "
+                "collector=preferences."
             )
-        if name in _WITHIN_GROUPS and not unpaired:
-            raise ValueError(
-                f"`collector.group_size` must be at least 2 for {slot}={name.split('.')[-1]}, which compares the "
-                f"episodes of a task with each other, got 1; try collector.group_size=8, or {instead}."
-            )
+        raise ValueError(
+            f"`collector.group_size` must be at least 2 for {choice}, which compares the episodes of a task with each "
+            f"other, got 1; try collector.group_size=8, or {instead}."
+        )

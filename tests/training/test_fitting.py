@@ -2,12 +2,15 @@
 
 import json
 
+import jax.numpy as jnp
 import pytest
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
 from jaxagents.training.fitting import read_variables, require_fit, require_tasks, to_plain
+from jaxagents.types import EpisodeView, Remembering, TokenStatistics
 from tests import CONFIGS
 
 GPT2 = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 64, "layer_norm_epsilon": 1e-5}
@@ -85,3 +88,33 @@ def test_options_that_leave_no_task_on_one_side_are_refused_where_a_run_is_built
 def test_worlds_without_a_split_of_their_own_are_left_alone(lake):
     require_tasks(None, lake)
     require_tasks({"sizes": [4]}, lake)
+
+
+def fits_groups_of_one(slot, node, lake):
+    target = "jaxagents.language.collect.make_dialogue_collector"
+    learner = {"policy": {"_target_": "jaxagents.language.policy.make_language_policy", "model": {}}, slot: node}
+    try:
+        require_fit({"learner": learner, "collector": {"_target_": target, "group_size": 1}}, lake)
+    except ValueError as error:
+        assert f"`collector.group_size` must be at least 2 for {slot}={node['_target_'].split('.')[-1]}" in str(error)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONFIGS / "advantage").glob("*.yaml")))
+def test_advantages_that_are_zero_in_groups_of_one_are_refused_there(name, lake, make_episode):
+    node = OmegaConf.to_container(OmegaConf.load(CONFIGS / "advantage" / f"{name}.yaml"))
+    episode = make_episode([[1.0, 2.0], [0.5, 0.0]], [[2, 1], [3, 0]], group=[0, 1])
+    episode = episode.replace(fingerprint=jnp.arange(4, dtype=jnp.uint32).reshape(2, 2))  # No state comes again.
+    ones, halves = (jnp.full(episode.tokens.shape, value) for value in (1.0, 0.5))
+    statistics = TokenStatistics(log_prob=-ones * jnp.arange(1.0, 3.0)[:, None, None], value=halves)
+    view = EpisodeView(episode=episode, policy=statistics, reference=TokenStatistics(log_prob=-halves))
+    estimator = instantiate(node)
+    credit = estimator.apply(estimator.init(1), view)[0] if isinstance(estimator, Remembering) else estimator(view)
+    assert fits_groups_of_one("advantage", node, lake) == bool(jnp.any(credit.advantage != 0.0))
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONFIGS / "pairs").glob("*.yaml")))
+def test_pairs_of_a_group_are_refused_in_groups_of_one(name, lake):
+    node = OmegaConf.to_container(OmegaConf.load(CONFIGS / "pairs" / f"{name}.yaml"))
+    assert fits_groups_of_one("pairs", node, lake) == name.startswith("expert_")
