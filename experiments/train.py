@@ -35,7 +35,8 @@ def main(config: DictConfig) -> None:
 def start() -> None:
     """Lists what there is where nothing else was asked for, or trains."""
     if len(sys.argv) == 1 or "--list" in sys.argv:
-        print(list_choices(Path(__file__).resolve().parents[1] / "configs", *folders_of(sys.argv[1:])))
+        world = next((text.partition("=")[2] for text in sys.argv if text.startswith("world=")), None)
+        print(list_choices(Path(__file__).resolve().parents[1] / "configs", *folders_of(sys.argv[1:]), world=world))
     else:
         main()
 

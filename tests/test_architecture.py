@@ -254,7 +254,7 @@ def test_long_functions_are_found():
 
 CONFIG_TEXTS = {path: path.read_text() for path in sorted((ROOT / "configs").rglob("*.yaml"))}
 # Files that choose and set what others offer; all other files offer options.
-CHOOSE = ("experiment", "world", "algorithm", "base", "tuned", "paper", "study")
+CHOOSE = ("experiment", "world", "algorithm", "base", "paper", "study")
 
 
 def test_configs_are_short():

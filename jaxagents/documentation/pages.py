@@ -10,7 +10,7 @@ from jaxagents.documentation.sources import Setting, read_header, read_module, r
 
 Pages = dict[str, str]  # path of a page -> its Markdown
 # Folders of configs/ that choose and set what the others offer.
-_CHOOSE = ("experiment", "world", "algorithm", "base", "tuned", "paper", "study", "benchmark")
+_CHOOSE = ("experiment", "world", "algorithm", "base", "paper", "study", "benchmark")
 # Slots whose options are functions, and the module that holds them.
 _FUNCTIONS = {
     "learner.rewards": "ops/reward_shaping",

@@ -26,6 +26,7 @@ def measure_gains(
     *,
     names: Sequence[str],
     seeds: Sequence[int],
+    choices: Mapping[str, str] = {},
     base_seed: int = 0,
     num_episodes: int = 512,
     task_seed: int = 2_000_003,
@@ -43,6 +44,7 @@ def measure_gains(
         cache: where base agents are kept.
         names: option files of `world`.
         seeds: of GRPO.
+        choices: by world, in place of `world=<name> algorithm=grpo`.
         base_seed: of the first stage, whose end all seeds of a world start from.
         num_episodes: of an evaluation, each on a task of its own.
         task_seed: of these tasks.
@@ -62,7 +64,7 @@ def measure_gains(
     judged |= {"every_steps": 10**9, "evaluator.held_out": "true"}
     further = [*(f"evaluation.{name}={value}" for name, value in judged.items()), *overrides]
     for name in names:
-        arguments = [f"world={name}", "algorithm=grpo"]
+        arguments = choices.get(name, f"world={name} algorithm=grpo").split()
         if compose(config_folder, *arguments).evaluation.evaluator.get("_target_") != _BY_EPISODES:
             raise ValueError(
                 f"`names` must be worlds in words whose episodes succeed or fail, got {name}; try frozenlake."

@@ -113,7 +113,7 @@ def resolve(config: DictConfig) -> dict[str, Any]:
     OmegaConf.set_struct(config, False)
     if convert("quick", config.quick, bool):
         config = OmegaConf.merge(config, config.when_quick)  # type: ignore[assignment]
-    for name in ("when_quick", "hydra", "trust"):
+    for name in ("when_quick", "hydra", "trust", "fits"):
         config.pop(name, None)
     resolved = to_plain(config)
     require_run(resolved)

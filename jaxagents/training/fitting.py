@@ -55,7 +55,8 @@ def to_plain(config: DictConfig) -> dict[str, Any]:
     except InterpolationKeyError as error:
         missing = str(error).split("'")[1]
         advice = (
-            "worlds of words and algorithms of language models need each other, as in world=frozenlake algorithm=grpo"
+            "worlds of words and algorithms of language models need each other, as in world=frozenlake algorithm=grpo "
+            "(PPO is ppo_lm there)"
         )
         if str(error.full_key).startswith("evaluation."):
             advice = "an evaluation that plans as the algorithm does needs such a one, as algorithm=muzero"

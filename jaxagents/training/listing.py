@@ -2,33 +2,48 @@
 
 from pathlib import Path
 
+import yaml
+
 SECTIONS = {
-    "world/*.yaml": "Worlds, `world=<name>` with an algorithm:",
+    "world/*.yaml": "Worlds, `world=<name>` with an algorithm (`--list world=<name>` says which ones fit it):",
     "algorithm/*.yaml": "Algorithms, `algorithm=<name>` with a world that it fits:",
-    "experiment/*.yaml": "Experiments, `experiment=<name>`:",
+    "experiment/*.yaml": "Experiments, `experiment=<name>`; `<algorithm>_<world>` has what was tuned for the two:",
     "paper/*/*.yaml": "Papers, `python experiments/reproduce.py paper=<name>`:",
 }
 
 
-def list_choices(folder: str | Path, *own: str | Path, width: int = 120) -> str:
+def fitting_worlds(folder: str | Path) -> dict[str, list[str]]:
+    """Returns the worlds that each algorithm fits, by `fits` in its file, where `words` stands for all in words."""
+    files = sorted(Path(folder).glob("world/*.yaml"))
+    in_words = [path.stem for path in files if "- /base: " in path.read_text(encoding="utf-8")]
+    algorithms = sorted(Path(folder).glob("algorithm/*.yaml"))
+    fits = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))["fits"] for path in algorithms}
+    return {name: in_words if worlds == ["words"] else worlds for name, worlds in fits.items()}
+
+
+def list_choices(folder: str | Path, *own: str | Path, world: str | None = None, width: int = 120) -> str:
     """Lists the option files of `SECTIONS`, a line each.
 
     Args:
         folder: `configs`.
         *own: further folders, of `--config-dir`.
+        world: lists only algorithms that fit this one, and what is called after it.
         width: most characters of a line.
 
     Returns:
         The text.
     """
+    fitting = [] if world is None else [name for name, worlds in fitting_worlds(folder).items() if world in worlds]
     parts = []
     for pattern, title in SECTIONS.items():
         found = [path for one in (folder, *own) for path in Path(one).glob(pattern)]
         files = sorted(found, key=lambda path: path.stem)
+        if world is not None:
+            files = [path for path in files if path.stem in fitting or path.stem.endswith(f"_{world}")]
         described = {path.stem: sentence for path in files if (sentence := _first_comment(path))}
         indent = max(map(len, described), default=0) + 4
         lines = [f"  {name:<{indent - 2}}{_cut(sentence, width - indent)}" for name, sentence in described.items()]
-        parts.append("\n".join([title, *lines]))
+        parts += ["\n".join([title, *lines])] if lines else []
     return "\n\n".join(parts)
 
 

@@ -19,7 +19,7 @@ TINY = (
 )
 # The first stage only, transcripts of the expert, until most of what the policy says are actions.
 TINY_LANGUAGE = (
-    *("experiment=lm_frozenlake", "quick=true", "policy.num_turns=3", "model.network.num_layers=1", "name=tiny"),
+    *("experiment=grpo_frozenlake", "quick=true", "policy.num_turns=3", "model.network.num_layers=1", "name=tiny"),
     *("model.network.features=16", "model.network.num_heads=2", "warm_start.learner.optimizer.learning_rate=0.01"),
     *("when_quick.warm_start.training.total_steps=1200", 'stages=["${warm_start}"]', "logging.progress=false"),
     *("devices.compilation_cache=null", "logging.tensorboard=false", "logging.curves=false", "logging.report=false"),

@@ -10,83 +10,14 @@ from jaxagents.reporting.loggers import read_metrics
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
+from jaxagents.training.listing import fitting_worlds
 from jaxagents.training.stages import stage_configs
 from tests import CONFIGS
 
-LANGUAGE = ("dapo", "grpo", "ppo", "reinforce", "rloo", "sft")
-SELF_TRAINING = ("raft", "rest_em")
-PREFERENCES = ("dpo", "ipo", "kto", "orpo", "rpo", "simpo", "spin")
-TEAMS = ("dqn", "ppo", "qmix", "vdn")
-CONTROL = ("crossq", "ddpg", "dreamer", "droq", "mbpo", "mpo", "pets", "redq", "sac", "sampled_muzero", "td3")
-EXPLORATION = ("count_bonus", "e3b", "icm", "noveld", "rnd")
-EVOLUTION = ("cma_es", "open_es", "pgpe")
-GRADIENTS = ("a2c", "appo", "awr", "impala", "meta_gradients", "ppg", "ppo", "vmpo")
-VALUES = ("c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "pqn", "qr_dqn", "rainbow")
-MINATAR = ("asterix", "freeway", "seaquest", "space_invaders")
-OFFLINE = ("awac", "bc", "cql", "dagger", "diffusion_policy", "gail", "iql", "rlpd", "td3_bc")
-# World -> the algorithms that fit it.
-PAIRS = {
-    **dict.fromkeys(
-        ("arithmetic", "bandit", "frozenlake", "household", "sokoban"), (*LANGUAGE, *SELF_TRAINING, *PREFERENCES)
-    ),
-    # Like those, and not tuned for each algorithm.
-    **dict.fromkeys(("code", "countdown", "crafting", "guess_number", "lists"), ("grpo", "sft")),
-    **dict.fromkeys(("brief", "mastermind", "screen", "screens", "search"), ("grpo", "sft")),
-    **dict.fromkeys(("desk", "market", "prompts", "shop", "tools", "twentyq", "union"), ("grpo", "sft")),
-    **dict.fromkeys(("code_calls", "edit_streams", "errands", "scene", "search_sets"), ("grpo", "sft")),
-    # Of several seats.
-    **dict.fromkeys(
-        ("bargaining", "carrying", "commons", "hanabi", "meeting", "public_goods", "text_leduc"), ("grpo", "sft")
-    ),
-    # Values and demonstrations are those of one seat.
-    **dict.fromkeys(("text_kuhn", "text_tic_tac_toe"), sorted({*LANGUAGE, *PREFERENCES} - {"ppo", "spin"})),
-    "breakout": (*GRADIENTS, *VALUES),
-    **dict.fromkeys(MINATAR, ("dqn", "ppo", "pqn", "qr_dqn")),
-    **dict.fromkeys(("ant", "hopper", "walker2d"), ("ppo", "sac", "td3")),
-    **dict.fromkeys(("craftax_classic", "xland"), ("ppo",)),
-    "cartpole": (
-        "bc",
-        "dagger",
-        "airl",
-        "decision_transformer",
-        "plain_dqn",
-        "discrete_cql",
-        "gail",
-        "dreamer",
-        "muzero",
-        *EVOLUTION,
-        *EXPLORATION,
-        *GRADIENTS,
-        *VALUES,
-    ),
-    "bernoulli_bandit": ("ppo", "rl2"),
-    "cartpole_skills": ("diayn",),
-    "gridworld": ("accel", "plr", "ppo", "robust_plr", "sfl"),
-    "pendulum": (*CONTROL, *GRADIENTS, *OFFLINE),
-    "craft": ("ppo", "rnd"),
-    "craft_lands": ("envgen", "robust_plr"),
-    "halls": ("count_bonus", "count_product", "count_product_normalized", "e3b_noveld", "ppo"),
-    "quest": ("e3b", "e3b_noveld", "hg_dagger", "noveld", "ppo", "pvp", "q_shaping"),
-    "quest_levels": ("dicode", "sfl", "xland"),
-    "tabletop": ("bc", "ppo", "robofume", "sac"),
-    "reacher": (*CONTROL, *GRADIENTS),
-    **dict.fromkeys(("lbf", "lbf_pair", "overcooked", "spread", "tag", "two_step_game"), TEAMS),
-    **dict.fromkeys(("connect_four", "tic_tac_toe"), ("alphazero", "dqn", "gumbel_alphazero", "ppo")),
-    "smax_3m": ("ppo",),  # A policy with memory that has no Q-function.
-    "tmaze": ("dqn", "ppo", "r2d2"),
-}
-SLOW_WORLDS = (
-    *("craft", "craft_lands", "halls", "household", "quest", "quest_levels", "reacher", "sokoban", "text_tic_tac_toe"),
-)
+FITS = fitting_worlds(CONFIGS)  # The worlds of each algorithm.
 EXPERIMENTS = {path.stem: [f"experiment={path.stem}"] for path in sorted((CONFIGS / "experiment").glob("*.yaml"))}
-COMPOSED = {f"{a}_{world}": [f"world={world}", f"algorithm={a}"] for world, names in PAIRS.items() for a in names}
-EVERYTHING = COMPOSED | EXPERIMENTS
-TUNED = {
-    f"{algorithm}_{world}"
-    for world, names in PAIRS.items()
-    for algorithm in names
-    if (CONFIGS / "tuned" / "pair" / f"{world}_{algorithm}.yaml").exists()
-}
+COMPOSED = {f"{a}_{world}": [f"world={world}", f"algorithm={a}"] for a, worlds in FITS.items() for world in worlds}
+TUNED = {name for name in EXPERIMENTS if name in COMPOSED}  # Of a pair: they are built, the other experiments run.
 
 # Trained as desk, meeting, breakout and reacher are, in environments of adapters that contracts play: composed only.
 ALIKE = (
@@ -97,29 +28,22 @@ ALIKE = (
 
 
 def _run_pairs():
-    """Returns pairs with every world and every algorithm of words, and preferences in a game.
+    """Returns pairs with every algorithm of words and every world, and preferences in a game.
 
-    An algorithm is run where fewest others are, and in a world that takes long to compile only if it has no other. A
-    world that no algorithm was given is run with imitation, or with its least used algorithm. All pairs are composed.
-    Algorithms of arrays train and are evaluated in `training/test_array_runs.py`.
+    Worlds are run with imitation, PPO, or the first algorithm that fits. All pairs are composed. Algorithms of arrays
+    train and are evaluated in `training/test_array_runs.py`.
     """
-    algorithms = sorted({*LANGUAGE, *SELF_TRAINING, *PREFERENCES})
-    run, uses = set(), dict.fromkeys([*PAIRS, *(name for names in PAIRS.values() for name in names)], 0)
-
-    def choose(world, algorithm):
-        run.add((world, algorithm))
-        uses[world] += 1
-        uses[algorithm] += 1
-
-    for algorithm in algorithms:
-        fitting = [world for world in PAIRS if algorithm in PAIRS[world]]
-        choose(min(fitting, key=lambda world: (world in SLOW_WORLDS, world in ALIKE, uses[world])), algorithm)
-    for world in (world for world in PAIRS if not uses[world] and world not in ALIKE):
-        choose(world, min(PAIRS[world], key=lambda name: (name != "sft", uses[name])))
-    return {f"{algorithm}_{world}" for world, algorithm in run} | {"dpo_text_kuhn"}
+    of_words = [name for name, worlds in FITS.items() if worlds and {*worlds} <= {*FITS["grpo"]}]
+    quick = ("arithmetic", "bandit", "frozenlake")
+    run = {(name, quick[index % 3]) for index, name in enumerate(of_words)} | {("dpo", "text_kuhn")}
+    for world in sorted({world for worlds in FITS.values() for world in worlds} - {*ALIKE, *quick}):
+        names = [name for name, worlds in FITS.items() if world in worlds]
+        run.add((min(names, key=lambda name: (name != "sft", name != "ppo")), world))
+    return {f"{algorithm}_{world}" for algorithm, world in run}
 
 
-RUN = _run_pairs()
+SHOWN = ("grpo_frozenlake", "ppo_breakout", "r2d2_tmaze", "sac_pendulum")  # Experiments of a pair that run.
+RUN = sorted(_run_pairs() - {*SHOWN})
 
 pytestmark = pytest.mark.usefixtures("memory_of_test")
 
@@ -143,59 +67,36 @@ def _huber(delta):
     return f"{{_target_: jaxagents.losses.value.huber_loss, _partial_: true, delta: {delta}}}"
 
 
-def test_every_world_and_algorithm_is_in_the_table():
+def test_every_world_fits_an_algorithm():
     worlds = {path.stem: path.read_text() for path in (CONFIGS / "world").glob("*.yaml")}
     # Simulators on the host need packages of their own, and have tests of their own.
-    assert {name for name, text in worlds.items() if "override /collector: host" not in text} == set(PAIRS)
-    algorithms = {path.stem for path in (CONFIGS / "algorithm").glob("*.yaml")}
-    assert algorithms == {name for names in PAIRS.values() for name in names} | {
-        "co_rft",  # In worlds of chunks.
-        "mansa",  # In worlds of calls.
-    }
-    for path in (CONFIGS / "tuned" / "pair").glob("*.yaml"):
-        assert any(path.stem == f"{world}_{name}" for world in PAIRS for name in algorithms), path.stem
-    assert {path.stem for path in (CONFIGS / "tuned" / "policy_gradient").glob("*.yaml")} <= set(PAIRS)
+    in_arrays = {name for name, text in worlds.items() if "override /collector: host" not in text}
+    assert in_arrays == {world for names in FITS.values() for world in names}
 
 
 @pytest.mark.parametrize(
-    "name", [*EXPERIMENTS, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in COMPOSED)]
+    ("name", "choices"),
+    [*EXPERIMENTS.items(), *(pytest.param(*item, marks=pytest.mark.exhaustive) for item in COMPOSED.items())],
 )
-def test_it_composes_under_its_name(name):
-    config = resolve(compose(CONFIGS, *EVERYTHING[name], "quick=true"))
+def test_it_composes_under_its_name(name, choices):
+    config = resolve(compose(CONFIGS, *choices, "quick=true"))
     assert config["name"] == name and config["run_dir"].startswith(f"runs/{name}/")
     for stage in stage_configs(config).values():
         assert stage["training"]["total_steps"] <= 2048 and stage["environment"]["_target_"]
 
 
-_WITHOUT_POLICY_GRADIENT = {
-    **dict.fromkeys(PREFERENCES, ("preference",)),
-    **dict.fromkeys(SELF_TRAINING, ("supervised", "iterated")),  # The second one builds on the first.
-}
+@pytest.mark.parametrize("world", ["arithmetic", "frozenlake", "household", "text_tic_tac_toe"])
+def test_an_algorithm_is_the_same_in_every_world(world):
+    """What was tuned for both is an experiment."""
+    plain = OmegaConf.to_container(OmegaConf.load(CONFIGS / "learner" / "policy_gradient.yaml"))
+    assert OmegaConf.to_container(compose(CONFIGS, f"world={world}", "algorithm=grpo").learner) == plain
 
 
-@pytest.mark.parametrize(
-    ("world", "algorithm"), [(w, a) for w, names in PAIRS.items() for a in names if a in _WITHOUT_POLICY_GRADIENT]
-)
-def test_worlds_give_others_no_numbers_of_policy_gradients(world, algorithm):
-    files = [OmegaConf.load(CONFIGS / "learner" / f"{name}.yaml") for name in _WITHOUT_POLICY_GRADIENT[algorithm]]
-    documented = {str(key) for file in files for key in file} - {"defaults"}
-    assert set(compose(CONFIGS, f"world={world}", f"algorithm={algorithm}").learner) == documented
-
-
-@pytest.mark.parametrize("learner", ["policy_gradient", "interleaved", "partnered", "progress"])
-def test_numbers_of_a_world_reach_every_policy_gradient(learner):
-    """But no learner of another stage."""
-    config = compose(CONFIGS, "world=frozenlake", "algorithm=grpo", f"learner={learner}")
-    assert config.learner.num_minibatches == 2 and config.learner.rewards.invalid.penalty == 0.1
-    assert compose(CONFIGS, "world=frozenlake", "algorithm=dapo", f"learner={learner}").learner.num_minibatches == 4
-    assert compose(CONFIGS, "world=bandit", "algorithm=grpo", f"learner={learner}").learner.num_minibatches == 1
-    assert "num_minibatches" not in config.warm_start.learner
-
-
-def test_what_is_tuned_for_a_pair_is_there_in_this_pair_alone():
-    tuned, other = (resolve(compose(CONFIGS, "world=cartpole", f"algorithm={name}")) for name in ("dqn", "ppo"))
-    assert (tuned["training"]["total_steps"], tuned["collector"]["num_envs"]) == (60_000, 8)
-    assert (other["training"]["total_steps"], other["collector"]["num_envs"]) == (500_000, 4)
+def test_what_was_tuned_for_a_pair_is_chosen_by_name():
+    tuned = compose(CONFIGS, "experiment=grpo_frozenlake").learner
+    assert tuned.num_minibatches == 2 and tuned.rewards.invalid.penalty == 0.1
+    plain, tuned = (compose(CONFIGS, *choices) for choices in (COMPOSED["dqn_cartpole"], EXPERIMENTS["dqn_cartpole"]))
+    assert (tuned.training.total_steps, plain.training.total_steps) == (60_000, 500_000)
 
 
 @pytest.mark.parametrize(
@@ -332,17 +233,19 @@ def test_a_policy_of_teams_with_memory_has_no_mixture():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", sorted(TUNED - RUN))
+@pytest.mark.parametrize("name", sorted(TUNED))
 def test_numbers_of_a_pair_fit_its_program(name):
-    assert build(resolve(compose(CONFIGS, *EVERYTHING[name], "quick=true"))).stages
+    assert build(resolve(compose(CONFIGS, *EXPERIMENTS[name], "quick=true"))).stages
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [name for name in EVERYTHING if name in RUN or name in EXPERIMENTS])
+@pytest.mark.parametrize("name", [*RUN, *(name for name in EXPERIMENTS if name not in TUNED or name in SHOWN)])
 def test_it_trains_evaluates_and_reports(name, tmp_path):
     # Pictures take a second each, transcripts a program of their own: experiments have them.
-    quiet = () if name in EXPERIMENTS else ("logging.curves=false", "logging.transcripts=false")
-    config = compose(CONFIGS, *EVERYTHING[name], "quick=true", "devices.compilation_cache=null", *quiet)
+    is_experiment = name not in RUN
+    quiet = () if is_experiment else ("logging.curves=false", "logging.transcripts=false")
+    choices = EXPERIMENTS[name] if is_experiment else COMPOSED[name]
+    config = compose(CONFIGS, *choices, "quick=true", "devices.compilation_cache=null", *quiet)
     result = run(config, tmp_path)
     assert (result["experiment"], result["run_dir"]) == (name, str(tmp_path))
     assert json.loads((tmp_path / "result.json").read_text())["evaluation"] == result["evaluation"]
@@ -356,4 +259,4 @@ def test_it_trains_evaluates_and_reports(name, tmp_path):
     stages = [stage["name"] for stage in config.stages]
     assert checkpoints == (set(stages) if len(stages) > 1 else {"checkpoints"})
     report = (tmp_path / "report.html").read_text()
-    assert "<html" in report and ('class="curves"' in report) == (name in EXPERIMENTS)
+    assert "<html" in report and ('class="curves"' in report) == is_experiment

@@ -58,7 +58,7 @@ def test_vineppo_credits_an_action_with_what_it_adds_to_the_chance_of_success(ma
 
     The third action was no legal one, which costs 0.1; a third turn did not take place.
     """
-    learner = composed(*COMMANDS["vineppo"])["learner"]
+    learner = composed("experiment=grpo_frozenlake", *COMMANDS["vineppo"])["learner"]
     slots = {"reward/invalid": instantiate(learner["rewards"]["invalid"]), "group_filter": keep_all}
     slots |= {"advantage": instantiate(learner["advantage"])}
     turns = make_episode(

@@ -13,7 +13,7 @@ IDS = list(paper_files(CONFIGS))
 STUDY = """
 id: family/lake
 question: q
-experiment: lm_frozenlake
+experiment: grpo_frozenlake
 overrides: ["training.total_steps=64"]
 metric: success
 seeds: 10-17
@@ -60,7 +60,7 @@ def paper_with(study=None, **changes):
 def test_a_study_and_a_paper_are_read():
     paper = paper_with()
     treatment, other, inference, formula, baseline = paper.arms  # Baselines that nothing names are left out.
-    assert treatment[:2] == ("treatment", ("experiment=lm_frozenlake", "training.total_steps=64", "loss=plain"))
+    assert treatment[:2] == ("treatment", ("experiment=grpo_frozenlake", "training.total_steps=64", "loss=plain"))
     assert other.overrides == ("experiment=spa_frozenlake", "training.total_steps=64", "loss=cispo")
     assert inference.function == {"_target_": "math.prod"} and inference.overrides == baseline.overrides
     assert inference.companions["judge"] == (("experiment=spa_frozenlake",), "warm_start")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from jaxagents.training.listing import list_choices
+from jaxagents.training.listing import fitting_worlds, list_choices
 from tests import ROOT
 
 
@@ -17,6 +17,20 @@ def test_every_file_is_listed_with_its_first_sentence():
     names = {line.split()[0] for line in lines if line.startswith("  ")}
     for pattern in ("world/*.yaml", "algorithm/*.yaml", "experiment/*.yaml", "paper/*/*.yaml"):
         assert {path.stem for path in (ROOT / "configs").glob(pattern)} <= names
+
+
+def test_what_fits_a_world_is_listed():
+    lines = list_choices(ROOT / "configs", world="pendulum").splitlines()
+    names = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert {"td3", "td3_pendulum"} <= names and not {"dqn", "grpo", "cartpole", "dqn_cartpole", "gigpo"} & names
+
+
+def test_every_algorithm_says_which_worlds_it_fits():
+    """`words` stands for the worlds of language models."""
+    worlds = {path.stem for path in (ROOT / "configs/world").glob("*.yaml")}
+    fits = fitting_worlds(ROOT / "configs")
+    assert {name for names in fits.values() for name in names} <= worlds
+    assert fits["grpo"] == fits["sft"] and {"frozenlake", "text_kuhn"} < set(fits["grpo"]) and "cartpole" in fits["dqn"]
 
 
 def test_a_line_is_cut_to_the_width():

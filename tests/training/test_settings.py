@@ -50,7 +50,7 @@ def test_a_group_without_an_option_is_refused(tmp_path, compose):
 
 
 def test_what_an_experiment_sets_for_another_world_is_refused(tmp_path):
-    config = compose_run(ROOT / "configs", "experiment=lm_frozenlake", "environment=bandit")
+    config = compose_run(ROOT / "configs", "experiment=grpo_frozenlake", "environment=bandit")
     with pytest.raises(ValueError, match=r"bandit.make_environment takes, got sizes, .* out: ~environment.sizes ~env"):
         run(config, tmp_path)
 
