@@ -35,7 +35,10 @@ def _run_pairs():
     """
     of_words = [name for name, worlds in FITS.items() if worlds and {*worlds} <= {*FITS["grpo"]}]
     quick = ("arithmetic", "bandit", "frozenlake")
-    run = {(name, quick[index % 3]) for index, name in enumerate(of_words)} | {("dpo", "text_kuhn")}
+    run = {("dpo", "text_kuhn")}
+    for index, name in enumerate(of_words):
+        places = [world for world in quick if world in FITS[name]]
+        run.add((name, places[index % len(places)]))
     for world in sorted({world for worlds in FITS.values() for world in worlds} - {*ALIKE, *quick}):
         names = [name for name, worlds in FITS.items() if world in worlds]
         run.add((min(names, key=lambda name: (name != "sft", name != "ppo")), world))
