@@ -1,10 +1,10 @@
 """The mains of `experiments/`: mistakes in one line, and sweeps in which every job is a process of its own."""
 
+import argparse
 import difflib
 import json
 import logging
 import os
-import re
 import select
 import shlex
 import signal
@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 import hydra
 import yaml
-from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
@@ -31,7 +30,6 @@ from jaxagents.training.arguments import describe_yaml, require_one_choice, requ
 from jaxagents.training.composition import (
     ARGUMENTS_FILE,
     add_start,
-    choose_tokenizer,
     register_resolvers,
     resume_arguments,
 )
@@ -57,13 +55,16 @@ _MISTAKES = (
     *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError),
 )
 _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
-# Of a constructor of a suite, which takes what it is given.
-_UNKNOWN_SETTING = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
-# What a function of the user's did on the host, in the midst of a compiled program.
-_ON_HOST = re.compile(r"callback: Traceback .*^ValueError: (`[^\n]+)", re.DOTALL | re.MULTILINE)
-# What is said of a function that is called where it is meant itself.
-_UNCALLED = re.compile(r"^(\w+)\(\) missing \d+ required")
 _MOST_NAMES = 12  # That an error lists where none is near.
+# Options of Hydra's.
+_FLAGS = (
+    *(("--help", "-h"), ("--hydra-help",), ("--version",), ("--resolve",), ("--run", "-r"), ("--multirun", "-m")),
+    ("--shell-completion", "-sc"),
+)
+_WITH_VALUE = (
+    *(("--cfg", "-c"), ("--package", "-p"), ("--config-path", "-cp"), ("--config-name", "-cn")),
+    *(("--config-dir", "-cd"), ("--info", "-i"), ("--experimental-rerun",)),
+)
 _ASIDE = ("hydra", "when_quick", "warm_start", "stages")  # Sections whose settings are not those of the run.
 # What settings of TRL and verl are called here.
 _OF_OTHERS = {
@@ -104,8 +105,8 @@ def command(
             package.
         lists: options that are always lists, see `quote_lists`.
         options: such as "--list", which the script itself answers; they are offered where an unknown one is near.
-        trains: whether `resume=<run directory>` stands for the arguments of that run, see `resume_arguments`, a
-            checkpoint brings its tokenizer, see `choose_tokenizer`, and `start_from=` needs no plus, see `add_start`.
+        trains: whether `resume=<run directory>` stands for the arguments of that run, see `resume_arguments`,
+            and `start_from=` needs no plus, see `add_start`.
 
     Returns:
         The decorator.
@@ -143,7 +144,7 @@ def command(
                 require_values(sys.argv[1:])
                 require_one_choice(sys.argv[1:], configs)
                 require_readable(sys.argv[1:])
-                arguments = choose_tokenizer(resume_arguments(add_start(sys.argv[1:]))) if trains else sys.argv[1:]
+                arguments = resume_arguments(add_start(sys.argv[1:])) if trains else sys.argv[1:]
                 sys.argv[1:] = name_folders(quote_names(quote_lists(arguments, lists)))
             if os.getcwd() not in sys.path:  # For modules of the user's that options name.
                 sys.path.append(os.getcwd())
@@ -183,12 +184,17 @@ def require_options(arguments: Sequence[str], further: Sequence[str] = ()) -> No
     def refuse(message: str) -> NoReturn:
         raise ValueError(f"Options must be as --hydra-help says, got {' '.join(arguments)!r}: {message}.")
 
-    parser = get_args_parser()
+    parser = argparse.ArgumentParser(add_help=False)
+    for names in _FLAGS:
+        parser.add_argument(*names, action="store_true")
+    for names in _WITH_VALUE:
+        parser.add_argument(*names)
+    parser.add_argument("settings", nargs="*")
     parser.error = refuse  # type: ignore[method-assign]
     _, unknown = parser.parse_known_args(arguments)
     dashed = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
     if dashed:
-        known = [name for action in parser._actions for name in action.option_strings] + list(further)
+        known = [name for names in (*_FLAGS, *_WITH_VALUE, further) for name in names]
         near = difflib.get_close_matches(dashed[0], known, n=1, cutoff=0.7)
         hint = f"try {near[0]}" if near else f"settings have no dashes, as in {dashed[0].lstrip('-')}=..."
         raise ValueError(f"The command has no option {dashed[0]!r}; {hint}.")
@@ -203,10 +209,16 @@ def errors_in_one_line(show_traceback: bool) -> Iterator[None]:
     Args:
         show_traceback: does nothing.
     """
-    # They print what is said below: a traceback, and a function that a module lacks.
-    loggers = [logging.getLogger(name) for name in ("jax._src.callback", "hydra.utils")]
+    # They print what is said below: a function that a module lacks, and what failed on the host within a program.
+    loggers = [logging.getLogger(name) for name in ("hydra.utils", "jax._src.callback")]
+    logged: list[Any] = []
+
+    def hear(record: logging.LogRecord) -> bool:
+        logged.append(record.exc_info and record.exc_info[1])
+        return show_traceback
+
     for logger in loggers:
-        logger.disabled = not show_traceback
+        logger.addFilter(hear)
     try:
         with nullcontext() if show_traceback else _full_disk_in_one_line(), interrupts_of_callbacks():
             yield
@@ -220,19 +232,13 @@ def errors_in_one_line(show_traceback: bool) -> Iterator[None]:
         if show_traceback or (isinstance(error, BrokenPipeError) and not _is_read()):
             raise
         _stop(f"Error: {describe_error(error)}", 2 if isinstance(error, _MISTAKES) else 1)
-    except TypeError as error:
-        refused = _UNKNOWN_SETTING.search(str(error))
-        if show_traceback or refused is None or not any(f".{refused[2]}=" in argument for argument in sys.argv[1:]):
+    except RuntimeError:
+        if show_traceback or not logged or not isinstance(logged[-1], ValueError):
             raise
-        _stop(f"Error: {refused[1]} has no setting {refused[2]!r}; leave it out, or correct its name.", 2)
-    except RuntimeError as error:
-        on_host = _ON_HOST.search(str(error))
-        if show_traceback or on_host is None:
-            raise
-        _stop(f"Error: {on_host[1]}", 1)
+        _stop(f"Error: {describe_error(logged[-1])}", 1)
     finally:
         for logger in loggers:
-            logger.disabled = False
+            logger.removeFilter(hear)
 
 
 @contextmanager
@@ -310,10 +316,7 @@ def describe_error(error: BaseException) -> str:
     cause = error.__cause__
     if isinstance(error, InstantiationException) and cause is not None:
         said = describe_error(cause)
-        if isinstance(cause, _MISTAKES):
-            return said
-        hint = "; try `_partial_: true` beside its `_target_`" if _UNCALLED.match(said) else ""
-        return f"{_first_line(str(error))} {type(cause).__name__}: {said}{hint}"
+        return said if isinstance(cause, _MISTAKES) else f"{_first_line(str(error))} {type(cause).__name__}: {said}"
     if isinstance(error, MissingConfigException) and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         return f"`{group}` must be a file of configs/{group}, got {name!r}; try {nearest_names(name, error.options)}."

@@ -148,23 +148,6 @@ def save_arguments(run_dir: Path) -> None:
         OmegaConf.save(OmegaConf.create(arguments + given_arguments()), run_dir / ARGUMENTS_FILE)
 
 
-def choose_tokenizer(arguments: Sequence[str]) -> list[str]:
-    """Adds the tokenizer of a checkpoint to arguments that begin with its model and name no tokenizer.
-
-    Args:
-        arguments: of `experiments/train.py`.
-
-    Returns:
-        The arguments, with `tokenizer=huggingface` behind `model=huggingface` where this stands alone.
-    """
-    names = {argument.partition("=")[0].partition("@")[0].lstrip("+") for argument in arguments}
-    alone = "model=huggingface" in arguments and "tokenizer" not in names
-    if not alone:
-        return list(arguments)
-    place = list(arguments).index("model=huggingface") + 1  # Options of the command may stand at the end.
-    return [*arguments[:place], "tokenizer=huggingface", *arguments[place:]]
-
-
 def add_start(arguments: Sequence[str]) -> list[str]:
     """Writes `start_from=<run directory>` as the key that Hydra adds: runs that begin anew have none in their config.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxagents.ops.checks import require_positive
-from jaxagents.training.signatures import settings_of
+from jaxagents.training.signatures import missing_of, settings_of
 
 _LISTS = (collections.abc.Sequence, list, tuple)
 _MAPPINGS = (collections.abc.Mapping, dict)
@@ -55,6 +55,13 @@ def _check_call(
     unknown = [key for key in node if not str(key).startswith("_") and key not in taken.annotations]
     if unknown and not taken.is_open:
         raise ValueError(_unknown(name_of(path), function, unknown, taken.annotations))
+    missing = list(missing_of(function, node)) if taken.annotations and not node.get("_partial_") else []
+    if missing:
+        raise ValueError(
+            f"`{name_of(path)}` must have all that {function.__name__} takes, got {function.__name__}() missing "
+            f"{len(missing)} required positional argument{'s' if len(missing) > 1 else ''}: "
+            f"{', '.join(map(repr, missing))}; try `_partial_: true` beside its `_target_`."
+        )
     made = {}
     for key, value in node.items():
         kind = Any if str(key).startswith("_") else taken.annotations.get(key, Any)

@@ -82,17 +82,3 @@ def test_what_fails_on_the_host_in_a_compiled_run_is_one_line(capfd):
     errors = capfd.readouterr().err
     assert stop.value.code == 1
     assert errors == "Error: `collector.reward` must return finite numbers, got nan for completion 1.\n"
-
-
-def test_a_setting_that_a_suite_does_not_take_is_named(capfd, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["train.py", "+environment.clip=0.2"])
-
-    def make_suite(*, size=1):
-        return size
-
-    with pytest.raises(SystemExit) as stop, errors_in_one_line(show_traceback=False):
-        make_suite(clip=0.2)
-    assert stop.value.code == 2
-    assert "make_suite has no setting 'clip'; leave it out, or correct its name" in capfd.readouterr().err
-    with pytest.raises(TypeError), errors_in_one_line(show_traceback=False):
-        make_suite(mistake_of_ours=1)

@@ -6,7 +6,6 @@ import pytest
 
 from jaxagents.training import composition
 from jaxagents.training.composition import (
-    choose_tokenizer,
     compose,
     folder_as_setting,
     folders_of,
@@ -77,13 +76,9 @@ def test_a_folder_that_the_command_did_not_write_is_refused(tmp_path):
 
 def test_a_checkpoint_brings_its_tokenizer_unless_another_one_is_named():
     model = ["world=bandit", "algorithm=grpo", "model=huggingface", "model.path=here"]
-    assert choose_tokenizer(model) == [*model[:3], "tokenizer=huggingface", *model[3:]]
-    assert choose_tokenizer([*model, "--cfg", "job"])[-2:] == ["--cfg", "job"]
-    for others in (["model=tiny"], [*model, "tokenizer=bytes"], []):
-        assert choose_tokenizer(others) == others
-    config = compose(CONFIGS, *choose_tokenizer(model))
-    assert config.tokenizer.source == "here"
-    assert compose(CONFIGS, "world=bandit", "algorithm=grpo", "tokenizer=huggingface").tokenizer.source is None
+    assert compose(CONFIGS, *model).tokenizer.source == "here"
+    assert "source" not in compose(CONFIGS, *model, "tokenizer=bytes").tokenizer
+    assert compose(CONFIGS, *model[:2], "tokenizer=huggingface").tokenizer.source is None
 
 
 def test_arguments_are_given_as_they_were_written():

@@ -12,7 +12,7 @@ from jaxagents.environments.adapters.conversion import (
     task_key,
     unbounded_space,
 )
-from jaxagents.environments.adapters.importing import import_suite, require_name
+from jaxagents.environments.adapters.importing import import_suite, options_of, require_name
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import time_limit
 from jaxagents.types import Array, Box, Environment, State, Task, TimeStep
@@ -41,7 +41,9 @@ def make_environment(name: str, *, backend: str = "spring", max_steps: int = 100
     if backend not in BACKENDS:
         raise ValueError(f"`backend` must be one of {', '.join(BACKENDS)}, got {backend!r}; try 'spring'.")
     suite = import_suite("brax.envs")
-    world = suite.get_environment(require_name(name, suite._envs, "brax"), backend=backend, **options)
+    require_name(name, suite._envs, "brax")
+    with options_of(name, options):
+        world = suite.get_environment(name, backend=backend, **options)
     world_reset, world_step = permissive(world.reset), permissive(world.step)
 
     def reset(key: Array, task: Task) -> tuple[State, TimeStep]:

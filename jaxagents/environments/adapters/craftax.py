@@ -11,7 +11,7 @@ from jaxagents.environments.adapters.conversion import (
     strong_types,
     task_key,
 )
-from jaxagents.environments.adapters.importing import import_suite, require_name
+from jaxagents.environments.adapters.importing import import_suite, options_of, require_name
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import time_limit
 from jaxagents.types import Array, Environment, State, Task, TimeStep
@@ -39,7 +39,8 @@ def make_environment(name: str, *, max_steps: int | None = None, **options: Any)
     """
     suite = import_suite("craftax.craftax_env")
     world = suite.make_craftax_env_from_name(require_name(name, NAMES, "craftax"), auto_reset=False)
-    params = world.default_params.replace(**options)
+    with options_of(name, options):
+        params = world.default_params.replace(**options)
     max_steps = params.max_timesteps if max_steps is None else max_steps
     # The world ends at its own limit as if the agent had died; one step later, that limit never shows.
     params = params.replace(max_timesteps=max_steps + 1)

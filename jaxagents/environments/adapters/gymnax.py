@@ -14,7 +14,7 @@ from jaxagents.environments.adapters.conversion import (
     sample_key_task,
     task_key,
 )
-from jaxagents.environments.adapters.importing import import_suite, require_name
+from jaxagents.environments.adapters.importing import import_suite, options_of, require_name
 from jaxagents.environments.adapters.rendering import render_cartpole, render_channels
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import absorbing
@@ -40,16 +40,8 @@ def make_environment(name: str, params: Mapping[str, Any] | None = None, **optio
     """
     registration = import_suite("gymnax.registration", extra="gymnax")
     require_name(name, registration.registered_envs, "gymnax")
-    try:
+    with options_of(name, options, f"try {' '.join(f'+environment.params.{option}=...' for option in options)}"):
         suite, defaults = registration.make(name, **options)
-    except TypeError as error:
-        known = registration.make(name)[1].__dataclass_fields__ if options else {}
-        if not any(option in known for option in options):
-            raise
-        raise ValueError(
-            f"`environment` must have options that the constructor of {name} takes, got {', '.join(options)}; "
-            f"try {' '.join(f'+environment.params.{option}=...' for option in options if option in known)}"
-        ) from error
     environment_params = _replace_params(defaults, params or {})
     step_env = permissive(suite.step_env)
     reset_env = permissive(suite.reset_env)

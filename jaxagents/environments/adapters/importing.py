@@ -2,8 +2,10 @@
 
 import difflib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 
 def import_suite(module: str, extra: str = "envs") -> ModuleType:
@@ -51,3 +53,26 @@ def require_name(name: str, known: Iterable[str], suite: str) -> str:
     near += [candidate for candidate in known if name.lower() in candidate.lower() and candidate not in near]
     offer = ", ".join((near or known)[:8])
     raise ValueError(f"`name` must be an environment of {suite}, got {name!r}; try {offer}.")
+
+
+@contextmanager
+def options_of(name: str, options: Mapping[str, Any], hint: str = "") -> Iterator[None]:
+    """Names the options of a constructor that fails on their names or types.
+
+    Args:
+        name: of the environment.
+        options: of its constructor.
+        hint: what to try; without one, the error says what is wrong.
+
+    Raises:
+        ValueError: the block raised a TypeError, and there are options.
+    """
+    try:
+        yield
+    except TypeError as error:
+        if not options:
+            raise
+        raise ValueError(
+            f"`environment` must have options that the constructor of {name} takes, got {', '.join(options)}; "
+            f"{hint or error}"
+        ) from error

@@ -14,7 +14,7 @@ from jaxagents.environments.adapters.conversion import (
     task_key,
     unbounded_space,
 )
-from jaxagents.environments.adapters.importing import import_suite, require_name
+from jaxagents.environments.adapters.importing import import_suite, options_of, require_name
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import time_limit
 from jaxagents.types import Array, Box, Discrete, Environment, PyTree, State, Task, TimeStep
@@ -61,7 +61,8 @@ def make_environment(
         ModuleNotFoundError: jaxmarl is not installed.
         ValueError: unknown `name`, `scenario` or `layout`, or `max_steps` below 1.
     """
-    world, max_steps = _build(name, scenario, layout, max_steps, options)
+    with options_of(name, options):
+        world, max_steps = _build(name, scenario, layout, max_steps, options)
     agents = tuple(world.agents)
     spaces = [world.action_space(agent) for agent in agents]
     action_space = _largest(spaces)

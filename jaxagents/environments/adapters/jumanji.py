@@ -15,7 +15,7 @@ from jaxagents.environments.adapters.conversion import (
     task_key,
     unbounded_space,
 )
-from jaxagents.environments.adapters.importing import import_suite, require_name
+from jaxagents.environments.adapters.importing import import_suite, options_of, require_name
 from jaxagents.environments.adapters.rendering import render_channels
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import time_limit
@@ -54,7 +54,8 @@ def make_environment(
         ModuleNotFoundError: jumanji is not installed.
         ValueError: unknown `name` or `fields`, or `max_steps` below 1.
     """
-    world, max_steps = _build(name, max_steps, options)
+    with options_of(name, options):
+        world, max_steps = _build(name, max_steps, options)
     num_agents, leading = (world.num_agents, 1) if name in _TEAMS else (0, 0)
     world_reset, world_step = permissive(world.reset), permissive(world.step)
     observe = _observer(name, fields, num_agents)

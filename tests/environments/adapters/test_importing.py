@@ -55,3 +55,18 @@ def test_unknown_names_offer_the_nearest():
 def test_every_adapter_offers_names(suite, name, offer):
     with pytest.raises(ValueError, match=f"`name` must be an environment of {suite}, got '{name}'; try .*{offer}"):
         ADAPTERS[suite].make_environment(name)
+
+
+@pytest.mark.parametrize(
+    ("suite", "name", "line"),
+    [
+        ("gymnax", "CartPole-v1", r"try \+environment.params.clip=\.\.\."),
+        ("brax", "reacher", "unexpected keyword argument 'clip'"),
+        ("jumanji", "Snake-v1", "unexpected keyword argument 'clip'"),
+        ("craftax", "Craftax-Classic-Symbolic-v1", "unexpected keyword argument 'clip'"),
+        ("jaxmarl", "MPE_simple_spread_v3", "unexpected keyword argument 'clip'"),
+    ],
+)
+def test_options_that_a_constructor_does_not_take_are_named(suite, name, line):
+    with pytest.raises(ValueError, match=f"that the constructor of {name} takes, got clip; .*{line}"):
+        ADAPTERS[suite].make_environment(name, clip=0.2)
