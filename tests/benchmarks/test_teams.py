@@ -62,7 +62,7 @@ def test_returns_are_compared_by_their_standard_errors():
 
 @pytest.mark.exhaustive
 def test_an_experiment_is_trained_and_evaluated():
-    config = compose(CONFIGS, "world=two_step_game", "algorithm=vdn", "quick=true", "devices.compilation_cache=null")
+    config = compose(CONFIGS, "experiment=vdn_two_step_game", "quick=true", "devices.compilation_cache=null")
     facts = train_and_evaluate(config)
     assert facts["episode_return"] in (0.0, 1.0, 7.0, 8.0) and facts["episode_length"] == 2.0
     assert facts["per_second"] == pytest.approx(2048 / facts["seconds"])

@@ -79,7 +79,7 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture(scope="module")
 def adapted_run(checkpoint, tmp_path_factory):
     """Trains LoRA by GRPO on lakes, from a Llama that `transformers` wrote, as it came."""
-    model = ("model=huggingface", f"model.path={checkpoint}", "model.dtype=float32", "stages=[]")
+    model = ("model=huggingface", "tokenizer=word", f"model.path={checkpoint}", "model.dtype=float32", "stages=[]")
     return train(tmp_path_factory.mktemp("run") / "run", *LAKE, *model, *ADAPTED)
 
 
@@ -129,7 +129,13 @@ def test_what_the_adapter_of_a_seat_says_has_the_same_probability_in_peft(tmp_pa
     sizes = transformers.LlamaConfig(**SIZES | {"vocab_size": 37})  # Words of the game, and marks.
     transformers.LlamaForCausalLM(sizes).save_pretrained(tmp_path / "llama")
     game = ("world=text_kuhn", "algorithm=sft", "quick=true", "evaluation=dialogue")
-    model = ("model=huggingface", f"model.path={tmp_path / 'llama'}", "model.dtype=float32", "model.remat=false")
+    model = (
+        "model=huggingface",
+        "tokenizer=word",
+        f"model.path={tmp_path / 'llama'}",
+        "model.dtype=float32",
+        "model.remat=false",
+    )
     learner = ("learner@warm_start.learner=seats", "learner@warm_start.learner.inner=supervised")
     quiet = ("logging.transcripts=false", "logging.curves=false", "warm_start.learner.optimizer.learning_rate=0.05")
     run_dir = train(tmp_path / "run", *game, *model, *learner, *quiet)
@@ -273,7 +279,7 @@ def test_chats_of_a_file_are_learned_in_the_format_of_the_template(instructed, t
         tmp_path / "run",
         *("world=frozenlake", "algorithm=sft", "evaluation.num_episodes=2"),
         *("learner@warm_start.learner=chat", "learner@warm_start.learner.inner=supervised"),
-        *("model=huggingface", f"model.path={instructed}", "model.dtype=float32"),
+        *("model=huggingface", "tokenizer=word", f"model.path={instructed}", "model.dtype=float32"),
         *("collector@warm_start.collector=transcripts", f"warm_start.collector.paths={tmp_path / 'chats.jsonl'}"),
         *("warm_start.collector.num_rows=4", "warm_start.collector.row_length=64", "evaluation.every_steps=400"),
         *("warm_start.training.total_steps=400", "warm_start.learner.optimizer.learning_rate=0.02"),

@@ -35,7 +35,14 @@ def folder(tmp_path_factory):
 
 def compose(folder, *overrides):
     sizes = ("collector.num_groups=4", "collector.group_size=2", "training.total_steps=8", "evaluation.num_episodes=2")
-    model = ("model=huggingface", f"model.path={folder}", "model.dtype=float32", "stages=[]", "name=tiny")
+    model = (
+        "model=huggingface",
+        "tokenizer=word",
+        f"model.path={folder}",
+        "model.dtype=float32",
+        "stages=[]",
+        "name=tiny",
+    )
     cache = "devices.compilation_cache=null"
     return compose_run(ROOT / "configs", "world=arithmetic", "algorithm=grpo", *sizes, *model, cache, *overrides)
 

@@ -13,7 +13,7 @@ SEATS = ("learner=seats", "learner.adapter.rank=2", "evaluation=dialogue", "opti
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("choices", "total_steps"),
-    [(("world=pendulum", "algorithm=iql"), 2048), (("world=text_kuhn", "algorithm=grpo", *SEATS), 64)],
+    [(("experiment=iql_pendulum",), 2048), (("world=text_kuhn", "algorithm=grpo", *SEATS), 64)],
     ids=["iql", "seats"],
 )
 def test_a_resumed_run_ends_in_the_same_bits(choices, total_steps, tmp_path, last_state, bits):

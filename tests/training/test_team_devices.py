@@ -19,12 +19,12 @@ DATA_SHARDS = "collector.num_shards=2"
     [
         (("experiment=ippo_spread",), 2, ()),
         (("experiment=mappo_smax_3m",), 2, ()),
-        (("world=two_step_game", "algorithm=qmix"), 128, (SHARDS,)),
+        (("experiment=qmix_two_step_game",), 128, (SHARDS,)),
         (("experiment=mansa_two_step_game",), 40, (SHARDS, "learner.buffer.min_size=512")),
         (("experiment=r2d2_tmaze",), 12, (SHARDS, "learner.buffer.min_size=512")),
-        (("world=cartpole", "algorithm=rainbow"), 16, (SHARDS,)),
-        (("world=pendulum", "algorithm=iql"), 4, (DATA_SHARDS, "learner.normalize_observations=true")),
-        (("world=pendulum", "algorithm=rlpd"), 24, (SHARDS, "learner.buffer.min_size=64")),
+        (("experiment=rainbow_cartpole",), 16, (SHARDS,)),
+        (("experiment=iql_pendulum",), 4, (DATA_SHARDS, "learner.normalize_observations=true")),
+        (("experiment=rlpd_pendulum",), 24, (SHARDS, "learner.buffer.min_size=64")),
     ],
 )
 def test_the_run_does_not_depend_on_devices(choices, num_updates, overrides):
