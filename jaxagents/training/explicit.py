@@ -9,26 +9,24 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from jaxagents.training.setting_types import convert, find_function, takes_numbers
+from jaxagents.training.setting_types import find_function, takes_numbers
 from jaxagents.training.signatures import Taken, settings_of
 
 
 def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Lets values of the command line count in quick runs, and refuses fractions of counts and what has no effect.
+    """Lets values of the command line count in quick runs, and refuses what has no effect.
 
     Args:
-        config: composed; `when_quick` of it is changed where the command line names a key that it sets, and whole
-            floats, as in `collector.num_envs=1e3`, become integers where a function takes these.
+        config: composed; `when_quick` of it is changed where the command line names a key that it sets.
         overrides: arguments, such as "training.total_steps=4096" or "collector=transcripts".
 
     Raises:
-        ValueError: a fraction stands where a function takes a whole number, or a value has no effect, since all stages
-            have one of their own in its place, or since no stage refers to its option.
+        ValueError: a value has no effect, since all stages have one of their own in its place, or since no stage
+            refers to its option.
     """
     _require_kept(config, overrides)
     stages = list(_stages(config, config.stages))
     for key, text in _keys_of(overrides):
-        _convert_number(config, key)
         if config.quick and _has(config.when_quick, key):
             OmegaConf.update(config.when_quick, key, OmegaConf.select(config, key), merge=False)
         if stages and all(_replaces(config, stage, key) for stage in stages):
@@ -49,9 +47,6 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> None:
     Args:
         config: composed, is changed.
         overrides: arguments.
-
-    Raises:
-        ValueError: the option has a setting without a default, which nothing gives.
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     written = {override.key_or_group for override in parsed if override.package is None}
@@ -60,9 +55,6 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> None:
         node = None if override.is_delete() else OmegaConf.select(config, place)
         if not isinstance(node, DictConfig) or "_target_" not in node:
             continue
-        for key in node if override.package else ():
-            if OmegaConf.is_missing(node, key):
-                raise ValueError(f"`{place}.{key!s}` must be given, got nothing; try {place}.{key!s}=...")
         taken = _settings_of(node, place)
         if taken.is_open:
             continue
@@ -136,22 +128,6 @@ def _has(config: DictConfig, key: str) -> bool:
     section, _, name = key.rpartition(".")
     options = OmegaConf.select(config, section) if section else config
     return isinstance(options, DictConfig) and name in options
-
-
-def _convert_number(config: DictConfig, key: str) -> None:
-    """Makes an integer of a whole float where the function of an option takes one; refuses fractions there."""
-    section, _, name = key.rpartition(".")
-    options: Any = OmegaConf.select(config, section) if section else None
-    target = options.get("_target_") if isinstance(options, DictConfig) else None
-    if target is None or name.startswith("_") or name not in options or OmegaConf.is_missing(options, name):
-        return
-    value = options[name]
-    if not isinstance(value, float):
-        return  # Others are looked at where they are resolved.
-    taken = _settings_of(options, section)
-    made = convert(key, value, taken.annotations.get(name, Any))
-    if made is not value:
-        options[name] = made
 
 
 def _require_kept(config: DictConfig, overrides: Sequence[str]) -> None:

@@ -110,24 +110,10 @@ def test_options_of_a_learner_that_has_no_use_for_them_are_refused():
         honour_overrides(config, ["value=q"])
 
 
-def test_fractions_are_no_whole_numbers():
-    config = make_config([])
-    config.collector = {"_target_": "jaxagents.rollouts.unroll.make_rollout_collector", "num_envs": 2.5}
-    with pytest.raises(ValueError, match=r"^`collector.num_envs` must be a whole number, got 2.5\.$"):
-        honour_overrides(config, ["collector.num_envs=2.5"])
-
-
 @pytest.mark.parametrize("stages", [3, [1, 2], None])
 def test_stages_are_a_list_of_mappings(stages):
     with pytest.raises(ValueError, match="`stages` must be a list of {name: ..., and what is changed}, got"):
         honour_overrides(make_config(stages), [])
-
-
-def test_whole_floats_become_integers_where_a_function_takes_these():
-    config = make_config([])
-    config.collector = {"_target_": "jaxagents.rollouts.unroll.make_rollout_collector", "num_envs": 1e3}
-    honour_overrides(config, ["collector.num_envs=1e3"])
-    assert config.collector.num_envs == 1000 and isinstance(config.collector.num_envs, int)
 
 
 def test_settings_of_an_option_that_the_command_line_replaces_are_left_out():

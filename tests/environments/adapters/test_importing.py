@@ -64,7 +64,7 @@ def test_every_adapter_offers_names(suite, name, offer):
         ("brax", "reacher", "unexpected keyword argument 'clip'"),
         ("jumanji", "Snake-v1", "unexpected keyword argument 'clip'"),
         ("craftax", "Craftax-Classic-Symbolic-v1", "unexpected keyword argument 'clip'"),
-        ("jaxmarl", "MPE_simple_spread_v3", "unexpected keyword argument 'clip'"),
+        ("jaxmarl", "overcooked", "unexpected keyword argument 'clip'"),
     ],
 )
 def test_options_that_a_constructor_does_not_take_are_named(suite, name, line):
