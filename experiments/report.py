@@ -30,7 +30,9 @@ def main(config: DictConfig) -> None:
         families = read_cards(ROOT / "experiments" / "cards")
         if results.is_dir():
             _say(f"Reading the runs of all papers in {results} ...")
-        entries = read_entries(families, ROOT / "configs", results, quick=config.quick and not is_committed)
+        entries = read_entries(
+            families, ROOT / "experiments", ROOT / "configs", results, quick=config.quick and not is_committed
+        )
         written["report"] = str(write_pages(results, families, entries).resolve())
         if is_committed:
             write_summary(ROOT / "README.md", entries)
@@ -53,7 +55,7 @@ def _draw(config: DictConfig, results: Path) -> None:
     from jaxagents.papers.pictures import draw_arms
     from jaxagents.papers.study import parse_seeds
 
-    paper = load_paper(ROOT / "configs", config.curves)
+    paper = load_paper(ROOT / "experiments", config.curves)
     runs = read_paper_runs(paper, ROOT / "configs", results, quick=config.quick)
     seeds = None if config.seeds is None else parse_seeds("seeds", config.seeds)
     picture = draw_arms(config.picture or Path("runs") / f"{paper.id}.png", paper, runs, config.arms, seeds)

@@ -1,22 +1,19 @@
-"""Tests papers' claims: `python experiments/reproduce.py paper=gigpo,nft`; settings: configs/paper/reproduce.yaml."""
+"""Tests papers' claims: `python experiments/reproduce.py paper=gigpo,nft`; settings: configs/reproduce.yaml."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from jaxagents.training.command import command
-from jaxagents.training.composition import folder_as_setting, joined_configs
+from jaxagents.training.composition import joined_configs, own_folders
 from jaxagents.training.interrupts import when_interrupted
 
 ROOT = Path(__file__).parents[1]
 
 
-@command(
-    "reproduce", folder="configs/paper", lists=("paper", "study", "arms", "overrides")
-)  # In configs, `paper=` would choose an option of the group.
+@command("reproduce", lists=("paper", "study", "arms", "overrides"))
 def main(config: DictConfig) -> None:
     """Runs what is missing, prints the verdicts and, as the last line on stdout, one JSON object."""
     # Imported here: help and mistakes in names come without jax.
@@ -28,12 +25,14 @@ def main(config: DictConfig) -> None:
     from jaxagents.papers.workers import end_with_parent
     from jaxagents.reporting.loggers import to_json
 
-    own = [] if config.config_dir is None else [Path(config.config_dir)]
-    with joined_configs(ROOT / "configs", own) as folder:
-        request = replace(make_request(config, ROOT), config_folder=folder)
+    own = own_folders()
+    with joined_configs(ROOT / "configs", own) as configs, joined_configs(ROOT / "experiments", own) as folder:
+        request = replace(make_request(config, ROOT), config_folder=configs)
         papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
         if not papers:
-            raise ValueError("`paper` must be ids, <family>/* or all, or `study` a file of configs/study, got neither.")
+            raise ValueError(
+                "`paper` must be ids, <family>/* or all, or `study` a file of experiments/studies, got neither."
+            )
         check_request(papers, request)
         if config.worker is not None:
             end_with_parent()
@@ -59,11 +58,5 @@ def main(config: DictConfig) -> None:
         raise SystemExit(1)
 
 
-def start() -> None:
-    """Reproduces, with papers and studies of `--config-dir` beside ours: Hydra would take them for options."""
-    sys.argv[1:] = folder_as_setting(sys.argv[1:])
-    main()
-
-
 if __name__ == "__main__":
-    start()
+    main()

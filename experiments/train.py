@@ -36,7 +36,8 @@ def start() -> None:
     """Lists what there is where nothing else was asked for, or trains."""
     if len(sys.argv) == 1 or "--list" in sys.argv:
         world = next((text.partition("=")[2] for text in sys.argv if text.startswith("world=")), None)
-        print(list_choices(Path(__file__).resolve().parents[1] / "configs", *folders_of(sys.argv[1:]), world=world))
+        folders = (Path(__file__).resolve().parents[1] / "configs", Path(__file__).parent, *folders_of(sys.argv[1:]))
+        print(list_choices(*folders, world=world))
     else:
         main()
 

@@ -150,8 +150,7 @@ def test_answers_use_settings_that_there_are(line):
     if main == "train" and "environment=my_world" not in settings:
         compose(ROOT / "configs", *[word for word in settings if "-m" not in arguments or "1e-3,1e-4" not in word])
     if main != "train":
-        folder = "configs/paper" if main == "reproduce" else "configs"
-        known = OmegaConf.to_container(OmegaConf.load(ROOT / folder / f"{main}.yaml"))
+        known = OmegaConf.to_container(OmegaConf.load(ROOT / "configs" / f"{main}.yaml"))
         assert [word for word in settings if word.partition("=")[0] not in known] == []
 
 

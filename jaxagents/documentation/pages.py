@@ -10,7 +10,7 @@ from jaxagents.documentation.sources import Setting, read_header, read_module, r
 
 Pages = dict[str, str]  # path of a page -> its Markdown
 # Folders of configs/ that choose and set what the others offer.
-_CHOOSE = ("experiment", "world", "algorithm", "base", "paper", "study", "benchmark")
+_CHOOSE = ("experiment", "world", "algorithm", "base", "benchmark")
 # Slots whose options are functions, and the module that holds them.
 _FUNCTIONS = {
     "learner.rewards": "ops/reward_shaping",
@@ -103,7 +103,7 @@ def choice_pages(root: Path) -> Pages:
         files = sorted((root / "configs" / folder).glob("*.yaml"))
         rows = [(code(file.stem), cell(" ".join(read_header(file)[:1]))) for file in files if read_header(file)]
         parts += [f"## {title}", usage, table(("name", "about"), rows)]
-    papers = sorted((root / "configs" / "paper").glob("*/*.yaml"), key=lambda path: path.stem)
+    papers = sorted((root / "experiments" / "papers").glob("*/*.yaml"), key=lambda path: path.stem)
     rows = [(code(file.stem), cell(" ".join(read_header(file)[:1]))) for file in papers]
     parts += ["## Papers", "`python experiments/reproduce.py paper=<name>`", table(("name", "about"), rows)]
     return {"choices.md": "\n\n".join(parts)}
@@ -113,10 +113,10 @@ def command_pages(root: Path) -> Pages:
     """Makes the page of all commands with their settings, from the mains and the configs that they name."""
     parts = ["# Commands", "Every main of `experiments/` takes `key=value` arguments; `--help` prints them all."]
     for file in sorted((root / "experiments").glob("[!_]*.py")):
-        named = re.search(r'@command\(\s*"(\w+)"(?:,\s*folder="([\w/]+)")?', file.read_text(encoding="utf-8"))
+        named = re.search(r'@command\(\s*"(\w+)"', file.read_text(encoding="utf-8"))
         if named:
             about, _ = read_module(file, "")
-            config = root / (named.group(2) or "configs") / f"{named.group(1)}.yaml"
+            config = root / "configs" / f"{named.group(1)}.yaml"
             parts += [
                 f"## {file.name}",
                 escape(about.partition("\n\n")[0]),

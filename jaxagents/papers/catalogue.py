@@ -107,13 +107,19 @@ def read_cards(folder: str | Path) -> list[Family]:
 
 
 def read_entries(
-    families: Sequence[Family], config_folder: str | Path, results: str | Path, *, quick: bool = False
+    families: Sequence[Family],
+    folder: str | Path,
+    config_folder: str | Path,
+    results: str | Path,
+    *,
+    quick: bool = False,
 ) -> dict[str, Entry]:
     """Reads the runs of all papers that are tested here and judges them.
 
     Args:
         families: see `read_cards`.
-        config_folder: `configs`.
+        folder: that holds `papers` and `studies`.
+        config_folder: of the experiments that arms change.
         results: folder of the store.
         quick: reads the runs of the small variants.
 
@@ -127,24 +133,26 @@ def read_entries(
         raise ValueError(f"`results_folder` must be a folder of results, got {results}; run reproduce.py first.")
     require_layout(results)
     entries = {card.id: Entry(card) for family in families for card in family.cards}
-    tested = list(paper_files(config_folder))
+    tested = list(paper_files(folder))
     for paper_id in tested:  # Before any is read, which takes minutes.
         if paper_id not in entries:
             near = difflib.get_close_matches(paper_id, entries, n=1, cutoff=0.8)
             hint = f"; try {near[0]}" if near else ""
             files = ", ".join(f"{family.name}.yaml" for family in families)
             raise ValueError(
-                f"`configs/paper` must hold papers of experiments/cards, got {paper_id!r}{hint}; a new one has a card "
-                f"in {files}, or in a file of its own, with the fields {', '.join(_FIELDS)}."
+                f"`experiments/papers` must hold papers of experiments/cards, got {paper_id!r}{hint}; a new one has a "
+                f"card in {files}, or in a file of its own, with the fields {', '.join(_FIELDS)}."
             )
     for paper_id in tested:
-        entries[paper_id] = read_entry(entries[paper_id].card, config_folder, results, quick=quick)
+        paper = load_paper(folder, paper_id)
+        entries[paper_id] = read_entry(entries[paper_id].card, paper, config_folder, results, quick=quick)
     return entries
 
 
-def read_entry(card: Card, config_folder: str | Path, results: str | Path, *, quick: bool = False) -> Entry:
+def read_entry(
+    card: Card, paper: Paper, config_folder: str | Path, results: str | Path, *, quick: bool = False
+) -> Entry:
     """Reads the runs of a paper that is tested here and judges them; see `read_entries`."""
-    paper = load_paper(config_folder, card.id)
     composed = compose_arms(paper, config_folder, quick=quick)
     resolved = compose_arms(paper, config_folder) if quick else composed
     runs = {name: read_runs(results, arm.address) for name, arm in composed.items()}

@@ -8,7 +8,6 @@ from typing import Any
 
 from jaxagents.papers.arms import Composed, Recipe, compose_arm, compose_arms, settings_of, start_address, steps_of
 from jaxagents.papers.leases import Lease, take_lease
-from jaxagents.papers.library import paper_and_study_files
 from jaxagents.papers.metrics import Curves, curve_of
 from jaxagents.papers.plan import (
     Job,
@@ -121,9 +120,8 @@ def _run_paper(paper: Paper, session: Session) -> bool:
         require_metrics(paper, jobs)
         require_equal_budgets(paper, {job.composed.name: job.budget for job in jobs})
         if not request.is_trial and min(wanted_seeds(paper, request)) < SEARCH_SEEDS:
-            files = paper_and_study_files(paper, request.config_folder)
             resolved = settings_of(compose_arms(paper, request.config_folder))
-            options: dict[str, Any] = {"again": request.register, "files": files, "say": session.progress.message}
+            options: dict[str, Any] = {"again": request.register, "files": paper.files, "say": session.progress.message}
             register(request.results, paper, resolved, **options)
         session.checked.add(paper.id)
     finished = True

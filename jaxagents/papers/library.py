@@ -1,7 +1,8 @@
-"""Files of studies and papers: `configs/study/<family>/<name>.yaml` and `configs/paper/<family>/<id>.yaml`."""
+"""Files of studies and papers: `experiments/studies/<family>/<name>.yaml`, `experiments/papers/<family>/<id>.yaml`."""
 
 import fnmatch
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,20 @@ from jaxagents.papers.study import Paper, Study, make_paper, make_study, nearest
 
 
 def paper_files(folder: str | Path) -> dict[str, Path]:
-    """Returns the file of every paper by its id, in order: `<folder>/paper/<family>/<id>.yaml`."""
-    return {path.stem: path for path in sorted((Path(folder) / "paper").glob("*/*.yaml"), key=lambda path: path.stem)}
+    """Returns the file of every paper by its id, in order: `<folder>/papers/<family>/<id>.yaml`."""
+    return {path.stem: path for path in sorted((Path(folder) / "papers").glob("*/*.yaml"), key=lambda path: path.stem)}
 
 
 def study_files(folder: str | Path) -> dict[str, Path]:
-    """Returns the file of every study by `<family>/<name>`: `<folder>/study/<family>/<name>.yaml`."""
-    return {f"{p.parent.name}/{p.stem}": p for p in sorted((Path(folder) / "study").glob("*/*.yaml"))}
+    """Returns the file of every study by `<family>/<name>`: `<folder>/studies/<family>/<name>.yaml`."""
+    return {f"{p.parent.name}/{p.stem}": p for p in sorted((Path(folder) / "studies").glob("*/*.yaml"))}
 
 
 def select_papers(folder: str | Path, wanted: Sequence[str] = (), studies: Sequence[str] = ()) -> list[str]:
     """Returns the ids of papers.
 
     Args:
-        folder: `configs`.
+        folder: that holds `papers` and `studies`, such as `experiments`.
         wanted: ids, `<family>/*`, or `all`.
         studies: names of studies, with or without their family: all of their papers.
 
@@ -43,7 +44,7 @@ def select_papers(folder: str | Path, wanted: Sequence[str] = (), studies: Seque
         fitting = list(files) if pattern == "all" else [names[name] for name in names if fnmatch.fnmatch(name, pattern)]
         if not fitting:
             raise ValueError(
-                f"`paper` must be a file of configs/paper, got {pattern!r}; try {nearest(pattern, files)}."
+                f"`paper` must be a file of experiments/papers, got {pattern!r}; try {nearest(pattern, files)}."
             )
         found += fitting
     for study in studies:
@@ -56,7 +57,7 @@ def load_study(folder: str | Path, name: str) -> Study:
     """Reads a study.
 
     Args:
-        folder: `configs`.
+        folder: that holds `papers` and `studies`, such as `experiments`.
         name: of the file, with or without its family.
 
     Raises:
@@ -70,7 +71,7 @@ def load_paper(folder: str | Path, paper_id: str) -> Paper:
     """Reads a paper and its study.
 
     Args:
-        folder: `configs`.
+        folder: that holds `papers` and `studies`, such as `experiments`.
         paper_id: name of the file without family and `.yaml`.
 
     Returns:
@@ -81,24 +82,21 @@ def load_paper(folder: str | Path, paper_id: str) -> Paper:
     """
     files = paper_files(folder)
     if paper_id not in files:
-        raise ValueError(f"`paper` must be a file of configs/paper, got {paper_id!r}; try {nearest(paper_id, files)}.")
+        raise ValueError(
+            f"`paper` must be a file of experiments/papers, got {paper_id!r}; try {nearest(paper_id, files)}."
+        )
     path = files[paper_id]
 
     def read() -> Paper:
         values = _read(path)
         if "study" not in values:
-            raise ValueError("`study` must be a file of configs/study, which is missing.")
+            raise ValueError("`study` must be a file of experiments/studies, which is missing.")
         study = load_study(folder, values["study"])
-        source = _read(_study_path(folder, values["study"]))
-        return make_paper({**values, "id": paper_id, "family": path.parent.name}, study, source)
+        study_path = _study_path(folder, values["study"])
+        paper = make_paper({**values, "id": paper_id, "family": path.parent.name}, study, _read(study_path))
+        return replace(paper, files=(path.resolve(), study_path.resolve()))
 
     return _named(path, read)
-
-
-def paper_and_study_files(paper: Paper, folder: str | Path) -> list[Path]:
-    """Returns the files of a paper and its study that are there."""
-    names = (f"paper/{paper.family}/{paper.id}.yaml", f"study/{paper.study.id}.yaml")
-    return [path.resolve() for name in names if (path := Path(folder) / name).is_file()]
 
 
 def _study_path(folder: str | Path, name: Any) -> Path:
@@ -108,7 +106,7 @@ def _study_path(folder: str | Path, name: Any) -> Path:
         near = (
             nearest(str(name), [*files, *(path.stem for path in files.values())]) if not fitting else " or ".join(files)
         )
-        raise ValueError(f"`study` must be a file of configs/study, got {name!r}; try {near}.")
+        raise ValueError(f"`study` must be a file of experiments/studies, got {name!r}; try {near}.")
     return fitting[0]
 
 

@@ -150,8 +150,8 @@ def _page(entry: Entry) -> list[str]:
         if text:
             lines.append(f"\n## {title}\n\n{text.strip()}\n")
     lines.append(
-        f"\nThe settings of arms and metrics, with comments, are in `configs/study/{paper.study.id}.yaml` and "
-        f"`configs/paper/{card.family}/{card.id}.yaml`; functions say in their docstrings what they return.\n"
+        f"\nThe settings of arms and metrics, with comments, are in `experiments/studies/{paper.study.id}.yaml` and "
+        f"`experiments/papers/{card.family}/{card.id}.yaml`; functions say in their docstrings what they return.\n"
     )
     lines.append(f"\nRun it: `python experiments/reproduce.py paper={card.id}`, {paper.minutes:g} minutes planned.\n")
     return lines

@@ -53,7 +53,7 @@ class Request:
 
 
 def make_request(config: Mapping[str, Any], root: Path) -> Request:
-    """Makes a request of `configs/paper/reproduce.yaml`.
+    """Makes a request of `configs/reproduce.yaml`.
 
     Args:
         config: composed.

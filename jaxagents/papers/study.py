@@ -1,9 +1,10 @@
-"""What `configs/study/<family>/<name>.yaml` and `configs/paper/<family>/<id>.yaml` say."""
+"""What `experiments/studies/<family>/<name>.yaml` and `experiments/papers/<family>/<id>.yaml` say."""
 
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxagents.ops.checks import require_positive
@@ -134,6 +135,7 @@ class Paper:
         authors: what the authors set, by the dotted name of the treatment's setting here.
         notes: deviations from the paper and its code (file and line), diagnosis.
         source: what the two files say, for the registration.
+        files: of the paper and its study.
     """
 
     id: str
@@ -151,6 +153,7 @@ class Paper:
     authors: Mapping[str, Any] | None = None
     notes: str = ""
     source: Mapping[str, Any] | None = None
+    files: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         require_verdict_seeds(self.seeds, self.study.deterministic)

@@ -86,7 +86,6 @@ _IN_ARGUMENTS = {"`make_twin_q`": "algorithm=sac, td3, or ppo", "`make_cem`": "e
 def command(
     config_name: str,
     *,
-    folder: str = "configs",
     lists: Sequence[str] = (),
     options: Sequence[str] = (),
     trains: bool = False,
@@ -100,9 +99,7 @@ def command(
     where the command is given.
 
     Args:
-        config_name: of the file.
-        folder: that holds it, from the folder above that of the script: the root of the repository, or the installed
-            package.
+        config_name: of the file in `configs`, beside the folder of the script.
         lists: options that are always lists, see `quote_lists`.
         options: such as "--list", which the script itself answers; they are offered where an unknown one is near.
         trains: whether `resume=<run directory>` stands for the arguments of that run, see `resume_arguments`,
@@ -129,7 +126,7 @@ def command(
             return None
 
         register_resolvers()
-        configs = script.parents[1] / folder
+        configs = script.parents[1] / "configs"
         start = hydra.main(version_base="1.3", config_path=str(configs), config_name=config_name)(run_job)
 
         @wraps(task)

@@ -103,16 +103,6 @@ def join_options(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
-def folder_as_setting(arguments: Sequence[str]) -> list[str]:
-    """Writes `--config-dir=mine` as `config_dir='mine'`, for commands that look for no options of their own in it."""
-    written = []
-    for argument in join_options(arguments):
-        name, is_given, value = argument.partition("=")
-        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-        written.append(f"config_dir='{quoted}'" if name == _FOLDER and is_given else argument)
-    return written
-
-
 @contextmanager
 def joined_configs(folder: Path, own: Sequence[Path]) -> Iterator[Path]:
     """Gives a folder of the configs of several, of which the first one with a name counts, as in Hydra's search path.

@@ -5,10 +5,10 @@ from pathlib import Path
 import yaml
 
 SECTIONS = {
-    "world/*.yaml": "Worlds, `world=<name>` with an algorithm (`--list world=<name>` says which ones fit it):",
+    "world/*.yaml": "Worlds, `world=<name>` with an algorithm (`--list world=<name>`: those that fit):",
     "algorithm/*.yaml": "Algorithms, `algorithm=<name>` with a world that it fits:",
-    "experiment/*.yaml": "Experiments, `experiment=<name>`; `<algorithm>_<world>` has what was tuned for the two:",
-    "paper/*/*.yaml": "Papers, `python experiments/reproduce.py paper=<name>`:",
+    "experiment/*.yaml": "Experiments, `experiment=<name>`; `<algorithm>_<world>`: tuned for the pair:",
+    "papers/*/*.yaml": "Papers, `python experiments/reproduce.py paper=<name>`:",
 }
 
 
@@ -26,7 +26,7 @@ def list_choices(folder: str | Path, *own: str | Path, world: str | None = None,
 
     Args:
         folder: `configs`.
-        *own: further folders, of `--config-dir`.
+        *own: further folders: `experiments`, which holds papers, and those of `--config-dir`.
         world: lists only algorithms that fit this one, and what is called after it.
         width: most characters of a line.
 

@@ -37,7 +37,7 @@ def files_of_guide(folder):
     for path, text in re.findall(r"^```\w+\n# (\S+\.(?:py|yaml))\n(.*?)^```", GUIDE, re.M | re.S):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
-    return folder / "configs"
+    return folder / "experiments"
 
 
 def runs_of(outcome, against):
@@ -141,7 +141,7 @@ def test_no_function_of_metrics_is_left_out():
 
 @pytest.mark.parametrize(
     ("name", "record", "others"),
-    [("key of a study", Study, {"id"}), ("key of a paper", Paper, {"id", "family", "source"})],
+    [("key of a study", Study, {"id"}), ("key of a paper", Paper, {"id", "family", "source", "files"})],
 )
 def test_every_key_of_a_file_is_in_its_table(name, record, others):
     named = [key for row in table(name) for key in re.findall(r"`(\w+)`", row[name])]
@@ -174,11 +174,11 @@ def test_functions_of_a_trained_policy_are_called_with_what_the_guide_says(tmp_p
 
 def test_other_studies_and_papers_of_the_guide_hold(tmp_path):
     configs = files_of_guide(tmp_path)
-    (tmp_path / "configs/study/lm_sft").mkdir()
-    shared = (ROOT / "configs/study/lm_sft/self_training.yaml").read_text()
-    (tmp_path / "configs/study/lm_sft/self_training.yaml").write_text(shared)
+    (tmp_path / "experiments/studies/lm_sft").mkdir()
+    shared = (ROOT / "experiments/studies/lm_sft/self_training.yaml").read_text()
+    (tmp_path / "experiments/studies/lm_sft/self_training.yaml").write_text(shared)
     paper = load_paper(configs, "two_best")
     assert [arm.name for arm in paper.arms] == ["two_best", "grpo", "rejection", "good_turns"]
     assert compose_arms(paper, ROOT / "configs")["two_best"].start is not None
-    values = yaml.safe_load((configs / "study/own/my_question.yaml").read_text())
+    values = yaml.safe_load((configs / "studies/own/my_question.yaml").read_text())
     assert make_study(values | {"id": "own/my_question"}).start_seed == 0

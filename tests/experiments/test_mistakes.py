@@ -67,7 +67,7 @@ def said(monkeypatch, capsys, tmp_path):
             ["world=frozenlake", "algorithm=sft", "collector@warm_start.collector=transcripts"],
             "`warm_start.collector.paths` must be given, got nothing; try warm_start.collector.paths=...",
         ),
-        ("train.py", ["experiment=zzz"], "; try chunks_tabletop or co_rft_tabletop or "),
+        ("train.py", ["experiment=zzz"], "; try a2c_cartpole or accel_gridworld or "),
         ("train.py", ["world=cartpole", "run_dir=/dev/null/x"], "Error: Not a directory: /dev/null/x"),
         (
             "train.py",
@@ -212,12 +212,12 @@ def said(monkeypatch, capsys, tmp_path):
         ),
         ("evaluate.py", ["path=nowhere"], "`path` must be a run directory, with a config.yaml in it, got nowhere"),
         ("play.py", ["path=nowhere"], "`path` must be a run directory, with a config.yaml in it, got nowhere"),
-        ("reproduce.py", ["paper=gigppo"], "`paper` must be a file of configs/paper, got 'gigppo'; try gigpo"),
-        ("reproduce.py", ["study=lke"], "`study` must be a file of configs/study, got 'lke'; try lake"),
+        ("reproduce.py", ["paper=gigppo"], "`paper` must be a file of experiments/papers, got 'gigppo'; try gigpo"),
+        ("reproduce.py", ["study=lke"], "`study` must be a file of experiments/studies, got 'lke'; try lake"),
         (
             "reproduce.py",
             [],
-            "`paper` must be ids, <family>/* or all, or `study` a file of configs/study, got neither.",
+            "`paper` must be ids, <family>/* or all, or `study` a file of experiments/studies, got neither.",
         ),
         (
             "reproduce.py",

@@ -10,6 +10,8 @@ from jaxagents.papers.library import load_paper, paper_files
 from jaxagents.papers.plan import Request
 from tests import CONFIGS
 
+PAPERS = CONFIGS.parent / "experiments"
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -22,9 +24,9 @@ def _of_arms(expectations, names):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("paper_id", paper_files(CONFIGS))
+@pytest.mark.parametrize("paper_id", paper_files(PAPERS))
 def test_it_runs_in_quick_mode(paper_id, folder):
-    paper = load_paper(CONFIGS, paper_id)
+    paper = load_paper(PAPERS, paper_id)
     deciding = {*paper.headline[0].arms}
     arms = tuple(arm for arm in paper.arms if arm.name in deciding)
     # One seed has no interval, as a deterministic study has none.

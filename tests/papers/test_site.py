@@ -210,7 +210,9 @@ def test_arms_that_have_not_run_or_share_no_step_have_no_curve(tested, tmp_path)
 
 def test_papers_that_are_not_tested_say_so(pages):
     told = " ".join(" ".join(pages["papers/nft.html"].text).split())
-    assert "Not tested here yet" in told and "configs/paper/lm_rl/nft.yaml" in told and "of size S: a config" in told
+    assert (
+        "Not tested here yet" in told and "experiments/papers/lm_rl/nft.yaml" in told and "of size S: a config" in told
+    )
 
 
 def test_a_world_shows_its_expert(pages):
@@ -281,10 +283,10 @@ def test_a_study_of_several_papers_has_a_table_of_all_arms(tested, tmp_path):
 def test_results_that_are_not_there_and_damaged_cards_are_refused(tmp_path):
     families = read_cards(ROOT / "experiments" / "cards")
     with pytest.raises(ValueError, match="`results_folder` must be a folder of results, got .*nowhere"):
-        read_entries(families, ROOT / "configs", tmp_path / "nowhere")
+        read_entries(families, ROOT / "experiments", ROOT / "configs", tmp_path / "nowhere")
     few = [family._replace(cards=family.cards[:1]) for family in families]
     with pytest.raises(ValueError, match="must hold papers of experiments/cards, got '"):
-        read_entries(few, ROOT / "configs", tmp_path)
+        read_entries(few, ROOT / "experiments", ROOT / "configs", tmp_path)
     card = "{id: a, number: 1, title: A, kind: method, what: w, headline: h, source: s, worlds: [], size: S}"
     (tmp_path / "f.yaml").write_text(f"title: F\ncards:\n- {card}\n- {card}\n")
     with pytest.raises(ValueError, match=r"`cards` must be of different papers, one at least, got \['a'\]"):

@@ -9,7 +9,8 @@ from jaxagents.papers.library import load_paper, load_study, paper_files, select
 from jaxagents.papers.study import choose_arms, make_paper, make_study, parse_seeds
 from tests import CONFIGS
 
-IDS = list(paper_files(CONFIGS))
+PAPERS = CONFIGS.parent / "experiments"
+IDS = list(paper_files(PAPERS))
 STUDY = """
 id: family/lake
 question: q
@@ -162,14 +163,14 @@ def test_seeds_are_ranges_or_lists():
 def library(tmp_path):
     """Returns `configs` with a study of three papers, and one of another family."""
     for family, names in (("family", ("gigpo", "nft", "spin")), ("games", ("jpsro",))):
-        for kind in ("paper", "study"):
+        for kind in ("papers", "studies"):
             (tmp_path / kind / family).mkdir(parents=True, exist_ok=True)
         study = "lake" if family == "family" else "field"
         written = changed(STUDY, id=...)
-        (tmp_path / "study" / family / f"{study}.yaml").write_text(yaml.safe_dump(written))
+        (tmp_path / "studies" / family / f"{study}.yaml").write_text(yaml.safe_dump(written))
         for name in names:
             values = changed(PAPER, id=..., family=..., study=study)
-            (tmp_path / "paper" / family / f"{name}.yaml").write_text(yaml.safe_dump(values))
+            (tmp_path / "papers" / family / f"{name}.yaml").write_text(yaml.safe_dump(values))
     return tmp_path
 
 
@@ -179,18 +180,18 @@ def test_papers_are_selected_by_id_family_and_study(library):
     assert select_papers(library, ["all"]) == ["gigpo", "jpsro", "nft", "spin"]
     assert select_papers(library, studies=["lake"]) == select_papers(library, studies=["family/lake"])
     assert select_papers(library, ["nft"], ["field"]) == ["nft", "jpsro"]
-    with pytest.raises(ValueError, match="`paper` must be a file of configs/paper, got 'gipo'; try gigpo"):
+    with pytest.raises(ValueError, match="`paper` must be a file of experiments/papers, got 'gipo'; try gigpo"):
         select_papers(library, ["gipo"])
-    with pytest.raises(ValueError, match="`study` must be a file of configs/study, got 'lak'; try lake"):
+    with pytest.raises(ValueError, match="`study` must be a file of experiments/studies, got 'lak'; try lake"):
         select_papers(library, studies=["lak"])
 
 
 def test_the_nearest_names_are_offered(library):
     paper = load_paper(library, "spin")
     assert (paper.id, paper.family, paper.study.id) == ("spin", "family", "family/lake")
-    with pytest.raises(ValueError, match="`paper` must be a file of configs/paper, got 'gipo'; try gigpo"):
+    with pytest.raises(ValueError, match="`paper` must be a file of experiments/papers, got 'gipo'; try gigpo"):
         load_paper(library, "gipo")
-    with pytest.raises(ValueError, match="`study` must be a file of configs/study, got 'feld'; try field"):
+    with pytest.raises(ValueError, match="`study` must be a file of experiments/studies, got 'feld'; try field"):
         load_study(library, "feld")
     with pytest.raises(ValueError, match="`arms` must be of the paper spin, got 'base_line'; try baseline"):
         choose_arms(paper, ["base_line"])
@@ -198,7 +199,7 @@ def test_the_nearest_names_are_offered(library):
 
 
 def test_a_wrong_file_is_named(library):
-    path = library / "paper" / "family" / "nft.yaml"
+    path = library / "papers" / "family" / "nft.yaml"
     path.write_text(path.read_text() + "budgets: 1")
     with pytest.raises(ValueError, match="nft.yaml: `paper` has no key 'budgets'"):
         load_paper(library, "nft")
@@ -208,7 +209,7 @@ def test_a_wrong_file_is_named(library):
     path.write_text("- a")
     with pytest.raises(ValueError, match="nft.yaml: it must hold keys and values"):
         load_paper(library, "nft")
-    (library / "study" / "family" / "lake.yaml").write_text("question: 1")
+    (library / "studies" / "family" / "lake.yaml").write_text("question: 1")
     with pytest.raises(ValueError, match="lake.yaml: `study` must have the keys"):
         load_paper(library, "spin")
 
@@ -216,13 +217,13 @@ def test_a_wrong_file_is_named(library):
 @pytest.mark.slow
 @pytest.mark.parametrize("paper_id", IDS)
 def test_every_arm_of_every_paper_composes(paper_id):
-    paper = load_paper(CONFIGS, paper_id)
+    paper = load_paper(PAPERS, paper_id)
     for quick in (True, False):
         arms = compose_arms(paper, CONFIGS, quick=quick)
         assert len({arm.address for arm in arms.values()}) == len(arms), "Two arms are the same."
-    assert paper.minutes > 0 and "Run: python experiments/reproduce.py" in paper_files(CONFIGS)[paper_id].read_text()
+    assert paper.minutes > 0 and "Run: python experiments/reproduce.py" in paper_files(PAPERS)[paper_id].read_text()
 
 
 def test_ids_are_unique_and_studies_are_used():
-    assert len(IDS) == len(list((CONFIGS / "paper").glob("*/*.yaml"))) > 0
-    assert {load_paper(CONFIGS, paper_id).study.id for paper_id in IDS} == set(study_files(CONFIGS))
+    assert len(IDS) == len(list((PAPERS / "papers").glob("*/*.yaml"))) > 0
+    assert {load_paper(PAPERS, paper_id).study.id for paper_id in IDS} == set(study_files(PAPERS))

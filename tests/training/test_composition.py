@@ -7,7 +7,6 @@ import pytest
 from jaxagents.training import composition
 from jaxagents.training.composition import (
     compose,
-    folder_as_setting,
     folders_of,
     given_arguments,
     joined_configs,
@@ -44,7 +43,6 @@ def test_a_resumed_run_finds_the_options_that_it_was_started_with(tmp_path, monk
     assert resumed == ["--config-dir=/mine", "world=frozenlake", "stages=[${warm_start}]", f"run_dir='{tmp_path}'"]
     assert resume_arguments([f"resume={tmp_path}", "--config-dir", "other", "seed=2"])[0] == "--config-dir=other"
     assert folders_of(resumed) == ["/mine"] and folders_of(["-cd", "a=b", "seed=1"]) == ["a=b"]
-    assert folder_as_setting(["-cd", "it's", "paper=x"]) == ["config_dir='it\\'s'", "paper=x"]
 
 
 def test_configs_of_the_user_are_joined_to_ours(tmp_path):

@@ -10,13 +10,13 @@ from tests import ROOT
 
 
 def test_every_file_is_listed_with_its_first_sentence():
-    lines = list_choices(ROOT / "configs").splitlines()
+    lines = list_choices(ROOT / "configs", ROOT / "experiments").splitlines()
     assert (
         "  cartpole          CartPole-v1 for any algorithm of discrete actions; half a million steps suffice." in lines
     )
     names = {line.split()[0] for line in lines if line.startswith("  ")}
-    for pattern in ("world/*.yaml", "algorithm/*.yaml", "experiment/*.yaml", "paper/*/*.yaml"):
-        assert {path.stem for path in (ROOT / "configs").glob(pattern)} <= names
+    for pattern in ("configs/world", "configs/algorithm", "configs/experiment", "experiments/papers/*"):
+        assert {path.stem for path in ROOT.glob(f"{pattern}/*.yaml")} <= names
 
 
 def test_what_fits_a_world_is_listed():
