@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxagents.ops.checks import within_groups
 from jaxagents.ops.credit import Credit, to_tokens
 from jaxagents.ops.episodes import (
     acting_turns,
@@ -20,7 +21,6 @@ from jaxagents.ops.episodes import (
     same_group,
     seat_returns,
     to_tokens_of_turn,
-    within_groups,
 )
 from jaxagents.ops.seats import seat_of_turn
 from jaxagents.types import Array, Episode, EpisodeView

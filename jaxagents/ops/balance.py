@@ -5,15 +5,9 @@ A trajectory has one way to come about, so that the backward policy is 1, and `P
 
 import jax.numpy as jnp
 
+from jaxagents.ops.checks import within_groups
 from jaxagents.ops.credit import Credit, to_tokens
-from jaxagents.ops.episodes import (
-    credited_tokens,
-    difference_from_group,
-    episode_return,
-    require_one_seat,
-    same_group,
-    within_groups,
-)
+from jaxagents.ops.episodes import credited_tokens, difference_from_group, episode_return, require_one_seat, same_group
 from jaxagents.types import Array, EpisodeView
 
 

@@ -1,8 +1,10 @@
 """Refusals of settings that cannot work."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def require_positive(name: str, value: Any) -> None:
@@ -58,3 +60,9 @@ def require_seed(name: str, value: Any, count: int = 1) -> None:
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 2**32 - count:
         raise ValueError(f"`{name}` must be a whole number from 0 to {2**32 - count}, got {value!r}.")
+
+
+def within_groups(function: _Function) -> _Function:
+    """Marks a function that compares the episodes of a task with each other, and learns nothing from groups of one."""
+    function.within_groups = True  # type: ignore[attr-defined]
+    return function

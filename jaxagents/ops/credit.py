@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.ops.advantages import normalize_advantage
+from jaxagents.ops.checks import within_groups
 from jaxagents.ops.episodes import (
     acting_turns,
     credited_tokens,
@@ -26,7 +27,6 @@ from jaxagents.ops.episodes import (
     same_group,
     seat_returns,
     to_tokens_of_turn,
-    within_groups,
 )
 from jaxagents.types import Array, Episode, EpisodeView
 

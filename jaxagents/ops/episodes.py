@@ -1,22 +1,11 @@
 """Sums and masks over episodes of text: which tokens and rows count, turns and their tokens, returns of seats."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import jax
 import jax.numpy as jnp
 
 from jaxagents.ops.returns import discounted_returns
 from jaxagents.ops.seats import num_seats, own_return_to_go, seat_of_turn
 from jaxagents.types import Array, Episode
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def within_groups(function: _Function) -> _Function:
-    """Marks a function that compares the episodes of a task with each other, and learns nothing from groups of one."""
-    function.within_groups = True  # type: ignore[attr-defined]
-    return function
 
 
 def kept_rows(episode: Episode) -> Array:

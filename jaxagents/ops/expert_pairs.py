@@ -2,7 +2,8 @@
 
 import jax.numpy as jnp
 
-from jaxagents.ops.episodes import episode_return, same_group, within_groups
+from jaxagents.ops.checks import within_groups
+from jaxagents.ops.episodes import episode_return, same_group
 from jaxagents.ops.pairs import expert_against_own
 from jaxagents.types import Array, Demonstrated, Episode, Pairs
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from jaxagents.ops.checks import within_groups
 from jaxagents.ops.episodes import (
     acting_seats,
     difference_from_group,
@@ -10,7 +11,6 @@ from jaxagents.ops.episodes import (
     kept_rows,
     same_group,
     seat_returns,
-    within_groups,
 )
 from jaxagents.ops.seats import num_seats
 from jaxagents.types import Array, Demonstrated, Episode, Pairs

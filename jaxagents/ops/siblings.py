@@ -5,11 +5,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxagents.ops.episodes import (
-    kept_rows,
-    require_one_seat,
-    within_groups,
-)
+from jaxagents.ops.checks import within_groups
+from jaxagents.ops.episodes import kept_rows, require_one_seat
 from jaxagents.types import Array, Episode, Pairs
 
 _OF_TURNS = (  # Fields of an episode that have an axis of turns.

@@ -2,14 +2,9 @@
 
 import jax.numpy as jnp
 
+from jaxagents.ops.checks import within_groups
 from jaxagents.ops.credit import Credit, to_tokens
-from jaxagents.ops.episodes import (
-    acting_turns,
-    kept_rows,
-    return_to_go,
-    to_tokens_of_turn,
-    within_groups,
-)
+from jaxagents.ops.episodes import acting_turns, kept_rows, return_to_go, to_tokens_of_turn
 from jaxagents.ops.seats import seat_of_turn
 from jaxagents.types import Array, EpisodeView
 

@@ -115,6 +115,8 @@ def resolve(config: DictConfig) -> dict[str, Any]:
         config = OmegaConf.merge(config, config.when_quick)  # type: ignore[assignment]
     for name in ("when_quick", "hydra", "trust", "fits"):
         config.pop(name, None)
+    if config.get("start_from") is None:  # Hashes are of what a run has.
+        config.pop("start_from", None)
     resolved = to_plain(config)
     require_run(resolved)
     return resolved

@@ -29,7 +29,6 @@ from jaxagents.training.argument_lists import quote_lists
 from jaxagents.training.arguments import describe_yaml, require_one_choice, require_readable, require_values
 from jaxagents.training.composition import (
     ARGUMENTS_FILE,
-    add_start,
     register_resolvers,
     resume_arguments,
 )
@@ -102,8 +101,7 @@ def command(
         config_name: of the file in `configs`, beside the folder of the script.
         lists: options that are always lists, see `quote_lists`.
         options: such as "--list", which the script itself answers; they are offered where an unknown one is near.
-        trains: whether `resume=<run directory>` stands for the arguments of that run, see `resume_arguments`,
-            and `start_from=` needs no plus, see `add_start`.
+        trains: whether `resume=<run directory>` stands for the arguments of that run, see `resume_arguments`.
 
     Returns:
         The decorator.
@@ -141,7 +139,7 @@ def command(
                 require_values(sys.argv[1:])
                 require_one_choice(sys.argv[1:], configs)
                 require_readable(sys.argv[1:])
-                arguments = resume_arguments(add_start(sys.argv[1:])) if trains else sys.argv[1:]
+                arguments = resume_arguments(sys.argv[1:]) if trains else sys.argv[1:]
                 sys.argv[1:] = name_folders(quote_names(quote_lists(arguments, lists)))
             if os.getcwd() not in sys.path:  # For modules of the user's that options name.
                 sys.path.append(os.getcwd())

@@ -138,18 +138,6 @@ def save_arguments(run_dir: Path) -> None:
         OmegaConf.save(OmegaConf.create(arguments + given_arguments()), run_dir / ARGUMENTS_FILE)
 
 
-def add_start(arguments: Sequence[str]) -> list[str]:
-    """Writes `start_from=<run directory>` as the key that Hydra adds: runs that begin anew have none in their config.
-
-    Args:
-        arguments: of `experiments/train.py`.
-
-    Returns:
-        The arguments.
-    """
-    return [f"+{argument}" if argument.startswith("start_from=") else argument for argument in arguments]
-
-
 def resume_arguments(arguments: Sequence[str]) -> list[str]:
     """Replaces `resume=<run directory>` by the arguments that the run was started with; others count over these.
 
@@ -199,7 +187,7 @@ def _read_arguments(path: Path) -> list[str]:
             f"`{path}` must list the arguments of a run, got {found}; try the command that began it, with the same "
             "run_dir."
         )
-    return arguments
+    return [argument.removeprefix("+") if argument.startswith("+start_from=") else argument for argument in arguments]
 
 
 def _require_own(stored: Sequence[str], folders: Sequence[str], further: Sequence[str], path: Path) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from jaxagents.training import composition
+from jaxagents.training.build import resolve
 from jaxagents.training.composition import (
     compose,
     folders_of,
@@ -61,6 +62,12 @@ def test_configs_of_the_user_are_joined_to_ours(tmp_path):
         missing,
     ):
         pass
+
+
+def test_runs_that_added_the_key_of_their_start_go_on(tmp_path):
+    (tmp_path / "arguments.yaml").write_text("- world=cartpole\n- +start_from=runs/a\n")
+    assert resume_arguments([f"resume={tmp_path}"])[1] == "start_from=runs/a"
+    assert "start_from" not in resolve(compose(CONFIGS, "world=cartpole"))  # Hashes are of what a run has.
 
 
 def test_other_arguments_stay():

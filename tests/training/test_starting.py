@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxagents.training.build import build, resolve
-from jaxagents.training.composition import add_start, compose
+from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
 from jaxagents.training.load import load_policy
 from jaxagents.training.starting import begin_from
@@ -13,11 +13,6 @@ from tests import CONFIGS
 
 QUIET = [f"logging.{name}=false" for name in ("progress", "tensorboard", "curves", "report")]
 CHOICES = ("world=tmaze", "algorithm=ppo", "policy=mlp", "policy.encoder.hidden_sizes=[8]", "quick=true")
-
-
-def test_the_key_is_one_that_hydra_adds():
-    assert add_start(["seed=1", "start_from=runs/a"]) == ["seed=1", "+start_from=runs/a"]
-    assert add_start(["+start_from=runs/a"]) == ["+start_from=runs/a"]
 
 
 @pytest.mark.slow
@@ -39,6 +34,6 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path):
         ValueError, match=r"`start_from` must be a run of the same policy, .* is \[8, .* and not \[16, .*quick=false"
     ):
         begin_from(build(resolve(composed("policy.encoder.hidden_sizes=[16]"))), earlier)
-    config = composed("seed=5", "+start_from=" + str(earlier), "training.total_steps=4096")
+    config = composed("seed=5", "start_from=" + str(earlier), "training.total_steps=4096")
     result = run(config, tmp_path / "later")
     assert result["status"] == "finished" and result["config_hash"] != build(resolve(composed("seed=5"))).digest
