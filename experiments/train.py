@@ -36,8 +36,8 @@ def start() -> None:
     """Lists what there is where nothing else was asked for, or trains."""
     if len(sys.argv) == 1 or "--list" in sys.argv:
         world = next((text.partition("=")[2] for text in sys.argv if text.startswith("world=")), None)
-        folders = (Path(__file__).resolve().parents[1] / "configs", Path(__file__).parent, *folders_of(sys.argv[1:]))
-        print(list_choices(*folders, world=world))
+        configs = Path(__file__).resolve().parents[1] / "configs"
+        print(list_choices(configs, Path(__file__).parent, *folders_of(sys.argv[1:]), world=world))
     else:
         main()
 
