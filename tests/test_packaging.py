@@ -120,10 +120,10 @@ def test_the_wheel_trains_without_the_repository(tmp_path, one_device):
         [*pip, "install", "--quiet", "--no-deps", "--target", str(installed), str(wheel)], **settings
     )
     assert result.returncode == 0, result.stderr
-    names = {str(path.relative_to(ROOT / "configs")) for path in (ROOT / "configs").rglob("*.yaml")}
-    assert {
-        str(path.relative_to(installed / "jaxagents/configs")) for path in installed.rglob("configs/**/*.yaml")
-    } == names
+    for folder in ("configs", "experiments/papers", "experiments/studies"):
+        ours, theirs = ROOT / folder, installed / "jaxagents" / folder
+        names = {path.relative_to(ours) for path in ours.rglob("*.yaml")}
+        assert names and names == {path.relative_to(theirs) for path in theirs.rglob("*.yaml")}
     shutil.rmtree(tmp_path / "source")
     environment = one_device | {"PYTHONPATH": str(installed)}
     command = [
