@@ -104,12 +104,20 @@ def check(*overrides):
             "must name a function, got 'jaxagents.ops.checks.math', a module.",
         ),
         (
-            (*GRPO, "collector=transcripts"),
+            (*GRPO, "learner=supervised", "collector=transcripts"),
             "collector.paths=3",
             "`collector.paths` must be a string or a list of",
         ),
-        ((*GRPO, "collector=transcripts"), "collector.paths=null", "`collector.paths` must be a string or a list of"),
-        ((*GRPO, "collector=transcripts"), "collector.paths={a: 1}", "`collector.paths` must be a string or a list of"),
+        (
+            (*GRPO, "learner=supervised", "collector=transcripts"),
+            "collector.paths=null",
+            "`collector.paths` must be a string or a list of",
+        ),
+        (
+            (*GRPO, "learner=supervised", "collector=transcripts"),
+            "collector.paths={a: 1}",
+            "`collector.paths` must be a string or a list of",
+        ),
         (
             (*GRPO, "model=huggingface"),
             "model.path=null",
