@@ -73,6 +73,7 @@ def test_one_deed_beside_what_is_near_reaches_every_achievement_and_none_in_a_la
     assert with_it.tolist() == [True] * len(craft.ACHIEVEMENTS) and not np.any(without)
 
 
+@pytest.mark.exhaustive
 def test_achievements_are_drawn_and_the_rest_of_the_world_stays():
     environment = prepared(WORLD, ["collect_diamond", "collect_coal"])
     tasks = jax.vmap(environment.sample_task)(jax.random.split(jax.random.key(0), 64))

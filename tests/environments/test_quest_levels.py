@@ -25,7 +25,7 @@ def apart(one, other):
 def test_levels_say_how_near_things_lie_and_whether_the_door_is_locked():
     assert SIZES == (2, 3, 3, 3)
     tasks = jax.device_get(SAMPLE(KEYS, jnp.asarray(LEVELS)))
-    before = jax.device_get(jax.vmap(INNER.sample_task)(KEYS))
+    before = jax.device_get(jax.jit(jax.vmap(INNER.sample_task))(KEYS))
     np.testing.assert_array_equal(tasks["walls"], before["walls"])
     locked, *near = np.stack(np.unravel_index(LEVELS, SIZES))
     start, key, treasure = (np.asarray((*LIMITS, 2 * SIZE))[values] for values in near)
@@ -43,7 +43,7 @@ def test_levels_say_how_near_things_lie_and_whether_the_door_is_locked():
 
 def test_things_stay_on_their_side_of_the_door():
     tasks = SAMPLE(KEYS, jnp.asarray(LEVELS))
-    before = jax.vmap(INNER.sample_task)(KEYS)
+    before = jax.jit(jax.vmap(INNER.sample_task))(KEYS)
 
     def walk(task, door):
         closed = ~task["walls"].at[door[0], door[1]].set(True)
@@ -62,7 +62,7 @@ def test_the_last_level_is_the_world_as_it_is_and_none_is_any():
     first = WORLD.sample_task(KEYS[0])
     jax.tree.map(np.testing.assert_array_equal, first, INNER.sample_task(KEYS[0]))
     last = SAMPLE(KEYS, jnp.full(len(KEYS), np.prod(SIZES) - 1))
-    plain = jax.vmap(INNER.sample_task)(KEYS)
+    plain = jax.jit(jax.vmap(INNER.sample_task))(KEYS)
     for name in ("start", "key", "treasure"):
         means = [np.mean(apart(tasks[name], tasks["door"])) for tasks in (last, plain)]
         assert abs(means[0] - means[1]) < 0.45, (name, means)  # Four standard errors of 216 layouts.
@@ -78,6 +78,7 @@ def test_bad_settings_are_refused():
             graded(quest.make_environment(kinds))
 
 
+@pytest.mark.exhaustive
 def test_a_share_of_the_levels_that_are_drawn_has_no_key():
     hopeless = with_hopeless(WORLD, 0.6)
     keys = jax.random.split(jax.random.key(1), 500)

@@ -79,7 +79,7 @@ def test_levels_are_corridor_lengths():
     environment = tmaze.make_environment((3, 7))
     assert environment.max_steps == 24
     assert int(environment.sample_task(KEY, 1)["corridor_length"]) == 7
-    drawn = jax.vmap(environment.sample_task)(jax.random.split(KEY, 32))
+    drawn = jax.jit(jax.vmap(environment.sample_task))(jax.random.split(KEY, 32))
     assert np.unique(drawn["corridor_length"]).tolist() == [3, 7]
 
 

@@ -59,7 +59,7 @@ def test_everything_that_is_said_has_room(speak):
     assert policy.layout.observation < 2 + 0.6 * world.observation_space.shape[0] * max(map(len, world.text.words))
     episode = jax.jit(make_demonstrations(world, policy, noise=0.5))(KEY, jnp.arange(8))
     assert not np.asarray(episode.token_mask)[:, :, policy.layout.observation - 2].all()
-    again = jax.vmap(lambda task: world.reset(KEY, task)[1].observation)(episode.task)
+    again = jax.jit(jax.vmap(lambda task: world.reset(KEY, task)[1].observation))(episode.task)
     first = (np.asarray(leaf)[:, 0, : policy.layout.observation] for leaf in (episode.tokens, episode.token_mask))
     for row, mask, words in zip(*first, again):
         assert policy.tokenizer.decode(row[mask].tolist()) == policy.lexicon.text(words)

@@ -238,6 +238,7 @@ def test_what_is_refused(lake, folder_of, tmp_path):
         make_chat_policy(lake, source=folder_of(CHATML), model=learned)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_transformers_and_the_end_of_a_turn_is_learned(lake, chat_folder, tmp_path):
     torch = pytest.importorskip("torch", reason="needs the extra hf: models of transformers")
     shutil.copytree(chat_folder("qwen_25"), tmp_path, dirs_exist_ok=True)

@@ -190,8 +190,8 @@ def test_given_tasks_states_and_most_turns(lake, speak, params_of):
     policy = speak(lake, context_turns=1, prompt=False)
     params = params_of(policy)
     dialogue = jax.jit(make_dialogue(lake, policy, group_size=2))
-    task = jax.vmap(lake.sample_task)(jax.random.split(jax.random.key(3), 3))
-    first = jax.vmap(lake.reset)(jax.random.split(KEY, 3), task)
+    task = jax.jit(jax.vmap(lake.sample_task))(jax.random.split(jax.random.key(3), 3))
+    first = jax.jit(jax.vmap(lake.reset))(jax.random.split(KEY, 3), task)
     given = dialogue(params, KEY, GROUPS, task=task, max_turns=jnp.array([1, 2, 99]))
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[::2], b), given.task, task)
     length = np.asarray(given.valid).sum(axis=1)
@@ -200,9 +200,9 @@ def test_given_tasks_states_and_most_turns(lake, speak, params_of):
     assert ends.all()
     # Going on from the state after a move: its fingerprint is that of the first turn.
     move = jnp.broadcast_to(jnp.asarray(lake.text.actions)[1], (3, lake.text.actions.shape[1]))
-    start = jax.vmap(lake.step)(jax.random.split(KEY, 3), first[0], move)
+    start = jax.jit(jax.vmap(lake.step))(jax.random.split(KEY, 3), first[0], move)
     went_on = dialogue(params, KEY, GROUPS, task=task, start=start)
-    np.testing.assert_array_equal(went_on.fingerprint[::2, 0], jax.vmap(lake.text.fingerprint)(start[0]))
+    np.testing.assert_array_equal(went_on.fingerprint[::2, 0], jax.jit(jax.vmap(lake.text.fingerprint))(start[0]))
     with pytest.raises(ValueError, match="`task` must be given with `start`, got None"):
         dialogue(params, KEY, GROUPS, start=start)
 

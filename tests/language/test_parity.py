@@ -51,12 +51,10 @@ def cases():
     contexts = list(CONTEXTS)
     for (i, world), (j, tokenizer) in itertools.product(enumerate(WORLDS), enumerate(TOKENIZERS)):
         context = contexts[(i + j) % len(contexts)]
-        marks = (
-            [] if (i, j) == (0, 2) else [pytest.mark.exhaustive]
-        )  # A world of short observations, with two turns of context.
-        yield pytest.param(world, tokenizer, context, marks=marks, id=f"{world}-{tokenizer}-{context}")
+        yield pytest.param(world, tokenizer, context, id=f"{world}-{tokenizer}-{context}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "tokenizer", "context"), cases())
 def test_decoding_and_training_agree(world, tokenizer, context, speak, params_of):
     environment = WORLDS[world]()

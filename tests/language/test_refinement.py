@@ -75,7 +75,7 @@ def test_the_score_is_that_of_the_first_step_of_ones_own(lake, wanderer, collect
     words, sampled = np.asarray(recorded_words(wanderer, batch)[0])[:, :, 0], batch.action_mask.any(axis=2)
     moves = {lake.text.words.index(name): move for name, move in MOVES.items()}
     task, both = jax.tree.map(np.asarray, batch.task), set()
-    states, _ = jax.vmap(lake.reset)(jax.random.split(KEY, len(batch.success)), batch.task)
+    states, _ = jax.jit(jax.vmap(lake.reset))(jax.random.split(KEY, len(batch.success)), batch.task)
     distances = np.asarray(states.inner.distance)
     for row in np.flatnonzero(batch.keep):
         distance, turn = distances[row], int(np.argmax(sampled[row]))

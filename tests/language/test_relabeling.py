@@ -114,7 +114,7 @@ def test_in_hindsight_the_last_guess_was_right(numbers, speaker, recorded):
 def test_words_that_the_new_world_does_not_have_are_invalid(speaker, recorded, speak):
     questions = twentyq.make_environment((4,))
     policy = speak(questions)
-    task = jax.vmap(questions.sample_task)(jax.random.split(KEY, 16))
+    task = jax.jit(jax.vmap(questions.sample_task))(jax.random.split(KEY, 16))
     told = jax.jit(make_relabeling(questions, policy, source=speaker))(KEY, recorded, task)
     assert not bool(told.action_valid.any()) and not bool(told.success.any())
     np.testing.assert_array_equal(told.valid[:, :3], recorded.valid)

@@ -145,9 +145,9 @@ def test_playing_on_tells_the_chance_of_success(lake, wanderer):
         "size": jnp.full(3, 4, jnp.int32),
         "level": jnp.zeros(3, jnp.int32),
     }
-    state, _ = jax.vmap(lake.reset)(jax.random.split(key, 3), task)
+    state, _ = jax.jit(jax.vmap(lake.reset))(jax.random.split(key, 3), task)
     right = jnp.full((3, 1), lake.text.words.index("right"), jnp.int32)
-    after = jax.vmap(lake.step)(jax.random.split(key, 3), state, right)
+    after = jax.jit(jax.vmap(lake.step))(jax.random.split(key, 3), state, right)
     score = verify(key, index, task, state, after)
     assert score[0] == 1.0 and score[1] == 0.0 and float(score[2]) in (0.0, 0.25, 0.5, 0.75, 1.0)
 

@@ -51,7 +51,7 @@ def test_a_run_begins_at_the_temperature_of_the_target(lake, wanderer):
     np.testing.assert_array_equal(chosen, [[0.5, 0.5], [1.0, 1.0]])
     with pytest.raises(jax.errors.JaxRuntimeError, match="0.163 at 0.5, 0.281 at 1, 0.328 at 2"):
         jax.block_until_ready(jax.jit(make(target=0.8).init)(KEY, TWO_MOVES))
-    both = jax.vmap(make(target=0.28).init)(jax.random.split(KEY), jnp.stack([TWO_MOVES, TWO_MOVES * 2.0]))
+    both = jax.jit(jax.vmap(make(target=0.28).init))(jax.random.split(KEY), jnp.stack([TWO_MOVES, TWO_MOVES * 2.0]))
     np.testing.assert_array_equal(both["temperature"], [[1.0, 1.0], [2.0, 2.0]])
 
 

@@ -99,7 +99,8 @@ def draws_of(uniforms, logits, **settings):
     return jax.jit(sample_token)(rows, jnp.asarray(uniforms), Sampling(**settings))
 
 
-@pytest.mark.parametrize("size", [V, 256, 70_000])  # Blocks of 256, one of them, and blocks of blocks.
+# Blocks of 256, one of them, and blocks of blocks.
+@pytest.mark.parametrize("size", [V, 256, pytest.param(70_000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     "settings", [{}, {"temperature": 1.5}, {"top_k": 30, "top_p": 0.8, "min_p": 0.02, "temperature": 1.5}], ids=str
 )

@@ -111,11 +111,11 @@ def test_any_two_compose(outer, inner):
     state, metrics = jax.jit(program.update)(program.init(KEY))
     members = outer == "population"
     np.testing.assert_array_equal(leaf_named(program.partition(state).learner, "split"), 2 if members else 1)
-    acting = jax.vmap(lambda state: params_to_act(learner, state))(state.learner)
+    acting = jax.jit(jax.vmap(lambda state: params_to_act(learner, state)))(state.learner)
     np.testing.assert_array_equal(AROUND[inner][1](AROUND[outer][1](acting)), np.full((3, 2) if members else 3, 101.0))
     np.testing.assert_allclose(metrics["train/kept"].value, [1.5] * 3)
     # A stage starts from what the one before has learned.
-    following = jax.vmap(learner.init)(jax.random.split(KEY, 3), state.learner)
+    following = jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3), state.learner)
     np.testing.assert_array_equal(following.inner.params, state.learner.inner.params)
 
 

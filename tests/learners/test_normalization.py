@@ -71,7 +71,7 @@ def test_devices_agree_with_one_device():
     parts = jax.tree.map(lambda leaf: leaf.reshape(2, 1, 2, *leaf.shape[2:]), batch)
     learner = normalize_observations(remembering(), SPACE, axis_name="device")
     state = learner.init(KEY)
-    actual, _ = jax.vmap(learner.update, (None, None, 0), axis_name="device")(state, KEY, parts)
+    actual, _ = jax.jit(jax.vmap(learner.update, (None, None, 0), axis_name="device"))(state, KEY, parts)
     np.testing.assert_allclose(actual.statistics.mean, np.full((2, 1), 5.25), rtol=1e-6)
     np.testing.assert_allclose(actual.statistics.variance, np.full((2, 1), 6.6875), rtol=1e-6)
 

@@ -129,7 +129,7 @@ def test_partition_splits_the_buffer_only(uniform):
 
 def test_seeds_can_be_vmapped(uniform):
     keys = jax.random.split(KEY, 2)
-    states = jax.vmap(uniform.init)(keys)
+    states = jax.jit(jax.vmap(uniform.init))(keys)
     batch = jax.tree.map(lambda leaf: jnp.stack([leaf, 2.0 * leaf if leaf.dtype == jnp.float32 else leaf]), ROLLOUT)
     update = jax.jit(jax.vmap(uniform.update))
     for _ in range(2):

@@ -82,9 +82,8 @@ def make_array_program(speak, mode):
 PROGRAMS = {kind: partial(make_language_program, kind) for kind in KINDS} | {"ppo": make_array_program}
 
 
-@pytest.mark.parametrize(
-    "kind", ["ppo", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("policy_gradient", "interleaved"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ppo", "policy_gradient", "interleaved"])
 def test_four_devices_share_the_arithmetic_of_one(speak, kind):
     def flops_of_a_device(num_devices):
         program = PROGRAMS[kind](speak, "sharded")

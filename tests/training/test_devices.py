@@ -55,13 +55,8 @@ def reference():
     return state, metrics
 
 
-@pytest.mark.parametrize(
-    ("mode", "num_devices"),
-    [
-        ("sharded", 2),
-        *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in (("sharded", 8), ("pmap", 2), ("pmap", 8))),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "num_devices"), [("sharded", 2), ("sharded", 8), ("pmap", 2), ("pmap", 8)])
 def test_the_run_does_not_depend_on_devices(reference, mode, num_devices):
     _, state, metrics = _run(mode, num_devices)
     _assert_same_run(state, metrics, *reference)

@@ -255,6 +255,7 @@ def test_a_finished_run_keeps_its_times(tmp_path, compose):
     assert np.isnan(speeds[0])  # What was compiled meanwhile has no speed.
 
 
+@pytest.mark.slow
 def test_evaluations_and_later_updates_count_in_no_time_of_training(tmp_path, monkeypatch, compose):
     def wait(metrics):
         time.sleep(1.0)  # The first chunk takes a second, of four updates.

@@ -19,6 +19,7 @@ def build_with(*overrides):
     return build(resolve(compose(CONFIGS, *PRACTICE, *overrides)))
 
 
+@pytest.mark.slow
 def test_practice_is_judged_and_shares_its_buffer_with_prior_data():
     (stage,) = build_with("~learner.buffer.dataset", f"+learner.buffer.dataset={WITH_RETURNS}").stages
     played, prior = stage.runner.abstract.learner.buffer

@@ -188,7 +188,7 @@ def test_tasks_are_as_asked_for():
     assert hard["numbers"][:, 1][hard["operations"][:, 0] == 2].max() == 9
     np.testing.assert_allclose(task["story"].mean(), 0.5, atol=5 * 0.5 / 512**0.5)
     assert (task["people"][:, 0] != task["people"][:, 1]).all()
-    results = jax.vmap(lambda one: arithmetic.running_results(one, 2))(task)
+    results = jax.jit(jax.vmap(lambda one: arithmetic.running_results(one, 2)))(task)
     assert results.min() == 0 and results.max() < 1000
     for numbers, operations, result in zip(task["numbers"], task["operations"], np.asarray(results)[:, -1]):
         terms = [str(n) for n in numbers.tolist() if n >= 0]
@@ -240,7 +240,9 @@ def test_refused_options(options, message):
 def test_every_level_may_have_operations_of_its_own():
     environment = arithmetic.make_environment((1, 1), (2, 2), operations=[["+", "-"], ["*"]])
     for level, allowed in ((0, {0, 1}), (1, {2})):
-        tasks = jax.vmap(lambda key, level=level: environment.sample_task(key, level))(jax.random.split(KEY, 64))
+        tasks = jax.jit(jax.vmap(lambda key, level=level: environment.sample_task(key, level)))(
+            jax.random.split(KEY, 64)
+        )
         assert set(np.asarray(tasks["operations"])[:, 0].tolist()) == allowed
     with pytest.raises(ValueError, match=r"`operations` must be one list, or one per level, 2, got \[\['\+'\]\]"):
         arithmetic.make_environment((1, 1), (2, 2), operations=[["+"]])

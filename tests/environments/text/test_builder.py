@@ -231,7 +231,9 @@ def test_tasks_are_completed_after_the_split():
     world = library(complete=complete, identity=lambda task: task["code"])
     environment = make_text_world(world, held_out_fraction=0.5)
     keys = jax.random.split(KEY, 200)
-    ours, theirs = (jax.vmap(s)(keys) for s in (environment.sample_task, environment.text.sample_held_out_task))
+    ours, theirs = (
+        jax.jit(jax.vmap(s))(keys) for s in (environment.sample_task, environment.text.sample_held_out_task)
+    )
     assert ours["extra"].shape == (200, 3)
     assert not ours["side"].any() and theirs["side"].all()
     assert not set(ours["code"].tolist()) & set(theirs["code"].tolist())

@@ -70,10 +70,10 @@ def test_a_request_in_words(hand):
 @pytest.mark.exhaustive
 def test_chances_of_near_misses_and_hidden_names(hand):
     tasks = hand.drawn_tasks(make((4,), near_misses=1.0, hidden=1.0, pretexts=1.0), 64, 0)
-    _, rule = jax.vmap(desk.decide)(tasks)
+    _, rule = jax.jit(jax.vmap(desk.decide))(tasks)
     assert (rule == 1).all() and tasks["hidden"].all() and (tasks["pretext"] >= 0).all()
     tasks = hand.drawn_tasks(make((4,), near_misses=0.0), 64, 0)
-    answer, rule = jax.vmap(desk.decide)(tasks)
+    answer, rule = jax.jit(jax.vmap(desk.decide))(tasks)
     assert not rule.any() and not answer.any()
 
 

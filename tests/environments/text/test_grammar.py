@@ -91,7 +91,7 @@ def test_entries_are_listed_actions_and_free_templates():
     assert (grammar.max_words, grammar.max_args, grammar.max_length) == (10, 3, 3)
     # 3 places * 1,000 numbers * 9 pairs of terms are too many.
     assert grammar.actions is None
-    parsed = jax.vmap(grammar.parse)(jnp.asarray(grammar.examples))
+    parsed = jax.jit(jax.vmap(grammar.parse))(jnp.asarray(grammar.examples))
     assert bool(parsed[3].all())
     assert {i for row in grammar.examples.tolist() for i in row if i >= 0} == set(range(len(grammar.words)))
 
@@ -103,7 +103,7 @@ def test_few_actions_are_all_listed_in_order():
     assert texts[:7] == ["wait", "say x", "say y", "say x x", "say x y", "say y x", "say y y"]
     assert texts[7:] == list("0123456789")
     np.testing.assert_array_equal(grammar.action_entry, [0] + [1] * 6 + [2] * 10)
-    rendered = jax.vmap(lambda row: grammar.render(*grammar.parse(row)[:2]))(jnp.asarray(grammar.actions))
+    rendered = jax.jit(jax.vmap(lambda row: grammar.render(*grammar.parse(row)[:2])))(jnp.asarray(grammar.actions))
     np.testing.assert_array_equal(rendered, grammar.actions)
 
 
@@ -114,14 +114,15 @@ def test_words_can_be_put_first():
 @pytest.mark.exhaustive
 def test_what_is_free_is_drawn():
     grammar = mixed()
-    verb, args = jax.vmap(grammar.draw, in_axes=(0, None))(jax.random.split(KEY, 200), 5)
+    draw = jax.jit(jax.vmap(grammar.draw, in_axes=(0, None)))
+    verb, args = draw(jax.random.split(KEY, 200), 5)
     assert (np.asarray(verb) == 3).all()
     numbers, places, terms = np.asarray(args[:, 0, 0]), np.asarray(args[:, 1, 0]), np.asarray(args[:, 2])
     assert numbers.min() >= 0 and 900 < numbers.max() < 1000 and set(places.tolist()) == {0, 1, 2}
     assert set(terms[:, :2].ravel().tolist()) == {0, 1, 2} and (terms[:, 2] == -1).all()
-    _, args = jax.vmap(grammar.draw, in_axes=(0, None))(jax.random.split(KEY, 200), 4)
+    _, args = draw(jax.random.split(KEY, 200), 4)
     assert set((np.asarray(args[:, 0]) >= 0).sum(axis=1).tolist()) == {1, 2, 3}
-    known = jax.vmap(lambda verb, args: grammar.parse(grammar.render(verb, args))[3])
+    known = jax.jit(jax.vmap(lambda verb, args: grammar.parse(grammar.render(verb, args))[3]))
     assert bool(known(jnp.full(200, 2), args).all())
 
 

@@ -47,7 +47,7 @@ def test_the_first_seat_opens_and_the_expert_answers():
 
 def test_a_move_at_random_is_one_of_the_agents():
     environment, state, _, _ = begin(1, (1, 2))
-    drawn = jax.vmap(environment.text.draw, in_axes=(0, None))(jax.random.split(KEY, 20), state)
+    drawn = jax.jit(jax.vmap(environment.text.draw, in_axes=(0, None)))(jax.random.split(KEY, 20), state)
     assert set(drawn[:, 0].tolist()) == {environment.text.words.index(word) for word in ("pass", "bet")}
     assert environment.text.distance is None
 
@@ -75,7 +75,7 @@ def test_what_is_not_understood_is_the_agents_alone():
 @pytest.mark.exhaustive
 def test_seats_are_drawn_or_fixed():
     environment = against_expert(kuhn.make_environment())
-    seats = jax.vmap(environment.sample_task)(jax.random.split(KEY, 200))["seat"]
+    seats = jax.jit(jax.vmap(environment.sample_task))(jax.random.split(KEY, 200))["seat"]
     assert 60 < int(jnp.sum(seats)) < 140
     fixed = against_expert(kuhn.make_environment(), seat=1).sample_task(KEY)
     np.testing.assert_array_equal(fixed["seat"], 1)

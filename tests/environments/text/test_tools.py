@@ -160,7 +160,7 @@ def test_levels_are_numbers_of_calls(hand):
     reset = jax.jit(jax.vmap(environment.reset, in_axes=(None, 0)))
     for level in range(4):
         state = reset(KEY, hand.drawn_tasks(environment, 32, level))[0]
-        assert set(jax.vmap(environment.text.distance)(state).tolist()) == {level + 1.0}
+        assert set(jax.jit(jax.vmap(environment.text.distance))(state).tolist()) == {level + 1.0}
 
 
 @pytest.mark.exhaustive
