@@ -13,6 +13,7 @@ from jaxagents.learners.checks import check_counts, check_fractions, check_posit
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.epochs import descend_in_minibatches, to_sequences
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
+from jaxagents.learners.rollouts import rollout_agent
 from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
 from jaxagents.losses.imitation import search_cross_entropy
 from jaxagents.losses.value import squared_loss
@@ -72,8 +73,8 @@ def make_alphazero(
     actor_critic: ActorCritic,
     optimizer: optax.GradientTransformation,
     *,
-    num_epochs: int,
-    num_minibatches: int,
+    num_epochs: int = 1,
+    num_minibatches: int = 4,
     discount: Number = 1.0,
     trace_decay: Number = 1.0,
     value_coefficient: Number = 1.0,
@@ -151,11 +152,7 @@ def make_agent(
     environment: Environment,
     *,
     policy: Callable[..., ActorCritic],
-    optimizer: Callable[..., optax.GradientTransformation],
-    num_epochs: int = 1,
-    num_minibatches: int = 4,
     value_bound: float | None = 1.0,
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
     """Assembles AlphaZero for an environment with one stream of rewards.
@@ -163,13 +160,9 @@ def make_agent(
     Args:
         environment: gives the spaces.
         policy: `(observation_space, action_space) -> ActorCritic`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        num_epochs: see `make_alphazero`.
-        num_minibatches: see `make_alphazero`.
         value_bound: c of the values `c tanh(v / c)`, the largest return; None does not bound them. Without, a lost
             position can seem worse than a loss, and is not defended.
-        axis_name: see `make_alphazero`.
-        **options: further arguments of `make_alphazero`.
+        **options: of `make_alphazero` and of `rollout_agent`.
 
     Returns:
         The agent; it acts without a search where nothing searches for it.
@@ -181,16 +174,7 @@ def make_agent(
     actor_critic = policy(environment.observation_space, environment.action_space)
     with_evaluation(actor_critic)  # Refuses policies without a critic.
     actor_critic = actor_critic if value_bound is None else _bounded(actor_critic, value_bound)
-    acting = with_evaluation(actor_critic)
-    make = partial(make_alphazero, actor_critic, num_epochs=num_epochs, num_minibatches=num_minibatches)
-    make = partial(make, axis_name=axis_name, **options)
-    make(optax.identity())  # Refuses settings before anything is compiled.
-    return Agent(
-        policy=acting,
-        make_learner=lambda collector, num_updates: make(
-            optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates
-        ),
-    )
+    return rollout_agent(partial(make_alphazero, actor_critic), with_evaluation(actor_critic), environment, **options)
 
 
 def _bounded(actor_critic: ActorCritic, bound: float) -> ActorCritic:

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from jaxagents.learners.dqn import make_dqn
-from jaxagents.learners.fixed_data import make_sample_agent
 from jaxagents.learners.q_values import values_of_sample
+from jaxagents.learners.replay import replay_agent
 from jaxagents.losses.q import conservative_term, double_q_target, q_target
 from jaxagents.ops.value_distributions import select_action
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
@@ -80,43 +80,14 @@ def make_conservative_q(
     return make_dqn(q_function, optimizer, objective=objective, axis_name=axis_name, **options)
 
 
-def make_agent(
-    environment: Environment,
-    *,
-    value: Callable[..., QFunction],
-    optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any | None = None,
-    updates_per_rollout: int = 1,
-    normalize_observations: bool = False,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Agent:
+def make_agent(environment: Environment, *, value: Callable[..., QFunction], **options: Any) -> Agent:
     """Assembles conservative Q-learning for an environment.
 
     Args:
         environment: gives the spaces.
         value: `(observation_space, action_space) -> QFunction`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        buffer: `data.buffers.Buffer`, of a later stage that plays; None for samples of a data set.
-        updates_per_rollout: see `with_replay`.
-        normalize_observations: standardises observations by running statistics of the samples.
-        axis_name: see `make_dqn`.
-        **options: further arguments of `make_conservative_q`.
-
-    Returns:
-        The agent.
+        **options: of `make_conservative_q` and of `replay_agent`.
     """
     q_function = value(environment.observation_space, environment.action_space)
-    make: Callable[..., Learner] = partial(make_conservative_q, q_function, axis_name=axis_name, **options)
-    make(optax.identity())  # Refuses settings before anything is compiled.
-    return make_sample_agent(
-        make_epsilon_greedy(q_function),
-        lambda num_updates: make(
-            optimizer(num_updates * updates_per_rollout), num_updates=num_updates * updates_per_rollout
-        ),
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        normalize_observations=normalize_observations,
-        axis_name=axis_name,
-    )
+    make_learner = partial(make_conservative_q, q_function)
+    return replay_agent(make_learner, make_epsilon_greedy(q_function), environment, **options)

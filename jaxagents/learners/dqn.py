@@ -14,7 +14,7 @@ from jaxagents.learners.checks import check_counts, check_fractions, check_posit
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer, of_each_agent
 from jaxagents.learners.q_values import values_of_sample
-from jaxagents.learners.replay import make_replay_agent
+from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.slots import (
     Number,
     Numbers,
@@ -195,12 +195,7 @@ def make_agent(
     *,
     value: Callable[..., QFunction],
     optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any,
-    updates_per_rollout: int = 1,
-    importance_exponent: Number = 0.4,
-    normalize_observations: bool = False,
     share_parameters: bool = True,
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
     """Assembles DQN for an environment of one agent, or independent Q-learning for a team.
@@ -209,43 +204,18 @@ def make_agent(
         environment: gives the spaces.
         value: `(observation_space, action_space) -> QFunction`.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        buffer: `data.buffers.Buffer`.
-        updates_per_rollout: see `with_replay`.
-        importance_exponent: see `with_replay`.
-        normalize_observations: standardises observations by running statistics of the samples.
         share_parameters: False gives every agent of a team parameters and gradients of its own, see `of_each_agent`.
-        axis_name: see `make_dqn`.
-        **options: further arguments of `make_dqn`.
-
-    Returns:
-        The agent.
+        **options: of `make_dqn` and of `replay_agent`.
 
     Raises:
         ValueError: parameters that are not shared, without a team.
     """
-    q_function = value(environment.observation_space, environment.action_space)
+    q_function, num_agents = value(environment.observation_space, environment.action_space), environment.num_agents
     if not share_parameters:
-        q_function = separate_parameters(q_function, environment.num_agents)
-    make = partial(make_dqn, q_function, axis_name=axis_name, **options)  # type: Callable[..., Learner]
-    make(optax.identity())  # Refuses settings before anything is compiled.
-
-    def make_learner(num_updates: int) -> Learner:
-        num_steps = num_updates * updates_per_rollout
-        of_all = (
-            optimizer(num_steps) if share_parameters else of_each_agent(optimizer(num_steps), environment.num_agents)
-        )
-        return make(of_all, num_updates=num_steps)
-
-    return make_replay_agent(
-        make_epsilon_greedy(q_function),
-        make_learner,
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        importance_exponent=importance_exponent,
-        normalize_observations=normalize_observations,
-        axis_name=axis_name,
-    )
+        q_function = separate_parameters(q_function, num_agents)
+    of_all = optimizer if share_parameters else lambda steps: of_each_agent(optimizer(steps), num_agents)
+    make_learner = partial(make_dqn, q_function)
+    return replay_agent(make_learner, make_epsilon_greedy(q_function), environment, optimizer=of_all, **options)
 
 
 def _check_numbers(

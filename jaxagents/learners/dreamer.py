@@ -13,7 +13,7 @@ from jaxagents.learners.actor_critic_terms import draw, sample_alone, sample_key
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import carry_over, descend
-from jaxagents.learners.replay import make_replay_agent
+from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
 from jaxagents.losses.dynamics import end_loss
 from jaxagents.losses.world_models import balanced_kl, symlog_loss, two_hot_loss
@@ -161,52 +161,23 @@ def make_dreamer(
     return Learner(init=init, update=update)
 
 
-def make_agent(
-    environment: Environment,
-    *,
-    policy: Callable[..., WorldModelPolicy],
-    optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any,
-    updates_per_rollout: int = 1,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Agent:
-    """Assembles DreamerV3 for an environment of one agent.
+def make_agent(environment: Environment, *, policy: Callable[..., WorldModelPolicy], **options: Any) -> Agent:
+    """Assembles DreamerV3 for an environment.
 
     Args:
         environment: gives the spaces.
         policy: `(observation_space, action_space) -> WorldModelPolicy`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        buffer: `data.buffers.Buffer` of sequences.
-        updates_per_rollout: see `with_replay`.
-        axis_name: see `make_dreamer`.
-        **options: further arguments of `make_dreamer`.
-
-    Returns:
-        The agent.
+        **options: of `make_dreamer` and of `replay_agent`; samples are sequences.
 
     Raises:
-        ValueError: the policy has no model.
+        ValueError: the policy has no world model, or see `make_dreamer`.
     """
     actor = policy(environment.observation_space, environment.action_space)
     if not isinstance(actor, WorldModelPolicy):
         raise ValueError(
             f"`policy` must have a world model for Dreamer, got a {type(actor).__name__}; try policy=world_model."
         )
-
-    def make(num_updates: int) -> Learner:
-        steps = num_updates * updates_per_rollout
-        return make_dreamer(actor, optimizer(steps), num_updates=steps, axis_name=axis_name, **options)
-
-    make(1)  # Refuses settings before anything is compiled.
-    return make_replay_agent(
-        actor,
-        make,
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        axis_name=axis_name,
-    )
+    return replay_agent(partial(make_dreamer, actor), actor, environment, **options)
 
 
 def dreamer_losses(

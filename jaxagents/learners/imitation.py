@@ -1,6 +1,7 @@
 """Imitation of the actions in samples: behaviour cloning of a data set, DAgger of an expert's labels."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,8 +11,8 @@ from flax import struct
 
 from jaxagents.learners.agents import living_weights
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.fixed_data import make_sample_agent
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
+from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.slots import Numbers, Slot, bind, memory_of, numbers_of, remember
 from jaxagents.losses.imitation import negative_log_likelihood
 from jaxagents.policies.actor_critic import as_policy
@@ -120,46 +121,14 @@ def make_imitation(
     return Learner(init=init, update=update)
 
 
-def make_agent(
-    environment: Environment,
-    *,
-    policy: Callable[..., Policy | ActorCritic],
-    optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any | None = None,
-    updates_per_rollout: int = 1,
-    normalize_observations: bool = False,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Agent:
+def make_agent(environment: Environment, *, policy: Callable[..., Policy | ActorCritic], **options: Any) -> Agent:
     """Assembles imitation for an environment.
 
     Args:
         environment: gives the spaces.
         policy: `(observation_space, action_space) -> ` what acts; a critic in it waits for a later stage.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        buffer: `data.buffers.Buffer` of rollouts with an expert's labels; None for samples of a data set.
-        updates_per_rollout: see `with_replay`.
-        normalize_observations: standardises observations by running statistics of the samples.
-        axis_name: see `make_imitation`.
-        **options: further arguments of `make_imitation`.
-
-    Returns:
-        The agent.
+        **options: of `make_imitation` and of `replay_agent`; a buffer is of rollouts with an expert's labels.
     """
     actor = policy(environment.observation_space, environment.action_space)
     actor = as_policy(actor) if isinstance(actor, ActorCritic) else actor
-
-    def make(num_updates: int) -> Learner:
-        steps = num_updates * updates_per_rollout
-        return make_imitation(actor, optimizer(steps), num_updates=steps, axis_name=axis_name, **options)
-
-    make(1)  # Refuses settings before anything is compiled.
-    return make_sample_agent(
-        actor,
-        make,
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        normalize_observations=normalize_observations,
-        axis_name=axis_name,
-    )
+    return replay_agent(partial(make_imitation, actor), actor, environment, **options)

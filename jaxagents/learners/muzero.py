@@ -12,7 +12,7 @@ from flax import struct
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import carry_over, descend
-from jaxagents.learners.replay import first_step, make_replay_agent
+from jaxagents.learners.replay import first_step, replay_agent
 from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
 from jaxagents.losses.imitation import search_cross_entropy
 from jaxagents.losses.q import rescale, unscale
@@ -127,55 +127,23 @@ def make_muzero(
     return Learner(init=init, update=update)
 
 
-def make_agent(
-    environment: Environment,
-    *,
-    policy: Callable[..., LatentModel],
-    optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any,
-    updates_per_rollout: int = 1,
-    importance_exponent: Number = 0.4,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Agent:
-    """Assembles MuZero for an environment of one agent.
+def make_agent(environment: Environment, *, policy: Callable[..., LatentModel], **options: Any) -> Agent:
+    """Assembles MuZero for an environment.
 
     Args:
         environment: gives the spaces.
         policy: `(observation_space, action_space) -> LatentModel`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        buffer: `data.buffers.Buffer` of sequences.
-        updates_per_rollout: see `with_replay`.
-        importance_exponent: see `with_replay`.
-        axis_name: see `make_muzero`.
-        **options: further arguments of `make_muzero`.
-
-    Returns:
-        The agent; it acts by its prior where nothing searches for it.
+        **options: of `make_muzero` and of `replay_agent`.
 
     Raises:
-        ValueError: the policy has no model.
+        ValueError: the policy is no latent model, or see `make_muzero`.
     """
     model = policy(environment.observation_space, environment.action_space)
     if not isinstance(model, LatentModel):
         raise ValueError(
             f"`policy` must be a latent model for MuZero, got a {type(model).__name__}; try policy=latent_model."
         )
-
-    def make(num_updates: int) -> Learner:
-        steps = num_updates * updates_per_rollout
-        return make_muzero(model, optimizer(steps), num_updates=steps, axis_name=axis_name, **options)
-
-    make(1)  # Refuses settings before anything is compiled.
-    return make_replay_agent(
-        in_units_of_rewards(model),
-        make,
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        importance_exponent=importance_exponent,
-        axis_name=axis_name,
-    )
+    return replay_agent(partial(make_muzero, model), in_units_of_rewards(model), environment, **options)
 
 
 def in_units_of_rewards(model: LatentModel) -> LatentModel:

@@ -1,6 +1,6 @@
 """Actor-critics of continuous actions that learn from fixed data: TD3+BC, CQL, Cal-QL, IQL, AWAC as slots."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,9 +11,9 @@ from flax import struct
 
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.fixed_data import make_sample_agent
 from jaxagents.learners.offline_terms import Parts, critic_loss_of, policy_loss_of, value_loss_of
 from jaxagents.learners.optimizers import carry_over, descend, take_if
+from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.slots import (
     Number,
     Numbers,
@@ -165,10 +165,6 @@ def make_agent(
     state_value: Callable[..., StateValue] | None = None,
     policy_optimizer: Callable[..., optax.GradientTransformation],
     value_optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any | None = None,
-    updates_per_rollout: int = 1,
-    normalize_observations: bool = False,
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
     """Assembles an offline actor-critic for an environment.
@@ -180,35 +176,19 @@ def make_agent(
         state_value: `(observation_space) -> StateValue`; None where the slots do without.
         policy_optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
         value_optimizer: as `policy_optimizer`.
-        buffer: `data.buffers.Buffer`, of a later stage that plays; None for samples of a data set.
-        updates_per_rollout: see `with_replay`.
-        normalize_observations: standardises observations by running statistics of the samples.
-        axis_name: see `make_offline_actor_critic`.
-        **options: further arguments of `make_offline_actor_critic`.
-
-    Returns:
-        The agent.
+        **options: of `make_offline_actor_critic` and of `replay_agent`; a buffer is of a later stage that plays.
     """
     spaces = environment.observation_space, environment.action_space
     actor, twin_q = policy(*spaces), value(*spaces)
     of_states = None if state_value is None else state_value(environment.observation_space)
 
-    def make(num_updates: int) -> Learner:
-        steps = num_updates * updates_per_rollout
-        optimizers = policy_optimizer(steps), value_optimizer(steps)
-        arguments: tuple[Any, ...] = (actor, twin_q, of_states, *optimizers, environment.action_space)
-        return make_offline_actor_critic(*arguments, num_updates=steps, axis_name=axis_name, **options)
+    def make_learner(optimizers: Sequence[optax.GradientTransformation], **options: Any) -> Learner:
+        return make_offline_actor_critic(actor, twin_q, of_states, *optimizers, environment.action_space, **options)
 
-    make(1)  # Refuses settings before anything is compiled.
-    return make_sample_agent(
-        actor,
-        make,
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        normalize_observations=normalize_observations,
-        axis_name=axis_name,
-    )
+    def optimizer(num_steps: int) -> list[optax.GradientTransformation]:
+        return [policy_optimizer(num_steps), value_optimizer(num_steps)]
+
+    return replay_agent(make_learner, actor, environment, optimizer=optimizer, **options)
 
 
 def _init(parts: Parts, key: Array, start: OfflineState | Params | None = None) -> OfflineState:

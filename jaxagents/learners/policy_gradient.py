@@ -11,7 +11,7 @@ import optax
 from flax import struct
 
 from jaxagents.learners.checks import check_counts, check_widths
-from jaxagents.learners.combinators import params_of
+from jaxagents.learners.combinators import params_of, steps_per_update
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.scoring import score_episodes
@@ -204,10 +204,7 @@ def make_agent(
     *,
     policy: Callable[[Environment], LanguagePolicy],
     optimizer: Callable[..., optax.GradientTransformation],
-    num_epochs: int = 1,
-    num_minibatches: int = 1,
     temperature: float | None = None,
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
     """Assembles a policy-gradient agent for a text world.
@@ -216,30 +213,16 @@ def make_agent(
         environment: a text world.
         policy: `(environment) -> LanguagePolicy`.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        num_epochs: see `make_policy_gradient`.
-        num_minibatches: see `make_policy_gradient`.
         temperature: see `make_policy_gradient`.
-        axis_name: see `make_policy_gradient`.
-        **options: further arguments of `make_policy_gradient`.
-
-    Returns:
-        The agent.
+        **options: of `make_policy_gradient`.
     """
     speaker = policy(environment)
+    options["temperature"] = temperature
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
         _warn_of_tempering(collector, temperature, options.get("importance_cap"))
-        return make_policy_gradient(
-            speaker.model,
-            speaker.layout,
-            optimizer(num_updates * num_epochs * num_minibatches),
-            num_epochs=num_epochs,
-            num_minibatches=num_minibatches,
-            num_updates=num_updates,
-            temperature=temperature,
-            axis_name=axis_name,
-            **options,
-        )
+        steps = optimizer(num_updates * steps_per_update(make_policy_gradient, options))
+        return make_policy_gradient(speaker.model, speaker.layout, steps, num_updates=num_updates, **options)
 
     return Agent(policy=speaker, make_learner=make_learner)
 

@@ -15,7 +15,7 @@ from jaxagents.learners.combinators import params_of
 from jaxagents.learners.epochs import descend_in_minibatches, sequence_length_of, to_sequences
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
 from jaxagents.learners.popart import rescale_values, with_value_scale
-from jaxagents.learners.rollouts import make_rollout_agent
+from jaxagents.learners.rollouts import rollout_agent
 from jaxagents.learners.slots import (
     Bound,
     Number,
@@ -196,38 +196,16 @@ def make_agent(
     environment: Environment,
     *,
     policy: Callable[..., ActorCritic],
-    optimizer: Callable[..., optax.GradientTransformation],
-    num_epochs: int = 4,
-    num_minibatches: int = 4,
-    normalize_observations: bool = False,
-    reward_discount: float | None = None,
-    actor_period: int = 1,
     popart_rate: Number | None = None,
-    share_parameters: bool = True,
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles PPO for an environment of one agent or of a team.
+    """Assembles PPO for an environment of one agent, or of a team.
 
     Args:
         environment: gives the spaces.
         policy: `(observation_space, action_space) -> ActorCritic`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        num_epochs: see `make_ppo`.
-        num_minibatches: see `make_ppo`.
-        normalize_observations: standardises observations by running statistics.
-        reward_discount: see `make_rollout_agent`.
-        actor_period: see `make_rollout_agent`.
-        popart_rate: of values in units of the returns, see `rescale_values`; None has values as they are.
-        share_parameters: False gives every agent of a team parameters and a learner, see `independent_agents`.
-        axis_name: see `make_ppo`.
-        **options: further arguments of `make_ppo`.
-
-    Returns:
-        The agent.
-
-    Raises:
-        ValueError: the policy has no critic, or parameters are not shared, without a team.
+        popart_rate: see `make_ppo`.
+        **options: of `make_ppo` and of `rollout_agent`.
     """
     actor_critic = policy(environment.observation_space, environment.action_space)
     if not isinstance(actor_critic, ActorCritic):
@@ -236,25 +214,8 @@ def make_agent(
         )
     if popart_rate is not None:
         actor_critic = with_value_scale(actor_critic)
-    options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches, "popart_rate": popart_rate}
-    make: Callable[..., Learner] = partial(make_ppo, axis_name=axis_name, **options)
-    make(actor_critic, optax.identity())  # Refuses settings before anything is compiled.
-
-    def make_learner(shapes: Callable[[], Rollout], num_updates: int) -> Learner:
-        del shapes
-        num_steps = num_updates * num_epochs * num_minibatches
-        return make(actor_critic, optimizer(num_steps), num_updates=num_updates)
-
-    return make_rollout_agent(
-        as_policy(actor_critic),
-        make_learner,
-        environment.observation_space,
-        normalize_observations=normalize_observations,
-        reward_discount=reward_discount,
-        actor_period=actor_period,
-        separate_agents=None if share_parameters else environment.num_agents,
-        axis_name=axis_name,
-    )
+    make_learner = partial(make_ppo, actor_critic, popart_rate=popart_rate)
+    return rollout_agent(make_learner, as_policy(actor_critic), environment, **options)
 
 
 def values_of(actor_critic: ActorCritic, params: Params, rollout: Rollout) -> tuple[Any, Array, Array]:

@@ -16,7 +16,7 @@ from jaxagents.learners.dqn import EPSILON
 from jaxagents.learners.epochs import descend_in_minibatches, sequence_length_of, to_sequences
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
 from jaxagents.learners.q_values import discount_per_step
-from jaxagents.learners.rollouts import make_rollout_agent
+from jaxagents.learners.rollouts import rollout_agent
 from jaxagents.learners.slots import (
     Number,
     Numbers,
@@ -170,55 +170,16 @@ def make_pqn(
     return Learner(init=init, update=update)
 
 
-def make_agent(
-    environment: Environment,
-    *,
-    value: Callable[..., QFunction],
-    optimizer: Callable[..., optax.GradientTransformation],
-    num_epochs: int = 2,
-    num_minibatches: int = 4,
-    normalize_observations: bool = False,
-    reward_discount: float | None = None,
-    share_parameters: bool = True,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Agent:
-    """Assembles PQN for an environment of one agent or of a team.
+def make_agent(environment: Environment, *, value: Callable[..., QFunction], **options: Any) -> Agent:
+    """Assembles PQN for an environment of one agent, or of a team.
 
     Args:
         environment: gives the spaces.
         value: `(observation_space, action_space) -> QFunction`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        num_epochs: see `make_pqn`.
-        num_minibatches: see `make_pqn`.
-        normalize_observations: standardises observations by running statistics.
-        reward_discount: see `make_rollout_agent`.
-        share_parameters: False gives every agent of a team parameters and a learner, see `independent_agents`.
-        axis_name: see `make_pqn`.
-        **options: further arguments of `make_pqn`.
-
-    Returns:
-        The agent.
-
-    Raises:
-        ValueError: parameters that are not shared, without a team.
+        **options: of `make_pqn` and of `rollout_agent`.
     """
-    space = environment.observation_space
-    q_function = value(space, environment.action_space)
-    options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
-    make: Callable[..., Learner] = partial(make_pqn, q_function, axis_name=axis_name, **options)
-    make(optax.identity())  # Refuses settings before anything is compiled.
-    return make_rollout_agent(
-        make_epsilon_greedy(q_function),
-        lambda shapes, num_updates: make(
-            optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates
-        ),
-        space,
-        normalize_observations=normalize_observations,
-        reward_discount=reward_discount,
-        separate_agents=None if share_parameters else environment.num_agents,
-        axis_name=axis_name,
-    )
+    q_function = value(environment.observation_space, environment.action_space)
+    return rollout_agent(partial(make_pqn, q_function), make_epsilon_greedy(q_function), environment, **options)
 
 
 def _targets(q_function: QFunction, network: Params, numbers: Numbers, rollout: Rollout) -> Array:

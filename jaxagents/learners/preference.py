@@ -145,7 +145,6 @@ def make_agent(
     policy: Callable[[Environment], LanguagePolicy],
     optimizer: Callable[..., optax.GradientTransformation],
     reference_every: int | None = None,
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
     """Assembles preference learning for a text world.
@@ -155,24 +154,14 @@ def make_agent(
         policy: `(environment) -> LanguagePolicy`.
         optimizer: `(optimiser steps of an iteration) -> optax.GradientTransformation`.
         reference_every: see `make_preference`.
-        axis_name: see `make_preference`.
-        **options: further arguments of `make_preference`.
-
-    Returns:
-        The agent.
+        **options: of `make_preference`.
     """
     speaker = policy(environment)
+    options["reference_every"] = reference_every
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
-        del collector
-        return make_preference(
-            speaker.model,
-            optimizer(num_updates if reference_every is None else min(reference_every, num_updates)),
-            reference_every=reference_every,
-            num_updates=num_updates,
-            axis_name=axis_name,
-            **options,
-        )
+        steps = optimizer(num_updates if reference_every is None else min(reference_every, num_updates))
+        return make_preference(speaker.model, steps, num_updates=num_updates, **options)
 
     return Agent(policy=speaker, make_learner=make_learner)
 

@@ -1,6 +1,7 @@
 """Experience replay as a combinator of learners."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ from flax import struct
 
 from jaxagents.learners import normalization as learner_normalization
 from jaxagents.learners.checks import check_counts, check_fractions
-from jaxagents.learners.combinators import start_of_inner, wrap
+from jaxagents.learners.combinators import start_of_inner, steps_per_update, wrap
 from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
 from jaxagents.policies import normalization as policy_normalization
 from jaxagents.types import (
@@ -17,6 +18,7 @@ from jaxagents.types import (
     Agent,
     Array,
     Collector,
+    Environment,
     Learner,
     Mean,
     Metrics,
@@ -156,40 +158,65 @@ def _to_sample(transition: Transition, weight: Array) -> Sample:
     return Sample(transition=transition.replace(extras=extras), weight=weight, carry=carry)
 
 
-def make_replay_agent(
+def replay_agent(
+    make_learner: Callable[..., Learner],
     policy: Any,
-    make_sample_learner: Callable[[int], Learner],
-    buffer: Any,
-    observation_space: PyTree,
+    environment: Environment,
     *,
+    optimizer: Callable[..., Any],
+    buffer: Any | None = None,
     updates_per_rollout: int = 1,
     importance_exponent: Number = 0.4,
     normalize_observations: bool = False,
     axis_name: str | None = None,
+    **options: Any,
 ) -> Agent:
-    """Joins a policy with the learner of its samples.
+    """Joins a policy with the learner of its samples: those of its rollouts, or of a data set.
 
     Args:
+        make_learner: `(optimizer, *, num_updates, axis_name, **options) -> Learner` of batches of `Sample`s.
         policy: a `Policy`, or a `LatentModel` that a search acts with; has the parameters of the learner.
-        make_sample_learner: `(updates of the whole run) -> Learner` of batches of `Sample`s.
-        buffer: `data.buffers.Buffer`; holds raw observations.
-        observation_space: of the environment.
-        updates_per_rollout: see `with_replay`.
+        environment: gives the observation space.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, or what `make_learner` takes.
+        buffer: `data.buffers.Buffer`, holds raw observations; None where batches are samples of a data set.
+        updates_per_rollout: see `with_replay`; 1 without a buffer.
         importance_exponent: see `with_replay`.
         normalize_observations: standardises observations by running statistics of the samples.
         axis_name: see `with_replay`.
+        **options: further arguments of `make_learner`.
 
     Returns:
         The agent.
-    """
-    if normalize_observations:
-        policy = policy_normalization.normalize_observations(policy, observation_space)
 
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        learner = make_sample_learner(num_updates)
-        if normalize_observations:
-            learner = learner_normalization.normalize_observations(learner, observation_space, axis_name=axis_name)
+    Raises:
+        ValueError: a setting is out of its range, or there are several updates for one sample of a data set; later,
+            samples for a buffer, or rollouts where there is none.
+    """
+    space = environment.observation_space
+    make: Callable[..., Learner] = partial(make_learner, axis_name=axis_name, **options)
+    check_counts(updates_per_rollout=updates_per_rollout)
+    make(optimizer(1))  # Refuses settings before anything is compiled.
+    if buffer is None and updates_per_rollout != 1:
+        raise ValueError(
+            f"`updates_per_rollout` must be 1 without a buffer, got {updates_per_rollout}: every sample is a batch; "
+            "try more steps of training."
+        )
+    if normalize_observations:
+        policy = policy_normalization.normalize_observations(policy, space)
+
+    def make_agent_learner(collector: Collector, num_updates: int) -> Learner:
         batch = rollout_shapes(collector, jax.eval_shape(policy.init, jax.random.key(0)))
+        if isinstance(batch, Sample) and buffer is not None:
+            raise ValueError("`buffer` must be null where batches are samples of a data set; try learner.buffer=null.")
+        if not isinstance(batch, Sample) and buffer is None:
+            raise ValueError("`buffer` must be given where batches are rollouts, got null; try collector=dataset.")
+        num_samples = num_updates * updates_per_rollout
+        num_steps = num_samples * steps_per_update(make_learner, options)
+        learner = make(optimizer(num_steps), num_updates=num_samples)
+        if normalize_observations:
+            learner = learner_normalization.normalize_observations(learner, space, axis_name=axis_name)
+        if buffer is None:
+            return _without_priority(learner)
         return with_replay(
             learner,
             buffer,
@@ -200,7 +227,17 @@ def make_replay_agent(
             axis_name=axis_name,
         )
 
-    return Agent(policy=policy, make_learner=make_learner)
+    return Agent(policy=policy, make_learner=make_agent_learner)
+
+
+def _without_priority(learner: Learner) -> Learner:
+    """Makes a learner of samples that nobody draws by priority."""
+
+    def update(state: State, key: Array, batch: Sample) -> tuple[State, Metrics]:
+        state, metrics = learner.update(state, key, batch)
+        return state, {name: value for name, value in metrics.items() if name != "priority"}
+
+    return learner._replace(update=update)
 
 
 def rollout_shapes(collector: Collector, params: Params) -> Rollout:

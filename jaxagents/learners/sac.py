@@ -1,6 +1,6 @@
 """Off-policy actor-critics of continuous actions: SAC with automatic temperature, and by its slots TD3 to MPO."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from jaxagents.learners.actor_critic_terms import (
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer, parts_of, take_if
-from jaxagents.learners.replay import make_replay_agent
+from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.slots import (
     Bound,
     Number,
@@ -212,15 +212,11 @@ def make_agent(
     policy_optimizer: Callable[..., optax.GradientTransformation],
     q_optimizer: Callable[..., optax.GradientTransformation],
     temperature_optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any,
-    updates_per_rollout: int = 1,
-    importance_exponent: Number = 0.4,
-    normalize_observations: bool = False,
     model: Callable[..., Learner] | None = None,
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles SAC for an environment.
+    """Assembles SAC for an environment of bounded continuous actions.
 
     Args:
         environment: gives the spaces.
@@ -229,40 +225,22 @@ def make_agent(
         policy_optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
         q_optimizer: as `policy_optimizer`.
         temperature_optimizer: as `policy_optimizer`.
-        buffer: `data.buffers.Buffer`.
-        updates_per_rollout: see `with_replay`.
-        importance_exponent: see `with_replay`.
-        normalize_observations: standardises observations by running statistics of the samples.
         model: `(learner, policy, observation_space, action_space, *, axis_name) -> Learner` that imagines further
             samples, see `learners.model_based`; None: what was played is all.
         axis_name: see `make_sac`.
-        **options: further arguments of `make_sac`.
-
-    Returns:
-        The agent.
+        **options: of `make_sac` and of `replay_agent`.
     """
     spaces = environment.observation_space, environment.action_space
     actor, twin_q = policy(*spaces), value(*spaces)
 
-    def make(num_updates: int) -> Learner:
-        optimizers = [
-            make(num_updates * updates_per_rollout) for make in (policy_optimizer, q_optimizer, temperature_optimizer)
-        ]
-        parts: tuple[Any, ...] = (actor, twin_q, *optimizers, environment.action_space)
-        learner = make_sac(*parts, num_updates=num_updates * updates_per_rollout, axis_name=axis_name, **options)
+    def make_learner(optimizers: Sequence[optax.GradientTransformation], **options: Any) -> Learner:
+        learner = make_sac(actor, twin_q, *optimizers, environment.action_space, **options)
         return learner if model is None else model(learner, actor, *spaces, axis_name=axis_name)
 
-    make(1)  # Refuses settings before anything is compiled.
-    return make_replay_agent(
-        actor,
-        make,
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        importance_exponent=importance_exponent,
-        normalize_observations=normalize_observations,
-        axis_name=axis_name,
-    )
+    def optimizer(num_steps: int) -> list[optax.GradientTransformation]:
+        return [make(num_steps) for make in (policy_optimizer, q_optimizer, temperature_optimizer)]
+
+    return replay_agent(make_learner, actor, environment, optimizer=optimizer, axis_name=axis_name, **options)
 
 
 def _init(parts: _Parts, initial_temperature: Any, key: Array, start: SACState | Params | None = None) -> SACState:

@@ -1,7 +1,6 @@
 """Supervised training of language models on transcripts."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -157,7 +156,6 @@ def make_agent(
     *,
     policy: Callable[[Environment], LanguagePolicy],
     optimizer: Callable[..., optax.GradientTransformation],
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
     """Assembles supervised training for a text world.
@@ -166,17 +164,11 @@ def make_agent(
         environment: a text world.
         policy: `(environment) -> LanguagePolicy`.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        axis_name: see `make_supervised`.
-        **options: further arguments of `make_supervised`.
-
-    Returns:
-        The agent.
+        **options: of `make_supervised`.
     """
     speaker = policy(environment)
-    make = partial(make_supervised, speaker.model, axis_name=axis_name, **options)  # type: Callable[..., Learner]
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
-        del collector
-        return make(optimizer(num_updates), num_updates=num_updates)
+        return make_supervised(speaker.model, optimizer(num_updates), num_updates=num_updates, **options)
 
     return Agent(policy=speaker, make_learner=make_learner)
