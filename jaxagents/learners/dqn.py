@@ -15,17 +15,7 @@ from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer, of_each_agent
 from jaxagents.learners.q_values import values_of_sample
 from jaxagents.learners.replay import replay_agent
-from jaxagents.learners.slots import (
-    Number,
-    Numbers,
-    Slot,
-    arrays_of,
-    bind,
-    memory_of,
-    numbers_due,
-    numbers_of,
-    remember,
-)
+from jaxagents.learners.settings import Number, Numbers, SettingsState, Slot, make_settings, without_memory
 from jaxagents.losses.q import double_q_target, q_loss, q_target
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.ops.value_distributions import Values, expected_values, select_action
@@ -40,7 +30,7 @@ EPSILON = linear_schedule(start=1.0, end=0.05, num_updates=10_000)
 
 @struct.dataclass
 class DQNState:
-    """Networks, optimiser state, hyper-parameters as arrays (a changed number is the same program), and memories.
+    """State of the learner.
 
     Attributes:
         network: parameters of the online network.
@@ -48,9 +38,7 @@ class DQNState:
         opt_state: of the optimiser.
         num_updates: int32, updates done.
         epsilon: float32, share of random actions that is due.
-        hyperparameters: float32 arrays.
-        slots: floats of the slots, by slot.
-        memory: of numbers and slots that remember something.
+        settings: numbers and slots.
     """
 
     network: Params
@@ -58,9 +46,7 @@ class DQNState:
     opt_state: optax.OptState
     num_updates: Array
     epsilon: Array
-    hyperparameters: dict[str, Array]
-    slots: dict[str, Numbers]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
     @property
     def params(self) -> Params:
@@ -133,13 +119,13 @@ def make_dqn(
     positive = {"huber_delta": huber_delta, "target_update_period": target_update_period}
     positive |= {"target_update_rate": target_update_rate}
     _check_numbers(num_steps, burn_in, fractions | {"target_update_rate": target_update_rate}, positive)
-    hyperparameters = fractions | positive
-    slots = {"loss": loss, "target": target or (double_q_target if double else q_target)}
+    target = target or (double_q_target if double else q_target)
+    settings = make_settings(fractions | positive, {"loss": loss, "target": target})
     values_of = partial(values_of_sample, q_function, num_steps=num_steps, burn_in=burn_in, axis_name=axis_name)
 
-    def evaluate(network: Params, state: DQNState, batch: Sample, key: Array, numbers: Numbers) -> tuple[Array, Any]:
-        terms = bind({"loss": partial(q_loss, delta=numbers["huber_delta"])}, {})
-        terms |= bind(slots, state.slots, state.memory)
+    def evaluate(network: Params, state: DQNState, batch: Sample, key: Array) -> tuple[Array, Any]:
+        numbers, slots = settings.open(state.settings)
+        terms = without_memory({"loss": partial(q_loss, delta=numbers["huber_delta"])}) | slots
         if objective is not None:
             options = {"discount": numbers["discount"], "loss": terms["loss"], "double": double}  # type: dict[str, Any]
             return objective(network, state.target_network, batch, **options)
@@ -152,22 +138,20 @@ def make_dqn(
         target_network, opt_state = jax.tree.map(jnp.copy, network), init_optimizer(optimizer, network, trainable)
         if isinstance(start, DQNState):
             target_network, opt_state = start.target_network, carry_over(opt_state, start.opt_state)
-        numbers, memory = arrays_of(hyperparameters), memory_of(hyperparameters | slots, num_updates)
+        opened = settings.init(num_updates)
         return DQNState(
             network=network,
             target_network=target_network,
             opt_state=opt_state,
             num_updates=jnp.zeros((), jnp.int32),
-            epsilon=jnp.copy(numbers_due(hyperparameters, numbers, memory)["epsilon"]),
-            hyperparameters=numbers,
-            slots=numbers_of(slots),
-            memory=memory,
+            epsilon=jnp.copy(settings.open(opened)[0]["epsilon"]),
+            settings=opened,
         )
 
     def update(state: DQNState, key: Array, batch: Sample) -> tuple[DQNState, Metrics]:
         require_agents(batch.transition)
-        numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
-        grads, (metrics, priority, noted) = jax.grad(evaluate, has_aux=True)(state.network, state, batch, key, numbers)
+        numbers, _ = settings.open(state.settings)
+        grads, (metrics, priority, noted) = jax.grad(evaluate, has_aux=True)(state.network, state, batch, key)
         if axis_name is not None:
             metrics = jax.lax.pmean(metrics, axis_name)
         network, opt_state, gradient_norm = descend(
@@ -175,14 +159,14 @@ def make_dqn(
         )
         due = (state.num_updates + 1) % numbers["target_update_period"].astype(jnp.int32) == 0
         rate = jnp.where(due, numbers["target_update_rate"], 0.0)
-        memory = remember(hyperparameters | slots, state.memory, noted, axis_name=axis_name)
+        closed = settings.close(state.settings, noted, axis_name=axis_name)
         new_state = state.replace(
             network=network,
             target_network=optax.incremental_update(network, state.target_network, rate),
             opt_state=opt_state,
             num_updates=state.num_updates + 1,
-            epsilon=jnp.copy(numbers_due(hyperparameters, state.hyperparameters, memory)["epsilon"]),
-            memory=memory,
+            epsilon=jnp.copy(settings.open(closed)[0]["epsilon"]),
+            settings=closed,
         )
         metrics = metrics | {"gradient_norm": gradient_norm, "epsilon": numbers["epsilon"]}
         return new_state, metrics | {"priority": priority}

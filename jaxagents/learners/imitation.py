@@ -13,7 +13,7 @@ from jaxagents.learners.agents import living_weights
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.replay import replay_agent
-from jaxagents.learners.slots import Numbers, Slot, bind, memory_of, numbers_of, remember
+from jaxagents.learners.settings import SettingsState, Slot, make_settings
 from jaxagents.losses.imitation import negative_log_likelihood
 from jaxagents.policies.actor_critic import as_policy
 from jaxagents.policies.inputs import input_of
@@ -28,7 +28,6 @@ from jaxagents.types import (
     Params,
     Policy,
     PolicyInput,
-    PyTree,
     Sample,
 )
 
@@ -40,14 +39,12 @@ class ImitationState:
     Attributes:
         params: of the policy.
         opt_state: of the optimiser.
-        slots: floats of the slots, by slot.
-        memory: of slots that remember something.
+        settings: slots.
     """
 
     params: Params
     opt_state: optax.OptState
-    slots: dict[str, Numbers]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
 
 def make_imitation(
@@ -80,7 +77,7 @@ def make_imitation(
     References:
         Pomerleau (1991); Ross, Gordon and Bagnell (2011), section 3.
     """
-    slots = {"loss": loss}
+    settings = make_settings(slots={"loss": loss})
 
     def evaluate(params: Params, state: ImitationState, key: Array, batch: Sample) -> tuple[Array, Any]:
         if objective is not None:
@@ -95,7 +92,7 @@ def make_imitation(
             carry, inputs, mask = condition(carry, batch)
             weight = weight * living_weights(mask, axis_name=axis_name)
         _, distribution = policy.apply(params, carry, inputs)
-        losses, noted = bind(slots, state.slots, state.memory)["loss"](distribution, transition.action)
+        losses, noted = settings.open(state.settings)[1]["loss"](distribution, transition.action)
         total = jnp.mean(weight * losses)
         return total, ({"loss": total, "entropy": jnp.mean(distribution.entropy())}, noted)
 
@@ -104,9 +101,7 @@ def make_imitation(
         opt_state = init_optimizer(optimizer, params, trainable)
         if isinstance(start, ImitationState):
             opt_state = carry_over(opt_state, start.opt_state)
-        return ImitationState(
-            params=params, opt_state=opt_state, slots=numbers_of(slots), memory=memory_of(slots, num_updates)
-        )
+        return ImitationState(params=params, opt_state=opt_state, settings=settings.init(num_updates))
 
     def update(state: ImitationState, key: Array, batch: Sample) -> tuple[ImitationState, Metrics]:
         grads, (metrics, noted) = jax.grad(evaluate, has_aux=True)(state.params, state, key, batch)
@@ -115,8 +110,8 @@ def make_imitation(
         params, opt_state, norm = descend(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        memory = remember(slots, state.memory, noted, axis_name=axis_name)
-        return state.replace(params=params, opt_state=opt_state, memory=memory), metrics | {"gradient_norm": norm}
+        closed = settings.close(state.settings, noted, axis_name=axis_name)
+        return state.replace(params=params, opt_state=opt_state, settings=closed), metrics | {"gradient_norm": norm}
 
     return Learner(init=init, update=update)
 

@@ -77,7 +77,7 @@ def with_meta_gradients(
         inner = learner.init(key, start_of_inner(start, MetaGradientState))
         if isinstance(start, MetaGradientState):
             return start.replace(inner=inner, opt_state=carry_over(optimizer.init(start.logits), start.opt_state))
-        numbers = _innermost(inner).hyperparameters
+        numbers = {name: n for name, n in _innermost(inner).settings.numbers.items() if not isinstance(n, dict)}
         if unknown := set(learned) - set(numbers):
             raise ValueError(
                 f"`learned` must be hyper-parameters without schedules, got {sorted(unknown)}; try {sorted(numbers)}."
@@ -90,7 +90,7 @@ def with_meta_gradients(
         numbers = {name: jax.nn.sigmoid(value) for name, value in logits.items()}
 
         def tell(state: Any) -> Any:
-            return state.replace(hyperparameters=state.hyperparameters | numbers)
+            return state.replace(settings=state.settings.replace(numbers=state.settings.numbers | numbers))
 
         return learner.update(replace_innermost(inner, tell), key, rollout)
 

@@ -11,7 +11,7 @@ from flax import struct
 from jaxagents.learners import normalization as learner_normalization
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import start_of_inner, steps_per_update, wrap
-from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
+from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.policies import normalization as policy_normalization
 from jaxagents.types import (
     REPLICATED,
@@ -40,14 +40,12 @@ class ReplayState:
     Attributes:
         inner: state of the learner.
         buffer: state of the buffer; every leaf is split over devices.
-        hyperparameters: float32 arrays.
-        memory: of numbers that change over the run.
+        settings: the importance exponent.
     """
 
     inner: Any
     buffer: Any
-    hyperparameters: dict[str, Array]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
     @property
     def params(self) -> Params:
@@ -91,7 +89,7 @@ def with_replay(
     """
     check_counts(updates_per_rollout=updates_per_rollout)
     check_fractions(importance_exponent=importance_exponent)
-    hyperparameters = {"importance_exponent": importance_exponent}
+    settings = make_settings({"importance_exponent": importance_exponent})
     kept = jax.eval_shape(_to_store, batch)
     example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), kept)
     num_envs = batch.transition.reward.shape[1]
@@ -101,8 +99,7 @@ def with_replay(
         return ReplayState(
             inner=inner,
             buffer=buffer.init(example, num_envs),
-            hyperparameters=arrays_of(hyperparameters),
-            memory=memory_of(hyperparameters, num_updates),
+            settings=settings.init(num_updates),
         )
 
     def update(state: ReplayState, key: Array, batch: Rollout) -> tuple[ReplayState, Metrics]:
@@ -111,7 +108,7 @@ def with_replay(
         if axis_name is not None:
             # The same on all devices already; this tells the compiler so.
             ready = jax.lax.pmin(ready.astype(jnp.int32), axis_name) > 0
-        exponent = numbers_due(hyperparameters, state.hyperparameters, state.memory)["importance_exponent"]
+        exponent = settings.open(state.settings)[0]["importance_exponent"]
 
         def step(state: ReplayState, key: Array) -> tuple[ReplayState, Metrics]:
             sample_key, update_key = jax.random.split(key)
@@ -130,8 +127,7 @@ def with_replay(
 
         keys = jax.random.split(key, updates_per_rollout)
         state, metrics = jax.lax.scan(step, state.replace(buffer=buffer_state), keys)
-        memory = remember(hyperparameters, state.memory, {}, axis_name=axis_name)
-        return state.replace(memory=memory), _reduce(metrics, ready.astype(jnp.float32))
+        return state.replace(settings=settings.close(state.settings)), _reduce(metrics, ready.astype(jnp.float32))
 
     def partition(state: ReplayState, of_inner: PyTree) -> ReplayState:
         replicated = jax.tree.map(lambda leaf: REPLICATED, state)

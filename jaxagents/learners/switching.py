@@ -14,7 +14,7 @@ from jaxagents.learners.combinators import params_of
 from jaxagents.learners.dqn import make_dqn
 from jaxagents.learners.optimizers import of_each_agent
 from jaxagents.learners.replay import replay_agent
-from jaxagents.learners.slots import Number
+from jaxagents.learners.settings import Number
 from jaxagents.learners.value_decomposition import make_team, make_value_decomposition
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy

@@ -95,7 +95,7 @@ def test_weights_are_raised_to_an_exponent_that_may_be_a_schedule():
     # Priorities are 1 and 7, and 7 for both new steps: of 64 draws in 22 parts, (1 * 1 + (7 * 7 + 7 * 1 + 7 * 7) / 7).
     second, _ = update(first, jax.random.key(1), batch)
     np.testing.assert_allclose(second.params - first.params, 64 * 16 / 22, atol=2.5)
-    assert float(second.memory["importance_exponent"].update) == 2.0 and update._cache_size() == 1
+    assert float(second.settings.memory["importance_exponent"].update) == 2.0 and update._cache_size() == 1
 
 
 def test_priorities_that_are_not_finite_leave_the_old_ones_and_show():
