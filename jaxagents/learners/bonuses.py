@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.learners.combinators import start_of_inner, wrap, wrapper_agent
-from jaxagents.learners.replay import rollout_shapes
+from jaxagents.learners.combinators import rollout_shapes, start_of_inner, wrap, wrapper_agent
 from jaxagents.ops.statistics import RunningStatistics, init_statistics, update_statistics
 from jaxagents.types import (
     REPLICATED,
@@ -284,7 +283,6 @@ def make_agent(
         return with_bonus(learner, writer, shapes, axis_name=axis_name, **options)
 
     change(Learner(init=None, update=None), lambda: None)  # Refuses settings early.
-    params = jax.eval_shape(agent.policy.init, jax.random.key(0))
     return wrapper_agent(
-        agent, lambda learner, collector, _: change(learner, lambda: rollout_shapes(collector, params))
+        agent, lambda learner, collector, _: change(learner, lambda: rollout_shapes(collector, agent.policy))
     )

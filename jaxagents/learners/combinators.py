@@ -74,6 +74,21 @@ def wrapper_agent(
     return agent._replace(make_learner=make_learner)
 
 
+def rollout_shapes(collector: Collector, policy: Any) -> Any:
+    """Returns the shapes of the batches of a collector, as `ShapeDtypeStruct`s, without running it.
+
+    Args:
+        collector: of rollouts or other batches.
+        policy: that acts.
+    """
+
+    def collect(key: Array) -> PyTree:
+        params = policy.init(key)
+        return collector.collect(collector.init(key, params), params, key)[1]
+
+    return jax.eval_shape(collect, jax.random.key(0))
+
+
 def steps_per_update(make_learner: Callable[..., Learner], options: Mapping[str, Any]) -> int:
     """Returns the optimiser steps of an update: all minibatches of all epochs, by options or defaults of a learner."""
     defaults = inspect.signature(make_learner).parameters

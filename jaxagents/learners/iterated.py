@@ -9,9 +9,8 @@ import optax
 from flax import struct
 
 from jaxagents.learners.checks import check_counts
-from jaxagents.learners.combinators import params_of, start_of_inner, wrap
+from jaxagents.learners.combinators import params_of, rollout_shapes, start_of_inner, wrap
 from jaxagents.learners.optimizers import Trainable
-from jaxagents.learners.replay import rollout_shapes
 from jaxagents.learners.settings import SettingsState, Slot, make_settings
 from jaxagents.learners.supervised import make_supervised
 from jaxagents.ops.conditions import cond
@@ -236,7 +235,7 @@ def make_agent(
         )
         return make_iterated(
             imitation,
-            rollout_shapes(collector, jax.eval_shape(speaker.init, jax.random.key(0))),
+            rollout_shapes(collector, speaker),
             select=select,
             num_collects=num_collects,
             num_steps=num_steps,

@@ -10,7 +10,7 @@ from flax import struct
 
 from jaxagents.learners import normalization as learner_normalization
 from jaxagents.learners.checks import check_counts, check_fractions
-from jaxagents.learners.combinators import start_of_inner, steps_per_update, wrap
+from jaxagents.learners.combinators import rollout_shapes, start_of_inner, steps_per_update, wrap
 from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.policies import normalization as policy_normalization
 from jaxagents.types import (
@@ -201,7 +201,7 @@ def replay_agent(
         policy = policy_normalization.normalize_observations(policy, space)
 
     def make_agent_learner(collector: Collector, num_updates: int) -> Learner:
-        batch = rollout_shapes(collector, jax.eval_shape(policy.init, jax.random.key(0)))
+        batch = rollout_shapes(collector, policy)
         if isinstance(batch, Sample) and buffer is not None:
             raise ValueError("`buffer` must be null where batches are samples of a data set; try learner.buffer=null.")
         if not isinstance(batch, Sample) and buffer is None:
@@ -234,20 +234,6 @@ def _without_priority(learner: Learner) -> Learner:
         return state, {name: value for name, value in metrics.items() if name != "priority"}
 
     return learner._replace(update=update)
-
-
-def rollout_shapes(collector: Collector, params: Params) -> Rollout:
-    """Returns the shapes of the batches of a collector, as `ShapeDtypeStruct`s, without running it.
-
-    Args:
-        collector: of rollouts.
-        params: of the policy that acts, as arrays or `ShapeDtypeStruct`s.
-    """
-
-    def collect(key: Array, params: Params) -> Rollout:
-        return collector.collect(collector.init(key, params), params, key)[1]
-
-    return jax.eval_shape(collect, jax.random.key(0), params)
 
 
 def first_step(tree: PyTree) -> PyTree:

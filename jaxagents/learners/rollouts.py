@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxagents.learners.combinators import steps_per_update
+from jaxagents.learners.combinators import rollout_shapes, steps_per_update
 from jaxagents.learners.independent import independent_agents
 from jaxagents.learners.lagged import with_lagged_actor
 from jaxagents.learners.normalization import normalize_observations as normalize_observations_of_learner
 from jaxagents.learners.normalization import scale_rewards
-from jaxagents.learners.replay import rollout_shapes
 from jaxagents.ops.checks import require_positive
 from jaxagents.policies.normalization import normalize_observations as normalize_observations_of_policy
 from jaxagents.policies.teams import separate_parameters
@@ -72,7 +71,7 @@ def rollout_agent(
 
     def make_agent_learner(collector: Collector, num_updates: int) -> Learner:
         def shapes() -> Rollout:
-            rollout = rollout_shapes(collector, jax.eval_shape(policy.init, jax.random.key(0)))
+            rollout = rollout_shapes(collector, policy)
             return _in_float32(rollout) if normalize_observations else rollout
 
         num_steps = num_updates * steps_per_update(make_learner, options)

@@ -7,9 +7,10 @@ import pytest
 from flax import struct
 
 from jaxagents.data.buffers import make_prioritized_buffer, make_uniform_buffer
-from jaxagents.learners.replay import gather_step, rollout_shapes, with_replay
+from jaxagents.learners.combinators import rollout_shapes
+from jaxagents.learners.replay import gather_step, with_replay
 from jaxagents.ops.schedules import linear_schedule
-from jaxagents.types import REPLICATED, Array, Collector, Learner, Mean
+from jaxagents.types import REPLICATED, Array, Collector, Learner, Mean, Policy
 from tests.fakes import make_rollout
 
 
@@ -149,7 +150,8 @@ def test_rollout_shapes_are_those_of_the_collector():
         del params, key
         return state, ROLLOUT, {}
 
-    shapes = rollout_shapes(Collector(init=lambda key, params: (), collect=collect, steps_per_collect=2), ())
+    collector = Collector(init=lambda key, params: (), collect=collect, steps_per_collect=2)
+    shapes = rollout_shapes(collector, Policy(init=lambda key: (), initial_carry=None, apply=None))
     assert shapes.transition.observation.shape == (1, 2, 1)
 
 
