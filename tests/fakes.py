@@ -76,6 +76,12 @@ def play_levels(*shares):
     return make_rollout(terminated=ended, first=success >= 0, extras={"success": success.astype(jnp.float32)})
 
 
+def with_numbers(state, **numbers):
+    """Changes numbers in the settings of a learner's state."""
+    numbers = state.settings.numbers | jax.tree.map(jnp.float32, numbers)
+    return state.replace(settings=state.settings.replace(numbers=numbers))
+
+
 def halves(batch):
     """Splits the environments of a rollout or a sample over two devices: leaves `[2, ...]`."""
     if isinstance(batch, Sample):

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxagents.learners.combinators import params_to_act
-from jaxagents.types import Agent, Collector, Environment, Learner, Params, State
+from jaxagents.learners.combinators import params_to_act, wrapper_agent
+from jaxagents.types import Agent, Environment, Learner, Params, State
 
 
 def with_acting_copy(learner: Learner, *, dtype: Any = jnp.bfloat16) -> Learner:
@@ -39,28 +39,14 @@ def with_acting_copy(learner: Learner, *, dtype: Any = jnp.bfloat16) -> Learner:
 
 
 def make_agent(
-    environment: Environment,
-    *,
-    inner: Callable[..., Agent],
-    dtype: Any = "bfloat16",
-    axis_name: str | None = None,
-    **options: Any,
+    environment: Environment, *, inner: Callable[..., Agent], dtype: Any = "bfloat16", **options: Any
 ) -> Agent:
     """Assembles an agent that acts with a copy, see `with_acting_copy`.
 
     Args:
         environment: gives the spaces.
-        inner: `(environment, *, axis_name) -> Agent`, what learns.
+        inner: `(environment, **options) -> Agent`, what learns.
         dtype: of the copy.
-        axis_name: mapped device axis to average gradients over.
-        **options: further arguments of `inner`.
-
-    Returns:
-        The agent.
+        **options: of `inner`.
     """
-    agent = inner(environment, axis_name=axis_name, **options)
-
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        return with_acting_copy(agent.make_learner(collector, num_updates), dtype=dtype)
-
-    return agent._replace(make_learner=make_learner)
+    return wrapper_agent(inner(environment, **options), lambda learner, *_: with_acting_copy(learner, dtype=dtype))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxagents.learners.checks import check_positive
 from jaxagents.learners.replay import first_step, gather_step
-from jaxagents.learners.slots import Bound, Number
+from jaxagents.learners.settings import Bound, Number
 from jaxagents.losses.mpo import ImprovementView
 from jaxagents.losses.q import sac_temperature_loss
 from jaxagents.ops.returns import n_step_transition

@@ -9,7 +9,7 @@ import optax
 from flax import struct
 
 from jaxagents.learners.checks import check_counts
-from jaxagents.learners.combinators import start_of_inner, wrap
+from jaxagents.learners.combinators import start_of_inner, wrap, wrapper_agent
 from jaxagents.learners.optimizers import descend
 from jaxagents.losses.imitation import discriminator_loss, gail_reward
 from jaxagents.policies.inputs import input_of
@@ -190,20 +190,16 @@ def make_agent(
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, of the discriminator.
         demonstrations: `(environment, policy) -> Collector` of `Sample`s.
         num_steps: see `with_discriminator`.
-        axis_name: mapped device axis to average gradients over.
-        **options: further arguments of `with_discriminator`.
-
-    Returns:
-        The agent.
+        axis_name: see `with_discriminator`.
+        **options: of `with_discriminator`.
     """
+    check_counts(num_steps=num_steps)
     agent = inner(environment, axis_name=axis_name)
     judge = discriminator(environment.observation_space, environment.action_space)
     data = demonstrations(environment, agent.policy)
-    check_counts(num_steps=num_steps)
 
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        learner, steps = agent.make_learner(collector, num_updates), num_updates * num_steps
-        options_of_all: dict[str, Any] = {"num_steps": num_steps, "axis_name": axis_name} | options
-        return with_discriminator(learner, judge, optimizer(steps), data, agent.policy, **options_of_all)
+    def change(learner: Learner, collector: Collector, num_updates: int) -> Learner:
+        arguments = judge, optimizer(num_updates * num_steps), data, agent.policy
+        return with_discriminator(learner, *arguments, num_steps=num_steps, axis_name=axis_name, **options)
 
-    return Agent(policy=agent.policy, make_learner=make_learner)
+    return wrapper_agent(agent, change)

@@ -13,7 +13,8 @@ from jaxagents.learners.checks import check_counts, check_fractions, check_posit
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.epochs import descend_in_minibatches, to_sequences
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
-from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
+from jaxagents.learners.rollouts import rollout_agent
+from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.losses.imitation import search_cross_entropy
 from jaxagents.losses.value import squared_loss
 from jaxagents.ops.minibatches import minibatches_of_device
@@ -43,14 +44,12 @@ class AlphaZeroState:
     Attributes:
         params: of the actor-critic.
         opt_state: of the optimiser.
-        hyperparameters: float32 arrays.
-        memory: of numbers that change over the run.
+        settings: numbers.
     """
 
     params: Params
     opt_state: optax.OptState
-    hyperparameters: dict[str, Array]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
 
 @struct.dataclass
@@ -72,8 +71,8 @@ def make_alphazero(
     actor_critic: ActorCritic,
     optimizer: optax.GradientTransformation,
     *,
-    num_epochs: int,
-    num_minibatches: int,
+    num_epochs: int = 1,
+    num_minibatches: int = 4,
     discount: Number = 1.0,
     trace_decay: Number = 1.0,
     value_coefficient: Number = 1.0,
@@ -111,8 +110,9 @@ def make_alphazero(
     Deviation: learns from the newest games only, without replay; regularisation of weights is the optimiser's.
     """
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
-    check_fractions(discount=discount, trace_decay=trace_decay)
-    hyperparameters = {"discount": discount, "trace_decay": trace_decay, "value_coefficient": value_coefficient}
+    fractions = {"discount": discount, "trace_decay": trace_decay}
+    check_fractions(**fractions)
+    settings = make_settings(fractions | {"value_coefficient": value_coefficient})
 
     def init(key: Array, start: AlphaZeroState | Params | None = None) -> AlphaZeroState:
         params = actor_critic.init(key) if start is None else params_of(start)
@@ -120,15 +120,14 @@ def make_alphazero(
         return AlphaZeroState(
             params=params,
             opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, AlphaZeroState) else opt_state,
-            hyperparameters=arrays_of(hyperparameters),
-            memory=memory_of(hyperparameters, num_updates),
+            settings=settings.init(num_updates),
         )
 
     def update(state: AlphaZeroState, key: Array, rollout: Rollout) -> tuple[AlphaZeroState, Metrics]:
         num_steps, num_envs = rollout.transition.terminated.shape
         counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
         indices = minibatches_of_device(key, num_steps, num_envs, **counts, axis_name=axis_name)
-        numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
+        numbers, _ = settings.open(state.settings)
         target = outcomes(actor_critic, state.params, rollout.transition, numbers["discount"], numbers["trace_decay"])
         batch = to_sequences(AlphaZeroBatch(transition=rollout.transition, target=target), 1)
         params, opt_state, metrics, _ = descend_in_minibatches(
@@ -141,8 +140,7 @@ def make_alphazero(
             trainable=trainable,
             axis_name=axis_name,
         )
-        memory = remember(hyperparameters, state.memory, {}, axis_name=axis_name)
-        return state.replace(params=params, opt_state=opt_state, memory=memory), metrics
+        return state.replace(params=params, opt_state=opt_state, settings=settings.close(state.settings)), metrics
 
     return Learner(init=init, update=update)
 
@@ -151,11 +149,7 @@ def make_agent(
     environment: Environment,
     *,
     policy: Callable[..., ActorCritic],
-    optimizer: Callable[..., optax.GradientTransformation],
-    num_epochs: int = 1,
-    num_minibatches: int = 4,
     value_bound: float | None = 1.0,
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
     """Assembles AlphaZero for an environment with one stream of rewards.
@@ -163,13 +157,9 @@ def make_agent(
     Args:
         environment: gives the spaces.
         policy: `(observation_space, action_space) -> ActorCritic`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        num_epochs: see `make_alphazero`.
-        num_minibatches: see `make_alphazero`.
         value_bound: c of the values `c tanh(v / c)`, the largest return; None does not bound them. Without, a lost
             position can seem worse than a loss, and is not defended.
-        axis_name: see `make_alphazero`.
-        **options: further arguments of `make_alphazero`.
+        **options: of `make_alphazero` and of `rollout_agent`.
 
     Returns:
         The agent; it acts without a search where nothing searches for it.
@@ -181,16 +171,7 @@ def make_agent(
     actor_critic = policy(environment.observation_space, environment.action_space)
     with_evaluation(actor_critic)  # Refuses policies without a critic.
     actor_critic = actor_critic if value_bound is None else _bounded(actor_critic, value_bound)
-    acting = with_evaluation(actor_critic)
-    make = partial(make_alphazero, actor_critic, num_epochs=num_epochs, num_minibatches=num_minibatches)
-    make = partial(make, axis_name=axis_name, **options)
-    make(optax.identity())  # Refuses settings before anything is compiled.
-    return Agent(
-        policy=acting,
-        make_learner=lambda collector, num_updates: make(
-            optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates
-        ),
-    )
+    return rollout_agent(partial(make_alphazero, actor_critic), with_evaluation(actor_critic), environment, **options)
 
 
 def _bounded(actor_critic: ActorCritic, bound: float) -> ActorCritic:

@@ -7,15 +7,13 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.learners.combinators import start_of_inner, wrap
-from jaxagents.learners.replay import rollout_shapes
+from jaxagents.learners.combinators import rollout_shapes, start_of_inner, wrap, wrapper_agent
 from jaxagents.ops.statistics import RunningStatistics, init_statistics, update_statistics
 from jaxagents.types import (
     REPLICATED,
     Agent,
     Array,
     Box,
-    Collector,
     Environment,
     Learner,
     Metrics,
@@ -261,9 +259,8 @@ def make_agent(
     *,
     inner: Callable[..., Agent],
     bonus: Callable[..., Bonus],
-    coefficient: float = 1.0,
-    only: bool = False,
     axis_name: str | None = None,
+    **options: Any,
 ) -> Agent:
     """Assembles an agent of rollouts that is also paid for what is new.
 
@@ -271,12 +268,8 @@ def make_agent(
         environment: of one agent.
         inner: `(environment, *, axis_name) -> Agent`, who learns from the rewards.
         bonus: `(observation_space, action_space, *, axis_name) -> Bonus`.
-        coefficient: see `with_bonus`.
-        only: see `with_bonus`.
         axis_name: see `with_bonus`.
-
-    Returns:
-        The agent.
+        **options: of `with_bonus`.
 
     Raises:
         ValueError: there is a team, or see `with_bonus`.
@@ -285,13 +278,11 @@ def make_agent(
         raise ValueError(f"`num_agents` must be 0 for bonuses, got {environment.num_agents}; try `learner=ppo`.")
     agent = inner(environment, axis_name=axis_name)
     writer = bonus(environment.observation_space, environment.action_space, axis_name=axis_name)
-    options: dict[str, Any] = {"coefficient": coefficient, "only": only, "axis_name": axis_name}
-    with_bonus(Learner(init=None, update=None), writer, lambda: None, **options)  # Refuses settings early.
 
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        def shapes() -> Rollout:
-            return rollout_shapes(collector, jax.eval_shape(agent.policy.init, jax.random.key(0)))
+    def change(learner: Learner, shapes: Callable[[], Rollout]) -> Learner:
+        return with_bonus(learner, writer, shapes, axis_name=axis_name, **options)
 
-        return with_bonus(agent.make_learner(collector, num_updates), writer, shapes, **options)
-
-    return Agent(policy=agent.policy, make_learner=make_learner)
+    change(Learner(init=None, update=None), lambda: None)  # Refuses settings early.
+    return wrapper_agent(
+        agent, lambda learner, collector, _: change(learner, lambda: rollout_shapes(collector, agent.policy))
+    )

@@ -1,11 +1,13 @@
 """Learners around other learners, and what a learner starts from."""
 
-from collections.abc import Callable
+import inspect
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
-from jaxagents.types import REPLICATED, Array, Learner, Metrics, Params, PyTree, State
+from jaxagents.types import REPLICATED, Agent, Array, Collector, Learner, Metrics, Params, PyTree, State
 
 
 def wrap(
@@ -43,6 +45,55 @@ def wrap(
         return jax.tree.map(lambda leaf: REPLICATED, state).replace(inner=of_inner)
 
     return Learner(init=init, update=update, acting=acting_params, partition=axes)
+
+
+def wrapper_agent(
+    agent: Agent,
+    change: Callable[[Learner, Collector, int], Learner],
+    *,
+    acting: Callable[[Collector, Params], PyTree] | None = None,
+) -> Agent:
+    """Makes an agent whose learner is one around that of another agent.
+
+    Args:
+        agent: what is inside.
+        change: `(learner, collector, updates of the whole run) -> Learner` around it.
+        acting: `(collector, params of the inner agent) -> ` what the collector acts with, where the inner learner asks
+            it for the shapes of batches; None: the same parameters.
+
+    Returns:
+        The agent.
+    """
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        def collect(state: State, params: Params, key: Array) -> tuple[State, PyTree, Metrics]:
+            return collector.collect(state, params if acting is None else acting(collector, params), key)
+
+        return change(agent.make_learner(collector._replace(collect=collect), num_updates), collector, num_updates)
+
+    return agent._replace(make_learner=make_learner)
+
+
+def rollout_shapes(collector: Collector, policy: Any) -> Any:
+    """Returns the shapes of the batches of a collector, as `ShapeDtypeStruct`s, without running it.
+
+    Args:
+        collector: of rollouts or other batches.
+        policy: that acts.
+    """
+
+    def collect(key: Array) -> PyTree:
+        params = policy.init(key)
+        return collector.collect(collector.init(key, params), params, key)[1]
+
+    return jax.eval_shape(collect, jax.random.key(0))
+
+
+def steps_per_update(make_learner: Callable[..., Learner], options: Mapping[str, Any]) -> int:
+    """Returns the optimiser steps of an update: all minibatches of all epochs, by options or defaults of a learner."""
+    defaults = inspect.signature(make_learner).parameters
+    names = [name for name in ("num_epochs", "num_minibatches") if name in defaults]
+    return math.prod(options.get(name, defaults[name].default) for name in names)
 
 
 def params_to_act(learner: Learner, state: State) -> Params:

@@ -4,119 +4,34 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import optax
-
-from jaxagents.learners.dqn import make_dqn
-from jaxagents.learners.fixed_data import make_sample_agent
-from jaxagents.learners.q_values import values_of_sample
-from jaxagents.losses.q import conservative_term, double_q_target, q_target
-from jaxagents.ops.value_distributions import select_action
+from jaxagents.learners.q_terms import make_q_with_terms
+from jaxagents.learners.replay import replay_agent
+from jaxagents.losses.q_terms import conservative_term, temporal_difference
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
-from jaxagents.types import Agent, Array, Environment, Learner, Params, PyTree, Sample
+from jaxagents.types import Agent, Environment
 from jaxagents.values.q_function import QFunction
 
 
-def make_conservative_q(
-    q_function: QFunction,
-    optimizer: optax.GradientTransformation,
-    *,
-    coefficient: float = 1.0,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Learner:
-    """Makes DQN that adds `coefficient (log sum_a exp Q(s, a) - Q(s, a_data))` to its loss.
+def make_agent(
+    environment: Environment, *, value: Callable[..., QFunction], coefficient: float = 1.0, **options: Any
+) -> Agent:
+    """Assembles DQN that adds `coefficient (log sum_a exp Q(s, a) - Q(s, a_data))` to its loss.
 
     Args:
-        q_function: of expectations, without noise.
-        optimizer: an optax transformation.
+        environment: gives the spaces.
+        value: `(observation_space, action_space) -> QFunction`, see `make_q_with_terms`.
         coefficient: alpha, in units of the value; not below 0.
-        axis_name: see `make_dqn`.
-        **options: further arguments of `make_dqn`, but for its slots.
-
-    Returns:
-        The learner.
+        **options: of `make_q_with_terms` and of `replay_agent`.
 
     Raises:
-        ValueError: a number is out of its range, or the function is noisy.
+        ValueError: a number is out of its range, or see `make_q_with_terms`.
 
     References:
         Kumar et al. (2020), Conservative Q-learning for offline reinforcement learning, equation 4.
     """
     if coefficient < 0.0:
         raise ValueError(f"`coefficient` must not be below 0, got {coefficient}; try 1.")
-    if q_function.draw_noise is not None:
-        raise ValueError("`value` must be without noise for conservative Q-learning; try noise_scale=null.")
-
-    def objective(
-        network: Params,
-        target_network: Params,
-        batch: Sample,
-        *,
-        discount: Array,
-        loss: Callable[..., tuple[Array, dict[str, PyTree]]],
-        double: bool,
-    ) -> tuple[Array, tuple[dict[str, Array], Array, dict[str, PyTree]]]:
-        values, view = values_of_sample(
-            q_function,
-            network,
-            target_network,
-            batch,
-            jax.random.key(0),  # Of the noise, of which there is none.
-            discount=discount,
-            num_steps=None,
-            burn_in=0,
-            axis_name=axis_name,
-        )
-        target = jax.lax.stop_gradient((double_q_target if double else q_target)(view))
-        chosen = select_action(values, view.action)
-        losses, noted = loss(chosen, target)
-        term, error = conservative_term(values, view, coefficient=coefficient), jnp.abs(target - chosen)
-        total = jnp.mean(batch.weight[None] * (losses + term))
-        metrics = {"loss": total, "conservative_term": jnp.mean(term), "absolute_error": jnp.mean(error)}
-        return total, (metrics | {"q": jnp.mean(values)}, jnp.mean(error, axis=0), noted)
-
-    return make_dqn(q_function, optimizer, objective=objective, axis_name=axis_name, **options)
-
-
-def make_agent(
-    environment: Environment,
-    *,
-    value: Callable[..., QFunction],
-    optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any | None = None,
-    updates_per_rollout: int = 1,
-    normalize_observations: bool = False,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Agent:
-    """Assembles conservative Q-learning for an environment.
-
-    Args:
-        environment: gives the spaces.
-        value: `(observation_space, action_space) -> QFunction`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        buffer: `data.buffers.Buffer`, of a later stage that plays; None for samples of a data set.
-        updates_per_rollout: see `with_replay`.
-        normalize_observations: standardises observations by running statistics of the samples.
-        axis_name: see `make_dqn`.
-        **options: further arguments of `make_conservative_q`.
-
-    Returns:
-        The agent.
-    """
     q_function = value(environment.observation_space, environment.action_space)
-    make: Callable[..., Learner] = partial(make_conservative_q, q_function, axis_name=axis_name, **options)
-    make(optax.identity())  # Refuses settings before anything is compiled.
-    return make_sample_agent(
-        make_epsilon_greedy(q_function),
-        lambda num_updates: make(
-            optimizer(num_updates * updates_per_rollout), num_updates=num_updates * updates_per_rollout
-        ),
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        normalize_observations=normalize_observations,
-        axis_name=axis_name,
-    )
+    terms = {"td": temporal_difference, "conservative_term": partial(conservative_term, coefficient=coefficient)}
+    make_learner = partial(make_q_with_terms, q_function, terms=terms)
+    return replay_agent(make_learner, make_epsilon_greedy(q_function), environment, **options)

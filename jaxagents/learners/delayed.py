@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.learners.combinators import params_to_act, start_of_inner, wrap
+from jaxagents.learners.combinators import params_to_act, start_of_inner, wrap, wrapper_agent
 from jaxagents.policies.inputs import input_of
-from jaxagents.types import Agent, Array, Collector, Environment, Learner, Metrics, Params, Policy, PyTree, Rollout
+from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, Policy, PyTree, Rollout
 
 
 @struct.dataclass
@@ -133,19 +133,12 @@ def make_agent(
         longest: see `with_delayed_actor`.
         aware: whether the learner is told with which probability actions were taken, see `unaware_of_delay`.
         axis_name: mapped device axis over whose members rollouts are split.
-
-    Returns:
-        The agent.
-
-    Raises:
-        ValueError: see `with_delayed_actor`.
     """
     agent = inner(environment, axis_name=axis_name)
-    options: dict[str, Any] = {"delay": delay, "longest": longest}
-    with_delayed_actor(Learner(init=None, update=None), **options)  # Refuses settings early.
 
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        learner = agent.make_learner(collector, num_updates)
-        return with_delayed_actor(learner if aware else unaware_of_delay(learner, agent.policy), **options)
+    def change(learner: Learner, *_: Any) -> Learner:
+        learner = learner if aware else unaware_of_delay(learner, agent.policy)
+        return with_delayed_actor(learner, delay=delay, longest=longest)
 
-    return Agent(policy=agent.policy, make_learner=make_learner)
+    change(Learner(init=None, update=None))  # Refuses settings early.
+    return wrapper_agent(agent, change)

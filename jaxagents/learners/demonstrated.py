@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.learners import policy_gradient
-from jaxagents.types import Agent, Array, Collector, Demonstrated, Environment, Episode, Learner, Metrics, State
+from jaxagents.learners.combinators import wrapper_agent
+from jaxagents.types import Agent, Array, Demonstrated, Environment, Episode, Learner, Metrics, State
 
 
 def with_demonstrations(learner: Learner, *, shared_groups: bool = True) -> Learner:
@@ -55,19 +56,12 @@ def side_by_side(batch: Demonstrated, *, shared_groups: bool = True) -> Episode:
 
 
 def make_agent(environment: Environment, *, shared_groups: bool = True, **options: Any) -> Agent:
-    """Assembles a policy-gradient agent that also learns from an expert's episodes of its tasks.
+    """Assembles a policy-gradient agent that also learns from an expert's episodes, of `Demonstrated` batches.
 
     Args:
         environment: a text world of one seat.
         shared_groups: see `with_demonstrations`.
         **options: of `learners.policy_gradient.make_agent`.
-
-    Returns:
-        The agent, of a collector of `Demonstrated` batches.
     """
     agent = policy_gradient.make_agent(environment, **options)
-
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        return with_demonstrations(agent.make_learner(collector, num_updates), shared_groups=shared_groups)
-
-    return Agent(policy=agent.policy, make_learner=make_learner)
+    return wrapper_agent(agent, lambda learner, *_: with_demonstrations(learner, shared_groups=shared_groups))

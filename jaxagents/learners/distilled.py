@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.learners import policy_gradient
-from jaxagents.learners.combinators import replace_innermost
-from jaxagents.types import Agent, Array, Collector, Environment, Learner, Params, State
+from jaxagents.learners.combinators import replace_innermost, wrapper_agent
+from jaxagents.types import Agent, Array, Environment, Learner, Params, State
 
 
 def with_teacher(learner: Learner, teacher: Params) -> Learner:
@@ -46,13 +46,6 @@ def make_agent(environment: Environment, *, teacher: Callable[[], Params], **opt
         environment: a text world.
         teacher: `() -> parameters`, of the same model.
         **options: of `learners.policy_gradient.make_agent`, but for `reference`.
-
-    Returns:
-        The agent.
     """
     agent = policy_gradient.make_agent(environment, **options | {"reference": True})
-
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        return with_teacher(agent.make_learner(collector, num_updates), teacher())
-
-    return Agent(policy=agent.policy, make_learner=make_learner)
+    return wrapper_agent(agent, lambda learner, *_: with_teacher(learner, teacher()))

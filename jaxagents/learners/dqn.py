@@ -14,18 +14,8 @@ from jaxagents.learners.checks import check_counts, check_fractions, check_posit
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer, of_each_agent
 from jaxagents.learners.q_values import values_of_sample
-from jaxagents.learners.replay import make_replay_agent
-from jaxagents.learners.slots import (
-    Number,
-    Numbers,
-    Slot,
-    arrays_of,
-    bind,
-    memory_of,
-    numbers_due,
-    numbers_of,
-    remember,
-)
+from jaxagents.learners.replay import replay_agent
+from jaxagents.learners.settings import Number, Numbers, SettingsState, Slot, make_settings, without_memory
 from jaxagents.losses.q import double_q_target, q_loss, q_target
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.ops.value_distributions import Values, expected_values, select_action
@@ -40,7 +30,7 @@ EPSILON = linear_schedule(start=1.0, end=0.05, num_updates=10_000)
 
 @struct.dataclass
 class DQNState:
-    """Networks, optimiser state, hyper-parameters as arrays (a changed number is the same program), and memories.
+    """State of the learner.
 
     Attributes:
         network: parameters of the online network.
@@ -48,9 +38,7 @@ class DQNState:
         opt_state: of the optimiser.
         num_updates: int32, updates done.
         epsilon: float32, share of random actions that is due.
-        hyperparameters: float32 arrays.
-        slots: floats of the slots, by slot.
-        memory: of numbers and slots that remember something.
+        settings: numbers and slots.
     """
 
     network: Params
@@ -58,9 +46,7 @@ class DQNState:
     opt_state: optax.OptState
     num_updates: Array
     epsilon: Array
-    hyperparameters: dict[str, Array]
-    slots: dict[str, Numbers]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
     @property
     def params(self) -> Params:
@@ -133,13 +119,13 @@ def make_dqn(
     positive = {"huber_delta": huber_delta, "target_update_period": target_update_period}
     positive |= {"target_update_rate": target_update_rate}
     _check_numbers(num_steps, burn_in, fractions | {"target_update_rate": target_update_rate}, positive)
-    hyperparameters = fractions | positive
-    slots = {"loss": loss, "target": target or (double_q_target if double else q_target)}
+    target = target or (double_q_target if double else q_target)
+    settings = make_settings(fractions | positive, {"loss": loss, "target": target})
     values_of = partial(values_of_sample, q_function, num_steps=num_steps, burn_in=burn_in, axis_name=axis_name)
 
-    def evaluate(network: Params, state: DQNState, batch: Sample, key: Array, numbers: Numbers) -> tuple[Array, Any]:
-        terms = bind({"loss": partial(q_loss, delta=numbers["huber_delta"])}, {})
-        terms |= bind(slots, state.slots, state.memory)
+    def evaluate(network: Params, state: DQNState, batch: Sample, key: Array) -> tuple[Array, Any]:
+        numbers, slots = settings.open(state.settings)
+        terms = without_memory({"loss": partial(q_loss, delta=numbers["huber_delta"])}) | slots
         if objective is not None:
             options = {"discount": numbers["discount"], "loss": terms["loss"], "double": double}  # type: dict[str, Any]
             return objective(network, state.target_network, batch, **options)
@@ -152,22 +138,20 @@ def make_dqn(
         target_network, opt_state = jax.tree.map(jnp.copy, network), init_optimizer(optimizer, network, trainable)
         if isinstance(start, DQNState):
             target_network, opt_state = start.target_network, carry_over(opt_state, start.opt_state)
-        numbers, memory = arrays_of(hyperparameters), memory_of(hyperparameters | slots, num_updates)
+        opened = settings.init(num_updates)
         return DQNState(
             network=network,
             target_network=target_network,
             opt_state=opt_state,
             num_updates=jnp.zeros((), jnp.int32),
-            epsilon=jnp.copy(numbers_due(hyperparameters, numbers, memory)["epsilon"]),
-            hyperparameters=numbers,
-            slots=numbers_of(slots),
-            memory=memory,
+            epsilon=jnp.copy(settings.open(opened)[0]["epsilon"]),
+            settings=opened,
         )
 
     def update(state: DQNState, key: Array, batch: Sample) -> tuple[DQNState, Metrics]:
         require_agents(batch.transition)
-        numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
-        grads, (metrics, priority, noted) = jax.grad(evaluate, has_aux=True)(state.network, state, batch, key, numbers)
+        numbers, _ = settings.open(state.settings)
+        grads, (metrics, priority, noted) = jax.grad(evaluate, has_aux=True)(state.network, state, batch, key)
         if axis_name is not None:
             metrics = jax.lax.pmean(metrics, axis_name)
         network, opt_state, gradient_norm = descend(
@@ -175,14 +159,14 @@ def make_dqn(
         )
         due = (state.num_updates + 1) % numbers["target_update_period"].astype(jnp.int32) == 0
         rate = jnp.where(due, numbers["target_update_rate"], 0.0)
-        memory = remember(hyperparameters | slots, state.memory, noted, axis_name=axis_name)
+        closed = settings.close(state.settings, noted, axis_name=axis_name)
         new_state = state.replace(
             network=network,
             target_network=optax.incremental_update(network, state.target_network, rate),
             opt_state=opt_state,
             num_updates=state.num_updates + 1,
-            epsilon=jnp.copy(numbers_due(hyperparameters, state.hyperparameters, memory)["epsilon"]),
-            memory=memory,
+            epsilon=jnp.copy(settings.open(closed)[0]["epsilon"]),
+            settings=closed,
         )
         metrics = metrics | {"gradient_norm": gradient_norm, "epsilon": numbers["epsilon"]}
         return new_state, metrics | {"priority": priority}
@@ -195,12 +179,7 @@ def make_agent(
     *,
     value: Callable[..., QFunction],
     optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any,
-    updates_per_rollout: int = 1,
-    importance_exponent: Number = 0.4,
-    normalize_observations: bool = False,
     share_parameters: bool = True,
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
     """Assembles DQN for an environment of one agent, or independent Q-learning for a team.
@@ -209,43 +188,18 @@ def make_agent(
         environment: gives the spaces.
         value: `(observation_space, action_space) -> QFunction`.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        buffer: `data.buffers.Buffer`.
-        updates_per_rollout: see `with_replay`.
-        importance_exponent: see `with_replay`.
-        normalize_observations: standardises observations by running statistics of the samples.
         share_parameters: False gives every agent of a team parameters and gradients of its own, see `of_each_agent`.
-        axis_name: see `make_dqn`.
-        **options: further arguments of `make_dqn`.
-
-    Returns:
-        The agent.
+        **options: of `make_dqn` and of `replay_agent`.
 
     Raises:
         ValueError: parameters that are not shared, without a team.
     """
-    q_function = value(environment.observation_space, environment.action_space)
+    q_function, num_agents = value(environment.observation_space, environment.action_space), environment.num_agents
     if not share_parameters:
-        q_function = separate_parameters(q_function, environment.num_agents)
-    make = partial(make_dqn, q_function, axis_name=axis_name, **options)  # type: Callable[..., Learner]
-    make(optax.identity())  # Refuses settings before anything is compiled.
-
-    def make_learner(num_updates: int) -> Learner:
-        num_steps = num_updates * updates_per_rollout
-        of_all = (
-            optimizer(num_steps) if share_parameters else of_each_agent(optimizer(num_steps), environment.num_agents)
-        )
-        return make(of_all, num_updates=num_steps)
-
-    return make_replay_agent(
-        make_epsilon_greedy(q_function),
-        make_learner,
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        importance_exponent=importance_exponent,
-        normalize_observations=normalize_observations,
-        axis_name=axis_name,
-    )
+        q_function = separate_parameters(q_function, num_agents)
+    of_all = optimizer if share_parameters else lambda steps: of_each_agent(optimizer(steps), num_agents)
+    make_learner = partial(make_dqn, q_function)
+    return replay_agent(make_learner, make_epsilon_greedy(q_function), environment, optimizer=of_all, **options)
 
 
 def _check_numbers(

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners.checks import check_counts, check_fractions
-from jaxagents.learners.combinators import start_of_inner, wrap
-from jaxagents.learners.level_replay import make_level_agent
+from jaxagents.learners.curricula import level_agent, select, with_curriculum
 from jaxagents.ops.level_graph import (
     LevelGraph,
     activate,
@@ -20,15 +19,15 @@ from jaxagents.ops.level_graph import (
     init_graph,
     record,
 )
+from jaxagents.ops.rows import rows_of_all_devices
 from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree, Rollout
 
 
 @struct.dataclass
-class DreamedLevelsState:
-    """State of the learner.
+class DreamedLevels:
+    """What is kept of the levels.
 
     Attributes:
-        inner: of who learns from the rollouts.
         graph: levels that were made so far.
         made: int32 `[k]`, places of new ones, which are not active yet; -1 where there is none.
         place: int32 `[B]`, of the levels of the next rollout, over all devices; C for the world as it is.
@@ -38,7 +37,6 @@ class DreamedLevelsState:
         round: int32, rollouts so far.
     """
 
-    inner: Any
     graph: LevelGraph
     made: Array
     place: Array
@@ -46,11 +44,6 @@ class DreamedLevelsState:
     won: Array
     ended: Array
     round: Array
-
-    @property
-    def params(self) -> Params:
-        """Returns the parameters of the policy."""
-        return self.inner.params
 
 
 def with_dreamed_levels(
@@ -95,9 +88,9 @@ def with_dreamed_levels(
         axis_name: mapped device axis.
 
     Returns:
-        The learner; collectors act with `{"params", "levels"}`, as for `with_level_replay`. Metrics: `levels_made`,
-        `levels_active`, `level_success`, the mean over what was played, and `hardest`, the greatest share of its way
-        from the first level to the world as it is among those of grade A.
+        The learner, see `with_curriculum`. Metrics: `levels_made`, `levels_active`, `level_success`, the mean over what
+        was played, and `hardest`, the greatest share of its way from the first level to the world as it is among those
+        of grade A.
 
     Raises:
         ValueError: a number is out of its range, or numbers do not fit each other.
@@ -127,66 +120,46 @@ def with_dreamed_levels(
         number = jnp.ravel_multi_index(tuple(fields.T), sizes, mode="clip")
         return jax.vmap(sample_level)(jax.random.split(key, num_levels), number)
 
-    def init(key: Array, start: DreamedLevelsState | Params | None = None) -> DreamedLevelsState:
-        inner_key, draw_key, level_key = jax.random.split(key, 3)
-        inner = learner.init(inner_key, start_of_inner(start, DreamedLevelsState))
-        if isinstance(start, DreamedLevelsState):
-            return start.replace(inner=inner)
+    def init(keys: Array) -> DreamedLevels:
         graph, zero = init_graph(jnp.zeros((1, len(sizes)), jnp.int32), capacity), jnp.int32(0)
         made, nothing = jnp.full(num_children, -1, jnp.int32), jnp.zeros(capacity)
-        place = place_of(draw_key, graph, made, zero)
-        levels = levels_of(level_key, graph, place)
-        return DreamedLevelsState(
-            inner=inner, graph=graph, made=made, place=place, levels=levels, won=nothing, ended=nothing, round=zero
-        )
+        place = place_of(keys[0], graph, made, zero)
+        levels = levels_of(keys[1], graph, place)
+        return DreamedLevels(graph=graph, made=made, place=place, levels=levels, won=nothing, ended=nothing, round=zero)
 
-    def turn(state: DreamedLevelsState, key: Array) -> tuple[LevelGraph, Array, Array]:
+    def turn(memory: DreamedLevels, key: Array) -> tuple[LevelGraph, Array, Array]:
         """Returns the graph after a session, new levels, and the levels of the next session."""
         parent_key, edit_key, draw_key = jax.random.split(key, 3)
-        time = state.round // session
-        graph = activate(record(state.graph, state.won, state.ended, time), state.made, capacity=num_active)
+        time = memory.round // session
+        graph = activate(record(memory.graph, memory.won, memory.ended, time), memory.made, capacity=num_active)
         parents = choose_parents(graph, parent_key, num_children, strict=strict)
         graph, made = add_children(graph, edit_key, jnp.where(time % interval == 0, parents, -1), sizes)
         return graph, made, place_of(draw_key, graph, made, time)
 
-    def update(state: DreamedLevelsState, key: Array, rollout: Rollout) -> tuple[DreamedLevelsState, Metrics]:
-        inner_key, turn_key, level_key = jax.random.split(key, 3)
-        inner, metrics = learner.update(state.inner, inner_key, rollout)
-        opens, closes = state.round % session == session - window, (state.round + 1) % session == 0
-        kept = jax.tree.map(lambda one: jnp.where(opens, 0.0, one), (state.won, state.ended))
+    def update(
+        memory: DreamedLevels, params: Params, rollout: Rollout, keys: Array
+    ) -> tuple[DreamedLevels, bool, Metrics]:
+        opens, closes = memory.round % session == session - window, (memory.round + 1) % session == 0
+        kept = jax.tree.map(lambda one: jnp.where(opens, 0.0, one), (memory.won, memory.ended))
         seen = _count(rollout, axis_name)
-        won, ended = jax.tree.map(lambda one, new: one.at[state.place].add(new, mode="drop"), kept, seen)
-        state = state.replace(inner=inner, won=won, ended=ended, round=state.round + 1)
-        turned, same = turn(state, turn_key), (state.graph, state.made, state.place)
-        graph, made, place = jax.tree.map(lambda new, old: jnp.where(closes, new, old), turned, same)
-        state = state.replace(graph=graph, made=made, place=place, levels=levels_of(level_key, graph, place))
-        return state, {**metrics, **_describe(state, sizes)}
+        won, ended = jax.tree.map(lambda one, new: one.at[memory.place].add(new, mode="drop"), kept, seen)
+        memory = memory.replace(won=won, ended=ended, round=memory.round + 1)
+        graph, made, place = select(closes, turn(memory, keys[0]), (memory.graph, memory.made, memory.place))
+        memory = memory.replace(graph=graph, made=made, place=place, levels=levels_of(keys[1], graph, place))
+        return memory, True, _describe(memory, sizes)
 
-    return wrap(learner, init, update, acting=lambda state, own: {"params": own, "levels": state.levels})
+    return with_curriculum(learner, init, update)
 
 
-def make_agent(
-    environment: Environment, *, inner: Callable[..., Agent], axis_name: str | None = None, **options: Any
-) -> Agent:
+def make_agent(environment: Environment, **options: Any) -> Agent:
     """Assembles an agent that trains on levels made from those it wins.
 
     Args:
-        environment: of one agent, which says `info["success"]` and has `prod(sizes)` levels, the last of them the
-            world as it is.
-        inner: `(environment, *, axis_name) -> Agent`, who learns.
-        axis_name: see `with_dreamed_levels`.
-        **options: further arguments of `with_dreamed_levels`.
-
-    Returns:
-        The agent.
+        environment: see `level_agent`; says `info["success"]` and has `prod(sizes)` levels, the last of them the world
+            as it is.
+        **options: of `with_dreamed_levels` and of `level_agent`, but for `level`.
     """
-
-    def choose(learner: Learner, sample_level: Callable[[Array], PyTree], num_levels: int) -> Learner:
-        del sample_level  # Of one difficulty.
-        options_of = {"num_levels": num_levels, "axis_name": axis_name, **options}
-        return with_dreamed_levels(learner, environment.sample_task, **options_of)
-
-    return make_level_agent(environment, inner(environment, axis_name=axis_name), choose, None)
+    return level_agent(with_dreamed_levels, environment, **options)
 
 
 def _check_fit(num_levels: int, num_played: int, session: int, window: int, original_share: float) -> None:
@@ -206,17 +179,16 @@ def _count(rollout: Rollout, axis_name: str | None) -> tuple[Array, Array]:
     transition = rollout.transition
     ends = transition.terminated | transition.truncated
     won = jnp.sum(jnp.where(ends, transition.extras["success"], 0.0), axis=0)
-    seen = won, jnp.sum(ends, axis=0, dtype=jnp.float32)
-    return seen if axis_name is None else jax.lax.all_gather(seen, axis_name, tiled=True)
+    return rows_of_all_devices((won, jnp.sum(ends, axis=0, dtype=jnp.float32)), axis_name)
 
 
-def _describe(state: DreamedLevelsState, sizes: Sequence[int]) -> Metrics:
+def _describe(memory: DreamedLevels, sizes: Sequence[int]) -> Metrics:
     """Computes the metrics of `with_dreamed_levels`."""
-    graph = state.graph
+    graph = memory.graph
     way = jnp.sum(graph.fields, axis=1) / (sum(sizes) - len(sizes))
     return {
         "levels_made": graph.size.astype(jnp.float32),
         "levels_active": jnp.sum(graph.active, dtype=jnp.float32),
-        "level_success": jnp.sum(state.won) / jnp.maximum(jnp.sum(state.ended), 1.0),
+        "level_success": jnp.sum(memory.won) / jnp.maximum(jnp.sum(memory.ended), 1.0),
         "hardest": jnp.max(jnp.where(graph.success >= 0.75, way, 0.0)),
     }

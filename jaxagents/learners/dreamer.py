@@ -13,15 +13,15 @@ from jaxagents.learners.actor_critic_terms import draw, sample_alone, sample_key
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import carry_over, descend
-from jaxagents.learners.replay import make_replay_agent
-from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
+from jaxagents.learners.replay import replay_agent
+from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.losses.dynamics import end_loss
 from jaxagents.losses.world_models import balanced_kl, symlog_loss, two_hot_loss
 from jaxagents.ops.returns import lambda_returns
 from jaxagents.ops.symlog import two_hot_mean
 from jaxagents.policies.inputs import input_of
 from jaxagents.policies.world_model import LatentState, WorldModelPolicy
-from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree, Sample
+from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, Sample
 
 
 @struct.dataclass
@@ -33,16 +33,14 @@ class DreamerState:
         target_critic: moving average of the critic, whose values the critic stays near.
         return_range: float32 `[]`, moving average of the distance of the 5th and the 95th percentile of returns.
         opt_state: of the optimiser.
-        hyperparameters: float32 arrays.
-        memory: of numbers that change over the run.
+        settings: numbers.
     """
 
     params: Params
     target_critic: Params
     return_range: Array
     opt_state: optax.OptState
-    hyperparameters: dict[str, Array]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
 
 class Imagined(NamedTuple):
@@ -120,13 +118,14 @@ def make_dreamer(
     fractions = {"discount": discount, "trace_decay": trace_decay}
     fractions |= {"target_update_rate": target_update_rate, "range_update_rate": range_update_rate}
     check_fractions(**fractions)
-    hyperparameters = fractions | {
+    coefficients = {
         "entropy_coefficient": entropy_coefficient,
         "free_nats": free_nats,
         "dynamics_coefficient": dynamics_coefficient,
         "representation_coefficient": representation_coefficient,
         "replay_value_coefficient": replay_value_coefficient,
     }
+    settings = make_settings(fractions | coefficients)
 
     def init(key: Array, start: DreamerState | Params | None = None) -> DreamerState:
         params = policy.init(key) if start is None else params_of(start)
@@ -137,12 +136,11 @@ def make_dreamer(
             target_critic=start.target_critic if is_state else jax.tree.map(jnp.copy, params["critic"]),
             return_range=start.return_range if is_state else jnp.zeros(()),
             opt_state=carry_over(opt_state, start.opt_state) if is_state else opt_state,
-            hyperparameters=arrays_of(hyperparameters),
-            memory=memory_of(hyperparameters, num_updates),
+            settings=settings.init(num_updates),
         )
 
     def update(state: DreamerState, key: Array, batch: Sample) -> tuple[DreamerState, Metrics]:
-        numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
+        numbers, _ = settings.open(state.settings)
         objective = partial(dreamer_losses, policy, horizon, axis_name, numbers, state, key, batch)
         grads, (metrics, return_range) = jax.grad(objective, has_aux=True)(state.params)
         params, opt_state, _ = descend(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
@@ -154,59 +152,30 @@ def make_dreamer(
                 params["critic"], state.target_critic, numbers["target_update_rate"]
             ),
             return_range=return_range,
-            memory=remember(hyperparameters, state.memory, {}, axis_name=axis_name),
+            settings=settings.close(state.settings),
         )
         return new_state, metrics | {"return_range": return_range}
 
     return Learner(init=init, update=update)
 
 
-def make_agent(
-    environment: Environment,
-    *,
-    policy: Callable[..., WorldModelPolicy],
-    optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any,
-    updates_per_rollout: int = 1,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Agent:
-    """Assembles DreamerV3 for an environment of one agent.
+def make_agent(environment: Environment, *, policy: Callable[..., WorldModelPolicy], **options: Any) -> Agent:
+    """Assembles DreamerV3 for an environment.
 
     Args:
         environment: gives the spaces.
         policy: `(observation_space, action_space) -> WorldModelPolicy`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        buffer: `data.buffers.Buffer` of sequences.
-        updates_per_rollout: see `with_replay`.
-        axis_name: see `make_dreamer`.
-        **options: further arguments of `make_dreamer`.
-
-    Returns:
-        The agent.
+        **options: of `make_dreamer` and of `replay_agent`; samples are sequences.
 
     Raises:
-        ValueError: the policy has no model.
+        ValueError: the policy has no world model, or see `make_dreamer`.
     """
     actor = policy(environment.observation_space, environment.action_space)
     if not isinstance(actor, WorldModelPolicy):
         raise ValueError(
             f"`policy` must have a world model for Dreamer, got a {type(actor).__name__}; try policy=world_model."
         )
-
-    def make(num_updates: int) -> Learner:
-        steps = num_updates * updates_per_rollout
-        return make_dreamer(actor, optimizer(steps), num_updates=steps, axis_name=axis_name, **options)
-
-    make(1)  # Refuses settings before anything is compiled.
-    return make_replay_agent(
-        actor,
-        make,
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        axis_name=axis_name,
-    )
+    return replay_agent(partial(make_dreamer, actor), actor, environment, **options)
 
 
 def dreamer_losses(

@@ -1,6 +1,7 @@
 """Curricula of levels that an agent neither masters nor loses as a weak player does: the task filter of XLand."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -8,19 +9,17 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners.checks import check_counts, check_fractions
-from jaxagents.learners.combinators import start_of_inner, wrap
-from jaxagents.learners.level_replay import make_level_agent
-from jaxagents.learners.optimizers import take_if
+from jaxagents.learners.curricula import CurriculumState, level_agent, sample_levels, select, with_curriculum
 from jaxagents.ops.levels import worth_training
+from jaxagents.ops.rows import rows_of_all_devices
 from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree, Rollout
 
 
 @struct.dataclass
-class FilteredLevelsState:
-    """State of the learner.
+class FilteredLevels:
+    """What is kept of the levels.
 
     Attributes:
-        inner: of who learns from the rollouts.
         control: parameters of the weak player.
         levels: of the next rollout, leaves `[B, ...]`, over all devices.
         won: float32 `[B]`, share of the episodes that the agent won on the candidates that are judged.
@@ -30,7 +29,6 @@ class FilteredLevelsState:
         round: int32, rollouts since the cycle began.
     """
 
-    inner: Any
     control: Params
     levels: PyTree
     won: Array
@@ -38,11 +36,6 @@ class FilteredLevelsState:
     accepted: Array
     thresholds: dict[str, Array]
     round: Array
-
-    @property
-    def params(self) -> Params:
-        """Returns the parameters of the policy."""
-        return self.inner.params
 
 
 def with_filtered_levels(
@@ -76,8 +69,8 @@ def with_filtered_levels(
         axis_name: mapped device axis.
 
     Returns:
-        The learner; collectors act with `{"params", "levels"}`, as for `with_level_replay`. Metrics: `judged`,
-        `accepted` of the levels judged last, and the thresholds.
+        The learner, see `with_curriculum`; a later stage takes its own thresholds. Metrics: `judged`, `accepted` of the
+        levels judged last, and the thresholds.
 
     Raises:
         ValueError: a number is out of its range.
@@ -95,98 +88,77 @@ def with_filtered_levels(
     num_judged, num_candidates = 2 * num_batches, num_batches * num_levels
     period = num_judged + num_trained
 
-    def sample_levels(key: Array, count: int) -> PyTree:
-        return jax.vmap(sample_level)(jax.random.split(key, count))
+    new_levels = partial(sample_levels, sample_level)
 
-    def init(key: Array, start: FilteredLevelsState | Params | None = None) -> FilteredLevelsState:
-        inner_key, control_key, level_key = jax.random.split(key, 3)
-        inner = learner.init(inner_key, start_of_inner(start, FilteredLevelsState))
-        none = jax.eval_shape(lambda key: sample_levels(key, num_candidates), level_key)
-        return FilteredLevelsState(
-            inner=inner,
-            control=learner.init(control_key, None).params,
-            levels=sample_levels(level_key, num_levels),
+    def init(keys: Array) -> FilteredLevels:
+        none = jax.eval_shape(lambda key: new_levels(key, num_candidates), keys[1])
+        return FilteredLevels(
+            control=learner.init(keys[0], None).params,
+            levels=new_levels(keys[1], num_levels),
             won=jnp.zeros(num_levels),
             candidates=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), none),
             accepted=jnp.zeros(num_candidates, bool),
-            thresholds={name: jnp.float32(number) for name, number in given.items()},
+            thresholds=jax.tree.map(jnp.float32, given),
             round=jnp.int32(0),
         )
 
-    def judge(state: FilteredLevelsState, won: Array) -> FilteredLevelsState:
+    def judge(memory: FilteredLevels, won: Array) -> FilteredLevels:
         """Keeps how the agent did, or tells by how the weak player does whether the levels are accepted."""
-        place = state.round // 2 * num_levels
-        good = worth_training(state.won, won, **state.thresholds)
+        place = memory.round // 2 * num_levels
+        good = worth_training(memory.won, won, **memory.thresholds)
         kept = jax.tree.map(
             lambda leaf, levels: jax.lax.dynamic_update_slice_in_dim(leaf, levels, place, 0),
-            state.candidates,
-            state.levels,
+            memory.candidates,
+            memory.levels,
         )
-        accepted = jax.lax.dynamic_update_slice_in_dim(state.accepted, good, place, 0)
-        by_agent = state.round % 2 == 0
-        decided = state.replace(candidates=kept, accepted=accepted)
-        return _select(by_agent, state.replace(won=won), decided)
+        accepted = jax.lax.dynamic_update_slice_in_dim(memory.accepted, good, place, 0)
+        by_agent = memory.round % 2 == 0
+        return select(by_agent, memory.replace(won=won), memory.replace(candidates=kept, accepted=accepted))
 
-    def levels_of(state: FilteredLevelsState, key: Array) -> PyTree:
+    def levels_of(memory: FilteredLevels, key: Array) -> PyTree:
         """Returns the levels of the rollout that is due."""
         new_key, draw_key = jax.random.split(key)
-        new, found = sample_levels(new_key, num_levels), jnp.any(state.accepted)
-        place = jax.random.categorical(draw_key, jnp.where(state.accepted, 0.0, -1e9), shape=(num_levels,))
-        drawn = jax.tree.map(lambda leaf: leaf[place], state.candidates)
-        judged, again = state.round < num_judged, state.round % 2 == 1
-        return _select(judged, _select(again, state.levels, new), _select(found, drawn, new))
+        new, found = new_levels(new_key, num_levels), jnp.any(memory.accepted)
+        place = jax.random.categorical(draw_key, jnp.where(memory.accepted, 0.0, -1e9), shape=(num_levels,))
+        drawn = jax.tree.map(lambda leaf: leaf[place], memory.candidates)
+        judged, again = memory.round < num_judged, memory.round % 2 == 1
+        return select(judged, select(again, memory.levels, new), select(found, drawn, new))
 
-    def update(state: FilteredLevelsState, key: Array, rollout: Rollout) -> tuple[FilteredLevelsState, Metrics]:
-        inner_key, level_key = jax.random.split(key)
-        judged = state.round < num_judged
-        inner, metrics = learner.update(state.inner, inner_key, rollout)
-        transition = rollout.transition
+    def update(
+        memory: FilteredLevels, params: Params, rollout: Rollout, keys: Array
+    ) -> tuple[FilteredLevels, Array, Metrics]:
+        judged, transition = memory.round < num_judged, rollout.transition
         won = _share_won(transition.terminated | transition.truncated, transition.extras["success"], axis_name)
-        state = _select(judged, judge(state, won), state)
-        state = state.replace(inner=take_if(~judged, inner, state.inner), round=(state.round + 1) % period)
-        told = {"judged": judged.astype(jnp.float32), "accepted": jnp.mean(state.accepted)} | state.thresholds
-        return state.replace(levels=levels_of(state, level_key)), {**metrics, **told}
+        memory = select(judged, judge(memory, won), memory)
+        memory = memory.replace(round=(memory.round + 1) % period)
+        metrics = {"judged": judged.astype(jnp.float32), "accepted": jnp.mean(memory.accepted)} | memory.thresholds
+        return memory.replace(levels=levels_of(memory, keys[0])), ~judged, metrics
 
-    def acting(state: FilteredLevelsState, own: Params) -> dict[str, PyTree]:
-        weak = (state.round < num_judged) & (state.round % 2 == 1)
-        return {"params": _select(weak, state.control, own), "levels": state.levels}
+    def acting(memory: FilteredLevels, own: Params) -> Params:
+        weak = (memory.round < num_judged) & (memory.round % 2 == 1)
+        return select(weak, memory.control, own)
 
-    return wrap(learner, init, update, acting=acting)
+    curriculum = with_curriculum(learner, init, update, acting=acting)
+
+    def init_state(key: Array, start: Any = None) -> CurriculumState:
+        state = curriculum.init(key, start)
+        return state.replace(memory=state.memory.replace(thresholds=jax.tree.map(jnp.float32, given)))
+
+    return curriculum._replace(init=init_state)
 
 
-def make_agent(
-    environment: Environment,
-    *,
-    inner: Callable[..., Agent],
-    level: int | None = None,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Agent:
+def make_agent(environment: Environment, **options: Any) -> Agent:
     """Assembles an agent that trains on levels that pass the task filter of XLand.
 
     Args:
-        environment: of one agent, which says `info["success"]`; its tasks are the levels.
-        inner: `(environment, *, axis_name) -> Agent`, who learns, and acts with its parameters alone.
-        level: difficulty of new levels, where the world has some.
-        axis_name: see `with_filtered_levels`.
-        **options: further arguments of `with_filtered_levels`.
-
-    Returns:
-        The agent.
+        environment: see `level_agent`; says `info["success"]`.
+        **options: of `with_filtered_levels` and of `level_agent`; the inner agent acts with its parameters alone.
     """
-
-    def choose(learner: Learner, sample_level: Callable[[Array], PyTree], num_levels: int) -> Learner:
-        return with_filtered_levels(learner, sample_level, num_levels=num_levels, axis_name=axis_name, **options)
-
-    return make_level_agent(environment, inner(environment, axis_name=axis_name), choose, level)
+    return level_agent(with_filtered_levels, environment, **options)
 
 
 def _share_won(ended: Array, success: Array, axis_name: str | None) -> Array:
     """Computes the share of the episodes that were won on every level, over all devices, NaN where none ended."""
     count = jnp.sum(ended, axis=0)
     share = jnp.where(count > 0, jnp.sum(ended * success, axis=0) / jnp.maximum(count, 1), jnp.nan)
-    return share if axis_name is None else jax.lax.all_gather(share, axis_name, tiled=True)
-
-
-def _select(condition: Array, when_true: PyTree, when_false: PyTree) -> PyTree:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), when_true, when_false)
+    return rows_of_all_devices(share, axis_name)

@@ -1,6 +1,7 @@
 """Curricula of levels that are made for what an agent cannot do yet: EnvGen around any learner of rollouts."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -8,18 +9,16 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners.checks import check_counts
-from jaxagents.learners.combinators import start_of_inner, wrap
-from jaxagents.learners.level_replay import make_level_agent
+from jaxagents.learners.curricula import level_agent, sample_levels, select, with_curriculum
 from jaxagents.ops.goals import lowest_success
 from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree, Rollout
 
 
 @struct.dataclass
-class GeneratedLevelsState:
-    """State of the learner.
+class Achievements:
+    """What is kept of levels and achievements.
 
     Attributes:
-        inner: of who learns from the rollouts.
         levels: of the next rollout, leaves `[B, ...]`, over all devices.
         chosen: int32 `[K]`, achievements that levels are made for in this cycle.
         reached: float32 `[A]`, episodes in levels as they are in which an achievement was reached, in this cycle.
@@ -27,17 +26,11 @@ class GeneratedLevelsState:
         round: int32, rollouts so far.
     """
 
-    inner: Any
     levels: PyTree
     chosen: Array
     reached: Array
     episodes: Array
     round: Array
-
-    @property
-    def params(self) -> Params:
-        """Returns the parameters of the policy."""
-        return self.inner.params
 
 
 def with_generated_levels(
@@ -76,8 +69,8 @@ def with_generated_levels(
         axis_name: mapped device axis.
 
     Returns:
-        The learner; collectors act with `{"params", "levels"}`, as for `with_level_replay`. Metrics: `generated`, and
-        `success`, the mean over the achievements of what is known of this cycle.
+        The learner, see `with_curriculum`. Metrics: `generated`, and `success`, the mean over the achievements of what
+        is known of this cycle.
 
     Raises:
         ValueError: a number is out of its range, or there are no achievements.
@@ -102,22 +95,16 @@ def with_generated_levels(
 
     def levels_of(key: Array, chosen: Array, round: Array) -> PyTree:
         new_key, choice_key, prepare_key = jax.random.split(key, 3)
-        new = jax.vmap(sample_level)(jax.random.split(new_key, num_levels))
+        new = sample_levels(sample_level, new_key, num_levels)
         index = chosen[jax.random.randint(choice_key, (num_levels,), 0, chosen.size)]
         made = jax.vmap(prepare)(jax.random.split(prepare_key, num_levels), new, index)
-        return jax.tree.map(lambda one, other: jnp.where(is_generated(round), one, other), made, new)
+        return select(is_generated(round), made, new)
 
-    def init(key: Array, start: GeneratedLevelsState | Params | None = None) -> GeneratedLevelsState:
-        inner_key, choose_key, level_key = jax.random.split(key, 3)
-        inner = learner.init(inner_key, start_of_inner(start, GeneratedLevelsState))
-        if isinstance(start, GeneratedLevelsState):
-            return start.replace(inner=inner)
+    def init(keys: Array) -> Achievements:
         nothing, zero = jnp.zeros(len(achievements)), jnp.int32(0)
-        chosen = choose(choose_key, nothing)
-        levels = levels_of(level_key, chosen, zero)
-        return GeneratedLevelsState(
-            inner=inner, levels=levels, chosen=chosen, reached=nothing, episodes=jnp.float32(0.0), round=zero
-        )
+        chosen = choose(keys[0], nothing)
+        levels = levels_of(keys[1], chosen, zero)
+        return Achievements(levels=levels, chosen=chosen, reached=nothing, episodes=jnp.float32(0.0), round=zero)
 
     def count(rollout: Rollout) -> tuple[Array, Array]:
         """Returns how many episodes ended, and in how many each achievement had been reached."""
@@ -127,67 +114,53 @@ def with_generated_levels(
         both = jnp.sum(ended, dtype=jnp.float32), jnp.stack(reached)
         return both if axis_name is None else jax.lax.psum(both, axis_name)
 
-    def update(state: GeneratedLevelsState, key: Array, rollout: Rollout) -> tuple[GeneratedLevelsState, Metrics]:
-        inner_key, choose_key, level_key = jax.random.split(key, 3)
-        generated = is_generated(state.round)
-        inner, metrics = learner.update(state.inner, inner_key, rollout)
-        ended, reached = count(rollout)
-        episodes = state.episodes + jnp.where(generated, 0.0, ended)
-        reached = state.reached + jnp.where(generated, 0.0, reached)
+    def update(
+        memory: Achievements, params: Params, rollout: Rollout, keys: Array
+    ) -> tuple[Achievements, bool, Metrics]:
+        generated, (ended, reached) = is_generated(memory.round), count(rollout)
+        episodes = memory.episodes + jnp.where(generated, 0.0, ended)
+        reached = memory.reached + jnp.where(generated, 0.0, reached)
         success = reached / jnp.maximum(episodes, 1.0)
-        told = {"generated": generated.astype(jnp.float32), "success": jnp.mean(success)}
-        round = state.round + 1
+        round = memory.round + 1
         opens = (round % period == 0) & (round < num_cycles * period)
         renewed = opens & adapts & (episodes > 0.0)
-        chosen = jnp.where(renewed, choose(choose_key, success), state.chosen)
-        following = state.replace(
-            inner=inner,
-            levels=levels_of(level_key, chosen, round),
+        chosen = jnp.where(renewed, choose(keys[0], success), memory.chosen)
+        following = Achievements(
+            levels=levels_of(keys[1], chosen, round),
             chosen=chosen,
             reached=jnp.where(opens, 0.0, reached),
             episodes=jnp.where(opens, 0.0, episodes),
             round=round,
         )
-        return following, {**metrics, **told}
+        metrics = {"generated": generated.astype(jnp.float32), "success": jnp.mean(success)}
+        return following, True, metrics
 
-    return wrap(learner, init, update, acting=lambda state, own: {"params": own, "levels": state.levels})
+    return with_curriculum(learner, init, update)
 
 
 def make_agent(
-    environment: Environment,
-    *,
-    inner: Callable[..., Agent],
-    level: int | None = None,
-    axis_name: str | None = None,
-    **options: Any,
+    environment: Environment, *, achievements: Sequence[str] = (), level: int | None = None, **options: Any
 ) -> Agent:
     """Assembles an agent that trains on levels made for what it cannot do yet.
 
     Args:
-        environment: of one agent, which tells achievements as `info["metrics"]`; its tasks are the levels.
-        inner: `(environment, *, axis_name) -> Agent`, who learns.
-        level: difficulty of levels, where the world has some.
-        axis_name: see `with_generated_levels`.
-        **options: further arguments of `with_generated_levels`.
-
-    Returns:
-        The agent.
+        environment: see `level_agent`; tells achievements as `info["metrics"]`.
+        achievements: see `with_generated_levels`.
+        level: see `level_agent`.
+        **options: of `with_generated_levels` and of `level_agent`.
 
     Raises:
         ValueError: the world does not tell an achievement, or see `with_generated_levels`.
     """
     told = jax.eval_shape(_first_info(environment, level), jax.random.key(0)).get("metrics", {})
-    for name in options.get("achievements", ()):
+    for name in achievements:
         if name not in told:
             raise ValueError(
                 f'`achievements` must be numbers that the world tells as info["metrics"], got {name!r} in '
                 f"{environment.name}; try {', '.join(told) or 'world=craft'}."
             )
-
-    def choose(learner: Learner, sample_level: Callable[[Array], PyTree], num_levels: int) -> Learner:
-        return with_generated_levels(learner, sample_level, num_levels=num_levels, axis_name=axis_name, **options)
-
-    return make_level_agent(environment, inner(environment, axis_name=axis_name), choose, level)
+    with_levels = partial(with_generated_levels, achievements=achievements)
+    return level_agent(with_levels, environment, level=level, **options)
 
 
 def _first_info(environment: Environment, level: int | None) -> Callable[[Array], dict[str, Any]]:

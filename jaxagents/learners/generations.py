@@ -10,7 +10,7 @@ import optax
 from flax import struct
 
 from jaxagents.learners.checks import check_counts
-from jaxagents.learners.combinators import params_of, replace_innermost, wrap
+from jaxagents.learners.combinators import params_of, replace_innermost, wrap, wrapper_agent
 from jaxagents.learners.epochs import descend_in_minibatches, to_sequences
 from jaxagents.learners.optimizers import init_optimizer
 from jaxagents.ops.checks import require_positive
@@ -21,7 +21,6 @@ from jaxagents.types import (
     ActorCritic,
     Agent,
     Array,
-    Collector,
     Environment,
     Learner,
     Mean,
@@ -154,9 +153,6 @@ def make_agent(
         num_minibatches: see `with_teaching_generation`.
         axis_name: see `with_teaching_generation`.
 
-    Returns:
-        The agent.
-
     Raises:
         ValueError: the policy has a memory or no critic, or `num_taught` is negative.
     """
@@ -169,12 +165,11 @@ def make_agent(
         return agent
     counts = {"num_taught": num_taught, "num_epochs": num_epochs, "num_minibatches": num_minibatches}
 
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
+    def change(learner: Learner, *_: Any) -> Learner:
         rule = optimizer(num_taught * num_epochs * num_minibatches)
-        learner = agent.make_learner(collector, num_updates)
         return with_teaching_generation(learner, actor_critic, rule, axis_name=axis_name, **counts)
 
-    return Agent(policy=agent.policy, make_learner=make_learner)
+    return wrapper_agent(agent, change)
 
 
 def _teach(

@@ -1,6 +1,7 @@
 """Imitation of the actions in samples: behaviour cloning of a data set, DAgger of an expert's labels."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,9 +11,9 @@ from flax import struct
 
 from jaxagents.learners.agents import living_weights
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.fixed_data import make_sample_agent
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
-from jaxagents.learners.slots import Numbers, Slot, bind, memory_of, numbers_of, remember
+from jaxagents.learners.replay import replay_agent
+from jaxagents.learners.settings import SettingsState, Slot, make_settings
 from jaxagents.losses.imitation import negative_log_likelihood
 from jaxagents.policies.actor_critic import as_policy
 from jaxagents.policies.inputs import input_of
@@ -27,7 +28,6 @@ from jaxagents.types import (
     Params,
     Policy,
     PolicyInput,
-    PyTree,
     Sample,
 )
 
@@ -39,14 +39,12 @@ class ImitationState:
     Attributes:
         params: of the policy.
         opt_state: of the optimiser.
-        slots: floats of the slots, by slot.
-        memory: of slots that remember something.
+        settings: slots.
     """
 
     params: Params
     opt_state: optax.OptState
-    slots: dict[str, Numbers]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
 
 def make_imitation(
@@ -79,7 +77,7 @@ def make_imitation(
     References:
         Pomerleau (1991); Ross, Gordon and Bagnell (2011), section 3.
     """
-    slots = {"loss": loss}
+    settings = make_settings(slots={"loss": loss})
 
     def evaluate(params: Params, state: ImitationState, key: Array, batch: Sample) -> tuple[Array, Any]:
         if objective is not None:
@@ -94,7 +92,7 @@ def make_imitation(
             carry, inputs, mask = condition(carry, batch)
             weight = weight * living_weights(mask, axis_name=axis_name)
         _, distribution = policy.apply(params, carry, inputs)
-        losses, noted = bind(slots, state.slots, state.memory)["loss"](distribution, transition.action)
+        losses, noted = settings.open(state.settings)[1]["loss"](distribution, transition.action)
         total = jnp.mean(weight * losses)
         return total, ({"loss": total, "entropy": jnp.mean(distribution.entropy())}, noted)
 
@@ -103,9 +101,7 @@ def make_imitation(
         opt_state = init_optimizer(optimizer, params, trainable)
         if isinstance(start, ImitationState):
             opt_state = carry_over(opt_state, start.opt_state)
-        return ImitationState(
-            params=params, opt_state=opt_state, slots=numbers_of(slots), memory=memory_of(slots, num_updates)
-        )
+        return ImitationState(params=params, opt_state=opt_state, settings=settings.init(num_updates))
 
     def update(state: ImitationState, key: Array, batch: Sample) -> tuple[ImitationState, Metrics]:
         grads, (metrics, noted) = jax.grad(evaluate, has_aux=True)(state.params, state, key, batch)
@@ -114,52 +110,20 @@ def make_imitation(
         params, opt_state, norm = descend(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        memory = remember(slots, state.memory, noted, axis_name=axis_name)
-        return state.replace(params=params, opt_state=opt_state, memory=memory), metrics | {"gradient_norm": norm}
+        closed = settings.close(state.settings, noted, axis_name=axis_name)
+        return state.replace(params=params, opt_state=opt_state, settings=closed), metrics | {"gradient_norm": norm}
 
     return Learner(init=init, update=update)
 
 
-def make_agent(
-    environment: Environment,
-    *,
-    policy: Callable[..., Policy | ActorCritic],
-    optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any | None = None,
-    updates_per_rollout: int = 1,
-    normalize_observations: bool = False,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Agent:
+def make_agent(environment: Environment, *, policy: Callable[..., Policy | ActorCritic], **options: Any) -> Agent:
     """Assembles imitation for an environment.
 
     Args:
         environment: gives the spaces.
         policy: `(observation_space, action_space) -> ` what acts; a critic in it waits for a later stage.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        buffer: `data.buffers.Buffer` of rollouts with an expert's labels; None for samples of a data set.
-        updates_per_rollout: see `with_replay`.
-        normalize_observations: standardises observations by running statistics of the samples.
-        axis_name: see `make_imitation`.
-        **options: further arguments of `make_imitation`.
-
-    Returns:
-        The agent.
+        **options: of `make_imitation` and of `replay_agent`; a buffer is of rollouts with an expert's labels.
     """
     actor = policy(environment.observation_space, environment.action_space)
     actor = as_policy(actor) if isinstance(actor, ActorCritic) else actor
-
-    def make(num_updates: int) -> Learner:
-        steps = num_updates * updates_per_rollout
-        return make_imitation(actor, optimizer(steps), num_updates=steps, axis_name=axis_name, **options)
-
-    make(1)  # Refuses settings before anything is compiled.
-    return make_sample_agent(
-        actor,
-        make,
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        normalize_observations=normalize_observations,
-        axis_name=axis_name,
-    )
+    return replay_agent(partial(make_imitation, actor), actor, environment, **options)

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners import policy_gradient
+from jaxagents.learners.combinators import wrapper_agent
 from jaxagents.learners.estimators import Estimator, with_estimator
 from jaxagents.learners.microbatches import make_microbatches
 from jaxagents.learners.optimizers import carry_over, descend, init_optimizer
-from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
 from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.types import (
     Agent,
@@ -20,7 +21,6 @@ from jaxagents.types import (
     Environment,
     Episode,
     LanguageModel,
-    LanguagePolicy,
     Layout,
     Learner,
     Mean,
@@ -126,8 +126,6 @@ def _describe(episode: Episode, implicit: Array) -> Metrics:
 def make_agent(
     environment: Environment,
     *,
-    policy: Callable[[Environment], LanguagePolicy],
-    optimizer: Callable[..., optax.GradientTransformation],
     estimator_optimizer: Callable[..., optax.GradientTransformation],
     coefficient: float = 0.05,
     weight: float = 1.0,
@@ -135,30 +133,23 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles a policy-gradient agent with implicit rewards of turns for a text world.
+    """Assembles a policy-gradient agent with implicit rewards of turns for a text world of one seat.
 
     Args:
         environment: a text world of one seat.
-        policy: `(environment) -> LanguagePolicy`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        estimator_optimizer: the same for the model of outcomes.
+        estimator_optimizer: `(updates of the whole run) -> optax.GradientTransformation`, of the model of outcomes.
         coefficient: see `make_implicit_rewards`.
         weight: see `make_implicit_rewards`.
         microbatch_tokens: about how many tokens go through the model at once.
         axis_name: see `make_implicit_rewards`.
-        **options: further arguments of `learners.policy_gradient.make_agent`.
-
-    Returns:
-        The agent.
+        **options: of `learners.policy_gradient.make_agent`.
     """
     both: dict[str, Any] = {"microbatch_tokens": microbatch_tokens, "axis_name": axis_name}
-    agent = make_policy_gradient_agent(environment, policy=policy, optimizer=optimizer, **both, **options)
+    agent = policy_gradient.make_agent(environment, **both, **options)
 
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        speaker, steps = agent.policy, estimator_optimizer(num_updates)
-        estimator = make_implicit_rewards(
-            speaker.model, speaker.layout, steps, coefficient=coefficient, weight=weight, **both
-        )
-        return with_estimator(agent.make_learner(collector, num_updates), estimator)
+    def change(learner: Learner, collector: Collector, num_updates: int) -> Learner:
+        model, layout, steps = agent.policy.model, agent.policy.layout, estimator_optimizer(num_updates)
+        estimator = make_implicit_rewards(model, layout, steps, coefficient=coefficient, weight=weight, **both)
+        return with_estimator(learner, estimator)
 
-    return Agent(policy=agent.policy, make_learner=make_learner)
+    return wrapper_agent(agent, change)

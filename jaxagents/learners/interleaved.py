@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.combinators import replace_innermost, start_of_inner, wrap
+from jaxagents.learners import policy_gradient
+from jaxagents.learners.combinators import replace_innermost, start_of_inner, steps_per_update, wrap, wrapper_agent
 from jaxagents.learners.optimizers import Trainable
-from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
 from jaxagents.learners.supervised import make_supervised
 from jaxagents.ops.conditions import cond
 from jaxagents.ops.rows import put_in_front, rows_of_all_devices, share_of_device
@@ -205,13 +205,10 @@ def no_task(success: Array, key: Array) -> Array:
 def make_agent(
     environment: Environment,
     *,
-    policy: Callable[[Environment], LanguagePolicy],
     optimizer: Callable[..., optax.GradientTransformation],
     choose: Choose,
     batch_size: int,
     capacity: int,
-    num_epochs: int = 1,
-    num_minibatches: int = 1,
     microbatch_tokens: int = 4096,
     trainable: Trainable = None,
     axis_name: str | None = None,
@@ -221,53 +218,26 @@ def make_agent(
 
     Args:
         environment: a text world.
-        policy: `(environment) -> LanguagePolicy`.
         optimizer: `(optimiser steps of the reinforcement) -> optax.GradientTransformation`, of both; each has a state
             of its own, and a schedule of supervised steps, which are fewer, does not come to its end.
         choose: see `make_interleaved`.
         batch_size: see `make_interleaved`.
         capacity: see `make_interleaved`.
-        num_epochs: see `learners.policy_gradient.make_policy_gradient`.
-        num_minibatches: see `learners.policy_gradient.make_policy_gradient`.
         microbatch_tokens: about how many tokens go through the model at once.
         trainable: of both, see `descend`.
         axis_name: see `make_interleaved`.
-        **options: further arguments of `learners.policy_gradient.make_agent`.
-
-    Returns:
-        The agent.
+        **options: of `learners.policy_gradient.make_agent`.
     """
-    agent = make_policy_gradient_agent(
-        environment,
-        policy=policy,
-        optimizer=optimizer,
-        num_epochs=num_epochs,
-        num_minibatches=num_minibatches,
-        microbatch_tokens=microbatch_tokens,
-        trainable=trainable,
-        axis_name=axis_name,
-        **options,
-    )
+    both = {"microbatch_tokens": microbatch_tokens, "trainable": trainable, "axis_name": axis_name}
+    agent = policy_gradient.make_agent(environment, optimizer=optimizer, **both, **options)
 
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        steps = optimizer(num_updates * num_epochs * num_minibatches)
-        return make_interleaved(
-            agent.make_learner(collector, num_updates),
-            make_supervised(
-                agent.policy.model,
-                steps,
-                microbatch_tokens=microbatch_tokens,
-                trainable=trainable,
-                axis_name=axis_name,
-            ),
-            _example(agent.policy, collector),
-            choose=choose,
-            batch_size=batch_size,
-            capacity=capacity,
-            axis_name=axis_name,
-        )
+    def change(learner: Learner, collector: Collector, num_updates: int) -> Learner:
+        steps = optimizer(num_updates * steps_per_update(policy_gradient.make_policy_gradient, options))
+        counts = {"batch_size": batch_size, "capacity": capacity}
+        supervised, example = make_supervised(agent.policy.model, steps, **both), _example(agent.policy, collector)
+        return make_interleaved(learner, supervised, example, choose=choose, axis_name=axis_name, **counts)
 
-    return Agent(policy=agent.policy, make_learner=make_learner)
+    return wrapper_agent(agent, change)
 
 
 def _example(policy: LanguagePolicy, collector: Collector) -> Demonstrated:

@@ -9,10 +9,9 @@ import optax
 from flax import struct
 
 from jaxagents.learners.checks import check_counts
-from jaxagents.learners.combinators import params_of, start_of_inner, wrap
+from jaxagents.learners.combinators import params_of, rollout_shapes, start_of_inner, wrap
 from jaxagents.learners.optimizers import Trainable
-from jaxagents.learners.replay import rollout_shapes
-from jaxagents.learners.slots import Numbers, Slot, bind, memory_of, numbers_of, remember
+from jaxagents.learners.settings import SettingsState, Slot, make_settings
 from jaxagents.learners.supervised import make_supervised
 from jaxagents.ops.conditions import cond
 from jaxagents.ops.imitation import successful
@@ -30,7 +29,6 @@ from jaxagents.types import (
     Mean,
     Metrics,
     Params,
-    PyTree,
     State,
 )
 
@@ -58,8 +56,7 @@ class IteratedState:
     store: Episode
     filled: Array
     num_updates: Array
-    numbers: dict[str, Numbers]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
     @property
     def params(self) -> Params:
@@ -123,7 +120,7 @@ def make_iterated(
             f"`num_demonstrations` must be 0 without an expert beside, got {num_demonstrations}; try "
             "collector=demonstrated."
         )
-    slots = {"select": select}
+    settings = make_settings(slots={"select": select})
 
     def init(key: Array, start: IteratedState | Params | None = None) -> IteratedState:
         inner = imitation.init(key, start_of_inner(start, IteratedState))
@@ -135,23 +132,19 @@ def make_iterated(
             store=_empty(_own(example), capacity),
             filled=jnp.zeros(capacity, bool),
             num_updates=jnp.int32(0),
-            numbers=numbers_of(slots),
-            memory=memory_of(slots, num_updates),
+            settings=settings.init(num_updates),
         )
 
     def keep(state: IteratedState, batch: Any) -> tuple[IteratedState, Array]:
         """Stores what is to be imitated; returns which own episodes of this device were chosen."""
         own = _own(batch)
-        chosen, noted = bind(slots, state.numbers, state.memory)["select"](
-            EpisodeView(episode=own), axis_name=axis_name
-        )
+        chosen, noted = settings.open(state.settings)[1]["select"](EpisodeView(episode=own), axis_name=axis_name)
         rows, all_chosen = rows_of_all_devices((own, chosen), axis_name)
         begins = state.num_updates % num_collects == 0
         filled = state.filled & ~(begins & forget)
         store, filled = put_in_front(state.store, filled, rows, all_chosen)
-        state = state.replace(
-            store=store, filled=filled, memory=remember(slots, state.memory, noted, axis_name=axis_name)
-        )
+        closed = settings.close(state.settings, noted, axis_name=axis_name)
+        state = state.replace(store=store, filled=filled, settings=closed)
         if num_demonstrations:
             state = _show(state, rows_of_all_devices(batch.demonstration, axis_name))
         return state, chosen
@@ -242,7 +235,7 @@ def make_agent(
         )
         return make_iterated(
             imitation,
-            rollout_shapes(collector, jax.eval_shape(speaker.init, jax.random.key(0))),
+            rollout_shapes(collector, speaker),
             select=select,
             num_collects=num_collects,
             num_steps=num_steps,

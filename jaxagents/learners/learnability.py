@@ -1,6 +1,7 @@
 """Curricula of levels that are neither won nor lost every time: sampling for learnability (SFL)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -8,35 +9,27 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners.checks import check_counts, check_fractions
-from jaxagents.learners.combinators import start_of_inner, wrap
-from jaxagents.learners.level_replay import make_level_agent
-from jaxagents.learners.optimizers import take_if
+from jaxagents.learners.curricula import level_agent, sample_levels, select, with_curriculum
 from jaxagents.ops.levels import success_variance
+from jaxagents.ops.rows import rows_of_all_devices
 from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree, Rollout
 
 
 @struct.dataclass
-class LearnabilityState:
-    """State of the learner.
+class ChosenLevels:
+    """What is kept of the levels.
 
     Attributes:
-        inner: of who learns from the rollouts.
         levels: of the next rollout, leaves `[B, ...]`, over all devices.
         chosen: levels of the highest scores of this cycle, leaves `[K, ...]`.
         score: float32 `[K]`, theirs; -inf where there is none yet.
         round: int32, rollouts since the cycle began.
     """
 
-    inner: Any
     levels: PyTree
     chosen: PyTree
     score: Array
     round: Array
-
-    @property
-    def params(self) -> Params:
-        """Returns the parameters of the policy."""
-        return self.inner.params
 
 
 def with_learnability(
@@ -67,8 +60,7 @@ def with_learnability(
         axis_name: mapped device axis.
 
     Returns:
-        The learner; collectors act with `{"params", "levels"}`, as for `with_level_replay`. Metrics: `judged` and
-        `learnability`, the mean over the chosen levels.
+        The learner, see `with_curriculum`. Metrics: `judged` and `learnability`, the mean over the chosen levels.
 
     Raises:
         ValueError: a number is out of its range, or fewer levels are judged than chosen.
@@ -86,86 +78,56 @@ def with_learnability(
         )
     period, num_drawn = num_judged + num_trained, round(chosen_share * num_levels)
 
-    def sample_levels(key: Array, count: int) -> PyTree:
-        return jax.vmap(sample_level)(jax.random.split(key, count))
+    new_levels = partial(sample_levels, sample_level)
 
-    def init(key: Array, start: LearnabilityState | Params | None = None) -> LearnabilityState:
-        inner_key, level_key = jax.random.split(key)
-        inner = learner.init(inner_key, start_of_inner(start, LearnabilityState))
-        if isinstance(start, LearnabilityState):
-            return start.replace(inner=inner)
-        levels = sample_levels(level_key, num_levels)
-        none = jax.eval_shape(lambda key: sample_levels(key, num_chosen), level_key)
-        return LearnabilityState(
-            inner=inner,
-            levels=levels,
+    def init(keys: Array) -> ChosenLevels:
+        none = jax.eval_shape(lambda key: new_levels(key, num_chosen), keys[0])
+        return ChosenLevels(
+            levels=new_levels(keys[0], num_levels),
             chosen=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), none),
             score=jnp.full(num_chosen, -jnp.inf, jnp.float32),
             round=jnp.zeros((), jnp.int32),
         )
 
-    def judge(state: LearnabilityState, rollout: Rollout) -> tuple[PyTree, Array]:
+    def judge(memory: ChosenLevels, rollout: Rollout) -> tuple[PyTree, Array]:
         """Returns the best of the chosen levels and those of a rollout, with their scores."""
         transition = rollout.transition
         ended = transition.terminated | transition.truncated
-        score = success_variance(ended, transition.extras["success"])
-        score = score if axis_name is None else jax.lax.all_gather(score, axis_name, tiled=True)
-        former = jnp.where(state.round == 0, -jnp.inf, state.score)
+        score = rows_of_all_devices(success_variance(ended, transition.extras["success"]), axis_name)
+        former = jnp.where(memory.round == 0, -jnp.inf, memory.score)
         best, place = jax.lax.top_k(jnp.concatenate([former, score]), num_chosen)
-        both = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[place], state.chosen, state.levels)
+        both = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[place], memory.chosen, memory.levels)
         return both, best
 
-    def levels_of(state: LearnabilityState, key: Array) -> PyTree:
+    def levels_of(memory: ChosenLevels, key: Array) -> PyTree:
         """Returns the levels of the rollout that is due."""
         new_key, draw_key = jax.random.split(key)
-        new = sample_levels(new_key, num_levels)
+        new = new_levels(new_key, num_levels)
         # Levels on which no episode ended are drawn only where there are no others.
-        known = jnp.where(state.score > -jnp.inf, 0.0, -1e9)
+        known = jnp.where(memory.score > -jnp.inf, 0.0, -1e9)
         place = jax.random.categorical(draw_key, known, shape=(num_drawn,))
-        drawn = jax.tree.map(lambda leaf, fresh: fresh.at[:num_drawn].set(leaf[place]), state.chosen, new)
-        return _select(state.round < num_judged, new, drawn)
+        drawn = jax.tree.map(lambda leaf, fresh: fresh.at[:num_drawn].set(leaf[place]), memory.chosen, new)
+        return select(memory.round < num_judged, new, drawn)
 
-    def update(state: LearnabilityState, key: Array, rollout: Rollout) -> tuple[LearnabilityState, Metrics]:
-        inner_key, level_key = jax.random.split(key)
-        judged = state.round < num_judged
-        inner, metrics = learner.update(state.inner, inner_key, rollout)
-        chosen, score = _select(judged, judge(state, rollout), (state.chosen, state.score))
-        inner = take_if(~judged, inner, state.inner)
-        state = state.replace(inner=inner, chosen=chosen, score=score, round=(state.round + 1) % period)
+    def update(
+        memory: ChosenLevels, params: Params, rollout: Rollout, keys: Array
+    ) -> tuple[ChosenLevels, Array, Metrics]:
+        judged = memory.round < num_judged
+        chosen, score = select(judged, judge(memory, rollout), (memory.chosen, memory.score))
+        memory = memory.replace(chosen=chosen, score=score, round=(memory.round + 1) % period)
         known = score > -jnp.inf
         mean = jnp.sum(jnp.where(known, score, 0.0)) / jnp.maximum(jnp.sum(known), 1)
-        told = {"judged": judged.astype(jnp.float32), "learnability": mean}
-        return state.replace(levels=levels_of(state, level_key)), {**metrics, **told}
+        metrics = {"judged": judged.astype(jnp.float32), "learnability": mean}
+        return memory.replace(levels=levels_of(memory, keys[0])), ~judged, metrics
 
-    return wrap(learner, init, update, acting=lambda state, own: {"params": own, "levels": state.levels})
+    return with_curriculum(learner, init, update)
 
 
-def make_agent(
-    environment: Environment,
-    *,
-    inner: Callable[..., Agent],
-    level: int | None = None,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Agent:
+def make_agent(environment: Environment, **options: Any) -> Agent:
     """Assembles an agent that trains on levels of high learnability.
 
     Args:
-        environment: of one agent, which says `info["success"]`; its tasks are the levels.
-        inner: `(environment, *, axis_name) -> Agent`, who learns.
-        level: difficulty of new levels, where the world has some.
-        axis_name: see `with_learnability`.
-        **options: further arguments of `with_learnability`.
-
-    Returns:
-        The agent.
+        environment: see `level_agent`; says `info["success"]`.
+        **options: of `with_learnability` and of `level_agent`.
     """
-
-    def choose(learner: Learner, sample_level: Callable[[Array], PyTree], num_levels: int) -> Learner:
-        return with_learnability(learner, sample_level, num_levels=num_levels, axis_name=axis_name, **options)
-
-    return make_level_agent(environment, inner(environment, axis_name=axis_name), choose, level)
-
-
-def _select(condition: Array, when_true: PyTree, when_false: PyTree) -> PyTree:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), when_true, when_false)
+    return level_agent(with_learnability, environment, **options)

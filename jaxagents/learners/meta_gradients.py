@@ -10,10 +10,9 @@ import optax
 from flax import struct
 
 from jaxagents.learners.checks import check_fractions
-from jaxagents.learners.combinators import params_of, replace_innermost, start_of_inner, wrap
+from jaxagents.learners.combinators import params_of, replace_innermost, start_of_inner, steps_per_update, wrap
 from jaxagents.learners.optimizers import carry_over, descend
 from jaxagents.learners.ppo import make_ppo, values_of
-from jaxagents.learners.rollouts import make_rollout_agent
 from jaxagents.ops.advantages import generalized_advantage
 from jaxagents.policies.actor_critic import as_policy
 from jaxagents.types import ActorCritic, Agent, Array, Environment, Learner, Metrics, Params, PyTree, Rollout
@@ -78,7 +77,7 @@ def with_meta_gradients(
         inner = learner.init(key, start_of_inner(start, MetaGradientState))
         if isinstance(start, MetaGradientState):
             return start.replace(inner=inner, opt_state=carry_over(optimizer.init(start.logits), start.opt_state))
-        numbers = _innermost(inner).hyperparameters
+        numbers = {name: n for name, n in _innermost(inner).settings.numbers.items() if not isinstance(n, dict)}
         if unknown := set(learned) - set(numbers):
             raise ValueError(
                 f"`learned` must be hyper-parameters without schedules, got {sorted(unknown)}; try {sorted(numbers)}."
@@ -91,7 +90,7 @@ def with_meta_gradients(
         numbers = {name: jax.nn.sigmoid(value) for name, value in logits.items()}
 
         def tell(state: Any) -> Any:
-            return state.replace(hyperparameters=state.hyperparameters | numbers)
+            return state.replace(settings=state.settings.replace(numbers=state.settings.numbers | numbers))
 
         return learner.update(replace_innermost(inner, tell), key, rollout)
 
@@ -171,25 +170,18 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles an actor-critic with meta-gradients for an environment of one agent.
+    """Assembles PPO that learns some of its hyper-parameters.
 
     Args:
         environment: gives the spaces.
         policy: `(observation_space, action_space) -> ActorCritic`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, twice differentiable.
-        meta_optimizer: the same, of the numbers that learn.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
+        meta_optimizer: `(updates of the whole run) -> optax.GradientTransformation`, of the hyper-parameters.
         learned: see `with_meta_gradients`.
-        outer_discount: gamma of what the numbers are for, see `policy_gradient_objective`.
-        outer_trace_decay: its lambda.
+        outer_discount: see `policy_gradient_objective`.
+        outer_trace_decay: see `policy_gradient_objective`.
         axis_name: see `make_ppo`.
-        **options: further arguments of `make_ppo`. Gradients must flow through its slots, as through those of A2C:
-            V-trace stops them at its advantages, and losses of values, unless `open_squared_loss`, at their targets.
-
-    Returns:
-        The agent.
-
-    Raises:
-        ValueError: the policy has no critic, or a number is out of its range.
+        **options: of `make_ppo`.
     """
     check_fractions(outer_discount=outer_discount, outer_trace_decay=outer_trace_decay)
     actor_critic = policy(environment.observation_space, environment.action_space)
@@ -200,19 +192,14 @@ def make_agent(
     objective = partial(policy_gradient_objective, actor_critic, discount=outer_discount, trace_decay=outer_trace_decay)
 
     def make_learner(num_updates: int) -> Learner:
-        steps = 2 * num_updates * options.get("num_epochs", 4) * options.get("num_minibatches", 4)
+        steps = 2 * num_updates * steps_per_update(make_ppo, options)
         learner = make_ppo(actor_critic, optimizer(steps), num_updates=2 * num_updates, axis_name=axis_name, **options)
         return with_meta_gradients(
             learner, objective, meta_optimizer(num_updates), learned=tuple(learned), axis_name=axis_name
         )
 
     jax.eval_shape(make_learner(1).init, jax.random.key(0))  # Refuses settings before anything is compiled.
-    return make_rollout_agent(
-        as_policy(actor_critic),
-        lambda shapes, num_updates: make_learner(num_updates),
-        environment.observation_space,
-        axis_name=axis_name,
-    )
+    return Agent(policy=as_policy(actor_critic), make_learner=lambda collector, num_updates: make_learner(num_updates))
 
 
 def _innermost(state: Any) -> Any:

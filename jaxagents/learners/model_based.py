@@ -1,6 +1,7 @@
 """Learning of models of a world: to plan in (PETS), or to imagine further steps for a learner of samples (MBPO)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from jaxagents.learners.agents import living_weights
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of, start_of_inner, wrap
 from jaxagents.learners.optimizers import carry_over, descend
-from jaxagents.learners.replay import make_replay_agent
+from jaxagents.learners.replay import replay_agent
 from jaxagents.losses.dynamics import end_loss, gaussian_loss
 from jaxagents.types import Agent, Array, Box, Environment, Learner, Metrics, Params, Policy, Sample, Transition
 from jaxagents.values.dynamics import Dynamics, Prediction, make_dynamics
@@ -126,13 +127,18 @@ class PlanningState:
 
 
 def make_model_learner(
-    dynamics: Dynamics, optimizer: optax.GradientTransformation, *, axis_name: str | None = None
+    dynamics: Dynamics,
+    optimizer: optax.GradientTransformation,
+    *,
+    num_updates: int = 1,
+    axis_name: str | None = None,
 ) -> Learner:
     """Makes the learner of a model of single steps, over `Sample` batches.
 
     Args:
         dynamics: the model.
         optimizer: an optax transformation.
+        num_updates: of the whole run; nothing asks for it.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -172,51 +178,30 @@ def make_agent(
     *,
     policy: Callable[..., Policy],
     value: Callable[..., Dynamics],
-    optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any,
-    updates_per_rollout: int = 1,
     normalize_observations: bool = True,
-    axis_name: str | None = None,
+    **options: Any,
 ) -> Agent:
-    """Assembles who learns a model of an environment and acts by plans in it.
+    """Assembles an agent that plans in the model of the world that it learns.
 
     Args:
         environment: gives the spaces.
-        policy: `(observation_space, action_space, *, dynamics) -> Policy` of the parameters of the model.
+        policy: `(observation_space, action_space, *, dynamics) -> Policy` that plans.
         value: `(observation_space, action_space) -> Dynamics`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        buffer: `data.buffers.Buffer` of single steps.
-        updates_per_rollout: see `with_replay`.
-        normalize_observations: the model sees and foretells observations that are standardised by running statistics
-            of the samples.
-        axis_name: see `make_model_learner`.
-
-    Returns:
-        The agent.
+        normalize_observations: see `replay_agent`.
+        **options: of `make_model_learner` and of `replay_agent`.
 
     Raises:
-        ValueError: a setting is out of range, or there is no model of such spaces.
+        ValueError: `value` is no model of the world.
     """
-    check_counts(updates_per_rollout=updates_per_rollout)
     spaces = environment.observation_space, environment.action_space
     dynamics = value(*spaces)
     if not isinstance(dynamics, Dynamics):
         raise ValueError(
             f"`value` must be a model of the world to plan in, got a {type(dynamics).__name__}; try value=dynamics."
         )
-
-    def make(num_updates: int) -> Learner:
-        return make_model_learner(dynamics, optimizer(num_updates * updates_per_rollout), axis_name=axis_name)
-
-    return make_replay_agent(
-        policy(*spaces, dynamics=dynamics),
-        make,
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        normalize_observations=normalize_observations,
-        axis_name=axis_name,
-    )
+    make_learner = partial(make_model_learner, dynamics)
+    options["normalize_observations"] = normalize_observations
+    return replay_agent(make_learner, policy(*spaces, dynamics=dynamics), environment, **options)
 
 
 def model_loss(model: Params, dynamics: Dynamics, batch: Sample) -> Array:

@@ -12,14 +12,14 @@ from flax import struct
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import carry_over, descend
-from jaxagents.learners.replay import first_step, make_replay_agent
-from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
+from jaxagents.learners.replay import first_step, replay_agent
+from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.losses.imitation import search_cross_entropy
 from jaxagents.losses.q import rescale, unscale
 from jaxagents.losses.value import squared_loss
 from jaxagents.ops.returns import lambda_returns
 from jaxagents.policies.latent_model import LatentModel
-from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree, Sample
+from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, Sample
 
 
 @struct.dataclass
@@ -30,15 +30,13 @@ class MuZeroState:
         params: of the model.
         target_params: their moving average, which values the ends of sequences.
         opt_state: of the optimiser.
-        hyperparameters: float32 arrays.
-        memory: of numbers that change over the run.
+        settings: numbers.
     """
 
     params: Params
     target_params: Params
     opt_state: optax.OptState
-    hyperparameters: dict[str, Array]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
 
 def make_muzero(
@@ -91,9 +89,9 @@ def make_muzero(
         the network, not from the searches of the time, and by lambda rather than after n steps.
     """
     check_counts(num_unroll=num_unroll)
-    check_fractions(discount=discount, trace_decay=trace_decay, target_update_rate=target_update_rate)
-    hyperparameters = {"discount": discount, "trace_decay": trace_decay, "value_coefficient": value_coefficient}
-    hyperparameters |= {"target_update_rate": target_update_rate}
+    fractions = {"discount": discount, "trace_decay": trace_decay, "target_update_rate": target_update_rate}
+    check_fractions(**fractions)
+    settings = make_settings(fractions | {"value_coefficient": value_coefficient})
 
     def init(key: Array, start: MuZeroState | Params | None = None) -> MuZeroState:
         params = model.init(key) if start is None else params_of(start)
@@ -103,14 +101,13 @@ def make_muzero(
             # A copy, because a donated state must not hold one buffer twice.
             target_params=start.target_params if is_state else jax.tree.map(jnp.copy, params),
             opt_state=carry_over(opt_state, start.opt_state) if is_state else opt_state,
-            hyperparameters=arrays_of(hyperparameters),
-            memory=memory_of(hyperparameters, num_updates),
+            settings=settings.init(num_updates),
         )
 
     def update(state: MuZeroState, key: Array, batch: Sample) -> tuple[MuZeroState, Metrics]:
         del key
         _require_searches(batch, num_unroll)
-        numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
+        numbers, _ = settings.open(state.settings)
         targets = _targets(model, state.target_params, batch, numbers["discount"], numbers["trace_decay"])
         objective = partial(_loss, model, num_unroll, numbers["value_coefficient"], batch, *targets)
         grads, (metrics, priority) = jax.grad(objective, has_aux=True)(state.params)
@@ -120,62 +117,30 @@ def make_muzero(
             params=params,
             opt_state=opt_state,
             target_params=optax.incremental_update(params, state.target_params, numbers["target_update_rate"]),
-            memory=remember(hyperparameters, state.memory, {}, axis_name=axis_name),
+            settings=settings.close(state.settings),
         )
         return new_state, metrics | {"priority": priority}
 
     return Learner(init=init, update=update)
 
 
-def make_agent(
-    environment: Environment,
-    *,
-    policy: Callable[..., LatentModel],
-    optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any,
-    updates_per_rollout: int = 1,
-    importance_exponent: Number = 0.4,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Agent:
-    """Assembles MuZero for an environment of one agent.
+def make_agent(environment: Environment, *, policy: Callable[..., LatentModel], **options: Any) -> Agent:
+    """Assembles MuZero for an environment.
 
     Args:
         environment: gives the spaces.
         policy: `(observation_space, action_space) -> LatentModel`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        buffer: `data.buffers.Buffer` of sequences.
-        updates_per_rollout: see `with_replay`.
-        importance_exponent: see `with_replay`.
-        axis_name: see `make_muzero`.
-        **options: further arguments of `make_muzero`.
-
-    Returns:
-        The agent; it acts by its prior where nothing searches for it.
+        **options: of `make_muzero` and of `replay_agent`.
 
     Raises:
-        ValueError: the policy has no model.
+        ValueError: the policy is no latent model, or see `make_muzero`.
     """
     model = policy(environment.observation_space, environment.action_space)
     if not isinstance(model, LatentModel):
         raise ValueError(
             f"`policy` must be a latent model for MuZero, got a {type(model).__name__}; try policy=latent_model."
         )
-
-    def make(num_updates: int) -> Learner:
-        steps = num_updates * updates_per_rollout
-        return make_muzero(model, optimizer(steps), num_updates=steps, axis_name=axis_name, **options)
-
-    make(1)  # Refuses settings before anything is compiled.
-    return make_replay_agent(
-        in_units_of_rewards(model),
-        make,
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        importance_exponent=importance_exponent,
-        axis_name=axis_name,
-    )
+    return replay_agent(partial(make_muzero, model), in_units_of_rewards(model), environment, **options)
 
 
 def in_units_of_rewards(model: LatentModel) -> LatentModel:

@@ -1,6 +1,6 @@
 """Actor-critics of continuous actions that learn from fixed data: TD3+BC, CQL, Cal-QL, IQL, AWAC as slots."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,20 +11,10 @@ from flax import struct
 
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.fixed_data import make_sample_agent
 from jaxagents.learners.offline_terms import Parts, critic_loss_of, policy_loss_of, value_loss_of
 from jaxagents.learners.optimizers import carry_over, descend, take_if
-from jaxagents.learners.slots import (
-    Number,
-    Numbers,
-    Slot,
-    arrays_of,
-    bind,
-    memory_of,
-    numbers_due,
-    numbers_of,
-    remember,
-)
+from jaxagents.learners.replay import replay_agent
+from jaxagents.learners.settings import Number, SettingsState, Slot, make_settings
 from jaxagents.losses.offline import advantage_weighted_policy_loss, expectile_loss, twin_target
 from jaxagents.ops.distributions import sample_action
 from jaxagents.types import (
@@ -45,7 +35,7 @@ from jaxagents.values.state_value import StateValue
 
 @struct.dataclass
 class OfflineState:
-    """Networks, optimiser states, and hyper-parameters as arrays (a changed number is the same program).
+    """State of the learner.
 
     Attributes:
         params: of the policy.
@@ -54,9 +44,7 @@ class OfflineState:
         target_critic: moving average of the critics.
         target_params: moving average of the policy.
         opt_states: one for each of `policy`, `critic` and `value`.
-        hyperparameters: float32 arrays.
-        slots: floats of the slots, by slot.
-        memory: of numbers and slots that remember something.
+        settings: numbers and slots.
         num_updates: int32, updates done.
     """
 
@@ -66,9 +54,7 @@ class OfflineState:
     target_critic: Params
     target_params: Params
     opt_states: dict[str, optax.OptState]
-    hyperparameters: dict[str, Array]
-    slots: dict[str, Numbers]
-    memory: dict[str, PyTree]
+    settings: SettingsState
     num_updates: Array
 
 
@@ -147,8 +133,7 @@ def make_offline_actor_critic(
         state_value=state_value,
         optimizers={"policy": policy_optimizer, "critic": value_optimizer, "value": value_optimizer},
         action_space=action_space,
-        hyperparameters={"discount": discount, "target_update_rate": target_update_rate},
-        slots=slots,
+        settings=make_settings({"discount": discount, "target_update_rate": target_update_rate}, slots),
         num_sampled=num_sampled,
         policy_period=policy_period,
         num_updates=num_updates,
@@ -165,10 +150,6 @@ def make_agent(
     state_value: Callable[..., StateValue] | None = None,
     policy_optimizer: Callable[..., optax.GradientTransformation],
     value_optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any | None = None,
-    updates_per_rollout: int = 1,
-    normalize_observations: bool = False,
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
     """Assembles an offline actor-critic for an environment.
@@ -180,35 +161,19 @@ def make_agent(
         state_value: `(observation_space) -> StateValue`; None where the slots do without.
         policy_optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
         value_optimizer: as `policy_optimizer`.
-        buffer: `data.buffers.Buffer`, of a later stage that plays; None for samples of a data set.
-        updates_per_rollout: see `with_replay`.
-        normalize_observations: standardises observations by running statistics of the samples.
-        axis_name: see `make_offline_actor_critic`.
-        **options: further arguments of `make_offline_actor_critic`.
-
-    Returns:
-        The agent.
+        **options: of `make_offline_actor_critic` and of `replay_agent`; a buffer is of a later stage that plays.
     """
     spaces = environment.observation_space, environment.action_space
     actor, twin_q = policy(*spaces), value(*spaces)
     of_states = None if state_value is None else state_value(environment.observation_space)
 
-    def make(num_updates: int) -> Learner:
-        steps = num_updates * updates_per_rollout
-        optimizers = policy_optimizer(steps), value_optimizer(steps)
-        arguments: tuple[Any, ...] = (actor, twin_q, of_states, *optimizers, environment.action_space)
-        return make_offline_actor_critic(*arguments, num_updates=steps, axis_name=axis_name, **options)
+    def make_learner(optimizers: Sequence[optax.GradientTransformation], **options: Any) -> Learner:
+        return make_offline_actor_critic(actor, twin_q, of_states, *optimizers, environment.action_space, **options)
 
-    make(1)  # Refuses settings before anything is compiled.
-    return make_sample_agent(
-        actor,
-        make,
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        normalize_observations=normalize_observations,
-        axis_name=axis_name,
-    )
+    def optimizer(num_steps: int) -> list[optax.GradientTransformation]:
+        return [policy_optimizer(num_steps), value_optimizer(num_steps)]
+
+    return replay_agent(make_learner, actor, environment, optimizer=optimizer, **options)
 
 
 def _init(parts: Parts, key: Array, start: OfflineState | Params | None = None) -> OfflineState:
@@ -225,9 +190,7 @@ def _init(parts: Parts, key: Array, start: OfflineState | Params | None = None) 
         target_critic=jax.tree.map(jnp.copy, critic),
         target_params=jax.tree.map(jnp.copy, params),
         opt_states={name: optimizer.init(trained[name]) for name, optimizer in parts.optimizers.items()},
-        hyperparameters=arrays_of(parts.hyperparameters),
-        slots=numbers_of(parts.slots),
-        memory=memory_of(parts.hyperparameters | parts.slots, parts.num_updates),
+        settings=parts.settings.init(parts.num_updates),
         num_updates=jnp.zeros((), jnp.int32),
     )
     if not isinstance(start, OfflineState):
@@ -237,8 +200,8 @@ def _init(parts: Parts, key: Array, start: OfflineState | Params | None = None) 
 
 
 def _update(parts: Parts, state: OfflineState, key: Array, batch: Sample) -> tuple[OfflineState, Metrics]:
-    numbers = numbers_due(parts.hyperparameters, state.hyperparameters, state.memory)
-    bound, summaries, metrics = bind(parts.slots, state.slots, state.memory), {}, {}
+    numbers, bound = parts.settings.open(state.settings)
+    summaries, metrics = {}, {}
     trained = {"policy": state.params, "critic": state.critic, "value": state.value}
     opt_states = dict(state.opt_states)
     keys = dict(zip(("target", "sampled", "action"), jax.random.split(key, 3), strict=True))
@@ -267,7 +230,7 @@ def _update(parts: Parts, state: OfflineState, key: Array, batch: Sample) -> tup
         target_critic=optax.incremental_update(critic, state.target_critic, rate),
         target_params=optax.incremental_update(params, state.target_params, rate),
         opt_states=opt_states,
-        memory=remember(parts.hyperparameters | parts.slots, state.memory, summaries, axis_name=parts.axis_name),
+        settings=parts.settings.close(state.settings, summaries, axis_name=parts.axis_name),
         num_updates=state.num_updates + 1,
     )
     priority = metrics.pop("priority")

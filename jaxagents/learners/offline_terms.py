@@ -1,7 +1,7 @@
 """Losses of actor-critics of fixed data with the slots of `learners.offline`."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import optax
 
 from jaxagents.learners.actor_critic_terms import choose_actions, distribution_of, sample_alone, sample_keys
 from jaxagents.learners.replay import first_step, gather_step
-from jaxagents.learners.slots import Number, Slot
+from jaxagents.learners.settings import Bound, Settings
 from jaxagents.losses.imitation import squared_distance
 from jaxagents.losses.offline import ActorView, SampledView, TargetView
 from jaxagents.ops.distributions import unsquash
@@ -19,9 +19,6 @@ from jaxagents.ops.returns import n_step_transition
 from jaxagents.types import Array, Box, Metrics, Params, Policy, PyTree, Sample
 from jaxagents.values.q_function import TwinQ
 from jaxagents.values.state_value import StateValue
-
-Bound = Mapping[str, Callable[..., tuple[Array, dict[str, PyTree]]]]
-"""Slots with their numbers and memories, see `learners.slots.bind`."""
 
 
 class Parts(NamedTuple):
@@ -32,8 +29,7 @@ class Parts(NamedTuple):
     state_value: StateValue | None
     optimizers: dict[str, optax.GradientTransformation]
     action_space: Box
-    hyperparameters: dict[str, Number]
-    slots: dict[str, Slot]
+    settings: Settings
     num_sampled: int
     policy_period: int
     num_updates: int
@@ -41,7 +37,7 @@ class Parts(NamedTuple):
 
 
 def value_loss_of(
-    parts: Parts, bound: Bound, state: Any, batch: Sample, value: Params
+    parts: Parts, bound: Mapping[str, Bound], state: Any, batch: Sample, value: Params
 ) -> tuple[Array, tuple[Metrics, PyTree]]:
     """Computes the loss of the value of states; besides `(metrics, summaries)`."""
     observation, action = first_step((batch.transition.observation, batch.transition.action))
@@ -54,7 +50,7 @@ def value_loss_of(
 
 def critic_loss_of(
     parts: Parts,
-    bound: Bound,
+    bound: Mapping[str, Bound],
     state: Any,
     value: Params,
     discount: Array,
@@ -115,7 +111,7 @@ def _sample(
 
 def policy_loss_of(
     parts: Parts,
-    bound: Bound,
+    bound: Mapping[str, Bound],
     state: Any,
     critic: Params,
     value: Params,

@@ -6,10 +6,10 @@ from typing import Any
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.learners.combinators import start_of_inner, wrap
+from jaxagents.learners.combinators import start_of_inner, wrap, wrapper_agent
 from jaxagents.learners.optimizers import same_shapes
 from jaxagents.ops import opponents
-from jaxagents.types import Agent, Array, Collector, Environment, Learner, Metrics, Params, PyTree, Rollout, State
+from jaxagents.types import Agent, Array, Collector, Environment, Learner, Metrics, Params, PyTree, Rollout
 
 
 @struct.dataclass
@@ -99,9 +99,8 @@ def make_agent(
     *,
     inner: Callable[..., Agent],
     capacity: int = 16,
-    add_every: int = 10,
-    decay: float = 0.95,
     axis_name: str | None = None,
+    **options: Any,
 ) -> Agent:
     """Assembles an agent that plays against its former selves.
 
@@ -109,21 +108,14 @@ def make_agent(
         environment: a game of two players.
         inner: `(environment, *, axis_name) -> Agent`, who learns; it may have a replay buffer.
         capacity: see `with_opponents`.
-        add_every: see `with_opponents`.
-        decay: see `with_opponents`.
         axis_name: see `with_opponents`.
-
-    Returns:
-        The agent; its policy is that of the inner one.
+        **options: of `with_opponents`.
     """
-    agent = inner(environment, axis_name=axis_name)
 
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        def collect(state: State, params: Params, key: Array) -> tuple[State, PyTree, Metrics]:
-            return collector.collect(state, {"params": params, "pool": opponents.init_pool(params, capacity)}, key)
+    def change(learner: Learner, *_: Any) -> Learner:
+        return with_opponents(learner, capacity=capacity, axis_name=axis_name, **options)
 
-        # The inner learner asks for the shapes of batches, with parameters of its own.
-        learner = agent.make_learner(collector._replace(collect=collect), num_updates)
-        return with_opponents(learner, capacity=capacity, add_every=add_every, decay=decay, axis_name=axis_name)
+    def acting(collector: Collector, params: Params) -> PyTree:
+        return {"params": params, "pool": opponents.init_pool(params, capacity)}
 
-    return Agent(policy=agent.policy, make_learner=make_learner)
+    return wrapper_agent(inner(environment, axis_name=axis_name), change, acting=acting)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners import policy_gradient
-from jaxagents.learners.combinators import start_of_inner, wrap
-from jaxagents.types import Agent, Array, Collector, Environment, Learner, Metrics, Params, PyTree
+from jaxagents.learners.combinators import start_of_inner, wrap, wrapper_agent
+from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree
 
 
 @struct.dataclass
@@ -72,13 +72,6 @@ def make_agent(environment: Environment, *, renew_every: int | None = None, **op
         environment: a text world of several seats.
         renew_every: see `with_frozen_partner`.
         **options: of `learners.policy_gradient.make_agent`.
-
-    Returns:
-        The agent.
     """
     agent = policy_gradient.make_agent(environment, **options)
-
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        return with_frozen_partner(agent.make_learner(collector, num_updates), renew_every=renew_every)
-
-    return Agent(policy=agent.policy, make_learner=make_learner)
+    return wrapper_agent(agent, lambda learner, *_: with_frozen_partner(learner, renew_every=renew_every))

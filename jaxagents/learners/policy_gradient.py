@@ -11,27 +11,16 @@ import optax
 from flax import struct
 
 from jaxagents.learners.checks import check_counts, check_widths
-from jaxagents.learners.combinators import params_of
+from jaxagents.learners.combinators import params_of, steps_per_update
+from jaxagents.learners.liveness import fields_read
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.scoring import score_episodes
-from jaxagents.learners.slots import (
-    Bound,
-    Number,
-    Numbers,
-    Slot,
-    arrays_of,
-    assign_credit,
-    bind,
-    fields_read,
-    memory_of,
-    numbers_due,
-    numbers_of,
-    remember,
-)
+from jaxagents.learners.settings import Bound, Number, SettingsState, Slot, make_settings, named
 from jaxagents.learners.token_batches import TokenBatch, importance_of, make_token_view
 from jaxagents.learners.token_losses import fields_of_losses, token_loss, zero_where_uncounted
 from jaxagents.losses.regularizer_units import make_of_advantage, of_loss
+from jaxagents.ops.credit import Credit, to_tokens
 from jaxagents.ops.group_filters import keep_all
 from jaxagents.ops.minibatches import minibatches_of_device
 from jaxagents.ops.sequences import mean_log_ratio
@@ -57,13 +46,12 @@ from jaxagents.types import (
 
 @struct.dataclass
 class PolicyGradientState:
-    """Parameters, optimiser state, frozen reference parameters (None without), numbers and memories of the slots."""
+    """Parameters, optimiser state, frozen reference parameters (None without), and settings."""
 
     params: Params
     opt_state: optax.OptState
     reference: Params | None
-    numbers: dict[str, Numbers]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
 
 class _Parts(NamedTuple):
@@ -147,9 +135,9 @@ def make_policy_gradient(
     _check_numbers(loss, regularizer_units, temperature, importance_cap)
     slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter or keep_all}
     slots |= {"unit": of_loss if regularizer_units == "loss" else make_of_advantage()}
-    for kind, named in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
-        slots |= {f"{kind}/{name}": slot for name, slot in (named or {}).items()}
-    hyperparameters = {"value_coefficient": value_coefficient}
+    for kind, several in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
+        slots |= {f"{kind}/{name}": slot for name, slot in (several or {}).items()}
+    settings = make_settings({"value_coefficient": value_coefficient}, slots)
     microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens, differentiable=differentiable)
     parts = _Parts(model, layout, microbatches, temperature, importance_cap, axis_name)
 
@@ -160,17 +148,15 @@ def make_policy_gradient(
             params=params,
             opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PolicyGradientState) else opt_state,
             reference=jax.tree.map(jnp.copy, params) if reference else None,
-            numbers=numbers_of(slots) | {"learner": arrays_of(hyperparameters)},
-            memory=memory_of(slots | hyperparameters, num_updates),
+            settings=settings.init(num_updates),
         )
 
     def update(state: PolicyGradientState, key: Array, episode: Episode) -> tuple[PolicyGradientState, Metrics]:
-        bound = bind(slots, state.numbers, state.memory)
+        numbers, bound = settings.open(state.settings)
         batch, noted = _prepare(parts, bound, state, episode)
         described = _describe(batch)
         unit, measured = bound["unit"](described["advantage_magnitude"], axis_name=axis_name)
-        coefficient = numbers_due(hyperparameters, state.numbers["learner"], state.memory)["value_coefficient"]
-        loss_of = partial(token_loss, model, layout, bound, coefficient, unit, temperature)
+        loss_of = partial(token_loss, model, layout, bound, numbers["value_coefficient"], unit, temperature)
         gradient = partial(_gradient, parts, bound, loss_of, fields_of_losses(bound, batch.view))
 
         def minibatch_step(carry: tuple[Params, optax.OptState], index: Array | None):
@@ -192,8 +178,8 @@ def make_policy_gradient(
             carry, (metrics, summaries) = jax.lax.scan(minibatch_step, carry, indices)
             metrics = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics)
             summaries = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), summaries)
-        memory = remember(slots | hyperparameters, state.memory, noted | measured | summaries, axis_name=axis_name)
-        state = state.replace(params=carry[0], opt_state=carry[1], memory=memory)
+        closed = settings.close(state.settings, noted | measured | summaries, axis_name=axis_name)
+        state = state.replace(params=carry[0], opt_state=carry[1], settings=closed)
         return state, zero_where_uncounted(metrics | described)
 
     return Learner(init=init, update=update)
@@ -204,10 +190,7 @@ def make_agent(
     *,
     policy: Callable[[Environment], LanguagePolicy],
     optimizer: Callable[..., optax.GradientTransformation],
-    num_epochs: int = 1,
-    num_minibatches: int = 1,
     temperature: float | None = None,
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
     """Assembles a policy-gradient agent for a text world.
@@ -216,32 +199,47 @@ def make_agent(
         environment: a text world.
         policy: `(environment) -> LanguagePolicy`.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        num_epochs: see `make_policy_gradient`.
-        num_minibatches: see `make_policy_gradient`.
         temperature: see `make_policy_gradient`.
-        axis_name: see `make_policy_gradient`.
-        **options: further arguments of `make_policy_gradient`.
-
-    Returns:
-        The agent.
+        **options: of `make_policy_gradient`.
     """
     speaker = policy(environment)
+    options["temperature"] = temperature
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
         _warn_of_tempering(collector, temperature, options.get("importance_cap"))
-        return make_policy_gradient(
-            speaker.model,
-            speaker.layout,
-            optimizer(num_updates * num_epochs * num_minibatches),
-            num_epochs=num_epochs,
-            num_minibatches=num_minibatches,
-            num_updates=num_updates,
-            temperature=temperature,
-            axis_name=axis_name,
-            **options,
-        )
+        steps = optimizer(num_updates * steps_per_update(make_policy_gradient, options))
+        return make_policy_gradient(speaker.model, speaker.layout, steps, num_updates=num_updates, **options)
 
     return Agent(policy=speaker, make_learner=make_learner)
+
+
+def assign_credit(
+    bound: Mapping[str, Bound], view: EpisodeView, axis_name: str | None
+) -> tuple[Credit, Episode, dict[str, PyTree]]:
+    """Runs rewards, filter, advantage and credits in this order.
+
+    Args:
+        bound: slots that were bound.
+        view: of the episodes.
+        axis_name: mapped device axis.
+
+    Returns:
+        The credit, the episodes with their new rewards and what is kept of them, and summaries for the memories.
+    """
+    summaries = {}
+
+    def call(name: str, *arguments: Any) -> Any:
+        result, summary = bound[name](*arguments, axis_name=axis_name)
+        summaries.update(summary)
+        return result
+
+    for name in named(bound, "reward/"):
+        view = view.replace(episode=view.episode.replace(reward=call(name, view)))
+    view = view.replace(episode=view.episode.replace(keep=call("group_filter", view)))
+    credit = call("advantage", view)
+    for name in named(bound, "credit/"):
+        credit = credit.replace(advantage=to_tokens(view.episode, call(name, view, credit.advantage)))
+    return credit, view.episode, summaries
 
 
 def _prepare(

@@ -149,7 +149,7 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles a population of agents of one kind.
+    """Assembles a population of agents of one kind; its policy is that of a member.
 
     Args:
         environment: gives the spaces.
@@ -157,10 +157,7 @@ def make_agent(
         num_members: see `population`.
         explore: see `population`.
         axis_name: see `population`.
-        **options: further arguments of `population`.
-
-    Returns:
-        The agent; its policy is that of a member.
+        **options: of `population`.
     """
     agent = inner(environment, axis_name=axis_name)
     ranges = {name: (float(low), float(high)) for name, (low, high) in explore.items()}

@@ -14,7 +14,7 @@ from jaxagents.learners.combinators import start_of_inner, wrap
 from jaxagents.learners.epochs import descend_in_minibatches, to_sequences
 from jaxagents.learners.optimizers import carry_over, init_optimizer
 from jaxagents.learners.ppo import PPOState, make_ppo, values_of
-from jaxagents.learners.rollouts import make_rollout_agent
+from jaxagents.learners.rollouts import rollout_agent
 from jaxagents.losses.value import squared_loss
 from jaxagents.ops.conditions import cond
 from jaxagents.ops.minibatches import minibatches_of_device
@@ -152,12 +152,8 @@ def make_agent(
     auxiliary_minibatches: int = 16,
     auxiliary_kl: float = 1.0,
     num_epochs: int = 1,
-    num_minibatches: int = 4,
     discount: float = 0.99,
     trace_decay: float = 0.95,
-    normalize_observations: bool = False,
-    reward_discount: float | None = None,
-    actor_period: int = 1,
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
@@ -165,27 +161,20 @@ def make_agent(
 
     Args:
         environment: gives the spaces.
-        policy: `(observation_space, action_space, *, detach_value) -> ActorCritic`, feed-forward, of one torso.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`; each phase has its own.
+        policy: `(observation_space, action_space, *, detach_value=False) -> ActorCritic` of one torso.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, for either phase.
         auxiliary_period: see `with_auxiliary_phase`. Paper: 32.
         auxiliary_epochs: of a phase. Paper: 6.
         auxiliary_minibatches: of an epoch of a phase.
         auxiliary_kl: `kl_coefficient` of `with_auxiliary_phase`. Paper: 1.
         num_epochs: see `make_ppo`. Paper: 1.
-        num_minibatches: see `make_ppo`.
         discount: see `make_ppo`; no schedule.
         trace_decay: see `make_ppo`; no schedule.
-        normalize_observations: standardises observations by running statistics.
-        reward_discount: see `make_rollout_agent`.
-        actor_period: see `make_rollout_agent`.
         axis_name: see `make_ppo`.
-        **options: further arguments of `make_ppo`.
-
-    Returns:
-        The agent.
+        **options: of `make_ppo` and of `rollout_agent`.
 
     Raises:
-        ValueError: the policy has no critic, a memory or two torsos, or there is a team.
+        ValueError: a number is out of its range, or the policy is no actor-critic of one torso without memory.
     """
     check_fractions(discount=discount, trace_decay=trace_decay)
     spaces = environment.observation_space, environment.action_space
@@ -195,39 +184,28 @@ def make_agent(
         raise ValueError(
             "`policy` must be an actor-critic of one torso without memory for PPG; try policy.shared=true."
         )
-    if environment.num_agents or not options.pop("share_parameters", True):
+    if environment.num_agents:
         raise ValueError(f"`num_agents` must be 0 for PPG, got {environment.num_agents}; try `learner=ppo`.")
-    options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches, "axis_name": axis_name}
-    options |= {"discount": discount, "trace_decay": trace_decay}
-    make: Callable[..., Learner] = partial(make_ppo, policy(*spaces, detach_value=True), **options)
-    make(optax.identity())  # Refuses settings before anything is compiled.
+    numbers = {"discount": discount, "trace_decay": trace_decay}
 
-    def make_learner(shapes: Callable[[], Rollout], num_updates: int) -> Learner:
-        learner = make(optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates)
+    def around(learner: Learner, shapes: Callable[[], Rollout], num_updates: int) -> Learner:
         num_phases = max(1, num_updates // auxiliary_period)  # A run that is shorter than a period has none.
         return with_auxiliary_phase(
             learner,
             joint,
             optimizer(num_phases * auxiliary_epochs * auxiliary_minibatches),
             shapes(),
-            discount=discount,
-            trace_decay=trace_decay,
             period=auxiliary_period,
             num_epochs=auxiliary_epochs,
             num_minibatches=auxiliary_minibatches,
             kl_coefficient=auxiliary_kl,
             axis_name=axis_name,
+            **numbers,
         )
 
-    return make_rollout_agent(
-        as_policy(joint),
-        make_learner,
-        environment.observation_space,
-        normalize_observations=normalize_observations,
-        reward_discount=reward_discount,
-        actor_period=actor_period,
-        axis_name=axis_name,
-    )
+    make_learner = partial(make_ppo, policy(*spaces, detach_value=True), num_epochs=num_epochs, **numbers)
+    run = {"optimizer": optimizer, "around": around, "axis_name": axis_name}
+    return rollout_agent(make_learner, as_policy(joint), environment, **run, **options)
 
 
 def _phase(

@@ -15,19 +15,8 @@ from jaxagents.learners.combinators import params_of
 from jaxagents.learners.epochs import descend_in_minibatches, sequence_length_of, to_sequences
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
 from jaxagents.learners.popart import rescale_values, with_value_scale
-from jaxagents.learners.rollouts import make_rollout_agent
-from jaxagents.learners.slots import (
-    Bound,
-    Number,
-    Numbers,
-    Slot,
-    arrays_of,
-    bind,
-    memory_of,
-    numbers_due,
-    numbers_of,
-    remember,
-)
+from jaxagents.learners.rollouts import rollout_agent
+from jaxagents.learners.settings import Bound, Number, Numbers, SettingsState, Slot, make_settings, without_memory
 from jaxagents.losses.policy_gradient import approximate_kl, clip_fraction, clipped_surrogate, importance_ratio
 from jaxagents.losses.value import clipped_value_loss, squared_loss
 from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
@@ -50,13 +39,11 @@ from jaxagents.types import (
 
 @struct.dataclass
 class PPOState:
-    """Parameters, optimiser state, hyper-parameters as arrays (a changed number is the same program), and memories."""
+    """Parameters, optimiser state, and settings."""
 
     params: Params
     opt_state: optax.OptState
-    hyperparameters: dict[str, Array]
-    slots: dict[str, Numbers]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
 
 @struct.dataclass
@@ -150,7 +137,7 @@ def make_ppo(
     hyperparameters |= {"value_clip_epsilon": value_clip_epsilon, "value_coefficient": value_coefficient}
     hyperparameters |= {"entropy_coefficient": entropy_coefficient, "target_kl": target_kl}
     hyperparameters |= {"kl_coefficient": kl_coefficient, "popart_rate": popart_rate}
-    slots = {"advantage": advantage, "loss": loss, "value_loss": value_loss}
+    settings = make_settings(hyperparameters, {"advantage": advantage, "loss": loss, "value_loss": value_loss})
     objective = partial(_loss, actor_critic, normalize=normalize_advantages, axis_name=axis_name)
 
     def init(key: Array, start: PPOState | Params | None = None) -> PPOState:
@@ -159,9 +146,7 @@ def make_ppo(
         return PPOState(
             params=params,
             opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PPOState) else opt_state,
-            hyperparameters=arrays_of(hyperparameters),
-            slots=numbers_of(slots),
-            memory=memory_of(hyperparameters | slots, num_updates),
+            settings=settings.init(num_updates),
         )
 
     def update(state: PPOState, key: Array, rollout: Rollout) -> tuple[PPOState, Metrics]:
@@ -170,8 +155,8 @@ def make_ppo(
         length = sequence_length_of(rollout, sequence_length)
         counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
         indices = minibatches_of_device(key, num_steps // length, num_envs, **counts, axis_name=axis_name)
-        numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
-        terms = _default_slots(numbers) | bind(slots, state.slots, state.memory)
+        numbers, slots = settings.open(state.settings)
+        terms = _default_slots(numbers) | slots
         batch, seen = _evaluate(actor_critic, state.params, numbers, terms["advantage"], rollout)
         sequences = to_sequences(batch, length)
         params, opt_state, metrics, noted = descend_in_minibatches(
@@ -186,8 +171,8 @@ def make_ppo(
             axis_name=axis_name,
         )
         metrics["explained_variance"] = _explained_variance(sequences.value, sequences.target, axis_name)
-        memory = remember(hyperparameters | slots, state.memory, noted | seen, axis_name=axis_name)
-        return state.replace(params=params, opt_state=opt_state, memory=memory), metrics
+        closed = settings.close(state.settings, noted | seen, axis_name=axis_name)
+        return state.replace(params=params, opt_state=opt_state, settings=closed), metrics
 
     return Learner(init=init, update=update)
 
@@ -196,38 +181,16 @@ def make_agent(
     environment: Environment,
     *,
     policy: Callable[..., ActorCritic],
-    optimizer: Callable[..., optax.GradientTransformation],
-    num_epochs: int = 4,
-    num_minibatches: int = 4,
-    normalize_observations: bool = False,
-    reward_discount: float | None = None,
-    actor_period: int = 1,
     popart_rate: Number | None = None,
-    share_parameters: bool = True,
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles PPO for an environment of one agent or of a team.
+    """Assembles PPO for an environment of one agent, or of a team.
 
     Args:
         environment: gives the spaces.
         policy: `(observation_space, action_space) -> ActorCritic`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        num_epochs: see `make_ppo`.
-        num_minibatches: see `make_ppo`.
-        normalize_observations: standardises observations by running statistics.
-        reward_discount: see `make_rollout_agent`.
-        actor_period: see `make_rollout_agent`.
-        popart_rate: of values in units of the returns, see `rescale_values`; None has values as they are.
-        share_parameters: False gives every agent of a team parameters and a learner, see `independent_agents`.
-        axis_name: see `make_ppo`.
-        **options: further arguments of `make_ppo`.
-
-    Returns:
-        The agent.
-
-    Raises:
-        ValueError: the policy has no critic, or parameters are not shared, without a team.
+        popart_rate: see `make_ppo`.
+        **options: of `make_ppo` and of `rollout_agent`.
     """
     actor_critic = policy(environment.observation_space, environment.action_space)
     if not isinstance(actor_critic, ActorCritic):
@@ -236,25 +199,8 @@ def make_agent(
         )
     if popart_rate is not None:
         actor_critic = with_value_scale(actor_critic)
-    options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches, "popart_rate": popart_rate}
-    make: Callable[..., Learner] = partial(make_ppo, axis_name=axis_name, **options)
-    make(actor_critic, optax.identity())  # Refuses settings before anything is compiled.
-
-    def make_learner(shapes: Callable[[], Rollout], num_updates: int) -> Learner:
-        del shapes
-        num_steps = num_updates * num_epochs * num_minibatches
-        return make(actor_critic, optimizer(num_steps), num_updates=num_updates)
-
-    return make_rollout_agent(
-        as_policy(actor_critic),
-        make_learner,
-        environment.observation_space,
-        normalize_observations=normalize_observations,
-        reward_discount=reward_discount,
-        actor_period=actor_period,
-        separate_agents=None if share_parameters else environment.num_agents,
-        axis_name=axis_name,
-    )
+    make_learner = partial(make_ppo, actor_critic, popart_rate=popart_rate)
+    return rollout_agent(make_learner, as_policy(actor_critic), environment, **options)
 
 
 def values_of(actor_critic: ActorCritic, params: Params, rollout: Rollout) -> tuple[Any, Array, Array]:
@@ -345,14 +291,14 @@ def _generalized(*steps: Array, **numbers: Array) -> tuple[Array, Array]:
 
 def _default_slots(numbers: Numbers) -> dict[str, Bound]:
     clip_epsilon, value_clip = numbers["clip_epsilon"], numbers.get("value_clip_epsilon")
-    default: dict[str, Slot] = {
+    default = {
         "advantage": _generalized,
         "loss": partial(clipped_surrogate, clip_epsilon=clip_epsilon),
         "value_loss": partial(clipped_value_loss, clip_epsilon=value_clip)
         if value_clip is not None
         else lambda value, old_value, target: squared_loss(value, target),
     }
-    return bind(default, {})
+    return without_memory(default)
 
 
 def _explained_variance(value: Array, target: Array, axis_name: str | None) -> Array:

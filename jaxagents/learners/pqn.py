@@ -16,18 +16,8 @@ from jaxagents.learners.dqn import EPSILON
 from jaxagents.learners.epochs import descend_in_minibatches, sequence_length_of, to_sequences
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
 from jaxagents.learners.q_values import discount_per_step
-from jaxagents.learners.rollouts import make_rollout_agent
-from jaxagents.learners.slots import (
-    Number,
-    Numbers,
-    Slot,
-    arrays_of,
-    bind,
-    memory_of,
-    numbers_due,
-    numbers_of,
-    remember,
-)
+from jaxagents.learners.rollouts import rollout_agent
+from jaxagents.learners.settings import Number, Numbers, SettingsState, Slot, make_settings
 from jaxagents.losses.value import squared_loss
 from jaxagents.ops.minibatches import minibatches_of_device
 from jaxagents.ops.returns import lambda_returns
@@ -51,14 +41,12 @@ from jaxagents.values.q_function import QFunction
 
 @struct.dataclass
 class PQNState:
-    """Network, optimiser state, hyper-parameters as arrays (a changed number is the same program), and memories."""
+    """Network, optimiser state, the epsilon that is due, and settings."""
 
     network: Params
     opt_state: optax.OptState
     epsilon: Array
-    hyperparameters: dict[str, Array]
-    slots: dict[str, Numbers]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
     @property
     def params(self) -> Params:
@@ -124,19 +112,17 @@ def make_pqn(
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches, sequence_length=sequence_length)
     hyperparameters = {"discount": discount, "trace_decay": trace_decay, "epsilon": epsilon}
     check_fractions(**hyperparameters)
-    slots = {"loss": loss}
+    settings = make_settings(hyperparameters, {"loss": loss})
 
     def init(key: Array, start: PQNState | Params | None = None) -> PQNState:
         network = q_function.init(key) if start is None else params_of(start)["network"]
         opt_state = init_optimizer(optimizer, network, trainable)
-        numbers, memory = arrays_of(hyperparameters), memory_of(hyperparameters | slots, num_updates)
+        opened = settings.init(num_updates)
         return PQNState(
             network=network,
             opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PQNState) else opt_state,
-            epsilon=jnp.copy(numbers_due(hyperparameters, numbers, memory)["epsilon"]),
-            hyperparameters=numbers,
-            slots=numbers_of(slots),
-            memory=memory,
+            epsilon=jnp.copy(settings.open(opened)[0]["epsilon"]),
+            settings=opened,
         )
 
     def update(state: PQNState, key: Array, rollout: Rollout) -> tuple[PQNState, Metrics]:
@@ -145,15 +131,14 @@ def make_pqn(
         length = sequence_length_of(rollout, sequence_length)
         counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
         indices = minibatches_of_device(key, num_steps // length, num_envs, **counts, axis_name=axis_name)
-        numbers = numbers_due(hyperparameters, state.hyperparameters, state.memory)
-        terms = bind(slots, state.slots, state.memory)
+        numbers, slots = settings.open(state.settings)
         batch = _Sequences(
             transition=rollout.transition,
             target=_targets(q_function, state.network, numbers, rollout),
             carry=jax.tree.map(lambda leaf: leaf[:-1], rollout.carry),
         )
         network, opt_state, metrics, noted = descend_in_minibatches(
-            partial(_loss, q_function, terms["loss"], axis_name),
+            partial(_loss, q_function, slots["loss"], axis_name),
             state.network,
             state.opt_state,
             optimizer,
@@ -162,63 +147,24 @@ def make_pqn(
             trainable=trainable,
             axis_name=axis_name,
         )
-        memory = remember(hyperparameters | slots, state.memory, noted, axis_name=axis_name)
-        following = jnp.copy(numbers_due(hyperparameters, state.hyperparameters, memory)["epsilon"])
-        state = state.replace(network=network, opt_state=opt_state, epsilon=following, memory=memory)
+        closed = settings.close(state.settings, noted, axis_name=axis_name)
+        following = jnp.copy(settings.open(closed)[0]["epsilon"])
+        state = state.replace(network=network, opt_state=opt_state, epsilon=following, settings=closed)
         return state, metrics | {"epsilon": numbers["epsilon"]}
 
     return Learner(init=init, update=update)
 
 
-def make_agent(
-    environment: Environment,
-    *,
-    value: Callable[..., QFunction],
-    optimizer: Callable[..., optax.GradientTransformation],
-    num_epochs: int = 2,
-    num_minibatches: int = 4,
-    normalize_observations: bool = False,
-    reward_discount: float | None = None,
-    share_parameters: bool = True,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Agent:
-    """Assembles PQN for an environment of one agent or of a team.
+def make_agent(environment: Environment, *, value: Callable[..., QFunction], **options: Any) -> Agent:
+    """Assembles PQN for an environment of one agent, or of a team.
 
     Args:
         environment: gives the spaces.
         value: `(observation_space, action_space) -> QFunction`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        num_epochs: see `make_pqn`.
-        num_minibatches: see `make_pqn`.
-        normalize_observations: standardises observations by running statistics.
-        reward_discount: see `make_rollout_agent`.
-        share_parameters: False gives every agent of a team parameters and a learner, see `independent_agents`.
-        axis_name: see `make_pqn`.
-        **options: further arguments of `make_pqn`.
-
-    Returns:
-        The agent.
-
-    Raises:
-        ValueError: parameters that are not shared, without a team.
+        **options: of `make_pqn` and of `rollout_agent`.
     """
-    space = environment.observation_space
-    q_function = value(space, environment.action_space)
-    options |= {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
-    make: Callable[..., Learner] = partial(make_pqn, q_function, axis_name=axis_name, **options)
-    make(optax.identity())  # Refuses settings before anything is compiled.
-    return make_rollout_agent(
-        make_epsilon_greedy(q_function),
-        lambda shapes, num_updates: make(
-            optimizer(num_updates * num_epochs * num_minibatches), num_updates=num_updates
-        ),
-        space,
-        normalize_observations=normalize_observations,
-        reward_discount=reward_discount,
-        separate_agents=None if share_parameters else environment.num_agents,
-        axis_name=axis_name,
-    )
+    q_function = value(environment.observation_space, environment.action_space)
+    return rollout_agent(partial(make_pqn, q_function), make_epsilon_greedy(q_function), environment, **options)
 
 
 def _targets(q_function: QFunction, network: Params, numbers: Numbers, rollout: Rollout) -> Array:

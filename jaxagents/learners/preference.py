@@ -13,7 +13,7 @@ from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
 from jaxagents.learners.scoring import score_episodes, weighted_gradient
-from jaxagents.learners.slots import Numbers, Slot, bind, memory_of, numbers_of, remember
+from jaxagents.learners.settings import SettingsState, Slot, make_settings
 from jaxagents.losses.preference import RowLoss, margin_of_rows
 from jaxagents.ops.pairs import expert_against_own
 from jaxagents.ops.rows import first_row, rows_of_all_devices
@@ -40,8 +40,7 @@ class PreferenceState:
     params: Params
     opt_state: optax.OptState
     reference: Params | None
-    numbers: dict[str, Numbers]
-    memory: dict[str, PyTree]
+    settings: SettingsState
     num_updates: Array
 
 
@@ -97,7 +96,7 @@ def make_preference(
         raise ValueError(f"`reference_every` must be at least 1, got {reference_every}; try null for never.")
     if not reference and (reference_acts or reference_every is not None):
         raise ValueError("`reference` must be true where it acts or is renewed, got false; try learner.reference=true.")
-    slots = {"loss": loss, "pairs": pairs}
+    settings = make_settings(slots={"loss": loss, "pairs": pairs})
 
     def init(key: Array, start: PreferenceState | Params | None = None) -> PreferenceState:
         params = model.init(key) if start is None else params_of(start)
@@ -106,15 +105,14 @@ def make_preference(
             params=params,
             opt_state=carry_over(opt_state, start.opt_state) if isinstance(start, PreferenceState) else opt_state,
             reference=jax.tree.map(jnp.copy, params) if reference else None,
-            numbers=numbers_of(slots),
-            memory=memory_of(slots, num_updates),
+            settings=settings.init(num_updates),
             num_updates=jnp.int32(0),
         )
 
     def update(state: PreferenceState, key: Array, batch: PyTree) -> tuple[PreferenceState, Metrics]:
         del key
-        bound = bind(slots, state.numbers, state.memory)
-        chosen, noted = bound["pairs"](batch)
+        _, slots = settings.open(state.settings)
+        chosen, noted = slots["pairs"](batch)
         noted, episode = _total(noted, axis_name), chosen.episode
         microbatches = make_microbatches(episode.layout, microbatch_tokens=microbatch_tokens)
         score = partial(_log_prob_of_episodes, model, microbatches)
@@ -126,14 +124,14 @@ def make_preference(
             "pair": chosen.pair,
             "desirable": chosen.desirable,
         }
-        weight, metrics, summary = _slope(bound["loss"], rows, axis_name)
+        weight, metrics, summary = _slope(slots["loss"], rows, axis_name)
         per_token = jnp.where(episode.action_mask, weight[:, None, None], 0.0)
         grads = weighted_gradient(model, microbatches, state.params, episode, "log_prob", per_token)
         params, opt_state, metrics["gradient_norm"] = descend(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        memory = remember(slots, state.memory, noted | summary)
-        state = state.replace(params=params, opt_state=opt_state, memory=memory, num_updates=state.num_updates + 1)
+        closed = settings.close(state.settings, noted | summary)
+        state = state.replace(params=params, opt_state=opt_state, settings=closed, num_updates=state.num_updates + 1)
         return _renew(lambda params: init_optimizer(optimizer, params, trainable), state, reference_every), metrics
 
     return Learner(init=init, update=update, acting=(lambda state: state.reference) if reference_acts else None)
@@ -145,7 +143,6 @@ def make_agent(
     policy: Callable[[Environment], LanguagePolicy],
     optimizer: Callable[..., optax.GradientTransformation],
     reference_every: int | None = None,
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
     """Assembles preference learning for a text world.
@@ -155,24 +152,14 @@ def make_agent(
         policy: `(environment) -> LanguagePolicy`.
         optimizer: `(optimiser steps of an iteration) -> optax.GradientTransformation`.
         reference_every: see `make_preference`.
-        axis_name: see `make_preference`.
-        **options: further arguments of `make_preference`.
-
-    Returns:
-        The agent.
+        **options: of `make_preference`.
     """
     speaker = policy(environment)
+    options["reference_every"] = reference_every
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
-        del collector
-        return make_preference(
-            speaker.model,
-            optimizer(num_updates if reference_every is None else min(reference_every, num_updates)),
-            reference_every=reference_every,
-            num_updates=num_updates,
-            axis_name=axis_name,
-            **options,
-        )
+        steps = optimizer(num_updates if reference_every is None else min(reference_every, num_updates))
+        return make_preference(speaker.model, steps, num_updates=num_updates, **options)
 
     return Agent(policy=speaker, make_learner=make_learner)
 

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jaxagents.learners import policy_gradient
+from jaxagents.learners.combinators import wrapper_agent
 from jaxagents.learners.estimators import Estimator, with_estimator
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
 from jaxagents.learners.optimizers import carry_over, descend, init_optimizer
-from jaxagents.learners.policy_gradient import make_agent as make_policy_gradient_agent
 from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.ops.checks import require_positive
 from jaxagents.ops.episodes import episode_return, last_action_token_mask
@@ -22,7 +23,6 @@ from jaxagents.types import (
     Environment,
     Episode,
     LanguageModel,
-    LanguagePolicy,
     Layout,
     Learner,
     Mean,
@@ -151,8 +151,6 @@ def contributions(model: LanguageModel, microbatches: Microbatches, params: Para
 def make_agent(
     environment: Environment,
     *,
-    policy: Callable[[Environment], LanguagePolicy],
-    optimizer: Callable[..., optax.GradientTransformation],
     estimator_optimizer: Callable[..., optax.GradientTransformation],
     contribution: float = 1.0,
     grounding: float = 0.5,
@@ -167,9 +165,7 @@ def make_agent(
 
     Args:
         environment: a text world.
-        policy: `(environment) -> LanguagePolicy`, with a value head.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        estimator_optimizer: the same for the estimator.
+        estimator_optimizer: `(steps of the estimator) -> optax.GradientTransformation`.
         contribution: see `make_progress_estimator`.
         grounding: see `make_progress_estimator`.
         num_exploring: see `with_estimator`.
@@ -177,21 +173,12 @@ def make_agent(
         num_estimator_steps: gradient steps of the estimator per update.
         microbatch_tokens: about how many tokens go through the model at once.
         axis_name: see `make_progress_estimator`.
-        **options: further arguments of `learners.policy_gradient.make_agent`.
-
-    Returns:
-        The agent.
+        **options: of `learners.policy_gradient.make_agent`; the policy has a value head.
     """
-    agent = make_policy_gradient_agent(
-        environment,
-        policy=policy,
-        optimizer=optimizer,
-        microbatch_tokens=microbatch_tokens,
-        axis_name=axis_name,
-        **options,
-    )
+    both: dict[str, Any] = {"microbatch_tokens": microbatch_tokens, "axis_name": axis_name}
+    agent = policy_gradient.make_agent(environment, **both, **options)
 
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
+    def change(learner: Learner, collector: Collector, num_updates: int) -> Learner:
         estimator = make_progress_estimator(
             agent.policy.model,
             agent.policy.layout,
@@ -199,10 +186,8 @@ def make_agent(
             contribution=contribution,
             grounding=grounding,
             num_steps=num_estimator_steps,
-            microbatch_tokens=microbatch_tokens,
-            axis_name=axis_name,
+            **both,
         )
-        inner = agent.make_learner(collector, num_updates)
-        return with_estimator(inner, estimator, num_exploring=num_exploring, num_fitted=num_fitted)
+        return with_estimator(learner, estimator, num_exploring=num_exploring, num_fitted=num_fitted)
 
-    return Agent(policy=agent.policy, make_learner=make_learner)
+    return wrapper_agent(agent, change)

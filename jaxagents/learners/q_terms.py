@@ -10,7 +10,7 @@ import optax
 
 from jaxagents.learners.dqn import DQNState, make_dqn
 from jaxagents.learners.q_values import values_of_sample
-from jaxagents.learners.replay import make_replay_agent
+from jaxagents.learners.replay import replay_agent
 from jaxagents.losses.q import double_q_target, q_target
 from jaxagents.losses.q_terms import QTermView
 from jaxagents.ops.value_distributions import select_action
@@ -92,31 +92,13 @@ def make_q_with_terms(
     return learner._replace(update=update)
 
 
-def make_agent(
-    environment: Environment,
-    *,
-    value: Callable[..., QFunction],
-    optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any,
-    updates_per_rollout: int = 1,
-    importance_exponent: float = 0.4,
-    axis_name: str | None = None,
-    **options: Any,
-) -> Agent:
+def make_agent(environment: Environment, *, value: Callable[..., QFunction], **options: Any) -> Agent:
     """Assembles Q-learning with terms for an environment.
 
     Args:
         environment: gives the spaces.
         value: `(observation_space, action_space) -> QFunction`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        buffer: `data.buffers.Buffer` of rollouts whose collector tells what the terms read.
-        updates_per_rollout: see `with_replay`.
-        importance_exponent: see `with_replay`.
-        axis_name: see `make_dqn`.
-        **options: further arguments of `make_q_with_terms`.
-
-    Returns:
-        The agent.
+        **options: of `make_q_with_terms` and of `replay_agent`; rollouts must have what the terms read.
 
     Raises:
         ValueError: actions are not discrete, or settings do not fit.
@@ -127,16 +109,4 @@ def make_agent(
             f"{environment.action_space} in {environment.name!r}; try algorithm=sac or algorithm=dqn."
         )
     q_function = value(environment.observation_space, environment.action_space)
-    make: Callable[..., Learner] = partial(make_q_with_terms, q_function, axis_name=axis_name, **options)
-    make(optax.identity())  # Refuses settings before anything is compiled.
-    return make_replay_agent(
-        make_epsilon_greedy(q_function),
-        lambda num_updates: make(
-            optimizer(num_updates * updates_per_rollout), num_updates=num_updates * updates_per_rollout
-        ),
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        importance_exponent=importance_exponent,
-        axis_name=axis_name,
-    )
+    return replay_agent(partial(make_q_with_terms, q_function), make_epsilon_greedy(q_function), environment, **options)

@@ -1,6 +1,7 @@
 """Experience replay as a combinator of learners."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,14 +10,15 @@ from flax import struct
 
 from jaxagents.learners import normalization as learner_normalization
 from jaxagents.learners.checks import check_counts, check_fractions
-from jaxagents.learners.combinators import start_of_inner, wrap
-from jaxagents.learners.slots import Number, arrays_of, memory_of, numbers_due, remember
+from jaxagents.learners.combinators import rollout_shapes, start_of_inner, steps_per_update, wrap
+from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.policies import normalization as policy_normalization
 from jaxagents.types import (
     REPLICATED,
     Agent,
     Array,
     Collector,
+    Environment,
     Learner,
     Mean,
     Metrics,
@@ -38,14 +40,12 @@ class ReplayState:
     Attributes:
         inner: state of the learner.
         buffer: state of the buffer; every leaf is split over devices.
-        hyperparameters: float32 arrays.
-        memory: of numbers that change over the run.
+        settings: the importance exponent.
     """
 
     inner: Any
     buffer: Any
-    hyperparameters: dict[str, Array]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
     @property
     def params(self) -> Params:
@@ -89,7 +89,7 @@ def with_replay(
     """
     check_counts(updates_per_rollout=updates_per_rollout)
     check_fractions(importance_exponent=importance_exponent)
-    hyperparameters = {"importance_exponent": importance_exponent}
+    settings = make_settings({"importance_exponent": importance_exponent})
     kept = jax.eval_shape(_to_store, batch)
     example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), kept)
     num_envs = batch.transition.reward.shape[1]
@@ -99,8 +99,7 @@ def with_replay(
         return ReplayState(
             inner=inner,
             buffer=buffer.init(example, num_envs),
-            hyperparameters=arrays_of(hyperparameters),
-            memory=memory_of(hyperparameters, num_updates),
+            settings=settings.init(num_updates),
         )
 
     def update(state: ReplayState, key: Array, batch: Rollout) -> tuple[ReplayState, Metrics]:
@@ -109,7 +108,7 @@ def with_replay(
         if axis_name is not None:
             # The same on all devices already; this tells the compiler so.
             ready = jax.lax.pmin(ready.astype(jnp.int32), axis_name) > 0
-        exponent = numbers_due(hyperparameters, state.hyperparameters, state.memory)["importance_exponent"]
+        exponent = settings.open(state.settings)[0]["importance_exponent"]
 
         def step(state: ReplayState, key: Array) -> tuple[ReplayState, Metrics]:
             sample_key, update_key = jax.random.split(key)
@@ -128,8 +127,7 @@ def with_replay(
 
         keys = jax.random.split(key, updates_per_rollout)
         state, metrics = jax.lax.scan(step, state.replace(buffer=buffer_state), keys)
-        memory = remember(hyperparameters, state.memory, {}, axis_name=axis_name)
-        return state.replace(memory=memory), _reduce(metrics, ready.astype(jnp.float32))
+        return state.replace(settings=settings.close(state.settings)), _reduce(metrics, ready.astype(jnp.float32))
 
     def partition(state: ReplayState, of_inner: PyTree) -> ReplayState:
         replicated = jax.tree.map(lambda leaf: REPLICATED, state)
@@ -156,40 +154,65 @@ def _to_sample(transition: Transition, weight: Array) -> Sample:
     return Sample(transition=transition.replace(extras=extras), weight=weight, carry=carry)
 
 
-def make_replay_agent(
+def replay_agent(
+    make_learner: Callable[..., Learner],
     policy: Any,
-    make_sample_learner: Callable[[int], Learner],
-    buffer: Any,
-    observation_space: PyTree,
+    environment: Environment,
     *,
+    optimizer: Callable[..., Any],
+    buffer: Any | None = None,
     updates_per_rollout: int = 1,
     importance_exponent: Number = 0.4,
     normalize_observations: bool = False,
     axis_name: str | None = None,
+    **options: Any,
 ) -> Agent:
-    """Joins a policy with the learner of its samples.
+    """Joins a policy with the learner of its samples: those of its rollouts, or of a data set.
 
     Args:
+        make_learner: `(optimizer, *, num_updates, axis_name, **options) -> Learner` of batches of `Sample`s.
         policy: a `Policy`, or a `LatentModel` that a search acts with; has the parameters of the learner.
-        make_sample_learner: `(updates of the whole run) -> Learner` of batches of `Sample`s.
-        buffer: `data.buffers.Buffer`; holds raw observations.
-        observation_space: of the environment.
-        updates_per_rollout: see `with_replay`.
+        environment: gives the observation space.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, or what `make_learner` takes.
+        buffer: `data.buffers.Buffer`, holds raw observations; None where batches are samples of a data set.
+        updates_per_rollout: see `with_replay`; 1 without a buffer.
         importance_exponent: see `with_replay`.
         normalize_observations: standardises observations by running statistics of the samples.
         axis_name: see `with_replay`.
+        **options: further arguments of `make_learner`.
 
     Returns:
         The agent.
-    """
-    if normalize_observations:
-        policy = policy_normalization.normalize_observations(policy, observation_space)
 
-    def make_learner(collector: Collector, num_updates: int) -> Learner:
-        learner = make_sample_learner(num_updates)
+    Raises:
+        ValueError: a setting is out of its range, or there are several updates for one sample of a data set; later,
+            samples for a buffer, or rollouts where there is none.
+    """
+    space = environment.observation_space
+    make: Callable[..., Learner] = partial(make_learner, axis_name=axis_name, **options)
+    check_counts(updates_per_rollout=updates_per_rollout)
+    make(optimizer(1))  # Refuses settings before anything is compiled.
+    if buffer is None and updates_per_rollout != 1:
+        raise ValueError(
+            f"`updates_per_rollout` must be 1 without a buffer, got {updates_per_rollout}: every sample is a batch; "
+            "try more steps of training."
+        )
+    if normalize_observations:
+        policy = policy_normalization.normalize_observations(policy, space)
+
+    def make_agent_learner(collector: Collector, num_updates: int) -> Learner:
+        batch = rollout_shapes(collector, policy)
+        if isinstance(batch, Sample) and buffer is not None:
+            raise ValueError("`buffer` must be null where batches are samples of a data set; try learner.buffer=null.")
+        if not isinstance(batch, Sample) and buffer is None:
+            raise ValueError("`buffer` must be given where batches are rollouts, got null; try collector=dataset.")
+        num_samples = num_updates * updates_per_rollout
+        num_steps = num_samples * steps_per_update(make_learner, options)
+        learner = make(optimizer(num_steps), num_updates=num_samples)
         if normalize_observations:
-            learner = learner_normalization.normalize_observations(learner, observation_space, axis_name=axis_name)
-        batch = rollout_shapes(collector, jax.eval_shape(policy.init, jax.random.key(0)))
+            learner = learner_normalization.normalize_observations(learner, space, axis_name=axis_name)
+        if buffer is None:
+            return _without_priority(learner)
         return with_replay(
             learner,
             buffer,
@@ -200,21 +223,17 @@ def make_replay_agent(
             axis_name=axis_name,
         )
 
-    return Agent(policy=policy, make_learner=make_learner)
+    return Agent(policy=policy, make_learner=make_agent_learner)
 
 
-def rollout_shapes(collector: Collector, params: Params) -> Rollout:
-    """Returns the shapes of the batches of a collector, as `ShapeDtypeStruct`s, without running it.
+def _without_priority(learner: Learner) -> Learner:
+    """Makes a learner of samples that nobody draws by priority."""
 
-    Args:
-        collector: of rollouts.
-        params: of the policy that acts, as arrays or `ShapeDtypeStruct`s.
-    """
+    def update(state: State, key: Array, batch: Sample) -> tuple[State, Metrics]:
+        state, metrics = learner.update(state, key, batch)
+        return state, {name: value for name, value in metrics.items() if name != "priority"}
 
-    def collect(key: Array, params: Params) -> Rollout:
-        return collector.collect(collector.init(key, params), params, key)[1]
-
-    return jax.eval_shape(collect, jax.random.key(0), params)
+    return learner._replace(update=update)
 
 
 def first_step(tree: PyTree) -> PyTree:

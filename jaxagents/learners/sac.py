@@ -1,6 +1,6 @@
 """Off-policy actor-critics of continuous actions: SAC with automatic temperature, and by its slots TD3 to MPO."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,19 +24,8 @@ from jaxagents.learners.actor_critic_terms import (
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer, parts_of, take_if
-from jaxagents.learners.replay import make_replay_agent
-from jaxagents.learners.slots import (
-    Bound,
-    Number,
-    Numbers,
-    Slot,
-    arrays_of,
-    bind,
-    memory_of,
-    numbers_due,
-    numbers_of,
-    remember,
-)
+from jaxagents.learners.replay import replay_agent
+from jaxagents.learners.settings import Bound, Number, Numbers, Settings, SettingsState, Slot, make_settings
 from jaxagents.losses.q import sac_actor_loss, sac_critic_loss, soft_q_target
 from jaxagents.ops.distributions import sample_action
 from jaxagents.types import (
@@ -56,7 +45,7 @@ from jaxagents.values.q_function import TwinQ, with_statistics
 
 @struct.dataclass
 class SACState:
-    """Networks, optimiser states, and hyper-parameters as arrays (a changed number is the same program).
+    """State of the learner.
 
     Attributes:
         params: of the policy.
@@ -65,9 +54,7 @@ class SACState:
         target_params: moving average of the policy; None where targets follow the policy itself.
         log_temperature: float32 `[]`, or several by name.
         opt_states: one for each of `policy`, `critic` and `temperature`.
-        hyperparameters: float32 arrays.
-        slots: floats of the losses, by slot.
-        memory: of numbers and slots that remember something.
+        settings: numbers and slots.
         num_updates: int32, updates done.
     """
 
@@ -77,9 +64,7 @@ class SACState:
     target_params: Params | None
     log_temperature: PyTree
     opt_states: dict[str, optax.OptState]
-    hyperparameters: dict[str, Array]
-    slots: dict[str, Numbers]
-    memory: dict[str, PyTree]
+    settings: SettingsState
     num_updates: Array
 
 
@@ -89,8 +74,7 @@ class _Parts(NamedTuple):
     policy: Policy
     twin_q: TwinQ
     optimizers: dict[str, optax.GradientTransformation]
-    hyperparameters: dict[str, Number]
-    slots: dict[str, Slot | None]
+    settings: Settings
     policy_period: int
     target_period: int
     num_actions: int
@@ -200,7 +184,7 @@ def make_sac(
         "trainable": trainable,
         "axis_name": axis_name,
     }
-    parts = _Parts(policy, twin_q, optimizers, hyperparameters, slots, **static)
+    parts = _Parts(policy, twin_q, optimizers, make_settings(hyperparameters, slots), **static)
     return Learner(init=partial(_init, parts, initial_temperature), update=partial(_update, parts))
 
 
@@ -212,15 +196,11 @@ def make_agent(
     policy_optimizer: Callable[..., optax.GradientTransformation],
     q_optimizer: Callable[..., optax.GradientTransformation],
     temperature_optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any,
-    updates_per_rollout: int = 1,
-    importance_exponent: Number = 0.4,
-    normalize_observations: bool = False,
     model: Callable[..., Learner] | None = None,
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles SAC for an environment.
+    """Assembles SAC for an environment of bounded continuous actions.
 
     Args:
         environment: gives the spaces.
@@ -229,40 +209,22 @@ def make_agent(
         policy_optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
         q_optimizer: as `policy_optimizer`.
         temperature_optimizer: as `policy_optimizer`.
-        buffer: `data.buffers.Buffer`.
-        updates_per_rollout: see `with_replay`.
-        importance_exponent: see `with_replay`.
-        normalize_observations: standardises observations by running statistics of the samples.
         model: `(learner, policy, observation_space, action_space, *, axis_name) -> Learner` that imagines further
             samples, see `learners.model_based`; None: what was played is all.
         axis_name: see `make_sac`.
-        **options: further arguments of `make_sac`.
-
-    Returns:
-        The agent.
+        **options: of `make_sac` and of `replay_agent`.
     """
     spaces = environment.observation_space, environment.action_space
     actor, twin_q = policy(*spaces), value(*spaces)
 
-    def make(num_updates: int) -> Learner:
-        optimizers = [
-            make(num_updates * updates_per_rollout) for make in (policy_optimizer, q_optimizer, temperature_optimizer)
-        ]
-        parts: tuple[Any, ...] = (actor, twin_q, *optimizers, environment.action_space)
-        learner = make_sac(*parts, num_updates=num_updates * updates_per_rollout, axis_name=axis_name, **options)
+    def make_learner(optimizers: Sequence[optax.GradientTransformation], **options: Any) -> Learner:
+        learner = make_sac(actor, twin_q, *optimizers, environment.action_space, **options)
         return learner if model is None else model(learner, actor, *spaces, axis_name=axis_name)
 
-    make(1)  # Refuses settings before anything is compiled.
-    return make_replay_agent(
-        actor,
-        make,
-        buffer,
-        environment.observation_space,
-        updates_per_rollout=updates_per_rollout,
-        importance_exponent=importance_exponent,
-        normalize_observations=normalize_observations,
-        axis_name=axis_name,
-    )
+    def optimizer(num_steps: int) -> list[optax.GradientTransformation]:
+        return [make(num_steps) for make in (policy_optimizer, q_optimizer, temperature_optimizer)]
+
+    return replay_agent(make_learner, actor, environment, optimizer=optimizer, axis_name=axis_name, **options)
 
 
 def _init(parts: _Parts, initial_temperature: Any, key: Array, start: SACState | Params | None = None) -> SACState:
@@ -283,9 +245,7 @@ def _init(parts: _Parts, initial_temperature: Any, key: Array, start: SACState |
         opt_states={
             name: init_optimizer(optimizer, trained[name], flags[name]) for name, optimizer in parts.optimizers.items()
         },
-        hyperparameters=arrays_of(parts.hyperparameters),
-        slots=numbers_of(parts.slots),
-        memory=memory_of(parts.hyperparameters | parts.slots, parts.num_updates),
+        settings=parts.settings.init(parts.num_updates),
         num_updates=jnp.zeros((), jnp.int32),
     )
     return _go_on(state, start) if isinstance(start, SACState) else state
@@ -294,8 +254,7 @@ def _init(parts: _Parts, initial_temperature: Any, key: Array, start: SACState |
 def _update(parts: _Parts, state: SACState, key: Array, batch: Sample) -> tuple[SACState, Metrics]:
     next_key, key, subset_key, *dropout_keys = jax.random.split(key, 5)
     temperature = jax.tree.map(jnp.exp, state.log_temperature)
-    numbers = numbers_due(parts.hyperparameters, state.hyperparameters, state.memory)
-    bound = bind(parts.slots, state.slots, state.memory)
+    numbers, bound = parts.settings.open(state.settings)
     following = state.params if state.target_params is None else state.target_params
     draw_next = partial(choose_actions, parts.policy, bound["next_action"], parts.axis_name)
     successor = successor_of(draw_next, following, numbers["discount"], _keys(next_key, parts.num_actions), batch)
@@ -343,7 +302,7 @@ def _update(parts: _Parts, state: SACState, key: Array, batch: Sample) -> tuple[
         target_params=optax.incremental_update(params, state.target_params, rate) if parts.target_policy else None,
         log_temperature=log_temperature,
         opt_states=opt_states,
-        memory=remember(parts.hyperparameters | parts.slots, state.memory, summaries, axis_name=parts.axis_name),
+        settings=parts.settings.close(state.settings, summaries, axis_name=parts.axis_name),
         num_updates=state.num_updates + 1,
     )
     metrics = critic_metrics | policy_metrics
@@ -364,7 +323,7 @@ def _losses_of_policy(
     batch: Sample,
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Returns `(params) -> (loss, ((metrics, seen), summaries))`, and `(seen, log_temperature) -> ...` of that."""
-    if parts.slots["improve"] is not None:
+    if "improve" in bound:
         key, targets = _keys(keys[0], parts.num_actions), (state.target_params, state.target_critic)
         improved = parts.policy, parts.twin_q, bound["improve"], temperature, key
         loss = partial(improvement_loss_of, *improved, parts.axis_name, *targets, batch)

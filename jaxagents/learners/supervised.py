@@ -1,7 +1,6 @@
 """Supervised training of language models on transcripts."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,17 +11,7 @@ from flax import struct
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import make_microbatches
 from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
-from jaxagents.learners.slots import (
-    Number,
-    Numbers,
-    Slot,
-    arrays_of,
-    bind,
-    memory_of,
-    numbers_due,
-    numbers_of,
-    remember,
-)
+from jaxagents.learners.settings import Number, SettingsState, Slot, make_settings
 from jaxagents.learners.token_batches import make_token_view
 from jaxagents.learners.token_losses import zero_where_uncounted
 from jaxagents.losses.aggregation import token_mean
@@ -40,19 +29,17 @@ from jaxagents.types import (
     Mean,
     Metrics,
     Params,
-    PyTree,
     Remembering,
 )
 
 
 @struct.dataclass
 class SupervisedState:
-    """Parameters, optimiser state, numbers of the slots and weights, and what they remember."""
+    """Parameters, optimiser state, and settings."""
 
     params: Params
     opt_state: optax.OptState
-    numbers: dict[str, Numbers]
-    memory: dict[str, PyTree]
+    settings: SettingsState
 
 
 def make_supervised(
@@ -92,7 +79,8 @@ def make_supervised(
     Raises:
         ValueError: a weight is negative.
     """
-    weights, slots = {"thought_weight": thought_weight, "action_weight": action_weight}, {"aggregation": aggregation}
+    weights = {"thought_weight": thought_weight, "action_weight": action_weight}
+    settings = make_settings(weights, {"aggregation": aggregation})
     for name, weight in weights.items():
         if not isinstance(weight, Remembering) and weight < 0.0:
             raise ValueError(f"`{name}` must not be negative, got {weight}; try 1.")
@@ -102,9 +90,7 @@ def make_supervised(
         opt_state = init_optimizer(optimizer, params, trainable)
         if isinstance(start, SupervisedState):
             opt_state = carry_over(opt_state, start.opt_state)
-        numbers = numbers_of(slots) | {"learner": arrays_of(weights)}
-        memory = memory_of(slots | weights, num_updates)
-        return SupervisedState(params=params, opt_state=opt_state, numbers=numbers, memory=memory)
+        return SupervisedState(params=params, opt_state=opt_state, settings=settings.init(num_updates))
 
     def loss(params: Params, rows: Rows, mask: Array, weight: Array, layout: Layout) -> tuple[Array, dict[str, Any]]:
         statistics = score_tokens(model, params, rows, layout, fields=("log_prob", "entropy"))
@@ -122,10 +108,9 @@ def make_supervised(
         layout = episode.layout
         microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
         mask = episode.action_mask & (episode.success | (not only_success))[:, None, None]
-        aggregate = bind(slots, state.numbers, state.memory)["aggregation"]
-        weight, noted = aggregate(make_token_view(episode, mask=mask), axis_name=axis_name)
-        due = numbers_due(weights, state.numbers["learner"], state.memory)
-        weight = weight * jnp.where(episode.thought_mask, due["thought_weight"], due["action_weight"])
+        numbers, slots = settings.open(state.settings)
+        weight, noted = slots["aggregation"](make_token_view(episode, mask=mask), axis_name=axis_name)
+        weight = weight * jnp.where(episode.thought_mask, numbers["thought_weight"], numbers["action_weight"])
         weight = weight if episode.loss_weight is None else weight * episode.loss_weight
         valid = episode.valid & jnp.any(mask, axis=(1, 2))[:, None]
 
@@ -145,8 +130,8 @@ def make_supervised(
         params, opt_state, metrics["gradient_norm"] = descend(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        memory = remember(slots | weights, state.memory, noted, axis_name=axis_name)
-        state = state.replace(params=params, opt_state=opt_state, memory=memory)
+        closed = settings.close(state.settings, noted, axis_name=axis_name)
+        state = state.replace(params=params, opt_state=opt_state, settings=closed)
         return state, zero_where_uncounted(metrics)
 
     return Learner(init=init, update=update)
@@ -157,7 +142,6 @@ def make_agent(
     *,
     policy: Callable[[Environment], LanguagePolicy],
     optimizer: Callable[..., optax.GradientTransformation],
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
     """Assembles supervised training for a text world.
@@ -166,17 +150,11 @@ def make_agent(
         environment: a text world.
         policy: `(environment) -> LanguagePolicy`.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        axis_name: see `make_supervised`.
-        **options: further arguments of `make_supervised`.
-
-    Returns:
-        The agent.
+        **options: of `make_supervised`.
     """
     speaker = policy(environment)
-    make = partial(make_supervised, speaker.model, axis_name=axis_name, **options)  # type: Callable[..., Learner]
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
-        del collector
-        return make(optimizer(num_updates), num_updates=num_updates)
+        return make_supervised(speaker.model, optimizer(num_updates), num_updates=num_updates, **options)
 
     return Agent(policy=speaker, make_learner=make_learner)

@@ -1,7 +1,6 @@
 """Teams that learn when a central learner is worth its cost: MANSA."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -14,8 +13,8 @@ from jaxagents.learners.agents import mean_over_living, require_agents, team_sta
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.dqn import make_dqn
 from jaxagents.learners.optimizers import of_each_agent
-from jaxagents.learners.replay import make_replay_agent
-from jaxagents.learners.slots import Number
+from jaxagents.learners.replay import replay_agent
+from jaxagents.learners.settings import Number
 from jaxagents.learners.value_decomposition import make_team, make_value_decomposition
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
@@ -201,13 +200,8 @@ def make_agent(
     value: Callable[..., QFunction],
     mixer: nn.Module,
     switch: Callable[..., QFunction],
-    optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any,
     switching_cost: float,
     switch_epsilon: Number = SWITCH_EPSILON,
-    updates_per_rollout: int = 1,
-    importance_exponent: Number = 0.4,
-    normalize_observations: bool = False,
     share_parameters: bool = True,
     axis_name: str | None = None,
     **options: Any,
@@ -219,20 +213,12 @@ def make_agent(
         value: `(observation_space, action_space) -> QFunction` of one agent, of both learners of the world's actions.
         mixer: see `make_value_decomposition`.
         switch: `(observation_space, action_space) -> QFunction` of what the team sees (see `team_state`), one vector.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, of each of the three.
-        buffer: `data.buffers.Buffer`.
         switching_cost: see `make_switching`.
         switch_epsilon: share of switches drawn evenly. Paper: 0.5 at first. It falls more slowly than that of the
             agents, since a call of agents that act at random is worth nothing.
-        updates_per_rollout: see `with_replay`.
-        importance_exponent: see `with_replay`.
-        normalize_observations: standardises observations by running statistics of the samples.
         share_parameters: False gives every agent parameters of its own.
         axis_name: see `make_dqn`.
-        **options: further arguments of `make_dqn`, of all three.
-
-    Returns:
-        The agent. Its policy chooses by the switch, and acts by the values of the one or the other.
+        **options: of `make_dqn`, for all three, and of `replay_agent`.
 
     Raises:
         ValueError: the environment is not one of `with_calls`, or a number is out of its range.
@@ -244,43 +230,26 @@ def make_agent(
     if not share_parameters:
         q_function = separate_parameters(q_function, num_agents)
     switch_q = see_team(switch, num_agents, space)
-    of_agents = partial(of_each_agent, num_agents=num_agents) if not share_parameters else lambda optimizer: optimizer
 
-    def make(make_optimizer: Callable[[], optax.GradientTransformation], num_updates: int = 1) -> Learner:
-        shared = options | {"num_updates": num_updates, "axis_name": axis_name}
+    def make_learner(optimizer: optax.GradientTransformation, **options: Any) -> Learner:
+        own = optimizer if share_parameters else of_each_agent(optimizer, num_agents)
         return make_switching(
-            make_dqn(q_function, of_agents(make_optimizer()), **shared),
+            make_dqn(q_function, own, **options),
             make_value_decomposition(
-                q_function,
-                mixer,
-                make_optimizer(),
-                num_agents=num_agents,
-                observation_space=space,
-                **shared,
+                q_function, mixer, optimizer, num_agents=num_agents, observation_space=space, **options
             ),
-            make_dqn(switch_q, make_optimizer(), **shared | {"epsilon": switch_epsilon}),
+            make_dqn(switch_q, optimizer, **options | {"epsilon": switch_epsilon}),
             num_actions=num_actions,
             switching_cost=switching_cost,
             axis_name=axis_name,
         )
 
-    make(optax.identity)  # Refuses settings before anything is compiled.
-    return make_replay_agent(
-        make_switched(
-            make_epsilon_greedy(q_function),
-            make_epsilon_greedy(make_team(q_function, mixer, num_agents, space)),
-            make_epsilon_greedy(switch_q),
-        ),
-        lambda num_updates: make(
-            partial(optimizer, num_updates * updates_per_rollout), num_updates * updates_per_rollout
-        ),
-        buffer,
-        space,
-        updates_per_rollout=updates_per_rollout,
-        importance_exponent=importance_exponent,
-        normalize_observations=normalize_observations,
-        axis_name=axis_name,
+    policy = make_switched(
+        make_epsilon_greedy(q_function),
+        make_epsilon_greedy(make_team(q_function, mixer, num_agents, space)),
+        make_epsilon_greedy(switch_q),
     )
+    return replay_agent(make_learner, policy, environment, axis_name=axis_name, **options)
 
 
 def _require_calls(environment: Environment) -> None:

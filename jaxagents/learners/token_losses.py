@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from jaxagents.learners.slots import Bound, fields_read, named
+from jaxagents.learners.liveness import fields_read
+from jaxagents.learners.settings import Bound, named
 from jaxagents.learners.token_batches import TokenBatch
 from jaxagents.losses.policy_gradient import approximate_kl
 from jaxagents.losses.value import squared_loss

@@ -12,8 +12,7 @@ import optax
 from jaxagents.learners.agents import mean_over_living, team_state
 from jaxagents.learners.dqn import make_dqn
 from jaxagents.learners.q_values import discount_per_step
-from jaxagents.learners.replay import first_step, gather_step, make_replay_agent
-from jaxagents.learners.slots import Number
+from jaxagents.learners.replay import first_step, gather_step, replay_agent
 from jaxagents.ops.returns import n_step_transition
 from jaxagents.ops.value_distributions import mask_q, select_action
 from jaxagents.policies.actor_critic import act
@@ -99,13 +98,7 @@ def make_agent(
     *,
     value: Callable[..., QFunction],
     mixer: nn.Module,
-    optimizer: Callable[..., optax.GradientTransformation],
-    buffer: Any,
-    updates_per_rollout: int = 1,
-    importance_exponent: Number = 0.4,
-    normalize_observations: bool = False,
     share_parameters: bool = True,
-    axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
     """Assembles value decomposition for a team.
@@ -114,47 +107,16 @@ def make_agent(
         environment: gives the spaces and the number of agents.
         value: `(observation_space, action_space) -> QFunction` of one agent.
         mixer: see `make_value_decomposition`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        buffer: `data.buffers.Buffer`.
-        updates_per_rollout: see `with_replay`.
-        importance_exponent: see `with_replay`.
-        normalize_observations: standardises observations by running statistics of the samples.
         share_parameters: False gives every agent parameters of its own.
-        axis_name: see `make_dqn`.
-        **options: further arguments of `make_dqn`.
-
-    Returns:
-        The agent.
-
-    Raises:
-        ValueError: the environment has no agent axis.
+        **options: of `make_value_decomposition` and of `replay_agent`.
     """
     space, num_agents = environment.observation_space, environment.num_agents
     q_function = value(space, environment.action_space)
     if not share_parameters:
         q_function = separate_parameters(q_function, num_agents)
-    make = partial(
-        make_value_decomposition,
-        q_function,
-        mixer,
-        num_agents=num_agents,
-        observation_space=space,
-        axis_name=axis_name,
-        **options,
-    )  # type: Callable[..., Learner]
-    make(optax.identity())  # Refuses settings before anything is compiled.
-    return make_replay_agent(
-        make_epsilon_greedy(make_team(q_function, mixer, num_agents, space)),
-        lambda num_updates: make(
-            optimizer(num_updates * updates_per_rollout), num_updates=num_updates * updates_per_rollout
-        ),
-        buffer,
-        space,
-        updates_per_rollout=updates_per_rollout,
-        importance_exponent=importance_exponent,
-        normalize_observations=normalize_observations,
-        axis_name=axis_name,
-    )
+    make_learner = partial(make_value_decomposition, q_function, mixer, num_agents=num_agents, observation_space=space)
+    policy = make_epsilon_greedy(make_team(q_function, mixer, num_agents, space))
+    return replay_agent(make_learner, policy, environment, **options)
 
 
 def _loss(

@@ -306,21 +306,3 @@ def sac_temperature_loss(log_temperature: Array, log_prob: Array, target_entropy
 def _log_policy(values: Values, action_mask: Array | None, temperature: Array | float) -> Array:
     """Returns `log softmax(values / temperature)` of the target network, `[..., A]`."""
     return jax.nn.log_softmax(mask_q(expected_values(values) / temperature, action_mask))
-
-
-def conservative_term(values: Array, view: QView, *, coefficient: Array | float = 1.0) -> Array:
-    """Computes `coefficient (log sum_a exp Q(s, a) - Q(s, a_data))`, which lowers actions that the data lack.
-
-    Args:
-        values: Q of all actions, `[L, B, A]`; expectations.
-        view: of the steps.
-        coefficient: alpha, in units of the value.
-
-    Returns:
-        float `[L, B]`, not negative.
-
-    References:
-        Kumar et al. (2020), Conservative Q-learning for offline reinforcement learning, equation 4.
-    """
-    allowed = mask_q(values, view.action_mask)
-    return coefficient * (jax.nn.logsumexp(allowed, axis=-1) - select_action(values, view.action))

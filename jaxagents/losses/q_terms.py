@@ -1,11 +1,13 @@
 """Terms of the loss of action values: `(view: QTermView, *, ...) -> [L, B]`, which a learner adds up.
 
-What others say of actions stands beside temporal differences: values of a heuristic, or the labels of an overseer.
+Beside temporal differences stand what a data set lacks, values of a heuristic, or the labels of an overseer.
 """
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxagents.ops.value_distributions import mask_q, select_action
 from jaxagents.types import Array, Transition
 
 
@@ -63,6 +65,23 @@ def heuristic_values(view: QTermView, *, coefficient: float = 1.0, until: int) -
     error = jnp.square(view.q - jnp.where(known, wanted, 0.0))
     mean = jnp.sum(jnp.where(known, error, 0.0), axis=-1) / jnp.maximum(jnp.sum(known, axis=-1), 1)
     return jnp.where(view.num_updates < until, coefficient * mean, 0.0)
+
+
+def conservative_term(view: QTermView, *, coefficient: float = 1.0) -> Array:
+    """Computes `coefficient (log sum_a exp Q(s, a) - Q(s, a_data))`, which lowers actions that the data lack.
+
+    Args:
+        view: of the steps.
+        coefficient: alpha, in units of the value.
+
+    Returns:
+        `[L, B]`, not negative.
+
+    References:
+        Kumar et al. (2020), Conservative Q-learning for offline reinforcement learning, equation 4.
+    """
+    allowed = mask_q(view.q, view.transition.action_mask)
+    return coefficient * (jax.nn.logsumexp(allowed, axis=-1) - select_action(view.q, view.transition.action))
 
 
 def _read(view: QTermView, name: str, way_out: str) -> Array:

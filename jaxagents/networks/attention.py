@@ -1,4 +1,4 @@
-"""Causal attention with grouped heads, rotary positions and an explicit cache of keys and values.
+"""Attention with grouped heads, and rotary positions.
 
 Letters: K heads of keys and values, G query heads for each of them, H = K G, F features of a head, S queries, W keys.
 """
@@ -6,15 +6,12 @@ Letters: K heads of keys and values, G query heads for each of them, H = K G, F 
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 from flax import struct
 
-from jaxagents.networks.normalization import RMSNorm
 from jaxagents.types import Array
 
 _MASKED_SCORE = -1e9  # Finite: a query that sees nothing gets a mean of all values, not NaN.
@@ -136,89 +133,3 @@ def is_fused(query: Array, width: int) -> bool:
 def _has_cudnn() -> bool:
     device = jax.devices()[0]
     return "cuda" in device.client.platform_version and float(device.compute_capability) >= 8.0
-
-
-class Attention(nn.Module):
-    """Self-attention of a decoder.
-
-    Attributes:
-        num_heads: of queries, H.
-        num_kv_heads: of keys and values, K; divides H.
-        head_features: F.
-        qkv_bias: whether queries, keys and values have a bias.
-        output_bias: whether the output has one.
-        qk_norm: whether the queries and keys of each head are RMS-normalised (Qwen3).
-        norm_epsilon: of that normalisation.
-        output_scale: standard deviation of the output kernel at the start, times `sqrt(H F)`.
-        dtype: of the computation.
-        param_dtype: of the parameters.
-    """
-
-    num_heads: int
-    num_kv_heads: int
-    head_features: int
-    qkv_bias: bool = False
-    output_bias: bool = False
-    qk_norm: bool = False
-    norm_epsilon: float = 1e-6
-    output_scale: float = 1.0
-    dtype: Any = jnp.float32
-    param_dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(
-        self,
-        x: Array,
-        angles: tuple[Array, Array] | None,
-        bias: Array,
-        cache: KeyValue | None = None,
-        index: Array | None = None,
-        layer: Array | None = None,
-        causal: bool = False,
-    ) -> tuple[Array, KeyValue | None]:
-        """Computes `(output [B * S, D], cache)`.
-
-        Args:
-            x: `[B * S, D]`; with a batch axis, XLA:CPU transposes the operands of every weight's gradient.
-            angles: of `rotary_angles`; None rotates nothing.
-            bias: float32 `[B, S, W]`, W = S without a cache.
-            cache: where the S keys and values are written before attending to all of it; None attends to the S only.
-            index: int32 `[]`, where in the cache the first of them goes.
-            layer: int32 `[]`, which of the layers that the cache stacks on a leading axis; None: it has one.
-            causal: see `attend`.
-        """
-        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        heads = self.num_heads + 2 * self.num_kv_heads
-        # One matrix product for all three: small products are far from the peak of a CPU.
-        qkv = nn.Dense(heads * self.head_features, self.qkv_bias, kernel_init=_fan_in(1.0), name="qkv", **types)(
-            x
-        ).reshape(*bias.shape[:2], heads, self.head_features)
-        query, key, value = jnp.split(qkv, [self.num_heads, self.num_heads + self.num_kv_heads], axis=2)
-        if self.qk_norm:
-            query = RMSNorm(self.norm_epsilon, name="query_norm", **types)(query)
-            key = RMSNorm(self.norm_epsilon, name="key_norm", **types)(key)
-        if angles is not None:
-            query, key = rotate(query, angles), rotate(key, angles)
-        key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
-        if cache is not None:
-            cache = KeyValue(key=_write(cache.key, key, index, layer), value=_write(cache.value, value, index, layer))
-            key, value = cache.key, cache.value
-            if layer is not None:
-                key, value = (jax.lax.dynamic_index_in_dim(x, layer, keepdims=False) for x in (key, value))
-        output = attend(query, key, value, bias, causal=causal).reshape(x.shape[0], self.num_heads * self.head_features)
-        kernel_init = _fan_in(self.output_scale)
-        output = nn.Dense(x.shape[-1], self.output_bias, kernel_init=kernel_init, name="output", **types)(output)
-        return output, cache
-
-
-def _write(entries: Array, new: Array, index: Array, layer: Array | None) -> Array:
-    """Writes `[B, K, S, F]` to `[B, K, W, F]`, or to one layer of `[N, B, K, W, F]`, from `index` of W on."""
-    new, start = new.astype(entries.dtype), (0, 0, index, 0)
-    if layer is None:
-        return jax.lax.dynamic_update_slice(entries, new, start)
-    return jax.lax.dynamic_update_slice(entries, new[None], (layer, *start))
-
-
-def _fan_in(scale: float) -> nn.initializers.Initializer:
-    """Returns normal initialisation of standard deviation `scale / sqrt(inputs)`."""
-    return nn.initializers.variance_scaling(scale**2, "fan_in", "normal")

@@ -1,4 +1,4 @@
-"""The decoder of the checkpoints of GPT-2, Llama, Qwen and Gemma: what these have beyond `networks.transformer`."""
+"""A decoder-only transformer: that of the checkpoints of GPT-2, Llama, Qwen and Gemma, and small ones of its kind."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,10 @@ from flax import struct
 
 from jaxagents.networks.attention import KeyValue, mask_bias, rotary_angles, rotary_frequencies
 from jaxagents.networks.block_attention import NO_WINDOW, View
-from jaxagents.networks.decoder_layers import DecoderLayer, Surroundings, make_norm, soft_cap
+from jaxagents.networks.decoder_layers import ACTIVATIONS, DecoderLayer, Surroundings, make_norm, soft_cap
 from jaxagents.networks.heads import ValueHead
 from jaxagents.networks.logits import make_logits
 from jaxagents.networks.sight import as_mask
-from jaxagents.networks.transformer import ACTIVATIONS
 from jaxagents.types import Array, PyTree, Sight
 
 NORMS = ("rms", "offset_rms", "layer")
@@ -40,14 +39,14 @@ class PositionedCache:
 
 
 class Decoder(nn.Module):
-    """A decoder with the methods of `Transformer`, whose parameters are one by one those of public checkpoints.
+    """A pre-norm decoder, whose parameters are one by one those of public checkpoints.
 
     Attributes:
         vocab_size: V.
         num_layers: of attention and MLP.
         features: D, of the residual stream.
         num_heads: of queries.
-        hidden_features: of the MLP.
+        hidden_features: of the MLP; None: `4 features`.
         num_kv_heads: of keys and values, divides `num_heads`; None: as many.
         head_features: of one head; None: `features / num_heads`.
         activation: of the MLP, a key of `ACTIVATIONS`.
@@ -66,7 +65,8 @@ class Decoder(nn.Module):
         qkv_bias: whether queries, keys and values have a bias.
         output_bias: whether the output of attention has one.
         mlp_bias: whether the layers of the MLP have one.
-        fused_qkv: whether queries, keys and values are one projection (GPT-2).
+        fused_qkv: whether queries, keys and values are one projection (GPT-2): small products are far from the peak of
+            a CPU.
         qk_norm: whether the queries and keys of each head are normalised (Qwen3, Gemma 3).
         query_scale: multiplies scores; None: `1 / sqrt(head features)`.
         attention_cap: soft bound of scores (Gemma 2); None: no bound.
@@ -89,7 +89,7 @@ class Decoder(nn.Module):
     num_layers: int
     features: int
     num_heads: int
-    hidden_features: int
+    hidden_features: int | None
     num_kv_heads: int | None = None
     head_features: int | None = None
     activation: str = "silu"
@@ -310,5 +310,14 @@ def _check(config: Decoder) -> None:
             f"`windowed_layers` must say it of each of the {config.num_layers} layers, got "
             f"{len(config.windowed_layers)}."
         )
-    if config.positions == "learned" and config.max_positions is None:
-        raise ValueError('`max_positions` must be given with learned positions, got None; try 512, or "rotary".')
+    if config.positions == "learned":
+        if config.max_positions is None:
+            raise ValueError('`max_positions` must be given with learned positions, got None; try 512, or "rotary".')
+        return
+    features = config.features_of_head
+    rotated = 2 * len(config.rotary_frequencies) if config.rotary_frequencies else features
+    if rotated % 2 or rotated > features:
+        raise ValueError(
+            f"Rotary positions must turn an even number of features of a head, got {rotated} of {features}; try other "
+            "`rotary_frequencies` or `head_features`."
+        )

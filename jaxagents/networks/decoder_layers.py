@@ -1,6 +1,7 @@
 """Layers of the decoders of public checkpoints; a setting that a family does not use costs nothing."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,8 +12,15 @@ from flax import struct
 from jaxagents.networks.attention import KeyValue, attend, rotate
 from jaxagents.networks.block_attention import View, attend_in_blocks
 from jaxagents.networks.normalization import RMSNorm
-from jaxagents.networks.transformer import ACTIVATIONS
 from jaxagents.types import Array, PyTree
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu_squared": lambda x: jnp.square(jax.nn.relu(x)),
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_new": jax.nn.gelu,
+}
 
 Angles = tuple[Array, Array] | None
 
@@ -81,7 +89,7 @@ def attend_capped(query: Array, key: Array, value: Array, bias: Array, *, cap: f
 
 
 class GroupedAttention(nn.Module):
-    """Self-attention whose queries, keys and values are projections of their own; `config` is its `Decoder`."""
+    """Self-attention with grouped heads and a cache of keys and values; `config` is its `Decoder`."""
 
     config: Any
 
@@ -96,7 +104,17 @@ class GroupedAttention(nn.Module):
         layer: Array | None,
         causal: bool,
     ) -> tuple[Array, KeyValue | None]:
-        """Computes `(output [B * S, D], cache)`; for the arguments see `attention.Attention`."""
+        """Computes `(output [B * S, D], cache)`.
+
+        Args:
+            x: `[B * S, D]`; with a batch axis, XLA:CPU transposes the operands of every weight's gradient.
+            angles: of `rotary_angles`; None rotates nothing.
+            bias: float32 `[B, S, W]`, W = S without a cache; a `View` where queries take turns.
+            cache: where the S keys and values are written before attending to all of it; None attends to the S only.
+            index: int32 `[]`, where in the cache the first of them goes.
+            layer: int32 `[]`, which of the layers that the cache stacks on a leading axis; None: it has one.
+            causal: see `attend`.
+        """
         config = self.config
         features = config.features_of_head
         shape = bias.position.shape if isinstance(bias, View) else bias.shape[:2]
@@ -176,11 +194,10 @@ class DecoderLayer(nn.Module):
     def _mlp(self, x: Array) -> Array:
         config = self.config
         activation, bias = ACTIVATIONS[config.activation], config.mlp_bias
-        hidden = project(config, config.hidden_features, "up", bias)(x)
-        if config.gated:
-            hidden = activation(project(config, config.hidden_features, "gate", bias)(x)) * hidden
-        else:
-            hidden = activation(hidden)
+        width = config.hidden_features or 4 * config.features
+        hidden = project(config, width, "up", bias)(x)
+        gate = project(config, width, "gate", bias)(x) if config.gated else None
+        hidden = activation(hidden) if gate is None else activation(gate) * hidden
         return project(config, config.features, "down", bias, config.residual_scale)(hidden)
 
 

@@ -18,7 +18,7 @@ def make_language_model(vocab_size: int, *, network: Callable[..., nn.Module] = 
 
     Args:
         vocab_size: V.
-        network: `(vocab_size=V) -> module` with the methods and attributes of `networks.transformer.Transformer`, as
+        network: `(vocab_size=V) -> module` with the methods and attributes of `networks.decoder.Decoder`, as
             `functools.partial(Transformer, num_layers=4)`. The `mask` of its `__call__` and `extend` may be a `Sight`:
             `networks.sight.as_mask` makes bits of it.
 

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ from jaxagents.training.mesh import axis_name_on, make_mesh
 from jaxagents.training.program import AXIS_NAME, Program, counted_units, make_program, over_seeds
 from jaxagents.training.setting_types import check_settings, convert
 from jaxagents.training.stages import setting_names, stage_configs
-from jaxagents.types import Array, Collector, Environment, LanguagePolicy, Learner, Params, Policy
+from jaxagents.types import Array, Environment, LanguagePolicy, Params, Policy
 
 
 class Stage(NamedTuple):
@@ -144,9 +144,7 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
     for name, stage in checked_stages(read_variables(config)).items():
         same = config_hash(stage | {"from": None})  # The rounds of a stage share its compiled program.
         if same not in built:
-            make_stage = build_stage if devices.mesh is None else build_sharded_stage
-            make_stage = make_stage if devices.actors is None else build_asynchronous_stage
-            built[same] = make_stage(name, stage, devices, tokenizer=tokenizer)
+            built[same] = build_stage(name, stage, devices, tokenizer=tokenizer)
         stages.append(built[same]._replace(name=name, start=stage["from"]))
     return Experiment(
         name=config["name"],
@@ -213,7 +211,8 @@ def build_stage(
     Args:
         name: of the stage.
         config: its own, see `stage_configs`.
-        devices: where it runs.
+        devices: where it runs: on each the same (see `devices.place`), on a mesh that splits parameters (see
+            `devices.place_on_mesh`), or `devices.actors` of them sampling while the others learn (see `place_apart`).
         tokenizer: see `build`.
 
     Returns:
@@ -222,6 +221,7 @@ def build_stage(
     Raises:
         ValueError: a setting is out of range or does not fit another one.
     """
+    axis_name, place_parts = _placement(devices, config["seeds"])
     training = make_section(TrainingConfig, "training", config["training"])
     evaluation_config = dict(config["evaluation"])
     evaluation_environment = evaluation_config.pop("environment", None)
@@ -234,23 +234,18 @@ def build_stage(
     if tokenizer is not None:
         policy = partial(make_agent.keywords["policy"], tokenizer=lambda words: restore(tokenizer))
         make_agent = partial(make_agent, policy=policy)
-    axis_name = axis_name_of(devices.mode)  # type: ignore[arg-type]
     agent = make_agent(environment, axis_name=axis_name)
     make_collector = _instantiate("collector", config)
     counts = "axis_name" in inspect.signature(make_collector).parameters
     collector = make_collector(environment, agent.policy, **({"axis_name": axis_name} if counts else {}))
     evaluator = paid_alike(evaluator, make_collector)
     num_updates = _count_updates(training, collector.steps_per_collect, config["quick"])
-    program = make_program(collector, agent.make_learner(collector, num_updates))
+    learner = agent.make_learner(collector, num_updates)
+    program = make_program(collector, learner)
     if config["seeds"] > 1:
         program = over_seeds(program, config["seeds"])
     is_pretrained = isinstance(agent.policy, LanguagePolicy) and agent.policy.model.pretrained
-    runner = place(
-        program,
-        mode=devices.mode,  # type: ignore[arg-type]
-        devices=select_devices(devices.mode, devices.num_devices),  # type: ignore[arg-type]
-        read_params=agent.policy.init if is_pretrained else None,
-    )
+    runner = place_parts(program, collector, learner, read_params=agent.policy.init if is_pretrained else None)
     _require_counted(training, program)
     judged = environment if evaluation_environment is None else instantiate(evaluation_environment)
     require_level(judged, evaluation.level)
@@ -284,94 +279,20 @@ def build_stage(
     )
 
 
-def build_sharded_stage(
-    name: str, config: Mapping[str, Any], devices: DevicesConfig, *, tokenizer: bytes | None = None
-) -> Stage:
-    """Builds one stage whose parameters `devices.mesh` splits, see `devices.place_on_mesh`.
-
-    Args:
-        name: see `build_stage`.
-        config: see `build_stage`.
-        devices: with a mesh.
-        tokenizer: see `build_stage`.
-
-    Returns:
-        The stage.
-
-    Raises:
-        ValueError: see `build_stage` and `place_on_mesh`.
-    """
-    mesh = make_mesh(devices.mesh, devices.num_devices)  # type: ignore[arg-type]
-
-    def place_parts(collector: Collector, learner: Learner, **options: Any) -> tuple[Runner, int]:
-        program = make_program(collector, learner)
-        program = over_seeds(program, config["seeds"]) if config["seeds"] > 1 else program
-        return place_on_mesh(program, mesh, rules=devices.rules or {}, **options), program.num_seeds
-
-    return _build_placed_stage(name, config, devices, axis_name_on(mesh), place_parts, tokenizer)
-
-
-def build_asynchronous_stage(
-    name: str, config: Mapping[str, Any], devices: DevicesConfig, *, tokenizer: bytes | None = None
-) -> Stage:
-    """Builds one stage of which `devices.actors` devices sample while the others learn, see `place_apart`.
-
-    Args:
-        name: see `build_stage`.
-        config: see `build_stage`.
-        devices: with actors.
-        tokenizer: see `build_stage`.
-
-    Returns:
-        The stage.
-
-    Raises:
-        ValueError: there are several seeds, or see `build_stage` and `place_apart`.
-    """
-    if config["seeds"] > 1:
-        raise ValueError(f"`seeds` must be 1 with `devices.actors`, got {config['seeds']}; try a run each.")
-    actors, learners = split_devices(devices.num_devices, devices.actors)  # type: ignore[arg-type]
-
-    def place_parts(collector: Collector, learner: Learner, **options: Any) -> tuple[Runner, int]:
-        return place_apart(collector, learner, actors=actors, learners=learners, lag=devices.lag, **options), 0
-
-    return _build_placed_stage(name, config, devices, AXIS_NAME, place_parts, tokenizer)
-
-
-def _build_placed_stage(
-    name: str,
-    config: Mapping[str, Any],
-    devices: DevicesConfig,
-    axis_name: str | None,
-    place_parts: Callable[..., tuple[Runner, int]],
-    tokenizer: bytes | None,
-) -> Stage:
-    """Builds a stage as on one device, and what runs it anew; `place_parts` returns that and the number of seeds."""
-    one = replace(devices, mesh=None, rules=None, actors=None, num_devices=1)
-    stage = build_stage(name, config, one, tokenizer=tokenizer)
-    environment, make_agent = _instantiate("environment", config), _instantiate("learner", config)
-    if tokenizer is not None:
-        policy = partial(make_agent.keywords["policy"], tokenizer=lambda words: restore(tokenizer))
-        make_agent = partial(make_agent, policy=policy)
-    agent = make_agent(environment, axis_name=axis_name)
-    make_collector = _instantiate("collector", config)
-    counts = "axis_name" in inspect.signature(make_collector).parameters
-    options = {"axis_name": axis_name} if counts else {}
-    collector = make_collector(environment, agent.policy, **options)
-    is_pretrained = isinstance(agent.policy, LanguagePolicy) and agent.policy.model.pretrained
-    learner = agent.make_learner(collector, stage.num_updates)
-    runner, num_seeds = place_parts(collector, learner, read_params=agent.policy.init if is_pretrained else None)
-    evaluation = stage.evaluation
-
-    def make_evaluation(num_episodes: int) -> Callable[[Params], dict[str, Array]]:
-        chosen = {"num_episodes": num_episodes, "greedy": evaluation.greedy, "level": evaluation.level}
-        play = stage.evaluator(stage.environment, agent.policy, **chosen)
-        play = jax.vmap(play, in_axes=(0, None)) if num_seeds else play
-        return jax.jit(lambda params: play(params, jax.random.key(evaluation.seed)), out_shardings=runner.replicated)
-
-    evaluate, final = make_evaluation(evaluation.num_episodes), evaluation.final_episodes
-    evaluate_last = evaluate if final is None else make_evaluation(final)
-    return stage._replace(runner=runner, policy=agent.policy, evaluate=evaluate, evaluate_last=evaluate_last)
+def _placement(devices: DevicesConfig, num_seeds: int) -> tuple[str | None, Callable[..., Runner]]:
+    """Returns the axis that a learner has to reduce over, and `(program, collector, learner, **options) -> Runner`."""
+    mode: Any = devices.mode
+    if devices.actors is not None:
+        if num_seeds > 1:
+            raise ValueError(f"`seeds` must be 1 with `devices.actors`, got {num_seeds}; try a run each.")
+        actors, learners = split_devices(devices.num_devices, devices.actors)
+        apart = {"actors": actors, "learners": learners, "lag": devices.lag}
+        return AXIS_NAME, lambda program, *parts, **options: place_apart(*parts, **apart, **options)
+    if devices.mesh is not None:
+        mesh, rules = make_mesh(devices.mesh, devices.num_devices), devices.rules or {}
+        return axis_name_on(mesh), lambda program, *_, **options: place_on_mesh(program, mesh, rules=rules, **options)
+    chosen = partial(select_devices, mode, devices.num_devices)
+    return axis_name_of(mode), lambda program, *_, **options: place(program, mode=mode, devices=chosen(), **options)
 
 
 def _require_counted(training: TrainingConfig, program: Program) -> None:

@@ -14,8 +14,9 @@ from jaxagents.data.schema import Trajectory
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.learners.microbatches import make_microbatches
+from jaxagents.learners.policy_gradient import assign_credit
 from jaxagents.learners.scoring import score_episodes
-from jaxagents.learners.slots import assign_credit, bind, memory_of, numbers_of
+from jaxagents.learners.settings import make_settings
 from jaxagents.ops.group_filters import keep_all
 from jaxagents.reporting.transcript_html import ADVANTAGES
 from jaxagents.types import Array, Environment, Episode, EpisodeView, LanguagePolicy, Params
@@ -75,12 +76,12 @@ def make_credit(policy: LanguagePolicy, learner: Mapping[str, Any]) -> Callable[
     slots = {"advantage": chosen["advantage"], "group_filter": chosen.get("group_filter") or keep_all}
     for kind in ("reward", "credit"):
         slots |= {f"{kind}/{name}": slot for name, slot in (chosen.get(f"{kind}s") or {}).items()}
-    microbatches = make_microbatches(policy.layout)
+    settings, microbatches = make_settings(slots=slots), make_microbatches(policy.layout)
     fields = {"log_prob", "entropy"} | ({"value"} if policy.model.value is not None else set())
 
     @jax.jit
     def credit(params: Params, episode: Episode) -> Array:
-        bound = bind(slots, numbers_of(slots), memory_of(slots, 1))
+        _, bound = settings.open(settings.init(1))
         statistics = score_episodes(policy.model, microbatches, params, episode, fields=fields)
         view = EpisodeView(episode=episode, policy=statistics, reference=statistics)
         advantage = assign_credit(bound, view, None)[0].advantage

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxagents.learners.slots import paths_read
+from jaxagents.learners.liveness import paths_read
 from jaxagents.training.program import AXIS_NAME, REPLICATED, Program, TrainState, report, run_updates, stage_keys
 from jaxagents.training.sharding import Rule, shardings_of_state
 from jaxagents.types import Array, Params, PyTree

@@ -216,7 +216,7 @@ def _parts(loaded: LoadedStage, params: Params) -> dict[str, _Agent]:
     policy: Any = loaded.stage.policy
     init_cache = inspect.unwrap(policy.model.init_cache, stop=lambda function: hasattr(function, "__self__"))
     decoder = getattr(init_cache, "__self__", None)
-    if not isinstance(decoder, Decoder):
+    if type(decoder) is not Decoder:
         raise ValueError(
             f"`model` must be a family of checkpoints to be exported, got {type(decoder).__name__}; try "
             "model=huggingface, llama, qwen or gpt2."

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import optax
 
 from jaxagents.networks.decoder import Decoder
-from jaxagents.networks.transformer import Transformer
 from jaxagents.policies.language_model import logits_at_once, make_language_model
 from jaxagents.training.sharding import Rule, spec_by_rules
 from jaxagents.types import PyTree
@@ -81,7 +80,7 @@ class Plan:
 
 
 def make_plan(
-    network: Transformer | Decoder,
+    network: Decoder,
     optimizer: optax.GradientTransformation,
     work: Work,
     accelerator: Accelerator,
@@ -91,7 +90,7 @@ def make_plan(
     """Computes what a model needs on a mesh, without making a single array.
 
     Parameters and the optimiser are counted leaf by leaf, in the shards that the rules give them. Activations are
-    those of `Transformer` with the products of attention as they are written, see `activation_bytes`; fused attention
+    those of `Decoder` with the products of attention as they are written, see `activation_bytes`; fused attention
     needs less. Training is bound by its products, or by the gathering of parameters over `fsdp` and the sums over
     `tensor`; sampling by reading the parameters and the cache once per token.
 
@@ -147,7 +146,7 @@ def make_plan(
 
 
 def plan_devices(
-    network: Transformer | Decoder,
+    network: Decoder,
     optimizer: optax.GradientTransformation,
     slices: Sequence[str],
     *,
@@ -230,7 +229,7 @@ def bytes_per_device(tree: PyTree, rules: Mapping[str, Rule], sizes: Mapping[str
     return sum(jax.tree.leaves(jax.tree.map(bytes_of, tree, specs)))
 
 
-def training_operations(network: Transformer | Decoder, num_params: int, tokens: int) -> float:
+def training_operations(network: Decoder, num_params: int, tokens: int) -> float:
     """Counts floating-point operations per trained token: `6 N + 12 layers H F tokens / 2`, times 4/3 with remat.
 
     Args:
@@ -239,13 +238,11 @@ def training_operations(network: Transformer | Decoder, num_params: int, tokens:
         tokens: of the sequence, half of which a token sees on average.
     """
     embedded = 0 if network.tied_embeddings else network.vocab_size * network.features  # Looked up, not multiplied.
-    attention = 6 * network.num_layers * network.num_heads * _head_features(network) * tokens
+    attention = 6 * network.num_layers * network.num_heads * network.features_of_head * tokens
     return (6 * (num_params - embedded) + attention) * (4 / 3 if network.remat else 1)
 
 
-def activation_bytes(
-    network: Transformer | Decoder, rows: int, tokens: int, tensor: int = 1, memory: float = math.inf
-) -> int:
+def activation_bytes(network: Decoder, rows: int, tokens: int, tensor: int = 1, memory: float = math.inf) -> int:
     """Computes the bytes that a forward and backward pass keeps at its most on one device.
 
     Scores of attention are those of all tokens, or of the `attention_block` queries that a network computes at once.
@@ -261,13 +258,12 @@ def activation_bytes(
         memory: bytes of the device, which bound the chunk of logits.
     """
     width = jnp.dtype(network.dtype).itemsize
-    heads, kv_heads = network.num_heads, network.num_kv_heads or network.num_heads
-    features = _head_features(network)
+    heads, kv_heads, features = network.num_heads, network.num_key_heads, network.features_of_head
     hidden = (network.hidden_features or 4 * network.features) * (4 if network.gated else 2)
     split = (2 * heads + 4 * kv_heads + heads) * features + hidden  # qkv, rotated, read; MLP up, gate, product.
     stream = 4 * network.features  # Two norms and two sums.
     seen = 3 * heads * tokens * 4  # Scores, weights and one gradient, in float32, of a token.
-    block = min(getattr(network, "attention_block", None) or tokens, tokens)
+    block = min(network.attention_block or tokens, tokens)
     layer = rows * tokens * (stream * width + split * width // tensor) + rows * block * seen // tensor
     kept = rows * tokens * network.features * width * network.num_layers
     positions = min(rows * tokens, max(1, logits_at_once(memory) // network.vocab_size))
@@ -279,9 +275,5 @@ def activation_bytes(
     return (layer - scores) * network.num_layers + scores + logits
 
 
-def _cache_features(network: Transformer | Decoder) -> int:
-    return 2 * network.num_layers * (network.num_kv_heads or network.num_heads) * _head_features(network)
-
-
-def _head_features(network: Transformer | Decoder) -> int:
-    return network.head_features or network.features // network.num_heads
+def _cache_features(network: Decoder) -> int:
+    return 2 * network.num_layers * network.num_key_heads * network.features_of_head

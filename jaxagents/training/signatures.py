@@ -68,8 +68,29 @@ def _settings_of(
         further = _settings_of(called, slots, frozenset({*within, function}))
         taken = _given(call, called)
         annotations = {name: kind for name, kind in further.annotations.items() if name not in taken} | annotations
-        is_open |= further.is_open
+        is_open |= further.is_open and not _is_given_function(call, function)
     return Taken(annotations, is_open)
+
+
+def _given_first(call: ast.Call, function: Callable[..., Any]) -> ast.AST | None:
+    """Returns the first argument of a call; of a variable, the function or the value that it names."""
+    first = call.args[0] if call.args else None
+    for node in ast.walk(_body_of(function) or call) if isinstance(first, ast.Name) else ():
+        if isinstance(node, ast.FunctionDef) and node.name == first.id:
+            return node
+        if isinstance(node, ast.Assign) and first.id in map(ast.unparse, node.targets):
+            return node.value
+    return first
+
+
+def _is_given_function(call: ast.Call, function: Callable[..., Any]) -> bool:
+    """Tells whether a call gets a function of which `_calls_with` knows the calls."""
+    first = _given_first(call, function)
+    return isinstance(first, ast.FunctionDef) or _is_partial(first, function)
+
+
+def _is_partial(node: ast.AST | None, function: Callable[..., Any]) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and _global(function, node.func.id) is partial
 
 
 def _types_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -88,7 +109,10 @@ def _body_of(function: Callable[..., Any]) -> ast.AST | None:
 
 
 def _calls_with(function: Callable[..., Any], options: str) -> list[ast.Call] | None:
-    """Returns the calls in a function that pass `**options` on, also under another name; None without its source."""
+    """Returns the calls in a function that pass `**options` on, also under another name; None without its source.
+
+    Of `shape(partial(make, network), **options)`, the `partial` takes what `shape` does not, and comes as well.
+    """
     body = None if inspect.isclass(function) else _body_of(function)
     if body is None:
         return None
@@ -98,7 +122,9 @@ def _calls_with(function: Callable[..., Any], options: str) -> list[ast.Call] | 
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and _spreads(node.value, names):
             names |= {target.id for target in targets if isinstance(target, ast.Name)}
     calls = [node for node in ast.walk(body) if isinstance(node, ast.Call)]
-    return [call for call in calls if any(one.arg is None and names & _names_in(one.value) for one in call.keywords)]
+    calls = [call for call in calls if any(one.arg is None and names & _names_in(one.value) for one in call.keywords)]
+    firsts = [_given_first(call, function) for call in calls if not _is_partial(call, function)]
+    return calls + [first for first in firsts if _is_partial(first, function)]  # type: ignore[misc]
 
 
 def _read_of(function: Callable[..., Any], options: str) -> Iterator[str]:
@@ -125,7 +151,7 @@ def _names_in(node: ast.AST) -> set[str]:
 def _callee(call: ast.Call, function: Callable[..., Any], slots: Mapping[str, str]) -> Callable[..., Any] | None:
     """Returns the function that a call in the body of another one calls, or is a `partial` of; None if unknown."""
     named = call.func
-    if isinstance(named, ast.Name) and _global(function, named.id) is partial:
+    if _is_partial(call, function):
         named = call.args[0]
     if isinstance(named, ast.Name) and named.id in slots:
         try:

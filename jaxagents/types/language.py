@@ -134,7 +134,7 @@ class EpisodeView:
     """What rewards, filters of groups and credit are given: `(view, *, axis_name, ...) -> ...`.
 
     What a slot reads of the statistics is computed for it, and nothing else is; see
-    `learners.slots.fields_read`.
+    `learners.liveness.fields_read`.
 
     Attributes:
         episode: B episodes.

@@ -6,6 +6,7 @@ import math
 import pytest
 from omegaconf import OmegaConf
 
+from jaxagents.learners.settings import SettingsState
 from jaxagents.reporting.loggers import read_metrics
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
@@ -198,9 +199,13 @@ def test_what_does_not_fit_is_told_in_one_line(choices, message):
 )
 def test_losses_are_chosen_on_the_command_line_and_their_numbers_are_arrays(choices, path):
     state = build(resolve(compose(CONFIGS, *choices, "quick=true"))).stages[0].runner.abstract.learner
-    while not hasattr(state, "slots"):
+    while path[0] not in _settings(state).numbers:
         state = state.inner
-    assert state.slots[path[0]][path[1]].shape == ()
+    assert state.settings.numbers[path[0]][path[1]].shape == ()
+
+
+def _settings(state):
+    return getattr(state, "settings", SettingsState(numbers={}, memory={}))
 
 
 @pytest.mark.parametrize(
@@ -218,9 +223,9 @@ def test_losses_are_chosen_on_the_command_line_and_their_numbers_are_arrays(choi
 def test_schedules_are_chosen_on_the_command_line(choices, name):
     """The memory of one is an array of the state: another number is the same program."""
     state = build(resolve(compose(CONFIGS, *choices, "quick=true"))).stages[0].runner.abstract.learner
-    while name not in state.memory:
+    while name not in _settings(state).memory:
         state = state.inner
-    assert state.memory[name].end.shape == ()
+    assert state.settings.memory[name].end.shape == ()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hydra.utils import instantiate
 
-from jaxagents.learners.slots import assign_credit, bind, numbers_of
+from jaxagents.learners.policy_gradient import assign_credit
+from jaxagents.learners.settings import without_memory
 from jaxagents.ops.group_filters import keep_all
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
@@ -42,7 +43,7 @@ def test_vineppo_credits_an_action_with_what_it_adds_to_the_chance_of_success(ma
         action_valid=jnp.array([True, True, False, *[True] * 6])[:, None],
         keep=jnp.array([True] * 6 + [False] * 3),
     )
-    credit, _, _ = assign_credit(bind(slots, numbers_of(slots)), EpisodeView(episode=turns), None)
+    credit, _, _ = assign_credit(without_memory(slots), EpisodeView(episode=turns), None)
     # Against the mean of the other two: 0.8 - (0.2 + 0.4) / 2, 0.2 - (0.8 + 0.4) / 2, 0.4 - (0.8 + 0.2) / 2.
     expected = np.array([0.5, -0.4, -0.1, 1.0, -0.5, -0.5, 0.0, 0.0, 0.0])
     np.testing.assert_allclose(credit.advantage[:, 0], expected[:, None] * [0, 1, 1, 0], atol=1e-6)

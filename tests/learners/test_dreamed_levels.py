@@ -39,23 +39,25 @@ def test_levels_are_made_from_those_that_are_won():
     learner = make()
     update, state = jax.jit(learner.update), learner.init(KEY)
     assert learner.acting(state)["levels"].tolist() == [5, 5] + [0] * 8
-    state, metrics = update(state, jax.random.key(1), played(state.levels, [0.0] * 6))  # Before the window.
+    state, metrics = update(state, jax.random.key(1), played(state.memory.levels, [0.0] * 6))  # Before the window.
     assert float(metrics["levels_made"]) == 1.0
-    state, metrics = update(state, jax.random.key(2), played(state.levels, [0.75] * 6))
+    state, metrics = update(state, jax.random.key(2), played(state.memory.levels, [0.75] * 6))
     # One level, won three times of four: both of its edits are made, and played beside it.
     assert float(metrics["level_success"]) == 0.75 and float(metrics["levels_made"]) == 3.0
     assert float(metrics["hardest"]) == 0.0 and float(metrics["levels_active"]) == 1.0
-    assert state.ended.tolist() == [32.0, 0.0, 0.0, 0.0, 0.0, 0.0] and float(state.graph.success[0]) == 0.75
-    assert state.levels[:2].tolist() == [5, 5] and sorted(set(state.levels.tolist())) == [0, 1, 3, 5]
+    assert (
+        state.memory.ended.tolist() == [32.0, 0.0, 0.0, 0.0, 0.0, 0.0] and float(state.memory.graph.success[0]) == 0.75
+    )
+    assert state.memory.levels[:2].tolist() == [5, 5] and sorted(set(state.memory.levels.tolist())) == [0, 1, 3, 5]
     for key in (3, 4):
-        state, metrics = update(state, jax.random.key(key), played(state.levels, [1.0, 0.0, 0.0, 1.0, 0.0, 0.0]))
+        state, metrics = update(state, jax.random.key(key), played(state.memory.levels, [1.0, 0.0, 0.0, 1.0, 0.0, 0.0]))
     # Level 3, (1, 0), is mastered; the next one, 4, is made from it; 1, (0, 1), is not won.
-    assert float(metrics["levels_active"]) == 3.0 and int(state.graph.size) == 4
-    fields, parent = state.graph.fields[3].tolist(), int(state.graph.parent[3])
-    assert fields == [1, 1] and state.graph.fields[parent].tolist() == [1, 0]
-    assert state.graph.active.tolist() == [True] * 3 + [False] * 3
+    assert float(metrics["levels_active"]) == 3.0 and int(state.memory.graph.size) == 4
+    fields, parent = state.memory.graph.fields[3].tolist(), int(state.memory.graph.parent[3])
+    assert fields == [1, 1] and state.memory.graph.fields[parent].tolist() == [1, 0]
+    assert state.memory.graph.active.tolist() == [True] * 3 + [False] * 3
     np.testing.assert_allclose(metrics["hardest"], 1 / 3)
-    assert {4, 5} < set(state.levels.tolist()) and int(state.params) == 4 and update._cache_size() == 1
+    assert {4, 5} < set(state.memory.levels.tolist()) and int(state.params) == 4 and update._cache_size() == 1
 
 
 def test_no_level_is_made_between_generations():
@@ -63,21 +65,21 @@ def test_no_level_is_made_between_generations():
     state = learner.init(KEY)
     sizes = []
     for key in range(4):
-        state, _ = learner.update(state, jax.random.key(key), played(state.levels, [1.0] * 6))
-        sizes.append(int(state.graph.size))
+        state, _ = learner.update(state, jax.random.key(key), played(state.memory.levels, [1.0] * 6))
+        sizes.append(int(state.memory.graph.size))
     assert sizes == [1, 1, 1, 3]
 
 
 def test_two_devices_count_as_one():
     one, many = make(session=1), make(axis_name="device", session=1)
     state = one.init(KEY)
-    rollout = played(state.levels, [0.5] * 6)
+    rollout = played(state.memory.levels, [0.5] * 6)
     halves = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
     expected, _ = one.update(state, KEY, rollout)
     both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)
     found, _ = jax.vmap(many.update, (0, None, 0), axis_name="device")(both, KEY, halves)
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, jnp.stack([b, b])), found, expected)
-    assert int(expected.graph.size) == 3
+    assert int(expected.memory.graph.size) == 3
 
 
 def test_bad_settings_are_refused():

@@ -110,7 +110,7 @@ def test_each_loss_teaches_its_own_part():
     noisy = jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(KEY, leaf.shape), state.params)
 
     def losses(params):
-        return dreamer_losses(POLICY, 3, None, state.hyperparameters, state, KEY, batch, params)[1][0]
+        return dreamer_losses(POLICY, 3, None, state.settings.numbers, state, KEY, batch, params)[1][0]
 
     gradients = jax.jit(jax.jacrev(losses))(noisy)
     parts = {

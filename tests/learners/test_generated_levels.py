@@ -57,7 +57,7 @@ def kinds(learner, state):
 def test_levels_are_made_for_what_was_reached_least_in_levels_as_they_are():
     learner = make()
     update, state = jax.jit(learner.update), learner.init(KEY)
-    assert kinds(learner, state) <= {0, 1} and state.chosen.tolist() == [0, 1]
+    assert kinds(learner, state) <= {0, 1} and state.memory.chosen.tolist() == [0, 1]
     found = []
     for step, counts in enumerate([(8, 8, 8), (8, 2, 4), (8, 0, 8), (0, 0, 0), (0, 8, 8), (0, 8, 4), (0, 0, 0)]):
         state, metrics = update(state, jax.random.key(step), played(*counts))
@@ -65,7 +65,7 @@ def test_levels_are_made_for_what_was_reached_least_in_levels_as_they_are():
     plain = {-1}
     assert [levels for levels, _, _ in found[:2]] == [plain, plain]
     # The second cycle: wood 32 of 32 episodes, stone 4 and iron 24; what generated levels reach does not count.
-    assert found[2][0] <= {1, 2} and state.chosen.tolist() == [1, 2]
+    assert found[2][0] <= {1, 2} and state.memory.chosen.tolist() == [1, 2]
     assert [levels for levels, _, _ in found[3:]] == [plain] * 4
     assert [generated for _, generated, _ in found] == [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     # Without episodes 0; then 14 of 24, and all of the cycle; and anew.
@@ -78,7 +78,7 @@ def test_without_adapting_the_first_choice_stays_and_without_cycles_nothing_is_m
     state = learner.init(KEY)
     for step in range(3):
         state, _ = learner.update(state, jax.random.key(step), played(8, 0, 0))
-    assert state.chosen.tolist() == [0, 1] and kinds(learner, state) <= {0, 1}
+    assert state.memory.chosen.tolist() == [0, 1] and kinds(learner, state) <= {0, 1}
     assert kinds(make(num_cycles=0), make(num_cycles=0).init(KEY)) == {-1}
     always = make(num_original=0, num_cycles=9)
     state, _ = always.update(always.init(KEY), KEY, played(8, 0, 0))
@@ -88,7 +88,8 @@ def test_without_adapting_the_first_choice_stays_and_without_cycles_nothing_is_m
 @pytest.mark.exhaustive
 def test_two_devices_count_as_one():
     one, many = make(), make(axis_name="device")
-    state, rollout = one.init(KEY).replace(round=jnp.int32(2)), played(8, 2, 4)
+    state, rollout = one.init(KEY), played(8, 2, 4)
+    state = state.replace(memory=state.memory.replace(round=jnp.int32(2)))
     halves = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
     expected, _ = one.update(state, KEY, rollout)
     both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)

@@ -29,14 +29,14 @@ def make(axis_name=None, **options):
 def test_the_best_of_a_cycle_are_chosen_and_trained_on():
     learner = make()
     update, state = jax.jit(learner.update), learner.init(KEY)
-    first = np.asarray(state.levels)
+    first = np.asarray(state.memory.levels)
     state, metrics = update(state, jax.random.key(1), play_levels(0.0, 0.5, 1.0, None))
-    second = np.asarray(state.levels)
+    second = np.asarray(state.memory.levels)
     assert not np.intersect1d(first, second).size and float(metrics["judged"]) == 1.0
     state, metrics = update(state, jax.random.key(2), play_levels(0.25, 0.0, None, 0.5))
     best = {first[1]: 0.25, second[0]: 0.1875, second[3]: 0.25}
-    np.testing.assert_allclose(sorted(state.score), sorted(best.values()))
-    assert set(np.asarray(state.chosen)) == set(best) and int(state.params) == 0
+    np.testing.assert_allclose(sorted(state.memory.score), sorted(best.values()))
+    assert set(np.asarray(state.memory.chosen)) == set(best) and int(state.params) == 0
     np.testing.assert_allclose(metrics["learnability"], np.mean(list(best.values())), rtol=1e-6)
     for count in (1, 2):
         levels = np.asarray(learner.acting(state)["levels"])
@@ -44,11 +44,11 @@ def test_the_best_of_a_cycle_are_chosen_and_trained_on():
         state, metrics = update(state, jax.random.key(2 + count), play_levels(1.0, 1.0, 1.0, 1.0))
         assert int(state.params) == count and float(metrics["judged"]) == 0.0
     # A new cycle forgets what was chosen in the last one.
-    third = np.asarray(state.levels)
+    third = np.asarray(state.memory.levels)
     assert not set(third) & set(best)
     state, _ = update(state, jax.random.key(5), play_levels(0.0, 0.75, 0.0, 0.0))
-    np.testing.assert_allclose(sorted(state.score), [0.0, 0.0, 0.1875])
-    assert set(np.asarray(state.chosen)) <= set(third) and int(state.params) == 2 and update._cache_size() == 1
+    np.testing.assert_allclose(sorted(state.memory.score), [0.0, 0.0, 0.1875])
+    assert set(np.asarray(state.memory.chosen)) <= set(third) and int(state.params) == 2 and update._cache_size() == 1
     # Schedules are those of the run: five rollouts.
     assert int(state.inner.schedule.count) == 5
 

@@ -45,7 +45,12 @@ def run(collector, learner, num_updates):
         place, rollout, _ = collector.collect(place, learner.acting(state), act_key)
         after, _ = learner.update(state, learn_key, rollout)
         moved = jax.tree.map(lambda a, b: jnp.any(a != b), after.params, state.params)
-        return (after, place), (state.kind, jnp.any(jnp.stack(jax.tree.leaves(moved))), state.levels, after.archive)
+        return (after, place), (
+            state.memory.kind,
+            jnp.any(jnp.stack(jax.tree.leaves(moved))),
+            state.memory.levels,
+            after.memory.archive,
+        )
 
     state = learner.init(KEY)
     start = (state, collector.init(KEY, None))
@@ -71,7 +76,7 @@ def test_robust_replay_learns_from_replayed_levels_and_changes_them_next():
     at = int(np.argmax(kind == REPLAYED))
     known = np.asarray(archive.levels["walls"])[at - 1]
     assert all(any(np.array_equal(one, old) for old in known) for one in np.asarray(levels["walls"])[at])
-    assert int(state.kind) in (NEW, REPLAYED, MUTATED) and np.isfinite(state.archive.score).sum() > 8
+    assert int(state.memory.kind) in (NEW, REPLAYED, MUTATED) and np.isfinite(state.memory.archive.score).sum() > 8
 
 
 @pytest.mark.exhaustive
@@ -87,8 +92,8 @@ def test_two_devices_choose_and_learn_as_one():
     for name in ("archive", "levels", "place", "kind"):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, jnp.stack([b, b]), rtol=1e-4, atol=1e-5),
-            getattr(found, name),
-            getattr(expected, name),
+            getattr(found.memory, name),
+            getattr(expected.memory, name),
         )
 
 

@@ -79,9 +79,11 @@ def test_gradients_are_finite_differences_through_the_update(rollout, optimizer)
 
     @jax.jit
     def value(discount, trace_decay):
-        numbers = state.inner.hyperparameters | {"discount": discount, "trace_decay": trace_decay}
+        numbers = state.inner.settings.numbers | {"discount": discount, "trace_decay": trace_decay}
         key = jax.random.split(KEY)[0]
-        after, _ = inner.update(state.inner.replace(hyperparameters=numbers), key, earlier)
+        after, _ = inner.update(
+            state.inner.replace(settings=state.inner.settings.replace(numbers=numbers)), key, earlier
+        )
         return objective(after.params, later)
 
     start, step = {"discount": 0.6, "trace_decay": 0.7}, 2e-2
@@ -111,11 +113,12 @@ def test_the_objective_is_the_gradient_of_the_policy_alone(rollout):
 def test_a_meta_step_by_hand():
     """Updates add the discount s to the parameter p, of which the square counts: `2 (p + s) s (1 - s)` per logit."""
     state_of = make_ppo(NETWORK, optax.sgd(0.1), **A2C).init(KEY)
-    start = state_of.replace(params=jnp.float32(0.5), hyperparameters={"discount": jnp.float32(0.25)})
+    numbers = state_of.settings.replace(numbers={"discount": jnp.float32(0.25)})
+    start = state_of.replace(params=jnp.float32(0.5), settings=numbers)
 
     def add(state, key, batch):
         del key, batch
-        return state.replace(params=state.params + state.hyperparameters["discount"]), {}
+        return state.replace(params=state.params + state.settings.numbers["discount"]), {}
 
     inner = Learner(init=lambda key, start_=None: start, update=add)
     learner = with_meta_gradients(

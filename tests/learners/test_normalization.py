@@ -10,7 +10,7 @@ from flax import struct
 from jaxagents.data.buffers import make_uniform_buffer
 from jaxagents.learners.normalization import normalize_observations, scale_rewards
 from jaxagents.learners.replay import with_replay
-from jaxagents.learners.rollouts import make_rollout_agent
+from jaxagents.learners.rollouts import rollout_agent
 from jaxagents.types import REPLICATED, Array, Box, Learner, Rollout
 from tests.fakes import make_rollout
 
@@ -157,4 +157,4 @@ def test_scaled_rewards_are_the_same_on_two_devices():
 )
 def test_agents_of_rollouts_refuse_at_once(options, message):
     with pytest.raises(ValueError, match=message):
-        make_rollout_agent(None, None, SPACE, **options)
+        rollout_agent(None, None, None, optimizer=None, **options)

@@ -20,6 +20,7 @@ from jaxagents.ops.reward_shaping import invalid_action_penalty
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.contexts import Rows, score_tokens, to_rows
 from jaxagents.types import EpisodeView, Remembering
+from tests.fakes import with_numbers
 
 KEY = jax.random.key(3)
 CONTEXTS = {"markov": {"context_turns": 1, "prompt": False}, "history": {}, "thoughts": {"thought_tokens": 2}}
@@ -223,9 +224,8 @@ def test_a_changed_number_is_the_same_program(markov):
     update, state = jax.jit(learner.update), learner.init(KEY, params)
     update(state, KEY, episode)
     count = len(traces)
-    numbers = state.numbers | {"loss": {"clip_epsilon": jnp.float32(0.4)}}
-    update(state.replace(numbers=numbers), KEY, episode)
-    assert len(traces) == count and set(state.numbers["loss"]) == {"clip_epsilon"}
+    update(with_numbers(state, loss={"clip_epsilon": 0.4}), KEY, episode)
+    assert len(traces) == count and set(state.settings.numbers["loss"]) == {"clip_epsilon"}
 
 
 def test_coefficients_follow_their_schedules(markov):
@@ -241,8 +241,8 @@ def test_coefficients_follow_their_schedules(markov):
         terms.append(float(metrics["bonus"]))
     assert terms[0] < 0.0
     np.testing.assert_allclose(terms, [terms[0], 0.75 * terms[0], 0.5 * terms[0]], rtol=1e-5)
-    assert set(state.memory) == {"regularizer/bonus.coefficient", "value_coefficient"}
-    assert all(float(memory.update) == 3.0 for memory in state.memory.values())
+    assert set(state.settings.memory) == {"regularizer/bonus.coefficient", "value_coefficient"}
+    assert all(float(memory.update) == 3.0 for memory in state.settings.memory.values())
 
 
 def remembered_turns(memory, view, *, coefficient):
@@ -264,14 +264,14 @@ def test_a_slot_remembers_all_tokens_of_an_update_by_turn(played):
     options = {"num_updates": 3, "num_minibatches": 2, "num_epochs": 2}
     learner = learner_of(policy, optax.sgd(1e-3), regularizers={"count": COUNTING}, **options)
     state = learner.init(KEY, params)
-    assert float(state.numbers["regularizer/count"]["coefficient"]) == 0.5
-    assert float(state.memory["regularizer/count"]["first"]) == 3.0
+    assert float(state.settings.numbers["regularizer/count"]["coefficient"]) == 0.5
+    assert float(state.settings.memory["regularizer/count"]["first"]) == 3.0
     update = jax.jit(learner.update)
     state, first = update(state, KEY, episode)
     expected = np.sum(episode.action_mask, axis=(0, 2))
-    np.testing.assert_array_equal(state.memory["regularizer/count"]["tokens"], 2.0 * expected)
+    np.testing.assert_array_equal(state.settings.memory["regularizer/count"]["tokens"], 2.0 * expected)
     state, second = update(state, KEY, episode)
-    np.testing.assert_array_equal(state.memory["regularizer/count"]["tokens"], 4.0 * expected)
+    np.testing.assert_array_equal(state.settings.memory["regularizer/count"]["tokens"], 4.0 * expected)
     assert float(first["count"]) < 0.0 == float(second["count"])
 
 
@@ -284,8 +284,8 @@ def test_two_devices_remember_the_same_as_one(markov):
     halves = jax.tree.map(lambda leaf: leaf.reshape(2, 4, *leaf.shape[1:]), episode.replace(layout=None))
     halves = halves.replace(layout=episode.layout)
     two, _ = jax.pmap(learner.update, axis_name="devices", in_axes=(0, None, 0))(state, KEY, halves)
-    tokens = two.memory["regularizer/count"]["tokens"]
-    np.testing.assert_array_equal(tokens[0], one.memory["regularizer/count"]["tokens"])
+    tokens = two.settings.memory["regularizer/count"]["tokens"]
+    np.testing.assert_array_equal(tokens[0], one.settings.memory["regularizer/count"]["tokens"])
     np.testing.assert_array_equal(tokens[0], tokens[1])
 
 
@@ -315,8 +315,8 @@ def test_gradients_flow_through_an_update(markov):
 
     @jax.jit
     def judged(coefficient):
-        numbers = state.numbers | {"regularizer/bonus": {"coefficient": coefficient}}
-        after, _ = learner.update(state.replace(numbers=numbers), KEY, episode)
+        numbers = {"regularizer/bonus": {"coefficient": coefficient}}
+        after, _ = learner.update(with_numbers(state, **numbers), KEY, episode)
         moved = jax.tree.map(lambda new, old, along: jnp.sum((new - old) * along), after.params, params, direction)
         return sum(jax.tree.leaves(moved))
 

@@ -15,7 +15,7 @@ from jaxagents.ops.advantages import vtrace
 from jaxagents.ops.distributions import Categorical
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput, Remembering, Rollout, Transition
-from tests.fakes import make_world, require_agreement
+from tests.fakes import make_world, require_agreement, with_numbers
 
 KEY = jax.random.key(0)
 NUM_STATES = 5
@@ -110,7 +110,7 @@ def test_losses_are_slots_whose_numbers_are_arrays():
     np.testing.assert_allclose(params["critic"], VALUES.at[1].set(2.0), rtol=1e-6)
     np.testing.assert_allclose(metrics["policy_loss"], np.log(2.0), rtol=1e-6)
     state = make_ppo(TABLE, optax.sgd(1.0), **slots).init(KEY)
-    assert float(state.slots["value_loss"]["scale"]) == 2.0
+    assert float(state.settings.numbers["value_loss"]["scale"]) == 2.0
 
 
 def test_numbers_may_be_schedules():
@@ -128,7 +128,7 @@ def test_numbers_may_be_schedules():
     np.testing.assert_allclose(first.params["actor"], expected.params["actor"], rtol=1e-6)
     assert float(first.params["actor"][1, 1]) < 1.0
     np.testing.assert_array_equal(second.params["actor"], first.params["actor"])
-    assert update._cache_size() == 1 and float(second.memory["entropy_coefficient"].update) == 2.0
+    assert update._cache_size() == 1 and float(second.settings.memory["entropy_coefficient"].update) == 2.0
 
 
 def test_advantages_are_a_slot_that_sees_the_ratio():
@@ -155,14 +155,14 @@ def test_slots_may_remember_over_epochs_minibatches_and_devices():
     options = PLAIN | {"num_epochs": 3, "num_minibatches": 2, "value_loss": COUNTING, "num_updates": 7}
     learner = make_ppo(TABLE, optax.sgd(0.0), **options)
     state, metrics = jax.jit(learner.update)(learner.init(KEY), KEY, MIXED)
-    assert float(state.memory["value_loss"]) == 7.0 + 3 * 4
+    assert float(state.settings.memory["value_loss"]) == 7.0 + 3 * 4
     # Values 0.5, 1, 1.5, 2 of the targets 1, 0.5, 2.5, 0.5.
     np.testing.assert_allclose(metrics["value_loss"], 7.0 * np.mean([0.25, 0.25, 1.0, 2.25]), rtol=1e-6)
     devices = make_ppo(TABLE, optax.sgd(0.0), axis_name="device", **options)
     both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), MIXED)
     update = jax.jit(jax.vmap(devices.update, (None, None, 0), axis_name="device"))
     state, _ = update(devices.init(KEY), KEY, both)
-    np.testing.assert_array_equal(state.memory["value_loss"], [7.0 + 3 * 8] * 2)
+    np.testing.assert_array_equal(state.settings.memory["value_loss"], [7.0 + 3 * 8] * 2)
 
 
 def test_actions_of_positive_advantage_become_likelier_and_others_rarer():
@@ -288,7 +288,7 @@ def test_a_changed_number_is_the_same_program():
     num_traces = len(traces)
     for seed in range(2):
         state, _ = update(state, jax.random.key(seed), rollout)
-    changed = state.replace(hyperparameters=other.init(KEY).hyperparameters)
+    changed = state.replace(settings=other.init(KEY).settings)
     expected, _ = jax.jit(other.update)(changed, KEY, rollout)
     actual, _ = update(changed, KEY, rollout)
     assert len(traces) == num_traces and update._cache_size() == 1
@@ -332,7 +332,7 @@ def test_target_kl_keeps_what_was_before_the_offending_step_until_the_next_rollo
     falling = make_ppo(TABLE, optax.scale_by_schedule(optax.linear_schedule(-0.1, 0.0, 4)), **TWO_STEPS)
     state, metrics = jax.jit(falling.update)(falling.init(KEY), KEY, rollout)
     assert float(metrics["stopped"]) == 0.5 and int(state.opt_state.count) == 2
-    lenient = start.replace(hyperparameters=start.hyperparameters | {"target_kl": jnp.float32(1e6)})
+    lenient = with_numbers(start, target_kl=1e6)
     free, metrics = update(lenient, KEY, rollout)
     assert float(metrics["stopped"]) == 0.0 and int(optax.tree_utils.tree_get(free.opt_state, "count")) == 2
 
@@ -353,7 +353,7 @@ def test_devices_agree_with_one_device(slots):
     learner = make_ppo(TABLE, optax.adam(0.1), axis_name="device", **TWO_STEPS, **slots)
     state = alone.init(KEY)
     for target_kl in (1e-6, 1e6):
-        state = state.replace(hyperparameters=state.hyperparameters | {"target_kl": jnp.float32(target_kl)})
+        state = with_numbers(state, target_kl=target_kl)
         require_agreement(alone, learner, state, random_rollout(), lambda state, metrics: (state.params, metrics))
 
 

@@ -113,7 +113,7 @@ def test_numbers_may_be_schedules_and_the_loss_may_remember():
     for _ in range(3):
         epsilons.append(float(state.params["epsilon"]))
         state, _ = update(state, KEY, batch)
-    assert epsilons == [1.0, 0.5, 0.0] and float(state.memory["loss"]) == 4.0 + 3 * 2 * 2
+    assert epsilons == [1.0, 0.5, 0.0] and float(state.settings.memory["loss"]) == 4.0 + 3 * 2 * 2
 
 
 @pytest.mark.slow

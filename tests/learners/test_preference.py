@@ -219,8 +219,8 @@ def test_slots_remember_what_all_devices_saw(played):
     update = jax.jit(alone.update)
     first, _ = update(state, KEY, doubled)
     # One failure of a group of two has a success to be compared with, on either half; six of twelve succeed.
-    assert {name: float(memory) for name, memory in first.memory.items()} == {"loss": 2.0, "pairs": 6.0}
-    second, _ = update(state.replace(memory=first.memory), KEY, doubled)
+    assert {name: float(memory) for name, memory in first.settings.memory.items()} == {"loss": 2.0, "pairs": 6.0}
+    second, _ = update(state.replace(settings=first.settings), KEY, doubled)
     plain = make_preference(
         policy.model, optax.sgd(RATE), loss=partial(dpo, coefficient=1.5), pairs=success_against_failure
     )
@@ -229,7 +229,10 @@ def test_slots_remember_what_all_devices_saw(played):
     split = jax.tree.map(lambda leaf: leaf.reshape(2, 6, *leaf.shape[1:]), doubled)
     mapped = jax.vmap(spread.update, in_axes=(None, None, 0), axis_name="devices")
     both, _ = jax.jit(mapped)(state, KEY, split)
-    assert {name: memory.tolist() for name, memory in both.memory.items()} == {"loss": [2.0] * 2, "pairs": [6.0] * 2}
+    assert {name: memory.tolist() for name, memory in both.settings.memory.items()} == {
+        "loss": [2.0] * 2,
+        "pairs": [6.0] * 2,
+    }
 
 
 @pytest.mark.exhaustive
@@ -245,7 +248,7 @@ def test_the_coefficient_of_a_preference_follows_its_schedule(played):
         expected, told = changed(begun.replace(numbers={"loss": {"coefficient": jnp.float32(coefficient)}}), KEY, batch)
         np.testing.assert_allclose(metrics["loss"], told["loss"], rtol=1e-5)
         jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, atol=1e-6), after.params, expected.params)
-        state = state.replace(memory=after.memory)
+        state = state.replace(settings=after.settings)
 
 
 def test_what_acts_or_is_renewed_must_be_there(sums, speak):

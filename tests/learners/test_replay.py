@@ -7,9 +7,10 @@ import pytest
 from flax import struct
 
 from jaxagents.data.buffers import make_prioritized_buffer, make_uniform_buffer
-from jaxagents.learners.replay import gather_step, rollout_shapes, with_replay
+from jaxagents.learners.combinators import rollout_shapes
+from jaxagents.learners.replay import gather_step, with_replay
 from jaxagents.ops.schedules import linear_schedule
-from jaxagents.types import REPLICATED, Array, Collector, Learner, Mean
+from jaxagents.types import REPLICATED, Array, Collector, Learner, Mean, Policy
 from tests.fakes import make_rollout
 
 
@@ -95,7 +96,7 @@ def test_weights_are_raised_to_an_exponent_that_may_be_a_schedule():
     # Priorities are 1 and 7, and 7 for both new steps: of 64 draws in 22 parts, (1 * 1 + (7 * 7 + 7 * 1 + 7 * 7) / 7).
     second, _ = update(first, jax.random.key(1), batch)
     np.testing.assert_allclose(second.params - first.params, 64 * 16 / 22, atol=2.5)
-    assert float(second.memory["importance_exponent"].update) == 2.0 and update._cache_size() == 1
+    assert float(second.settings.memory["importance_exponent"].update) == 2.0 and update._cache_size() == 1
 
 
 def test_priorities_that_are_not_finite_leave_the_old_ones_and_show():
@@ -149,7 +150,8 @@ def test_rollout_shapes_are_those_of_the_collector():
         del params, key
         return state, ROLLOUT, {}
 
-    shapes = rollout_shapes(Collector(init=lambda key, params: (), collect=collect, steps_per_collect=2), ())
+    collector = Collector(init=lambda key, params: (), collect=collect, steps_per_collect=2)
+    shapes = rollout_shapes(collector, Policy(init=lambda key: (), initial_carry=None, apply=None))
     assert shapes.transition.observation.shape == (1, 2, 1)
 
 

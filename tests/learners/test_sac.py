@@ -195,7 +195,7 @@ def test_losses_and_targets_are_slots_whose_numbers_are_arrays():
     before = learner.init(KEY)
     after, metrics = learner.update(before, KEY, sample([1.0], [0], [0]))
     np.testing.assert_allclose(metrics["critic_loss"], 18.0, rtol=1e-6)
-    assert float(before.slots["critic_loss"]["scale"]) == 3.0
+    assert float(before.settings.numbers["critic_loss"]["scale"]) == 3.0
     assert float(after.params) < float(before.params)
 
 
@@ -241,7 +241,7 @@ def test_numbers_may_be_schedules_and_slots_may_remember():
     np.testing.assert_allclose(metrics["critic_loss"], 0.5 * (1.0 + 9.0), rtol=1e-6)
     second, _ = update(first, KEY, sample([1.0], [0], [0]))
     assert float(before.log_temperature) < float(first.log_temperature) > float(second.log_temperature)
-    assert float(second.memory["target"]) == 5.0 and update._cache_size() == 1
+    assert float(second.settings.memory["target"]) == 5.0 and update._cache_size() == 1
 
 
 DETERMINISTIC = {
@@ -355,7 +355,7 @@ def test_rows_without_weight_change_nothing(name):
 def test_target_entropy_defaults_to_the_paper_and_follows_the_units():
     for space, expected in ((Box((3,), -1.0, 1.0), -3.0), (Box((1,), 0.0, 4.0), math.log(2.0) - 1.0)):
         learner = make_sac(CONSTANT_POLICY, LINEAR_Q, optax.sgd(1.0), optax.sgd(1.0), optax.sgd(1.0), space)
-        np.testing.assert_allclose(learner.init(KEY).hyperparameters["target_entropy"], expected, rtol=1e-6)
+        np.testing.assert_allclose(learner.init(KEY).settings.numbers["target_entropy"], expected, rtol=1e-6)
 
 
 def test_init_keeps_given_parameters_and_holds_no_buffer_twice():

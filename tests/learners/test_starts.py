@@ -60,7 +60,7 @@ def test_a_state_of_the_same_kind_gives_all_that_it_learned(name):
         assert_equal(getattr(state, field), getattr(before, field))
     assert len(moments(state)) > 0
     assert_equal(moments(state), moments(before))
-    assert float(state.hyperparameters["discount"]) == 0.5
+    assert float(state.settings.numbers["discount"]) == 0.5
     assert int(getattr(state, "num_updates", 0)) == 0
 
 

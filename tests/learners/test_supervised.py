@@ -78,7 +78,7 @@ def test_weights_follow_their_schedules_and_aggregations_remember(shown):
         state, metrics = step(state, KEY, episode)
         losses.append(float(metrics["loss"]))
     np.testing.assert_allclose(losses[1], 0.5 * losses[0], rtol=1e-6)
-    assert losses[0] > 0.0 and float(state.memory["aggregation"]) == 2.0 * np.sum(episode.action_mask)
+    assert losses[0] > 0.0 and float(state.settings.memory["aggregation"]) == 2.0 * np.sum(episode.action_mask)
 
 
 def test_the_expert_speaks_in_the_slots_of_the_policy(shown, lake):

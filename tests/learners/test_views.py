@@ -12,8 +12,8 @@ from jaxagents.environments.text import kuhn
 from jaxagents.language.collect import make_dialogue_collector
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
+from jaxagents.learners.liveness import fields_read
 from jaxagents.learners.policy_gradient import make_agent, make_policy_gradient
-from jaxagents.learners.slots import fields_read
 from jaxagents.learners.token_batches import make_token_view
 from jaxagents.losses import aggregation
 from jaxagents.losses.regularizers import entropy_bonus
@@ -157,7 +157,10 @@ def test_every_slot_may_remember(played):
     assert_close(change, expected)
     once = {"advantage": 1, "group_filter": 1, "reward/same": 1, "credit/same": 1, "aggregation": 2}
     # One microbatch of every epoch.
-    assert {name: float(count) for name, count in state.memory.items()} == once | {"loss": 2, "regularizer/none": 2}
+    assert {name: float(count) for name, count in state.settings.memory.items()} == once | {
+        "loss": 2,
+        "regularizer/none": 2,
+    }
 
 
 @pytest.mark.exhaustive

@@ -20,8 +20,6 @@ from jaxagents.losses.offline import (
     state_value_target,
     twin_target,
 )
-from jaxagents.losses.q import conservative_term
-from jaxagents.types import QView
 
 Q = np.array([[1.0, -2.0], [0.5, 3.0]])
 SAMPLED = np.array([[[0.0, 1.0, 2.0], [3.0, -1.0, 0.0]], [[1.0, 1.0, -2.0], [0.0, 2.0, 1.0]]])
@@ -123,23 +121,6 @@ def test_the_calibrated_gap_is_of_the_policys_actions_and_ends_at_the_returns():
     np.testing.assert_allclose(gradient, [[[0, 0, 0.5], [0, 0.5, 0.5]], [[0, 0, 0], [0, 0.5, 0.5]]])
     pulled = jax.grad(lambda q: calibrated_gap(sampled(q=q)).sum())(jnp.asarray(Q))
     np.testing.assert_allclose(pulled, -np.ones((2, 2)))
-
-
-def test_the_term_of_discrete_actions_masks_what_is_not_allowed():
-    values = jnp.array([[[1.0, 2.0, 50.0], [0.0, 0.0, 0.0]]])
-    mask = jnp.array([[[True, True, False], [True, True, True]]])
-    nothing = jnp.zeros((1, 2))
-    view = QView(
-        action=jnp.array([[0, 2]]),
-        reward=nothing,
-        discount=nothing,
-        target_values=None,
-        next_values=None,
-        next_selector=None,
-        action_mask=mask,
-    )
-    expected = [[np.log(np.e + np.e**2) - 1.0, np.log(3.0)]]
-    np.testing.assert_allclose(conservative_term(values, view, coefficient=3.0), 3.0 * np.array(expected), rtol=1e-6)
 
 
 def test_losses_of_policies():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.losses.q_terms import QTermView, heuristic_values, temporal_difference
+from jaxagents.losses.q_terms import QTermView, conservative_term, heuristic_values, temporal_difference
 from tests.fakes import make_transition
 
 NAN = float("nan")
@@ -52,3 +52,11 @@ def test_values_of_a_heuristic_draw_in_the_first_updates():
 def test_what_nobody_told_is_refused():
     with pytest.raises(ValueError, match="`extras` of transitions must have 'heuristic_values', got .'td_mask'.; try"):
         heuristic_values(view(td_mask=[True, True]), until=1)
+
+
+def test_the_conservative_term_masks_what_is_not_allowed():
+    mask = jnp.array([[[True, True, False], [True, True, True]]])
+    seen = view()
+    seen = seen.replace(transition=seen.transition.replace(action_mask=mask))
+    expected = [[np.log(np.e + np.e**2) - 1.0, np.log(1.0 + np.exp(0.5) + np.exp(-1.0)) + 1.0]]
+    np.testing.assert_allclose(conservative_term(seen, coefficient=3.0), 3.0 * np.array(expected), rtol=1e-6)

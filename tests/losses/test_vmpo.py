@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import rlax
 
-from jaxagents.learners.slots import bind, memory_of, numbers_of, remember
+from jaxagents.learners.settings import make_settings
 from jaxagents.losses.vmpo import better_half, vmpo
 
 ADVANTAGE = jnp.array([[1.0, -2.0, 0.5], [3.0, 0.0, -0.5]])
@@ -49,10 +49,10 @@ def test_the_temperature_rises_where_weights_are_too_uneven():
     """Weights of the better half are as exp(3), exp(1), exp(0.5), which is 0.51 nats from equal ones."""
     moves = []
     for epsilon in (1e-3, 10.0):
-        slots = {"loss": vmpo(epsilon=epsilon, epsilon_kl=0.01, rate=0.5)}
-        memory = memory_of(slots, 1)
-        _, summary = bind(slots, numbers_of(slots), memory)["loss"](OLD, OLD, ADVANTAGE)
-        after = remember(slots, memory, summary)["loss"]
+        settings = make_settings(slots={"loss": vmpo(epsilon=epsilon, epsilon_kl=0.01, rate=0.5)})
+        state = settings.init(1)
+        _, summary = settings.open(state)[1]["loss"](OLD, OLD, ADVANTAGE)
+        after = settings.close(state, summary).memory["loss"]
         moves.append(float(after.log_temperature))
         # Nothing has changed yet, so that the price falls as fast as it may.
         np.testing.assert_allclose(after.log_price, np.log(5.0) - 0.5, rtol=1e-5)

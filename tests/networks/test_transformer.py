@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.networks import attention
+from jaxagents.networks import attention, decoder_layers
 from jaxagents.networks.attention import attend, mask_bias, rotary_angles, rotary_frequencies, rotate
+from jaxagents.networks.decoder_layers import ACTIVATIONS
 from jaxagents.networks.normalization import RMSNorm
 from jaxagents.networks.sight import causal_sight
-from jaxagents.networks.transformer import ACTIVATIONS, Transformer
+from jaxagents.networks.transformer import Transformer
 
 SMALL = {"vocab_size": 11, "features": 16, "num_heads": 4, "num_layers": 2}
 GPT2 = {"norm": "layer", "positions": "learned", "max_positions": 8, "activation": "gelu_new"} | dict.fromkeys(
@@ -21,7 +22,7 @@ VARIANTS = {
     "gpt2": GPT2,
     "qwen": QWEN | {"qkv_bias": True, "tied_embeddings": False},
     "scanned": {"scan_layers": True, "num_kv_heads": 1, "remat": True},
-    "partly_rotated": {"rotary_fraction": 0.5, "value_head": True},
+    "partly_rotated": {"rotary_frequencies": [1.0], "value_head": True},
 }
 TOKENS = jax.random.randint(jax.random.key(1), (2, 6), 0, 11)
 POSITIONS = jnp.broadcast_to(jnp.arange(6), (2, 6))
@@ -115,7 +116,7 @@ def test_a_sight_is_causal_and_bits_are_not_taken_to_be(monkeypatch, scanned):
         told.append(causal)
         return query
 
-    monkeypatch.setattr(attention, "attend", spy)
+    monkeypatch.setattr(decoder_layers, "attend", spy)
     model = Transformer(vocab_size=5, features=8, num_heads=2, scan_layers=scanned)
     tokens, mask = jnp.zeros((1, 4), jnp.int32), jnp.ones((1, 4, 4), bool)
     params = model.init(jax.random.key(0), tokens, tokens, mask)
@@ -253,7 +254,7 @@ def test_it_starts_near_uniform():
         ({"num_kv_heads": 3}, "`num_kv_heads` must divide `num_heads`, got 3 and 4"),
         ({"features": 18}, "`features` must be divisible by `num_heads`, got 18 and 4"),
         ({"activation": "softmax"}, "`activation` must be one of relu_squared.*got 'softmax'"),
-        ({"norm": "batch"}, "`norm` must be one of rms, layer, got 'batch'"),
+        ({"norm": "batch"}, "`norm` must be one of rms, offset_rms, layer, got 'batch'"),
         ({"positions": "alibi"}, "`positions` must be one of rotary, learned, got 'alibi'"),
         ({"positions": "learned"}, "`max_positions` must be given with learned positions"),
         ({"head_features": 5}, "an even number of features.*got 5"),
