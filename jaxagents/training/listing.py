@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 SECTIONS = {
-    "world/*.yaml": "Worlds, `world=<name>` with an algorithm (`--list world=<name>`: those that fit):",
+    "world/*.yaml": "Worlds, `world=<name>` with an algorithm; `--list world=<name>` says which fit:",
     "algorithm/*.yaml": "Algorithms, `algorithm=<name>` with a world that it fits:",
     "experiment/*.yaml": "Experiments, `experiment=<name>`; `<algorithm>_<world>`: tuned for the pair:",
     "papers/*/*.yaml": "Papers, `python experiments/reproduce.py paper=<name>`:",
