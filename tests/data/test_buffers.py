@@ -39,6 +39,11 @@ def filled(buffer, num_envs, sizes):
     return fill()
 
 
+def compiled(buffer):
+    functions = {name: jax.jit(getattr(buffer, name)) for name in ("add", "sample", "set_priorities")}
+    return buffer._replace(**functions)
+
+
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize(
     ("sizes", "starts"),
@@ -71,7 +76,7 @@ def test_can_sample_once_enough_is_there(make):
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_sampling_an_empty_buffer_is_finite(make):
-    buffer = make(capacity=40, batch_size=4, sequence_length=2)
+    buffer = compiled(make(capacity=40, batch_size=4, sequence_length=2))
     state = buffer.init(example(), 2)
     transition, weight, indices = buffer.sample(state, KEY)
     assert np.all(np.isfinite(weight)) and np.all(np.isfinite(transition.reward))
@@ -81,7 +86,7 @@ def test_sampling_an_empty_buffer_is_finite(make):
 
 @pytest.mark.slow
 def test_priorities_are_written_at_the_sampled_indices():
-    buffer = make_prioritized_buffer(capacity=8, batch_size=64, priority_exponent=1.0)
+    buffer = compiled(make_prioritized_buffer(capacity=8, batch_size=64, priority_exponent=1.0))
     state = filled(buffer, 2, [4])
     transition, _, indices = buffer.sample(state, KEY)
     # Only environment 1 at time 2 keeps a large priority.
@@ -95,7 +100,7 @@ def test_priorities_are_written_at_the_sampled_indices():
 
 
 def test_a_negative_priority_leaves_the_old_one():
-    buffer = make_prioritized_buffer(capacity=8, batch_size=16, priority_exponent=1.0)
+    buffer = compiled(make_prioritized_buffer(capacity=8, batch_size=16, priority_exponent=1.0))
     state = filled(buffer, 2, [4])
     _, _, indices = buffer.sample(state, KEY)
     state = buffer.set_priorities(state, indices, jnp.full(16, 3.0))
@@ -104,7 +109,7 @@ def test_a_negative_priority_leaves_the_old_one():
 
 
 def test_new_sequences_get_the_largest_priority_so_far():
-    buffer = make_prioritized_buffer(capacity=8, batch_size=16, priority_exponent=0.5)
+    buffer = compiled(make_prioritized_buffer(capacity=8, batch_size=16, priority_exponent=0.5))
     state = filled(buffer, 1, [4])
     _, _, indices = buffer.sample(state, KEY)
     state = buffer.set_priorities(state, indices, jnp.full(16, 6.25))  # The value is 2.5.
@@ -118,7 +123,7 @@ def test_new_sequences_get_the_largest_priority_so_far():
 
 @pytest.mark.exhaustive
 def test_overwritten_sequences_lose_their_priority():
-    buffer = make_prioritized_buffer(capacity=4, batch_size=8, priority_exponent=1.0)
+    buffer = compiled(make_prioritized_buffer(capacity=4, batch_size=8, priority_exponent=1.0))
     state = filled(buffer, 1, [4])
     _, _, indices = buffer.sample(state, KEY)
     state = buffer.set_priorities(state, indices, jnp.full(8, 0.5))

@@ -140,8 +140,8 @@ def test_half_of_the_samples_are_of_the_data():
     assert np.all(reward[:4] == 100.0) and np.all(reward[4:] <= 6.0) and weight.shape == (8,)
     # Of two shards, the first one's samples are those of the first device.
     of_two = make_prior_buffer(dataset=dataset, capacity=16, batch_size=8, num_shards=2)
-    state = of_two.add(of_two.init(jax.tree.map(lambda leaf: leaf[0, 0], given), 2), played)
-    reward = np.asarray(of_two.sample(state, KEY)[0].reward)[0]
+    state = jax.jit(of_two.add)(of_two.init(jax.tree.map(lambda leaf: leaf[0, 0], given), 2), played)
+    reward = np.asarray(jax.jit(of_two.sample)(state, KEY)[0].reward)[0]
     np.testing.assert_array_equal(reward == 100.0, [True, True, False, False] * 2)
     assert set(reward[2:4]) <= {1.0, 3.0, 5.0} and set(reward[6:]) <= {2.0, 4.0, 6.0}  # The rows of the data.
     with pytest.raises(

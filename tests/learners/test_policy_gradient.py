@@ -104,7 +104,8 @@ def written_out(policy, params, episode, weight, advantage):
     return jax.grad(loss)(params)
 
 
-@pytest.mark.parametrize("microbatch_tokens", [pytest.param(60, marks=pytest.mark.exhaustive), 4096])
+@pytest.mark.slow
+@pytest.mark.parametrize("microbatch_tokens", [4096, 60])
 def test_the_gradient_is_that_of_the_equation(played, microbatch_tokens):
     policy, params, episode = played
     learner = learner_of(policy, microbatch_tokens=microbatch_tokens)

@@ -38,9 +38,8 @@ def log_probs(policy, params, episode):
     return unfold(policy.layout, jax.jit(lambda params: score(params, to_rows(episode)).log_prob)(params))
 
 
-@pytest.mark.parametrize(
-    "context", ["prompt", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in CONTEXTS if name != "prompt")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("context", CONTEXTS)
 def test_a_seat_speaks_as_the_model_with_its_merged_adapter(speak, params_of, context):
     environment = make_kuhn(illegal="no_op", max_steps=4)  # Asked again after garbage.
     plain = speak(environment, **CONTEXTS[context])

@@ -75,6 +75,7 @@ def constant(distribution):
     return ActorCritic(init=lambda key: (), initial_carry=lambda shape: (), apply=apply)
 
 
+@pytest.mark.slow
 def test_the_search_is_that_of_mctx_over_the_same_samples_in_the_world_and_in_an_exact_model():
     world, key = make_follow(), jax.random.key(4)
     policy = TanhNormal(loc=jnp.zeros(1), scale=jnp.ones(1))
