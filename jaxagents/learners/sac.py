@@ -210,7 +210,7 @@ def make_agent(
         q_optimizer: as `policy_optimizer`.
         temperature_optimizer: as `policy_optimizer`.
         model: `(learner, policy, observation_space, action_space, *, axis_name) -> Learner` that imagines further
-            samples, see `learners.model_based`; None: what was played is all.
+            samples, see `learners.mbpo`; None: what was played is all.
         axis_name: see `make_sac`.
         **options: of `make_sac` and of `replay_agent`.
     """

@@ -17,9 +17,9 @@ from jaxagents.learners.bonuses import (
     make_sum_bonus,
     with_bonus,
 )
-from jaxagents.learners.curiosity import make_curiosity_bonus
-from jaxagents.learners.novelty import make_count_bonus, make_distillation_bonus
-from jaxagents.learners.skills import make_skill_bonus
+from jaxagents.learners.diayn import make_skill_bonus
+from jaxagents.learners.icm import make_curiosity_bonus
+from jaxagents.learners.rnd import make_count_bonus, make_distillation_bonus
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.novelty import hash_codes
 from jaxagents.policies.actor_critic import make_actor_critic
