@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxagents.learners.bonuses import Bonus
 from jaxagents.learners.checks import check_counts, check_positive
-from jaxagents.learners.optimizers import descend
+from jaxagents.learners.optimizers import apply_updates
 from jaxagents.ops.statistics import RunningStatistics, init_statistics, normalize, update_statistics
 from jaxagents.types import Array, Box, Metrics, Params, Transition
 
@@ -86,12 +86,12 @@ def make_skill_bonus(
             return jnp.mean(losses), (losses, {"skill_loss": jnp.mean(losses), "skill_accuracy": right})
 
         def step(carry: tuple[Params, optax.OptState], _: Any) -> tuple[tuple[Params, optax.OptState], Any]:
-            grads, told = jax.grad(loss, has_aux=True)(carry[0])
-            params, opt_state, _ = descend(grads, *carry, optimizer, axis_name=axis_name)
-            return (params, opt_state), told
+            grads, result = jax.grad(loss, has_aux=True)(carry[0])
+            params, opt_state, _ = apply_updates(grads, *carry, optimizer, axis_name=axis_name)
+            return (params, opt_state), result
 
-        (params, opt_state), told = jax.lax.scan(step, (state.params, state.opt_state), None, num_steps)
-        losses, metrics = jax.tree.map(lambda values: values[0], told)
+        (params, opt_state), results = jax.lax.scan(step, (state.params, state.opt_state), None, num_steps)
+        losses, metrics = jax.tree.map(lambda values: values[0], results)
         return math.log(num_skills) - losses, SkillBonusState(params, opt_state, statistics), metrics
 
     return Bonus(init=init, apply=apply)

@@ -152,12 +152,12 @@ def make_agent(
     Raises:
         ValueError: the world does not tell an achievement, or see `with_generated_levels`.
     """
-    told = jax.eval_shape(_first_info(environment, level), jax.random.key(0)).get("metrics", {})
+    logged = jax.eval_shape(_first_info(environment, level), jax.random.key(0)).get("metrics", {})
     for name in achievements:
-        if name not in told:
+        if name not in logged:
             raise ValueError(
                 f'`achievements` must be numbers that the world tells as info["metrics"], got {name!r} in '
-                f"{environment.name}; try {', '.join(told) or 'world=craft'}."
+                f"{environment.name}; try {', '.join(logged) or 'world=craft'}."
             )
     with_levels = partial(with_generated_levels, achievements=achievements)
     return level_agent(with_levels, environment, level=level, **options)

@@ -10,7 +10,7 @@ from flax import struct
 
 from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import start_of_inner, wrap, wrapper_agent
-from jaxagents.learners.optimizers import descend
+from jaxagents.learners.optimizers import apply_updates
 from jaxagents.losses.imitation import discriminator_loss, gail_reward
 from jaxagents.policies.inputs import input_of
 from jaxagents.types import (
@@ -120,12 +120,12 @@ def with_discriminator(
         count = count if axis_name is None else jax.lax.pmean(count, axis_name)
         return jnp.mean(of_steps + absorbed * of_absorbing) / count
 
-    def objective(params: Params, acting: Params, played: Transition, shown: Transition) -> tuple[Array, Metrics]:
-        told = (shown, likelihood(acting, shown)), (played, played.behavior_log_prob)
-        logits = [discriminator.apply(params, *pair) for pair in told]
+    def objective(params: Params, acting: Params, played: Transition, expert: Transition) -> tuple[Array, Metrics]:
+        pairs = (expert, likelihood(acting, expert)), (played, played.behavior_log_prob)
+        logits = [discriminator.apply(params, *pair) for pair in pairs]
         of_steps = discriminator_loss(*logits)
         of_absorbing = discriminator_loss(*[discriminator.absorbing(params)] * 2)
-        absorbed = [after * step.terminated for step in (shown, played)]
+        absorbed = [after * step.terminated for step in (expert, played)]
         loss: Any = sum(map(mean_with_absorbing, of_steps, of_absorbing, absorbed))
         right = 0.5 * (jnp.mean(logits[0] > 0.0) + jnp.mean(logits[1] < 0.0))
         return loss, {"discriminator_loss": loss, "discriminator_accuracy": right}
@@ -149,7 +149,7 @@ def with_discriminator(
             _, sample, _ = demonstrations.collect(state.demonstrations, state.inner.params, key)
             arguments = state.inner.params, batch.transition, sample.transition
             grads, metrics = jax.grad(objective, has_aux=True)(params, *arguments)
-            params, opt_state, _ = descend(grads, params, opt_state, optimizer, axis_name=axis_name)
+            params, opt_state, _ = apply_updates(grads, params, opt_state, optimizer, axis_name=axis_name)
             return (params, opt_state), metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
 
         start = state.discriminator, state.opt_state
@@ -159,9 +159,9 @@ def with_discriminator(
         rewards = reward(logit) + after * transition.terminated * reward(discriminator.absorbing(params))
         rewards = jax.lax.stop_gradient(rewards)
         judged = batch.replace(transition=transition.replace(reward=rewards))
-        inner, told = learner.update(state.inner, inner_key, judged)
+        inner, inner_metrics = learner.update(state.inner, inner_key, judged)
         own = jax.tree.map(jnp.mean, metrics)
-        return state.replace(inner=inner, discriminator=params, opt_state=opt_state), {**told, **own}
+        return state.replace(inner=inner, discriminator=params, opt_state=opt_state), {**inner_metrics, **own}
 
     def partition(state: AdversarialState, of_inner: PyTree) -> AdversarialState:
         replicated = jax.tree.map(lambda leaf: REPLICATED, state)

@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxagents.learners.bonuses import Bonus, flatten
 from jaxagents.learners.checks import check_counts, check_positive
-from jaxagents.learners.optimizers import descend
+from jaxagents.learners.optimizers import apply_updates
 from jaxagents.ops.novelty import elliptical_bonus
 from jaxagents.ops.statistics import RunningStatistics, init_statistics, normalize, update_statistics
 from jaxagents.types import REPLICATED, Array, Box, Discrete, Metrics, Params, PyTree, Transition
@@ -115,11 +115,11 @@ def make_curiosity_bonus(
 
     def objective(params: Params, state: CuriosityState, transition: Transition) -> tuple[Array, Metrics]:
         before, after = (encode(params, state, seen) for seen in (transition.observation, transition.next_observation))
-        told = inverse.apply(params["inverse"], jnp.concatenate([before, after], axis=-1))
+        predicted = inverse.apply(params["inverse"], jnp.concatenate([before, after], axis=-1))
         if discrete:
-            errors = optax.softmax_cross_entropy_with_integer_labels(told, transition.action)
+            errors = optax.softmax_cross_entropy_with_integer_labels(predicted, transition.action)
         else:
-            errors = jnp.sum(jnp.square(told - jnp.tanh(transition.action)), axis=-1)
+            errors = jnp.sum(jnp.square(predicted - jnp.tanh(transition.action)), axis=-1)
         metrics = {"inverse_loss": jnp.mean(errors)}
         if episodic:
             return metrics["inverse_loss"], metrics
@@ -142,7 +142,7 @@ def make_curiosity_bonus(
 
         def step(carry: tuple[Params, optax.OptState], _: Any) -> tuple[tuple[Params, optax.OptState], Metrics]:
             grads, metrics = jax.grad(objective, has_aux=True)(carry[0], state, transition)
-            params, opt_state, _ = descend(grads, *carry, optimizer, axis_name=axis_name)
+            params, opt_state, _ = apply_updates(grads, *carry, optimizer, axis_name=axis_name)
             return (params, opt_state), metrics
 
         (params, opt_state), metrics = jax.lax.scan(step, (state.params, state.opt_state), None, num_steps)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.agents import mean_over_living, require_agents, team_state
+from jaxagents.learners.agents import mean_over_agents, require_agents, team_state
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.dqn import make_dqn
 from jaxagents.learners.optimizers import of_each_agent
@@ -158,7 +158,7 @@ def split_sample(batch: Sample, *, num_actions: int, switching_cost: Array | flo
     agents = transition.replace(action=transition.action % num_actions, action_mask=None, extras=of_agents)
     switch = transition.replace(
         action=call.astype(jnp.int32),
-        reward=mean_over_living(transition.reward, of_agents.get("agent_mask")) - switching_cost * call,
+        reward=mean_over_agents(transition.reward, of_agents.get("agent_mask")) - switching_cost * call,
         action_mask=None,
         extras=of_switch,
     )

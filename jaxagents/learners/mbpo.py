@@ -11,10 +11,10 @@ from flax import linen as nn
 from flax import struct
 
 from jaxagents.learners.actor_critic_terms import choose_actions, sample_alone, sample_keys
-from jaxagents.learners.agents import living_weights
+from jaxagents.learners.agents import agent_weights
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of, start_of_inner, wrap
-from jaxagents.learners.optimizers import carry_over, descend
+from jaxagents.learners.optimizers import apply_updates, carry_over
 from jaxagents.learners.replay import replay_agent
 from jaxagents.losses.dynamics import end_loss, gaussian_loss
 from jaxagents.types import Agent, Array, Box, Environment, Learner, Metrics, Params, Policy, Sample, Transition
@@ -97,11 +97,11 @@ def with_model(
         rows = _rows_of_single_steps(batch)
         key, imagine_key = jax.random.split(key)
         loss, grads = jax.value_and_grad(model_loss)(state.model, dynamics, batch)
-        model, opt_state, _ = descend(grads, state.model, state.opt_state, optimizer, axis_name=axis_name)
+        model, opt_state, _ = apply_updates(grads, state.model, state.opt_state, optimizer, axis_name=axis_name)
         imagined, alive = imagine(
             dynamics, policy, model, state.inner.params, imagine_key, batch, horizon=horizon, axis_name=axis_name
         )
-        imagined_weight = (1.0 - real_share) * (1.0 + 1.0 / horizon) * living_weights(alive, axis_name=axis_name)
+        imagined_weight = (1.0 - real_share) * (1.0 + 1.0 / horizon) * agent_weights(alive, axis_name=axis_name)
         weights = real_share * (1 + horizon) * batch.weight[None], imagined_weight
         kinds = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), batch.transition, imagined)
         # Row by row, so that the place of a step among all does not depend on the devices.
@@ -166,7 +166,7 @@ def make_model_learner(
         del key
         _rows_of_single_steps(batch)
         loss, grads = jax.value_and_grad(model_loss)(state.params, dynamics, batch)
-        params, opt_state, _ = descend(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
+        params, opt_state, _ = apply_updates(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
         loss = loss if axis_name is None else jax.lax.pmean(loss, axis_name)
         return PlanningState(params=params, opt_state=opt_state), {"model_loss": loss}
 

@@ -213,8 +213,8 @@ def _judge(
 def _values(actor_critic: ActorCritic, params: Params, rollout: Rollout) -> tuple[Array, ...]:
     transition = rollout.transition
     carry = actor_critic.initial_carry((transition.reward.shape[1],))
-    told = input_of(transition), input_of_successor(transition)
-    return tuple(actor_critic.apply(params, carry, inputs)[2] for inputs in told)
+    both = input_of(transition), input_of_successor(transition)
+    return tuple(actor_critic.apply(params, carry, inputs)[2] for inputs in both)
 
 
 def _greatest_return(reward: Array, ended: Array) -> Array:

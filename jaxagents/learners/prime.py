@@ -12,7 +12,7 @@ from jaxagents.learners import policy_gradient
 from jaxagents.learners.combinators import wrapper_agent
 from jaxagents.learners.estimators import Estimator, with_estimator
 from jaxagents.learners.microbatches import make_microbatches
-from jaxagents.learners.optimizers import carry_over, descend, init_optimizer
+from jaxagents.learners.optimizers import apply_updates, carry_over, init_optimizer
 from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.types import (
     Agent,
@@ -103,7 +103,7 @@ def make_implicit_rewards(
         slope = state.numbers["coefficient"] * (jax.nn.sigmoid(logit) - success) / success.shape[0]
         slope = jnp.where(episode.action_mask, slope[:, None, None], 0.0)
         grads = weighted_gradient(model, microbatches, state.params, episode, "log_prob", slope)
-        params, opt_state, _ = descend(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
+        params, opt_state, _ = apply_updates(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
         return state.replace(params=params, opt_state=opt_state)
 
     return Estimator(init=init, judge=judge, describe=_describe, fit=fit)

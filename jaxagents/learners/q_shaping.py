@@ -72,14 +72,14 @@ def make_q_with_terms(
         )
         target = jax.lax.stop_gradient((double_q_target if double else q_target)(view))
         chosen = select_action(values, view.action)
-        td_loss, noted = loss(chosen, target)
+        td_loss, summary = loss(chosen, target)
         learned = jax.tree.map(lambda leaf: leaf[: chosen.shape[0]], batch.transition)
-        told = QTermView(q=values, td_loss=td_loss, transition=learned, num_updates=learned.extras[_NUM_UPDATES])
-        losses = {name: batch.weight[None] * term(told) for name, term in terms.items()}
+        q_view = QTermView(q=values, td_loss=td_loss, transition=learned, num_updates=learned.extras[_NUM_UPDATES])
+        losses = {name: batch.weight[None] * term(q_view) for name, term in terms.items()}
         means = {name: jnp.mean(value) for name, value in losses.items()}
         total, error = sum(means.values()), jnp.abs(target - chosen)
         metrics = {"loss": total, "absolute_error": jnp.mean(error), "q": jnp.mean(values), **means}
-        return total, (metrics, jnp.mean(error, axis=0), noted)  # type: ignore[return-value]
+        return total, (metrics, jnp.mean(error, axis=0), summary)  # type: ignore[return-value]
 
     learner = make_dqn(q_function, optimizer, objective=objective, axis_name=axis_name, **options)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxagents.learners.agents import mean_over_living, team_state
+from jaxagents.learners.agents import mean_over_agents, team_state
 from jaxagents.learners.dqn import make_dqn
 from jaxagents.learners.q_values import discount_per_step
 from jaxagents.learners.replay import first_step, gather_step, replay_agent
@@ -136,7 +136,7 @@ def _loss(
         raise ValueError(f"`reward` must be [n, B, {num_agents}] for the mixer, got {transition.reward.shape}.")
     agent_mask = transition.extras.get("agent_mask")
     reward, bootstrap_discount, index = n_step_transition(
-        mean_over_living(transition.reward, agent_mask),
+        mean_over_agents(transition.reward, agent_mask),
         transition.terminated,
         transition.truncated,
         discount=discount_per_step(transition, discount),
@@ -144,8 +144,8 @@ def _loss(
     observation, next_observation = first_step(transition.observation), gather_step(transition.next_observation, index)
 
     def values(params: Params, observation: PyTree) -> Array:
-        told = PolicyInput(observation=observation, first=jnp.ones(transition.first.shape[1:], bool))
-        return act(q_function, params["agents"], (), told)[1]
+        inputs = PolicyInput(observation=observation, first=jnp.ones(transition.first.shape[1:], bool))
+        return act(q_function, params["agents"], (), inputs)[1]
 
     next_q = values(target_network, next_observation)
     selector = values(network, next_observation) if double else next_q
@@ -161,10 +161,10 @@ def _loss(
     next_team_q = mix(target_network, select_action(next_q, next_action), next_alive, next_observation)
     target = jax.lax.stop_gradient(reward + bootstrap_discount * next_team_q)
     error = target - team_q
-    losses, noted = loss(team_q, target)
+    losses, summary = loss(team_q, target)
     total = jnp.mean(batch.weight * losses)
     metrics = {"loss": total, "absolute_error": jnp.mean(jnp.abs(error)), "q": jnp.mean(team_q)}
-    return total, (metrics, jnp.abs(error), noted)
+    return total, (metrics, jnp.abs(error), summary)
 
 
 def _require_expectations(
@@ -187,8 +187,8 @@ def _require_expectations(
     observation = jax.tree.map(
         lambda space: jnp.zeros((1, 1, num_agents, *space.shape), space.dtype), observation_space
     )
-    told = PolicyInput(observation=observation, first=jnp.ones((1, 1), bool))
-    values = jax.eval_shape(lambda key: q_function.apply(q_function.init(key), (), told)[1], jax.random.key(0))
+    inputs = PolicyInput(observation=observation, first=jnp.ones((1, 1), bool))
+    values = jax.eval_shape(lambda key: q_function.apply(q_function.init(key), (), inputs)[1], jax.random.key(0))
     if not isinstance(values, jax.ShapeDtypeStruct):
         raise ValueError(
             f"`value.distribution` must be null in a mixture, got {type(values).__name__}; expectations are mixed."

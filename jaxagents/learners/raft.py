@@ -40,8 +40,8 @@ class IteratedState:
     Attributes:
         inner: of the imitation.
         base: parameters that every iteration starts from; None where it goes on from the one before.
-        shown: `Episode` of an expert's rows, which stay; None without.
-        num_shown: int32, rows of `shown` that are filled.
+        demonstrations: `Episode` of an expert's rows, which stay; None without.
+        num_stored: int32, rows of `demonstrations` that are filled.
         store: `Episode` of C own rows, the newest ones first.
         filled: bool `[C]`, rows that hold an episode.
         num_updates: int32, batches so far.
@@ -51,8 +51,8 @@ class IteratedState:
 
     inner: State
     base: Params | None
-    shown: Episode | None
-    num_shown: Array
+    demonstrations: Episode | None
+    num_stored: Array
     store: Episode
     filled: Array
     num_updates: Array
@@ -127,8 +127,8 @@ def make_iterated(
         return IteratedState(
             inner=inner,
             base=jax.tree.map(jnp.copy, params_of(inner)) if restart else None,
-            shown=_empty(example.demonstration, num_demonstrations) if num_demonstrations else None,
-            num_shown=jnp.int32(0),
+            demonstrations=_empty(example.demonstration, num_demonstrations) if num_demonstrations else None,
+            num_stored=jnp.int32(0),
             store=_empty(_own(example), capacity),
             filled=jnp.zeros(capacity, bool),
             num_updates=jnp.int32(0),
@@ -138,12 +138,12 @@ def make_iterated(
     def keep(state: IteratedState, batch: Any) -> tuple[IteratedState, Array]:
         """Stores what is to be imitated; returns which own episodes of this device were chosen."""
         own = _own(batch)
-        chosen, noted = settings.open(state.settings)[1]["select"](EpisodeView(episode=own), axis_name=axis_name)
+        chosen, summary = settings.open(state.settings)[1]["select"](EpisodeView(episode=own), axis_name=axis_name)
         rows, all_chosen = rows_of_all_devices((own, chosen), axis_name)
         begins = state.num_updates % num_collects == 0
         filled = state.filled & ~(begins & forget)
         store, filled = put_in_front(state.store, filled, rows, all_chosen)
-        closed = settings.close(state.settings, noted, axis_name=axis_name)
+        closed = settings.close(state.settings, summary, axis_name=axis_name)
         state = state.replace(store=store, filled=filled, settings=closed)
         if num_demonstrations:
             state = _show(state, rows_of_all_devices(batch.demonstration, axis_name))
@@ -152,8 +152,8 @@ def make_iterated(
     def imitate(state: IteratedState, key: Array) -> tuple[State, Metrics]:
         filled, rows = state.filled, state.store
         if num_demonstrations:
-            filled = jnp.concatenate([jnp.arange(num_demonstrations) < state.num_shown, filled])
-            rows = _joined(state.shown, rows)
+            filled = jnp.concatenate([jnp.arange(num_demonstrations) < state.num_stored, filled])
+            rows = _joined(state.demonstrations, rows)
         start_key, steps_key = jax.random.split(key)
         inner = imitation.init(start_key, state.base) if restart else state.inner
 
@@ -169,7 +169,7 @@ def make_iterated(
     def update(state: IteratedState, key: Array, batch: Episode | Demonstrated) -> tuple[IteratedState, Metrics]:
         state, chosen = keep(state, batch)
         state = state.replace(num_updates=state.num_updates + 1)
-        due = (state.num_updates % num_collects == 0) & (jnp.any(state.filled) | (state.num_shown > 0))
+        due = (state.num_updates % num_collects == 0) & (jnp.any(state.filled) | (state.num_stored > 0))
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(imitate, state, key)[1])
         inner, metrics = cond(due, imitate, lambda state, key: (state.inner, nothing), state, key)
         total = jnp.sum(chosen, dtype=jnp.float32)
@@ -214,19 +214,19 @@ def make_agent(
         num_demonstrations: see `make_iterated`.
         restart: see `make_iterated`.
         forget: see `make_iterated`.
-        trainable: see `descend`.
+        trainable: see `apply_updates`.
         axis_name: see `make_iterated`.
         **options: further arguments of `learners.supervised.make_supervised`.
 
     Returns:
         The agent.
     """
-    speaker = policy(environment)
+    actor = policy(environment)
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
         steps = num_steps if restart else num_steps * max(1, num_updates // num_collects)
         imitation = make_supervised(
-            speaker.model,
+            actor.model,
             optimizer(steps),
             num_updates=steps,
             trainable=trainable,
@@ -235,7 +235,7 @@ def make_agent(
         )
         return make_iterated(
             imitation,
-            rollout_shapes(collector, speaker),
+            rollout_shapes(collector, actor),
             select=select,
             num_collects=num_collects,
             num_steps=num_steps,
@@ -248,7 +248,7 @@ def make_agent(
             axis_name=axis_name,
         )
 
-    return Agent(policy=speaker, make_learner=make_learner)
+    return Agent(policy=actor, make_learner=make_learner)
 
 
 def _own(batch: Episode | Demonstrated) -> Episode:
@@ -261,15 +261,15 @@ def _empty(example: Episode, num_rows: int) -> Episode:
 
 def _show(state: IteratedState, demonstrations: Episode) -> IteratedState:
     """Fills the free rows of an expert's episodes."""
-    size, num_fresh = state.shown.success.shape[0], demonstrations.success.shape[0]
-    place = state.num_shown + jnp.arange(num_fresh)  # Places past the end are dropped.
-    shown = jax.tree.map(lambda old, new: old.at[place].set(new, mode="drop"), state.shown, demonstrations)
-    return state.replace(shown=shown, num_shown=jnp.minimum(state.num_shown + num_fresh, size))
+    size, num_fresh = state.demonstrations.success.shape[0], demonstrations.success.shape[0]
+    place = state.num_stored + jnp.arange(num_fresh)  # Places past the end are dropped.
+    stored = jax.tree.map(lambda old, new: old.at[place].set(new, mode="drop"), state.demonstrations, demonstrations)
+    return state.replace(demonstrations=stored, num_stored=jnp.minimum(state.num_stored + num_fresh, size))
 
 
-def _joined(shown: Episode, own: Episode) -> Episode:
+def _joined(demonstrations: Episode, own: Episode) -> Episode:
     """Puts an expert's episodes and own ones into one; the value that follows a cut counts for neither."""
-    both = [episode.replace(bootstrap_value=None) for episode in (shown, own)]
+    both = [episode.replace(bootstrap_value=None) for episode in (demonstrations, own)]
     return jax.tree.map(lambda one, other: jnp.concatenate([one, other]), *both)
 
 

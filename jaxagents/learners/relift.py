@@ -112,9 +112,9 @@ def make_interleaved(
     def imitate(
         inner: State, opt_state: optax.OptState, key: Array, demonstrations: Episode
     ) -> tuple[State, optax.OptState]:
-        shown = supervised.init(key, inner.params).replace(params=inner.params, opt_state=opt_state)
-        shown, _ = supervised.update(shown, key, share_of_device(demonstrations, axis_name))
-        return replace_innermost(inner, lambda state: state.replace(params=shown.params)), shown.opt_state
+        imitator = supervised.init(key, inner.params).replace(params=inner.params, opt_state=opt_state)
+        imitator, _ = supervised.update(imitator, key, share_of_device(demonstrations, axis_name))
+        return replace_innermost(inner, lambda state: state.replace(params=imitator.params)), imitator.opt_state
 
     def update(state: InterleavedState, key: Array, batch: Demonstrated) -> tuple[InterleavedState, Metrics]:
         choice_key, update_key, imitation_key = jax.random.split(key, 3)
@@ -224,7 +224,7 @@ def make_agent(
         batch_size: see `make_interleaved`.
         capacity: see `make_interleaved`.
         microbatch_tokens: about how many tokens go through the model at once.
-        trainable: of both, see `descend`.
+        trainable: of both, see `apply_updates`.
         axis_name: see `make_interleaved`.
         **options: of `learners.policy_gradient.make_agent`.
     """

@@ -12,7 +12,7 @@ from flax import struct
 
 from jaxagents.learners.bonuses import Bonus, flatten
 from jaxagents.learners.checks import check_counts, check_positive
-from jaxagents.learners.optimizers import descend
+from jaxagents.learners.optimizers import apply_updates
 from jaxagents.ops.novelty import hash_codes, novelty_rise, visit_counts
 from jaxagents.ops.statistics import RunningStatistics, init_statistics, normalize, update_statistics
 from jaxagents.types import REPLICATED, Array, Box, Metrics, Params, PyTree, Transition
@@ -82,8 +82,8 @@ def make_count_bonus(
         codes, before = (hash_codes(place(observation), state.projection) for observation in seen)
         if episodic:
             visits, counts = visit_counts(codes, before, transition.first, state.counts)
-            told = {"codes": jnp.mean(jnp.sum(counts > 0, axis=1, dtype=jnp.float32))}
-            return jax.lax.rsqrt(visits.astype(jnp.float32)), state.replace(counts=counts), told
+            metrics = {"codes": jnp.mean(jnp.sum(counts > 0, axis=1, dtype=jnp.float32))}
+            return jax.lax.rsqrt(visits.astype(jnp.float32)), state.replace(counts=counts), metrics
         visits = jnp.zeros_like(state.counts).at[codes].add(1.0).at[before].add(transition.first.astype(jnp.float32))
         counts = state.counts + (visits if axis_name is None else jax.lax.psum(visits, axis_name))
         return jax.lax.rsqrt(counts[codes]), state.replace(counts=counts), {"codes": jnp.sum(counts > 0.0)}
@@ -207,7 +207,7 @@ def make_distillation_bonus(
 
         def step(carry: tuple[Params, optax.OptState], _: Any) -> tuple[tuple[Params, optax.OptState], Array]:
             value, grads = jax.value_and_grad(loss)(carry[0])
-            predictor, opt_state, _ = descend(grads, *carry, optimizer, axis_name=axis_name)
+            predictor, opt_state, _ = apply_updates(grads, *carry, optimizer, axis_name=axis_name)
             return (predictor, opt_state), value
 
         learned, losses = jax.lax.scan(step, (state.predictor, state.opt_state), None, num_steps)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxagents.learners.checks import check_positive
-from jaxagents.learners.optimizers import descend
+from jaxagents.learners.optimizers import apply_updates
 from jaxagents.networks.heads import ValueHead
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.checks import require_positive
@@ -65,7 +65,7 @@ def make_success_judge(
 
     def step(carry: tuple[Params, optax.OptState], key: Array) -> tuple[tuple[Params, optax.OptState], None]:
         grads = jax.grad(loss)(carry[0], jax.random.randint(key, (batch_size,), 0, success.shape[0]))
-        return descend(grads, *carry, optimizer)[:2], None
+        return apply_updates(grads, *carry, optimizer)[:2], None
 
     @jax.jit
     def fit(key: Array) -> Params:

@@ -12,7 +12,7 @@ from jaxagents.learners import policy_gradient
 from jaxagents.learners.combinators import wrapper_agent
 from jaxagents.learners.estimators import Estimator, with_estimator
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
-from jaxagents.learners.optimizers import carry_over, descend, init_optimizer
+from jaxagents.learners.optimizers import apply_updates, carry_over, init_optimizer
 from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.ops.checks import require_positive
 from jaxagents.ops.episodes import episode_return, last_action_token_mask
@@ -107,7 +107,7 @@ def make_progress_estimator(
         error = jnp.sum(progress, axis=1) - episode_return(episode)
         slope = jnp.where(last_action_token_mask(episode), (2.0 * error / error.shape[0])[:, None, None], 0.0)
         grads = weighted_gradient(model, microbatches, state.params, episode, "value", slope)
-        params, opt_state, _ = descend(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
+        params, opt_state, _ = apply_updates(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
         return state.replace(params=params, opt_state=opt_state)
 
     def fit(state: ProgressState, key: Array, episode: Episode, progress: Array) -> ProgressState:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.types import Array, Remembering, TokenView
+from jaxagents.types import Array, Stateful, TokenView
 
 
 @struct.dataclass
@@ -34,7 +34,7 @@ def make_entropy_smoothing(
     penalty: float = 0.05,
     hinge: bool = True,
     num_turns: int = 50,
-) -> Remembering:
+) -> Stateful:
     """Makes the smoothing regulariser of EPO, which keeps entropies within a band around their history.
 
     Args:
@@ -71,7 +71,7 @@ def make_entropy_smoothing(
 
     numbers = {"coefficient": coefficient, "lower": lower, "upper": upper, "penalty": penalty}
     numbers = {name: float(value) for name, value in numbers.items()}
-    return Remembering(init=init, apply=partial(entropy_smoothing, hinge=hinge, **numbers), update=add_to_history)  # type: ignore[arg-type]
+    return Stateful(init=init, apply=partial(entropy_smoothing, hinge=hinge, **numbers), update=add_to_history)  # type: ignore[arg-type]
 
 
 def entropy_smoothing(

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from jaxagents.ops.credit import Credit, to_tokens
 from jaxagents.ops.episodes import acting_turns, kept_rows, to_tokens_of_turn
 from jaxagents.ops.seats import own_return_to_go, seat_of_turn
-from jaxagents.types import Array, EpisodeView, Remembering
+from jaxagents.types import Array, EpisodeView, Stateful
 
 
 def make_role_conditioned(
     *, num_seats: int = 2, decay: float = 0.95, discount: float = 1.0, by_role: bool = True
-) -> Remembering:
+) -> Stateful:
     """Makes role-conditioned advantage estimation: a running mean of returns per seat, subtracted from them.
 
     After n games of a seat with the mean return m, `b <- decay^n b + (1 - decay^n) m`; it starts at zero.
@@ -52,7 +52,7 @@ def make_role_conditioned(
         kept = jnp.power(decay, count)
         return kept * baseline + (1.0 - kept) * total / jnp.maximum(count, 1.0)
 
-    return Remembering(init=init, apply=partial(role_conditioned, discount=float(discount)), update=update)
+    return Stateful(init=init, apply=partial(role_conditioned, discount=float(discount)), update=update)
 
 
 def role_conditioned(

@@ -121,10 +121,10 @@ def test_demonstrations_stay_and_are_the_first_ones(batch):
     learner = make_learner(both([7, 8]), num_demonstrations=3, num_steps=4, batch_size=3)
     state = learner.init(KEY)
     state, _ = learner.update(state, KEY, both([7, 8]))
-    assert int(state.num_shown) == 2 and float(state.params[7:9].sum()) == 12.0
+    assert int(state.num_stored) == 2 and float(state.params[7:9].sum()) == 12.0
     before = state.params
     state, _ = learner.update(state, KEY, both([9, 6]))
-    assert state.shown.fingerprint[:, 0].tolist() == [7, 8, 9] and int(state.num_shown) == 3
+    assert state.demonstrations.fingerprint[:, 0].tolist() == [7, 8, 9] and int(state.num_stored) == 3
     np.testing.assert_array_equal((state.params - before)[6:], [0, 4, 4, 4])
 
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxagents.types import Array, Sight
+from jaxagents.types import Array, CausalMask
 
 
 def attention_mask(query: tuple[Array, Array], key: tuple[Array, Array, Array], *, context_turns: int) -> Array:
@@ -23,28 +23,28 @@ def attention_mask(query: tuple[Array, Array], key: tuple[Array, Array, Array], 
     return key_mask & (prompt | ((agent == key_agent) & (turn - key_turn < context_turns)))
 
 
-def causal_sight(present: Array) -> Sight:
-    """Returns the sight of tokens, where `present` bool `[B, W]` says that they are any, that see all before them."""
+def causal_mask(present: Array) -> CausalMask:
+    """Returns the mask of tokens, where `present` bool `[B, W]` says that they are any, that see all before them."""
     nothing = jnp.zeros(present.shape, jnp.int32)
-    return Sight(turn=nothing, agent=nothing, present=present, context_turns=1)
+    return CausalMask(turn=nothing, agent=nothing, present=present, context_turns=1)
 
 
-def as_mask(sight: Array | Sight, *, index: Array | int = 0, size: int | None = None) -> Array:
+def dense_mask(mask: Array | CausalMask, *, index: Array | int = 0, size: int | None = None) -> Array:
     """Makes the bits of all pairs.
 
     Args:
-        sight: of the keys; bits `[B, S, W]` are returned as they are.
+        mask: of the keys; bits `[B, S, W]` are returned as they are.
         index: the key that the first query is.
         size: S, queries; None: as many as keys.
 
     Returns:
         bool `[B, S, W]`, the query sees the key.
     """
-    if not isinstance(sight, Sight):
-        return sight
-    turn, agent = (queries_of(x, index=index, size=size) for x in (sight.turn, sight.agent))
-    key = (sight.turn, sight.agent, sight.present)
-    visible = attention_mask((turn, agent), key, context_turns=sight.context_turns)
+    if not isinstance(mask, CausalMask):
+        return mask
+    turn, agent = (queries_of(x, index=index, size=size) for x in (mask.turn, mask.agent))
+    key = (mask.turn, mask.agent, mask.present)
+    visible = attention_mask((turn, agent), key, context_turns=mask.context_turns)
     num_queries, num_keys = visible.shape[1:]
     if num_queries == num_keys:
         return visible & jnp.tril(jnp.ones((num_keys, num_keys), bool))[None]
@@ -52,7 +52,7 @@ def as_mask(sight: Array | Sight, *, index: Array | int = 0, size: int | None = 
 
 
 def queries_of(of_keys: Array, *, index: Array | int, size: int | None) -> Array:
-    """Returns what is known of the queries among `[B, W]` of the keys, `[B, S]`; for the arguments see `as_mask`."""
+    """Returns what is known of the queries among `[B, W]` of the keys, `[B, S]`; for the arguments see `dense_mask`."""
     if size is None or size == of_keys.shape[1]:
         return of_keys
     return jax.lax.dynamic_slice_in_dim(of_keys, index, size, axis=1)
