@@ -227,7 +227,7 @@ def kuhn_speaker():
 
     from jaxagents.language.policy import make_language_policy
     from jaxagents.language.tokenizers import word_level
-    from jaxagents.networks.sight import as_mask
+    from jaxagents.networks.attention_mask import dense_mask
     from jaxagents.types import LanguageModel
 
     def make(environment, **options):
@@ -258,7 +258,7 @@ def kuhn_speaker():
 
         model = LanguageModel(
             init=lambda key: {"bet": jnp.full((4, 3), 0.5), "illegal": jnp.zeros(())},
-            apply=lambda params, tokens, *, positions, mask: hide(tokens, tokens, as_mask(mask)),
+            apply=lambda params, tokens, *, positions, mask: hide(tokens, tokens, dense_mask(mask)),
             init_cache=lambda batch_size, length: jnp.zeros((batch_size, length), jnp.int32),
             extend=extend,
             logits=logits,

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import pytest
 from omegaconf import OmegaConf
 
-from jaxagents.training.composition import add_start, compose
+from jaxagents.training.composition import compose
 from tests import ROOT
 
 TIMEOUT = 900.0  # Seconds for one command.
@@ -125,7 +125,7 @@ ELSEWHERE = r"--config-dir|install=| -m |=\"python"  # What other arguments or o
 )
 def test_commands_that_are_not_run_compose(line):
     words = shlex.split(line)
-    words = add_start(words[words.index("experiments/train.py") + 1 :])
+    words = words[words.index("experiments/train.py") + 1 :]
     overrides = [word for word in words if "=" in word and word != "-m"]
     assert OmegaConf.to_container(compose(ROOT / "configs", *overrides), resolve=True)["learner"]
 

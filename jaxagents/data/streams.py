@@ -163,8 +163,8 @@ def _marked_parts(
             parts += [("observation", [marks["think"]], read), ("thought", thought, weights["thought"] * factor)]
         else:
             parts.append(("observation", [marks["act"]], read))
-        said = [*tokenizer.encode(_said(turn)), marks["end"]]
-        parts.append(("action", said, weights["action"] * factor))
+        spoken = [*tokenizer.encode(_said(turn)), marks["end"]]
+        parts.append(("action", spoken, weights["action"] * factor))
     return parts
 
 

@@ -22,7 +22,7 @@ def make_skills(environment: Environment, *, num_skills: int) -> Environment:
     """Makes a world whose task names one of several skills, each as likely as the others.
 
     The observation is that of the wrapped world as one vector, and behind it the skill, one-hot. What a skill is, only
-    rewards say, such as those of `learners.skills`.
+    rewards say, such as those of `learners.diayn`.
 
     Args:
         environment: of one agent.

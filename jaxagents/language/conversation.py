@@ -10,7 +10,7 @@ from flax import struct
 
 from jaxagents.language.generate import Generation, Sampling, decode
 from jaxagents.language.turns import Part, Turn, join_parts, render_observations, render_prompt_words, script_parts
-from jaxagents.networks.sight import attention_mask, causal_sight
+from jaxagents.networks.attention_mask import attention_mask, causal_mask
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, LanguagePolicy, Layout, Params, PyTree
 
@@ -317,7 +317,7 @@ def _extend(
     size = mask.shape[1]
     present = jax.lax.dynamic_update_slice(chat.present, mask, (0, index))
     if own is None:
-        visible = causal_sight(present)  # type: Any
+        visible = causal_mask(present)  # type: Any
     else:
         causal = jnp.tril(jnp.ones((size, size), bool))[None] & mask[:, None, :]
         visible = jnp.broadcast_to((chat.present & own)[:, None, :], (mask.shape[0], size, chat.present.shape[1]))

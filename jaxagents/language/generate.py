@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.language.truncation import truncate
-from jaxagents.networks.sight import causal_sight
+from jaxagents.networks.attention_mask import causal_mask
 from jaxagents.types import Array, LanguageModel, Params, PyTree
 
 _SECTION, _MAX_SECTIONS = 16, 2  # Steps of decoding with one width of the cache, and how often it grows at most.
@@ -212,7 +212,7 @@ def generate(
         tokens,
         positions=positions,
         index=jnp.int32(0),
-        mask=causal_sight(token_mask),
+        mask=causal_mask(token_mask),
     )
     last = jnp.max(jnp.where(token_mask, jnp.arange(length)[None], 0), axis=1)
     _, generation = decode(

@@ -6,7 +6,17 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.language.collect import make_dialogue_collector
-from jaxagents.types import Array, Collector, Environment, LanguageModel, LanguagePolicy, Layout, Params, PyTree, Sight
+from jaxagents.types import (
+    Array,
+    CausalMask,
+    Collector,
+    Environment,
+    LanguageModel,
+    LanguagePolicy,
+    Layout,
+    Params,
+    PyTree,
+)
 
 
 def make_shared_prompt_collector(
@@ -64,7 +74,7 @@ def share_prompts(model: LanguageModel, layout: Layout, *, group_size: int) -> L
     axes = jax.tree.map(lambda a, b: next(i for i, s in enumerate(zip(a.shape, b.shape)) if s[0] != s[1]), one, two)
 
     def extend(
-        params: Params, cache: PyTree, tokens: Array, *, positions: Array, index: Array, mask: Array | Sight
+        params: Params, cache: PyTree, tokens: Array, *, positions: Array, index: Array, mask: Array | CausalMask
     ) -> tuple[PyTree, Array]:
         if tokens.shape[1] != layout.prompt or tokens.shape[0] % group_size:
             return model.extend(params, cache, tokens, positions=positions, index=index, mask=mask)

@@ -82,12 +82,12 @@ def critic_loss_of(
         next_q = values_of(twin_q, target_critic, following, next_action, next_keys)
     next_q = next_q.reshape(-1, num_actions, rows)
     reward, discount = (jnp.broadcast_to(x[None], (num_actions, rows)) for x in (successor.reward, successor.discount))
-    targets, noted = target(reward, discount, next_q, successor.log_prob, temperature)
+    targets, summary = target(reward, discount, next_q, successor.log_prob, temperature)
     targets = jnp.mean(targets, axis=0)
-    losses, noted_of_loss = critic_loss(q, targets)
+    losses, summary_of_loss = critic_loss(q, targets)
     loss = jnp.mean(batch.weight * losses)
     metrics, priority = {"critic_loss": loss, "q": jnp.mean(q)}, jnp.mean(jnp.abs(q - targets[None]), axis=0)
-    return loss, ((metrics, priority, statistics), noted | noted_of_loss)
+    return loss, ((metrics, priority, statistics), summary | summary_of_loss)
 
 
 def policy_loss_of(
@@ -105,9 +105,9 @@ def policy_loss_of(
     observation = first_step(batch.transition.observation)
     action, log_prob = choose_actions(params, keys[0], observation)
     dropout = sample_keys(keys[1], log_prob.shape[0], axis_name)
-    losses, noted = actor_loss(values_of(twin_q, critic, observation, action, dropout), log_prob, temperature)
+    losses, summary = actor_loss(values_of(twin_q, critic, observation, action, dropout), log_prob, temperature)
     loss = jnp.mean(batch.weight * losses)
-    return loss, (({"policy_loss": loss, "entropy": -jnp.mean(log_prob)}, log_prob), noted)
+    return loss, (({"policy_loss": loss, "entropy": -jnp.mean(log_prob)}, log_prob), summary)
 
 
 def temperature_loss_of(
@@ -139,9 +139,9 @@ def improvement_loss_of(
     count, rows = action.shape[:2]
     q = twin_q.apply(target_critic, repeat(observation, count), action.reshape(count * rows, -1))
     view = ImprovementView(distribution, former, action, q.reshape(-1, count, rows))
-    (losses, _), noted = improve(view, temperature)
+    (losses, _), summary = improve(view, temperature)
     loss = jnp.mean(batch.weight * losses)
-    return loss, (({"policy_loss": loss, "entropy": jnp.mean(distribution.entropy())}, view), noted)
+    return loss, (({"policy_loss": loss, "entropy": jnp.mean(distribution.entropy())}, view), summary)
 
 
 def dual_loss_of(

@@ -21,7 +21,7 @@ def per_agent(values: Array, like: Array) -> Array:
     return jnp.broadcast_to(values.reshape(values.shape + (1,) * (like.ndim - values.ndim)), like.shape)
 
 
-def living_weights(agent_mask: Array, *, axis_name: str | None = None) -> Array:
+def agent_weights(agent_mask: Array, *, axis_name: str | None = None) -> Array:
     """Computes weights of which a mean over all agents is the mean over the living.
 
     Divided by the share of the living on all devices: a mean over devices is then exact as well.
@@ -39,7 +39,7 @@ def living_weights(agent_mask: Array, *, axis_name: str | None = None) -> Array:
     return agent_mask / jnp.maximum(share, 1e-8)
 
 
-def mean_over_living(values: Array, agent_mask: Array | None) -> Array:
+def mean_over_agents(values: Array, agent_mask: Array | None) -> Array:
     """Computes the mean over the last axis, of agents that are alive; zero where none is.
 
     Args:

@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.epochs import descend_in_minibatches, to_sequences
+from jaxagents.learners.epochs import to_sequences, update_in_minibatches
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
 from jaxagents.learners.rollouts import rollout_agent
 from jaxagents.learners.settings import Number, SettingsState, make_settings
@@ -95,7 +95,7 @@ def make_alphazero(
         trace_decay: lambda.
         value_coefficient: weight of the value's loss.
         num_updates: of the whole run, for schedules.
-        trainable: see `descend`.
+        trainable: see `apply_updates`.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -130,7 +130,7 @@ def make_alphazero(
         numbers, _ = settings.open(state.settings)
         target = outcomes(actor_critic, state.params, rollout.transition, numbers["discount"], numbers["trace_decay"])
         batch = to_sequences(AlphaZeroBatch(transition=rollout.transition, target=target), 1)
-        params, opt_state, metrics, _ = descend_in_minibatches(
+        params, opt_state, metrics, _ = update_in_minibatches(
             partial(_loss, actor_critic, numbers["value_coefficient"]),
             state.params,
             state.opt_state,

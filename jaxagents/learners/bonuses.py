@@ -92,13 +92,13 @@ def with_bonus(
 
     def update(state: BonusState, key: Array, rollout: Rollout) -> tuple[BonusState, Metrics]:
         transition = rollout.transition
-        paid, own, told = bonus.apply(state.bonus, transition)
+        paid, own, bonus_metrics = bonus.apply(state.bonus, transition)
         paid = jax.lax.stop_gradient(paid)
         reward = state.coefficient * paid + (0.0 if only else transition.reward)
         inner, metrics = learner.update(state.inner, key, rollout.replace(transition=transition.replace(reward=reward)))
-        told = {**told, "bonus": jnp.mean(paid)}
-        told = told if axis_name is None else jax.lax.pmean(told, axis_name)
-        return state.replace(inner=inner, bonus=own), {**metrics, **told}
+        bonus_metrics = {**bonus_metrics, "bonus": jnp.mean(paid)}
+        bonus_metrics = bonus_metrics if axis_name is None else jax.lax.pmean(bonus_metrics, axis_name)
+        return state.replace(inner=inner, bonus=own), {**metrics, **bonus_metrics}
 
     def partition(state: BonusState, of_inner: PyTree) -> BonusState:
         replicated = jax.tree.map(lambda leaf: REPLICATED, state)
@@ -133,48 +133,9 @@ def make_product_bonus(
         Henaff, Jiang and Raileanu (2023), A study of global and episodic bonuses for exploration in contextual MDPs,
         section 5.
     """
-    return _join("factors", factors, jnp.prod, observation_space, action_space, axis_name)
-
-
-def make_sum_bonus(
-    observation_space: Box,
-    action_space: Any,
-    *,
-    summands: Mapping[str, Callable[..., Bonus]],
-    axis_name: str | None = None,
-) -> Bonus:
-    """Makes the bonus that is the sum of others, of equal weights.
-
-    Args:
-        observation_space: of the world.
-        action_space: of the world.
-        summands: by name, each `(observation_space, action_space, *, axis_name) -> Bonus`.
-        axis_name: mapped device axis over whose members rollouts are split.
-
-    Returns:
-        The bonus. Metrics: those of the summands, and the mean of each, all as `<name>/<metric>`.
-
-    Raises:
-        ValueError: there are no summands.
-
-    References:
-        Henaff, Jiang and Raileanu (2023), A study of global and episodic bonuses for exploration in contextual MDPs,
-        section 5 (the sum that the product is compared with).
-    """
-    return _join("summands", summands, jnp.sum, observation_space, action_space, axis_name)
-
-
-def _join(
-    name: str,
-    parts: Mapping[str, Callable[..., Bonus]],
-    reduce: Callable[..., Array],
-    observation_space: Box,
-    action_space: Any,
-    axis_name: str | None,
-) -> Bonus:
-    if not parts:
-        raise ValueError(f"`{name}` must be at least one bonus, got none; try those of algorithm=e3b and noveld.")
-    made = {part: make(observation_space, action_space, axis_name=axis_name) for part, make in parts.items()}
+    if not factors:
+        raise ValueError("`factors` must be at least one bonus, got none; try those of algorithm=e3b and noveld.")
+    made = {part: make(observation_space, action_space, axis_name=axis_name) for part, make in factors.items()}
 
     def init(key: Array, transition: Transition) -> dict[str, State]:
         keys = jax.random.split(key, len(made))
@@ -184,10 +145,10 @@ def _join(
         paid, states = {}, {}
         metrics: dict[str, Any] = {}
         for part, bonus in made.items():
-            paid[part], states[part], told = bonus.apply(state[part], transition)
+            paid[part], states[part], own_metrics = bonus.apply(state[part], transition)
             metrics[f"{part}/mean"] = jnp.mean(paid[part])
-            metrics |= {f"{part}/{key}": value for key, value in told.items()}
-        return reduce(jnp.stack(list(paid.values())), axis=0), states, metrics
+            metrics |= {f"{part}/{key}": value for key, value in own_metrics.items()}
+        return jnp.prod(jnp.stack(list(paid.values())), axis=0), states, metrics
 
     def partition(state: dict[str, State]) -> dict[str, PyTree]:
         def of(part: str) -> PyTree:
@@ -232,10 +193,10 @@ def make_normalized_bonus(
         return NormalizedState(inner=made.init(key, transition), paid=init_statistics(jnp.zeros(())))
 
     def apply(state: NormalizedState, transition: Transition) -> tuple[Array, NormalizedState, Metrics]:
-        bonus, own, told = made.apply(state.inner, transition)
+        bonus, own, metrics = made.apply(state.inner, transition)
         paid = update_statistics(state.paid, bonus, axis_name=axis_name)
         scale = jax.lax.rsqrt(paid.variance + 1e-8)
-        return bonus * scale, NormalizedState(inner=own, paid=paid), {**told, "deviation": 1.0 / scale}
+        return bonus * scale, NormalizedState(inner=own, paid=paid), {**metrics, "deviation": 1.0 / scale}
 
     def partition(state: NormalizedState) -> NormalizedState:
         replicated = jax.tree.map(lambda leaf: REPLICATED, state)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxagents.ops.schedules import ScheduleState
-from jaxagents.types import Remembering
+from jaxagents.types import Stateful
 
 FRACTIONS = frozenset(
     {
@@ -26,7 +26,7 @@ def check_counts(**counts: int | None) -> None:
             raise ValueError(f"`{name}` must be at least 1, got {count}.")
 
 
-def check_fractions(**fractions: float | Remembering) -> None:
+def check_fractions(**fractions: float | Stateful) -> None:
     """Refuses numbers outside of [0, 1], and schedules that begin or end outside."""
     for name, number in fractions.items():
         for fraction in _values(name, number):
@@ -34,7 +34,7 @@ def check_fractions(**fractions: float | Remembering) -> None:
                 raise ValueError(f"`{name}` must be in [0, 1], got {fraction}.")
 
 
-def check_positive(**numbers: float | Remembering | None) -> None:
+def check_positive(**numbers: float | Stateful | None) -> None:
     """Refuses numbers that are not above 0, and schedules that begin or end there; None is not looked at."""
     for name, number in numbers.items():
         for value in _values(name, number):
@@ -54,11 +54,11 @@ def check_widths(**slots: Any) -> None:
                 check_positive(**{f"{name}.{argument}": width})
 
 
-def _values(name: str, number: float | Remembering | None) -> list[float | None]:
+def _values(name: str, number: float | Stateful | None) -> list[float | None]:
     """Returns the number itself; of a schedule, the first and the last one."""
     if isinstance(number, str | bool):
         raise ValueError(f"`{name}` must be a number, got {number!r}.")
-    if not isinstance(number, Remembering):
+    if not isinstance(number, Stateful):
         return [number]
     memory = number.init(1)
     return [float(memory.start), float(memory.end)] if isinstance(memory, ScheduleState) else []

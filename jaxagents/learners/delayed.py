@@ -107,10 +107,10 @@ def unaware_of_delay(learner: Learner, policy: Policy) -> Learner:
         carry = jax.tree.map(lambda leaf: leaf[0], rollout.carry)
         _, distribution = policy.apply(params_to_act(learner, state.inner), carry, input_of(transition))
         log_prob = jax.lax.stop_gradient(distribution.log_prob(transition.action))
-        told = {"staleness": jnp.mean(transition.behavior_log_prob - log_prob)}
+        own = {"staleness": jnp.mean(transition.behavior_log_prob - log_prob)}
         rollout = rollout.replace(transition=transition.replace(behavior_log_prob=log_prob))
         inner, metrics = learner.update(state.inner, key, rollout)
-        return state.replace(inner=inner), metrics | told  # type: ignore[operator]
+        return state.replace(inner=inner), metrics | own  # type: ignore[operator]
 
     return wrap(learner, init, update)
 

@@ -43,14 +43,14 @@ def side_by_side(batch: Demonstrated, *, shared_groups: bool = True) -> Episode:
     Returns:
         `n G + n` rows, own ones first, without values of what follows a cut.
     """
-    own, shown = (episode.replace(bootstrap_value=None) for episode in (batch.own, batch.demonstration))
+    own, expert = (episode.replace(bootstrap_value=None) for episode in (batch.own, batch.demonstration))
     if not shared_groups:
-        shown = shown.replace(group=-1 - jnp.arange(shown.group.shape[0], dtype=shown.group.dtype))
-    certain = jnp.zeros_like(shown.behavior_log_prob)
-    shown = shown.replace(behavior_log_prob=certain, sampling_log_prob=certain)
+        expert = expert.replace(group=-1 - jnp.arange(expert.group.shape[0], dtype=expert.group.dtype))
+    certain = jnp.zeros_like(expert.behavior_log_prob)
+    expert = expert.replace(behavior_log_prob=certain, sampling_log_prob=certain)
     rows = [
         episode.replace(control=jnp.full(episode.success.shape, is_shown), keep=None)
-        for episode, is_shown in ((own, False), (shown, True))
+        for episode, is_shown in ((own, False), (expert, True))
     ]
     return jax.tree.map(lambda one, other: jnp.concatenate([one, other]), *rows)
 

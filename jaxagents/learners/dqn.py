@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.agents import living_weights, mean_over_living, per_agent, require_agents
+from jaxagents.learners.agents import agent_weights, mean_over_agents, per_agent, require_agents
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer, of_each_agent
+from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer, of_each_agent
 from jaxagents.learners.q_values import values_of_sample
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import Number, Numbers, SettingsState, Slot, make_settings, without_memory
@@ -79,7 +79,7 @@ def make_dqn(
     Minimises `mean(weight * loss(Q(s_t, a_t), return_t + discount^n Q_target(s_t+n, argmax_a Q(s_t+n, a))))`; sequences
     of `burn_in + n + k` steps have `k + 1` to learn from. Every `target_update_period` updates, `Q_target` moves to `Q`
     by the share `target_update_rate`: thousands and 1 are the copies of DQN, 1 and a small rate Polyak averaging. Every
-    number may be a schedule (see `ops.schedules`), and every slot a `Remembering`.
+    number may be a schedule (see `ops.schedules`), and every slot a `Stateful`.
 
     Args:
         q_function: its distribution, memory and noise give C51, QR-DQN, IQN, R2D2 and noisy nets.
@@ -98,7 +98,7 @@ def make_dqn(
         objective: in place of the above, `(network, target_network, sample, *, discount, loss, double) -> (loss,
             (metrics, priority [B], summaries))`.
         num_updates: of the whole run, for schedules and slots that ask how far it is.
-        trainable: prefix pytree of bool of the network's parameters, see `descend`; null: everything learns.
+        trainable: prefix pytree of bool of the network's parameters, see `apply_updates`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -151,15 +151,15 @@ def make_dqn(
     def update(state: DQNState, key: Array, batch: Sample) -> tuple[DQNState, Metrics]:
         require_agents(batch.transition)
         numbers, _ = settings.open(state.settings)
-        grads, (metrics, priority, noted) = jax.grad(evaluate, has_aux=True)(state.network, state, batch, key)
+        grads, (metrics, priority, summary) = jax.grad(evaluate, has_aux=True)(state.network, state, batch, key)
         if axis_name is not None:
             metrics = jax.lax.pmean(metrics, axis_name)
-        network, opt_state, gradient_norm = descend(
+        network, opt_state, gradient_norm = apply_updates(
             grads, state.network, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
         due = (state.num_updates + 1) % numbers["target_update_period"].astype(jnp.int32) == 0
         rate = jnp.where(due, numbers["target_update_rate"], 0.0)
-        closed = settings.close(state.settings, noted, axis_name=axis_name)
+        closed = settings.close(state.settings, summary, axis_name=axis_name)
         new_state = state.replace(
             network=network,
             target_network=optax.incremental_update(network, state.target_network, rate),
@@ -225,19 +225,19 @@ def _loss(
     axis_name: str | None,
 ) -> tuple[Array, tuple[dict[str, Array], Array, dict[str, PyTree]]]:
     values, view = values_of(network, target_network, batch, key, discount=numbers["discount"])
-    targets, noted = terms["target"](view)
+    targets, summary = terms["target"](view)
     targets, chosen = jax.lax.stop_gradient(targets), select_action(values, view.action)
-    losses, noted_of_loss = terms["loss"](chosen, targets)
+    losses, summary_of_loss = terms["loss"](chosen, targets)
     # Of distributions, how far they are from their targets is what is minimised.
     error = jnp.abs(targets - chosen) if isinstance(chosen, jax.Array) else losses
     agent_mask = batch.transition.extras.get("agent_mask")
     agent_mask = None if agent_mask is None else agent_mask[burn_in : burn_in + error.shape[0]]
     weight = per_agent(batch.weight[None], error)
     if agent_mask is not None:
-        weight = weight * living_weights(agent_mask, axis_name=axis_name)
+        weight = weight * agent_weights(agent_mask, axis_name=axis_name)
     total = jnp.mean(weight * losses)
     metrics = {"loss": total, "absolute_error": jnp.mean(error), "q": jnp.mean(expected_values(values))}
-    priority = error if error.ndim == 2 else mean_over_living(error, agent_mask)
+    priority = error if error.ndim == 2 else mean_over_agents(error, agent_mask)
     share = numbers["priority_max_share"]
     priority = share * jnp.max(priority, axis=0) + (1.0 - share) * jnp.mean(priority, axis=0)
-    return total, (metrics, priority, noted | noted_of_loss)
+    return total, (metrics, priority, summary | summary_of_loss)

@@ -12,7 +12,7 @@ from flax import struct
 from jaxagents.learners.actor_critic_terms import draw, sample_alone, sample_keys
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import carry_over, descend
+from jaxagents.learners.optimizers import apply_updates, carry_over
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.losses.dynamics import end_loss
@@ -143,7 +143,7 @@ def make_dreamer(
         numbers, _ = settings.open(state.settings)
         objective = partial(dreamer_losses, policy, horizon, axis_name, numbers, state, key, batch)
         grads, (metrics, return_range) = jax.grad(objective, has_aux=True)(state.params)
-        params, opt_state, _ = descend(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
+        params, opt_state, _ = apply_updates(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
         metrics = metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
         new_state = state.replace(
             params=params,
@@ -227,8 +227,8 @@ def dreamer_losses(
         trace_decay=numbers["trace_decay"],
     )
     loss = sum(parts.values(), jnp.zeros(()))
-    told = {"loss": loss, "entropy": jnp.mean(entropy), "imagined_return": jnp.mean(returns)}
-    return loss, (parts | told, return_range)
+    metrics = {"loss": loss, "entropy": jnp.mean(entropy), "imagined_return": jnp.mean(returns)}
+    return loss, (parts | metrics, return_range)
 
 
 def model_losses(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxagents.learners.optimizers import Trainable, descend, take_if
+from jaxagents.learners.optimizers import Trainable, apply_updates, take_if
 from jaxagents.types import Array, Params, PyTree, Rollout
 
 
@@ -41,7 +41,7 @@ def to_sequences(batch: PyTree, length: int) -> PyTree:
     return sequences.replace(carry=jax.tree.map(lambda leaf: leaf[:, 0], sequences.carry))
 
 
-def descend_in_minibatches(
+def update_in_minibatches(
     objective: Callable[[Params, PyTree], tuple[Array, tuple[dict[str, Array], PyTree]]],
     params: Params,
     opt_state: optax.OptState,
@@ -64,7 +64,7 @@ def descend_in_minibatches(
         indices: int32 `[minibatches, n]`, see `ops.minibatches`.
         stop: says by the metrics of a minibatch that neither it nor those after it count, but for schedules; None
             never does.
-        trainable: see `descend`.
+        trainable: see `apply_updates`.
         axis_name: mapped device axis to average gradients and metrics over.
 
     Returns:
@@ -73,20 +73,22 @@ def descend_in_minibatches(
 
     def step(carry: tuple[Params, optax.OptState, Array], index: Array) -> tuple[Any, Any]:
         params, opt_state, stopped = carry
-        grads, (metrics, noted) = jax.grad(objective, has_aux=True)(params, _take(sequences, index))
-        *new, gradient_norm = descend(grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable)
+        grads, (metrics, summary) = jax.grad(objective, has_aux=True)(params, _take(sequences, index))
+        *new, gradient_norm = apply_updates(
+            grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable
+        )
         metrics = metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
         metrics = metrics | {"gradient_norm": gradient_norm}
         if stop is not None:
             stopped = stopped | stop(metrics)
             new = take_if(~stopped, new, [params, opt_state])
             metrics["stopped"] = stopped.astype(jnp.float32)
-        return (*new, stopped), (metrics, noted)
+        return (*new, stopped), (metrics, summary)
 
     start = (params, opt_state, jnp.zeros((), bool))
-    (params, opt_state, _), (metrics, noted) = jax.lax.scan(step, start, indices)
-    noted = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), noted)
-    return params, opt_state, jax.tree.map(jnp.mean, metrics), noted
+    (params, opt_state, _), (metrics, summary) = jax.lax.scan(step, start, indices)
+    summary = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), summary)
+    return params, opt_state, jax.tree.map(jnp.mean, metrics), summary
 
 
 def _take(sequences: PyTree, index: Array) -> PyTree:

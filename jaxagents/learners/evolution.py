@@ -76,8 +76,8 @@ def make_evolution(
         with jax.numpy_rank_promotion("allow"):
             inner, _ = strategy.tell(tell_key, state.members, -fitness, state.strategy, constants)
             members, inner = strategy.ask(ask_key, inner, constants)
-        told = {"fitness": jnp.mean(fitness), "best_fitness": jnp.max(fitness), "loss": -jnp.mean(fitness)}
-        metrics = {name: Mean(total=value, count=jnp.ones(())) for name, value in told.items()}
+        means = {"fitness": jnp.mean(fitness), "best_fitness": jnp.max(fitness), "loss": -jnp.mean(fitness)}
+        metrics = {name: Mean(total=value, count=jnp.ones(())) for name, value in means.items()}
         state = EvolutionState(strategy=inner, members=members, params=strategy.get_mean(inner))
         return _settled(state), metrics
 

@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import params_of, replace_innermost, wrap, wrapper_agent
-from jaxagents.learners.epochs import descend_in_minibatches, to_sequences
+from jaxagents.learners.epochs import to_sequences, update_in_minibatches
 from jaxagents.learners.optimizers import init_optimizer
 from jaxagents.ops.checks import require_positive
 from jaxagents.ops.conditions import cond
@@ -186,7 +186,7 @@ def _teach(
     """Imitates the teacher on a rollout; returns parameters, moments and the mean divergence."""
     num_steps, num_envs = rollout.transition.reward.shape
     inputs = input_of(rollout.transition)
-    _, told, _ = actor_critic.apply(teacher, actor_critic.initial_carry((num_envs,)), inputs)
+    _, advice, _ = actor_critic.apply(teacher, actor_critic.initial_carry((num_envs,)), inputs)
 
     def objective(params: Params, batch: _Lesson) -> tuple[Array, tuple[dict[str, Array], dict[str, PyTree]]]:
         carry = actor_critic.initial_carry(batch.inputs.first.shape[1:])
@@ -194,12 +194,12 @@ def _teach(
         kl = jnp.mean(batch.teacher.kl_divergence(distribution))
         return kl, ({"kl": kl}, {})
 
-    params, opt_state, metrics, _ = descend_in_minibatches(
+    params, opt_state, metrics, _ = update_in_minibatches(
         objective,
         params,
         opt_state,
         optimizer,
-        to_sequences(_Lesson(inputs=inputs, teacher=told), 1),
+        to_sequences(_Lesson(inputs=inputs, teacher=advice), 1),
         minibatches_of_device(key, num_steps, num_envs, **counts, axis_name=axis_name),
         axis_name=axis_name,
     )

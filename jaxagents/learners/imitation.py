@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.agents import living_weights
+from jaxagents.learners.agents import agent_weights
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
+from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import SettingsState, Slot, make_settings
 from jaxagents.losses.imitation import negative_log_likelihood
@@ -68,7 +68,7 @@ def make_imitation(
             steps count, as of decision transformers; None: what the transitions say, and all of them.
         objective: `(policy, params, key, batch, axis_name) -> [n, B]` in place of the above, as of diffusion policies.
         num_updates: of the whole run, for slots that ask how far it is.
-        trainable: see `descend`.
+        trainable: see `apply_updates`.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -90,11 +90,11 @@ def make_imitation(
         inputs, weight = input_of(transition), batch.weight[None]
         if condition is not None:
             carry, inputs, mask = condition(carry, batch)
-            weight = weight * living_weights(mask, axis_name=axis_name)
+            weight = weight * agent_weights(mask, axis_name=axis_name)
         _, distribution = policy.apply(params, carry, inputs)
-        losses, noted = settings.open(state.settings)[1]["loss"](distribution, transition.action)
+        losses, summary = settings.open(state.settings)[1]["loss"](distribution, transition.action)
         total = jnp.mean(weight * losses)
-        return total, ({"loss": total, "entropy": jnp.mean(distribution.entropy())}, noted)
+        return total, ({"loss": total, "entropy": jnp.mean(distribution.entropy())}, summary)
 
     def init(key: Array, start: ImitationState | Params | None = None) -> ImitationState:
         params = policy.init(key) if start is None else params_of(start)
@@ -104,13 +104,13 @@ def make_imitation(
         return ImitationState(params=params, opt_state=opt_state, settings=settings.init(num_updates))
 
     def update(state: ImitationState, key: Array, batch: Sample) -> tuple[ImitationState, Metrics]:
-        grads, (metrics, noted) = jax.grad(evaluate, has_aux=True)(state.params, state, key, batch)
+        grads, (metrics, summary) = jax.grad(evaluate, has_aux=True)(state.params, state, key, batch)
         if axis_name is not None:
             metrics = jax.lax.pmean(metrics, axis_name)
-        params, opt_state, norm = descend(
+        params, opt_state, norm = apply_updates(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        closed = settings.close(state.settings, noted, axis_name=axis_name)
+        closed = settings.close(state.settings, summary, axis_name=axis_name)
         return state.replace(params=params, opt_state=opt_state, settings=closed), metrics | {"gradient_norm": norm}
 
     return Learner(init=init, update=update)

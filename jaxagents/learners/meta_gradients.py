@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxagents.learners.checks import check_fractions
 from jaxagents.learners.combinators import params_of, replace_innermost, start_of_inner, steps_per_update, wrap
-from jaxagents.learners.optimizers import carry_over, descend
+from jaxagents.learners.optimizers import apply_updates, carry_over
 from jaxagents.learners.ppo import make_ppo, values_of
 from jaxagents.ops.advantages import generalized_advantage
 from jaxagents.policies.actor_critic import as_policy
@@ -104,10 +104,10 @@ def with_meta_gradients(
 
         (value, inner), grads = jax.value_and_grad(foresee, has_aux=True)(state.logits)
         value = value if axis_name is None else jax.lax.pmean(value, axis_name)
-        logits, opt_state, _ = descend(grads, state.logits, state.opt_state, optimizer, axis_name=axis_name)
+        logits, opt_state, _ = apply_updates(grads, state.logits, state.opt_state, optimizer, axis_name=axis_name)
         inner, metrics = learn(logits, inner, later_key, later)
-        told = {name: jax.nn.sigmoid(number) for name, number in logits.items()} | {"meta_objective": value}
-        return MetaGradientState(inner=inner, logits=logits, opt_state=opt_state), {**metrics, **told}
+        own = {name: jax.nn.sigmoid(number) for name, number in logits.items()} | {"meta_objective": value}
+        return MetaGradientState(inner=inner, logits=logits, opt_state=opt_state), {**metrics, **own}
 
     return wrap(learner, init, update)
 

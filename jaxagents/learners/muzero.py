@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import carry_over, descend
+from jaxagents.learners.optimizers import apply_updates, carry_over
 from jaxagents.learners.replay import first_step, replay_agent
 from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.losses.imitation import search_cross_entropy
@@ -111,7 +111,7 @@ def make_muzero(
         targets = _targets(model, state.target_params, batch, numbers["discount"], numbers["trace_decay"])
         objective = partial(_loss, model, num_unroll, numbers["value_coefficient"], batch, *targets)
         grads, (metrics, priority) = jax.grad(objective, has_aux=True)(state.params)
-        params, opt_state, _ = descend(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
+        params, opt_state, _ = apply_updates(grads, state.params, state.opt_state, optimizer, axis_name=axis_name)
         metrics = metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
         new_state = state.replace(
             params=params,

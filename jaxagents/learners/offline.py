@@ -12,7 +12,7 @@ from flax import struct
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.offline_terms import Parts, critic_loss_of, policy_loss_of, value_loss_of
-from jaxagents.learners.optimizers import carry_over, descend, take_if
+from jaxagents.learners.optimizers import apply_updates, carry_over, take_if
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import Number, SettingsState, Slot, make_settings
 from jaxagents.losses.offline import advantage_weighted_policy_loss, expectile_loss, twin_target
@@ -83,7 +83,7 @@ def make_offline_actor_critic(
 
     One update descends, in this order: the value of states on `value_loss`, against the target critics at the data's
     actions; the critics on `sum_i (Q_i - target)^2 / 2` and `critic_term`; the policy on `policy_loss`. Targets of the
-    critics ask the moving average of the policy. Numbers may be schedules, and every slot a `Remembering`.
+    critics ask the moving average of the policy. Numbers may be schedules, and every slot a `Stateful`.
 
     Args:
         policy: feed-forward, with a reparameterised distribution.
@@ -207,11 +207,11 @@ def _update(parts: Parts, state: OfflineState, key: Array, batch: Sample) -> tup
     keys = dict(zip(("target", "sampled", "action"), jax.random.split(key, 3), strict=True))
 
     def step(name: str, loss: Callable[..., tuple[Array, tuple[Metrics, PyTree]]], *arguments: Any) -> Params:
-        grads, (told, noted) = jax.grad(loss, argnums=len(arguments), has_aux=True)(*arguments, trained[name])
-        summaries.update(noted)
-        metrics.update(told)
+        grads, (own, summary) = jax.grad(loss, argnums=len(arguments), has_aux=True)(*arguments, trained[name])
+        summaries.update(summary)
+        metrics.update(own)
         optimizer = parts.optimizers[name]
-        params, opt_states[name], _ = descend(
+        params, opt_states[name], _ = apply_updates(
             grads, trained[name], state.opt_states[name], optimizer, axis_name=parts.axis_name
         )
         return params

@@ -43,9 +43,9 @@ def value_loss_of(
     observation, action = first_step((batch.transition.observation, batch.transition.action))
     q = jnp.min(parts.twin_q.apply(state.target_critic, observation, action), axis=0)
     values = parts.state_value.apply(value, observation)
-    losses, noted = bound["value_loss"](values, q)
+    losses, summary = bound["value_loss"](values, q)
     loss = jnp.mean(batch.weight * losses)
-    return loss, ({"value_loss": loss, "value": jnp.mean(values)}, noted)
+    return loss, ({"value_loss": loss, "value": jnp.mean(values)}, summary)
 
 
 def critic_loss_of(
@@ -69,17 +69,19 @@ def critic_loss_of(
     next_action, _ = choose(state.target_params, keys["target"], next_observation)
     next_value = None if parts.state_value is None else parts.state_value.apply(value, next_observation)
     next_q = parts.twin_q.apply(state.target_critic, next_observation, next_action)
-    target, noted = bound["target"](TargetView(reward=reward, discount=discount, next_q=next_q, next_value=next_value))
+    target, summary = bound["target"](
+        TargetView(reward=reward, discount=discount, next_q=next_q, next_value=next_value)
+    )
     target = jax.lax.stop_gradient(target)
     q = parts.twin_q.apply(critic, observation, action)
-    losses, told = 0.5 * jnp.sum(jnp.square(q - target[None]), axis=0), {}
+    losses, metrics = 0.5 * jnp.sum(jnp.square(q - target[None]), axis=0), {}
     if "critic_term" in bound:
         sampled = _sample(parts, state.params, critic, keys["sampled"], observation, next_observation)
         sampled = sampled.replace(q=q, return_to_go=first_step(transition.extras["return_to_go"]))
-        term, noted_of_term = bound["critic_term"](sampled)
-        losses, noted, told = losses + term, noted | noted_of_term, {"critic_term": jnp.mean(term)}
+        term, summary_of_term = bound["critic_term"](sampled)
+        losses, summary, metrics = losses + term, summary | summary_of_term, {"critic_term": jnp.mean(term)}
     loss, priority = jnp.mean(batch.weight * losses), jnp.mean(jnp.abs(q - target[None]), axis=0)
-    return loss, (told | {"critic_loss": loss, "q": jnp.mean(q), "priority": priority}, noted)
+    return loss, (metrics | {"critic_loss": loss, "q": jnp.mean(q), "priority": priority}, summary)
 
 
 def _sample(
@@ -137,10 +139,10 @@ def policy_loss_of(
         value=jax.lax.stop_gradient(values),
         q_magnitude=jax.lax.stop_gradient(_weighted_mean(jnp.abs(own_q[0]), batch.weight, parts.axis_name)),
     )
-    losses, noted = bound["policy_loss"](view)
+    losses, summary = bound["policy_loss"](view)
     loss = jnp.mean(batch.weight * losses)
-    told = {"policy_loss": loss, "entropy": -jnp.mean(own_log_prob), "log_prob": jnp.mean(view.log_prob)}
-    return loss, (told, noted)
+    metrics = {"policy_loss": loss, "entropy": -jnp.mean(own_log_prob), "log_prob": jnp.mean(view.log_prob)}
+    return loss, (metrics, summary)
 
 
 def _weighted_mean(values: Array, weight: Array, axis_name: str | None) -> Array:

@@ -82,14 +82,14 @@ def with_opponents(
             axis_name=axis_name,
         )
         score, here = opponents.win_rate(pool), opponents.taken(pool)
-        told = {
+        own = {
             "pool_size": jnp.sum(here).astype(jnp.float32),
             "pool_score": jnp.sum(jnp.where(here, score, 0.0)) / jnp.sum(here),
             "pool_least_score": jnp.min(jnp.where(here, score, 1.0)),
         }
         done = state.update + 1
         pool = opponents.add(pool, inner.params, when=done % add_every == 0)
-        return OpponentsState(inner=inner, pool=pool, update=done), {**metrics, **told}
+        return OpponentsState(inner=inner, pool=pool, update=done), {**metrics, **own}
 
     return wrap(learner, init, update, acting=lambda state, own: {"params": own, "pool": state.pool})
 

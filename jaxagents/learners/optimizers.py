@@ -27,12 +27,12 @@ def init_optimizer(optimizer: optax.GradientTransformation, params: Params, trai
     Args:
         optimizer: an optax transformation.
         params: all of them.
-        trainable: see `descend`.
+        trainable: see `apply_updates`.
     """
     return optimizer.init(_without_frozen(params, _flags(params, trainable)))
 
 
-def descend(
+def apply_updates(
     grads: PyTree,
     params: Params,
     opt_state: optax.OptState,
@@ -95,7 +95,7 @@ def parts_of(trainable: Trainable, parts: Mapping[str, Params]) -> dict[str, PyT
     """Splits what learns of several trees of parameters, each of which has an optimiser of its own.
 
     Args:
-        trainable: of `parts`, see `descend`.
+        trainable: of `parts`, see `apply_updates`.
         parts: parameters by name.
 
     Returns:

@@ -14,7 +14,7 @@ from jaxagents.learners.checks import check_counts, check_widths
 from jaxagents.learners.combinators import params_of, steps_per_update
 from jaxagents.learners.liveness import fields_read
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
-from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
+from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer
 from jaxagents.learners.scoring import score_episodes
 from jaxagents.learners.settings import Bound, Number, SettingsState, Slot, make_settings, named
 from jaxagents.learners.token_batches import TokenBatch, importance_of, make_token_view
@@ -94,7 +94,7 @@ def make_policy_gradient(
 
     Minimises `sum_i weight_i (importance_i loss_i + unit sum_k regularizer_ki + value_coefficient (V_i - target_i)^2 /
     2)` over the sampled tokens i. Every slot is a function whose float keywords, when it is a `functools.partial`, are
-    kept in the state as arrays: a changed number is the same program. Every slot may also be a `Remembering` of such a
+    kept in the state as arrays: a changed number is the same program. Every slot may also be a `Stateful` of such a
     function, and every number a schedule (see `ops.schedules`). Statistics that no slot reads are not computed.
 
     Args:
@@ -120,7 +120,7 @@ def make_policy_gradient(
         microbatch_tokens: about how many tokens go through the model at once.
         differentiable: lets gradients flow through an update from what it starts from (meta-learning).
         num_updates: of the whole run, for schedules and slots that ask how far it is.
-        trainable: prefix pytree of bool of the parameters, see `descend`; None: everything learns.
+        trainable: prefix pytree of bool of the parameters, see `apply_updates`; None: everything learns.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -153,7 +153,7 @@ def make_policy_gradient(
 
     def update(state: PolicyGradientState, key: Array, episode: Episode) -> tuple[PolicyGradientState, Metrics]:
         numbers, bound = settings.open(state.settings)
-        batch, noted = _prepare(parts, bound, state, episode)
+        batch, summary = _prepare(parts, bound, state, episode)
         described = _describe(batch)
         unit, measured = bound["unit"](described["advantage_magnitude"], axis_name=axis_name)
         loss_of = partial(token_loss, model, layout, bound, numbers["value_coefficient"], unit, temperature)
@@ -164,7 +164,7 @@ def make_policy_gradient(
             taken = batch if index is None else jax.tree.map(lambda leaf: leaf[index], batch)
             grads, metrics, summaries = gradient(params, taken)
             metrics = metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
-            params, opt_state, metrics["gradient_norm"] = descend(
+            params, opt_state, metrics["gradient_norm"] = apply_updates(
                 grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable
             )
             return (params, opt_state), (metrics, summaries)
@@ -178,7 +178,7 @@ def make_policy_gradient(
             carry, (metrics, summaries) = jax.lax.scan(minibatch_step, carry, indices)
             metrics = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics)
             summaries = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), summaries)
-        closed = settings.close(state.settings, noted | measured | summaries, axis_name=axis_name)
+        closed = settings.close(state.settings, summary | measured | summaries, axis_name=axis_name)
         state = state.replace(params=carry[0], opt_state=carry[1], settings=closed)
         return state, zero_where_uncounted(metrics | described)
 
@@ -202,15 +202,15 @@ def make_agent(
         temperature: see `make_policy_gradient`.
         **options: of `make_policy_gradient`.
     """
-    speaker = policy(environment)
+    actor = policy(environment)
     options["temperature"] = temperature
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
         _warn_of_tempering(collector, temperature, options.get("importance_cap"))
         steps = optimizer(num_updates * steps_per_update(make_policy_gradient, options))
-        return make_policy_gradient(speaker.model, speaker.layout, steps, num_updates=num_updates, **options)
+        return make_policy_gradient(actor.model, actor.layout, steps, num_updates=num_updates, **options)
 
-    return Agent(policy=speaker, make_learner=make_learner)
+    return Agent(policy=actor, make_learner=make_learner)
 
 
 def assign_credit(

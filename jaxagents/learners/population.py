@@ -128,14 +128,14 @@ def population(
         members = _change(members, explore, change)
         known = ~jnp.isnan(fitness)
         best = jnp.argmax(jnp.where(known, fitness, -jnp.inf))
-        told: dict[str, Any] = {
+        own: dict[str, Any] = {
             "fitness": Mean(total=jnp.nansum(fitness), count=jnp.sum(known).astype(jnp.float32)),
             "best_fitness": Mean(total=jnp.nan_to_num(fitness[best]), count=known[best].astype(jnp.float32)),
         }
-        told |= {f"best_{name}": leaf[best] for name, leaf in _find(members, explore).items()}
+        own |= {f"best_{name}": leaf[best] for name, leaf in _find(members, explore).items()}
         params = jax.tree.map(lambda leaf: leaf[best], members.params)
         state = PopulationState(inner=members, fitness=fitness, params=params, update=state.update + 1)
-        return state, {**{name: _mean_of_members(value) for name, value in metrics.items()}, **told}
+        return state, {**{name: _mean_of_members(value) for name, value in metrics.items()}, **own}
 
     return wrap(together, init, update)
 

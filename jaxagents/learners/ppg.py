@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import start_of_inner, wrap
-from jaxagents.learners.epochs import descend_in_minibatches, to_sequences
+from jaxagents.learners.epochs import to_sequences, update_in_minibatches
 from jaxagents.learners.optimizers import carry_over, init_optimizer
 from jaxagents.learners.ppo import PPOState, make_ppo, values_of
 from jaxagents.learners.rollouts import rollout_agent
@@ -230,7 +230,7 @@ def _phase(
         loss = jnp.mean(squared_loss(value, batch.target) + kl_coefficient * batch.former.kl_divergence(distribution))
         return loss, ({"loss": loss}, {})
 
-    params, opt_state, metrics, _ = descend_in_minibatches(
+    params, opt_state, metrics, _ = update_in_minibatches(
         objective,
         params,
         opt_state,

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.agents import living_weights, per_agent, require_agents
+from jaxagents.learners.agents import agent_weights, per_agent, require_agents
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.epochs import descend_in_minibatches, sequence_length_of, to_sequences
+from jaxagents.learners.epochs import sequence_length_of, to_sequences, update_in_minibatches
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
 from jaxagents.learners.popart import rescale_values, with_value_scale
 from jaxagents.learners.rollouts import rollout_agent
@@ -85,7 +85,7 @@ def make_ppo(
 
     Minimises, over shuffled minibatches of sequences, `mean(clipped_surrogate + value_coefficient * value_loss -
     entropy_coefficient * entropy + kl_coefficient * approximate_kl)`. Every number may be a schedule (see
-    `ops.schedules`), and every slot a `Remembering`; their floats are arrays of the state. Others make it A2C or APPO.
+    `ops.schedules`), and every slot a `Stateful`; their floats are arrays of the state. Others make it A2C or APPO.
 
     Args:
         actor_critic: policy and value; its carry decides whether sequences keep their order.
@@ -108,7 +108,7 @@ def make_ppo(
         loss: `(log_prob, behavior_log_prob, advantage) -> per element`; null takes `clipped_surrogate`.
         value_loss: `(value, old_value, target) -> per element`; null takes `squared_loss`, or `clipped_value_loss`.
         num_updates: of the whole run, for schedules and slots that ask how far it is.
-        trainable: prefix pytree of bool of the parameters, see `descend`; null: everything learns.
+        trainable: prefix pytree of bool of the parameters, see `apply_updates`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -159,7 +159,7 @@ def make_ppo(
         terms = _default_slots(numbers) | slots
         batch, seen = _evaluate(actor_critic, state.params, numbers, terms["advantage"], rollout)
         sequences = to_sequences(batch, length)
-        params, opt_state, metrics, noted = descend_in_minibatches(
+        params, opt_state, metrics, summary = update_in_minibatches(
             partial(objective, numbers, terms),
             rescale_values(state.params, batch.target, numbers.get("popart_rate"), axis_name),
             state.opt_state,
@@ -171,7 +171,7 @@ def make_ppo(
             axis_name=axis_name,
         )
         metrics["explained_variance"] = _explained_variance(sequences.value, sequences.target, axis_name)
-        closed = settings.close(state.settings, noted | seen, axis_name=axis_name)
+        closed = settings.close(state.settings, summary | seen, axis_name=axis_name)
         return state.replace(params=params, opt_state=opt_state, settings=closed), metrics
 
     return Learner(init=init, update=update)
@@ -257,7 +257,7 @@ def _loss(
     advantage = batch.advantage
     if normalize:
         advantage = normalize_advantage(advantage, agent_mask, axis_name=axis_name)
-    policy_loss, noted = terms["loss"](log_prob, transition.behavior_log_prob, advantage)
+    policy_loss, summary = terms["loss"](log_prob, transition.behavior_log_prob, advantage)
     value_loss, noted_of_value = terms["value_loss"](value, batch.value, batch.target)
     per_element = {
         "policy_loss": policy_loss,
@@ -268,7 +268,7 @@ def _loss(
     }
     elements = list(per_element.values())
     if agent_mask is not None:
-        alive = living_weights(agent_mask, axis_name=axis_name)
+        alive = agent_weights(agent_mask, axis_name=axis_name)
         elements = [term if name == "value_loss" else alive * term for name, term in per_element.items()]
     # One reduction for all: small kernels dominate small networks on CPU.
     means = jnp.mean(jnp.stack(elements), axis=range(1, 1 + log_prob.ndim))
@@ -280,7 +280,7 @@ def _loss(
     )
     if "kl_coefficient" in numbers:
         metrics["loss"] += numbers["kl_coefficient"] * metrics["approximate_kl"]
-    return metrics["loss"], (metrics, noted | noted_of_value)
+    return metrics["loss"], (metrics, summary | noted_of_value)
 
 
 def _generalized(*steps: Array, **numbers: Array) -> tuple[Array, Array]:

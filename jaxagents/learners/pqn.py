@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.agents import living_weights, per_agent, require_agents
+from jaxagents.learners.agents import agent_weights, per_agent, require_agents
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.dqn import EPSILON
-from jaxagents.learners.epochs import descend_in_minibatches, sequence_length_of, to_sequences
+from jaxagents.learners.epochs import sequence_length_of, to_sequences, update_in_minibatches
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
 from jaxagents.learners.q_values import discount_per_step
 from jaxagents.learners.rollouts import rollout_agent
@@ -94,7 +94,7 @@ def make_pqn(
         epsilon: share of random actions.
         loss: `(value, target) -> per element`.
         num_updates: of the whole run, for schedules and slots that ask how far it is.
-        trainable: prefix pytree of bool of the network's parameters, see `descend`; null: everything learns.
+        trainable: prefix pytree of bool of the network's parameters, see `apply_updates`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -137,7 +137,7 @@ def make_pqn(
             target=_targets(q_function, state.network, numbers, rollout),
             carry=jax.tree.map(lambda leaf: leaf[:-1], rollout.carry),
         )
-        network, opt_state, metrics, noted = descend_in_minibatches(
+        network, opt_state, metrics, summary = update_in_minibatches(
             partial(_loss, q_function, slots["loss"], axis_name),
             state.network,
             state.opt_state,
@@ -147,7 +147,7 @@ def make_pqn(
             trainable=trainable,
             axis_name=axis_name,
         )
-        closed = settings.close(state.settings, noted, axis_name=axis_name)
+        closed = settings.close(state.settings, summary, axis_name=axis_name)
         following = jnp.copy(settings.open(closed)[0]["epsilon"])
         state = state.replace(network=network, opt_state=opt_state, epsilon=following, settings=closed)
         return state, metrics | {"epsilon": numbers["epsilon"]}
@@ -198,9 +198,9 @@ def _loss(
     transition = batch.transition
     _, q = q_function.apply(network, batch.carry, input_of(transition))
     chosen = select_action(q, transition.action)
-    losses, noted = loss(chosen, batch.target)
+    losses, summary = loss(chosen, batch.target)
     if "agent_mask" in transition.extras:
-        losses = losses * living_weights(transition.extras["agent_mask"], axis_name=axis_name)
+        losses = losses * agent_weights(transition.extras["agent_mask"], axis_name=axis_name)
     total = jnp.mean(losses)
     metrics = {"loss": total, "q": jnp.mean(q), "absolute_error": jnp.mean(jnp.abs(batch.target - chosen))}
-    return total, (metrics, noted)
+    return total, (metrics, summary)

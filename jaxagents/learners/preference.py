@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches
-from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
+from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer
 from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.learners.settings import SettingsState, Slot, make_settings
 from jaxagents.losses.preference import RowLoss, margin_of_rows
@@ -75,7 +75,7 @@ def make_preference(
             optimiser starts anew; None keeps the reference that the run starts from.
         microbatch_tokens: about how many tokens go through the model at once.
         num_updates: of the whole run, for schedules and slots that ask how far it is.
-        trainable: prefix pytree of bool of the parameters, see `descend`; None lets everything learn.
+        trainable: prefix pytree of bool of the parameters, see `apply_updates`; None lets everything learn.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -112,8 +112,8 @@ def make_preference(
     def update(state: PreferenceState, key: Array, batch: PyTree) -> tuple[PreferenceState, Metrics]:
         del key
         _, slots = settings.open(state.settings)
-        chosen, noted = slots["pairs"](batch)
-        noted, episode = _total(noted, axis_name), chosen.episode
+        chosen, summary = slots["pairs"](batch)
+        summary, episode = _total(summary, axis_name), chosen.episode
         microbatches = make_microbatches(episode.layout, microbatch_tokens=microbatch_tokens)
         score = partial(_log_prob_of_episodes, model, microbatches)
         reference_log_prob = None if state.reference is None else score(state.reference, episode)
@@ -127,10 +127,10 @@ def make_preference(
         weight, metrics, summary = _slope(slots["loss"], rows, axis_name)
         per_token = jnp.where(episode.action_mask, weight[:, None, None], 0.0)
         grads = weighted_gradient(model, microbatches, state.params, episode, "log_prob", per_token)
-        params, opt_state, metrics["gradient_norm"] = descend(
+        params, opt_state, metrics["gradient_norm"] = apply_updates(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        closed = settings.close(state.settings, noted | summary)
+        closed = settings.close(state.settings, summary | summary)
         state = state.replace(params=params, opt_state=opt_state, settings=closed, num_updates=state.num_updates + 1)
         return _renew(lambda params: init_optimizer(optimizer, params, trainable), state, reference_every), metrics
 
@@ -154,14 +154,14 @@ def make_agent(
         reference_every: see `make_preference`.
         **options: of `make_preference`.
     """
-    speaker = policy(environment)
+    actor = policy(environment)
     options["reference_every"] = reference_every
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
         steps = optimizer(num_updates if reference_every is None else min(reference_every, num_updates))
-        return make_preference(speaker.model, steps, num_updates=num_updates, **options)
+        return make_preference(actor.model, steps, num_updates=num_updates, **options)
 
-    return Agent(policy=speaker, make_learner=make_learner)
+    return Agent(policy=actor, make_learner=make_learner)
 
 
 def _slope(

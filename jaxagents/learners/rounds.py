@@ -32,10 +32,10 @@ def make_rounds(imitation: Learner, reinforcement: Learner, *, num_collects: int
 
     Reinforcement begins anew in every round, with the parameters that the imitation has come to; the next round plays
     the batches to imitate with the parameters that the reinforcement has come to. The imitation says itself from which
-    parameters it imitates them: with `restart`, `learners.iterated` begins from those of the very start.
+    parameters it imitates them: with `restart`, `learners.raft` begins from those of the very start.
 
     Args:
-        imitation: plays `num_collects` batches before it changes anything, see `learners.iterated.make_iterated`.
+        imitation: plays `num_collects` batches before it changes anything, see `learners.raft.make_iterated`.
         reinforcement: of `Episode` batches.
         num_collects: updates of the imitation in a round.
         num_reinforced: updates of the reinforcement in a round.
@@ -104,7 +104,7 @@ def make_agent(
 
     Args:
         environment: a text world.
-        imitation: `(environment, *, num_collects, axis_name) -> Agent`, `learners.iterated.make_agent`.
+        imitation: `(environment, *, num_collects, axis_name) -> Agent`, `learners.raft.make_agent`.
         num_collects: see `make_rounds`.
         num_reinforced: see `make_rounds`; schedules of the reinforcement are those of one round.
         axis_name: mapped device axis to average gradients over.

@@ -23,7 +23,7 @@ from jaxagents.learners.actor_critic_terms import (
 )
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer, parts_of, take_if
+from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer, parts_of, take_if
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import Bound, Number, Numbers, Settings, SettingsState, Slot, make_settings
 from jaxagents.losses.q import sac_actor_loss, sac_critic_loss, soft_q_target
@@ -117,7 +117,7 @@ def make_sac(
     One update descends, in this order, `mean(weight * sum_i (Q_i - target)^2 / 2)` for the critics,
     `mean(weight * (temperature * log_prob - min_i Q_i))` for the policy and `mean(-weight * temperature * (log_prob +
     target_entropy))` for the logarithm of the temperature. Truncated steps bootstrap, terminated ones do not. The first
-    three numbers may be schedules (see `ops.schedules`), and every slot a `Remembering`.
+    three numbers may be schedules (see `ops.schedules`), and every slot a `Stateful`.
 
     Args:
         policy: feed-forward, with a reparameterised distribution.
@@ -145,7 +145,7 @@ def make_sac(
         num_target_critics: of all, drawn for the targets of every update; null: all. REDQ: 2 of 10.
         target_policy: whether targets follow a moving average of the policy. TD3 and DDPG: yes.
         num_updates: of the whole run, for schedules and slots that ask how far it is.
-        trainable: prefix pytree of bool of `{"policy", "critic", "temperature"}`, see `descend`; null: everything
+        trainable: prefix pytree of bool of `{"policy", "critic", "temperature"}`, see `apply_updates`; null: everything
             learns.
         axis_name: mapped device axis to average gradients over.
 
@@ -210,7 +210,7 @@ def make_agent(
         q_optimizer: as `policy_optimizer`.
         temperature_optimizer: as `policy_optimizer`.
         model: `(learner, policy, observation_space, action_space, *, axis_name) -> Learner` that imagines further
-            samples, see `learners.model_based`; None: what was played is all.
+            samples, see `learners.mbpo`; None: what was played is all.
         axis_name: see `make_sac`.
         **options: of `make_sac` and of `replay_agent`.
     """
@@ -262,9 +262,9 @@ def _update(parts: _Parts, state: SACState, key: Array, batch: Sample) -> tuple[
     flags, opt_states, summaries = parts_of(parts.trainable, trained), {}, {}
 
     def step(name: str, loss: Callable[[Params], tuple[Array, Any]]) -> tuple[Params, Any]:
-        grads, (auxiliary, noted) = jax.grad(loss, has_aux=True)(trained[name])
-        summaries.update(noted)
-        params, opt_states[name], _ = descend(
+        grads, (auxiliary, summary) = jax.grad(loss, has_aux=True)(trained[name])
+        summaries.update(summary)
+        params, opt_states[name], _ = apply_updates(
             grads,
             trained[name],
             state.opt_states[name],
@@ -308,8 +308,8 @@ def _update(parts: _Parts, state: SACState, key: Array, batch: Sample) -> tuple[
     metrics = critic_metrics | policy_metrics
     if parts.axis_name is not None:
         metrics = jax.lax.pmean(metrics, parts.axis_name)
-    told = temperature if isinstance(temperature, dict) else {"temperature": temperature}
-    return new_state, metrics | told | {"priority": priority}
+    temperatures = temperature if isinstance(temperature, dict) else {"temperature": temperature}
+    return new_state, metrics | temperatures | {"priority": priority}
 
 
 def _losses_of_policy(

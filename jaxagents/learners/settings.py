@@ -1,6 +1,6 @@
 """Settings of a learner, its numbers and slots, as one record of its state: a changed number is the same program.
 
-A slot is a function that a learner is given. Either is a `Remembering` where it needs a memory between updates: a
+A slot is a function that a learner is given. Either is a `Stateful` where it needs a memory between updates: a
 number then says which one is due (see `ops.schedules`), be it one of the learner or a keyword of a slot.
 """
 
@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.types import Array, PyTree, Remembering
+from jaxagents.types import Array, PyTree, Stateful
 
 Numbers = dict[str, Array]
-Slot = Callable[..., Any] | Remembering
-Number = float | Remembering
+Slot = Callable[..., Any] | Stateful
+Number = float | Stateful
 Bound = Callable[..., tuple[Any, dict[str, PyTree]]]
 """A slot with its numbers and memory: returns what the slot does, and `{name: summary}` for the memory, or `{}`."""
 
@@ -57,12 +57,12 @@ def make_settings(
     Args:
         numbers: by name; those that are None are left out.
         slots: by name, of other names than the numbers; those that are None are left out. The keywords of a
-            `functools.partial`, be it the slot or what a `Remembering` applies, are numbers of the state.
+            `functools.partial`, be it the slot or what a `Stateful` applies, are numbers of the state.
     """
     numbers = {name: number for name, number in (numbers or {}).items() if number is not None}
     slots = {name: slot for name, slot in (slots or {}).items() if slot is not None}
-    scheduled = {name: number for name, number in numbers.items() if isinstance(number, Remembering)}
-    remembering = scheduled | {name: slot for name, slot in slots.items() if isinstance(slot, Remembering)}
+    scheduled = {name: number for name, number in numbers.items() if isinstance(number, Stateful)}
+    remembering = scheduled | {name: slot for name, slot in slots.items() if isinstance(slot, Stateful)}
     for name, slot in slots.items():
         remembering |= {f"{name}.{key}": number for key, number in _scheduled_keywords(slot).items()}
 
@@ -105,19 +105,19 @@ def _call(
     scheduled = _scheduled_keywords(slot)
     scheduled = {key: number.apply(state.memory[f"{name}.{key}"])[0] for key, number in scheduled.items()}
     keywords = scheduled | state.numbers.get(name, {}) | keywords
-    if not isinstance(slot, Remembering):
+    if not isinstance(slot, Stateful):
         return slot(*arguments, **keywords), {}
     result, summary = slot.apply(state.memory[name], *arguments, **keywords)
     return result, {name: summary}
 
 
 def _keywords(slot: Slot) -> dict[str, Any]:
-    function = slot.apply if isinstance(slot, Remembering) else slot
+    function = slot.apply if isinstance(slot, Stateful) else slot
     return function.keywords if isinstance(function, partial) else {}
 
 
-def _scheduled_keywords(slot: Slot) -> dict[str, Remembering]:
-    return {key: number for key, number in _keywords(slot).items() if isinstance(number, Remembering)}
+def _scheduled_keywords(slot: Slot) -> dict[str, Stateful]:
+    return {key: number for key, number in _keywords(slot).items() if isinstance(number, Stateful)}
 
 
 def _arrays(keywords: Mapping[str, Any]) -> Numbers:

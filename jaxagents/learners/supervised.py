@@ -10,7 +10,7 @@ from flax import struct
 
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import make_microbatches
-from jaxagents.learners.optimizers import Trainable, carry_over, descend, init_optimizer
+from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer
 from jaxagents.learners.settings import Number, SettingsState, Slot, make_settings
 from jaxagents.learners.token_batches import make_token_view
 from jaxagents.learners.token_losses import zero_where_uncounted
@@ -29,7 +29,7 @@ from jaxagents.types import (
     Mean,
     Metrics,
     Params,
-    Remembering,
+    Stateful,
 )
 
 
@@ -69,7 +69,7 @@ def make_supervised(
         only_success: learns from successful episodes only (rejection sampling).
         microbatch_tokens: about how many tokens go through the model at once.
         num_updates: of the whole run, for schedules and slots that ask how far it is.
-        trainable: prefix pytree of bool of the parameters, see `descend`; null: everything learns.
+        trainable: prefix pytree of bool of the parameters, see `apply_updates`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -82,7 +82,7 @@ def make_supervised(
     weights = {"thought_weight": thought_weight, "action_weight": action_weight}
     settings = make_settings(weights, {"aggregation": aggregation})
     for name, weight in weights.items():
-        if not isinstance(weight, Remembering) and weight < 0.0:
+        if not isinstance(weight, Stateful) and weight < 0.0:
             raise ValueError(f"`{name}` must not be negative, got {weight}; try 1.")
 
     def init(key: Array, start: SupervisedState | Params | None = None) -> SupervisedState:
@@ -109,7 +109,7 @@ def make_supervised(
         microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
         mask = episode.action_mask & (episode.success | (not only_success))[:, None, None]
         numbers, slots = settings.open(state.settings)
-        weight, noted = slots["aggregation"](make_token_view(episode, mask=mask), axis_name=axis_name)
+        weight, summary = slots["aggregation"](make_token_view(episode, mask=mask), axis_name=axis_name)
         weight = weight * jnp.where(episode.thought_mask, numbers["thought_weight"], numbers["action_weight"])
         weight = weight if episode.loss_weight is None else weight * episode.loss_weight
         valid = episode.valid & jnp.any(mask, axis=(1, 2))[:, None]
@@ -127,10 +127,10 @@ def make_supervised(
         )
         if axis_name is not None:
             metrics = jax.lax.pmean(metrics, axis_name)
-        params, opt_state, metrics["gradient_norm"] = descend(
+        params, opt_state, metrics["gradient_norm"] = apply_updates(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        closed = settings.close(state.settings, noted, axis_name=axis_name)
+        closed = settings.close(state.settings, summary, axis_name=axis_name)
         state = state.replace(params=params, opt_state=opt_state, settings=closed)
         return state, zero_where_uncounted(metrics)
 
@@ -152,9 +152,9 @@ def make_agent(
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
         **options: of `make_supervised`.
     """
-    speaker = policy(environment)
+    actor = policy(environment)
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
-        return make_supervised(speaker.model, optimizer(num_updates), num_updates=num_updates, **options)
+        return make_supervised(actor.model, optimizer(num_updates), num_updates=num_updates, **options)
 
-    return Agent(policy=speaker, make_learner=make_learner)
+    return Agent(policy=actor, make_learner=make_learner)

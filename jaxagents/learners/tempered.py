@@ -41,16 +41,16 @@ def make_agent(environment: Environment, *, policy: Callable[[Environment], Lang
     Returns:
         The agent, of `language.temperatures.make_tempered_collector`. It is evaluated at temperature 1 or greedily.
     """
-    speaker = policy(environment)
+    actor = policy(environment)
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
         sampled = collector._replace(tempering={})  # As the learner scores it, it is.
 
         def learner_at(temperature: Array | float) -> Learner:
-            tempered = at_temperature(speaker, temperature)
+            tempered = at_temperature(actor, temperature)
             agent = policy_gradient.make_agent(environment, policy=lambda _: tempered, **options)
             return agent.make_learner(sampled, num_updates)
 
         return with_temperature(learner_at)
 
-    return Agent(policy=speaker, make_learner=make_learner)
+    return Agent(policy=actor, make_learner=make_learner)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.types import Array, Mean, Remembering
+from jaxagents.types import Array, Mean, Stateful
 
 
 @struct.dataclass
@@ -29,7 +29,7 @@ def of_loss(magnitude: Mean, *, axis_name: str | None = None) -> float:
     return 1.0
 
 
-def make_of_advantage(decay: float = 0.9) -> Remembering:
+def make_of_advantage(decay: float = 0.9) -> Stateful:
     """Makes the unit of the mean |A| of the tokens, so that one coefficient is as strong under any credit.
 
     The unit of an update is a running mean of the mean |A| of its batch and of those before it, without bias at the
@@ -61,4 +61,4 @@ def make_of_advantage(decay: float = 0.9) -> Remembering:
         batch = magnitude if axis_name is None else jax.lax.psum(magnitude, axis_name)
         return jax.lax.stop_gradient(add(memory, batch).value), magnitude
 
-    return Remembering(init=init, apply=apply, update=add)
+    return Stateful(init=init, apply=apply, update=add)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.losses.policy_gradient import approximate_kl
-from jaxagents.types import Array, Remembering
+from jaxagents.types import Array, Stateful
 
 
 @struct.dataclass
@@ -32,7 +32,7 @@ def vmpo(
     initial_temperature: float = 1.0,
     initial_price: float = 5.0,
     rate: float = 0.1,
-) -> Remembering:
+) -> Stateful:
     """Makes the loss `-w log_prob + alpha KL` of the better half of a minibatch, for the slot `loss` of PPO.
 
     Weights `w = softmax(A / eta)` are over the half of the n elements with the larger advantages, times n, so that the
@@ -77,7 +77,7 @@ def vmpo(
             log_temperature=state.log_temperature + state.rate * spread, log_price=state.log_price + state.rate * kl
         )
 
-    return Remembering(init=init, apply=partial(_loss, epsilon=epsilon, epsilon_kl=epsilon_kl), update=update)
+    return Stateful(init=init, apply=partial(_loss, epsilon=epsilon, epsilon_kl=epsilon_kl), update=update)
 
 
 def better_half(advantage: Array, temperature: Array) -> tuple[Array, Array]:

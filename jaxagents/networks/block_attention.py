@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.networks.attention import mask_bias
-from jaxagents.networks.sight import attention_mask, queries_of
-from jaxagents.types import Array, Sight
+from jaxagents.networks.attention_mask import attention_mask, queries_of
+from jaxagents.types import Array, CausalMask
 
 NO_WINDOW = 2**30
 
@@ -19,14 +19,14 @@ class View:
     """Which of W keys S queries of rows see.
 
     Attributes:
-        seen: a `Sight` of the keys; or bool `[B, S, W]`, a byte for every pair, the only thing that is quadratic.
+        seen: a `CausalMask` of the keys; or bool `[B, S, W]`, a byte for every pair, the only thing that is quadratic.
         position: int32 `[B, S]`, of queries; what a window counts.
         key_position: int32 `[B, W]`.
         index: int32 `[]`, the key that the first query is.
         window: int32 `[]`, positions that are seen, the present one included; `NO_WINDOW` for all.
     """
 
-    seen: Array | Sight
+    seen: Array | CausalMask
     position: Array
     key_position: Array
     index: Array
@@ -41,7 +41,7 @@ class _Queries:
         query: `[B, q, H, F]`.
         number: int32 `[B, q]`, the keys that they are.
         position: int32 `[B, q]`.
-        seen: bool `[B, q, W]`; with a `Sight`, turn and agent `[B, q]`.
+        seen: bool `[B, q, W]`; with a `CausalMask`, turn and agent `[B, q]`.
     """
 
     query: Array
@@ -80,7 +80,7 @@ def attend_in_blocks(
         return jnp.moveaxis(padded, 1, 0)
 
     seen: Any = view.seen
-    if isinstance(seen, Sight):
+    if isinstance(seen, CausalMask):
         seen = tuple(queries_of(x, index=view.index, size=length) for x in (seen.turn, seen.agent))
     number = jnp.broadcast_to((view.index + jnp.arange(length, dtype=jnp.int32))[None], (batch, length))
     queries = _Queries(query=query, number=number, position=view.position, seen=seen)
@@ -102,9 +102,9 @@ def _attend_block(key: Array, value: Array, view: View, cap: float | None, queri
 
 def _seen(view: View, queries: _Queries) -> Array:
     """Returns what a block of queries sees, bool `[B, q, W]`, without the window."""
-    sight = view.seen
-    if not isinstance(sight, Sight):
+    mask_of_keys = view.seen
+    if not isinstance(mask_of_keys, CausalMask):
         return queries.seen
-    key = (sight.turn, sight.agent, sight.present)
-    visible = attention_mask(queries.seen, key, context_turns=sight.context_turns)
-    return visible & (jnp.arange(sight.turn.shape[1])[None, None] <= queries.number[:, :, None])
+    key = (mask_of_keys.turn, mask_of_keys.agent, mask_of_keys.present)
+    visible = attention_mask(queries.seen, key, context_turns=mask_of_keys.context_turns)
+    return visible & (jnp.arange(mask_of_keys.turn.shape[1])[None, None] <= queries.number[:, :, None])

@@ -11,12 +11,12 @@ from flax import linen as nn
 from flax import struct
 
 from jaxagents.networks.attention import KeyValue, mask_bias, rotary_angles, rotary_frequencies
+from jaxagents.networks.attention_mask import dense_mask
 from jaxagents.networks.block_attention import NO_WINDOW, View
 from jaxagents.networks.decoder_layers import ACTIVATIONS, DecoderLayer, Surroundings, make_norm, soft_cap
 from jaxagents.networks.heads import ValueHead
 from jaxagents.networks.logits import make_logits
-from jaxagents.networks.sight import as_mask
-from jaxagents.types import Array, PyTree, Sight
+from jaxagents.types import Array, CausalMask, PyTree
 
 NORMS = ("rms", "offset_rms", "layer")
 POLICIES = (
@@ -73,7 +73,7 @@ class Decoder(nn.Module):
         logit_cap: soft bound of logits (Gemma 2); None: no bound.
         attention_block: queries whose scores are computed at once, and again in the backward pass, where more tokens
             than that are read, in training and of prompts: nothing is left for every pair of tokens, where `mask` is
-            a `Sight`. None: all at once, which is faster for short ones.
+            a `CausalMask`. None: all at once, which is faster for short ones.
         scale_embedding: whether embeddings are multiplied by `sqrt(D)` (Gemma).
         tied_embeddings: whether logits use the embedding, else a kernel of their own.
         value_head: whether there is a linear head for values.
@@ -179,12 +179,12 @@ class Decoder(nn.Module):
         if self.value_head:
             self.value_layer = ValueHead()
 
-    def __call__(self, tokens: Array, positions: Array, mask: Array | Sight) -> Array:
+    def __call__(self, tokens: Array, positions: Array, mask: Array | CausalMask) -> Array:
         """Computes hidden states `[B, L, D]`; see `LanguageModel.apply`."""
         return self._run(tokens, positions, mask, positions, None, None)[1]
 
     def extend(
-        self, cache: PyTree, tokens: Array, positions: Array, index: Array, mask: Array | Sight
+        self, cache: PyTree, tokens: Array, positions: Array, index: Array, mask: Array | CausalMask
     ) -> tuple[PyTree, Array]:
         """Computes `(cache, hidden [B, S, D])`; see `LanguageModel.extend`."""
         if self.window is None:
@@ -227,7 +227,7 @@ class Decoder(nn.Module):
         self,
         tokens: Array,
         positions: Array,
-        mask: Array | Sight,
+        mask: Array | CausalMask,
         key_positions: Array | None,
         cache: PyTree,
         index: Array | None,
@@ -238,7 +238,7 @@ class Decoder(nn.Module):
         if self.positions == "learned":
             x = x + self.position_embedding.astype(self.dtype)[positions]
         bias = self._bias(positions, mask, key_positions, index)
-        causal = isinstance(mask, Sight)
+        causal = isinstance(mask, CausalMask)
         surroundings = Surroundings(angles=self._angles(positions), bias=bias, index=index, causal=causal)
         shape = x.shape
         x = x.reshape(-1, self.features)
@@ -266,17 +266,17 @@ class Decoder(nn.Module):
         return angles(full, self.rotary_scale), angles(self.local_rotary_frequencies, 1.0)
 
     def _bias(
-        self, positions: Array, mask: Array | Sight, key_positions: Array | None, index: Array | None
+        self, positions: Array, mask: Array | CausalMask, key_positions: Array | None, index: Array | None
     ) -> tuple[Array | View, ...]:
         """Returns the bias, and that of layers with a window apart."""
         size, index = positions.shape[1], jnp.int32(0) if index is None else index
         if self.attention_block is not None and size > self.attention_block:
-            keys = mask.present if isinstance(mask, Sight) else mask[:, 0]
+            keys = mask.present if isinstance(mask, CausalMask) else mask[:, 0]
             keys = jnp.zeros_like(keys, jnp.int32) if key_positions is None else key_positions.astype(jnp.int32)
             queries, no_window = positions.astype(jnp.int32), jnp.int32(NO_WINDOW)
             view = View(seen=mask, position=queries, key_position=keys, index=index, window=no_window)
             return (view,) if self.window is None else (view, view.replace(window=jnp.int32(self.window)))
-        bits = as_mask(mask, index=index, size=size)
+        bits = dense_mask(mask, index=index, size=size)
         if self.window is None:
             return (mask_bias(bits),)
         near = positions[:, :, None] - key_positions[:, None, :] < self.window

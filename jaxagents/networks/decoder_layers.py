@@ -33,7 +33,7 @@ class Surroundings:
         angles: see `rotary_angles`; None with learned positions.
         bias: see `mask_bias`; a `View` where queries take turns.
         index: int32 `[]`, where in the cache to write; None without a cache.
-        causal: whether what is seen leaves out all that comes later, as a `Sight` does; static.
+        causal: whether what is seen leaves out all that comes later, as a `CausalMask` does; static.
     """
 
     angles: tuple[Angles, ...]

@@ -33,7 +33,7 @@ def agreeing_steps(episode: Episode, *, threshold: Array | float = 0.01) -> Pair
     """Prefers successes to failures that went on from the same state, where the scores of their first steps agree.
 
     Args:
-        episode: rows that go on from the same state in groups, see `language.refinement`. Of those that go on from the
+        episode: rows that go on from the same state in groups, see `language.ipr`. Of those that go on from the
             beginning the outcome alone decides.
         threshold: by which the score of the preferred step must be higher.
 

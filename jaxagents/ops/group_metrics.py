@@ -4,7 +4,6 @@ import math
 
 import jax.numpy as jnp
 
-from jaxagents.ops.anchors import anchor_sizes
 from jaxagents.ops.episodes import (
     acting_seats,
     difference_from_group,
@@ -13,6 +12,7 @@ from jaxagents.ops.episodes import (
     same_group,
     seat_returns,
 )
+from jaxagents.ops.gigpo import anchor_sizes
 from jaxagents.types import Array, Episode, Mean
 
 

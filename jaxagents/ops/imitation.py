@@ -54,7 +54,7 @@ def turning_points(view: EpisodeView, *, axis_name: str | None = None) -> Array:
     """Chooses, of episodes that begin ever later, those that succeed where the one before did not.
 
     Args:
-        view: of B episodes, those of a group one after the other, see `language.restarts`.
+        view: of B episodes, those of a group one after the other, see `language.eef`.
         axis_name: not used; groups lie on one device as a whole.
 
     Returns:

@@ -82,7 +82,7 @@ def guided(view: EpisodeView, advantage: Array, *, axis_name: str | None = None,
     """Makes the loss `L_own + weight L_thought`: L_thought is the likelihood of shown thoughts, and no shown action's.
 
     L_own is a mean over the own tokens, L_thought one over the tokens of thoughts in the rows of `control`, such as an
-    expert's thoughts in visited states, see `language.corrections`. It goes with `losses.aggregation.token_mean` and,
+    expert's thoughts in visited states, see `language.gtr`. It goes with `losses.aggregation.token_mean` and,
     at one optimiser step per batch, is exact for own tokens.
 
     Args:

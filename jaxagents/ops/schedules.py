@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.types import Array, Remembering
+from jaxagents.types import Array, Stateful
 
 
 @struct.dataclass
@@ -23,7 +23,7 @@ class ScheduleState:
     update: Array
 
 
-def linear_schedule(*, start: float, end: float, num_updates: int | None = None, fraction: float = 1.0) -> Remembering:
+def linear_schedule(*, start: float, end: float, num_updates: int | None = None, fraction: float = 1.0) -> Stateful:
     """Makes a number that goes linearly from `start` to `end` by the updates of the learner, and stays there.
 
     Args:
@@ -57,10 +57,10 @@ def linear_schedule(*, start: float, end: float, num_updates: int | None = None,
         del summary
         return state.replace(update=state.update + 1.0)
 
-    return Remembering(init=init, apply=apply, update=update)
+    return Stateful(init=init, apply=apply, update=update)
 
 
-def cosine_schedule(*, start: float, end: float, num_updates: int | None = None, fraction: float = 1.0) -> Remembering:
+def cosine_schedule(*, start: float, end: float, num_updates: int | None = None, fraction: float = 1.0) -> Stateful:
     """Makes a number that goes from `start` to `end` along half a cosine: slowly at first, and slowly at the end.
 
     `end + (start - end) (1 + cos(pi d)) / 2`, where d is the share of the way that `linear_schedule` has gone.

@@ -1,4 +1,7 @@
-"""Files of studies and papers: `experiments/studies/<family>/<name>.yaml`, `experiments/papers/<family>/<id>.yaml`."""
+"""Files of studies and papers: `experiments/studies/<family>/<name>.yaml`, `experiments/papers/<family>/<id>.yaml`.
+
+Notes stand in a file of Markdown beside each, with the same name.
+"""
 
 import fnmatch
 from collections.abc import Sequence
@@ -114,7 +117,8 @@ def _read(path: Path) -> dict[str, Any]:
     values = _named(path, lambda: yaml.safe_load(path.read_text(encoding="utf-8")))
     if not isinstance(values, dict):
         raise ValueError(f"{path.name}: it must hold keys and values, got {values!r}.")
-    return values
+    notes = path.with_suffix(".md")
+    return {**values, "notes": notes.read_text(encoding="utf-8")} if notes.is_file() else values
 
 
 def _named(path: Path, read: Any) -> Any:

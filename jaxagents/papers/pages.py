@@ -30,7 +30,7 @@ Written by `python experiments/report.py` from the stored runs; do not edit.
   verdict; its page lists the others.
 - **Measured** is a mean over seeds with its 95 % Student interval. Differences are paired by seed.
 - **Outcome**: a difference is held where its mean reaches the margin and its interval excludes 0. Any other expectation
-  is held where its whole interval does. [judge.py](../../jaxagents/papers/judge.py) is the rule.
+  is held where its whole interval meets it. [judge.py](../../jaxagents/papers/judge.py) is the rule.
 - A verdict with the word *mechanism* is about a claim on named models, of which only the mechanism is tested.
 - The pictures show headlines in units of their margins. The claim lies to the right, its margin is the green band.
 """

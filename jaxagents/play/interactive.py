@@ -12,8 +12,10 @@ import numpy as np
 from jaxagents.data.schema import Trajectory, Turn
 from jaxagents.environments.checks import require_level
 from jaxagents.environments.text.words import sentence
-from jaxagents.language import conversation, turns
+from jaxagents.language import conversation
 from jaxagents.language.generate import Sampling
+from jaxagents.language.turns import Turn as TokensOfTurn
+from jaxagents.language.turns import render_prompt_words
 from jaxagents.play.person import Person, admissible_actions, ask_action, ask_words
 from jaxagents.reporting.transcripts import agent_names, answer_lines, lay_out, print_transcripts, to_trajectories
 from jaxagents.training.load import LoadedPolicy
@@ -242,7 +244,7 @@ def _make_answer(policy: LanguagePolicy, num_words: int, greedy: bool) -> Callab
     @jax.jit
     def begin(params: Params, prompt: Array | None) -> conversation.Conversation:
         chat = conversation.begin_conversation(policy, 1)
-        rendered = None if prompt is None else turns.render_prompt_words(policy, jnp.asarray(prompt)[None])
+        rendered = None if prompt is None else render_prompt_words(policy, jnp.asarray(prompt)[None])
         return conversation.read_prompts(policy, params, chat, rendered, jnp.ones(1, bool))
 
     @jax.jit
@@ -259,7 +261,7 @@ def _make_answer(policy: LanguagePolicy, num_words: int, greedy: bool) -> Callab
     return answer
 
 
-def _read_turn(policy: LanguagePolicy, turn: Turn, reply: turns.Turn) -> Turn:
+def _read_turn(policy: LanguagePolicy, turn: Turn, reply: TokensOfTurn) -> Turn:
     """Adds what was said, the first row, to the turn of a transcript."""
     row = jax.tree.map(lambda leaf: np.asarray(leaf)[0], reply)
     decode, mask = policy.tokenizer.decode, row.token_mask

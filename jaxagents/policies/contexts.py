@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.policies.language_model import token_statistics
-from jaxagents.types import Array, Episode, LanguageModel, Layout, Params, PyTree, Sight, TokenStatistics
+from jaxagents.types import Array, CausalMask, Episode, LanguageModel, Layout, Params, PyTree, TokenStatistics
 
 EVERYTHING = ("log_prob", "entropy", "value")
 
@@ -128,7 +128,7 @@ def _read(model: LanguageModel, params: Params, rows: Rows, layout: Layout) -> A
         params,
         join(rows.prompt_tokens, rows.tokens),
         positions=join(jnp.cumsum(rows.prompt_mask, axis=1) - rows.prompt_mask, rows.position),
-        mask=Sight(turn=turn, agent=agent, present=mask, context_turns=layout.context_turns),
+        mask=CausalMask(turn=turn, agent=agent, present=mask, context_turns=layout.context_turns),
     )
     return hidden[:, prompt:]
 

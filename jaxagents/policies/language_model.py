@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxagents.networks.transformer import Transformer
-from jaxagents.types import Array, LanguageModel, Params, PyTree, Sight, TokenStatistics
+from jaxagents.types import Array, CausalMask, LanguageModel, Params, PyTree, TokenStatistics
 
 _LOGITS_ON_CPU, _MOST_LOGITS = 2**24, 2**30
 _BYTES_PER_LOGIT = 64  # Of the memory: logits and copies take about 13, a fifth of it.
@@ -19,8 +19,8 @@ def make_language_model(vocab_size: int, *, network: Callable[..., nn.Module] = 
     Args:
         vocab_size: V.
         network: `(vocab_size=V) -> module` with the methods and attributes of `networks.decoder.Decoder`, as
-            `functools.partial(Transformer, num_layers=4)`. The `mask` of its `__call__` and `extend` may be a `Sight`:
-            `networks.sight.as_mask` makes bits of it.
+            `functools.partial(Transformer, num_layers=4)`. The `mask` of its `__call__` and `extend` may be a
+            `CausalMask`: `networks.attention_mask.dense_mask` makes bits of it.
 
     Returns:
         The model; its parameters are those of the module.
@@ -31,11 +31,11 @@ def make_language_model(vocab_size: int, *, network: Callable[..., nn.Module] = 
         tokens = jnp.zeros((1, 1), jnp.int32)
         return module.init(key, tokens, tokens, jnp.ones((1, 1, 1), bool), method="everything")
 
-    def apply(params: Params, tokens: Array, *, positions: Array, mask: Array | Sight) -> Array:
+    def apply(params: Params, tokens: Array, *, positions: Array, mask: Array | CausalMask) -> Array:
         return module.apply(params, tokens, positions, mask)
 
     def extend(
-        params: Params, cache: PyTree, tokens: Array, *, positions: Array, index: Array, mask: Array | Sight
+        params: Params, cache: PyTree, tokens: Array, *, positions: Array, index: Array, mask: Array | CausalMask
     ) -> tuple[PyTree, Array]:
         return module.apply(params, cache, tokens, positions, index, mask, method="extend")
 

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagents.networks.adapters import Adapter
-from jaxagents.networks.sight import as_mask
+from jaxagents.networks.attention_mask import dense_mask
 from jaxagents.policies.row_adapters import choose_adapters, require_plain_lora, stack_adapters
-from jaxagents.types import Array, Environment, LanguagePolicy, Params, PyTree, Sight
+from jaxagents.types import Array, CausalMask, Environment, LanguagePolicy, Params, PyTree
 
 Names = tuple[tuple[tuple[int, ...], ...], ...]
 """The spellings of every seat's name, each a sequence of tokens."""
@@ -90,8 +90,8 @@ def with_adapters_of_seats(policy: LanguagePolicy, environment: Environment) -> 
         )
         return jnp.where(framed, find_seat(observation, names), -1)
 
-    def apply(params: Params, tokens: Array, *, positions: Array, mask: Array | Sight) -> Array:
-        (num_rows, length), mask = tokens.shape, as_mask(mask)
+    def apply(params: Params, tokens: Array, *, positions: Array, mask: Array | CausalMask) -> Array:
+        (num_rows, length), mask = tokens.shape, dense_mask(mask)
         if length <= prompt or (length - prompt) % turn:
             nobody = jnp.full(num_rows, -1, jnp.int32)
             return choose_adapters(model, nobody).apply(params, tokens, positions=positions, mask=mask)
@@ -111,9 +111,9 @@ def with_adapters_of_seats(policy: LanguagePolicy, environment: Environment) -> 
         return {"model": model.init_cache(batch_size, length + extra), "seat": jnp.full(batch_size, -1, jnp.int32)}
 
     def extend(
-        params: Params, cache: PyTree, tokens: Array, *, positions: Array, index: Array, mask: Array | Sight
+        params: Params, cache: PyTree, tokens: Array, *, positions: Array, index: Array, mask: Array | CausalMask
     ) -> tuple[PyTree, Array]:
-        mask = as_mask(mask, index=index, size=tokens.shape[1])
+        mask = dense_mask(mask, index=index, size=tokens.shape[1])
 
         def read(seat: Array, inner: PyTree, index: Array) -> tuple[PyTree, Array]:
             seen = _own_prompts(mask, seat[:, None], prompt, num_seats)

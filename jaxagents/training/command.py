@@ -310,8 +310,10 @@ def describe_error(error: BaseException) -> str:
     """Returns what an error says in one line, with the nearest names where one is unknown."""
     cause = error.__cause__
     if isinstance(error, InstantiationException) and cause is not None:
-        said = describe_error(cause)
-        return said if isinstance(cause, _MISTAKES) else f"{_first_line(str(error))} {type(cause).__name__}: {said}"
+        message = describe_error(cause)
+        return (
+            message if isinstance(cause, _MISTAKES) else f"{_first_line(str(error))} {type(cause).__name__}: {message}"
+        )
     if isinstance(error, MissingConfigException) and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         return f"`{group}` must be a file of configs/{group}, got {name!r}; try {nearest_names(name, error.options)}."
@@ -328,10 +330,10 @@ def describe_error(error: BaseException) -> str:
         return f"{section} has no key {cause.key!r}{hint}."
     if isinstance(error, yaml.YAMLError):
         return f"A file must be YAML{describe_yaml(error)}."
-    said = " ".join(str(error).split()) or type(error).__name__
+    message = " ".join(str(error).split()) or type(error).__name__
     for function, argument in _IN_ARGUMENTS.items():
-        said = said.replace(function, argument)
-    return said
+        message = message.replace(function, argument)
+    return message
 
 
 def _offers(key: str, parent: DictConfig) -> str:

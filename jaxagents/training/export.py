@@ -335,10 +335,10 @@ def _is_as_learned(folder: Path, policy: LanguagePolicy) -> bool:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    said = [{"role": "user", "content": "What is 3 + 1?"}, {"role": "assistant", "content": "It is 4."}]
-    said += [{"role": "user", "content": " Sure?\n"}]
+    dialogue = [{"role": "user", "content": "What is 3 + 1?"}, {"role": "assistant", "content": "It is 4."}]
+    dialogue += [{"role": "user", "content": " Sure?\n"}]
     rules = {"role": "system", "content": "Be brief."}
-    for messages in (said[:1], said, [rules, *said]):
+    for messages in (dialogue[:1], dialogue, [rules, *dialogue]):
         made: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)
         if list(made["input_ids"]) != tokens_to_answer(policy, messages):
             return False

@@ -171,12 +171,12 @@ def _listen(reader: int, window: float) -> None:
 
 def _end(number: int) -> NoReturn:
     """Ends the process; what locks the main thread holds is open, so that nothing is printed through it."""
-    told = ""
+    hint = ""
     with contextlib.suppress(Exception):
-        told = f"; {_messages[-1]()}" if _messages else ""
+        hint = f"; {_messages[-1]()}" if _messages else ""
     begin = "Interrupted" if number == signal.SIGINT else "Ended by a second SIGTERM"
     with contextlib.suppress(OSError):
-        os.write(2, f"{begin}{told}.\n".encode())
+        os.write(2, f"{begin}{hint}.\n".encode())
     os._exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)
 
 

@@ -85,13 +85,13 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
             write_result(run_dir, result)
             if experiment.logging.report:
                 write_report(run_dir, curves=experiment.logging.curves)
-            told = farewell(
+            summary = farewell(
                 *(run_dir, result),
                 now=time.monotonic() - begun,
-                taught=_taught(experiment, run_dir),
+                given=_imitation_of(experiment, run_dir),
                 trust=trust_argument(experiment.config),
             )
-            print(told, file=sys.stderr, flush=True)
+            print(summary, file=sys.stderr, flush=True)
     return {"run_dir": str(run_dir), **to_json(result)}
 
 
@@ -172,7 +172,7 @@ def introduction(experiment: Experiment, run_dir: Path) -> str:
     )
 
 
-class Taught(NamedTuple):
+class Imitation(NamedTuple):
     """What there is to say of a language agent whose last stage learned from given episodes.
 
     Attributes:
@@ -187,7 +187,12 @@ class Taught(NamedTuple):
 
 
 def farewell(
-    run_dir: Path, result: Mapping[str, Any], *, now: float | None = None, taught: Taught | None = None, trust: str = ""
+    run_dir: Path,
+    result: Mapping[str, Any],
+    *,
+    now: float | None = None,
+    given: Imitation | None = None,
+    trust: str = "",
 ) -> str:
     """Says what came out of a run, and where to look next.
 
@@ -195,25 +200,25 @@ def farewell(
         run_dir: of the run.
         result: of `train`.
         now: seconds of this session, where earlier ones may have begun the run.
-        taught: of a stage that imitates, or learns from files.
+        given: of a stage that imitates, or learns from files.
         trust: see `trust_argument`.
     """
     in_all = f" in all, {_minutes(now)} of them now" if now is not None and now < result["seconds"] - 1 else ""
-    told = [f"Done in {_minutes(result['seconds'])} minutes{in_all}, {result['steps']:,} steps."]
-    told += [f"Last loss: {taught.loss:.4g}."] if taught else []
-    where = f" in the world {taught.world}" if taught and taught.from_files else ""
+    lines = [f"Done in {_minutes(result['seconds'])} minutes{in_all}, {result['steps']:,} steps."]
+    lines += [f"Last loss: {given.loss:.4g}."] if given else []
+    where = f" in the world {given.world}" if given and given.from_files else ""
     for name in ("episode_return", "success"):
         values = np.ravel(result["evaluation"].get(name, ()))
         if values.size:
-            told.append(f"Last evaluation{where}: {name} {np.nanmean(values):.4g}.")
+            lines.append(f"Last evaluation{where}: {name} {np.nanmean(values):.4g}.")
     pages = [run_dir / name for name in (REPORT_FILE, TRANSCRIPTS_FILE) if (run_dir / name).exists()]
-    told += [f"Look at {page}" for page in pages]
-    if taught and taught.from_files:
+    lines += [f"Look at {page}" for page in pages]
+    if given and given.from_files:
         load = "from jaxagents.training.load import load_policy"
-        told.append(f"Next, in Python: {load}; print(load_policy({str(run_dir)!r}).speak('Hello!'))")
+        lines.append(f"Next, in Python: {load}; print(load_policy({str(run_dir)!r}).speak('Hello!'))")
     path = write_argument("path", run_dir)
-    told += [f"Next: {main_command(name)} {path}{trust}" for name in ("evaluate", "play")]
-    return "\n".join(told)
+    lines += [f"Next: {main_command(name)} {path}{trust}" for name in ("evaluate", "play")]
+    return "\n".join(lines)
 
 
 def _minutes(seconds: float) -> str:
@@ -221,7 +226,7 @@ def _minutes(seconds: float) -> str:
     return f"{minutes}:{rest:02d}"
 
 
-def _taught(experiment: Experiment, run_dir: Path) -> Taught | None:
+def _imitation_of(experiment: Experiment, run_dir: Path) -> Imitation | None:
     """Returns what `farewell` says of a last stage that imitates, or learns from files; None of other stages."""
     stage = experiment.stages[-1]
     own = stage_configs(experiment.config)[stage.name]
@@ -233,7 +238,7 @@ def _taught(experiment: Experiment, run_dir: Path) -> Taught | None:
     losses = [row["train/loss"] for row in read_metrics(run_dir) if "train/loss" in row]
     if not isinstance(stage.policy, LanguagePolicy) or not losses or not (from_files or imitates):
         return None
-    return Taught(loss=float(np.nanmean(losses[-1])), world=stage.environment.name, from_files=from_files)
+    return Imitation(loss=float(np.nanmean(losses[-1])), world=stage.environment.name, from_files=from_files)
 
 
 def prepare_backend(devices: DevicesConfig, *, num_seeds: int = 1) -> None:

@@ -220,8 +220,8 @@ def load_stage(
     experiment = build({**config, "devices": _ONE_DEVICE})
     index = _choose_stage(run_dir, experiment, stage, on_fallback)
     saved = _saved_tokenizer(checkpoint_folder(run_dir, experiment, index, "last"))
-    speaker: Any = experiment.stages[index].policy
-    if saved is not None and saved != speaker.tokenizer.data:
+    policy_of_stage: Any = experiment.stages[index].policy
+    if saved is not None and saved != policy_of_stage.tokenizer.data:
         experiment = build({**config, "devices": _ONE_DEVICE}, tokenizer=saved)
     chosen = experiment.stages[index]
     found, restored = _find_checkpoint(

@@ -38,9 +38,9 @@ def make_mesh(sizes: Mapping[str, int | None], num_devices: int | None = None) -
     shape = tuple(available // others if count is None else count for count in counts.values())
     exact = left or num_devices is not None or jax.process_count() > 1
     if not 1 <= math.prod(shape) <= available or (exact and math.prod(shape) != available):
-        shown = " x ".join(f"{name} {'?' if count is None else count}" for name, count in counts.items())
+        listed = " x ".join(f"{name} {'?' if count is None else count}" for name, count in counts.items())
         raise ValueError(
-            f"`devices.mesh` must be of the devices there are, got {shown} and {available} devices; try "
+            f"`devices.mesh` must be of the devices there are, got {listed} and {available} devices; try "
             f"data null, fsdp {math.gcd(available, counts['fsdp'] or 1)} and tensor 1."
         )
     devices = select_devices("sharded", math.prod(shape))

@@ -63,8 +63,8 @@ def spec_by_rules(tree: PyTree, rules: Mapping[str, Rule], sizes: Mapping[str, i
     for pattern in rules:
         if pattern not in found:
             names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in _leaves(tree)]
-            shown = ", ".join(name for name in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-            raise ValueError(f"`devices.rules` must find a parameter each, got {pattern!r}; there are {shown}.")
+            listed = ", ".join(name for name in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            raise ValueError(f"`devices.rules` must find a parameter each, got {pattern!r}; there are {listed}.")
     return specs
 
 

@@ -13,7 +13,7 @@ from jaxagents.data.packing import TokenSequence
 from jaxagents.data.schema import Trajectory
 from jaxagents.data.streams import encode
 from jaxagents.language.generate import Sampling, generate
-from jaxagents.networks.sight import causal_sight
+from jaxagents.networks.attention_mask import causal_mask
 from jaxagents.policies.language_model import token_statistics
 from jaxagents.types import Array, LanguagePolicy, Params
 
@@ -36,14 +36,14 @@ def make_speak(policy: LanguagePolicy) -> Callable[..., str]:
 
     @partial(jax.jit, static_argnames=("max_tokens", "greedy"))
     def say(params: Params, tokens: Array, mask: Array, key: Array, *, max_tokens: int, greedy: bool):
-        said = generate(
+        output = generate(
             *(policy.model, params, tokens, mask),
             keys=key[None],
             max_new_tokens=max_tokens,
             sampling=Sampling(greedy=greedy),
             stop_ids=ends,
         )
-        return said.tokens[0], said.mask[0]
+        return output.tokens[0], output.mask[0]
 
     def speak(
         params: Params,
@@ -76,8 +76,8 @@ def make_speak(policy: LanguagePolicy) -> Callable[..., str]:
         tokens, mask = np.zeros((1, length), np.int32), np.arange(length)[None] < len(read)
         tokens[0, : len(read)] = read
         key, greedy = (jax.random.key(0), True) if key is None else (key, False)
-        said, spoken = say(params, jnp.asarray(tokens), jnp.asarray(mask), key, max_tokens=max_tokens, greedy=greedy)
-        return policy.tokenizer.decode([int(token) for token in said[spoken] if token not in ends])
+        output, spoken = say(params, jnp.asarray(tokens), jnp.asarray(mask), key, max_tokens=max_tokens, greedy=greedy)
+        return policy.tokenizer.decode([int(token) for token in output[spoken] if token not in ends])
 
     return speak
 
@@ -89,13 +89,13 @@ class Score(NamedTuple):
         tokens: int32 `[L]`, ids.
         pieces: their texts; marks are in angle brackets.
         log_prob: float32 `[L]`, of each token given all before it, in nats; 0 for the first one.
-        said: bool `[L]`, the assistant says it, its end included.
+        completion_mask: bool `[L]`, the assistant says it, its end included.
     """
 
     tokens: np.ndarray
     pieces: list[str]
     log_prob: np.ndarray
-    said: np.ndarray
+    completion_mask: np.ndarray
 
 
 def make_score(policy: LanguagePolicy) -> Callable[..., Score]:
@@ -112,7 +112,7 @@ def make_score(policy: LanguagePolicy) -> Callable[..., Score]:
     @jax.jit
     def read(params: Params, tokens: Array, mask: Array) -> Array:
         positions = jnp.arange(tokens.shape[1])[None]
-        hidden = policy.model.apply(params, tokens, positions=positions, mask=causal_sight(mask))
+        hidden = policy.model.apply(params, tokens, positions=positions, mask=causal_mask(mask))
         found = token_statistics(policy.model, params, hidden[:, :-1], tokens[:, 1:], fields=("log_prob",))
         return jnp.pad(jnp.asarray(found.log_prob)[0], (1, 0))
 
@@ -140,7 +140,7 @@ def make_score(policy: LanguagePolicy) -> Callable[..., Score]:
             tokens=tokens[0, :count],
             pieces=[marks.get(token) or policy.tokenizer.decode([token]) for token in sequence.tokens],
             log_prob=np.asarray(read(params, jnp.asarray(tokens), jnp.asarray(mask)))[:count],
-            said=np.asarray(sequence.loss_weight) > 0.0,
+            completion_mask=np.asarray(sequence.loss_weight) > 0.0,
         )
 
     return score
@@ -156,19 +156,19 @@ def tokens_to_answer(policy: LanguagePolicy, messages: str | Sequence[Mapping[st
     Raises:
         ValueError: see `make_speak`.
     """
-    said = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
-    for index, message in enumerate(said):
+    conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+    for index, message in enumerate(conversation):
         if not isinstance(message, Mapping) or "role" not in message:
             fields = ", ".join(message) if isinstance(message, Mapping) else repr(message)
             raise ValueError(
                 f"`messages[{index}]` must have a `role` and a `content`, got {fields}; try "
                 '[{"role": "user", "content": "Hello!"}].'
             )
-    if not said or said[-1]["role"] not in ("user", "tool"):
-        raise ValueError(f"`messages` must end with one of the user or of a tool, got {said[-1:] or 'none'}.")
+    if not conversation or conversation[-1]["role"] not in ("user", "tool"):
+        raise ValueError(f"`messages` must end with one of the user or of a tool, got {conversation[-1:] or 'none'}.")
     if (chat := getattr(policy.lexicon, "chat", None)) is not None:
-        return chat.encode_prompt(said)
-    trajectory = from_messages([*said, {"role": "assistant", "content": ""}], id="conversation")
+        return chat.encode_prompt(conversation)
+    trajectory = from_messages([*conversation, {"role": "assistant", "content": ""}], id="conversation")
     sequence = _encode(policy, trajectory)
     # The policy says from here on what stands last, which is the end of nothing.
     return list(sequence.tokens[:-1])

@@ -49,11 +49,11 @@ def write_world_table(folder: str | Path) -> Path:
     rows = [row for path in sorted(Path(folder).glob("*.json")) for row in read_fields(path)["rows"]]
     columns = [column for column in dict.fromkeys(column for row in rows for column in row) if column != "level"]
     columns = [column for column in columns if any(row.get(column) is not None for row in rows)]
-    shown = [
+    cells = [
         [f"`{row['world']}`", str(row["level"]), *(describe_interval(row.get(one)) for one in columns[1:])]
         for row in rows
     ]
-    lines = [_OPENING, *_table([*_head([columns[0], "level", *columns[1:]]), *shown])] if rows else []
+    lines = [_OPENING, *_table([*_head([columns[0], "level", *columns[1:]]), *cells])] if rows else []
     gains = [read_fields(path) for path in sorted(Path(folder, GAINS_FOLDER).glob("*.json"))]
     if gains:
         marked = [[f"`{name}`", *others] for name, *others in gain_rows(gains)]
@@ -66,26 +66,26 @@ def write_world_table(folder: str | Path) -> Path:
 
 def gain_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Returns the texts of `GAIN_COLUMNS` by world, of what `measure_gains` yields."""
-    shown = []
+    rows_of_gains = []
     for name in dict.fromkeys(row["world"] for row in rows):
         own = [row for row in rows if row["world"] == name]
         gained, won = (
             describe_interval(describe(np.asarray([row["grpo"][metric] - row["base"][metric] for row in own])))
             for metric in ("success", "episode_return")
         )
-        told = [describe(np.asarray([row[stage]["success"] for row in own])) for stage in ("base", "grpo")]
+        success = [describe(np.asarray([row[stage]["success"] for row in own])) for stage in ("base", "grpo")]
         paid = [np.mean([row[stage]["episode_return"] for row in own]) for stage in ("base", "grpo")]
         minutes = [[row["minutes"][unit] for row in own] for unit in ("clock", "processors")]
         based = [row["base_minutes"]["clock"] for row in own if row["base_minutes"]]
-        shown.append(
+        rows_of_gains.append(
             [
                 *(name, ", ".join(str(row["seed"]) for row in own), str(own[0]["num_episodes"])),
-                *(*map(describe_interval, told), gained, f"{paid[0]:.3g}, {paid[1]:.3g}", won),
+                *(*map(describe_interval, success), gained, f"{paid[0]:.3g}, {paid[1]:.3g}", won),
                 "-" if not based else f"{max(based):.1f}",
                 *(f"{max(values):.1f}" for values in minutes),
             ]
         )
-    return shown
+    return rows_of_gains
 
 
 def write_world_pages(folder: str | Path, config_folder: str | Path, rows: Sequence[Mapping[str, Any]]) -> list[Path]:
@@ -120,8 +120,8 @@ def world_page(config_folder: str | Path, name: str, rows: Sequence[Mapping[str,
     settings = {key: value for key, value in plain.items() if key != "_target_"}
     lines = [f"# {name}", "", *comments, "", *_sizes(environment, settings)]
     columns = [column for column in rows[0] if column != "world"]
-    shown = [[str(row[one]) if one == "level" else describe_interval(row[one]) for one in columns] for row in rows]
-    lines += ["", "## Success", "", *_table([columns, ["---"] * len(columns), *shown])]
+    cells = [[str(row[one]) if one == "level" else describe_interval(row[one]) for one in columns] for row in rows]
+    lines += ["", "## Success", "", *_table([columns, ["---"] * len(columns), *cells])]
     lines += ["", "## An episode of the expert, on a held-out task", "", "```", *transcript(environment), "```", ""]
     return "\n".join(lines)
 

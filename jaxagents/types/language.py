@@ -311,8 +311,8 @@ class ChatTemplate(NamedTuple):
 
 
 @struct.dataclass
-class Sight:
-    """Who sees whom in rows of tokens, in numbers per token in place of a bit for every pair; see `networks.sight`.
+class CausalMask:
+    """Which tokens attend to which, in numbers per token in place of a bit per pair; see `networks.attention_mask`.
 
     A token sees tokens that are there and no later than itself: the prompt, and its own agent's of recent turns.
 
@@ -330,10 +330,10 @@ class Sight:
 
 
 class LanguageModel(NamedTuple):
-    """A causal model of token sequences; who sees whom is said by masks.
+    """A causal model of token sequences; masks give which tokens attend to which.
 
-    A `mask` is a bool for every pair, True where the query (second axis) sees the key (third axis), or a `Sight` of the
-    keys, of which `networks.sight.as_mask` makes these bits.
+    A `mask` is a bool for every pair, True where the query (second axis) sees the key (third axis), or a `CausalMask`
+    of the keys, of which `networks.attention_mask.dense_mask` makes these bits.
 
     Attributes:
         init: `(key) -> params`; see `pretrained`.

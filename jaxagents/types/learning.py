@@ -260,7 +260,7 @@ class Learner(NamedTuple):
     acting: Callable[[State], Params] | None = None
 
 
-class Remembering(NamedTuple):
+class Stateful(NamedTuple):
     """A choice of an algorithm that remembers something from update to update: running means, adaptive coefficients.
 
     Attributes:

@@ -261,7 +261,13 @@ def test_scores_are_those_of_transformers_and_the_end_of_a_turn_is_learned(lake,
     wanted = log_probs.gather(1, ids[0, 1:, None])[:, 0].numpy()
     np.testing.assert_array_equal(found.tokens, ids[0].numpy())
     np.testing.assert_allclose(found.log_prob[1:], wanted, atol=1e-4)
-    assert found.said[found.tokens == stops[0]].tolist() == [False, False, True, False, True]  # System, user, ...
+    assert found.completion_mask[found.tokens == stops[0]].tolist() == [
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]  # System, user, ...
     (sequence,) = encode(parse_line(json.dumps({"messages": CHATS[1]}).encode()), None, chat=policy.lexicon.chat)
     batch = packed_episodes(jax.tree.map(jnp.asarray, pack([sequence], 96, pad=0)[0]))
     learner = make_supervised(policy.model, optax.adam(0.02))
@@ -270,5 +276,5 @@ def test_scores_are_those_of_transformers_and_the_end_of_a_turn_is_learned(lake,
     learn = jax.jit(lambda state: jax.lax.scan(lambda state, key: learner.update(state, key, batch), state, keys)[0])
     state = learn(state)
     learned = make_score(policy)(state.params, CHATS[1])
-    assert np.exp(learned.log_prob[learned.said].min()) > 0.9
+    assert np.exp(learned.log_prob[learned.completion_mask].min()) > 0.9
     assert make_speak(policy)(state.params, CHATS[1][:1]) == "down"

@@ -9,7 +9,7 @@ import pytest
 
 from jaxagents.environments import contextual_gridworld, craft, quest
 from jaxagents.environments.quest_levels import field_sizes, graded
-from jaxagents.learners import dreamed_levels, filtered_levels, generated_levels, learnability, level_replay, ppo
+from jaxagents.learners import dicode, envgen, plr, ppo, sfl, xland
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.levels import make_level_collector
@@ -20,11 +20,11 @@ QUESTS = graded(quest.make_environment(size=4, max_steps=6), (1,))
 GRAPH = {"sizes": field_sizes((1,)), "num_played": 2, "num_children": 2, "session": 2, "window": 2, "capacity": 8}
 GOALS = {"achievements": craft.ACHIEVEMENTS, "prepare": lambda key, level, index: level}
 CURRICULA = {
-    "level_replay": (level_replay, MAZES, {"capacity": 8}),
-    "learnability": (learnability, MAZES, {"num_chosen": 4, "num_judged": 1}),
-    "filtered_levels": (filtered_levels, MAZES, {"num_batches": 1}),
-    "dreamed_levels": (dreamed_levels, QUESTS, GRAPH),
-    "generated_levels": (generated_levels, craft.make_environment(8, max_steps=6), GOALS),
+    "plr": (plr, MAZES, {"capacity": 8}),
+    "sfl": (sfl, MAZES, {"num_chosen": 4, "num_judged": 1}),
+    "xland": (xland, MAZES, {"num_batches": 1}),
+    "dicode": (dicode, QUESTS, GRAPH),
+    "envgen": (envgen, craft.make_environment(8, max_steps=6), GOALS),
 }
 
 
@@ -32,7 +32,7 @@ def make(name, num_envs=4):
     module, world, options = CURRICULA[name]
     policy = partial(make_actor_critic, encoder=MLP((4,), observation_ndim=len(world.observation_space.shape)))
     inner = partial(ppo.make_agent, policy=policy, optimizer=lambda steps: optax.adam(1e-3), num_minibatches=1)
-    own = {"policy": policy} if module is level_replay else {}
+    own = {"policy": policy} if module is plr else {}
     agent = module.make_agent(world, inner=inner, **options, **own)
     collector = make_level_collector(world, agent.policy, num_envs=num_envs, num_steps=4)
     return agent.make_learner(collector, 4)

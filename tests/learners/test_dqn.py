@@ -14,7 +14,7 @@ from jaxagents.learners.replay import with_replay
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.actor_critic import act
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
-from jaxagents.types import Box, Collector, Discrete, PolicyInput, Remembering, Rollout, Sample, Transition
+from jaxagents.types import Box, Collector, Discrete, PolicyInput, Rollout, Sample, Stateful, Transition
 from jaxagents.values.q_function import QFunction
 from tests.fakes import make_world, with_numbers
 
@@ -207,7 +207,7 @@ def test_epsilon_falls_linearly_to_its_end():
 
 def test_slots_may_remember():
     """A target that adds how many steps were seen so far."""
-    counting = Remembering(
+    counting = Stateful(
         init=lambda num_updates: jnp.float32(num_updates),
         apply=lambda memory, view: (view.reward + memory, jnp.float32(view.reward.size)),
         update=lambda memory, summary: memory + summary,

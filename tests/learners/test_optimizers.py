@@ -10,8 +10,8 @@ import optax
 import pytest
 
 from jaxagents.learners.optimizers import (
+    apply_updates,
     carry_over,
-    descend,
     init_optimizer,
     make_adam,
     make_chain,
@@ -101,7 +101,7 @@ def test_annealing_needs_the_length_of_the_run(num_updates):
 
 def test_a_step_goes_down_the_mean_gradient_of_all_devices():
     optimizer = optax.sgd(0.5)
-    step = partial(descend, optimizer=optimizer, axis_name="devices")
+    step = partial(apply_updates, optimizer=optimizer, axis_name="devices")
     gradients = jax.tree.map(lambda leaf: jnp.stack([leaf, 3.0 * leaf]), GRADIENTS)  # Of mean 2 g, of norm 10.
     params, _, norm = jax.vmap(step, in_axes=(0, None, None), axis_name="devices")(
         gradients, PARAMS, optimizer.init(PARAMS)
@@ -116,7 +116,7 @@ def test_what_is_frozen_stays_and_takes_no_part(trainable):
     optimizer = make_adam(learning_rate=0.1, weight_decay=0.3, max_gradient_norm=1.0)
     opt_state = init_optimizer(optimizer, PARAMS, trainable)
     assert sum(leaf.size for leaf in jax.tree.leaves(opt_state)) == 1 + 2 * PARAMS["a"].size + 2
-    params, _, norm = descend(GRADIENTS, PARAMS, opt_state, optimizer, trainable=trainable)
+    params, _, norm = apply_updates(GRADIENTS, PARAMS, opt_state, optimizer, trainable=trainable)
     alone = make_adam(learning_rate=0.1, weight_decay=0.3, max_gradient_norm=1.0)
     expected, _ = alone.update({"a": GRADIENTS["a"]}, alone.init({"a": PARAMS["a"]}), {"a": PARAMS["a"]})
     assert_close(params, {"a": PARAMS["a"] + expected["a"], "b": PARAMS["b"]})
@@ -132,7 +132,7 @@ def test_refuses_flags_that_do_not_fit():
 
 def test_moments_go_on_in_another_stage_while_rate_and_schedule_are_its_own():
     earlier, later = (make_adam(4, learning_rate=rate, anneal=True) for rate in (0.1, 0.7))
-    _, state, _ = descend(GRADIENTS, PARAMS, earlier.init(PARAMS), earlier)
+    _, state, _ = apply_updates(GRADIENTS, PARAMS, earlier.init(PARAMS), earlier)
     state = carry_over(later.init(PARAMS), state)
     assert float(optax.tree_utils.tree_get(state, "learning_rate")) == pytest.approx(0.7)
     assert [int(count) for _, count in optax.tree_utils.tree_get_all_with_path(state, "count")][:2] == [1, 0]
@@ -191,7 +191,7 @@ def test_trainable_may_be_any_mapping_as_configs_give_it():
     flags = MappingProxyType({"torso": False, "head": True})
     optimizer = optax.sgd(1.0)
     opt_state = init_optimizer(optimizer, params, flags)
-    after, _, _ = descend(params, params, opt_state, optimizer, trainable=flags)
+    after, _, _ = apply_updates(params, params, opt_state, optimizer, trainable=flags)
     np.testing.assert_array_equal(after["torso"], 1.0)
     np.testing.assert_array_equal(after["head"], 0.0)
 
@@ -219,7 +219,7 @@ def test_schedules_go_on_where_steps_are_skipped(flatten):
     params, numbers = PARAMS, linear_schedule(start=1.0, end=0.0, num_updates=10)
     state, memory, taken = optimizer.init(params), numbers.init(10), []
     for index in range(10):
-        stepped, after, _ = descend(GRADIENTS, params, state, optimizer)
+        stepped, after, _ = apply_updates(GRADIENTS, params, state, optimizer)
         due = jnp.bool_(index % 5 == 4)
         new = (stepped, after, numbers.update(memory, ()))
         moved, state, memory = take_if(due, new, (params, state, memory))

@@ -19,7 +19,7 @@ from jaxagents.ops.group_filters import informative_groups
 from jaxagents.ops.reward_shaping import invalid_action_penalty
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.contexts import Rows, score_tokens, to_rows
-from jaxagents.types import EpisodeView, Remembering
+from jaxagents.types import EpisodeView, Stateful
 from tests.fakes import with_numbers
 
 KEY = jax.random.key(3)
@@ -252,7 +252,7 @@ def remembered_turns(memory, view, *, coefficient):
     return coefficient * memory["first"] * jnp.where(view.mask, view.log_prob, 0.0), count
 
 
-COUNTING = Remembering(
+COUNTING = Stateful(
     init=lambda num_updates: {"tokens": jnp.zeros(6), "first": jnp.float32(num_updates)},
     apply=partial(remembered_turns, coefficient=0.5),
     update=lambda memory, count: {"tokens": memory["tokens"] + count, "first": jnp.float32(0.0)},

@@ -14,7 +14,7 @@ from jaxagents.losses.policy_gradient import policy_gradient_loss
 from jaxagents.ops.advantages import vtrace
 from jaxagents.ops.distributions import Categorical
 from jaxagents.ops.schedules import linear_schedule
-from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput, Remembering, Rollout, Transition
+from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput, Rollout, Stateful, Transition
 from tests.fakes import make_world, require_agreement, with_numbers
 
 KEY = jax.random.key(0)
@@ -144,7 +144,7 @@ def test_advantages_are_a_slot_that_sees_the_ratio():
 
 
 # Weighs the value loss by how many elements it has seen, and counts those of the update.
-COUNTING = Remembering(
+COUNTING = Stateful(
     init=lambda num_updates: jnp.float32(num_updates),
     apply=lambda memory, value, old_value, target: (memory * jnp.square(value - target), jnp.float32(value.size)),
     update=lambda memory, summary: memory + summary,

@@ -15,7 +15,7 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Discrete, Remembering, Rollout, Transition
+from jaxagents.types import Box, Discrete, Rollout, Stateful, Transition
 from jaxagents.values.distributions import quantiles
 from jaxagents.values.q_function import QFunction, make_q_function
 from tests.fakes import require_agreement
@@ -101,7 +101,7 @@ def test_devices_agree_with_one_device():
 
 
 def test_numbers_may_be_schedules_and_the_loss_may_remember():
-    counting = Remembering(
+    counting = Stateful(
         init=lambda num_updates: jnp.float32(num_updates),
         apply=lambda memory, value, target: (jnp.square(value - target), jnp.float32(value.size)),
         update=lambda memory, summary: memory + summary,

@@ -17,7 +17,7 @@ from jaxagents.ops.pairs import best_against_worst, success_against_failure
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.training.program import make_program
-from jaxagents.types import Collector, Learner, Remembering
+from jaxagents.types import Collector, Learner, Stateful
 
 KEY = jax.random.key(5)
 RATE = 0.1
@@ -211,8 +211,8 @@ def test_slots_remember_what_all_devices_saw(played):
     def counting(memory, episode):
         return success_against_failure(episode), jnp.sum(episode.success, dtype=jnp.float32)
 
-    slots = {"loss": Remembering(apply=partial(sharpened, coefficient=0.5), **added)}
-    slots["pairs"] = Remembering(apply=counting, **added)
+    slots = {"loss": Stateful(apply=partial(sharpened, coefficient=0.5), **added)}
+    slots["pairs"] = Stateful(apply=counting, **added)
     alone = make_preference(policy.model, optax.sgd(RATE), **slots)
     spread = make_preference(policy.model, optax.sgd(RATE), axis_name="devices", **slots)
     state = alone.init(KEY, params).replace(reference=other)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import struct
 
-from jaxagents.learners.iterated import make_iterated
+from jaxagents.learners.raft import make_iterated
 from jaxagents.learners.rounds import make_rounds
 from jaxagents.types import Learner, Mean
 

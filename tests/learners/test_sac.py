@@ -26,9 +26,9 @@ from jaxagents.types import (
     Discrete,
     Policy,
     PolicyInput,
-    Remembering,
     Rollout,
     Sample,
+    Stateful,
 )
 from jaxagents.values.q_function import TwinQ, make_twin_q
 from tests.fakes import make_transition, make_world
@@ -227,7 +227,7 @@ def test_trainable_must_fit_the_parts():
 
 def test_numbers_may_be_schedules_and_slots_may_remember():
     """A target entropy that falls from 5 to -20 turns the temperature; the targets count what they saw."""
-    counting = Remembering(
+    counting = Stateful(
         init=lambda num_updates: jnp.float32(num_updates),
         apply=lambda memory, reward, *others: (reward + memory, jnp.float32(reward.size)),
         update=lambda memory, summary: memory + summary,

@@ -7,14 +7,14 @@ import numpy as np
 
 from jaxagents.learners.settings import make_settings, without_memory
 from jaxagents.ops.schedules import linear_schedule
-from jaxagents.types import Remembering
+from jaxagents.types import Stateful
 
 
 def weigh(x, *, weights, scale=1.0, name="plain", count=2):
     return scale * jnp.asarray(weights) * x
 
 
-RUNNING = Remembering(
+RUNNING = Stateful(
     init=lambda num_updates: jnp.zeros(()),
     apply=partial(lambda memory, x, *, scale: (memory + scale * x, x), scale=3.0),
     update=lambda memory, summary: memory + summary,
@@ -39,9 +39,9 @@ def test_memories_are_handed_in_and_updated_by_what_was_noted():
     for expected in (6.0, 8.0):
         _, slots = settings.open(state)
         assert slots["bare"](-1.0) == without_memory({"bare": abs})["bare"](-1.0) == (1.0, {})
-        result, noted = slots["running"](jnp.float32(2.0))
+        result, summary = slots["running"](jnp.float32(2.0))
         assert float(result) == expected
-        state = settings.close(state, noted)
+        state = settings.close(state, summary)
 
 
 def test_schedules_stand_for_numbers_and_for_keywords_of_slots():
@@ -54,6 +54,6 @@ def test_schedules_stand_for_numbers_and_for_keywords_of_slots():
     for scale in (1.0, 0.5, 0.0, 0.0):
         numbers, opened = settings.open(state)
         assert {name: float(number) for name, number in numbers.items()} == {"rate": scale, "constant": 0.25}
-        result, noted = opened["list"](jnp.ones(2))
+        result, summary = opened["list"](jnp.ones(2))
         np.testing.assert_array_equal(result, [0.5 * scale, 2.0 * scale])
-        state = settings.close(state, noted)
+        state = settings.close(state, summary)

@@ -13,7 +13,7 @@ from jaxagents.learners.supervised import make_agent, make_supervised
 from jaxagents.losses.aggregation import token_mean
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.contexts import score_tokens, to_rows
-from jaxagents.types import Remembering
+from jaxagents.types import Stateful
 
 KEY = jax.random.key(11)
 
@@ -67,7 +67,7 @@ def test_weights_follow_their_schedules_and_aggregations_remember(shown):
     def counting(memory, view, *, axis_name):
         return token_mean(view, axis_name=axis_name), jnp.sum(view.mask, dtype=jnp.float32)
 
-    aggregation = Remembering(
+    aggregation = Stateful(
         init=lambda num_updates: jnp.float32(0.0), apply=counting, update=lambda memory, summary: memory + summary
     )
     options = {"aggregation": aggregation, "action_weight": linear_schedule(start=1.0, end=0.0), "num_updates": 2}

@@ -20,7 +20,7 @@ from jaxagents.losses.regularizers import entropy_bonus
 from jaxagents.losses.token_policy_gradient import decoupled_clip, gspo, plain, ppo_clip
 from jaxagents.ops import credit, group_filters
 from jaxagents.policies.contexts import score_tokens, to_rows
-from jaxagents.types import EpisodeView, Remembering, TokenStatistics
+from jaxagents.types import EpisodeView, Stateful, TokenStatistics
 
 KEY = jax.random.key(3)
 SLOTS = {"advantage": credit.rloo, "loss": plain, "aggregation": aggregation.token_mean}
@@ -134,7 +134,7 @@ def test_rewards_may_read_the_policy_and_the_reference(played):
 
 def counting(function):
     """Returns a slot that remembers how often it was called, and does what the function does."""
-    return Remembering(
+    return Stateful(
         init=lambda num_updates: jnp.zeros(()),
         apply=lambda memory, *arguments, **options: (function(*arguments, **options), jnp.float32(1.0)),
         update=lambda memory, calls: memory + calls,

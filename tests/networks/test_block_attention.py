@@ -11,12 +11,12 @@ import pytest
 from jaxagents.benchmarks.scale import context_memory
 from jaxagents.language.conversation import begin_conversation, read_prompts
 from jaxagents.language.generate import Sampling, generate
+from jaxagents.networks.attention_mask import causal_mask, dense_mask
 from jaxagents.networks.block_attention import NO_WINDOW, View, attend_in_blocks
 from jaxagents.networks.decoder import Decoder
-from jaxagents.networks.sight import as_mask, causal_sight
 from jaxagents.policies.contexts import Rows, score_tokens
 from jaxagents.policies.language_model import make_language_model
-from jaxagents.types import Layout, Sight
+from jaxagents.types import CausalMask, Layout
 
 
 def network(**options):
@@ -75,7 +75,7 @@ def test_blocks_change_neither_log_probs_nor_gradients(agents, context_turns, op
 
 def weights_in_blocks(seen, position, *, index=0, window=NO_WINDOW):
     """Returns the weights `[B, S, W]` of attention with equal scores: those of what is seen are equal, others zero."""
-    num_rows, num_keys = seen.turn.shape if isinstance(seen, Sight) else seen.shape[::2]
+    num_rows, num_keys = seen.turn.shape if isinstance(seen, CausalMask) else seen.shape[::2]
     values = jnp.broadcast_to(jnp.eye(num_keys)[None, None], (num_rows, 1, num_keys, num_keys))
     query = jnp.zeros((num_rows, position.shape[1], 1, num_keys))
     key_position = jnp.broadcast_to(jnp.arange(num_keys)[None], (num_rows, num_keys))
@@ -83,7 +83,7 @@ def weights_in_blocks(seen, position, *, index=0, window=NO_WINDOW):
     return attend_in_blocks(query, jnp.zeros_like(values), values, view, block=5)[:, :, 0]
 
 
-def sights_of_three_agents(context_turns):
+def masks_of_three_agents(context_turns):
     """Makes 24 rows of turns of up to three agents in any order, with padding, and their masks by loops."""
     rng = np.random.default_rng(0)
     num_rows, num_turns, size, prompt = 24, 7, 3, 2
@@ -100,36 +100,36 @@ def sights_of_three_agents(context_turns):
         own = agent[row, query] == agent[row, key] and turn[row, query] - turn[row, key] < context_turns
         mask[row, query, key] = key <= query and present[row, key] and (key < prompt or own)
     numbers = {"turn": turn, "agent": agent, "present": present}
-    return Sight(**{name: jnp.asarray(x) for name, x in numbers.items()}, context_turns=context_turns), mask
+    return CausalMask(**{name: jnp.asarray(x) for name, x in numbers.items()}, context_turns=context_turns), mask
 
 
 @pytest.mark.parametrize("context_turns", [1, 2, 3, 7])
 def test_turns_of_up_to_three_agents_in_any_order_are_seen_as_by_loops(context_turns):
-    sight, mask = sights_of_three_agents(context_turns)
-    np.testing.assert_array_equal(as_mask(sight), mask)
+    causal, mask = masks_of_three_agents(context_turns)
+    np.testing.assert_array_equal(dense_mask(causal), mask)
     position = jnp.broadcast_to(jnp.arange(mask.shape[1])[None], mask.shape[:2])
     weights = mask / mask.sum(2, keepdims=True)
-    np.testing.assert_allclose(weights_in_blocks(sight, position), weights, atol=1e-6)
+    np.testing.assert_allclose(weights_in_blocks(causal, position), weights, atol=1e-6)
     np.testing.assert_allclose(weights_in_blocks(jnp.asarray(mask), position), weights, atol=1e-6)
     near = mask & (np.arange(mask.shape[1])[:, None] - np.arange(mask.shape[1])[None] < 4)
     sees = near.any(axis=2)
-    windowed = weights_in_blocks(sight, position, window=4)
+    windowed = weights_in_blocks(causal, position, window=4)
     np.testing.assert_allclose(windowed[sees], (near / np.maximum(near.sum(2, keepdims=True), 1))[sees], atol=1e-6)
 
 
 def test_queries_may_be_some_of_the_keys():
-    sight, mask = sights_of_three_agents(context_turns=2)
+    causal, mask = masks_of_three_agents(context_turns=2)
     some = mask[:, 4:15]
-    np.testing.assert_array_equal(jax.jit(lambda index: as_mask(sight, index=index, size=11))(4), some)
+    np.testing.assert_array_equal(jax.jit(lambda index: dense_mask(causal, index=index, size=11))(4), some)
     position = jnp.broadcast_to(jnp.arange(4, 15)[None], some.shape[:2])
-    weights = weights_in_blocks(sight, position, index=4)
+    weights = weights_in_blocks(causal, position, index=4)
     np.testing.assert_allclose(weights, some / some.sum(2, keepdims=True), atol=1e-6)
 
 
 def test_a_causal_sight_sees_what_is_there_and_not_later():
-    sight = causal_sight(jnp.asarray([[True, False, True, True]]))
+    causal = causal_mask(jnp.asarray([[True, False, True, True]]))
     expected = [[1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]
-    np.testing.assert_array_equal(as_mask(sight)[0], np.asarray(expected, bool))
+    np.testing.assert_array_equal(dense_mask(causal)[0], np.asarray(expected, bool))
 
 
 def test_prompts_are_read_in_blocks_as_at_once():

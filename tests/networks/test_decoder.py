@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxagents.networks import decoder_layers
+from jaxagents.networks.attention_mask import causal_mask
 from jaxagents.networks.decoder import Decoder
-from jaxagents.networks.sight import causal_sight
 
 SIZES = {"vocab_size": 11, "num_layers": 2, "features": 8, "num_heads": 2, "hidden_features": 12}
 
@@ -40,7 +40,7 @@ def test_a_sight_is_causal_and_bits_are_not_taken_to_be(monkeypatch):
     params = decoder.init(jax.random.key(0), tokens, tokens, jnp.ones((1, 4, 4), bool))
     assert set(told) == {False}
     told.clear()
-    decoder.apply(params, tokens, tokens, causal_sight(jnp.ones((1, 4), bool)))
+    decoder.apply(params, tokens, tokens, causal_mask(jnp.ones((1, 4), bool)))
     assert told == [True, True]
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from jaxagents.networks import attention, decoder_layers
 from jaxagents.networks.attention import attend, mask_bias, rotary_angles, rotary_frequencies, rotate
+from jaxagents.networks.attention_mask import causal_mask
 from jaxagents.networks.decoder_layers import ACTIVATIONS
 from jaxagents.networks.normalization import RMSNorm
-from jaxagents.networks.sight import causal_sight
 from jaxagents.networks.transformer import Transformer
 
 SMALL = {"vocab_size": 11, "features": 16, "num_heads": 4, "num_layers": 2}
@@ -122,7 +122,7 @@ def test_a_sight_is_causal_and_bits_are_not_taken_to_be(monkeypatch, scanned):
     params = model.init(jax.random.key(0), tokens, tokens, mask)
     assert set(told) == {False}
     told.clear()
-    model.apply(params, tokens, tokens, causal_sight(jnp.ones((1, 4), bool)))
+    model.apply(params, tokens, tokens, causal_mask(jnp.ones((1, 4), bool)))
     assert set(told) == {True}
 
 

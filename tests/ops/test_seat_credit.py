@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxagents.language.collect import dialogue_metrics, own_return
-from jaxagents.ops import anchors, credit, group_filters, turn_credit
+from jaxagents.ops import credit, gigpo, group_filters, rloo_turn
 from jaxagents.ops.episodes import acting_seats, seat_returns
 from jaxagents.ops.group_metrics import group_metrics
 from jaxagents.types import EpisodeView
@@ -48,17 +48,17 @@ def test_groups_compare_a_seat_with_itself(games):
     np.testing.assert_allclose(by_turn(credit.dr_grpo(view), games), expected)
     np.testing.assert_allclose(by_turn(credit.rloo(view), games), 2.0 * np.array(expected))
     np.testing.assert_allclose(by_turn(credit.grpo(view, epsilon=1e-9), games), np.sign(expected), rtol=1e-5)
-    np.testing.assert_allclose(by_turn(anchors.gigpo(view, step_weight=0.0), games), expected)
+    np.testing.assert_allclose(by_turn(gigpo.gigpo(view, step_weight=0.0), games), expected)
     # All turns of a seat in a state have its return; here the last one alone has a reward.
-    step = anchors.gigpo(view, episode_weight=0.0, discount=1.0)
+    step = gigpo.gigpo(view, episode_weight=0.0, discount=1.0)
     np.testing.assert_allclose(by_turn(step, games), expected)
-    turns = turn_credit.rloo_turn(view, discount=1.0)
+    turns = rloo_turn.rloo_turn(view, discount=1.0)
     np.testing.assert_allclose(by_turn(turns, games), 2.0 * np.array(expected))
 
 
 def test_the_same_state_of_another_seat_is_another_anchor(games):
     alike = games.replace(fingerprint=jnp.zeros_like(games.fingerprint))
-    step = anchors.gigpo(EpisodeView(episode=alike), episode_weight=0.0, discount=1.0)
+    step = gigpo.gigpo(EpisodeView(episode=alike), episode_weight=0.0, discount=1.0)
     expected = [[1.5, -1.5, 1.5], [-1.5, 1.5, -1.5], [0, 0, 0], [0, 0, 0]]
     np.testing.assert_allclose(by_turn(step, games), expected)
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.networks.sight import as_mask, attention_mask
+from jaxagents.networks.attention_mask import attention_mask, dense_mask
 from jaxagents.policies.contexts import hidden_after_turns
 from jaxagents.types import LanguageModel, Layout
 
@@ -31,7 +31,7 @@ def test_what_is_held_after_a_turn_is_that_of_its_last_token(make_episode):
     """A model that holds the token and how many tokens it saw: prompt, earlier turns, and the turn up to the token."""
 
     def apply(params, tokens, *, positions, mask):
-        return jnp.stack([tokens.astype(jnp.float32), jnp.sum(as_mask(mask), axis=2, dtype=jnp.float32)], axis=-1)
+        return jnp.stack([tokens.astype(jnp.float32), jnp.sum(dense_mask(mask), axis=2, dtype=jnp.float32)], axis=-1)
 
     model = LanguageModel(init=None, apply=apply, init_cache=None, extend=None, logits=None, value=None, vocab_size=100)
     tokens = jnp.arange(2 * 3 * 4).reshape(2, 3, 4)  # Turns of an observation token and up to three of the policy.

@@ -11,7 +11,7 @@ from jaxagents.environments.text.arithmetic import make_environment as make_sums
 from jaxagents.environments.tmaze import make_environment as make_tmaze
 from jaxagents.language.collect import make_dialogue_collector
 from jaxagents.language.demonstrations import make_demonstrated_collector, make_demonstration_collector
-from jaxagents.learners import interleaved, policy_gradient, preference, progress, supervised
+from jaxagents.learners import policy_gradient, preference, relift, spa, supervised
 from jaxagents.learners.ppo import make_ppo
 from jaxagents.losses.aggregation import token_mean
 from jaxagents.losses.preference import dpo
@@ -44,11 +44,11 @@ KINDS = {
         make_demonstrated_collector,
     ),
     "progress": (
-        partial(progress.make_agent, **GROUPS, estimator_optimizer=make_optimizer, num_estimator_steps=2),
+        partial(spa.make_agent, **GROUPS, estimator_optimizer=make_optimizer, num_estimator_steps=2),
         make_dialogue_collector,
     ),
     "interleaved": (
-        partial(interleaved.make_agent, **GROUPS, choose=interleaved.every_task, batch_size=8, capacity=16),
+        partial(relift.make_agent, **GROUPS, choose=relift.every_task, batch_size=8, capacity=16),
         make_demonstrated_collector,
     ),
 }

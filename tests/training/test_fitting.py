@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
 from jaxagents.training.fitting import read_variables, require_fit, require_tasks, to_plain
-from jaxagents.types import EpisodeView, Remembering, TokenStatistics
+from jaxagents.types import EpisodeView, Stateful, TokenStatistics
 from tests import CONFIGS
 
 GPT2 = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 64, "layer_norm_epsilon": 1e-5}
@@ -110,7 +110,7 @@ def test_advantages_that_are_zero_in_groups_of_one_are_refused_there(name, lake,
     statistics = TokenStatistics(log_prob=-ones * jnp.arange(1.0, 3.0)[:, None, None], value=halves)
     view = EpisodeView(episode=episode, policy=statistics, reference=TokenStatistics(log_prob=-halves))
     estimator = instantiate(node)
-    credit = estimator.apply(estimator.init(1), view)[0] if isinstance(estimator, Remembering) else estimator(view)
+    credit = estimator.apply(estimator.init(1), view)[0] if isinstance(estimator, Stateful) else estimator(view)
     assert fits_groups_of_one("advantage", node, lake) == bool(jnp.any(credit.advantage != 0.0))
 
 

@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from jaxagents.training.build import resolve
 from jaxagents.training.composition import compose
 from jaxagents.training.config import DevicesConfig
-from jaxagents.training.launch import Taught, _taught, farewell, prepare_backend, require_one_vocabulary
+from jaxagents.training.launch import Imitation, _imitation_of, farewell, prepare_backend, require_one_vocabulary
 from jaxagents.training.stages import stage_configs
 from jaxagents.types import LanguagePolicy
 from tests import ROOT
@@ -55,14 +55,14 @@ def test_both_parts_of_a_resumed_run_are_told(tmp_path):
 
 def test_who_learned_from_files_hears_the_loss_and_how_to_speak(tmp_path):
     result = {"seconds": 3.0, "steps": 64, "evaluation": {"success": 0.0}}
-    taught = Taught(loss=0.53127, world="bandit", from_files=True)
-    assert farewell(tmp_path, result, taught=taught).splitlines()[1:4] == [
+    given = Imitation(loss=0.53127, world="bandit", from_files=True)
+    assert farewell(tmp_path, result, given=given).splitlines()[1:4] == [
         "Last loss: 0.5313.",
         "Last evaluation in the world bandit: success 0.",
         "Next, in Python: from jaxagents.training.load import load_policy; "
         f"print(load_policy('{tmp_path}').speak('Hello!'))",
     ]
-    told = farewell(tmp_path, result, taught=taught._replace(from_files=False)).splitlines()
+    told = farewell(tmp_path, result, given=given._replace(from_files=False)).splitlines()
     assert told[1:3] == ["Last loss: 0.5313.", "Last evaluation: success 0."]
     assert "speak" not in "".join(told)
 
@@ -71,10 +71,10 @@ def test_who_learned_from_files_hears_the_loss_and_how_to_speak(tmp_path):
     ("overrides", "wanted"),
     [
         (("algorithm=grpo",), None),
-        (("algorithm=sft",), Taught(0.5, "lake", from_files=False)),
+        (("algorithm=sft",), Imitation(0.5, "lake", from_files=False)),
         (
             ("algorithm=sft", "collector@warm_start.collector=transcripts", "warm_start.collector.paths=chat.jsonl"),
-            Taught(0.5, "lake", from_files=True),
+            Imitation(0.5, "lake", from_files=True),
         ),
     ],
 )
@@ -85,7 +85,7 @@ def test_what_taught_the_last_stage_is_found_in_its_config(tmp_path, overrides, 
     stage = SimpleNamespace(name=name, policy=policy, environment=SimpleNamespace(name="lake"))
     rows = [{"step": 1, "update": 1, "train/loss": loss} for loss in (0.9, 0.5)] + [{"step": 2, "eval/success": 0.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert _taught(SimpleNamespace(stages=[stage], config=config), tmp_path) == wanted
+    assert _imitation_of(SimpleNamespace(stages=[stage], config=config), tmp_path) == wanted
 
 
 def test_a_stage_goes_on_from_one_of_the_same_tokens(speak, lake):

@@ -10,7 +10,7 @@ PLAYED = (
     "{_target_: jaxagents.rollouts.demonstrations.make_demonstrations, environment: '${environment}', "
     "behavior: '${demonstrator}', num_rows: 4, num_steps: 64}"
 )
-JUDGE = f"{{_target_: jaxagents.learners.success.make_success_judge, dataset: {PLAYED}, num_updates: 2}}"
+JUDGE = f"{{_target_: jaxagents.learners.robofume.make_success_judge, dataset: {PLAYED}, num_updates: 2}}"
 WITH_RETURNS = f"{{_target_: jaxagents.data.datasets.make_dataset_with_returns, dataset: {PLAYED}}}"
 PRACTICE = ("world=tabletop", "algorithm=rlpd", "collector=reset_free", "quick=true", f"collector.judge={JUDGE}")
 

@@ -84,7 +84,7 @@ def test_log_probabilities_of_a_conversation_are_those_of_its_tokens_one_by_one(
     said = make_score(policy)(params, [*SAID, {"role": "assistant", "content": "Hi."}])
     ids = [*tokens_to_answer(policy, SAID), *policy.tokenizer.encode("Hi."), policy.tokenizer.marks["end"]]
     assert said.tokens.tolist() == ids and said.pieces[-4:] == ["H", "i", ".", "<end>"]
-    assert said.said.tolist() == [False] * (len(ids) - 4) + [True] * 4
+    assert said.completion_mask.tolist() == [False] * (len(ids) - 4) + [True] * 4
 
     def last(tokens):
         """The distribution that follows, without padding."""

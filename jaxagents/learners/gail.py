@@ -1,0 +1,205 @@
+"""GAIL (Ho and Ermon, 2016) and AIRL (Fu et al., 2018): rewards of a discriminator of demonstrations."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners.checks import check_counts
+from jaxagents.learners.combinators import start_of_inner, wrap, wrapper_agent
+from jaxagents.learners.optimizers import apply_updates
+from jaxagents.losses.imitation import discriminator_loss, gail_reward
+from jaxagents.policies.inputs import input_of
+from jaxagents.types import (
+    REPLICATED,
+    Agent,
+    Array,
+    Collector,
+    Environment,
+    Learner,
+    Metrics,
+    Params,
+    Policy,
+    PyTree,
+    Rollout,
+    Transition,
+)
+from jaxagents.values.discriminator import Discriminator
+
+
+@struct.dataclass
+class AdversarialState:
+    """State of the learner.
+
+    Attributes:
+        inner: of who learns from the rewards.
+        discriminator: parameters.
+        opt_state: of its optimiser.
+        demonstrations: state of the collector of demonstrations, split over devices.
+    """
+
+    inner: Any
+    discriminator: Params
+    opt_state: optax.OptState
+    demonstrations: PyTree
+
+    @property
+    def params(self) -> Params:
+        """Returns the parameters of the policy."""
+        return self.inner.params
+
+
+def with_discriminator(
+    learner: Learner,
+    discriminator: Discriminator,
+    optimizer: optax.GradientTransformation,
+    demonstrations: Collector,
+    policy: Policy,
+    *,
+    num_steps: int = 1,
+    reward: Callable[[Array], Array] = gail_reward,
+    absorbing_discount: float | None = None,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes a learner whose rewards say how much its rollouts look like demonstrations.
+
+    An update takes `num_steps` steps of the discriminator, each on the whole rollout and a batch of demonstrations,
+    then hands the rollout with the new rewards on.
+
+    Where episodes end early, the sign of the rewards decides whether an end pays: with rewards that are never negative
+    it never does, and with rewards of both signs, such as AIRL's, whoever is told apart from the demonstrator ends as
+    soon as possible. `absorbing_discount` removes the bias: an end is followed by an absorbing state for ever, which is
+    judged, and counted, as the `discount / (1 - discount)` steps that it is worth.
+
+    Args:
+        learner: of rollouts.
+        discriminator: of single steps.
+        optimizer: of the discriminator.
+        demonstrations: of `data.datasets.make_dataset_collector`.
+        policy: of the same parameters; says how likely it would have done what is demonstrated, if it is asked.
+        num_steps: of the discriminator per update.
+        reward: `(logit [T, B]) -> [T, B]`, such as `gail_reward`; AIRL pays the logit itself, `airl_reward`.
+        absorbing_discount: per step in the absorbing state, that of the learner inside; None: nothing follows an end.
+        axis_name: mapped device axis to average gradients over.
+
+    Returns:
+        The learner.
+
+    Raises:
+        ValueError: `num_steps` is not positive, `absorbing_discount` is not in [0, 1), or the policy is asked and has
+            a memory.
+
+    References:
+        Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1; Fu, Luo and Levine (2018), Learning
+        robust rewards with adversarial inverse reinforcement learning, algorithm 1; Kostrikov et al. (2019),
+        Discriminator-actor-critic, section 4.2.
+
+    Deviation: the policy learns by the learner inside, not by TRPO.
+    Deviation: the steps in the absorbing state are a weight and a sum at the end, not steps of a replay buffer.
+    """
+    check_counts(num_steps=num_steps)
+    if absorbing_discount is not None and not 0.0 <= absorbing_discount < 1.0:
+        raise ValueError(f"`absorbing_discount` must be in [0, 1), got {absorbing_discount}; try 0.99, or null.")
+    after = 0.0 if absorbing_discount is None else absorbing_discount / (1.0 - absorbing_discount)
+    if discriminator.asks_policy and jax.tree.leaves(policy.initial_carry((1,))):
+        raise ValueError("`policy` must be feed-forward for demonstrations of single steps; leave out its `memory`.")
+
+    def likelihood(params: Params, transition: Transition) -> Array | None:
+        """Returns log-probabilities of what was demonstrated."""
+        if not discriminator.asks_policy:
+            return None
+        carry = policy.initial_carry(transition.terminated.shape[1:])
+        return policy.apply(params, carry, input_of(transition))[1].log_prob(transition.action)
+
+    def mean_with_absorbing(of_steps: Array, of_absorbing: Array, absorbed: Array) -> Array:
+        """Returns the mean over steps and those in the absorbing state that follow them."""
+        count = jnp.mean(1.0 + absorbed)
+        count = count if axis_name is None else jax.lax.pmean(count, axis_name)
+        return jnp.mean(of_steps + absorbed * of_absorbing) / count
+
+    def objective(params: Params, acting: Params, played: Transition, expert: Transition) -> tuple[Array, Metrics]:
+        pairs = (expert, likelihood(acting, expert)), (played, played.behavior_log_prob)
+        logits = [discriminator.apply(params, *pair) for pair in pairs]
+        of_steps = discriminator_loss(*logits)
+        of_absorbing = discriminator_loss(*[discriminator.absorbing(params)] * 2)
+        absorbed = [after * step.terminated for step in (expert, played)]
+        loss: Any = sum(map(mean_with_absorbing, of_steps, of_absorbing, absorbed))
+        right = 0.5 * (jnp.mean(logits[0] > 0.0) + jnp.mean(logits[1] < 0.0))
+        return loss, {"discriminator_loss": loss, "discriminator_accuracy": right}
+
+    def init(key: Array, start: AdversarialState | Params | None = None) -> AdversarialState:
+        inner_key, own_key, data_key = jax.random.split(key, 3)
+        params = discriminator.init(own_key)
+        inner = learner.init(inner_key, start_of_inner(start, AdversarialState))
+        return AdversarialState(
+            inner=inner,
+            discriminator=params,
+            opt_state=optimizer.init(params),
+            demonstrations=demonstrations.init(data_key, inner.params),
+        )
+
+    def update(state: AdversarialState, key: Array, batch: Rollout) -> tuple[AdversarialState, Metrics]:
+        inner_key, own_key = jax.random.split(key)
+
+        def step(carry: tuple[Params, optax.OptState], key: Array) -> tuple[tuple[Params, optax.OptState], Metrics]:
+            params, opt_state = carry
+            _, sample, _ = demonstrations.collect(state.demonstrations, state.inner.params, key)
+            arguments = state.inner.params, batch.transition, sample.transition
+            grads, metrics = jax.grad(objective, has_aux=True)(params, *arguments)
+            params, opt_state, _ = apply_updates(grads, params, opt_state, optimizer, axis_name=axis_name)
+            return (params, opt_state), metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
+
+        start = state.discriminator, state.opt_state
+        (params, opt_state), metrics = jax.lax.scan(step, start, jax.random.split(own_key, num_steps))
+        transition = batch.transition
+        logit = discriminator.apply(params, transition, transition.behavior_log_prob)
+        rewards = reward(logit) + after * transition.terminated * reward(discriminator.absorbing(params))
+        rewards = jax.lax.stop_gradient(rewards)
+        judged = batch.replace(transition=transition.replace(reward=rewards))
+        inner, inner_metrics = learner.update(state.inner, inner_key, judged)
+        own = jax.tree.map(jnp.mean, metrics)
+        return state.replace(inner=inner, discriminator=params, opt_state=opt_state), {**inner_metrics, **own}
+
+    def partition(state: AdversarialState, of_inner: PyTree) -> AdversarialState:
+        replicated = jax.tree.map(lambda leaf: REPLICATED, state)
+        return replicated.replace(inner=of_inner, demonstrations=jax.tree.map(lambda leaf: 0, state.demonstrations))
+
+    return wrap(learner, init, update, partition=partition)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    inner: Callable[..., Agent],
+    discriminator: Callable[..., Discriminator],
+    optimizer: Callable[..., optax.GradientTransformation],
+    demonstrations: Callable[..., Collector],
+    num_steps: int = 1,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles adversarial imitation for an environment.
+
+    Args:
+        environment: gives the spaces; its rewards are not used for learning.
+        inner: `(environment, *, axis_name) -> Agent`, who learns from the rewards.
+        discriminator: `(observation_space, action_space) -> Discriminator`.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, of the discriminator.
+        demonstrations: `(environment, policy) -> Collector` of `Sample`s.
+        num_steps: see `with_discriminator`.
+        axis_name: see `with_discriminator`.
+        **options: of `with_discriminator`.
+    """
+    check_counts(num_steps=num_steps)
+    agent = inner(environment, axis_name=axis_name)
+    judge = discriminator(environment.observation_space, environment.action_space)
+    data = demonstrations(environment, agent.policy)
+
+    def change(learner: Learner, collector: Collector, num_updates: int) -> Learner:
+        arguments = judge, optimizer(num_updates * num_steps), data, agent.policy
+        return with_discriminator(learner, *arguments, num_steps=num_steps, axis_name=axis_name, **options)
+
+    return wrapper_agent(agent, change)

@@ -1,0 +1,230 @@
+"""PLR (Jiang et al., 2021) and ACCEL (Parker-Holder et al., 2022): levels with a high score are played again."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.learners.checks import check_counts, check_fractions, check_positive
+from jaxagents.learners.curricula import level_agent, sample_levels, select, with_curriculum
+from jaxagents.ops.advantages import generalized_advantage
+from jaxagents.ops.levels import (
+    LevelArchive,
+    LevelView,
+    Score,
+    add_levels,
+    draw_levels,
+    init_archive,
+    positive_value_loss,
+    update_levels,
+)
+from jaxagents.ops.rows import rows_of_all_devices
+from jaxagents.policies.evaluating import with_evaluation
+from jaxagents.policies.inputs import input_of, input_of_successor
+from jaxagents.types import (
+    ActorCritic,
+    Agent,
+    Array,
+    Environment,
+    Learner,
+    Metrics,
+    Params,
+    PyTree,
+    Rollout,
+)
+
+NEW, REPLAYED, MUTATED = 0, 1, 2
+
+
+@struct.dataclass
+class ReplayMemory:
+    """What is kept of the levels.
+
+    Attributes:
+        archive: of levels.
+        levels: of the next rollout, leaves `[B, ...]`, over all devices.
+        place: int32 `[B]`, of those in the archive, where they are replayed.
+        kind: int32, NEW, REPLAYED or MUTATED.
+    """
+
+    archive: LevelArchive
+    levels: PyTree
+    place: Array
+    kind: Array
+
+
+def with_level_replay(
+    learner: Learner,
+    sample_level: Callable[[Array], PyTree],
+    actor_critic: ActorCritic,
+    *,
+    num_levels: int,
+    capacity: int = 1000,
+    replay_probability: float = 0.5,
+    fill_fraction: float = 0.5,
+    temperature: float = 0.3,
+    staleness: float = 0.3,
+    duplicate_check: bool = False,
+    train_on_new: bool = False,
+    mutate: Callable[[Array, PyTree], PyTree] | None = None,
+    score: Score = positive_value_loss,
+    discount: float = 0.99,
+    trace_decay: float = 0.95,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes a learner that replays the levels of its rollouts, see `with_curriculum`.
+
+    A rollout is on new levels, on levels drawn from an archive or, with `mutate`, after every one of these on changed
+    ones. Levels enter the archive by the score of what was played on them. Robust PLR learns from replayed levels only.
+
+    Args:
+        learner: of rollouts.
+        sample_level: `(key) -> level`.
+        actor_critic: feed-forward, of the same parameters; its values and advantages are what scores see.
+        num_levels: B, of a rollout over all devices.
+        capacity: C, of the archive.
+        replay_probability: of a rollout on levels of the archive, once it is filled.
+        fill_fraction: share of the archive that is filled before.
+        temperature: see `level_weights`.
+        staleness: see `level_weights`.
+        duplicate_check: see `add_levels`. JaxUED's mazes: True.
+        train_on_new: true is PLR, false robust PLR.
+        mutate: `(key, level) -> level` of ACCEL; None changes nothing.
+        score: see `ops.levels`.
+        discount: of the advantages.
+        trace_decay: of the advantages.
+        axis_name: mapped device axis.
+
+    Returns:
+        The learner. Metrics: `replayed`, `archive_filled` and `archive_score`, the mean over its levels.
+
+    Raises:
+        ValueError: a number is out of its range.
+
+    References:
+        Jiang, Grefenstette and Rocktäschel (2021), Prioritized level replay; Jiang et al. (2021), Replay-guided
+        adversarial environment design; Parker-Holder et al. (2022), Evolving curricula with regret-based environment
+        design (ACCEL).
+
+    Deviation: greatest returns are those of the archive and of the rollout itself, undiscounted, as in JaxUED.
+    """
+    check_counts(num_levels=num_levels, capacity=capacity)
+    fractions = {"replay_probability": replay_probability, "fill_fraction": fill_fraction, "staleness": staleness}
+    check_fractions(discount=discount, trace_decay=trace_decay, **fractions)
+    check_positive(temperature=temperature)
+    if capacity < num_levels:
+        raise ValueError(f"`capacity` must be at least the {num_levels} levels of a rollout, got {capacity}.")
+    weights = {"temperature": temperature, "staleness": staleness}
+    decays = {"discount": discount, "trace_decay": trace_decay}
+
+    new_levels = partial(sample_levels, sample_level, count=num_levels)
+
+    def init(keys: Array) -> ReplayMemory:
+        return ReplayMemory(
+            archive=init_archive(jax.eval_shape(sample_level, keys[0]), capacity),
+            levels=new_levels(keys[0]),
+            place=jnp.zeros(num_levels, jnp.int32),
+            kind=jnp.int32(NEW),
+        )
+
+    def choose(memory: ReplayMemory, key: Array) -> ReplayMemory:
+        """Returns the memory with the levels of the next rollout."""
+        archive = memory.archive
+        new_key, draw_key, mutate_key, choice_key = jax.random.split(key, 4)
+        filled = jnp.mean(archive.score > -jnp.inf) >= fill_fraction
+        replays = filled & (jax.random.uniform(choice_key) < replay_probability)
+        drawn, place = draw_levels(archive, draw_key, num_levels, **weights)
+        old = jax.tree.map(lambda leaf: leaf[place], archive.levels)
+        levels, kind = select(replays, old, new_levels(new_key)), jnp.where(replays, REPLAYED, NEW)
+        if mutate is not None:
+            changes = memory.kind == REPLAYED
+            changed = jax.vmap(mutate)(jax.random.split(mutate_key, num_levels), memory.levels)
+            levels, kind = select(changes, changed, levels), jnp.where(changes, MUTATED, kind)
+            replays = replays & ~changes
+        archive = select(replays, drawn, archive)
+        return ReplayMemory(archive=archive, levels=levels, place=place, kind=kind.astype(jnp.int32))
+
+    def update(
+        memory: ReplayMemory, params: Params, rollout: Rollout, keys: Array
+    ) -> tuple[ReplayMemory, Array | bool, Metrics]:
+        scores, most = _judge(actor_critic, score, decays, axis_name, memory, params, rollout)
+        replayed = memory.kind == REPLAYED
+        updated = update_levels(memory.archive, memory.place, scores, most)
+        added = add_levels(memory.archive, memory.levels, scores, most, **weights, duplicate_check=duplicate_check)
+        archive = select(replayed, updated, added)
+        filled = archive.score > -jnp.inf
+        metrics = {
+            "replayed": replayed.astype(jnp.float32),
+            "archive_filled": jnp.mean(filled),
+            "archive_score": jnp.sum(jnp.where(filled, archive.score, 0.0)) / jnp.maximum(jnp.sum(filled), 1),
+        }
+        return choose(memory.replace(archive=archive), keys[0]), train_on_new or replayed, metrics
+
+    return with_curriculum(learner, init, update)
+
+
+def make_agent(environment: Environment, *, policy: Callable[..., ActorCritic], **options: Any) -> Agent:
+    """Assembles an agent that replays the levels it has most to learn from.
+
+    Args:
+        environment: see `level_agent`.
+        policy: `(observation_space, action_space) -> ActorCritic`, feed-forward, as that of the inner agent.
+        **options: of `with_level_replay` and of `level_agent`.
+
+    Raises:
+        ValueError: the policy has no critic or a memory, or see `with_level_replay`.
+    """
+    actor_critic = policy(environment.observation_space, environment.action_space)
+    with_evaluation(actor_critic)  # Refuses policies without a critic, and those with a memory.
+    return level_agent(partial(with_level_replay, actor_critic=actor_critic), environment, **options)
+
+
+def _judge(
+    actor_critic: ActorCritic,
+    score: Score,
+    decays: dict[str, Any],
+    axis_name: str | None,
+    memory: ReplayMemory,
+    params: Params,
+    rollout: Rollout,
+) -> tuple[Array, Array]:
+    """Returns scores and greatest returns of the levels of a rollout, over all devices, `[B]`."""
+    transition = rollout.transition
+    known = jnp.where(memory.kind == REPLAYED, memory.archive.max_return[memory.place], -jnp.inf)
+    most = _greatest_return(transition.reward, transition.terminated | transition.truncated)
+    value, next_value = _values(actor_critic, params, rollout)
+    if axis_name is not None:
+        known = jax.lax.dynamic_slice_in_dim(known, jax.lax.axis_index(axis_name) * most.size, most.size)
+    most = jnp.maximum(most, known)
+    ends = transition.terminated, transition.truncated
+    view = LevelView(
+        ended=ends[0] | ends[1],
+        advantage=generalized_advantage(transition.reward, value, next_value, *ends, **decays),
+        value=value,
+        success=transition.extras["success"],
+        max_return=most,
+    )
+    return rows_of_all_devices((score(view), most), axis_name)
+
+
+def _values(actor_critic: ActorCritic, params: Params, rollout: Rollout) -> tuple[Array, ...]:
+    transition = rollout.transition
+    carry = actor_critic.initial_carry((transition.reward.shape[1],))
+    both = input_of(transition), input_of_successor(transition)
+    return tuple(actor_critic.apply(params, carry, inputs)[2] for inputs in both)
+
+
+def _greatest_return(reward: Array, ended: Array) -> Array:
+    """Computes the greatest undiscounted return of the episodes that ended, -inf where none did, `[B]`."""
+
+    def step(carry: tuple[Array, Array], inputs: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+        total, most = carry
+        paid, end = inputs
+        total = total + paid
+        return (jnp.where(end, 0.0, total), jnp.where(end, jnp.maximum(most, total), most)), None
+
+    nothing = jnp.zeros(reward.shape[1])
+    return jax.lax.scan(step, (nothing, jnp.full_like(nothing, -jnp.inf)), (reward, ended))[0][1]

@@ -1,0 +1,286 @@
+"""RAFT (Dong et al., 2023), ReST-EM, STaR, AgentEvol: imitation of own chosen episodes, in iterations."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners.checks import check_counts
+from jaxagents.learners.combinators import params_of, rollout_shapes, start_of_inner, wrap
+from jaxagents.learners.optimizers import Trainable
+from jaxagents.learners.settings import SettingsState, Slot, make_settings
+from jaxagents.learners.supervised import make_supervised
+from jaxagents.ops.conditions import cond
+from jaxagents.ops.imitation import successful
+from jaxagents.ops.rows import put_in_front, rows_of_all_devices, share_of_device
+from jaxagents.types import (
+    Agent,
+    Array,
+    Collector,
+    Demonstrated,
+    Environment,
+    Episode,
+    EpisodeView,
+    LanguagePolicy,
+    Learner,
+    Mean,
+    Metrics,
+    Params,
+    State,
+)
+
+
+@struct.dataclass
+class IteratedState:
+    """State of the imitation, what it begins anew from, and the episodes that it learns from.
+
+    Attributes:
+        inner: of the imitation.
+        base: parameters that every iteration starts from; None where it goes on from the one before.
+        demonstrations: `Episode` of an expert's rows, which stay; None without.
+        num_stored: int32, rows of `demonstrations` that are filled.
+        store: `Episode` of C own rows, the newest ones first.
+        filled: bool `[C]`, rows that hold an episode.
+        num_updates: int32, batches so far.
+        numbers: of the choice.
+        memory: of the choice.
+    """
+
+    inner: State
+    base: Params | None
+    demonstrations: Episode | None
+    num_stored: Array
+    store: Episode
+    filled: Array
+    num_updates: Array
+    settings: SettingsState
+
+    @property
+    def params(self) -> Params:
+        """Returns what is learned."""
+        return self.inner.params
+
+
+def make_iterated(
+    imitation: Learner,
+    example: Any,
+    *,
+    select: Slot = successful,
+    num_collects: int,
+    num_steps: int,
+    batch_size: int,
+    capacity: int,
+    num_demonstrations: int = 0,
+    restart: bool = False,
+    forget: bool = True,
+    num_updates: int = 1,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes a learner that plays `num_collects` batches, imitates what it chose of them, and begins again.
+
+    Iteration m plays with the parameters theta_m, keeps the episodes that `select` chooses in the store D, and makes
+    `num_steps` steps towards `theta_{m+1} = argmax E_{tau ~ D} [log pi(tau)]`, from theta_m or from the start.
+
+    Args:
+        imitation: a supervised learner of `Episode` batches, or one around it.
+        example: a batch as arrays or `ShapeDtypeStruct`s; gives the shapes.
+        select: `(view: EpisodeView, *, axis_name) -> bool [B]`, see `ops.imitation`; filters of groups are such, too.
+        num_collects: batches of an iteration.
+        num_steps: optimiser steps of an iteration; none is made while nothing is stored.
+        batch_size: episodes of a step, drawn without repetition; in rotation where the store has fewer.
+        capacity: C, own episodes that can be stored; the oldest ones are forgotten first.
+        num_demonstrations: an expert's episodes that are imitated, too, the first ones of `Demonstrated` batches.
+        restart: every iteration begins from the parameters and the optimiser of the start, not from the iteration
+            before.
+        forget: own episodes are those of the latest iteration alone.
+        num_updates: of the whole run, for choices that ask how far it is.
+        axis_name: mapped device axis. Every device holds the episodes of all, and takes its share of those of a step,
+            or all of them where they do not divide.
+
+    Returns:
+        The learner of `Episode` batches, of `Demonstrated` ones with `num_demonstrations`. Metrics are those of the
+        imitation, means over the steps of an iteration, and `selected_fraction` of the episodes and `stored` own ones.
+
+    Raises:
+        ValueError: a count is not positive, or batches have no demonstrations.
+
+    References:
+        Dong et al. (2023), "RAFT", algorithm 1 (`best_of_group`, one batch an iteration); Singh et al. (2024), "Beyond
+        Human Data", algorithm 1 (ReST^EM: `successful`, `restart`); Xi et al. (2024), "AgentGym", algorithm 1
+        (AgentEvol: `successful`, `restart`, demonstrations).
+
+    Deviation: a step draws its episodes afresh, where the papers go through the store in epochs.
+    """
+    check_counts(num_collects=num_collects, num_steps=num_steps, batch_size=batch_size, capacity=capacity)
+    if num_demonstrations < 0 or (num_demonstrations and not isinstance(example, Demonstrated)):
+        raise ValueError(
+            f"`num_demonstrations` must be 0 without an expert beside, got {num_demonstrations}; try "
+            "collector=demonstrated."
+        )
+    settings = make_settings(slots={"select": select})
+
+    def init(key: Array, start: IteratedState | Params | None = None) -> IteratedState:
+        inner = imitation.init(key, start_of_inner(start, IteratedState))
+        return IteratedState(
+            inner=inner,
+            base=jax.tree.map(jnp.copy, params_of(inner)) if restart else None,
+            demonstrations=_empty(example.demonstration, num_demonstrations) if num_demonstrations else None,
+            num_stored=jnp.int32(0),
+            store=_empty(_own(example), capacity),
+            filled=jnp.zeros(capacity, bool),
+            num_updates=jnp.int32(0),
+            settings=settings.init(num_updates),
+        )
+
+    def keep(state: IteratedState, batch: Any) -> tuple[IteratedState, Array]:
+        """Stores what is to be imitated; returns which own episodes of this device were chosen."""
+        own = _own(batch)
+        chosen, summary = settings.open(state.settings)[1]["select"](EpisodeView(episode=own), axis_name=axis_name)
+        rows, all_chosen = rows_of_all_devices((own, chosen), axis_name)
+        begins = state.num_updates % num_collects == 0
+        filled = state.filled & ~(begins & forget)
+        store, filled = put_in_front(state.store, filled, rows, all_chosen)
+        closed = settings.close(state.settings, summary, axis_name=axis_name)
+        state = state.replace(store=store, filled=filled, settings=closed)
+        if num_demonstrations:
+            state = _show(state, rows_of_all_devices(batch.demonstration, axis_name))
+        return state, chosen
+
+    def imitate(state: IteratedState, key: Array) -> tuple[State, Metrics]:
+        filled, rows = state.filled, state.store
+        if num_demonstrations:
+            filled = jnp.concatenate([jnp.arange(num_demonstrations) < state.num_stored, filled])
+            rows = _joined(state.demonstrations, rows)
+        start_key, steps_key = jax.random.split(key)
+        inner = imitation.init(start_key, state.base) if restart else state.inner
+
+        def step(inner: State, key: Array) -> tuple[State, Metrics]:
+            draw_key, update_key = jax.random.split(key)
+            chosen = _draw(draw_key, filled, batch_size)
+            batch = share_of_device(jax.tree.map(lambda leaf: leaf[chosen], rows), axis_name)
+            return imitation.update(inner, update_key, batch)
+
+        inner, metrics = jax.lax.scan(step, inner, jax.random.split(steps_key, num_steps))
+        return inner, {name: _mean_of_steps(metric) for name, metric in metrics.items()}
+
+    def update(state: IteratedState, key: Array, batch: Episode | Demonstrated) -> tuple[IteratedState, Metrics]:
+        state, chosen = keep(state, batch)
+        state = state.replace(num_updates=state.num_updates + 1)
+        due = (state.num_updates % num_collects == 0) & (jnp.any(state.filled) | (state.num_stored > 0))
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(imitate, state, key)[1])
+        inner, metrics = cond(due, imitate, lambda state, key: (state.inner, nothing), state, key)
+        total = jnp.sum(chosen, dtype=jnp.float32)
+        metrics = dict(metrics) | {
+            "selected_fraction": Mean(total=total, count=jnp.float32(chosen.shape[0])),
+            "stored": jnp.sum(state.filled, dtype=jnp.float32),
+        }
+        return state.replace(inner=inner), metrics
+
+    return wrap(imitation, init, update)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    policy: Callable[[Environment], LanguagePolicy],
+    optimizer: Callable[..., optax.GradientTransformation],
+    select: Slot = successful,
+    num_collects: int,
+    num_steps: int,
+    batch_size: int,
+    capacity: int,
+    num_demonstrations: int = 0,
+    restart: bool = False,
+    forget: bool = True,
+    trainable: Trainable = None,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles iterated imitation of one's own episodes for a text world.
+
+    Args:
+        environment: a text world.
+        policy: `(environment) -> LanguagePolicy`.
+        optimizer: `(optimiser steps) -> optax.GradientTransformation`: of an iteration where it begins anew, else of
+            the whole run.
+        select: see `make_iterated`.
+        num_collects: see `make_iterated`.
+        num_steps: see `make_iterated`.
+        batch_size: see `make_iterated`.
+        capacity: see `make_iterated`.
+        num_demonstrations: see `make_iterated`.
+        restart: see `make_iterated`.
+        forget: see `make_iterated`.
+        trainable: see `apply_updates`.
+        axis_name: see `make_iterated`.
+        **options: further arguments of `learners.supervised.make_supervised`.
+
+    Returns:
+        The agent.
+    """
+    actor = policy(environment)
+
+    def make_learner(collector: Collector, num_updates: int) -> Learner:
+        steps = num_steps if restart else num_steps * max(1, num_updates // num_collects)
+        imitation = make_supervised(
+            actor.model,
+            optimizer(steps),
+            num_updates=steps,
+            trainable=trainable,
+            axis_name=axis_name,
+            **options,
+        )
+        return make_iterated(
+            imitation,
+            rollout_shapes(collector, actor),
+            select=select,
+            num_collects=num_collects,
+            num_steps=num_steps,
+            batch_size=batch_size,
+            capacity=capacity,
+            num_demonstrations=num_demonstrations,
+            restart=restart,
+            forget=forget,
+            num_updates=num_updates,
+            axis_name=axis_name,
+        )
+
+    return Agent(policy=actor, make_learner=make_learner)
+
+
+def _own(batch: Episode | Demonstrated) -> Episode:
+    return batch.own if isinstance(batch, Demonstrated) else batch
+
+
+def _empty(example: Episode, num_rows: int) -> Episode:
+    return jax.tree.map(lambda leaf: jnp.zeros((num_rows, *leaf.shape[1:]), leaf.dtype), example)
+
+
+def _show(state: IteratedState, demonstrations: Episode) -> IteratedState:
+    """Fills the free rows of an expert's episodes."""
+    size, num_fresh = state.demonstrations.success.shape[0], demonstrations.success.shape[0]
+    place = state.num_stored + jnp.arange(num_fresh)  # Places past the end are dropped.
+    stored = jax.tree.map(lambda old, new: old.at[place].set(new, mode="drop"), state.demonstrations, demonstrations)
+    return state.replace(demonstrations=stored, num_stored=jnp.minimum(state.num_stored + num_fresh, size))
+
+
+def _joined(demonstrations: Episode, own: Episode) -> Episode:
+    """Puts an expert's episodes and own ones into one; the value that follows a cut counts for neither."""
+    both = [episode.replace(bootstrap_value=None) for episode in (demonstrations, own)]
+    return jax.tree.map(lambda one, other: jnp.concatenate([one, other]), *both)
+
+
+def _draw(key: Array, filled: Array, batch_size: int) -> Array:
+    """Draws filled rows without repetition, in rotation where they are too few; int32 `[batch_size]`."""
+    order = jnp.argsort(jnp.where(filled, jax.random.uniform(key, filled.shape), jnp.inf))
+    return order[jnp.arange(batch_size) % jnp.maximum(jnp.sum(filled), 1)]
+
+
+def _mean_of_steps(metric: Any) -> Mean:
+    """Adds up a metric over the leading axis of steps."""
+    if isinstance(metric, Mean):
+        return Mean(total=jnp.sum(metric.total, axis=0), count=jnp.sum(metric.count, axis=0))
+    return Mean(total=jnp.sum(metric, axis=0, dtype=jnp.float32), count=jnp.float32(metric.shape[0]))

@@ -1,0 +1,256 @@
+"""ReLIFT (Ma et al., 2025): imitation of demonstrations of unsolved tasks between updates of reinforcement."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxagents.learners import policy_gradient
+from jaxagents.learners.combinators import replace_innermost, start_of_inner, steps_per_update, wrap, wrapper_agent
+from jaxagents.learners.optimizers import Trainable
+from jaxagents.learners.supervised import make_supervised
+from jaxagents.ops.conditions import cond
+from jaxagents.ops.rows import put_in_front, rows_of_all_devices, share_of_device
+from jaxagents.types import (
+    Agent,
+    Array,
+    Collector,
+    Demonstrated,
+    Environment,
+    Episode,
+    LanguagePolicy,
+    Learner,
+    Mean,
+    Metrics,
+    Params,
+    State,
+)
+
+Choose = Callable[[Array, Array], Array]
+
+
+@struct.dataclass
+class InterleavedState:
+    """State of the reinforcement, and demonstrations that wait for their step, the newest ones first.
+
+    Attributes:
+        inner: of the reinforcement.
+        waiting: `Episode` of C rows.
+        filled: bool `[C]`, rows that hold a demonstration.
+        opt_state: of the supervised steps.
+    """
+
+    inner: State
+    waiting: Episode
+    filled: Array
+    opt_state: optax.OptState
+
+    @property
+    def params(self) -> Params:
+        """Returns what is learned."""
+        return self.inner.params
+
+
+def make_interleaved(
+    reinforcement: Learner,
+    supervised: Learner,
+    example: Demonstrated,
+    *,
+    choose: Choose,
+    batch_size: int,
+    capacity: int,
+    axis_name: str | None = None,
+) -> Learner:
+    """Makes a learner that also imitates an expert on some of the tasks.
+
+    Every update first lets the demonstrations of the chosen tasks wait, at the front of the queue, then learns from
+    the policy's own episodes, and then, if at least `batch_size` demonstrations wait, takes the newest `batch_size` of
+    them out and makes one supervised step on them. Both change the same parameters, each with an optimiser state of
+    its own, so that the moments of one do not scale the steps of the other.
+
+    Args:
+        reinforcement: a policy-gradient learner of `Episode` batches, or one around it.
+        supervised: a supervised learner of `Episode` batches with the same `axis_name`.
+        example: a batch as arrays or `ShapeDtypeStruct`s; gives the shapes.
+        choose: `(success bool [n, G], key) -> bool [n]`, the tasks whose demonstrations are to wait.
+        batch_size: demonstrations per supervised step.
+        capacity: C, demonstrations that can wait; the oldest ones are forgotten.
+        axis_name: mapped device axis. Every device holds the demonstrations of all, and takes its share of those of a
+            step, or all of them where they do not divide.
+
+    Returns:
+        The learner of `Demonstrated` batches. Metrics are those of the reinforcement, and `demonstrations` (used up in
+        this update), `demonstrated_fraction` (tasks whose demonstrations were put in the queue), `waiting`.
+
+    Raises:
+        ValueError: counts are not positive, or the capacity is smaller than a batch.
+
+    References:
+        Ma et al. (2025), "Learning What Reinforcement Learning Can't: Interleaved Online Fine-Tuning for Hardest
+        Questions", algorithm 1.
+
+    Deviation: at most one supervised step per update, as in the paper; what does not fit into the queue is lost, where
+    the paper's is unbounded.
+    """
+    if batch_size < 1 or capacity < batch_size:
+        raise ValueError(
+            f"`capacity` must be at least `batch_size`, and both positive, got {capacity} and {batch_size}; "
+            f"try {4 * max(batch_size, 1)}."
+        )
+
+    def init(key: Array, start: InterleavedState | Params | None = None) -> InterleavedState:
+        waiting = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape[1:]), leaf.dtype), example.demonstration)
+        inner = reinforcement.init(key, start_of_inner(start, InterleavedState))
+        opt_state = (
+            start.opt_state if isinstance(start, InterleavedState) else supervised.init(key, inner.params).opt_state
+        )
+        return InterleavedState(inner=inner, waiting=waiting, filled=jnp.zeros(capacity, bool), opt_state=opt_state)
+
+    def imitate(
+        inner: State, opt_state: optax.OptState, key: Array, demonstrations: Episode
+    ) -> tuple[State, optax.OptState]:
+        imitator = supervised.init(key, inner.params).replace(params=inner.params, opt_state=opt_state)
+        imitator, _ = supervised.update(imitator, key, share_of_device(demonstrations, axis_name))
+        return replace_innermost(inner, lambda state: state.replace(params=imitator.params)), imitator.opt_state
+
+    def update(state: InterleavedState, key: Array, batch: Demonstrated) -> tuple[InterleavedState, Metrics]:
+        choice_key, update_key, imitation_key = jax.random.split(key, 3)
+        demonstration, success = batch.demonstration, batch.own.success
+        success = success.reshape(demonstration.success.shape[0], -1)
+        demonstration, success = rows_of_all_devices((demonstration, success), axis_name)
+        chosen = choose(success, choice_key)
+        waiting, filled = put_in_front(state.waiting, state.filled, demonstration, chosen)
+        inner, metrics = reinforcement.update(state.inner, update_key, batch.own)
+        enough = jnp.sum(filled) >= batch_size
+        newest = jax.tree.map(lambda leaf: leaf[:batch_size], waiting)
+        inner, opt_state = cond(
+            enough,
+            lambda inner, opt_state: imitate(inner, opt_state, imitation_key, newest),
+            lambda inner, opt_state: (inner, opt_state),
+            inner,
+            state.opt_state,
+        )
+        filled = filled & ~(enough & (jnp.arange(capacity) < batch_size))
+        metrics = dict(metrics) | {
+            "demonstrations": jnp.where(enough, jnp.float32(batch_size), 0.0),
+            "demonstrated_fraction": Mean(total=jnp.sum(chosen, dtype=jnp.float32), count=jnp.float32(chosen.shape[0])),
+            "waiting": jnp.sum(filled, dtype=jnp.float32),
+        }
+        return InterleavedState(inner=inner, waiting=waiting, filled=filled, opt_state=opt_state), metrics
+
+    return wrap(reinforcement, init, update)
+
+
+def unsolved(success: Array, key: Array) -> Array:
+    """Chooses the tasks that no episode of their group solved.
+
+    Args:
+        success: bool `[n, G]`.
+        key: not used.
+
+    Returns:
+        bool `[n]`.
+
+    References:
+        Ma et al. (2025), "Learning What Reinforcement Learning Can't", algorithm 1.
+    """
+    del key
+    return ~jnp.any(success, axis=1)
+
+
+def as_many_as_unsolved(success: Array, key: Array) -> Array:
+    """Chooses random tasks, as many as no episode of their group solved: the ablation of `unsolved`.
+
+    Args:
+        success: bool `[n, G]`.
+        key: PRNG key.
+
+    Returns:
+        bool `[n]`.
+    """
+    return jax.random.permutation(key, unsolved(success, key))
+
+
+def every_task(success: Array, key: Array) -> Array:
+    """Chooses all tasks: reinforcement and imitation of the same size, side by side.
+
+    Args:
+        success: bool `[n, G]`.
+        key: not used.
+
+    Returns:
+        bool `[n]`.
+    """
+    del key
+    return jnp.ones(success.shape[0], bool)
+
+
+def no_task(success: Array, key: Array) -> Array:
+    """Chooses no task: reinforcement alone.
+
+    Args:
+        success: bool `[n, G]`.
+        key: not used.
+
+    Returns:
+        bool `[n]`.
+    """
+    del key
+    return jnp.zeros(success.shape[0], bool)
+
+
+def make_agent(
+    environment: Environment,
+    *,
+    optimizer: Callable[..., optax.GradientTransformation],
+    choose: Choose,
+    batch_size: int,
+    capacity: int,
+    microbatch_tokens: int = 4096,
+    trainable: Trainable = None,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Agent:
+    """Assembles reinforcement with supervised steps in between for a text world.
+
+    Args:
+        environment: a text world.
+        optimizer: `(optimiser steps of the reinforcement) -> optax.GradientTransformation`, of both; each has a state
+            of its own, and a schedule of supervised steps, which are fewer, does not come to its end.
+        choose: see `make_interleaved`.
+        batch_size: see `make_interleaved`.
+        capacity: see `make_interleaved`.
+        microbatch_tokens: about how many tokens go through the model at once.
+        trainable: of both, see `apply_updates`.
+        axis_name: see `make_interleaved`.
+        **options: of `learners.policy_gradient.make_agent`.
+    """
+    both = {"microbatch_tokens": microbatch_tokens, "trainable": trainable, "axis_name": axis_name}
+    agent = policy_gradient.make_agent(environment, optimizer=optimizer, **both, **options)
+
+    def change(learner: Learner, collector: Collector, num_updates: int) -> Learner:
+        steps = optimizer(num_updates * steps_per_update(policy_gradient.make_policy_gradient, options))
+        counts = {"batch_size": batch_size, "capacity": capacity}
+        supervised, example = make_supervised(agent.policy.model, steps, **both), _example(agent.policy, collector)
+        return make_interleaved(learner, supervised, example, choose=choose, axis_name=axis_name, **counts)
+
+    return wrapper_agent(agent, change)
+
+
+def _example(policy: LanguagePolicy, collector: Collector) -> Demonstrated:
+    """Returns the shapes of a batch, without playing."""
+
+    def collect(key: Array) -> Demonstrated:
+        params = policy.init(key)
+        return collector.collect(collector.init(key, params), params, key)[1]
+
+    example = jax.eval_shape(collect, jax.random.key(0))
+    if not isinstance(example, Demonstrated):
+        raise ValueError(
+            f"`collector` must give own episodes and demonstrations, got batches of {type(example).__name__}; "
+            "try collector=demonstrated."
+        )
+    return example
