@@ -34,7 +34,8 @@ OPTIONS = {
 OPTIONS_OF_OTHERS = {
     **dict.fromkeys(("accel", "plr", "robust_plr", "sfl", "dicode", "xland", "envgen"), ()),
     **dict.fromkeys(("cma_es", "open_es", "pgpe"), ()),
-    **dict.fromkeys(("awac", "bc", "cql", "discrete_cql", "decision_transformer"), ("collector.num_shards=2",)),
+    **dict.fromkeys(("awac", "bc", "cql", "discrete_cql"), ("collector.num_shards=2",)),
+    "decision_transformer": ("collector.num_shards=2", "policy.target_return=500.0"),
     **dict.fromkeys(("diffusion_policy", "iql", "td3_bc"), ("collector.num_shards=2",)),
     "co_rft": ("world=tabletop", "environment=tabletop_chunks", "collector.num_shards=2"),
     # Its practice, of eight environments.
