@@ -75,9 +75,10 @@ def _settings_of(
 def _given_first(call: ast.Call, function: Callable[..., Any]) -> ast.AST | None:
     """Returns the first argument of a call; of a variable, the function or the value that it names."""
     first = call.args[0] if call.args else None
-    name = first.id if isinstance(first, ast.Name) else None
-    for node in ast.walk(_body_of(function) or call) if name else ():
-        if isinstance(node, ast.FunctionDef) and node.name == name:
+    if not isinstance(first, ast.Name):
+        return first
+    for node in ast.walk(_body_of(function) or call):
+        if isinstance(node, ast.FunctionDef) and node.name == first.id:
             return node
         if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
             return node.value
