@@ -1,7 +1,7 @@
 """Curricula around any learner of rollouts: what they choose are the levels of the next rollout."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ class CurriculumState:
 def with_curriculum(
     learner: Learner,
     init: Callable[[Array], Any],
-    update: Callable[[Any, Params, Rollout, Array], tuple[Any, Array | bool, Metrics]],
+    update: Callable[[Any, Params, Rollout, Array], tuple[Any, Array | Literal[True], Metrics]],
     *,
     acting: Callable[[Any, Params], Params] | None = None,
 ) -> Learner:
@@ -62,7 +62,7 @@ def with_curriculum(
         keys = jax.random.split(key, 3)
         inner, metrics = learner.update(state.inner, keys[0], rollout)
         memory, learns, own = update(state.memory, state.params, rollout, keys[1:])
-        inner = inner if learns is True else take_if(learns, inner, state.inner)
+        inner = take_if(learns, inner, state.inner) if isinstance(learns, jax.Array) else inner
         return CurriculumState(inner=inner, memory=memory), {**metrics, **own}
 
     def acting_params(state: CurriculumState, own: Params) -> dict[str, PyTree]:

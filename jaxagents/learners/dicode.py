@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -138,7 +138,7 @@ def with_dreamed_levels(
 
     def update(
         memory: DreamedLevels, params: Params, rollout: Rollout, keys: Array
-    ) -> tuple[DreamedLevels, bool, Metrics]:
+    ) -> tuple[DreamedLevels, Literal[True], Metrics]:
         opens, closes = memory.round % session == session - window, (memory.round + 1) % session == 0
         kept = jax.tree.map(lambda one: jnp.where(opens, 0.0, one), (memory.won, memory.ended))
         seen = _count(rollout, axis_name)

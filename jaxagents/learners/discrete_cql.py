@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from jaxagents.learners.q_shaping import make_q_with_terms
+from jaxagents.learners.q_shaping import Term, make_q_with_terms
 from jaxagents.learners.replay import replay_agent
 from jaxagents.losses.q_shaping import conservative_term, temporal_difference
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
@@ -32,6 +32,7 @@ def make_agent(
     if coefficient < 0.0:
         raise ValueError(f"`coefficient` must not be below 0, got {coefficient}; try 1.")
     q_function = value(environment.observation_space, environment.action_space)
-    terms = {"td": temporal_difference, "conservative_term": partial(conservative_term, coefficient=coefficient)}
+    held_down = partial(conservative_term, coefficient=coefficient)
+    terms: dict[str, Term] = {"td": temporal_difference, "conservative_term": held_down}
     make_learner = partial(make_q_with_terms, q_function, terms=terms)
     return replay_agent(make_learner, make_epsilon_greedy(q_function), environment, **options)

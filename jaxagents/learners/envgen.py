@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -116,7 +116,7 @@ def with_generated_levels(
 
     def update(
         memory: Achievements, params: Params, rollout: Rollout, keys: Array
-    ) -> tuple[Achievements, bool, Metrics]:
+    ) -> tuple[Achievements, Literal[True], Metrics]:
         generated, (ended, reached) = is_generated(memory.round), count(rollout)
         episodes = memory.episodes + jnp.where(generated, 0.0, ended)
         reached = memory.reached + jnp.where(generated, 0.0, reached)

@@ -168,7 +168,8 @@ def make_agent(
     of_states = None if state_value is None else state_value(environment.observation_space)
 
     def make_learner(optimizers: Sequence[optax.GradientTransformation], **options: Any) -> Learner:
-        return make_offline_actor_critic(actor, twin_q, of_states, *optimizers, environment.action_space, **options)
+        parts: tuple[Any, ...] = (actor, twin_q, of_states, *optimizers, environment.action_space)
+        return make_offline_actor_critic(*parts, **options)
 
     def optimizer(num_steps: int) -> list[optax.GradientTransformation]:
         return [policy_optimizer(num_steps), value_optimizer(num_steps)]

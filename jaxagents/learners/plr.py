@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -149,7 +149,7 @@ def with_level_replay(
 
     def update(
         memory: ReplayMemory, params: Params, rollout: Rollout, keys: Array
-    ) -> tuple[ReplayMemory, Array | bool, Metrics]:
+    ) -> tuple[ReplayMemory, Array | Literal[True], Metrics]:
         scores, most = _judge(actor_critic, score, decays, axis_name, memory, params, rollout)
         replayed = memory.kind == REPLAYED
         updated = update_levels(memory.archive, memory.place, scores, most)
@@ -161,7 +161,7 @@ def with_level_replay(
             "archive_filled": jnp.mean(filled),
             "archive_score": jnp.sum(jnp.where(filled, archive.score, 0.0)) / jnp.maximum(jnp.sum(filled), 1),
         }
-        return choose(memory.replace(archive=archive), keys[0]), train_on_new or replayed, metrics
+        return choose(memory.replace(archive=archive), keys[0]), True if train_on_new else replayed, metrics
 
     return with_curriculum(learner, init, update)
 

@@ -186,7 +186,7 @@ def make_agent(
         )
     if environment.num_agents:
         raise ValueError(f"`num_agents` must be 0 for PPG, got {environment.num_agents}; try `learner=ppo`.")
-    numbers = {"discount": discount, "trace_decay": trace_decay}
+    numbers: dict[str, Any] = {"discount": discount, "trace_decay": trace_decay}
 
     def around(learner: Learner, shapes: Callable[[], Rollout], num_updates: int) -> Learner:
         num_phases = max(1, num_updates // auxiliary_period)  # A run that is shorter than a period has none.
@@ -204,8 +204,8 @@ def make_agent(
         )
 
     make_learner = partial(make_ppo, policy(*spaces, detach_value=True), num_epochs=num_epochs, **numbers)
-    run = {"optimizer": optimizer, "around": around, "axis_name": axis_name}
-    return rollout_agent(make_learner, as_policy(joint), environment, **run, **options)
+    options |= {"optimizer": optimizer, "around": around, "axis_name": axis_name}
+    return rollout_agent(make_learner, as_policy(joint), environment, **options)
 
 
 def _phase(

@@ -291,7 +291,7 @@ def _generalized(*steps: Array, **numbers: Array) -> tuple[Array, Array]:
 
 def _default_slots(numbers: Numbers) -> dict[str, Bound]:
     clip_epsilon, value_clip = numbers["clip_epsilon"], numbers.get("value_clip_epsilon")
-    default = {
+    default: dict[str, Callable[..., Any]] = {
         "advantage": _generalized,
         "loss": partial(clipped_surrogate, clip_epsilon=clip_epsilon),
         "value_loss": partial(clipped_value_loss, clip_epsilon=value_clip)

@@ -228,7 +228,7 @@ def make_agent(
         axis_name: see `make_interleaved`.
         **options: of `learners.policy_gradient.make_agent`.
     """
-    both = {"microbatch_tokens": microbatch_tokens, "trainable": trainable, "axis_name": axis_name}
+    both: dict[str, Any] = {"microbatch_tokens": microbatch_tokens, "trainable": trainable, "axis_name": axis_name}
     agent = policy_gradient.make_agent(environment, optimizer=optimizer, **both, **options)
 
     def change(learner: Learner, collector: Collector, num_updates: int) -> Learner:

@@ -16,12 +16,12 @@ from jaxagents.learners.normalization import scale_rewards
 from jaxagents.ops.checks import require_positive
 from jaxagents.policies.normalization import normalize_observations as normalize_observations_of_policy
 from jaxagents.policies.teams import separate_parameters
-from jaxagents.types import Agent, Collector, Environment, Learner, Policy, Rollout
+from jaxagents.types import Agent, Collector, Environment, Learner, Rollout
 
 
 def rollout_agent(
     make_learner: Callable[..., Learner],
-    policy: Policy,
+    policy: Any,
     environment: Environment,
     *,
     optimizer: Callable[..., optax.GradientTransformation],
@@ -37,7 +37,7 @@ def rollout_agent(
 
     Args:
         make_learner: `(optimizer, *, num_updates, axis_name, **options) -> Learner` of rollouts.
-        policy: acts with the parameters of the learner.
+        policy: a `Policy` that acts with the parameters of the learner.
         environment: gives the spaces and the number of agents.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
         normalize_observations: standardises observations by running statistics.

@@ -218,7 +218,8 @@ def make_agent(
     actor, twin_q = policy(*spaces), value(*spaces)
 
     def make_learner(optimizers: Sequence[optax.GradientTransformation], **options: Any) -> Learner:
-        learner = make_sac(actor, twin_q, *optimizers, environment.action_space, **options)
+        parts: tuple[Any, ...] = (actor, twin_q, *optimizers, environment.action_space)
+        learner = make_sac(*parts, **options)
         return learner if model is None else model(learner, actor, *spaces, axis_name=axis_name)
 
     def optimizer(num_steps: int) -> list[optax.GradientTransformation]:

@@ -30,7 +30,7 @@ class SettingsState:
         memory: of numbers and slots that remember, by name; of keywords of slots by `slot.keyword`.
     """
 
-    numbers: dict[str, Array | Numbers]
+    numbers: dict[str, Any]
     memory: dict[str, PyTree]
 
 

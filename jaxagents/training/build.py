@@ -286,8 +286,8 @@ def _placement(devices: DevicesConfig, num_seeds: int) -> tuple[str | None, Call
         if num_seeds > 1:
             raise ValueError(f"`seeds` must be 1 with `devices.actors`, got {num_seeds}; try a run each.")
         actors, learners = split_devices(devices.num_devices, devices.actors)
-        apart = {"actors": actors, "learners": learners, "lag": devices.lag}
-        return AXIS_NAME, lambda program, *parts, **options: place_apart(*parts, **apart, **options)
+        apart = partial(place_apart, actors=actors, learners=learners, lag=devices.lag)
+        return AXIS_NAME, lambda program, *parts, **options: apart(*parts, **options)
     if devices.mesh is not None:
         mesh, rules = make_mesh(devices.mesh, devices.num_devices), devices.rules or {}
         return axis_name_on(mesh), lambda program, *_, **options: place_on_mesh(program, mesh, rules=rules, **options)

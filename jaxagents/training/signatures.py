@@ -68,26 +68,21 @@ def _settings_of(
         further = _settings_of(called, slots, frozenset({*within, function}))
         taken = _given(call, called)
         annotations = {name: kind for name, kind in further.annotations.items() if name not in taken} | annotations
-        is_open |= further.is_open and not _is_given_function(call, function)
+        is_open |= further.is_open and _given_first(call, function) is None
     return Taken(annotations, is_open)
 
 
 def _given_first(call: ast.Call, function: Callable[..., Any]) -> ast.AST | None:
-    """Returns the first argument of a call; of a variable, the function or the value that it names."""
+    """Returns what makes the first argument of a call: a `partial`, a call of a global function, or its definition."""
     first = call.args[0] if call.args else None
-    name = first.id if isinstance(first, ast.Name) else None
-    for node in ast.walk(_body_of(function) or call) if name else ():
-        if isinstance(node, ast.FunctionDef) and node.name == name:
+    if not isinstance(first, ast.Name):
+        return first if _is_partial(first, function) else None
+    for node in ast.walk(_body_of(function) or call):
+        if isinstance(node, ast.FunctionDef) and node.name == first.id:
             return node
-        if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
-            return node.value
-    return first
-
-
-def _is_given_function(call: ast.Call, function: Callable[..., Any]) -> bool:
-    """Tells whether a call gets a function of which `_calls_with` knows the calls."""
-    first = _given_first(call, function)
-    return isinstance(first, ast.FunctionDef) or _is_partial(first, function)
+        if isinstance(node, ast.Assign) and first.id in map(ast.unparse, node.targets):
+            return node.value if _is_partial(node.value, function) else None
+    return ast.Call(func=first, args=[], keywords=[]) if callable(_global(function, first.id)) else None
 
 
 def _is_partial(node: ast.AST | None, function: Callable[..., Any]) -> bool:
@@ -112,7 +107,8 @@ def _body_of(function: Callable[..., Any]) -> ast.AST | None:
 def _calls_with(function: Callable[..., Any], options: str) -> list[ast.Call] | None:
     """Returns the calls in a function that pass `**options` on, also under another name; None without its source.
 
-    Of `shape(partial(make, network), **options)`, the `partial` takes what `shape` does not, and comes as well.
+    Of `shape(partial(make, network), **options)` and `shape(make, **options)`, `make` takes what `shape` does not, and
+    its call comes as well.
     """
     body = None if inspect.isclass(function) else _body_of(function)
     if body is None:
@@ -124,8 +120,8 @@ def _calls_with(function: Callable[..., Any], options: str) -> list[ast.Call] | 
             names |= {target.id for target in targets if isinstance(target, ast.Name)}
     calls = [node for node in ast.walk(body) if isinstance(node, ast.Call)]
     calls = [call for call in calls if any(one.arg is None and names & _names_in(one.value) for one in call.keywords)]
-    firsts = [_given_first(call, function) for call in calls if not _is_partial(call, function)]
-    return calls + [first for first in firsts if _is_partial(first, function)]  # type: ignore[misc]
+    given = [_given_first(call, function) for call in calls if not _is_partial(call, function)]
+    return calls + [one for one in given if isinstance(one, ast.Call) and _callee(one, function, {}) is not None]
 
 
 def _read_of(function: Callable[..., Any], options: str) -> Iterator[str]:
