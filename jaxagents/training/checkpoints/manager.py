@@ -332,9 +332,12 @@ def _newest_good_step(
     first_save_was_cut_off = step is None and len(steps) == 1 and not digest_path(directory, steps[0]).exists()
     if not steps or first_save_was_cut_off:
         return None
+    hint = ""
+    if any(" leaf " in reason for reason in reasons):
+        hint = " A run of an earlier jaxagents cannot be resumed: evaluate it, or begin with it by `start_from`."
     raise ValueError(
         f"`checkpoint` must be whole and made with the same configuration, got {'; '.join(reasons)} (in {directory}); "
-        "try the configuration of the run, an older `step`, or another `run_dir` to start from scratch."
+        f"try the configuration of the run, an older `step`, or another `run_dir` to start from scratch.{hint}"
     )
 
 
