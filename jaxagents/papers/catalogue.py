@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from jaxagents.papers.arms import compose_arms, settings_of
+from jaxagents.papers.arms import Composed, compose_arms, settings_of
 from jaxagents.papers.judge import NOT_RUN, Verdict, judge
 from jaxagents.papers.library import load_paper, paper_files
 from jaxagents.papers.registration import changes_since, read_registrations
@@ -153,14 +153,29 @@ def read_entry(
     card: Card, paper: Paper, config_folder: str | Path, results: str | Path, *, quick: bool = False
 ) -> Entry:
     """Reads the runs of a paper that is tested here and judges them; see `read_entries`."""
-    composed = compose_arms(paper, config_folder, quick=quick)
-    resolved = compose_arms(paper, config_folder) if quick else composed
-    runs = {name: read_runs(results, arm.address) for name, arm in composed.items()}
+    composed, runs, verdict, changed = read_paper(paper, config_folder, results, quick=quick)
     treatment = composed[paper.arms[0].name]
     settings = treatment.function if treatment.recipe is None else [*treatment.recipe.stages.values()][-1]
-    changed = tuple(changes_since(paper, settings_of(resolved), read_registrations(results).get(card.id, [])))
-    verdict = judge(paper, runs)
     return Entry(card, paper, runs, verdict, settings or {}, changed, is_trial=quick and verdict.word != NOT_RUN)
+
+
+def read_paper(
+    paper: Paper, config_folder: str | Path, results: str | Path, *, quick: bool = False, overrides: Sequence[str] = ()
+) -> tuple[dict[str, Composed], dict[str, ArmRuns], Verdict, tuple[str, ...]]:
+    """Returns the arms of a paper as they are now, their runs, the verdict, and what was changed since registered.
+
+    Args:
+        paper: see `library.load_paper`.
+        config_folder: of the experiments.
+        results: folder of the store.
+        quick: reads the runs of the small variants.
+        overrides: of trials.
+    """
+    composed = compose_arms(paper, config_folder, quick=quick, overrides=overrides)
+    registered = compose_arms(paper, config_folder) if quick or overrides else composed
+    runs = {name: read_runs(results, arm.address) for name, arm in composed.items()}
+    changed = changes_since(paper, settings_of(registered), read_registrations(results).get(paper.id, []))
+    return composed, runs, judge(paper, runs), tuple(changed)
 
 
 def _make_card(path: Path, node: Mapping[str, Any]) -> Card:

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from jaxagents.papers.arms import Composed, Recipe, compose_arm, compose_arms, settings_of, start_address, steps_of
+from jaxagents.papers.judge import judge
 from jaxagents.papers.leases import Lease, take_lease
 from jaxagents.papers.metrics import Curves, curve_of
 from jaxagents.papers.plan import (
@@ -103,6 +104,10 @@ def read_paper_runs(
 def _run_paper(paper: Paper, session: Session) -> bool:
     """Runs what nobody else is at; returns whether nothing is missing, but for what failed here."""
     request = session.request
+    in_looks = bool(paper.looks) and request.seeds is None and not request.is_trial
+    if in_looks:  # Nothing beyond the next look, and nothing after one that decides.
+        runs = read_paper_runs(paper, request.config_folder, request.results)
+        request = replace(request, seeds=judge(paper, runs).seeds)
     settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
     chosen = [compose_arm(paper.study, arm, request.config_folder, **settings) for arm in wanted_arms(paper, request)]
     jobs = [make_job(paper, composed, request, session.progress.message) for composed in chosen]
@@ -131,7 +136,7 @@ def _run_paper(paper: Paper, session: Session) -> bool:
         except Exception as error:  # Also what XLA raises where memory ends.
             _fail(session, f"{paper.id}: {job.composed.name}", error)
         job.stages.clear()  # Compiled programs are large.
-    return finished
+    return finished and not in_looks
 
 
 def _fail(session: Session, name: str, error: Exception) -> None:

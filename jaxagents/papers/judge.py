@@ -5,15 +5,22 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxagents.papers.expectations import START, Expectation
-from jaxagents.papers.metrics import curve_of, find_metrics, measure
+from jaxagents.papers.metrics import curve_of, find_metrics, measure, parse_metric
 from jaxagents.papers.runs import DIVERGED, ArmRuns, Run
-from jaxagents.papers.study import Paper
-from jaxagents.reporting.statistics import Interval, probability_of_improvement, t_interval
+from jaxagents.papers.study import LEAST_SEEDS, Paper
+from jaxagents.reporting.statistics import (
+    Interval,
+    paired_or_welch_interval,
+    probability_of_improvement,
+    spent_levels,
+    t_interval,
+)
 
 HELD, NOT_HELD, UNDECIDED, MISSING = "held", "not held", "undecided", "not run"
 REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE = "reproduced", "not reproduced", "inconclusive"
@@ -32,7 +39,7 @@ class Finding(NamedTuple):
         measured: the difference (first arm minus second), or the value of the only arm; with its interval.
         improvement: probability that a run of the first arm has the higher value; None for one arm.
         seeds: that count.
-        reason: why nothing was measured.
+        reason: why nothing was measured, or which thresholds were not reached.
     """
 
     expectation: Expectation
@@ -53,8 +60,9 @@ class Verdict(NamedTuple):
         headline: findings that decide.
         secondary: findings that are counted.
         checks: findings about the baselines of the study.
-        done: committed runs that are stored, of all arms.
-        needed: committed runs of all arms.
+        seeds: that decided, or that the next look waits for.
+        done: runs of these seeds that are stored, of all arms.
+        needed: runs of these seeds, of all arms.
         diverged: diverged runs among them, by arm.
         minutes: that the runs took.
     """
@@ -64,6 +72,7 @@ class Verdict(NamedTuple):
     headline: tuple[Finding, ...]
     secondary: tuple[Finding, ...]
     checks: tuple[Finding, ...]
+    seeds: tuple[int, ...]
     done: int
     needed: int
     diverged: Mapping[str, int]
@@ -98,11 +107,12 @@ def decide(expectation: Expectation, interval: Interval) -> str:
 
     | expectation | held | not held |
     |---|---|---|
-    | higher, lower | mean >= m and low > 0: the order holds with confidence, by the margin | high < m, or high <= 0 |
+    | higher, lower | mean >= m and low > 0: the interval excludes 0, the mean reaches m | high < m, or high <= 0 |
     | equal, near (value minus the stated number in place of d) | -m <= low and high <= m | low >= m or high <= -m |
     | above, below, wins (value in place of d; signs turned for below) | low >= m | high < m |
 
-    Everything else is undecided; an interval without width (a function without randomness) never is.
+    Everything else is undecided; an interval without width (a function without randomness) never is. "Held" does not
+    say that the true difference reaches the margin: where it equals the margin, about half of all trials hold.
 
     Args:
         expectation: what should come out.
@@ -130,11 +140,16 @@ def decide(expectation: Expectation, interval: Interval) -> str:
 def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
     """Computes the verdict of a paper from the runs of exactly its committed seeds.
 
-    Differences are taken seed by seed: the runs of one seed share start, random keys and evaluated tasks. Their
-    interval is Student's. Only the headline and the study's checks decide: a check that is not held makes the
-    phenomenon absent; else a run that is missing leaves the paper unfinished (not run where there are none);
-    else a headline that is not held makes it not reproduced; else anything that is
-    undecided makes it inconclusive; else it is reproduced.
+    Differences of arms have Welch's interval, see `statistics.paired_or_welch_interval` for the exception; values of
+    one arm, differences within its runs and shares of games have Student's. Only the headline and the study's checks
+    decide: a check that is not held makes the phenomenon absent; else a run that is missing leaves the paper unfinished
+    (not run where there are none); else a check that is undecided makes it inconclusive; else a headline that is not
+    held makes it not reproduced; else one that is undecided makes it inconclusive; else it is reproduced. Both of two
+    headlines must be held, which needs no adjustment of their levels (Berger, 1982, an intersection-union test).
+
+    With `looks`, the first look that decides is the verdict. Every look spends a part of the error, see
+    `statistics.spent_levels`, so that all of them together err as often as a single one. Before `LEAST_SEEDS` seeds
+    only "phenomenon absent" ends a paper.
 
     Args:
         paper: its expectations.
@@ -146,11 +161,21 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
     Raises:
         ValueError: a metric that no arm logs, as one that is misspelt; the nearest names are offered.
     """
+    for look, share in zip(paper.looks, spent_levels([look / len(paper.seeds) for look in paper.looks])):
+        verdict = _judge(replace(paper, seeds=paper.seeds[:look], looks=()), runs, share)
+        settled = verdict.word in (REPRODUCED, NOT_REPRODUCED) and look >= LEAST_SEEDS
+        if settled or verdict.word in (ABSENT, UNFINISHED, NOT_RUN):
+            return verdict
+    return verdict if paper.looks else _judge(paper, runs, 1.0)
+
+
+def _judge(paper: Paper, runs: Mapping[str, ArmRuns], share: float) -> Verdict:
+    """Returns the verdict of a look, which may spend this share of the error."""
     runs = {arm.name: _committed(paper, runs.get(arm.name, ArmRuns({}))) for arm in paper.arms}
     _require_logged(paper, runs)
     groups = {"headline": paper.headline, "secondary": paper.secondary, "check": paper.study.checks}
     found = {
-        role: tuple(_find(paper, role, expected, runs) for expected in expectations)
+        role: tuple(_find(paper, role, expected, runs, share) for expected in expectations)
         for role, expectations in groups.items()
     }
     stored = [run for of_arm in runs.values() for run in of_arm.runs.values()]
@@ -161,6 +186,7 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
         headline=found["headline"],
         secondary=found["secondary"],
         checks=found["check"],
+        seeds=paper.seeds,
         done=len(stored),
         needed=len(paper.seeds) * len(paper.arms),
         diverged={n: k for n, of in runs.items() if (k := sum(r.status == DIVERGED for r in of.runs.values()))},
@@ -203,8 +229,16 @@ def _require_logged(paper: Paper, runs: Mapping[str, ArmRuns]) -> None:
 
 
 def values_of(runs: Mapping[int, Run], metric: str) -> dict[int, float]:
-    """Returns a metric of an arm by seed; seeds without a finite value, or without the metric, are left out."""
-    return _values(runs, lambda run: measure(metric, run.curves).value)
+    """Returns a metric of an arm by seed; seeds without a finite value, or without the metric, are left out.
+
+    A run that diverged before it reached a threshold has no value: it did not last to the horizon.
+    """
+
+    def of_run(run: Run) -> float:
+        value, reason = measure(metric, run.curves)
+        return math.nan if reason and run.status == DIVERGED else value
+
+    return _values(runs, of_run)
 
 
 def start_values(runs: Mapping[int, Run], metric: str) -> dict[int, float]:
@@ -240,12 +274,14 @@ def _word(headline: Sequence[Finding], checks: Sequence[Finding], any_run: bool)
         return ABSENT
     if MISSING in outcomes | checked:
         return UNFINISHED if any_run else NOT_RUN
+    if UNDECIDED in checked:
+        return INCONCLUSIVE
     if NOT_HELD in outcomes:
         return NOT_REPRODUCED
-    return INCONCLUSIVE if UNDECIDED in outcomes | checked else REPRODUCED
+    return INCONCLUSIVE if UNDECIDED in outcomes else REPRODUCED
 
 
-def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, ArmRuns]) -> Finding:
+def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, ArmRuns], share: float) -> Finding:
     for arm in expected.arms:
         missing = [] if arm == START else [seed for seed in paper.seeds if seed not in runs[arm].runs]
         if missing:
@@ -264,16 +300,27 @@ def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, Arm
         reason = _why(metrics[lacking[0]], expected.arms[lacking[0]], runs)
         return Finding(expected, role, UNDECIDED, reason=reason)
     table = [np.asarray([values[seed] for seed in paper.seeds]) for values in columns]
-    if expected.kind == "wins":
-        measured = _share_won(expected, [runs[arm].runs for arm in expected.arms], paper.seeds)
-    else:
-        measured = table[0] - table[1] if len(table) == 2 else table[0]
-    if paper.study.deterministic:
-        interval = Interval(*[float(measured.mean())] * 3)
-    else:
-        interval = t_interval(measured, expected.confidence)
     improvement = probability_of_improvement(*table) if len(table) == 2 and expected.kind != "wins" else None
-    return Finding(expected, role, decide(expected, interval), interval, improvement, paper.seeds)
+    confidence = 1.0 - (1.0 - expected.confidence) * share
+    if len({*expected.arms} - {START}) == 2 and expected.kind != "wins" and not paper.study.deterministic:
+        interval = paired_or_welch_interval(*table, confidence)
+    else:  # One number per run.
+        if expected.kind == "wins":
+            measured = _share_won(expected, [runs[arm].runs for arm in expected.arms], paper.seeds)
+        else:
+            measured = table[0] - table[1] if len(table) == 2 else table[0]
+        exact = Interval(*[float(measured.mean())] * 3)
+        interval = exact if paper.study.deterministic else t_interval(measured, confidence)
+    reason = "; ".join(filter(None, (_censored(*of_arm, runs) for of_arm in zip(metrics, expected.arms))))
+    return Finding(expected, role, decide(expected, interval), interval, improvement, paper.seeds, reason)
+
+
+def _censored(metric: str, arm: str, runs: Mapping[str, ArmRuns]) -> str:
+    """Returns how many runs of an arm did not reach the threshold of a metric."""
+    if arm == START or parse_metric(metric).reduction != "until":
+        return ""
+    count = sum(bool(measure(metric, run.curves).reason) for run in runs[arm].runs.values())
+    return f"{count} of {len(runs[arm].runs)} runs of {arm} are censored at their end" if count else ""
 
 
 def _starts(paper: Paper, runs: ArmRuns) -> int:
@@ -283,9 +330,10 @@ def _starts(paper: Paper, runs: ArmRuns) -> int:
 
 def _why(metric: str, arm: str, runs: Mapping[str, ArmRuns]) -> str:
     """Returns why an arm has no number of a metric in every run, with the first seed in which it lacks it."""
-    for seed, run in runs[arm].runs.items() if arm in runs else ():
+    of_arm = runs[arm].runs if arm in runs else {}
+    for seed in sorted({*of_arm} - {*values_of(of_arm, metric)}):
         try:
-            reason = measure(metric, run.curves).reason
+            reason = measure(metric, of_arm[seed].curves).reason
         except ValueError as error:
             reason = str(error)
         if reason:

@@ -7,12 +7,14 @@
 | `early(x)`, `late(x)`, `tail(x)` | mean over the first half, the second half, the last tenth |
 | `early(x, 0.1)`, `late(x, 0.2)` | mean over another share |
 | `x@turns=N` | x at N turns, on the line between its neighbours; also episodes, tokens, env_steps |
-| `until(x, v)`, `until(x, <=v, turns)` | steps, or turns, at the first point where x is at least (at most) v |
+| `until(x, v)`, `until(x, <=v, turns)` | steps, or turns, until x is at least (at most) v; all where it never is |
 | `score(x_, y)` | last exp(mean ln(1 + s)) - 1 of all s, in percent, whose names begin with x_ or y: Crafter's score |
 
 References:
     Hafner (2022), Benchmarking the spectrum of agent capabilities (Crafter), equation 1: a geometric mean of success
     rates, in which achievements that are seldom reached count as much as easy ones.
+    Royston and Parmar (2013), Restricted mean survival time: a time that is not reached is censored at the horizon, and
+    the mean of min(time, horizon) is compared. Arms must be trained equally long for this.
 """
 
 import difflib
@@ -63,7 +65,7 @@ class Metric:
 
 
 class Measured(NamedTuple):
-    """A number of one run, NaN where there is none, and then the reason."""
+    """A number of one run; with the reason, NaN where there is none, and the end where no threshold was reached."""
 
     value: float
     reason: str = ""
@@ -138,7 +140,7 @@ def measure(metric: str, curves: Curves) -> Measured:
             `rollout/turns` and so on, are those since the start of the run.
 
     Returns:
-        The number, NaN with the reason where the run has none: a threshold that was not reached is no number.
+        The number, see `Measured`.
 
     Raises:
         ValueError: see `curve_of`.
@@ -242,4 +244,4 @@ def _reach(metric: Metric, axis: np.ndarray, values: np.ndarray) -> Measured:
     if reached.size:
         return Measured(float(axis[reached[0]]))
     unit = metric.unit or "steps"
-    return Measured(math.nan, f"{metric.name} did not reach {threshold:g} within {axis[-1]:.0f} {unit}")
+    return Measured(float(axis[-1]), f"{metric.name} did not reach {threshold:g} within {axis[-1]:.0f} {unit}")

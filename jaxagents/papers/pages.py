@@ -28,9 +28,11 @@ Written by `python experiments/report.py` from the stored runs; do not edit.
 
 - **Expected** was written down before the runs. One or two such expectations are the headline of a paper and decide its
   verdict; its page lists the others.
-- **Measured** is a mean over seeds with its 95 % Student interval. Differences are paired by seed.
-- **Outcome**: a difference is held where its mean reaches the margin and its interval excludes 0. Any other expectation
-  is held where its whole interval meets it. [judge.py](../../jaxagents/papers/judge.py) is the rule.
+- **Measured** is a mean over seeds with its 95 % interval: Welch's of differences, which are paired by seed only where
+  the measured correlation pays for it, and Student's of all else.
+- **Outcome**: a difference is held where its interval excludes 0 and its mean reaches the margin. Any other expectation
+  is held where its whole interval meets it. [judge.py](../../jaxagents/papers/judge.py) is the rule, and
+  [eight verdicts](../docs/papers.md#what-welchs-intervals-changed) changed with it.
 - A verdict with the word *mechanism* is about a claim on named models, of which only the mechanism is tested.
 - The pictures show headlines in units of their margins. The claim lies to the right, its margin is the green band.
 """
@@ -119,7 +121,7 @@ def _lines(entry: Entry, path: Path) -> list[str]:
     words = verdict.describe(trial=entry.is_trial, changed=bool(entry.changed))
     rows = [["", "", *_cells(one), "", ""] for one in verdict.headline]
     rows[0][:2] = f"[{card.id}]({path.as_posix()})", words
-    rows[0][-2:] = describe_seeds(entry.paper.seeds), f"{verdict.minutes:.1f}"
+    rows[0][-2:] = describe_seeds(verdict.seeds), f"{verdict.minutes:.1f}"
     return [_row(*row) for row in rows]
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from jaxagents.ops.checks import require_positive
 from jaxagents.papers.arms import Composed, budget_of, build_stages, logged_names
 from jaxagents.papers.metrics import find_metrics
+from jaxagents.papers.registration import read_registrations
 from jaxagents.papers.runs import DIVERGED, read_runs
-from jaxagents.papers.study import SEARCH_SEEDS, Arm, Paper, choose_arms, parse_seeds
+from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Arm, Paper, choose_arms, parse_seeds
 from jaxagents.training.build import Stage
 from jaxagents.training.config import DevicesConfig, make_section
 from jaxagents.training.launch import prepare_backend
@@ -106,7 +107,7 @@ class Job:
 
 
 def check_request(papers: Sequence[Paper], request: Request) -> None:
-    """Refuses arms that a paper does not have, seeds that could never count, and overrides that change nothing.
+    """Refuses arms that a paper does not have, seeds that never count or are too few, and overrides of functions.
 
     Args:
         papers: see `library.load_paper`.
@@ -114,8 +115,9 @@ def check_request(papers: Sequence[Paper], request: Request) -> None:
 
     Raises:
         ValueError: an unknown arm, an arm that is a function and takes no overrides, or, but for trials, a seed that
-            is neither committed nor a search seed.
+            is neither committed nor a search seed, or fewer than `LEAST_SEEDS` of a paper that is not registered yet.
     """
+    registered = read_registrations(request.results)
     for paper in papers:
         choose_arms(paper, request.arms)
         untrained = [arm.name for arm in wanted_arms(paper, request) if not arm.overrides]
@@ -124,6 +126,12 @@ def check_request(papers: Sequence[Paper], request: Request) -> None:
                 f"`overrides` must be of arms that are trained, got functions, which take none: "
                 f"{', '.join(untrained)} of {paper.id}; change their arguments in the files of the paper, or leave "
                 "them out with arms=..."
+            )
+        counted = not request.is_trial and min(wanted_seeds(paper, request)) < SEARCH_SEEDS
+        if counted and not paper.study.deterministic and paper.id not in registered and len(paper.seeds) < LEAST_SEEDS:
+            raise ValueError(
+                f"`seeds` of {paper.id} must be at least {LEAST_SEEDS} to be registered, got {len(paper.seeds)}, "
+                "on which no verdict rests; try seeds: 0-7, or seeds: 0-31 with looks: [4, 8, 16, 32]."
             )
         others = sorted({*wanted_seeds(paper, request)} - {*paper.seeds})
         if (first := [seed for seed in others if seed < SEARCH_SEEDS]) and not request.is_trial:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from jaxagents.papers.expectations import START, Expectation
 from jaxagents.papers.judge import HELD, decide, values_of
@@ -63,23 +63,22 @@ def plan_seeds(paper: Paper, runs: Mapping[str, ArmRuns], power: float = 0.9) ->
 
 
 def power_of(expected: Expectation, effect: float, deviation: float, num_seeds: int) -> float:
-    """Estimates how often an expectation comes out as HELD, from simulated normal differences.
+    """Estimates how often an expectation comes out as HELD, from simulated means and variances of normal values.
 
     Args:
         expected: its rule, see `judge.decide`.
         effect: true mean of what is measured.
-        deviation: from seed to seed.
+        deviation: from seed to seed; of a difference of arms sqrt(s_a^2 + s_b^2).
         num_seeds: of every arm.
 
     Returns:
         The share of the simulations.
     """
-    rng = np.random.default_rng(num_seeds)
-    drawn = rng.normal(effect, deviation, (_TRIALS, num_seeds))
-    mean = drawn.mean(axis=1)
-    half = (
-        stats.t.ppf(0.5 + expected.confidence / 2.0, num_seeds - 1) * drawn.std(axis=1, ddof=1) / math.sqrt(num_seeds)
-    )
+    rng, error = np.random.default_rng(num_seeds), deviation / math.sqrt(num_seeds)
+    freedom = len({*expected.arms} - {START}) * (num_seeds - 1)  # Welch's, of arms that vary alike.
+    mean = rng.normal(effect, error, _TRIALS)
+    spread = error * np.sqrt(rng.chisquare(freedom, _TRIALS) / freedom)
+    half = special.stdtrit(freedom, 0.5 + expected.confidence / 2.0) * spread
     return float(np.mean([decide(expected, Interval(*of)) == HELD for of in zip(mean, mean - half, mean + half)]))
 
 
@@ -109,7 +108,7 @@ def _effect(expected: Expectation) -> float:
 
 
 def _deviation(expected: Expectation, runs: Mapping[str, ArmRuns]) -> tuple[float | None, str]:
-    """Estimates the spread: of differences where both arms have a pilot, else sqrt(2) times that of one of them."""
+    """Estimates the spread of a difference from that of both arms, or of the one that has a pilot."""
     if expected.kind == "wins":
         return None, "a count of games has no spread to plan with"
     pilots = {}
@@ -120,14 +119,8 @@ def _deviation(expected: Expectation, runs: Mapping[str, ArmRuns]) -> tuple[floa
             pilots[arm] = values
     if not pilots:
         return None, f"no pilot: run seeds={SEARCH_SEEDS}-{SEARCH_SEEDS + 3} first"
-    names = list(pilots)
-    shared = sorted(set.intersection(*(set(values) for values in pilots.values())))
-    if len(names) == 2 and len(shared) >= 2:
-        differences = np.asarray([pilots[names[0]][seed] - pilots[names[1]][seed] for seed in shared])
-        return float(differences.std(ddof=1)), f"differences of {len(shared)} search seeds"
-    found = np.asarray(list(pilots[names[0]].values()))
-    alone = len(expected.arms) == 1
-    factor = 1.0 if alone else math.sqrt(2.0)
-    return factor * float(found.std(ddof=1)), f"{len(found)} search seeds of {names[0]}" + (
-        "" if alone else ", times sqrt(2)"
-    )
+    variances = [float(np.var([*values.values()], ddof=1)) for values in pilots.values()]
+    pilot = " and ".join(f"{len(values)} search seeds of {arm}" for arm, values in pilots.items())
+    if len(expected.arms) == 2 and len(pilots) == 1:  # The other one is taken to vary as much.
+        variances, pilot = variances * 2, f"{pilot}, times sqrt(2)"
+    return math.sqrt(sum(variances)), pilot

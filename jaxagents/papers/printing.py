@@ -6,12 +6,12 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxagents.papers.check import Check
-from jaxagents.papers.judge import Finding, Verdict
+from jaxagents.papers.judge import Finding, Verdict, values_of
 from jaxagents.papers.power import Plan
 from jaxagents.papers.runs import ArmRuns
-from jaxagents.papers.statistics import summarize_arms
 from jaxagents.papers.status import Status
 from jaxagents.papers.study import Paper
+from jaxagents.papers.summary import describe_values
 from jaxagents.reporting.tables import describe_interval
 
 _RUN_AGAIN = " The same command without status=true sets it aside, and runs it again."
@@ -41,16 +41,15 @@ def print_paper(
     table = Table(title=f"{paper.id}: means over seeds with 95 % intervals")
     for column in ("metric", "arm", "mean", "interval", "seeds"):
         table.add_column(column, justify="left" if column in ("metric", "arm") else "right")
-    groups: dict[str, dict] = {}
+    groups = {}
     for name, of_arm in runs.items():
         groups[name] = {seed: run for seed, run in of_arm.runs.items() if seed in paper.seeds}
         groups[f"{name} (search)"] = {seed: run for seed, run in of_arm.runs.items() if seed not in paper.seeds}
-    summary = summarize_arms(metrics, groups)
     for metric in metrics:
-        for name, of_metrics in summary.items():
-            if metric in of_metrics:
-                mean, _, interval = describe_interval(of_metrics[metric]).partition(" ")
-                table.add_row(metric, name, mean, interval.strip("()"), str(of_metrics[metric]["num_seeds"]))
+        for name, of_arm in groups.items():
+            if values := values_of(of_arm, metric):
+                mean, _, interval = describe_values(values).partition(" ")
+                table.add_row(metric, name, mean, interval.strip("()"), str(len(values)))
         table.add_section()
     console.print(table)
     for finding in (*verdict.checks, *verdict.headline, *verdict.secondary):

@@ -3,17 +3,16 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
-from jaxagents.papers.arms import compose_arms, settings_of
+from jaxagents.papers.catalogue import read_paper
 from jaxagents.papers.check import check_papers
-from jaxagents.papers.execution import read_paper_runs, run_papers
-from jaxagents.papers.judge import judge
+from jaxagents.papers.execution import run_papers
 from jaxagents.papers.plan import Request, reported_metrics
 from jaxagents.papers.power import plan_seeds
 from jaxagents.papers.printing import print_checks, print_paper, print_plan, print_status
-from jaxagents.papers.registration import changes_since, read_registrations
 from jaxagents.papers.status import read_status
 from jaxagents.papers.study import Paper
 from jaxagents.papers.workers import run_workers
@@ -58,13 +57,10 @@ def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[
         rows = read_status(papers, request)
         print_status(rows)
         return {row.paper: row.verdict for row in rows}
-    verdicts, registered = {}, read_registrations(request.results)
+    verdicts = {}
     for paper in papers:
-        which = (request.config_folder, request.results)
-        runs = read_paper_runs(paper, *which, quick=request.quick, overrides=request.overrides)
-        verdict = judge(paper, runs)
-        resolved = settings_of(compose_arms(paper, request.config_folder))
-        changed = changes_since(paper, resolved, registered.get(paper.id, []))
+        settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
+        _, runs, verdict, changed = read_paper(paper, request.config_folder, request.results, **settings)
         verdicts[paper.id] = verdict.describe(trial=request.is_trial, changed=bool(changed))
         if config.plan:
             print_plan(paper, plan_seeds(paper, runs))

@@ -20,7 +20,6 @@ from jaxagents.papers.summary import (
     describe_seeds,
     panels_of,
     steps_unit,
-    tell_finding,
     verdict_of,
 )
 from jaxagents.reporting.experts import play_experts
@@ -171,12 +170,12 @@ def _made() -> str:
 
 
 def _write_findings(path: Path, families: Sequence[Family], entries: Mapping[str, Entry], made: str) -> None:
-    """Writes the page of what came out: a picture of every family's headlines, and a sentence on each of them."""
+    """Writes the page of what came out: every family's headlines, in a picture and in words."""
     sections = []
     for family in families:
         tested = [entries[card.id] for card in family.cards if entries[card.id].paper is not None]
         if tested:
-            papers = [(e.card, verdict_of(e), _outcome(e), [*map(tell_finding, e.verdict.headline)]) for e in tested]
+            papers = [(e.card, verdict_of(e), _outcome(e), _rows(e.verdict.headline)) for e in tested]
             headlines = {entry.card.id: entry.verdict.headline for entry in tested}
             forest = lay_out_forest(f"Headlines against their margins: {family.title}", headlines)
             sections.append({"title": family.title, "forest": forest, "papers": papers})

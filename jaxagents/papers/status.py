@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxagents.papers.arms import compose_arms, settings_of
+from jaxagents.papers.catalogue import read_paper
 from jaxagents.papers.execution import lease_name
-from jaxagents.papers.judge import NOT_RUN, UNFINISHED, judge
+from jaxagents.papers.judge import NOT_RUN, UNFINISHED
 from jaxagents.papers.leases import held_leases
 from jaxagents.papers.plan import Request, wanted_seeds
-from jaxagents.papers.registration import changes_since, read_registrations
-from jaxagents.papers.runs import DIVERGED, read_runs
+from jaxagents.papers.runs import DIVERGED
 from jaxagents.papers.study import Paper
 
 
@@ -58,9 +57,7 @@ def read_status(papers: Sequence[Paper], request: Request) -> list[Status]:
 
 def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status:
     settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
-    composed = compose_arms(paper, request.config_folder, **settings)
-    resolved = compose_arms(paper, request.config_folder) if request.is_trial else composed
-    runs = {name: read_runs(request.results, arm.address) for name, arm in composed.items()}
+    composed, runs, verdict, changed = read_paper(paper, request.config_folder, request.results, **settings)
     seeds = wanted_seeds(paper, request)
     stored = {name: [of.runs[seed] for seed in seeds if seed in of.runs] for name, of in runs.items()}
     names = [lease_name(arm, seed) for arm in composed.values() for seed in seeds]
@@ -70,8 +67,6 @@ def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status
         (len(seeds) - len(of_arm)) * (float(np.mean([run.minutes for run in of_arm])) if of_arm else planned)
         for of_arm in stored.values()
     ]
-    changed = changes_since(paper, settings_of(resolved), read_registrations(request.results).get(paper.id, []))
-    verdict = judge(paper, runs)
     lacking = {name: sum(seed not in of.runs for seed in paper.seeds) for name, of in runs.items()}
     is_open = request.is_trial or verdict.word in (UNFINISHED, NOT_RUN)
     return Status(

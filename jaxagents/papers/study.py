@@ -14,7 +14,7 @@ from jaxagents.types import COUNTERS
 
 BUDGETS = (*COUNTERS, "none")
 SEARCH_SEEDS = 100  # Seeds from here on are for choosing settings; no verdict counts them.
-LEAST_SEEDS = 3
+LEAST_SEEDS = 8  # Of what is registered from now on; papers that were registered with fewer keep their verdicts.
 _ARM_KEYS = ("experiment", "overrides", "function", "companions", "version")
 _COMPANION_KEYS = ("experiment", "overrides", "stage")
 
@@ -131,6 +131,8 @@ class Paper:
         minutes: on two cores, all arms and seeds.
         metrics: further ones to report.
         seeds: committed; those of the study unless the file has its own.
+        looks: numbers of seeds after which the paper is judged, such as 4, 8, 16, 32: as soon as a look decides, the
+            other seeds are not run. Empty: once, with all seeds.
         mechanism: the claim is about named models, and only its mechanism can be tested.
         authors: what the authors set, by the dotted name of the treatment's setting here.
         notes: deviations from the paper and its code (file and line), diagnosis.
@@ -149,6 +151,7 @@ class Paper:
     seeds: tuple[int, ...]
     secondary: tuple[Expectation, ...] = ()
     metrics: tuple[str, ...] = ()
+    looks: tuple[int, ...] = ()
     mechanism: bool = False
     authors: Mapping[str, Any] | None = None
     notes: str = ""
@@ -160,6 +163,11 @@ class Paper:
         if not 1 <= len(self.headline) <= 2:
             raise ValueError(
                 f"`headline` must be one or two expectations, got {len(self.headline)}; the others are `secondary`."
+            )
+        if self.looks and list(self.looks) != sorted({*self.looks, len(self.seeds)} - {0, 1}):
+            raise ValueError(
+                f"`looks` must rise from 2 or more to the number of seeds, {len(self.seeds)}, got {list(self.looks)}; "
+                "try [4, 8, 16, 32] with seeds: 0-31."
             )
 
 
@@ -189,14 +197,14 @@ def require_verdict_seeds(seeds: Sequence[int], deterministic: bool) -> None:
     """Refuses seeds that no verdict may rest on.
 
     Raises:
-        ValueError: search seeds, or too few.
+        ValueError: search seeds, or none of which an interval can be computed.
     """
     if found := [seed for seed in seeds if seed >= SEARCH_SEEDS]:
         raise ValueError(
             f"`seeds` must be below {SEARCH_SEEDS}, got {found[0]}: search seeds choose settings and count in no "
             f"verdict; try {'0-7' if not deterministic else '[0]'}."
         )
-    needed = 1 if deterministic else LEAST_SEEDS
+    needed = 1 if deterministic else 3
     if len(seeds) < needed:
         raise ValueError(f"`seeds` must be at least {needed}, got {len(seeds)}; `plan=true` says how many.")
 
@@ -251,6 +259,7 @@ def make_paper(values: Mapping[str, Any], study: Study, source: Mapping[str, Any
     arms = (*own, *(arm for name, arm in shared.items() if name in named))
     made: dict[str, Any] = {**expected, "arms": arms, "study": study}
     made["seeds"] = parse_seeds("seeds", values["seeds"]) if "seeds" in values else study.seeds
+    made["looks"] = parse_seeds("looks", values["looks"]) if values.get("looks") else ()
     made["metrics"] = _texts("metrics", values.get("metrics", ()))
     record = {key: node for key, node in values.items() if key not in ("title", "claim", "minutes", "authors", "notes")}
     made["source"] = {"paper": record, "study": dict(source or {})}

@@ -54,32 +54,6 @@ def describe_finding(finding: Finding) -> str:
     return f"{describe_interval(finding.measured._asdict())}{seeds}"
 
 
-def tell_finding(finding: Finding) -> str:
-    """Returns what came out of an expectation in a sentence, with what was expected."""
-    expected, outcome = finding.expectation, finding.outcome
-    if finding.measured is None:
-        reason = f" ({finding.reason.rstrip('.')})" if finding.reason else ""
-        return f"{expected.describe()}: {outcome}{reason}."
-    first, second = expected.arms[0], expected.arms[-1]
-    margin, subject = f"{expected.margin:g}", f"{expected.metric} of {first}"
-    measured = describe_interval(finding.measured._asdict())
-    if expected.kind == "wins":
-        won = f"{first} is best, or within {expected.tolerance:g} of it, in {finding.measured.mean:.0%} of the games"
-        return f"{won}; over {expected.margin:.0%} was expected: {outcome}."
-    if expected.kind == "near":
-        return f"{subject} is {measured}; {expected.value:g} was expected within {margin}: {outcome}."
-    if expected.kind in ("above", "below"):
-        return f"{subject} is {measured}; {expected.kind} {margin} was expected: {outcome}."
-    if expected.kind == "equal":
-        return f"{subject} is that of {second} plus {measured}; at most {margin} apart was expected: {outcome}."
-    mean, low, high = finding.measured
-    order = "higher" if mean >= 0.0 else "lower"
-    measured = measured if mean >= 0.0 else describe_interval({"mean": -mean, "low": -high, "high": -low})
-    other = f"that of {second}" if expected.than is None else f"its {expected.than}"
-    least = f"{expected.kind} by {margin} or more" if expected.margin else expected.kind
-    return f"{subject} is {order} than {other} by {measured}; {least} was expected: {outcome}."
-
-
 def describe_seeds(seeds: Sequence[int]) -> str:
     """Returns "10 to 17" for a range, else the list."""
     seeds = sorted(seeds)
@@ -112,7 +86,8 @@ def study_rows(entries: Sequence[Entry]) -> list[ArmRow]:
             values = values_of(runs := _committed(entry, arm.name), study.metric)
             if values and len(runs) > order.get(name, (0, 0.0))[0]:
                 means = [
-                    _mean(values_of(runs, metric), study.deterministic) for metric in (study.metric, *study.metrics)
+                    describe_values(values_of(runs, metric), study.deterministic)
+                    for metric in (study.metric, *study.metrics)
                 ]
                 rows[name] = ArmRow(name, describe_seeds(list(runs)), means, sum(run.minutes for run in runs.values()))
                 order[name] = (len(runs), float(np.mean([*values.values()])))
@@ -162,11 +137,12 @@ def _setting(value: Any) -> str:
 def _arm_row(name: str, runs: Mapping[int, Run], paper: Paper) -> ArmRow:
     diverged = sum(run.status == DIVERGED for run in runs.values())
     seeds = (describe_seeds(list(runs)) or "none") + (f", {diverged} diverged" if diverged else "")
-    values = [_mean(values_of(runs, metric), paper.study.deterministic) for metric in reported_metrics(paper)]
+    values = [describe_values(values_of(runs, metric), paper.study.deterministic) for metric in reported_metrics(paper)]
     return ArmRow(name, seeds, values, sum(run.minutes for run in runs.values()))
 
 
-def _mean(values: Mapping[int, float], deterministic: bool) -> str:
+def describe_values(values: Mapping[int, float], deterministic: bool = False) -> str:
+    """Returns the mean of an arm's values by seed, with its 95 % Student interval unless it is deterministic."""
     if not values:
         return "-"
     if deterministic:

@@ -46,6 +46,74 @@ def t_interval(values: np.ndarray, confidence: float = 0.95) -> Interval:
     return Interval(mean=mean, low=mean - half, high=mean + half)
 
 
+def welch_interval(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> Interval:
+    """Computes a difference of means and Welch's interval, `m_a - m_b +- t_{(1 + confidence) / 2, v} sqrt(e_a + e_b)`.
+
+    With the squared errors `e = s^2 / n`, `v = (e_a + e_b)^2 / (e_a^2 / (n_a - 1) + e_b^2 / (n_b - 1))`.
+
+    Args:
+        first: `[seeds]`, finite.
+        second: `[other seeds]`, finite.
+        confidence: mass of the interval.
+
+    Returns:
+        The interval; without width where neither varies, NaN to NaN where one has a single seed.
+
+    References:
+        Welch (1947), The generalization of Student's problem when several different population variances are involved.
+    """
+    first, second = _finite(first), _finite(second)
+    mean = float(first.mean() - second.mean())
+    if min(first.size, second.size) < 2:
+        return Interval(mean, np.nan, np.nan)
+    errors = np.array([first.var(ddof=1) / first.size, second.var(ddof=1) / second.size])
+    if not errors.any():
+        return Interval(mean, mean, mean)
+    freedom = errors.sum() ** 2 / np.sum(errors**2 / [first.size - 1, second.size - 1])
+    half = float(special.stdtrit(freedom, 0.5 + confidence / 2.0) * np.sqrt(errors.sum()))
+    return Interval(mean, mean - half, mean + half)
+
+
+def paired_or_welch_interval(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> Interval:
+    """Computes the interval of a difference, paired by seed only where the measured correlation pays for it.
+
+    Pairing divides the variance by `1 / (1 - r)` and halves the degrees of freedom. It gains where
+    `r > 1 - (t_{2n-2} / t_{n-1})^2`; the difference is paired where the lower bound of the measured correlation (95 %,
+    one-sided, Fisher's transformation) is above this: from r = 0.90 on with 5 seeds, 0.73 with 8. A correlation that
+    five seeds have by luck is below. Everything else is Welch's.
+
+    Args:
+        first: `[seeds]`, finite.
+        second: `[seeds]`, of the same seeds.
+        confidence: mass of the interval.
+
+    References:
+        Fisher (1921), On the probable error of a coefficient of correlation deduced from a small sample.
+    """
+    first, second = _finite(first), _finite(second)
+    if first.size > 3 and first.std() > 0.0 and second.std() > 0.0:
+        quantiles = special.stdtrit([2 * first.size - 2, first.size - 1], 0.5 + confidence / 2.0)
+        least = np.arctanh(1.0 - (quantiles[0] / quantiles[1]) ** 2) + special.ndtri(0.95) / np.sqrt(first.size - 3)
+        if np.corrcoef(first, second)[0, 1] > np.tanh(least):
+            return t_interval(first - second, confidence)
+    return welch_interval(first, second, confidence)
+
+
+def spent_levels(fractions: Sequence[float]) -> list[float]:
+    """Computes the share of the error that each of several looks at growing data may spend; together 1.
+
+    `f(t_k) - f(t_{k-1})` with Pocock's spending function `f(t) = ln(1 + (e - 1) t)`. Adding errors up is Bonferroni's
+    bound: it holds however the looks depend on each other, as those of Student's intervals of few seeds do.
+
+    Args:
+        fractions: of the data that each look sees, rising to 1.
+
+    References:
+        Lan and DeMets (1983), Discrete sequential boundaries for clinical trials; Pocock (1977).
+    """
+    return np.diff(np.log1p((np.e - 1.0) * np.asarray(fractions, np.float64)), prepend=0.0).tolist()
+
+
 def describe(values: np.ndarray) -> dict[str, float | None]:
     """Returns `mean`, `low` and `high` of the 95 % Student interval as plain data; None for those of one value."""
     return {name: float(v) if np.isfinite(v) else None for name, v in t_interval(values)._asdict().items()}

@@ -183,11 +183,28 @@ def test_a_metric_that_stored_calls_lack_is_refused_before_anything_is_registere
     assert len(calls) == 2 and not read_registrations(tmp_path / "results")
 
 
+def test_nothing_is_run_after_a_look_that_decides(calls, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxagents.papers.execution._POLL_SECONDS", 0.0)
+    paper = of_functions(study={"seeds": "0-15"}, looks=[4, 8, 16])
+    assert run_papers([paper], request(tmp_path)) == {}
+    looks = [[(seed, offset) for offset in (1.0, 0.0) for seed in seeds] for seeds in (range(4), range(4, 8))]
+    assert calls == [*looks[0], *looks[1]]
+    assert read_registrations(tmp_path / "results")["p"][0].content["seeds"] == list(range(16))
+    (status,) = read_status([paper], request(tmp_path))
+    assert status.verdict == "reproduced" and status.unneeded == {"treatment": 8, "baseline": 8}
+    failing = of_functions({**TARGET, "fails": True}, study={"seeds": "0-15"}, looks=[4, 8, 16])
+    assert list(run_papers([failing], request(tmp_path))) == ["p: treatment"]
+
+
 def test_what_could_never_count_is_refused():
-    paper = of_functions()
+    paper = of_functions(study={"seeds": "0-7"})
+    with pytest.raises(
+        ValueError, match="`seeds` of p must be at least 8 to be registered, got 3, on which no verdict"
+    ):
+        check_request([of_functions()], request(pathlib.Path()))
     for options, match in (
         ({"arms": ("treatmnt",)}, "`arms` must be of the paper p, got 'treatmnt'; try treatment"),
-        ({"seeds": (2, 3)}, "`seeds` of p must be committed ones, 0, 1, 2, or search seeds, from 100 on, got 3"),
+        ({"seeds": (7, 8)}, "`seeds` of p must be committed ones, 0, .*, 7, or search seeds, from 100 on, got 8"),
         (
             {"overrides": ("nonsense=1",)},
             "arms that are trained, got functions, which take none: treatment, baseline of p; change",
@@ -195,7 +212,7 @@ def test_what_could_never_count_is_refused():
     ):
         with pytest.raises(ValueError, match=match):
             check_request([paper], request(pathlib.Path(), **options))
-    for options in ({}, {"seeds": (1, 100)}, {"seeds": (3,), "quick": True}):
+    for options in ({}, {"seeds": (1, 100)}, {"seeds": (8,), "quick": True}):
         check_request([paper], request(pathlib.Path(), **options))
 
 

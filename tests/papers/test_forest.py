@@ -8,7 +8,6 @@ import pytest
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.forest import in_margins, lay_out_forest
 from jaxagents.papers.judge import HELD, MISSING, NOT_HELD, UNDECIDED, Finding, decide
-from jaxagents.papers.summary import tell_finding
 from jaxagents.reporting.html import write_page
 from jaxagents.reporting.statistics import Interval
 
@@ -85,44 +84,3 @@ def test_the_picture_is_a_file_of_its_own(tmp_path):
     assert root.tag == "{http://www.w3.org/2000/svg}svg" and names.count("circle") == 1
     text = path.read_text()
     assert "prefers-color-scheme: dark" in text and "href" not in text and "1 (0.75 to 1.25)" in text
-
-
-@pytest.mark.parametrize(
-    ("finding", "sentence"),
-    [
-        (
-            found(expect("higher", 0.5), -1.0, -2.0, -0.5),
-            "score of ours is lower than that of theirs by 1 (0.5 to 2); higher by 0.5 or more was expected: not held.",
-        ),
-        (
-            found(expect("higher", 0.0, ("ours", "ours"), than="first(score)"), 1.0, 0.5, 2.0),
-            "score of ours is higher than its first(score) by 1 (0.5 to 2); higher was expected: held.",
-        ),
-        (
-            found(expect("lower", 0.5), -1.0, -2.0, -0.5),
-            "score of ours is lower than that of theirs by 1 (0.5 to 2); lower by 0.5 or more was expected: held.",
-        ),
-        (
-            found(expect("equal", 0.5), 0.25, 0.0, 1.0),
-            "score of ours is that of theirs plus 0.25 (0 to 1); at most 0.5 apart was expected: undecided.",
-        ),
-        (
-            found(expect("near", 0.5, ONE, value=3.0), 3.0, 2.75, 3.25),
-            "score of ours is 3 (2.75 to 3.25); 3 was expected within 0.5: held.",
-        ),
-        (
-            found(expect("below", 0.5, ONE), 0.25, 0.25, 0.25),
-            "score of ours is 0.25; below 0.5 was expected: held.",
-        ),
-        (
-            found(expect("wins", 0.5, tolerance=0.01), 0.75, 0.75, 0.75),
-            "ours is best, or within 0.01 of it, in 75% of the games; over 50% was expected: held.",
-        ),
-        (
-            Finding(expect("above", 0.5, ONE), "headline", MISSING, reason="0 of 5 runs of ours are there."),
-            "score of ours above 0.5: not run (0 of 5 runs of ours are there).",
-        ),
-    ],
-)
-def test_a_finding_in_a_sentence(finding, sentence):
-    assert tell_finding(finding) == sentence

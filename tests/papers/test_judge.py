@@ -7,7 +7,6 @@ import pytest
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.judge import HELD, MISSING, NOT_HELD, UNDECIDED, decide, judge
 from jaxagents.papers.runs import DIVERGED, DONE, ArmRuns, Run
-from jaxagents.papers.statistics import summarize_arms
 from jaxagents.papers.study import make_paper, make_study
 from jaxagents.reporting.statistics import Interval
 
@@ -113,14 +112,66 @@ def test_the_rule(kind, margin, interval, outcome):
     assert decide(Expectation("success", kind, arms, margin, value=0.5), Interval(*interval)) == outcome
 
 
-def test_differences_are_taken_seed_by_seed():
-    # The arms vary over seeds by far more than they differ. Differences: 0.2, 0.2, 0.23.
-    finding = only_finding(stored(a=seeds(0.9, 0.5, 0.33), b=seeds(0.7, 0.3, 0.1)))
-    assert (finding.outcome, finding.seeds) == (HELD, (0, 1, 2))
-    assert finding.measured.mean == pytest.approx(0.21)
-    # t(0.975, 2) = 4.302653, deviation 0.0173205 over sqrt(3): 0.01.
-    assert finding.measured.high - finding.measured.mean == pytest.approx(0.0430265, abs=1e-6)
-    assert finding.improvement == pytest.approx(7 / 9)
+def test_differences_have_welch_intervals():
+    # Means 0.5 and 0.2; squared errors 0.01 / 3 and 0.0001 / 3; degrees of freedom 2 x 0.0101^2 / (0.01^2 + 0.0001^2).
+    finding = only_finding(stored(a=seeds(0.4, 0.5, 0.6), b=seeds(0.21, 0.2, 0.19)))
+    assert (finding.outcome, finding.seeds, finding.improvement) == (HELD, (0, 1, 2), 1.0)
+    # t(0.975, 2.040) = 4.22282, sqrt(0.0101 / 3) = 0.058023.
+    assert finding.measured == pytest.approx((0.3, 0.3 - 0.24502, 0.3 + 0.24502), abs=1e-5)
+
+
+def test_differences_are_paired_by_seed_where_that_pays():
+    # The arms vary over seeds by far more than they differ.
+    values = [0.9, 0.5, 0.3, 0.7, 0.2]
+    runs = stored(a=seeds(*values), b=seeds(*[value - 0.12 for value in values]))
+    finding = only_finding(runs, {"seeds": "0-4"})
+    assert finding.outcome == HELD and finding.measured == pytest.approx((0.12,) * 3)
+
+
+def test_thresholds_that_are_not_reached_are_censored():
+    def timed(**status):
+        last = {0: 0.9, 1: 0.9, 2: 0.4}
+        curves = {s: {"steps": [0, 4, 8], "values": [0.0, value / 2, value]} for s, value in last.items()}
+        made = {seed: Run("t", seed, DONE, {"eval/success": curve}, 1.0, "s") for seed, curve in curves.items()}
+        return ArmRuns({**made, 2: made[2]._replace(**status)})
+
+    headline = [{"metric": "until(success, 0.8)", "arm": "a", "near": 8.0, "margin": 1.0}]
+    finding = only_finding({"a": timed()}, headline=headline)
+    assert (finding.outcome, finding.measured.mean) == (HELD, 8.0)
+    assert finding.reason == "1 of 3 runs of a are censored at their end"
+    finding = only_finding({"a": timed(status=DIVERGED)}, headline=headline)  # It did not last to the horizon.
+    assert finding.outcome == UNDECIDED and "with seed 2, eval/success did not reach 0.8 within 8" in finding.reason
+
+
+LOOKS = {"study": {"seeds": "0-15"}, "looks": [4, 8, 16]}
+
+
+def spread(mean, num_seeds, size=0.1, period=2):
+    """Returns values of half a period `size` below the mean, and half a period above."""
+    return {seed: mean + (size if seed // (period // 2) % 2 else -size) for seed in range(num_seeds)}
+
+
+def test_looks_decide_as_early_as_their_levels_allow():
+    def at(num_seeds, difference):
+        arms = {"a": spread(0.5 + difference, num_seeds), "b": spread(0.5, num_seeds, period=4)}  # Uncorrelated.
+        return verdict_of(stored(**arms), **LOOKS)
+
+    assert at(0, 0.0).word == "not run" and at(3, 1.0).describe() == "unfinished (6 of 8 runs)"
+    # Four seeds decide nothing about the claim: the next look waits for eight.
+    assert at(4, 1.0).describe() == "unfinished (8 of 16 runs)" and at(4, 1.0).seeds == tuple(range(8))
+    verdict = at(8, 1.0)
+    assert verdict.word == "reproduced" and (verdict.done, verdict.headline[0].seeds) == (16, tuple(range(8)))
+    assert at(16, 1.0).seeds == tuple(range(8))  # What was run after a look that decides does not count.
+    # s = 0.1069 and an error of 0.05345 of eight seeds. The second look of three has the level
+    # 0.05 (ln 1.85914 - ln 1.42957) = 0.01314, and t(1 - 0.00657, 14) = 2.836: half a width of 0.1516, alone of 0.1146.
+    assert at(8, 0.150).seeds == tuple(range(16)) and at(8, 0.153).word == "reproduced"
+    assert at(16, 0.06).word == "inconclusive"
+
+
+def test_an_absent_phenomenon_ends_the_looks_at_once():
+    study = {"seeds": "0-15", "checks": [{"arm": "b", "above": 0.9}]}
+    verdict = verdict_of(stored(b=spread(0.1, 4, 0.01)), study, looks=[4, 8, 16])
+    assert verdict.word == "phenomenon absent" and verdict.seeds == (0, 1, 2, 3)
 
 
 def test_exactly_the_committed_seeds_count():
@@ -226,7 +277,12 @@ def test_only_headline_and_checks_decide():
     assert verdict_of(runs, headline=two).word == "inconclusive"
     assert verdict_of(runs, headline=[*two[:1], {"arm": "b", "above": 0.9}]).word == "not reproduced"
     assert verdict_of(runs, {"checks": [{"arm": "b", "below": 0.5}]}).word == "reproduced"
-    assert verdict_of(runs, {"checks": [{"arm": "b", "below": 0.15}]}).word == "inconclusive"
+    undecided = {"checks": [{"arm": "b", "below": 0.15}]}
+    assert verdict_of(runs, undecided).word == "inconclusive"
+    # Whether there was anything to reproduce is open: what is not held says nothing.
+    not_held = [{"arm": "b", "above": 0.9}]
+    assert verdict_of(runs, headline=not_held).word == "not reproduced"
+    assert verdict_of(runs, undecided, headline=not_held).word == "inconclusive"
 
 
 def test_the_phenomenon_may_be_absent_before_the_treatment_is_run():
@@ -240,9 +296,3 @@ def test_mechanism_is_said_where_something_was_found():
     runs = stored(a=seeds(0.9, 0.95, 1.0), b=seeds(0.1, 0.15, 0.2))
     assert verdict_of(runs, mechanism=True).describe() == "reproduced (mechanism)"
     assert verdict_of({}, mechanism=True).describe() == "not run"
-
-
-def test_means_over_seeds_are_summarized():
-    summary = summarize_arms(["success", "other"], {"a": runs_of(seeds(0.8, 1.0))})
-    assert summary["a"]["success"]["mean"] == pytest.approx(0.9) and summary["a"]["success"]["num_seeds"] == 2
-    assert set(summary["a"]) == {"success"}

@@ -1,9 +1,11 @@
 """Registrations: what counts of the files, and what is flagged."""
 
+import shutil
 import subprocess
 
 import pytest
 
+from jaxagents.papers.arms import compose_arms, settings_of
 from jaxagents.papers.registration import (
     REGISTRATIONS_FILE,
     changes_since,
@@ -12,6 +14,7 @@ from jaxagents.papers.registration import (
     registered_content,
 )
 from jaxagents.papers.study import make_paper, make_study
+from tests import CONFIGS
 
 STUDY = {"question": "q", "metric": "success", "seeds": "0-2", "experiment": "x", "arms": {"b": [], "other": ["k=1"]}}
 PAPER = {
@@ -57,6 +60,7 @@ def test_what_changes_trials_alone_does_not_count(tmp_path):
         ({}, {"headline": [{"better": "a", "worse": "b", "margin": 0.05}]}, ["paper.headline"]),
         ({}, {"arms": {"a": ["k=3"]}}, ["paper.arms.a"]),
         ({}, {"seeds": "3-5"}, ["seeds"]),
+        ({}, {"looks": [2, 3]}, ["paper.looks"]),
         ({"seeds": "0-3"}, {}, ["seeds"]),
         ({"overrides": ["k=4"]}, {}, ["study.overrides"]),
         ({"checks": [{"arm": "b", "above": 0}]}, {}, ["study.checks"]),
@@ -88,6 +92,21 @@ def test_a_changed_option_file_of_an_arm_is_flagged(tmp_path):
     assert changes_since(paper_of(), changed, read_registrations(tmp_path)["p"]) == ["resolved.b"]
     with pytest.raises(ValueError, match="got changes of resolved.b; set them back, or try register=true"):
         register(tmp_path, paper_of(), changed)
+
+
+def test_every_file_that_an_arm_pulls_in_is_registered(tmp_path):
+    """Nothing in the files of paper and study changes, but a number in `learner/ppo.yaml`."""
+    paper = paper_of({"experiment": "ppo_cartpole", "arms": {"b": []}}, arms={"a": ["optimizer.learning_rate=1e-2"]})
+    resolved = []
+    for weight in ("0.5", "0.6"):
+        folder = shutil.copytree(CONFIGS, tmp_path / weight)
+        path = folder / "learner" / "ppo.yaml"
+        path.write_text(path.read_text().replace("value_coefficient: 0.5", f"value_coefficient: {weight}"))
+        resolved.append(settings_of(compose_arms(paper, folder)))
+    register(tmp_path, paper, resolved[0])
+    registrations = read_registrations(tmp_path)["p"]
+    assert changes_since(paper, resolved[0], registrations) == []
+    assert changes_since(paper, resolved[1], registrations) == ["resolved.a", "resolved.b"]
 
 
 def test_a_version_that_is_raised_is_no_change(tmp_path):

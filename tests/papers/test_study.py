@@ -105,6 +105,10 @@ def test_every_expectation_is_told_in_words():
         ({"seeds": "100-107"}, "`seeds` must be below 100, got 100: search seeds choose settings and count in no"),
         ({"seeds": [1, 2]}, "`seeds` must be at least 3, got 2"),
         ({"seeds": 5}, "`seeds` must be a range such as 10-17, or a list such as [10], got 5"),
+        (
+            {"looks": [4, 6]},
+            "`looks` must rise from 2 or more to the number of seeds, 8, got [4, 6]; try [4, 8, 16, 32]",
+        ),
         ({"seeds": [1, 1, 2]}, "`seeds` must be different whole numbers of at least 0"),
         ({"arms": {"baseline": []}}, "`arms.baseline` must have another name than the baselines of family/lake"),
         ({"arms": {"start": []}}, "`arms` must be named, and not 'start'"),

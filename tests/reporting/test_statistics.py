@@ -10,9 +10,12 @@ from jaxagents.reporting.statistics import (
     bootstrap_interval,
     describe,
     interquartile_mean,
+    paired_or_welch_interval,
     performance_profile,
     probability_of_improvement,
+    spent_levels,
     t_interval,
+    welch_interval,
 )
 
 VALUES = np.array([1.0, 2.0, 3.0, 4.0, 10.0])
@@ -33,6 +36,55 @@ def test_the_student_interval_is_that_of_a_test(confidence):
 def test_the_student_interval_of_five_seeds_covers_what_it_says():
     _, low, high = t_interval(np.random.default_rng(1).normal(size=(400, 5)))
     assert 0.92 < np.mean((low <= 0.0) & (high >= 0.0)) < 0.98
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
+def test_the_welch_interval_is_that_of_scipy(confidence):
+    other = VALUES[1:4] * 0.1
+    expected = stats.ttest_ind(VALUES, other, equal_var=False).confidence_interval(confidence)
+    mean, *bounds = welch_interval(VALUES, other, confidence)
+    assert mean == pytest.approx(4.0 - 0.3)
+    np.testing.assert_allclose(bounds, (expected.low, expected.high))
+
+
+def test_the_welch_interval_of_what_does_not_vary():
+    assert welch_interval(np.full(3, 0.5), np.full(3, 0.25)) == (0.25, 0.25, 0.25)
+    # One arm is a constant: Student's interval of the other one.
+    np.testing.assert_allclose(welch_interval(VALUES, np.full(5, 1.0)), t_interval(VALUES - 1.0))
+    assert np.isnan(welch_interval(VALUES, np.array([1.0])).low)
+
+
+def test_seeds_are_paired_where_their_correlation_pays():
+    # Eight seeds: from r = tanh(atanh(1 - (2.1448 / 2.3646)^2) + 1.6449 / sqrt(5)) = 0.725 on.
+    first = np.arange(8.0)
+    noise = np.array([1.0, -1.0, -1.0, 1.0, 1.0, -1.0, -1.0, 1.0])  # Orthogonal: r = (1 + 8 scale^2 / 42)^(-1 / 2).
+    for scale, correlation, paired in ((2.3, 0.706, False), (2.0, 0.753, True)):
+        second = first + scale * noise
+        assert np.corrcoef(first, second)[0, 1] == pytest.approx(correlation, abs=1e-3)
+        expected = t_interval(first - second) if paired else welch_interval(first, second)
+        assert paired_or_welch_interval(first, second) == expected
+    assert paired_or_welch_interval(first, -first) == welch_interval(first, -first)
+    assert paired_or_welch_interval(first, first + 3.0) == (-3.0, -3.0, -3.0)
+    # Three seeds say nothing about a correlation, and five need 0.90.
+    assert paired_or_welch_interval(first[:3], first[:3] + 3.0) == welch_interval(first[:3], first[:3] + 3.0)
+    second = np.array([0.0, 2.0, 1.0, 3.0, 4.0])
+    assert np.corrcoef(first[:5], second)[0, 1] == pytest.approx(0.9)
+    assert paired_or_welch_interval(first[:5], second[::-1]) == welch_interval(first[:5], second[::-1])
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.7])
+def test_the_choice_of_pairs_keeps_the_coverage(correlation):
+    drawn = np.random.default_rng(1).normal(size=(2000, 2, 8))
+    second = correlation * drawn[:, 0] + np.sqrt(1.0 - correlation**2) * drawn[:, 1]
+    intervals = [paired_or_welch_interval(a, b) for a, b in zip(drawn[:, 0], second)]
+    assert np.mean([low <= 0.0 <= high for _, low, high in intervals]) > 0.94
+
+
+def test_looks_spend_the_error_once():
+    # 0.05 ln(1 + 1.71828 t) at 1/8, 1/4, 1/2 and 1: 0.00973, 0.01787, 0.03101, 0.05.
+    levels = 0.05 * np.array(spent_levels([1 / 8, 1 / 4, 1 / 2, 1.0]))
+    np.testing.assert_allclose(levels, (0.00973, 0.00814, 0.01314, 0.01899), atol=1e-5)
+    assert spent_levels([1.0]) == pytest.approx([1.0]) and spent_levels([]) == []
 
 
 def test_seeds_without_a_value_do_not_count():
