@@ -17,12 +17,12 @@ ROOT = Path(__file__).parents[1]
 def main(config: DictConfig) -> None:
     """Runs what is missing, prints the verdicts and, as the last line on stdout, one JSON object."""
     # Imported here: help and mistakes in names come without jax.
+    from jaxagents.papers.execution import run_papers
     from jaxagents.papers.library import load_paper, select_papers
     from jaxagents.papers.migration import migrate
     from jaxagents.papers.plan import check_request, make_request
-    from jaxagents.papers.reproduce import check, run_here, run_missing, tell
+    from jaxagents.papers.reproduce import check, end_with_parent, run_missing, tell
     from jaxagents.papers.runs import require_layout
-    from jaxagents.papers.workers import end_with_parent
     from jaxagents.reporting.loggers import to_json
 
     own = own_folders()
@@ -37,7 +37,7 @@ def main(config: DictConfig) -> None:
         if config.worker is not None:
             end_with_parent()
             turn = config.worker * len(papers) // max(config.workers, 1)  # Each begins elsewhere.
-            raise SystemExit(1 if run_here([*papers[turn:], *papers[:turn]], request) else 0)
+            raise SystemExit(1 if run_papers([*papers[turn:], *papers[:turn]], request) else 0)
         if config.migrate:
             moved = migrate(papers, request, config.renamed or {}, config.added or {})
             print(json.dumps({"results": str(request.results.resolve()), "moved": moved}), flush=True)

@@ -81,22 +81,9 @@ def check_papers(papers: Sequence[Paper], request: Request) -> list[Check]:
                 group = 1 if composed.function is not None else request.seeds_at_once or 1
                 job = Job(paper=paper, composed=composed, seeds=seeds[:1], group=group)
                 made = _check(job, made, [stored[seed] for seed in seeds], session)
-            session.progress.message(describe_check(made))
+            session.progress.message(f"{paper.id}: {arm.name} is checked.")
             checks[composed.address] = made
     return list(checks.values())
-
-
-def describe_check(check: Check) -> str:
-    """Returns a check in a line."""
-    name = f"{check.paper}: {check.arm}"
-    if check.seed is None:
-        return f"{name}: no run is stored."
-    if check.failure:
-        return f"{name}, seed {check.seed}: failed: {check.failure}"
-    values = f"{check.metric} {check.stored:.4g} stored, {check.today:.4g} today"
-    if check.same:
-        return f"{name}, seed {check.seed}: {values}: everything is the same in every digit."
-    return f"{name}, seed {check.seed}: {values}: {check.difference:+.2f} of the spread over seeds, {check.spread:.3g}."
 
 
 def _same(stored: Run, today: Run) -> bool:

@@ -1,7 +1,6 @@
 """From the runs of a paper's arms to what they say about its claim; computed when read, never stored."""
 
 import fnmatch
-import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,6 @@ from jaxagents.papers.study import LEAST_SEEDS, Paper
 from jaxagents.reporting.statistics import (
     Interval,
     paired_or_welch_interval,
-    probability_of_improvement,
     spent_levels,
     t_interval,
 )
@@ -37,7 +35,6 @@ class Finding(NamedTuple):
         role: "headline", "secondary" or "check".
         outcome: HELD, NOT_HELD, UNDECIDED or MISSING.
         measured: the difference (first arm minus second), or the value of the only arm; with its interval.
-        improvement: probability that a run of the first arm has the higher value; None for one arm.
         seeds: that count.
         reason: why nothing was measured, or which thresholds were not reached.
     """
@@ -46,7 +43,6 @@ class Finding(NamedTuple):
     role: str
     outcome: str
     measured: Interval | None = None
-    improvement: float | None = None
     seeds: tuple[int, ...] = ()
     reason: str = ""
 
@@ -200,65 +196,51 @@ def _require_logged(paper: Paper, runs: Mapping[str, ArmRuns]) -> None:
     Further metrics to report are refused that no arm of the paper logs, once all have a run.
     """
     groups = {"headline": paper.headline, "secondary": paper.secondary, "checks": paper.study.checks}
-    for role, expectations in groups.items():
-        for index, expected in enumerate(expectations):
-            of_arms = [
-                [run for run in runs[arm].runs.values() if run.status != DIVERGED]
-                for arm in expected.arms
-                if arm != START
-            ]
-            if not all(of_arms):
-                continue
-            logged = sorted({name for run in itertools.chain(*of_arms) for name in run.curves})
-            for metric in expected.metrics:
-                try:
-                    find_metrics(metric, logged)
-                except ValueError as error:
-                    named = metric != paper.study.metric
-                    where = f"`{role}[{index}]` of {paper.id}" if named else f"study {paper.study.id}"
-                    raise ValueError(f"{where}: {error}") from error
-    of_all = [[run for run in of_arm.runs.values() if run.status != DIVERGED] for of_arm in runs.values()]
-    if all(of_all):
-        logged = sorted({name for run in itertools.chain(*of_all) for name in run.curves})
-        for owner, metrics in ((paper.id, paper.metrics), (f"study {paper.study.id}", paper.study.metrics)):
-            for metric in metrics:
-                try:
-                    find_metrics(metric, logged)
-                except ValueError as error:
-                    raise ValueError(f"`metrics` of {owner}: {error}") from error
+    named = [
+        (
+            f"`{role}[{i}]` of {paper.id}" if metric != paper.study.metric else f"study {paper.study.id}",
+            one.arms,
+            metric,
+        )
+        for role, of_role in groups.items()
+        for i, one in enumerate(of_role)
+        for metric in one.metrics
+    ]
+    for owner, metrics in ((paper.id, paper.metrics), (f"study {paper.study.id}", paper.study.metrics)):
+        named += [(f"`metrics` of {owner}", tuple(runs), metric) for metric in metrics]
+    logged = {
+        arm: {name for run in of_arm.runs.values() if run.status != DIVERGED for name in run.curves}
+        for arm, of_arm in runs.items()
+    }
+    for where, arms, metric in named:
+        of_arms = [logged[arm] for arm in arms if arm != START]
+        if all(of_arms):
+            try:
+                find_metrics(metric, sorted(set.union(*of_arms)))
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from error
 
 
-def values_of(runs: Mapping[int, Run], metric: str) -> dict[int, float]:
+def values_of(runs: Mapping[int, Run], metric: str, *, at_start: bool = False) -> dict[int, float]:
     """Returns a metric of an arm by seed; seeds without a finite value, or without the metric, are left out.
 
     A run that diverged before it reached a threshold has no value: it did not last to the horizon.
+
+    Args:
+        runs: of the arm by seed.
+        metric: see `metrics.measure`.
+        at_start: returns the metric of what the runs started from.
     """
-
-    def of_run(run: Run) -> float:
-        value, reason = measure(metric, run.curves)
-        return math.nan if reason and run.status == DIVERGED else value
-
-    return _values(runs, of_run)
-
-
-def start_values(runs: Mapping[int, Run], metric: str) -> dict[int, float]:
-    """Returns a metric of what the runs of an arm started from, by seed."""
-
-    def of_start(run: Run) -> float:
-        _, curve = curve_of(metric, run.curves)
-        return curve["values"][0] if curve["steps"][0] == 0 else math.nan
-
-    return _values(runs, of_start)
-
-
-def _values(runs: Mapping[int, Run], read) -> dict[int, float]:
     values = {}
     for seed, run in runs.items():
         try:
-            value = read(run)
+            value, reason = measure(metric, run.curves)
+            if at_start:
+                _, curve = curve_of(metric, run.curves)
+                value, reason = curve["values"][0] if curve["steps"][0] == 0 else math.nan, ""
         except ValueError:
             continue
-        if math.isfinite(value):
+        if math.isfinite(value) and not (reason and run.status == DIVERGED):
             values[seed] = value
     return values
 
@@ -294,13 +276,14 @@ def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, Arm
     if expected.kind == "wins":  # Compared game by game, see `_share_won`.
         columns = [dict.fromkeys(runs[arm].runs, 0.0) for arm in expected.arms]
     else:
-        columns = [_column(expected, arm, metric, runs) for arm, metric in zip(expected.arms, metrics)]
+        own = [arm if arm != START else next(one for one in expected.arms if one != START) for arm in expected.arms]
+        at_start = [arm == START for arm in expected.arms]
+        columns = [values_of(runs[arm].runs, of, at_start=start) for arm, of, start in zip(own, metrics, at_start)]
     lacking = [i for i, values in enumerate(columns) if set(values) != set(paper.seeds)]
     if lacking:
         reason = _why(metrics[lacking[0]], expected.arms[lacking[0]], runs)
         return Finding(expected, role, UNDECIDED, reason=reason)
     table = [np.asarray([values[seed] for seed in paper.seeds]) for values in columns]
-    improvement = probability_of_improvement(*table) if len(table) == 2 and expected.kind != "wins" else None
     confidence = 1.0 - (1.0 - expected.confidence) * share
     if len({*expected.arms} - {START}) == 2 and expected.kind != "wins" and not paper.study.deterministic:
         interval = paired_or_welch_interval(*table, confidence)
@@ -312,7 +295,7 @@ def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, Arm
         exact = Interval(*[float(measured.mean())] * 3)
         interval = exact if paper.study.deterministic else t_interval(measured, confidence)
     reason = "; ".join(filter(None, (_censored(*of_arm, runs) for of_arm in zip(metrics, expected.arms))))
-    return Finding(expected, role, decide(expected, interval), interval, improvement, paper.seeds, reason)
+    return Finding(expected, role, decide(expected, interval), interval, paper.seeds, reason)
 
 
 def _censored(metric: str, arm: str, runs: Mapping[str, ArmRuns]) -> str:
@@ -339,13 +322,6 @@ def _why(metric: str, arm: str, runs: Mapping[str, ArmRuns]) -> str:
         if reason:
             return f"{metric} of {arm} is no number in every run: with seed {seed}, {reason}."
     return f"{metric} of {arm} has no finite value in every run."
-
-
-def _column(expected: Expectation, arm: str, metric: str, runs: Mapping[str, ArmRuns]) -> dict[int, float]:
-    if arm != START:
-        return values_of(runs[arm].runs, metric)
-    other = next(name for name in expected.arms if name != START)
-    return start_values(runs[other].runs, metric)
 
 
 def _share_won(expected: Expectation, arms: Sequence[Mapping[int, Run]], seeds: Sequence[int]) -> np.ndarray:

@@ -64,7 +64,14 @@ def describe_seeds(seeds: Sequence[int]) -> str:
 
 def arm_rows(entry: Entry) -> list[ArmRow]:
     """Returns the table of a paper: every arm with its committed seeds."""
-    return [_arm_row(arm.name, _committed(entry, arm.name), entry.paper) for arm in entry.paper.arms]
+    rows, is_exact = [], entry.paper.study.deterministic
+    for arm in entry.paper.arms:
+        runs = _committed(entry, arm.name)
+        diverged = sum(run.status == DIVERGED for run in runs.values())
+        seeds = (describe_seeds(list(runs)) or "none") + (f", {diverged} diverged" if diverged else "")
+        values = [describe_values(values_of(runs, metric), is_exact) for metric in reported_metrics(entry.paper)]
+        rows.append(ArmRow(arm.name, seeds, values, sum(run.minutes for run in runs.values())))
+    return rows
 
 
 def study_rows(entries: Sequence[Entry]) -> list[ArmRow]:
@@ -132,13 +139,6 @@ def authors_rows(entry: Entry) -> list[tuple[str, str, str]]:
 
 def _setting(value: Any) -> str:
     return "not set" if value is None else json.dumps(to_json(value))
-
-
-def _arm_row(name: str, runs: Mapping[int, Run], paper: Paper) -> ArmRow:
-    diverged = sum(run.status == DIVERGED for run in runs.values())
-    seeds = (describe_seeds(list(runs)) or "none") + (f", {diverged} diverged" if diverged else "")
-    values = [describe_values(values_of(runs, metric), paper.study.deterministic) for metric in reported_metrics(paper)]
-    return ArmRow(name, seeds, values, sum(run.minutes for run in runs.values()))
 
 
 def describe_values(values: Mapping[int, float], deterministic: bool = False) -> str:

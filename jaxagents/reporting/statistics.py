@@ -182,23 +182,6 @@ def performance_profile(values: Sequence[np.ndarray], thresholds: np.ndarray) ->
     return np.mean([np.mean(_finite(task)[:, None] > thresholds, axis=0) for task in values], axis=0)
 
 
-def probability_of_improvement(first: np.ndarray, second: np.ndarray) -> float:
-    """Computes how often a run of the first is better than one of the second, `P(X > Y) + P(X = Y) / 2`.
-
-    Args:
-        first: `[seeds]`, or `[seeds, tasks]`: the mean over tasks.
-        second: `[other seeds]`, or `[other seeds, tasks]`.
-
-    Returns:
-        The probability over all pairs of runs.
-
-    References:
-        Agarwal et al. (2021), section 4.3; Mann and Whitney (1947).
-    """
-    first, second = _finite(first)[:, None], _finite(second)[None]
-    return float(np.mean((first > second) + 0.5 * (first == second)))
-
-
 def _finite(values: np.ndarray) -> np.ndarray:
     values = np.asarray(values, np.float64)
     if values.size < 1 or not np.isfinite(values).all():

@@ -11,10 +11,9 @@ from jaxagents.papers.execution import run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.leases import take_lease
 from jaxagents.papers.plan import check_request
-from jaxagents.papers.printing import print_status
+from jaxagents.papers.printing import print_status, read_status
 from jaxagents.papers.registration import read_registrations
 from jaxagents.papers.runs import read_run
-from jaxagents.papers.status import read_status
 from jaxagents.training.config import config_hash
 from tests.papers.requests import CONFIGS, TARGET, of_functions, read, request
 

@@ -3,7 +3,7 @@
 import json
 import os
 
-from jaxagents.papers.workers import run_workers
+from jaxagents.papers.reproduce import run_workers
 
 SCRIPT = """
 import json, os, pathlib, sys

@@ -12,7 +12,6 @@ from jaxagents.reporting.statistics import (
     interquartile_mean,
     paired_or_welch_interval,
     performance_profile,
-    probability_of_improvement,
     spent_levels,
     t_interval,
     welch_interval,
@@ -103,18 +102,6 @@ def test_described_values_are_plain_data():
 def test_the_interquartile_mean_drops_a_quarter_at_either_end():
     assert interquartile_mean(np.array([[0.0, 1.0], [3.0, 100.0]])) == 2.0
     assert interquartile_mean(np.array([7.0])) == 7.0
-
-
-def test_the_probability_of_improvement_counts_pairs():
-    # Pairs: 1 > 0, 1 = 1 (a half), 3 > 0, 3 > 1.
-    assert probability_of_improvement(np.array([1.0, 3.0]), np.array([0.0, 1.0])) == 3.5 / 4.0
-    mann_whitney = stats.mannwhitneyu(VALUES, VALUES[::2]).statistic / (5 * 3)
-    assert probability_of_improvement(VALUES, VALUES[::2]) == pytest.approx(mann_whitney)
-
-
-def test_of_several_tasks_the_probabilities_are_averaged():
-    first, second = np.array([[1.0, 0.0]]), np.array([[0.0, 1.0], [0.0, 0.0]])
-    assert probability_of_improvement(first, second) == pytest.approx((1.0 + 0.25) / 2.0)
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ HOSTILE = [
     "jaxagents.language.checkpoints.write.write_checkpoint",
     "jaxagents.environments.adapters.importing.import_suite",
     "jaxagents.reporting.loggers.write_atomically",
-    "jaxagents.papers.workers.run_workers",
+    "jaxagents.papers.reproduce.run_workers",
     "jaxagents.learners.ppo.jax.numpy.save",
     "${oc.env:TARGET}",
 ]
