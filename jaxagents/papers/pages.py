@@ -33,6 +33,8 @@ Written by `python experiments/report.py` from the stored runs; do not edit.
 - **Outcome**: a difference is held where its interval excludes 0 and its mean reaches the margin. Any other expectation
   is held where its whole interval meets it. [judge.py](../../jaxagents/papers/judge.py) is the rule, and
   [eight verdicts](../docs/papers.md#what-welchs-intervals-changed) changed with it.
+- **p** in the table of a study is that of the difference to its first baseline, by Welch's test and adjusted by Holm
+  over the arms of the table.
 - A verdict with the word *mechanism* is about a claim on named models, of which only the mechanism is tested.
 - The pictures show headlines in units of their margins. The claim lies to the right, its margin is the green band.
 """
@@ -109,8 +111,8 @@ def _studies(entries: Mapping[str, Entry]) -> list[str]:
         rows, study = study_rows(tested), tested[0].paper.study
         if len(tested) > 1 and rows:
             title = f"\n## Study {name}: {study.question}\n\n"
-            lines += [title, _row("arm", "seeds", study.metric, *study.metrics, "minutes")]
-            lines.append(_row(*["---"] * (len(study.metrics) + 4)))
+            lines += [title, _row("arm", "seeds", study.metric, "p", *study.metrics, "minutes")]
+            lines.append(_row(*["---"] * (len(study.metrics) + 5)))
             lines += [_row(row.name, row.seeds, *row.values, f"{row.minutes:.1f}") for row in rows]
     return lines
 

@@ -16,7 +16,7 @@ from jaxagents.papers.study import Paper
 from jaxagents.reporting.curves import Curve
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.panels import Panel, lay_out_panel
-from jaxagents.reporting.statistics import describe
+from jaxagents.reporting.statistics import describe, holm, welch_p_value
 from jaxagents.reporting.tables import describe_interval
 
 NOT_TESTED = "not tested here"
@@ -81,24 +81,31 @@ def study_rows(entries: Sequence[Entry]) -> list[ArmRow]:
         entries: papers of the study that are tested here.
 
     Returns:
-        The rows; values are those of the study's metric and of its further ones.
+        The rows; values are that of the study's metric, the p-value of its difference to the first baseline (Welch's
+        test, adjusted by Holm over all arms), and those of further metrics.
     """
     study = entries[0].paper.study
-    rows: dict[Any, Any] = {}
-    order: dict[Any, Any] = {}
-    shared = {arm.name for arm in study.arms}
+    names, baseline = [arm.name for arm in study.arms], next((arm.name for arm in study.arms), "")
+    found: dict[str, tuple[np.ndarray, Mapping[int, Run]]] = {}
     for entry in entries:
         for arm in entry.paper.arms:
-            name = arm.name if arm.name in shared else f"{arm.name} ({entry.card.id})"
+            name = arm.name if arm.name in names else f"{arm.name} ({entry.card.id})"
             values = values_of(runs := _committed(entry, arm.name), study.metric)
-            if values and len(runs) > order.get(name, (0, 0.0))[0]:
-                means = [
-                    describe_values(values_of(runs, metric), study.deterministic)
-                    for metric in (study.metric, *study.metrics)
-                ]
-                rows[name] = ArmRow(name, describe_seeds(list(runs)), means, sum(run.minutes for run in runs.values()))
-                order[name] = (len(runs), float(np.mean([*values.values()])))
-    return [rows[name] for name in sorted(rows, key=lambda name: order[name][1], reverse=study.higher_is_better)]
+            if values and (name not in found or len(runs) > len(found[name][1])):
+                found[name] = np.asarray([*values.values()]), runs
+    comparable = baseline in found and not study.deterministic and found[baseline][0].size > 1
+    others = [name for name, (of, _) in found.items() if comparable and name != baseline and of.size > 1]
+    adjusted = holm([welch_p_value(found[name][0], found[baseline][0]) for name in others])
+    p_values = {name: f"{p:.2g}" for name, p in zip(others, adjusted)}
+    rows = []
+    for name in sorted(found, key=lambda name: found[name][0].mean(), reverse=study.higher_is_better):
+        runs = found[name][1]
+        first, *further = (
+            describe_values(values_of(runs, metric), study.deterministic) for metric in (study.metric, *study.metrics)
+        )
+        values = [first, p_values.get(name, "-"), *further]
+        rows.append(ArmRow(name, describe_seeds(list(runs)), values, sum(run.minutes for run in runs.values())))
+    return rows
 
 
 def panels_of(entry: Entry) -> list[Panel]:

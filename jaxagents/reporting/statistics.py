@@ -62,16 +62,40 @@ def welch_interval(first: np.ndarray, second: np.ndarray, confidence: float = 0.
     References:
         Welch (1947), The generalization of Student's problem when several different population variances are involved.
     """
-    first, second = _finite(first), _finite(second)
-    mean = float(first.mean() - second.mean())
-    if min(first.size, second.size) < 2:
-        return Interval(mean, np.nan, np.nan)
-    errors = np.array([first.var(ddof=1) / first.size, second.var(ddof=1) / second.size])
-    if not errors.any():
-        return Interval(mean, mean, mean)
-    freedom = errors.sum() ** 2 / np.sum(errors**2 / [first.size - 1, second.size - 1])
-    half = float(special.stdtrit(freedom, 0.5 + confidence / 2.0) * np.sqrt(errors.sum()))
+    mean, error, freedom = _welch(first, second)
+    half = float(special.stdtrit(freedom, 0.5 + confidence / 2.0) * error) if error else 0.0
     return Interval(mean, mean - half, mean + half)
+
+
+def welch_p_value(first: np.ndarray, second: np.ndarray) -> float:
+    """Computes the two-sided p-value of a difference of means by Welch's test, see `welch_interval`."""
+    mean, error, freedom = _welch(first, second)
+    return float(2.0 * special.stdtr(freedom, -abs(mean) / error)) if error else float(mean == 0.0)
+
+
+def _welch(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
+    """Returns a difference of means, its standard error and the degrees of freedom; NaN of a single seed."""
+    first, second = _finite(first), _finite(second)
+    mean, sizes = float(first.mean() - second.mean()), np.array([first.size, second.size])
+    if sizes.min() < 2:
+        return mean, np.nan, np.nan
+    squared = np.array([first.var(ddof=1), second.var(ddof=1)]) / sizes
+    total = squared.sum()
+    return mean, np.sqrt(total), total**2 / np.sum(squared**2 / (sizes - 1)) if total else np.nan
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusts the p-values of m comparisons: `p_(i) <- max_{j <= i} min(1, (m - j + 1) p_(j))`, from the least on.
+
+    Whatever the comparisons have in common, as one baseline, one of them is below a level by chance at most that often.
+
+    References:
+        Holm (1979), A simple sequentially rejective multiple test procedure.
+    """
+    values = np.asarray(p_values, np.float64)
+    order, adjusted = np.argsort(values), np.empty_like(values)
+    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * np.arange(values.size, 0, -1)), 1.0)
+    return adjusted.tolist()
 
 
 def paired_or_welch_interval(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> Interval:

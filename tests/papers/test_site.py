@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from jaxagents.papers.catalogue import Entry, read_cards, read_entries
 from jaxagents.papers.expectations import Expectation
@@ -274,10 +275,15 @@ def test_a_study_of_several_papers_has_a_table_of_all_arms(tested, tmp_path):
     title, _, *rows = table.partition("## Study ")[2].splitlines()
     assert (
         title == "lm_rl/credit: Does credit by state help <b>?"
-        and rows[0] == "| arm | seeds | success | final | minutes |"
+        and rows[0] == "| arm | seeds | success | p | final | minutes |"
     )
     assert [row.split(" | ")[0] for row in rows[2:]] == ["| ours (nft)", "| ours (gigpo)", "| theirs"]
     assert rows[4].startswith("| theirs | 10 to 12 | 0.6") and rows[4].endswith(" | 1.5 |")
+    ours, theirs = (
+        [run.curves["eval/success"]["values"][-1] for run in of.runs.values()] for of in entry.runs.values()
+    )
+    doubled = f"{2.0 * stats.ttest_ind(ours, theirs, equal_var=False).pvalue:.2g}"  # Holm, of two comparisons.
+    assert [row.split(" | ")[3] for row in rows[2:]] == [doubled, doubled, "-"]
 
 
 def test_results_that_are_not_there_and_damaged_cards_are_refused(tmp_path):

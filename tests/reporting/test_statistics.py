@@ -9,12 +9,14 @@ from scipy import stats
 from jaxagents.reporting.statistics import (
     bootstrap_interval,
     describe,
+    holm,
     interquartile_mean,
     paired_or_welch_interval,
     performance_profile,
     spent_levels,
     t_interval,
     welch_interval,
+    welch_p_value,
 )
 
 VALUES = np.array([1.0, 2.0, 3.0, 4.0, 10.0])
@@ -44,6 +46,15 @@ def test_the_welch_interval_is_that_of_scipy(confidence):
     mean, *bounds = welch_interval(VALUES, other, confidence)
     assert mean == pytest.approx(4.0 - 0.3)
     np.testing.assert_allclose(bounds, (expected.low, expected.high))
+
+
+def test_p_values_are_those_of_scipy_and_adjusted_by_hand():
+    expected = stats.ttest_ind(VALUES, VALUES[1:4], equal_var=False).pvalue
+    assert welch_p_value(VALUES, VALUES[1:4]) == pytest.approx(expected)
+    assert welch_p_value(np.ones(3), np.ones(3)) == 1.0 and welch_p_value(np.ones(3), np.zeros(3)) == 0.0
+    # 0.005 x 4, 0.01 x 3, 0.03 x 2, and 0.04 x 1, which is not below the one before.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
 
 
 def test_the_welch_interval_of_what_does_not_vary():
