@@ -191,8 +191,8 @@ def test_nothing_is_run_after_a_look_that_decides(calls, tmp_path, monkeypatch):
     assert read_registrations(tmp_path / "results")["p"][0].content["seeds"] == list(range(16))
     (status,) = read_status([paper], request(tmp_path))
     assert status.verdict == "reproduced" and status.unneeded == {"treatment": 8, "baseline": 8}
-    failing = of_functions({**TARGET, "fails": True}, study={"seeds": "0-15"}, looks=[4, 8, 16])
-    assert list(run_papers([failing], request(tmp_path))) == ["p: treatment"]
+    failing = of_functions({**TARGET, "fails": True}, id="q", study={"seeds": "0-15"}, looks=[4, 8, 16])
+    assert list(run_papers([failing], request(tmp_path))) == ["q: treatment"]
 
 
 def test_what_could_never_count_is_refused():

@@ -140,7 +140,7 @@ def test_thresholds_that_are_not_reached_are_censored():
     assert (finding.outcome, finding.measured.mean) == (HELD, 8.0)
     assert finding.reason == "1 of 3 runs of a are censored at their end"
     finding = only_finding({"a": timed(status=DIVERGED)}, headline=headline)  # It did not last to the horizon.
-    assert finding.outcome == UNDECIDED and "with seed 2, eval/success did not reach 0.8 within 8" in finding.reason
+    assert finding.outcome == UNDECIDED and "with seed 2, success did not reach 0.8 within 8" in finding.reason
 
 
 LOOKS = {"study": {"seeds": "0-15"}, "looks": [4, 8, 16]}

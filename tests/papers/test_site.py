@@ -226,7 +226,7 @@ def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path)
     entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
     table = write_pages(tmp_path, families, entries).read_text(encoding="utf-8")
     (line,) = [line for line in table.splitlines() if line.startswith("| [gigpo]")]
-    assert "(papers/lm_rl/gigpo.md) | reproduced | success of ours higher than of theirs by 0.1 | 0.2 |" in line
+    assert "(papers/lm_rl/gigpo.md) | reproduced | success of ours higher than of theirs by 0.1 | 0.2 (0.153" in line
     assert "![Headlines against their margins: " in table and "](papers/lm_rl.svg)" in table
     assert line.endswith(" | held | 10 to 12 | 3.0 |") and "1 of 45 papers have an experiment here." in table
     assert [path.name for path in tmp_path.rglob("*.md")] == ["README.md", "gigpo.md"]
