@@ -119,8 +119,8 @@ def print_paper(
         groups[name] = {seed: run for seed, run in of_arm.runs.items() if seed in paper.seeds}
         groups[f"{name} (search)"] = {seed: run for seed, run in of_arm.runs.items() if seed not in paper.seeds}
     for metric in metrics:
-        for name, of_arm in groups.items():
-            if values := values_of(of_arm, metric):
+        for name, of_group in groups.items():
+            if values := values_of(of_group, metric):
                 mean, _, interval = describe_values(values).partition(" ")
                 table.add_row(metric, name, mean, interval.strip("()"), str(len(values)))
         table.add_section()

@@ -99,12 +99,12 @@ def study_rows(entries: Sequence[Entry]) -> list[ArmRow]:
     p_values = {name: f"{p:.2g}" for name, p in zip(others, adjusted)}
     rows = []
     for name in sorted(found, key=lambda name: found[name][0].mean(), reverse=study.higher_is_better):
-        runs = found[name][1]
+        of_arm = found[name][1]
         first, *further = (
-            describe_values(values_of(runs, metric), study.deterministic) for metric in (study.metric, *study.metrics)
+            describe_values(values_of(of_arm, metric), study.deterministic) for metric in (study.metric, *study.metrics)
         )
-        values = [first, p_values.get(name, "-"), *further]
-        rows.append(ArmRow(name, describe_seeds(list(runs)), values, sum(run.minutes for run in runs.values())))
+        cells = [first, p_values.get(name, "-"), *further]
+        rows.append(ArmRow(name, describe_seeds(list(of_arm)), cells, sum(run.minutes for run in of_arm.values())))
     return rows
 
 
