@@ -286,7 +286,7 @@ def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, Arm
     table = [np.asarray([values[seed] for seed in paper.seeds]) for values in columns]
     confidence = 1.0 - (1.0 - expected.confidence) * share
     if len({*expected.arms} - {START}) == 2 and expected.kind != "wins" and not paper.study.deterministic:
-        interval = paired_or_welch_interval(*table, confidence)
+        interval = paired_or_welch_interval(table[0], table[1], confidence)
     else:  # One number per run.
         if expected.kind == "wins":
             measured = _share_won(expected, [runs[arm].runs for arm in expected.arms], paper.seeds)
