@@ -19,7 +19,6 @@ _PLACES = {
     "../../notebooks": "notebooks/index.md",
     "../../CONTRIBUTING.md": "contributing.md",
     "../../SECURITY.md": "security.md",
-    "../results/README.md": "verdicts/README.md",
 }
 _NAVIGATION = {
     "Start": ["index.md", "install.md", "how_to.md", "choices.md", "glossary.md", "errors.md"],
@@ -86,6 +85,9 @@ def write_sources(root: Path, folder: Path) -> Path:
         copied = pages / "verdicts" / path.relative_to(results)
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copied)
+        if path.suffix == ".md":
+            text = path.read_text(encoding="utf-8")
+            copied.write_text(re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", text), encoding="utf-8")
     for name, text in generated_pages(root).items():
         path = pages / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,6 +98,7 @@ def write_sources(root: Path, folder: Path) -> Path:
 def lead_to_pages(markdown: str) -> str:
     """Replaces links into the repository by links to the pages that are made of it."""
     markdown = re.sub(r"\]\(\.\./\.\./(notebooks/\w+)\.ipynb\)", r"](\1.md)", markdown)
+    markdown = markdown.replace("](../results/", "](verdicts/")
     return re.sub(r"\]\(([^)\s]+)\)", lambda match: f"]({_PLACES.get(match.group(1), match.group(1))})", markdown)
 
 

@@ -31,7 +31,7 @@ Written by `python experiments/report.py` from the stored runs; do not edit.
 - **Measured** is a mean over seeds with its 95 % interval: Welch's of differences, which are paired by seed only where
   the measured correlation pays for it, and Student's of all else.
 - **Outcome**: a difference is held where its interval excludes 0 and its mean reaches the margin. Any other expectation
-  is held where its whole interval meets it. [judge.py](../../jaxagents/papers/judge.py) is the rule, and
+  is held where its whole interval meets it. `jaxagents/papers/judge.py` is the rule, and
   [eight verdicts](../docs/papers.md#what-welchs-intervals-changed) changed with it.
 - **p** in the table of a study is that of the difference to its first baseline, by Welch's test and adjusted by Holm
   over the arms of the table.
