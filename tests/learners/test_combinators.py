@@ -2,6 +2,7 @@
 
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,7 +117,7 @@ def test_any_two_compose(outer, inner):
     np.testing.assert_allclose(metrics["train/kept"].value, [1.5] * 3)
     # A stage starts from what the one before has learned.
     following = jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3), state.learner)
-    np.testing.assert_array_equal(following.inner.params, state.learner.inner.params)
+    chex.assert_trees_all_equal(following.inner.params, state.learner.inner.params)
 
 
 def test_the_innermost_state_is_changed_through_all_others():
