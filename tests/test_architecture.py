@@ -258,7 +258,7 @@ CONFIG_TEXTS = {
     for path in sorted((ROOT / folder).rglob("*.yaml"))
 }
 # Files that choose and set what others offer; all other files offer options.
-CHOOSE = ("experiment", "world", "algorithm", "base", "papers", "studies")
+CHOOSE = ("experiment", "world", "algorithm", "method", "base", "papers", "studies")
 
 
 def test_configs_are_short():

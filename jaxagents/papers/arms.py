@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import jax
 from hydra.utils import get_object
 
-from jaxagents.papers.study import Arm, Paper, Study, Trained, Variant
+from jaxagents.papers.study import Arm, Paper, Study, Trained, Variant, nearest
 from jaxagents.training.build import Stage, build_stage, resolve
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import DevicesConfig, config_hash, make_section
+from jaxagents.training.methods import chosen_methods, method_files, read_method, require_free
 from jaxagents.training.stages import stage_configs
 from jaxagents.types import LanguagePolicy
 
@@ -100,6 +101,7 @@ def compose_arm(
         ValueError: the arm has no stage that the study's `start` names first.
     """
     variant = study.when_quick if quick else Variant()
+    arm = _with_function(study, arm, config_folder)
     folder, further = Path(config_folder), (*variant.overrides, *overrides)
     recipe = start = function = None
     if arm.function is not None:
@@ -121,6 +123,28 @@ def compose_arm(
     asked = {**settings, "version": [study.version, arm.version]}
     hashes = config_hash(asked), config_hash(settings)
     return Composed(arm.name, *hashes, recipe, start, function, companions, asked)
+
+
+def _with_function(study: Study, arm: Arm, config_folder: str | Path) -> Arm:
+    """Returns an arm with the function of its method, where the method is one, and refuses settings in its way."""
+    named = chosen_methods(arm.overrides)
+    node = dict(arm.function or {})
+    called = [node.pop("method")] if "method" in node else []
+    files = method_files(config_folder)
+    if unknown := [name for name in (*named, *called) if name not in files]:
+        raise ValueError(
+            f"`{arm.name}` must be of configs/method, got {unknown[0]!r}; try {nearest(unknown[0], files)}."
+        )
+    methods = [read_method(files[name]) for name in (*named, *called)]
+    for method in methods:
+        require_free(method, study.overrides, f"overrides of {study.id}")
+    functions = [method for method in methods if method.function is not None]
+    if not functions:
+        if called:
+            raise ValueError(f"`{arm.name}` must be a function, got the method {called[0]}; try [+method={called[0]}].")
+        return arm
+    overrides = tuple(text for text in arm.overrides if not chosen_methods([text])) if study.start is not None else ()
+    return arm._replace(overrides=overrides, function={**(functions[0].function or {}), **node})
 
 
 def settings_of(arms: Mapping[str, Composed]) -> dict[str, str]:

@@ -124,7 +124,8 @@ def _run_paper(paper: Paper, session: Session) -> bool:
             build_job(job)
         require_metrics(paper, jobs)
         require_equal_budgets(paper, {job.composed.name: job.budget for job in jobs})
-        if not request.is_trial and min(wanted_seeds(paper, request)) < SEARCH_SEEDS:
+        counted = not request.is_trial and min(wanted_seeds(paper, request)) < SEARCH_SEEDS
+        if counted and paper.source is not None:
             resolved = settings_of(compose_arms(paper, request.config_folder))
             options: dict[str, Any] = {"again": request.register, "files": paper.files, "say": session.progress.message}
             register(request.results, paper, resolved, **options)
@@ -140,14 +141,19 @@ def _run_paper(paper: Paper, session: Session) -> bool:
 
 
 def _fail(session: Session, name: str, error: Exception) -> None:
+    session.failures[name] = describe_failure(error, session.request.results)
+    session.progress.message(f"Failed: {name}: {session.failures[name]}")
+
+
+def describe_failure(error: Exception, results: Path) -> str:
+    """Says in one line why something could not be run; a full disk by the place that is full."""
     message = " ".join(str(error).split()) or type(error).__name__
     full = is_full_disk(error)
     if full:
-        where = getattr(error, "filename", None) or session.request.results
+        where = getattr(error, "filename", None) or results
         message = f"No space left on device: {where}; what is stored stays, and the same command runs the rest."
     known = full or isinstance(error, ValueError | OSError)
-    session.failures[name] = message if known else f"{type(error).__name__}: {message}"
-    session.progress.message(f"Failed: {name}: {session.failures[name]}")
+    return message if known else f"{type(error).__name__}: {message}"
 
 
 def _run_job(job: Job, session: Session) -> bool:

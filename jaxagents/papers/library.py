@@ -70,6 +70,34 @@ def load_study(folder: str | Path, name: str) -> Study:
     return _named(path, lambda: make_study({**_read(path), "id": f"{path.parent.name}/{path.stem}"}))
 
 
+def load_batch(folder: str | Path, name: str, seeds: Sequence[int]) -> Paper:
+    """Reads a study as one batch: its baselines, its methods, and the own arms of all papers that are tested in it.
+
+    Every seed has a start of its own, whatever the study's papers were judged with.
+
+    Args:
+        folder: that holds `papers` and `studies`, such as `experiments`.
+        name: of the study's file, with or without its family.
+        seeds: of the batch.
+
+    Returns:
+        What `batch.run_batch` runs: arms without a headline.
+    """
+    study = load_study(folder, name)
+    arms = {arm.name: arm for arm in (*study.arms, *study.methods)}
+    for paper_id in select_papers(folder, studies=[study.id]):
+        for arm in load_paper(folder, paper_id).arms:
+            taken = arms.get(arm.name)
+            if taken is None:
+                arms[arm.name] = arm
+            elif taken != arm:
+                arms[f"{paper_id}_{arm.name}"] = arm._replace(name=f"{paper_id}_{arm.name}")
+    own_starts: dict[str, Any] = {"start_seed": None}
+    study = replace(study, **own_starts)
+    family = study.id.partition("/")[0]
+    return Paper(study.id, family, study.question, "", study, tuple(arms.values()), (), 0.0, tuple(seeds))
+
+
 def load_paper(folder: str | Path, paper_id: str) -> Paper:
     """Reads a paper and its study.
 

@@ -201,13 +201,14 @@ def build_job(job: Job) -> None:
     require_logged(job.paper, job.composed.name, job.logged)
 
 
-def require_logged(paper: Paper, arm: str, logged: Sequence[str]) -> None:
+def require_logged(paper: Paper, arm: str, logged: Sequence[str], further: Sequence[str] = ()) -> None:
     """Refuses metrics of expectations about an arm that it does not log.
 
     Args:
         paper: its expectations.
         arm: name of the arm.
         logged: names of what it logs, before it is trained; of a function, known after its first call.
+        further: metrics that it must log besides.
 
     Raises:
         ValueError: names the metric.
@@ -215,6 +216,8 @@ def require_logged(paper: Paper, arm: str, logged: Sequence[str]) -> None:
     for expected in (*paper.headline, *paper.secondary, *paper.study.checks):
         for metric in expected.metrics if arm in expected.arms else ():
             find_metrics(metric, logged)
+    for metric in further:
+        find_metrics(metric, logged)
 
 
 def require_metrics(paper: Paper, jobs: Sequence[Job]) -> None:

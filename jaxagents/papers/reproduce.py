@@ -8,18 +8,59 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
+from jaxagents.papers.batch import check_batch, compose_batch, read_batch, run_batch
+from jaxagents.papers.batch_table import Measured, measure_batch, print_batch, write_batch_page
 from jaxagents.papers.catalogue import read_paper
 from jaxagents.papers.check import check_papers
-from jaxagents.papers.execution import run_papers
-from jaxagents.papers.plan import Request, reported_metrics
+from jaxagents.papers.confirm import confirm_batch, confirmation_changes, confirmed_paper, read_confirmations
+from jaxagents.papers.execution import read_paper_runs, run_papers
+from jaxagents.papers.judge import judge
+from jaxagents.papers.library import load_batch, load_paper, select_papers
+from jaxagents.papers.migration import migrate
+from jaxagents.papers.plan import Request, check_request, reported_metrics
 from jaxagents.papers.power import plan_seeds
 from jaxagents.papers.printing import print_checks, print_paper, print_plan, print_status, read_status
-from jaxagents.papers.study import Paper
+from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Paper, choose_arms
+from jaxagents.reporting.loggers import to_json
+from jaxagents.training.methods import method_files, read_method
+
+
+def reproduce_papers(config: DictConfig, folder: Path, request: Request, script: Path) -> tuple[dict[str, Any], bool]:
+    """Runs, checks or migrates papers; returns what is printed as JSON, and whether anything failed.
+
+    Args:
+        config: of the command.
+        folder: that holds `papers` and `studies`.
+        request: see `plan.make_request`.
+        script: that workers start, with the arguments of this process.
+    """
+    papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
+    check_request(papers, request)
+    if config.worker is not None:
+        turn = config.worker * len(papers) // max(config.workers, 1)  # Each begins elsewhere.
+        raise SystemExit(1 if run_papers([*papers[turn:], *papers[:turn]], request) else 0)
+    if config.migrate:
+        return {"moved": migrate(papers, request, config.renamed or {}, config.added or {})}, False
+    if config.check:
+        differences, failed = check(papers, request)
+        return {"differences": to_json(differences)}, failed
+    failed = not config.status and not config.plan and run_missing(papers, request, config, script)
+    return {"verdicts": tell(papers, request, config)}, failed
+
+
+def reproduce_studies(config: DictConfig, folder: Path, request: Request, script: Path) -> tuple[dict[str, Any], bool]:
+    """Runs the batches of studies, or confirms them; see `reproduce_papers`."""
+    words, verdicts, failures = {}, {}, {}
+    for name in config.study:
+        for found, of_study in zip((words, verdicts, failures), run_study(name, folder, request, config, script)):
+            found.update(of_study)
+    return {"words": words, **({"verdicts": verdicts} if config.confirm else {})}, bool(failures)
 
 
 def run_missing(papers: Sequence[Paper], request: Request, config: DictConfig, script: Path) -> bool:
@@ -34,6 +75,104 @@ def run_missing(papers: Sequence[Paper], request: Request, config: DictConfig, s
     if config.workers > 1:
         return any(run_workers(script, sys.argv[1:], config.workers))
     return bool(run_papers(papers, request))
+
+
+def run_study(
+    name: str, folder: Path, request: Request, config: DictConfig, script: Path
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Runs the batch of a study and prints its table; with `confirm`, registers and runs its claims on fresh seeds.
+
+    Args:
+        name: of the study.
+        folder: that holds `papers` and `studies`.
+        request: see `plan.make_request`; seeds of the batch, None for 8 search seeds.
+        config: of the command: `workers`, `status`, `confirm`.
+        script: that workers start, with the arguments of this process.
+
+    Returns:
+        Words of the arms, verdicts of the confirmed papers, and why arms failed, by name.
+    """
+    batch = load_batch(folder, name, batch_seeds(request))
+    choose_arms(batch, request.arms)  # Refuses unknown ones before anything runs.
+    if config.worker is not None:
+        first = config.worker * len(batch.arms) // max(config.workers, 1)  # Each begins elsewhere.
+        if config.confirm:
+            papers, _ = confirmed_papers(batch, request, config.arms)
+            raise SystemExit(1 if run_papers([*papers[first:], *papers[:first]], _fresh(request)) else 0)
+        raise SystemExit(1 if run_batch(batch, request, first=first, check=False) else 0)
+    failures: dict[str, str] = {}
+    if not (config.status or config.confirm):
+        if config.workers > 1:
+            failures = check_batch(batch, request)
+            run_workers(script, sys.argv[1:], config.workers)
+        else:
+            failures = run_batch(batch, request)
+    composed, broken = compose_batch(batch, request)
+    lines = read_batch(request.results, batch.study.id)
+    rows, checks = measure_batch(batch, lines, composed, {**broken, **failures})
+    print_batch(batch, rows, checks)
+    if not (config.status or request.is_trial):
+        write_batch_page(request.results, batch, rows, checks)
+    words = {row.arm: row.word for row in rows if row.word}
+    if not config.confirm:
+        return words, {}, failures
+    papers, changed = confirmed_papers(batch, request, config.arms, rows=rows)
+    if config.workers > 1:
+        failures |= {
+            f"worker {i}": "" for i, code in enumerate(run_workers(script, sys.argv[1:], config.workers)) if code
+        }
+    else:
+        failures |= run_papers(papers, _fresh(request))
+    verdicts = {}
+    for paper in papers:
+        runs = read_paper_runs(paper, request.config_folder, request.results, quick=request.quick)
+        verdict, flags = judge(paper, runs), changed[paper.id]
+        verdicts[paper.id] = verdict.describe(trial=request.is_trial, changed=bool(flags))
+        print_paper(paper, runs, verdict, reported_metrics(paper), changed=flags, trial=request.is_trial)
+    return words, verdicts, failures
+
+
+def batch_seeds(request: Request) -> tuple[int, ...]:
+    """Returns the seeds of a batch: search seeds, eight of them where none are asked for, two in quick mode.
+
+    Raises:
+        ValueError: a seed that a verdict may count.
+    """
+    seeds = request.seeds or tuple(range(SEARCH_SEEDS, SEARCH_SEEDS + (2 if request.quick else LEAST_SEEDS)))
+    if min(seeds) < SEARCH_SEEDS:
+        raise ValueError(
+            f"`seeds` of a batch must be search seeds, from {SEARCH_SEEDS} on, got {min(seeds)}: those below are for "
+            "verdicts; try confirm=true, which takes fresh ones."
+        )
+    return seeds
+
+
+def confirmed_papers(
+    batch: Paper, request: Request, arms: Sequence[str] | None, *, rows: Sequence[Measured] = ()
+) -> tuple[list[Paper], dict[str, list[str]]]:
+    """Returns the papers that a study's confirmations are about, and what of them is not as it was registered.
+
+    Args:
+        batch: see `library.load_batch`.
+        request: which results.
+        arms: that are asked for; None: those of the rule, and those that are registered.
+        rows: what was measured: claims that are not registered yet are, by the rule; none: nothing is registered.
+    """
+    composed, _ = compose_batch(batch, replace(request, arms=None))
+    methods = {name: read_method(path) for name, path in method_files(request.config_folder).items()}
+    if rows:
+        confirm_batch(batch, rows, methods, composed, request.results, arms=arms)
+    papers, changed = [], {}
+    for record in read_confirmations(request.results).values():
+        if record.study == batch.study.id and (arms is None or record.arm in arms):
+            papers.append(confirmed_paper(batch, record, methods[record.paper].name, methods[record.paper].summary))
+            changed[record.paper] = confirmation_changes(record, composed)
+    return papers, changed
+
+
+def _fresh(request: Request) -> Request:
+    """Returns a request for all arms and registered seeds of confirmed papers."""
+    return replace(request, arms=None, seeds=None)
 
 
 def check(papers: Sequence[Paper], request: Request) -> tuple[dict[str, float], bool]:

@@ -16,6 +16,7 @@ BUDGETS = (*COUNTERS, "none")
 SEARCH_SEEDS = 100  # Seeds from here on are for choosing settings; no verdict counts them.
 LEAST_SEEDS = 8  # Of what is registered from now on; papers that were registered with fewer keep their verdicts.
 _ARM_KEYS = ("experiment", "overrides", "function", "companions", "version")
+_METHOD = "method"
 _COMPANION_KEYS = ("experiment", "overrides", "stage")
 
 
@@ -37,8 +38,9 @@ class Arm(NamedTuple):
     Attributes:
         name: of the arm.
         overrides: of `configs/train.yaml`, such as "world=bandit"; none for a function that needs no training.
-        function: node with a `_target_`: `(seed, **keywords) -> {metric: number, or list of numbers}`. With
-            `overrides`, it is called with `environment`, `policy` and `params` of what the study's `start` trained.
+        function: node with a `_target_`: `(seed, **keywords) -> {metric: number, or list of numbers}`, or with the
+            `method` whose function it is. With `overrides`, it is called with `environment`, `policy` and `params` of
+            what the study's `start` trained.
         companions: by name, `training.load.LoadedPolicy`-like records that the function is called with, too.
         version: see `Study.version`, of this arm alone.
     """
@@ -67,13 +69,16 @@ class Study:
         question: that its papers answer.
         metric: of expectations that name none, see `metrics.measure`.
         seeds: committed, of every arm; below `SEARCH_SEEDS`.
-        arms: baselines that papers share.
+        arms: baselines that papers share; methods are compared with the first one.
+        methods: arms that switch on methods of `configs/method`; see `library.load_batch` for those of papers.
         checks: what baselines must show for the question to have an answer.
         experiment: of all arms, option of `configs/experiment`; None where `overrides` name a world and an algorithm.
         overrides: of all arms.
         arguments: of all functions; an arm's own come first, and before them those of a variant that it takes.
         metrics: further ones to report.
         higher_is_better: of `metric`.
+        smallest_effect: least difference of `metric` that is worth having, for the words and the confirmations of a
+            batch.
         budget: unit of training in which all arms must agree, by their steps or by `training.total_<unit>`; "none"
             does not compare them.
         start: stage that all arms share; None: each trains all of its stages for every seed.
@@ -81,6 +86,7 @@ class Study:
         seeds_at_once: trained side by side in one program; None: all.
         deterministic: one run per arm says it all, and numbers are compared as they are.
         notes: how the setting was found.
+        learned: what the batch taught across its methods.
         when_quick: changes of `quick=true`.
         version: part of what runs are found by. It is raised by hand where code changes what the settings mean: the
             stored runs of all arms count no longer, and are run again.
@@ -91,23 +97,28 @@ class Study:
     metric: str
     seeds: tuple[int, ...]
     arms: tuple[Arm, ...] = ()
+    methods: tuple[Arm, ...] = ()
     checks: tuple[Expectation, ...] = ()
     experiment: str | None = None
     overrides: tuple[str, ...] = ()
     arguments: Mapping[str, Any] | None = None
     metrics: tuple[str, ...] = ()
     higher_is_better: bool = True
+    smallest_effect: float = 0.05
     budget: str = "none"
     start: str | None = None
     start_seed: int | None = 0
     seeds_at_once: int | None = None
     deterministic: bool = False
     notes: str = ""
+    learned: str = ""
     when_quick: Variant = Variant()
     version: int = 1
 
     def __post_init__(self) -> None:
         _require_version("version", self.version)
+        if not self.smallest_effect > 0.0:
+            raise ValueError(f"`smallest_effect` must be more than 0, got {self.smallest_effect}.")
         if self.seeds_at_once is not None:
             require_positive("seeds_at_once", self.seeds_at_once)
         if self.budget not in BUDGETS:
@@ -117,7 +128,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper's claim, and how it is put to the test in a study.
+    """A paper's claim, and how it is put to the test in a study; without a headline, the batch of a study.
 
     Attributes:
         id: name of the file.
@@ -136,7 +147,7 @@ class Paper:
         mechanism: the claim is about named models, and only its mechanism can be tested.
         authors: what the authors set, by the dotted name of the treatment's setting here.
         notes: deviations from the paper and its code (file and line), diagnosis.
-        source: what the two files say, for the registration.
+        source: what the two files say, for the registration; None of what is registered elsewhere, see `confirm`.
         files: of the paper and its study.
     """
 
@@ -157,18 +168,6 @@ class Paper:
     notes: str = ""
     source: Mapping[str, Any] | None = None
     files: tuple[Path, ...] = ()
-
-    def __post_init__(self) -> None:
-        require_verdict_seeds(self.seeds, self.study.deterministic)
-        if not 1 <= len(self.headline) <= 2:
-            raise ValueError(
-                f"`headline` must be one or two expectations, got {len(self.headline)}; the others are `secondary`."
-            )
-        if self.looks and list(self.looks) != sorted({*self.looks, len(self.seeds)} - {0, 1}):
-            raise ValueError(
-                f"`looks` must rise from 2 or more to the number of seeds, {len(self.seeds)}, got {list(self.looks)}; "
-                "try [4, 8, 16, 32] with seeds: 0-31."
-            )
 
 
 def parse_seeds(name: str, value: Any) -> tuple[int, ...]:
@@ -216,11 +215,16 @@ def make_study(values: Mapping[str, Any]) -> Study:
         ValueError: a key is missing or unknown, or a check is about an arm that is no baseline.
     """
     values = {"seeds": [0]} | dict(values) if values.get("deterministic") else dict(values)
-    arms = _make_arms(values.get("arms"), values.get("experiment"), values.get("overrides"), values.get("start"))
+    shared = values.get("experiment"), values.get("overrides"), values.get("start")
+    arms = _make_arms(values.get("arms"), *shared)
+    methods = _make_arms(_method_nodes(values.get("methods")), *shared)
+    if twice := {arm.name for arm in arms} & {arm.name for arm in methods}:
+        raise ValueError(f"`methods` must have other names than the baselines, got {min(twice)} in both.")
     higher = values.get("higher_is_better", True)
     names = [*(arm.name for arm in arms), *([START] if values.get("start") else [])]
     made: dict[str, Any] = {
         "arms": arms,
+        "methods": methods,
         "checks": make_expectations("checks", values.get("checks"), values.get("metric"), higher, names),
     }
     if "seeds" in values:
@@ -263,7 +267,18 @@ def make_paper(values: Mapping[str, Any], study: Study, source: Mapping[str, Any
     made["metrics"] = _texts("metrics", values.get("metrics", ()))
     record = {key: node for key, node in values.items() if key not in ("title", "claim", "minutes", "authors", "notes")}
     made["source"] = {"paper": record, "study": dict(source or {})}
-    return make_section(Paper, "paper", values | made)
+    paper = make_section(Paper, "paper", values | made)
+    require_verdict_seeds(paper.seeds, study.deterministic)
+    if not 1 <= len(paper.headline) <= 2:
+        raise ValueError(
+            f"`headline` must be one or two expectations, got {len(paper.headline)}; the others are `secondary`."
+        )
+    if paper.looks and list(paper.looks) != sorted({*paper.looks, len(paper.seeds)} - {0, 1}):
+        raise ValueError(
+            f"`looks` must rise from 2 or more to the number of seeds, {len(paper.seeds)}, got {list(paper.looks)}; "
+            "try [4, 8, 16, 32] with seeds: 0-31."
+        )
+    return paper
 
 
 def choose_arms(paper: Paper, names: Sequence[str] | None) -> list[Arm]:
@@ -279,6 +294,17 @@ def choose_arms(paper: Paper, names: Sequence[str] | None) -> list[Arm]:
     return [arm for arm in paper.arms if not names or arm.name in names]
 
 
+def _method_nodes(entries: Any) -> dict[str, Any]:
+    """Returns the arms of a list of methods: ids, and `{arm: overrides}` of variants and of what a world asks."""
+    nodes: dict[str, Any] = {}
+    for entry in entries or ():
+        named = entry if isinstance(entry, Mapping) else {entry: [f"+{_METHOD}={entry}"]}
+        if twice := nodes.keys() & named.keys():
+            raise ValueError(f"`methods` must have every name once, got {min(twice)} twice.")
+        nodes |= named
+    return nodes
+
+
 def _make_arms(nodes: Any, experiment: str | None, overrides: Any, start: str | None) -> tuple[Arm, ...]:
     if not isinstance(nodes or {}, Mapping) or START in (nodes or {}):
         raise ValueError(f"`arms` must be named, and not {START!r}, got {nodes!r}.")
@@ -288,9 +314,10 @@ def _make_arms(nodes: Any, experiment: str | None, overrides: Any, start: str | 
 def _make_arm(name: str, node: Any, experiment: str | None, overrides: Sequence[str], start: str | None) -> Arm:
     version = node.get("version", 1) if isinstance(node, Mapping) else 1
     _require_version(f"arms.{name}.version", version)
-    if isinstance(node, Mapping) and "_target_" in node:
+    if isinstance(node, Mapping) and not {"_target_", _METHOD}.isdisjoint(node):
         function = {key: value for key, value in node.items() if key != "version"}
-        return Arm(name=name, function=function, version=version)
+        trained = _with_experiment(name, experiment, tuple(overrides)) if _METHOD in node and start is not None else ()
+        return Arm(name=name, overrides=trained, function=function, version=version)
     node = dict(node) if isinstance(node, Mapping) else {"overrides": node}
     _require_keys(f"arms.{name}", node, _ARM_KEYS)
     function = node.get("function")

@@ -114,13 +114,28 @@ def paired_or_welch_interval(first: np.ndarray, second: np.ndarray, confidence: 
     References:
         Fisher (1921), On the probable error of a coefficient of correlation deduced from a small sample.
     """
-    first, second = _finite(first), _finite(second)
-    if first.size > 3 and first.std() > 0.0 and second.std() > 0.0:
-        quantiles = special.stdtrit([2 * first.size - 2, first.size - 1], 0.5 + confidence / 2.0)
-        least = np.arctanh(1.0 - (quantiles[0] / quantiles[1]) ** 2) + special.ndtri(0.95) / np.sqrt(first.size - 3)
-        if np.corrcoef(first, second)[0, 1] > np.tanh(least):
-            return t_interval(first - second, confidence)
+    if _pairing_pays(first, second, confidence):
+        return t_interval(_finite(first) - _finite(second), confidence)
     return welch_interval(first, second, confidence)
+
+
+def paired_or_welch_p_value(first: np.ndarray, second: np.ndarray) -> float:
+    """Computes the two-sided p-value of a difference of means, paired where `paired_or_welch_interval` pairs."""
+    if not _pairing_pays(first, second, 0.95):
+        return welch_p_value(first, second)
+    difference = _finite(first) - _finite(second)
+    error = difference.std(ddof=1) / np.sqrt(difference.size)
+    mean = float(difference.mean())
+    return float(2.0 * special.stdtr(difference.size - 1, -abs(mean) / error)) if error else float(mean == 0.0)
+
+
+def _pairing_pays(first: np.ndarray, second: np.ndarray, confidence: float) -> bool:
+    first, second = _finite(first), _finite(second)
+    if first.size != second.size or first.size < 4 or not (first.std() > 0.0 and second.std() > 0.0):
+        return False
+    quantiles = special.stdtrit([2 * first.size - 2, first.size - 1], 0.5 + confidence / 2.0)
+    least = np.arctanh(1.0 - (quantiles[0] / quantiles[1]) ** 2) + special.ndtri(0.95) / np.sqrt(first.size - 3)
+    return bool(np.corrcoef(first, second)[0, 1] > np.tanh(least))
 
 
 def spent_levels(fractions: Sequence[float]) -> list[float]:

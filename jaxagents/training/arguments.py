@@ -40,7 +40,8 @@ def require_one_choice(arguments: Sequence[str], configs: Path) -> None:
         name, given, value = argument.lstrip("+").partition("=")
         is_group = bool(given) and bool(name) and (configs / name.partition("@")[0]).is_dir()
         if is_group and chosen.setdefault(name, value) != value:
-            raise ValueError(f"`{name}` must have one option, got {chosen[name]} and {value}; leave one of them out.")
+            way_out = f"try +method=[{chosen[name]},{value}]" if name == "method" else "leave one of them out"
+            raise ValueError(f"`{name}` must have one option, got {chosen[name]} and {value}; {way_out}.")
 
 
 def require_readable(arguments: Sequence[str]) -> None:

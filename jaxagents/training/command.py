@@ -29,6 +29,8 @@ from jaxagents.training.argument_lists import quote_lists
 from jaxagents.training.arguments import describe_yaml, require_one_choice, require_readable, require_values
 from jaxagents.training.composition import (
     ARGUMENTS_FILE,
+    folders_of,
+    misfits_explained,
     register_resolvers,
     resume_arguments,
 )
@@ -43,6 +45,7 @@ from jaxagents.training.interrupts import (
     interrupts_later,
     interrupts_of_callbacks,
 )
+from jaxagents.training.methods import require_methods
 from jaxagents.training.preemption import EXIT_CODE, Preempted
 from jaxagents.training.sweep_folders import name_folders, quote_names
 from jaxagents.training.sweep_jobs import TRACEBACK, close_sweep, end_with_sweep, ending_at_sigterm, run_process
@@ -140,6 +143,8 @@ def command(
                 require_one_choice(sys.argv[1:], configs)
                 require_readable(sys.argv[1:])
                 arguments = resume_arguments(sys.argv[1:]) if trains else sys.argv[1:]
+                folders: list[str | Path] = [*folders_of(arguments), configs]
+                require_methods(arguments, *folders)
                 sys.argv[1:] = name_folders(quote_names(quote_lists(arguments, lists)))
             if os.getcwd() not in sys.path:  # For modules of the user's that options name.
                 sys.path.append(os.getcwd())
@@ -150,7 +155,7 @@ def command(
             with ending, tempfile.NamedTemporaryFile(mode="r", encoding="utf-8") as notes:
                 os.environ[SWEEP_JOB] = notes.name
                 try:
-                    with errors_in_one_line(show_traceback):
+                    with errors_in_one_line(show_traceback), misfits_explained(config_name, arguments, *folders):
                         start()
                 finally:
                     del os.environ[SWEEP_JOB]

@@ -11,10 +11,12 @@ import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jaxagents.training.arguments import require_yaml
+from jaxagents.training.methods import chosen_methods, missing_groups, require_methods
 from jaxagents.training.trust import require_trusted, require_trusted_folder, trusting
 
 ARGUMENTS_FILE = "arguments.yaml"
@@ -25,11 +27,12 @@ def run_name() -> str:
     """Returns what a run is called by the options that were chosen: `ppo_tmaze`, of the experiment if there is one.
 
     Returns:
-        The experiment, or else `<algorithm>_<world>`, where a learner and an environment stand for those not chosen.
+        The experiment, or else `<algorithm>_<world>`, where a learner and an environment stand for those not chosen;
+        with the methods that are switched on, as in `grpo_shop_gigpo`.
     """
     choices: Any = HydraConfig.get().runtime.choices
     pair = f"{choices.algorithm or choices.learner}_{choices.world or choices.environment}"
-    return choices.experiment or pair
+    return "_".join([choices.experiment or pair, *chosen_methods(HydraConfig.get().overrides.task)])
 
 
 def register_resolvers() -> None:
@@ -46,10 +49,15 @@ def compose(config_folder: str | Path, *overrides: str) -> DictConfig:
 
     Returns:
         The config.
+
+    Raises:
+        ValueError: see `methods.require_methods`, or a method that does not fit the algorithm.
     """
+    require_methods(overrides, config_folder)
     register_resolvers()
     GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(Path(config_folder).resolve()), version_base="1.3"):
+    here = hydra.initialize_config_dir(str(Path(config_folder).resolve()), version_base="1.3")
+    with here, misfits_explained("train", overrides, config_folder):
         config = hydra.compose("train", list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(config)
     OmegaConf.set_struct(config, False)
@@ -57,6 +65,30 @@ def compose(config_folder: str | Path, *overrides: str) -> DictConfig:
     config.pop("hydra")
     OmegaConf.set_struct(config, True)
     return config
+
+
+@contextmanager
+def misfits_explained(config_name: str, overrides: Sequence[str], *folders: str | Path) -> Iterator[None]:
+    """Says which method asks for a group that nothing else has, where that is why a composition fails.
+
+    Args:
+        config_name: of the composition.
+        overrides: of it.
+        *folders: of configs, those of a user first; the last one holds the config.
+    """
+    try:
+        yield
+    except ConfigCompositionException as error:
+        others = [text for text in overrides if not text.startswith(("+method=", "-"))]
+        if not chosen_methods(overrides):
+            raise
+        GlobalHydra.instance().clear()
+        with hydra.initialize_config_dir(str(Path(folders[-1]).resolve()), version_base="1.3"):
+            choices: Any = hydra.compose(config_name, others, return_hydra_config=True).hydra.runtime.choices
+        reason = missing_groups(overrides, choices, *folders)
+        if reason is None:
+            raise
+        raise ValueError(reason) from error
 
 
 def merge_overrides(*lists: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
+from jaxagents.training.methods import chosen_methods, method_files, read_method
 from jaxagents.training.setting_types import find_function, takes_numbers
 from jaxagents.training.signatures import Taken, settings_of
 
@@ -26,7 +27,7 @@ def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
     """
     _require_kept(config, overrides)
     stages = list(_stages(config, config.stages))
-    for key, text in _keys_of(overrides):
+    for key, text in [*_keys_of(overrides), *_groups_of_methods(overrides)]:
         if config.quick and _has(config.when_quick, key):
             OmegaConf.update(config.when_quick, key, OmegaConf.select(config, key), merge=False)
         if stages and all(_replaces(config, stage, key) for stage in stages):
@@ -106,6 +107,15 @@ def _keys_of(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         if not override.is_delete() and override.package is None:
             yield override.key_or_group.replace("/", "."), str(override.input_line).lstrip("+")
+
+
+def _groups_of_methods(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields the groups whose options methods choose, with the method."""
+    names = chosen_methods(overrides)
+    sources = HydraConfig.get().runtime.config_sources if names else []
+    files = method_files(*[source.path for source in reversed(sources) if source.schema == "file"])
+    for name in names:
+        yield from ((group, f"+method={name}") for group in read_method(files[name]).groups if "@" not in group)
 
 
 def _replaces(config: DictConfig, stage: dict[str, Any], key: str) -> bool:

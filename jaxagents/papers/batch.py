@@ -1,0 +1,275 @@
+"""A study as one batch: all arms on search seeds, into `<results>/studies/<family>/<name>.jsonl`, a line per run.
+
+A line is found by the hash of what was asked, as runs of verdicts are; it holds the numbers of the study's table and a
+short curve, and no verdict counts it.
+"""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxagents.papers.arms import Composed, compose_arm
+from jaxagents.papers.execution import Session, describe_failure, lease_name, run_seeds
+from jaxagents.papers.judge import values_of
+from jaxagents.papers.leases import Lease, leased, take_lease
+from jaxagents.papers.metrics import curve_of
+from jaxagents.papers.plan import (
+    Job,
+    Request,
+    build_job,
+    prepare_devices,
+    reported_metrics,
+    require_equal_budgets,
+    require_logged,
+)
+from jaxagents.papers.runs import DONE, Run
+from jaxagents.papers.study import Arm, Paper
+from jaxagents.reporting.loggers import to_json
+from jaxagents.reporting.progress import open_progress
+
+STUDIES_FOLDER = "studies"
+_POINTS = 8  # Of a stored curve.
+_POLL_SECONDS = 1.0
+
+
+class Line(NamedTuple):
+    """One run of a batch.
+
+    Attributes:
+        arm: name of the arm when it ran.
+        address: of the arm, see `arms.Composed`.
+        seed: of the run.
+        status: DONE or DIVERGED.
+        values: by metric, see `plan.reported_metrics`; those that are not finite are left out.
+        start: the same metrics of what the run started from.
+        curve: steps and values of the study's metric.
+        minutes: that it took.
+        cpu_minutes: of all cores.
+        overrides: of a trial; none of a run that the table counts.
+        commit: of the code.
+    """
+
+    arm: str
+    address: str
+    seed: int
+    status: str
+    values: Mapping[str, float]
+    start: Mapping[str, float]
+    curve: Sequence[Sequence[float]]
+    minutes: float
+    cpu_minutes: float
+    overrides: Sequence[str]
+    commit: str | None
+
+
+def batch_path(results: str | Path, study: str) -> Path:
+    """Returns the file of the runs of a study's batch."""
+    return Path(results) / STUDIES_FOLDER / f"{study}.jsonl"
+
+
+def read_batch(results: str | Path, study: str) -> list[Line]:
+    """Reads all runs of a batch; a line that a kill cut short counts as missing."""
+    path, lines = batch_path(results, study), []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            lines.append(Line(**json.loads(text)))
+        except (ValueError, TypeError):
+            continue
+    return lines
+
+
+def run_batch(batch: Paper, request: Request, *, first: int = 0, check: bool = True) -> dict[str, str]:
+    """Runs what is missing of a batch; returns when nothing is missing, or has failed here.
+
+    Args:
+        batch: see `library.load_batch`.
+        request: seeds are those of the batch; `arms` chooses some.
+        first: number of the arm to begin with, so that workers begin with different ones.
+        check: builds and traces every missing arm before the first run.
+
+    Returns:
+        Why arms failed, by name; a failure of one stops no other.
+    """
+    session = Session(request, open_progress(1, "reproduce", enabled=False))
+    jobs = _jobs(batch, request, session)
+    if check:
+        _prepare(batch, jobs, session)
+    waiting = [*jobs[first:], *jobs[:first]]
+    while waiting := [job for job in waiting if job.composed.name not in session.failures]:
+        busy = [job for job in waiting if not _finish(job, batch, session)]
+        if len(busy) == len(waiting) and not session.failures.keys() & {job.composed.name for job in busy}:
+            time.sleep(_POLL_SECONDS)
+        waiting = busy
+    return session.failures
+
+
+def check_batch(batch: Paper, request: Request) -> dict[str, str]:
+    """Composes, builds and traces every arm that lacks runs; returns why arms failed, by name."""
+    session = Session(request, open_progress(1, "reproduce", enabled=False))
+    _prepare(batch, _jobs(batch, request, session), session)
+    return session.failures
+
+
+def compose_batch(batch: Paper, request: Request) -> tuple[dict[str, Composed], dict[str, str]]:
+    """Composes the arms of a batch that are asked for; returns them, and why others cannot be, by name."""
+    composed, failures = {}, {}
+    for arm in _wanted(batch, request):
+        try:
+            settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
+            composed[arm.name] = compose_arm(batch.study, arm, request.config_folder, **settings)
+        except Exception as error:  # A mistake of one stops no other.
+            failures[arm.name] = describe_failure(error, request.results)
+    return composed, failures
+
+
+def _wanted(batch: Paper, request: Request) -> list[Arm]:
+    return [arm for arm in batch.arms if request.arms is None or arm.name in request.arms]
+
+
+def _jobs(batch: Paper, request: Request, session: Session) -> list[Job]:
+    composed, failures = compose_batch(batch, request)
+    for name, reason in failures.items():
+        _fail(session, name, reason)
+    jobs = [Job(batch, one, _missing(batch, one, request), 1) for one in composed.values()]
+    for job in jobs:
+        at_once = request.seeds_at_once or batch.study.seeds_at_once or len(job.seeds)
+        job.group = max(1, min(at_once if job.composed.function is None else 1, len(job.seeds)))
+    jobs = [job for job in jobs if job.seeds]
+    prepare_devices(jobs)
+    return jobs
+
+
+def _missing(batch: Paper, composed: Composed, request: Request) -> list[int]:
+    done = {line.seed for line in read_batch(request.results, batch.study.id) if line.address == composed.address}
+    return [seed for seed in batch.seeds if seed not in done]
+
+
+def _prepare(batch: Paper, jobs: Sequence[Job], session: Session) -> None:
+    """Builds and traces all arms; budgets are those of the first baseline that trains."""
+    began = time.monotonic()
+    for job in jobs:
+        _try(session, job, lambda job=job: _build(batch, job))
+    known = {job.composed.name: job.budget for job in jobs if job.budget}
+    first = next(iter(known.items()), None)
+    for job in jobs:
+        if first is not None and job.budget is not None:
+            _try(
+                session,
+                job,
+                lambda job=job: require_equal_budgets(batch, dict([first, (job.composed.name, job.budget)])),
+            )
+    built = sum(job.composed.name not in session.failures for job in jobs)
+    seconds = time.monotonic() - began
+    session.progress.message(f"{batch.id}: {built} of {len(jobs)} arms are built and traced ({seconds:.0f} seconds).")
+
+
+def _build(batch: Paper, job: Job) -> None:
+    if job.stages or job.composed.recipe is None:
+        return
+    build_job(job)
+    require_logged(batch, job.composed.name, job.logged, [batch.study.metric])
+
+
+def _finish(job: Job, batch: Paper, session: Session) -> bool:
+    """Runs the seeds of an arm that nobody else is at; returns whether none is missing any more, or it failed."""
+    request, composed = session.request, job.composed
+
+    def run() -> None:
+        while seeds := _lease(job, _missing(batch, composed, request), request.results):
+            try:
+                _build(batch, job)
+                _run_group(job, batch, list(seeds), session)
+            finally:
+                for lease in seeds.values():
+                    lease.release()
+
+    _try(session, job, run)
+    job.stages.clear()  # Compiled programs are large.
+    return composed.name in session.failures or not _missing(batch, composed, request)
+
+
+def _lease(job: Job, seeds: Sequence[int], results: Path) -> dict[int, Lease]:
+    leases: dict[int, Lease] = {}
+    for seed in seeds:
+        lease = take_lease(results, f"batch-{lease_name(job.composed, seed)}") if len(leases) < job.group else None
+        if lease is not None:
+            leases[seed] = lease
+    return leases
+
+
+def _run_group(job: Job, batch: Paper, seeds: Sequence[int], session: Session) -> None:
+    if not (seeds := [seed for seed in seeds if seed in _missing(batch, job.composed, session.request)]):
+        return  # Stored since it was looked for.
+    began = time.process_time()
+    runs = run_seeds(job, seeds, session)
+    cpu_minutes = (time.process_time() - began) / 60.0 / len(runs)
+    lines = [_line(batch, job.composed.name, run, cpu_minutes, session.request.overrides) for run in runs]
+    _append(session.request.results, batch.study.id, lines)
+    values = ", ".join(f"{line.values.get(batch.study.metric, math.nan):.4g}" for line in lines)
+    which = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    session.progress.message(
+        f"{batch.id}: {job.composed.name}, {which}: {batch.study.metric} {values} "
+        f"({cpu_minutes * len(runs):.1f} CPU minutes)"
+    )
+
+
+def _line(batch: Paper, arm: str, run: Run, cpu_minutes: float, overrides: Sequence[str]) -> Line:
+    of_run, metrics = {run.seed: run}, reported_metrics(batch)
+    values = {metric: values_of(of_run, metric).get(run.seed) for metric in metrics} if run.status == DONE else {}
+    start = {metric: values_of(of_run, metric, at_start=True).get(run.seed) for metric in metrics}
+    _, curve = curve_of(batch.study.metric, run.curves)
+    chosen = np.unique(np.linspace(0, len(curve["steps"]) - 1, _POINTS).round().astype(int))
+    points = [[curve["steps"][i], curve["values"][i]] for i in chosen if math.isfinite(curve["values"][i])]
+    return Line(
+        arm=arm,
+        address=run.address,
+        seed=run.seed,
+        status=run.status,
+        values={name: _rounded(value) for name, value in values.items() if value is not None},
+        start={name: _rounded(value) for name, value in start.items() if value is not None},
+        curve=[[int(step) for step, _ in points], [_rounded(value) for _, value in points]],
+        minutes=_rounded(run.minutes),
+        cpu_minutes=_rounded(cpu_minutes),
+        overrides=list(overrides),
+        commit=run.versions.get("commit"),
+    )
+
+
+def _append(results: Path, study: str, lines: Sequence[Line]) -> None:
+    """Adds lines to the file of a batch; one that a kill cut short stays a line of its own."""
+    path = batch_path(results, study)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(to_json(line._asdict()), separators=(",", ":")) + "\n" for line in lines)
+    while True:
+        with leased(results, f"batch-{study}") as mine:
+            if mine:
+                with path.open("ab+") as file:
+                    file.seek(max(0, file.seek(0, 2) - 1))
+                    whole = file.read() in (b"", b"\n")
+                    file.write(("" if whole else "\n").encode() + text.encode())
+                return
+        time.sleep(0.05)
+
+
+def _try(session: Session, job: Job, call: Any) -> None:
+    name = job.composed.name
+    if name in session.failures:
+        return
+    try:
+        call()
+    except Exception as error:  # Also what XLA raises where memory ends.
+        _fail(session, name, describe_failure(error, session.request.results))
+
+
+def _fail(session: Session, name: str, reason: str) -> None:
+    session.failures[name] = reason
+    session.progress.message(f"Failed: {name}: {reason}")
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")

@@ -1,0 +1,295 @@
+"""What a batch measured: every arm beside the first baseline of its study, in words that follow from a rule."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from jaxagents.papers.arms import Composed
+from jaxagents.papers.batch import Line
+from jaxagents.papers.expectations import START, Expectation
+from jaxagents.papers.forest import Forest, lay_out_forest
+from jaxagents.papers.judge import HELD, MISSING, NOT_HELD, UNDECIDED, Finding, decide
+from jaxagents.papers.plan import reported_metrics
+from jaxagents.papers.runs import DIVERGED
+from jaxagents.papers.study import LEAST_SEEDS, Paper
+from jaxagents.reporting.html import write_page
+from jaxagents.reporting.loggers import write_atomically
+from jaxagents.reporting.statistics import (
+    Interval,
+    holm,
+    paired_or_welch_interval,
+    paired_or_welch_p_value,
+    t_interval,
+    welch_interval,
+)
+from jaxagents.reporting.tables import describe_interval
+
+BETTER, WORSE, NOT_SEPARATED, NO_HEADROOM = "better", "worse", "not separated", "no headroom"
+BASELINE, METHOD, NOT_RUN, FEW = "baseline", "method", "not run", "too few seeds"
+_LEVEL = 0.05
+
+
+class Measured(NamedTuple):
+    """One arm of a batch.
+
+    Attributes:
+        arm: its name.
+        role: BASELINE or METHOD.
+        word: by the rule of `describe`; "" of the first baseline.
+        values: of the study's metric by seed; diverged runs have none.
+        further: means of the study's other metrics, by name.
+        mean: with its 95 % interval; None without a value.
+        difference: to the first baseline with Welch's 95 % interval, more than 0 where the arm is better.
+        p: of the difference, adjusted by Holm over all arms of the batch.
+        trials: settings that were tried on the arm besides its own.
+        diverged: runs that ended in infinite or NaN parameters.
+        minutes: of all runs.
+        cpu_minutes: of all runs and cores.
+        failure: why it could not be run.
+    """
+
+    arm: str
+    role: str
+    word: str
+    values: Mapping[int, float]
+    further: Mapping[str, float]
+    mean: Interval | None
+    difference: Interval | None
+    p: float | None
+    trials: int
+    diverged: int
+    minutes: float
+    cpu_minutes: float
+    failure: str = ""
+
+
+def describe(difference: Interval, p: float, simultaneous: Interval, smallest: float) -> str:
+    """Returns the word for a difference to the baseline.
+
+    | word | when |
+    |---|---|
+    | better, worse | p, adjusted by Holm over the arms of the batch, is below 0.05 |
+    | no difference within x | else, if the interval at level 1 - 0.05 / arms lies within the smallest effect x |
+    | not separated | else |
+
+    Args:
+        difference: mean and 95 % interval, more than 0 where the arm is better.
+        p: adjusted.
+        simultaneous: the interval of all differences at once.
+        smallest: the smallest effect worth having.
+    """
+    if p < _LEVEL:
+        return BETTER if difference.mean > 0.0 else WORSE
+    if -smallest <= simultaneous.low and simultaneous.high <= smallest:
+        return f"no difference within {smallest:g}"
+    return NOT_SEPARATED
+
+
+def measure_batch(
+    batch: Paper, lines: Sequence[Line], composed: Mapping[str, Composed], failures: Mapping[str, str]
+) -> tuple[list[Measured], list[Finding]]:
+    """Returns what was measured of every arm, and of the study's checks.
+
+    A check that is not held says that the setting cannot show a difference: then every arm has "no headroom".
+
+    Args:
+        batch: see `library.load_batch`.
+        lines: all stored runs, see `batch.read_batch`.
+        composed: its arms as they are now, by name.
+        failures: why arms could not be composed or run, by name.
+
+    Returns:
+        The arms, baselines first, then by their difference; and the checks.
+    """
+    study, sign = batch.study, 1.0 if batch.study.higher_is_better else -1.0
+    runs = {
+        name: {line.seed: line for line in lines if line.address == arm.address and line.seed in batch.seeds}
+        for name, arm in composed.items()
+    }
+    checks = [_check(one, runs, batch.seeds) for one in study.checks]
+    stopped = any(finding.outcome == NOT_HELD for finding in checks)
+    values = {name: _values([*of_arm.values()], study.metric) for name, of_arm in runs.items()}
+    first = study.arms[0].name if study.arms else ""
+    base = values.get(first, {})
+    compared = [name for name, of in values.items() if name != first and min(len(of), len(base)) >= 2]
+    pairs = {name: _arrays(values[name], base) for name in compared}
+    adjusted = dict(zip(compared, holm([paired_or_welch_p_value(*pairs[name]) for name in compared])))
+    rows = []
+    for name in (arm.name for arm in batch.arms):
+        if name not in values and name not in failures:
+            continue
+        of_arm = values.get(name, {})
+        mean = t_interval(np.asarray([*of_arm.values()])) if of_arm else None
+        difference, word = None, NOT_RUN if name != first else ""
+        if name in adjusted:
+            difference = _signed(paired_or_welch_interval(*pairs[name]), sign)
+            at_once = _signed(paired_or_welch_interval(*pairs[name], 1.0 - _LEVEL / len(compared)), sign)
+            word = describe(difference, adjusted[name], at_once, study.smallest_effect)
+            word = NO_HEADROOM if stopped else word if min(len(of_arm), len(base)) >= LEAST_SEEDS else FEW
+        mine = [*runs.get(name, {}).values()]
+        tried = {tuple(line.overrides) for line in lines if line.arm == name and line.overrides}
+        rows.append(
+            Measured(
+                arm=name,
+                role=BASELINE if name in {arm.name for arm in study.arms} else METHOD,
+                word=word,
+                values=of_arm,
+                further={metric: _mean(mine, metric) for metric in reported_metrics(batch)[1:]},
+                mean=mean,
+                difference=difference,
+                p=adjusted.get(name),
+                trials=len(tried),
+                diverged=sum(line.status == DIVERGED for line in mine),
+                minutes=sum(line.minutes for line in mine),
+                cpu_minutes=sum(line.cpu_minutes for line in mine),
+                failure=failures.get(name, ""),
+            )
+        )
+    return sorted(
+        rows, key=lambda row: (row.role != BASELINE, -(row.difference.mean if row.difference else -1e9))
+    ), checks
+
+
+def print_batch(batch: Paper, rows: Sequence[Measured], checks: Sequence[Finding]) -> None:
+    """Prints the table of a batch."""
+    console = Console(width=170, force_jupyter=False)
+    metric = batch.study.metric
+    table = Table(title=f"{batch.id}: {metric}, means over seeds with 95 % intervals")
+    for column in _columns(metric):
+        table.add_column(column, justify="left" if column in ("arm", "beside the baseline") else "right")
+    for row in rows:
+        table.add_row(*_cells(row))
+    console.print(table)
+    for line in _notes(rows, checks):
+        console.print(line, markup=False, highlight=False)
+
+
+def write_batch_page(results: Path, batch: Paper, rows: Sequence[Measured], checks: Sequence[Finding]) -> Path:
+    """Writes the page of a study, `studies/<family>/<name>.md`, with its picture beside it."""
+    study = batch.study
+    path = results / "studies" / f"{study.id}.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    first = study.arms[0].name if study.arms else ""
+    picture = path.with_suffix(".svg")
+    write_page(picture, "forest.svg", forest=lay_out_batch(batch, rows))
+    further = reported_metrics(batch)[1:]
+    lines = [
+        f"# Study {study.id}\n\n{study.question}\n\n",
+        "Written by `python experiments/reproduce.py` from the runs beside this page; do not edit.\n\n",
+        *([f"{study.learned.strip()}\n\n"] if study.learned else []),
+        f"![Differences to {first}]({picture.name})\n\n",
+        _row(*_columns(study.metric), *further),
+        _row(*["---"] * (len(_columns(study.metric)) + len(further))),
+        *[_row(*_cells(row), *[f"{row.further.get(name, math.nan):.3g}" for name in further]) for row in rows],
+        "\n",
+        *[f"- {line}\n" for line in _notes(rows, checks)],
+        f"\nDifferences are to `{first}`, more than 0 where an arm is better, with Welch's 95 % intervals; they are "
+        "paired by seed where the measured correlation pays for it. p is adjusted by Holm over the arms. Trials are "
+        "settings that were tried besides the arm's own.\n",
+        f"\nRun it: `python experiments/reproduce.py study={study.id.partition('/')[2]}`.\n",
+        *([f"\n## How the setting was found\n\n{study.notes.strip()}\n"] if study.notes else []),
+    ]
+    write_atomically(path, "".join(lines))
+    return path
+
+
+def lay_out_batch(batch: Paper, rows: Sequence[Measured]) -> Forest:
+    """Lays out the differences of all arms to the first baseline, in units of the smallest effect."""
+    first, study = batch.study.arms[0].name if batch.study.arms else "", batch.study
+    outcomes = {BETTER: HELD, WORSE: NOT_HELD, NOT_RUN: MISSING}
+    findings = {
+        row.arm: [
+            Finding(
+                Expectation(study.metric, "higher", (row.arm, first), study.smallest_effect),
+                "method",
+                outcomes.get(row.word, UNDECIDED),
+                row.difference,
+                tuple(row.values),
+            )
+        ]
+        for row in rows
+        if row.difference is not None
+    }
+    return lay_out_forest(f"Differences to {first} in units of {study.smallest_effect:g}: {study.id}", findings)
+
+
+def _check(expected: Expectation, runs: Mapping[str, Mapping[int, Line]], seeds: Sequence[int]) -> Finding:
+    """Decides a check of the study from the stored values, as a verdict would."""
+    if expected.kind == "wins":
+        return Finding(expected, "check", UNDECIDED, reason="shares of games are not kept in a batch")
+    columns = []
+    for arm, metric in zip(expected.arms, (expected.metric, expected.than or expected.metric)):
+        own = next(one for one in expected.arms if one != START) if arm == START else arm
+        of_arm = [*runs.get(own, {}).values()]
+        columns.append(np.asarray([*_values(of_arm, metric, at_start=arm == START).values()]))
+    if min(column.size for column in columns) < (2 if len(seeds) > 1 else 1):
+        return Finding(expected, "check", MISSING, reason="its runs are not there")
+    if len(columns) == 2:
+        interval = welch_interval(columns[0], columns[1], expected.confidence)
+    else:
+        interval = t_interval(columns[0], expected.confidence)
+    return Finding(expected, "check", decide(expected, interval), interval, tuple(seeds))
+
+
+def _values(lines: Sequence[Line], metric: str, *, at_start: bool = False) -> dict[int, float]:
+    found = {line.seed: (line.start if at_start else line.values).get(metric) for line in lines}
+    return {seed: value for seed, value in sorted(found.items()) if value is not None}
+
+
+def _arrays(values: Mapping[int, float], base: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the values of an arm and of the baseline, in the order of their seeds."""
+    return np.asarray([*values.values()]), np.asarray([*base.values()])
+
+
+def _mean(lines: Sequence[Line], metric: str) -> float:
+    values = [*_values(lines, metric).values()]
+    return float(np.mean(values)) if values else math.nan
+
+
+def _signed(interval: Interval, sign: float) -> Interval:
+    mean, low, high = (sign * value for value in interval)
+    return Interval(mean, min(low, high), max(low, high))
+
+
+def _columns(metric: str) -> tuple[str, ...]:
+    return ("arm", metric, "difference", "p", "beside the baseline", "seeds", "trials", "diverged", "CPU minutes")
+
+
+def _cells(row: Measured) -> list[str]:
+    difference = "-" if row.difference is None else describe_interval(row.difference._asdict())
+    return [
+        row.arm,
+        "-" if row.mean is None else describe_interval(row.mean._asdict()),
+        difference,
+        "-" if row.p is None else f"{row.p:.2g}",
+        row.word or "the baseline",
+        str(len(row.values)),
+        str(row.trials),
+        str(row.diverged),
+        f"{row.cpu_minutes:.1f}",
+    ]
+
+
+def _notes(rows: Sequence[Measured], checks: Sequence[Finding]) -> list[str]:
+    compared = sum(row.difference is not None for row in rows)
+    lines = [
+        f"Check, {one.outcome}: {one.expectation.describe()}"
+        + (f"; measured {describe_interval(one.measured._asdict())}" if one.measured else f"; {one.reason}")
+        for one in checks
+    ]
+    lines += [f"Failed: {row.arm}: {row.failure}" for row in rows if row.failure]
+    minutes, cpu = sum(row.minutes for row in rows), sum(row.cpu_minutes for row in rows)
+    lines.append(
+        f"{compared} differences; without adjustment {_LEVEL * compared:.1f} of them would look separated by chance. "
+        f"{minutes:.0f} minutes, {cpu:.0f} CPU minutes."
+    )
+    return lines
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"

@@ -1,0 +1,274 @@
+"""Confirming what a batch measured: the registration follows from a rule, and its runs are of fresh seeds.
+
+For an arm whose method claims `above <rival>`, with the difference d of the batch in the direction of the claim:
+
+| | |
+|---|---|
+| headline | the arm is better than the rival by the margin m |
+| m | d / 2 where the 95 % interval of d excludes 0, else the smallest effect of the study |
+| seeds | the fewest with a power of 0.9 at the measured spread, for the effect d, or 2 m; at least 8, at most 24 |
+| fresh | above every seed that was registered for a paper before |
+
+"below" turns the sign; "equal to" asks for an interval within the smallest effect. Nothing is typed by hand.
+"""
+
+import datetime
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxagents.papers.arms import Composed
+from jaxagents.papers.batch_table import METHOD, NO_HEADROOM, Measured
+from jaxagents.papers.expectations import Expectation
+from jaxagents.papers.leases import leased
+from jaxagents.papers.power import power_of, seeds_needed
+from jaxagents.papers.registration import read_registrations
+from jaxagents.papers.study import LEAST_SEEDS, Paper, nearest
+from jaxagents.reporting.loggers import to_json, write_atomically
+from jaxagents.reporting.reports import versions
+from jaxagents.reporting.statistics import Interval, welch_interval
+from jaxagents.training.methods import Method, chosen_methods
+
+CONFIRMATIONS_FILE = "confirmations.json"
+MOST_SEEDS = 24
+_POWER = 0.9
+_LEVEL = 0.05
+_KINDS = {"above": "higher", "below": "lower", "equal to": "equal"}
+
+
+class Confirmation(NamedTuple):
+    """A claim that was registered by the rule.
+
+    Attributes:
+        paper: id of the method.
+        study: in which it was measured.
+        arm: that switches it on.
+        rival: that it is compared with.
+        kind: "higher", "lower" or "equal".
+        margin: see the rule.
+        seeds: fresh ones.
+        power: of these seeds.
+        measured: mean, low and high of the difference in the batch, arm minus rival.
+        settings: hashes of both arms without versions, see `arms.Composed.settings`.
+        commit: of the code.
+        time: UTC.
+        digest: of all of this; another one says that the record was changed by hand.
+    """
+
+    paper: str
+    study: str
+    arm: str
+    rival: str
+    kind: str
+    margin: float
+    seeds: Sequence[int]
+    power: float
+    measured: Sequence[float]
+    settings: Mapping[str, str]
+    commit: str | None
+    time: str
+    digest: str = ""
+
+
+def read_confirmations(results: str | Path) -> dict[str, Confirmation]:
+    """Reads the confirmations by paper.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = Path(results) / CONFIRMATIONS_FILE
+    if not path.exists():
+        return {}
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return {paper: Confirmation(**record) for paper, record in stored.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"`{path}` must hold confirmations, got a damaged file ({error}); try the one in git."
+        ) from error
+
+
+def confirmed_paper(batch: Paper, record: Confirmation, title: str, claim: str, minutes: float = 0.0) -> Paper:
+    """Returns the paper of a confirmation: what `execution.run_papers` runs and `judge.judge` judges.
+
+    Args:
+        batch: of its study, see `library.load_batch`.
+        record: of the registration.
+        title: of the paper.
+        claim: in the paper's own numbers.
+        minutes: of all runs, for those who wait.
+
+    Raises:
+        ValueError: the study has an arm of the record no longer.
+    """
+    arms = {arm.name: arm for arm in batch.arms}
+    if missing := [name for name in (record.arm, record.rival) if name not in arms]:
+        raise ValueError(
+            f"`{record.study}` must have the arm {missing[0]}, which {record.paper} was confirmed with; try "
+            f"{nearest(missing[0], arms)}."
+        )
+    return replace(
+        batch,
+        id=record.paper,
+        title=title,
+        claim=claim,
+        minutes=minutes,
+        headline=(Expectation(batch.study.metric, record.kind, (record.arm, record.rival), record.margin),),
+        seeds=tuple(record.seeds),
+        arms=(arms[record.arm], arms[record.rival]),
+        study=replace(batch.study, checks=()),  # They were held in the batch; other baselines have no runs here.
+    )
+
+
+def confirmation_changes(record: Confirmation, composed: Mapping[str, Composed]) -> list[str]:
+    """Returns what is not as it was registered: arms whose settings have changed, and a record changed by hand."""
+    changes = [
+        name for name, settings in record.settings.items() if name in composed and composed[name].settings != settings
+    ]
+    return [*changes, *(["the record, by hand"] if record.digest != _digest(record) else [])]
+
+
+def confirm_batch(
+    batch: Paper,
+    rows: Sequence[Measured],
+    methods: Mapping[str, Method],
+    composed: Mapping[str, Composed],
+    results: str | Path,
+    *,
+    arms: Sequence[str] | None = None,
+) -> dict[str, Confirmation]:
+    """Registers the claims of a batch by the rule; those that are registered stay as they are.
+
+    Args:
+        batch: see `library.load_batch`.
+        rows: that were measured, see `batch_table.measure_batch`.
+        methods: by id.
+        composed: arms by name.
+        results: folder of results.
+        arms: to confirm; None: those whose difference is separated from the baseline's, either way.
+
+    Returns:
+        The registered claims of these arms, by paper.
+
+    Raises:
+        ValueError: an arm is unknown, its method claims nothing that a run can show, it was not measured on enough
+            seeds, or the checks of the study are not held.
+    """
+    measured = {row.arm: row for row in rows}
+    if any(row.word == NO_HEADROOM for row in rows):
+        raise ValueError(
+            f"`{batch.id}` must show what its methods are about, got checks that are not held; see its table."
+        )
+    wanted = (
+        arms if arms is not None else [r.arm for r in rows if r.role == METHOD and r.p is not None and r.p < _LEVEL]
+    )
+    known = read_confirmations(results)
+    fresh = _first_fresh_seed(results)
+    made: dict[str, Confirmation] = {}
+    for name in wanted:
+        method = _method_of(batch, name, methods)
+        if method is None or (arms is None and "Claim" not in method.fields):
+            continue
+        if method.id not in made:
+            made[method.id] = known.get(method.id) or _register(batch, method, name, measured, composed, fresh)
+    _write(results, made)
+    return made
+
+
+def _method_of(batch: Paper, name: str, methods: Mapping[str, Method]) -> Method | None:
+    arms = {arm.name: arm for arm in batch.arms}
+    if name not in arms:
+        raise ValueError(f"`arms` must be of {batch.id}, got {name!r}; try {nearest(name, arms)}.")
+    named = [*chosen_methods(arms[name].overrides), (arms[name].function or {}).get("method", "")]
+    return methods.get(named[0])
+
+
+def _register(
+    batch: Paper,
+    method: Method,
+    name: str,
+    measured: Mapping[str, Measured],
+    composed: Mapping[str, Composed],
+    fresh: int,
+) -> Confirmation:
+    study = batch.study
+    kind, rival = read_claim(method, study.metric, [arm.name for arm in batch.arms])
+    if missing := [arm for arm in (name, rival) if arm not in measured or len(measured[arm].values) < LEAST_SEEDS]:
+        raise ValueError(
+            f"`{method.id}` must be measured on {LEAST_SEEDS} seeds before it is confirmed, got fewer of {missing[0]}; "
+            f"try reproduce.py study={study.id.partition('/')[2]}."
+        )
+    own, others = (np.asarray([*measured[arm].values.values()]) for arm in (name, rival))
+    difference = welch_interval(own, others)
+    deviation = math.sqrt(float(own.var(ddof=1)) + float(others.var(ddof=1)))
+    margin, effect = margin_of(kind, difference, study.smallest_effect)
+    expected = Expectation(study.metric, kind, (name, rival), margin)
+    needed = seeds_needed(expected, effect, deviation, _POWER) or MOST_SEEDS
+    count = min(max(needed, LEAST_SEEDS), MOST_SEEDS)
+    record = Confirmation(
+        paper=method.id,
+        study=study.id,
+        arm=name,
+        rival=rival,
+        kind=kind,
+        margin=float(f"{margin:.3g}"),
+        seeds=list(range(fresh, fresh + count)),
+        power=round(power_of(expected, effect, deviation, count), 3),
+        measured=[float(f"{value:.4g}") for value in difference],
+        settings={arm: composed[arm].settings for arm in (name, rival)},
+        commit=versions().get("commit"),
+        time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+    return record._replace(digest=_digest(record))
+
+
+def read_claim(method: Method, metric: str, arms: Sequence[str]) -> tuple[str, str]:
+    """Returns the direction and the rival of what a method claims, `[<metric>] above|below|equal to <arm>`.
+
+    Raises:
+        ValueError: it claims nothing, something of another metric, or beside an arm that is not there.
+    """
+    claim = method.fields.get("Claim", "").split(";")[0].strip().rstrip(".")
+    for words, kind in _KINDS.items():
+        of, found, rival = f" {claim} ".partition(f" {words} ")
+        if found and of.strip() in ("", metric) and rival.strip() in arms:
+            return kind, rival.strip()
+    raise ValueError(
+        f"`{method.id}` must claim `{metric} above|below|equal to <arm>` in its header, with one of {', '.join(arms)}, "
+        f"got {claim or 'nothing'!r}."
+    )
+
+
+def margin_of(kind: str, difference: Interval, smallest: float) -> tuple[float, float]:
+    """Returns the margin and the expected effect of a claim, by the rule of this module."""
+    sign = -1.0 if kind == "lower" else 1.0
+    if kind == "equal":
+        return smallest, 0.0
+    mean, low, high = (sign * value for value in difference)
+    seen = mean > 0.0 and min(low, high) > 0.0
+    margin = mean / 2.0 if seen else smallest
+    return margin, sign * (mean if seen else 2.0 * margin)
+
+
+def _first_fresh_seed(results: str | Path) -> int:
+    """Returns the first seed above all that were registered for papers before."""
+    registered = [one.content.get("seeds", []) for of in read_registrations(results).values() for one in of]
+    return max((seed for seeds in registered for seed in seeds), default=-1) + 1
+
+
+def _write(results: str | Path, made: Mapping[str, Confirmation]) -> None:
+    with leased(results, "confirmations"):
+        known = {**made, **read_confirmations(results)}
+        record = {paper: to_json(one._asdict()) for paper, one in sorted(known.items())}
+        write_atomically(Path(results) / CONFIRMATIONS_FILE, json.dumps(record, indent=1) + "\n")
+
+
+def _digest(record: Confirmation) -> str:
+    content = {name: value for name, value in to_json(record._asdict()).items() if name != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

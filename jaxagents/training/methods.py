@@ -1,0 +1,219 @@
+"""Methods of papers, `configs/method/<id>.yaml`: options of Hydra with a header, `+method=<id>` or `+method=[a,b]`.
+
+The header is the comment before the first key. Its first line is `Name: what it does (authors, year, source).`, the
+others are fields of `FIELDS`; a line that begins with none of them goes on with the field above.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+FOLDER = "method"
+FIELDS = ("Equation", "Code", "Paper", "Differs", "Study", "Claim", "Needs")
+REQUIRED = FIELDS[:5]
+
+
+class Method(NamedTuple):
+    """What the file of a method says.
+
+    Attributes:
+        id: name of the file.
+        name: of the method.
+        summary: what it does, with its source.
+        fields: of the header, see `FIELDS`: the equation, the authors' code, the paper's values, what differs, the
+            study in which it is measured, the paper's claim as `<metric> above|below|equal to <arm>`, what it needs.
+        groups: options that it chooses, by their group, such as `{"advantage": "gigpo"}`.
+        keys: dotted names of the settings that it sets.
+        function: node with a `_target_` of a method that changes no training, but is called by its study.
+    """
+
+    id: str
+    name: str
+    summary: str
+    fields: Mapping[str, str]
+    groups: Mapping[str, str]
+    keys: tuple[str, ...]
+    function: Mapping[str, Any] | None = None
+
+
+def method_files(*folders: str | Path) -> dict[str, Path]:
+    """Returns the file of every method by its id; of two with one name that of the first folder counts.
+
+    Args:
+        *folders: of configs, those of a user first.
+    """
+    found = {path.stem: path for folder in reversed(folders) for path in Path(folder).glob(f"{FOLDER}/*.yaml")}
+    return dict(sorted(found.items()))
+
+
+def read_method(path: str | Path) -> Method:
+    """Reads a method.
+
+    Raises:
+        ValueError: the header lacks a field, or the file holds something else than options and settings.
+    """
+    path = Path(path)
+    text = path.read_text(encoding="utf-8")
+    title, fields = _read_header(text)
+    missing = [name for name in REQUIRED if not fields.get(name)]
+    name, colon, summary = title.partition(": ")
+    if missing or not colon:
+        wanted = f"the field {missing[0]}" if missing else "a first line `Name: what it does (authors, year).`"
+        raise ValueError(
+            f"{path} must have a header with {', '.join(REQUIRED)}, which lacks {wanted}; see "
+            "configs/method/gigpo.yaml."
+        )
+    content = yaml.safe_load(text) or {}
+    function = content.pop("function", None)
+    groups = dict(_chosen(path, content.pop("defaults", [])))
+    keys = tuple(_dotted(content))
+    if function is not None and (groups or keys):
+        raise ValueError(
+            f"{path} must have a `function` or settings, got both: {', '.join([*groups, *keys])}; a function is called "
+            "by its study, and trains nothing that settings could change."
+        )
+    return Method(path.stem, name, summary, fields, groups, keys, function)
+
+
+def chosen_methods(overrides: Sequence[str]) -> list[str]:
+    """Returns the methods that overrides switch on, such as "+method=[gigpo,chord]"."""
+    texts = [text for text in overrides if text.lstrip("+").startswith(f"{FOLDER}=")]
+    values = [override.value() for override in OverridesParser.create().parse_overrides(texts)]
+    return [str(name) for value in values for name in (value if isinstance(value, list) else [value])]
+
+
+def require_methods(overrides: Sequence[str], *folders: str | Path) -> None:
+    """Refuses methods that are not there, that training cannot switch on, or of which two set the same.
+
+    Args:
+        overrides: of the composition.
+        *folders: of configs, those of a user first.
+
+    Raises:
+        ValueError: names the methods.
+    """
+    names = chosen_methods(overrides)
+    if not names:
+        return
+    files = method_files(*folders)
+    for name in names:
+        if name not in files:
+            near = " or ".join(difflib.get_close_matches(name, files, n=3, cutoff=0.5) or [*files][:12])
+            raise ValueError(f"`+method` must be a file of configs/method, got {name!r}; try {near}.")
+    methods = [read_method(files[name]) for name in names]
+    if called := [method.id for method in methods if method.function is not None]:
+        study = next(method.fields["Study"] for method in methods if method.id == called[0])
+        raise ValueError(
+            f"`+method={called[0]}` must be called by its study, since it is a function and changes no training; try "
+            f"python experiments/reproduce.py study={study}."
+        )
+    for index, second in enumerate(methods):
+        for first in methods[:index]:
+            if both := shared_settings(first, second):
+                raise ValueError(
+                    f"`+method` must be methods that set different things, got {first.id} and {second.id}, which both "
+                    f"set {both[0]}; leave one of them out."
+                )
+
+
+def shared_settings(first: Method, second: Method) -> list[str]:
+    """Returns what two methods both set: a group, a setting, or one of a group that the other chooses."""
+    mine, others = [*first.groups, *first.keys], [*second.groups, *second.keys]
+    return sorted({max(a, b, key=len) for a in mine for b in others if _is_within(a, b) or _is_within(b, a)})
+
+
+def require_free(method: Method, overrides: Sequence[str], where: str) -> None:
+    """Refuses settings of a study that its method sets, too: those of the command line would win unseen.
+
+    Args:
+        method: that an arm switches on.
+        overrides: of the study.
+        where: they stand, for the error.
+
+    Raises:
+        ValueError: names the setting.
+    """
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        key = override.key_or_group
+        taken = [name for name in (*method.groups, *method.keys) if _is_within(key, name) or _is_within(name, key)]
+        if taken:
+            raise ValueError(
+                f"`{where}` must not set {key}, which the method {method.id} sets; try it in the arms that need it."
+            )
+
+
+def missing_groups(overrides: Sequence[str], choices: Mapping[str, Any], *folders: str | Path) -> str | None:
+    """Says which group a method wants that the rest of a composition does not have; None where all are there.
+
+    Args:
+        overrides: of the composition.
+        choices: what it chooses without the methods, by group.
+        *folders: of configs, those of a user first.
+    """
+    files = method_files(*folders)
+    for method in [read_method(files[name]) for name in chosen_methods(overrides) if name in files]:
+        for group in method.groups:
+            if group not in choices:
+                named = [f"{name}={choices[name]}" for name in ("algorithm", "learner") if choices.get(name)]
+                having = [path.stem for path in algorithms_with(group, *folders)]
+                hint = f"; try algorithm={' or '.join(having[:3])}" if having else ""
+                return (
+                    f"`+method={method.id}` must be with an algorithm that has the group `{group}`, got "
+                    f"{' and '.join(named)}, which has none{hint}."
+                )
+    return None
+
+
+def algorithms_with(group: str, *folders: str | Path) -> list[Path]:
+    """Returns the files of algorithms that choose an option of a group themselves."""
+    paths = [path for folder in folders for path in sorted(Path(folder).glob("algorithm/*.yaml"))]
+    return [path for path in paths if re.search(rf"^\s*- /{group}: ", path.read_text(encoding="utf-8"), re.M)]
+
+
+def _read_header(text: str) -> tuple[str, dict[str, str]]:
+    lines: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        words = line.lstrip("#").strip()
+        if words.startswith("@package"):
+            continue
+        key, colon, value = words.partition(":")
+        if lines and not (colon and key in FIELDS):
+            lines[-1] = (lines[-1][0], f"{lines[-1][1]} {words}".strip())
+        else:
+            lines.append((key, value.strip()) if lines else ("", words))
+    title, *fields = lines or [("", "")]
+    return title[1], dict(fields)
+
+
+def _chosen(path: Path, defaults: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    for entry in defaults:
+        if entry == "_self_":
+            continue
+        (name, option), *_ = entry.items() if isinstance(entry, Mapping) else [("", entry)]
+        group = str(name).removeprefix("override ").strip().lstrip("/")
+        if not group:
+            raise ValueError(
+                f"{path} must choose options of groups, as in `override /advantage: gigpo`, got {entry!r}."
+            )
+        yield group, str(option)
+
+
+def _dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yields the dotted names of settings; a node that is a function of its own is one of them."""
+    for key, value in node.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value and "_target_" not in value:
+            yield from _dotted(value, f"{name}.")
+        else:
+            yield name
+
+
+def _is_within(name: str, whole: str) -> bool:
+    return name == whole or name.startswith(f"{whole}.")

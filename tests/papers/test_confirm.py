@@ -1,0 +1,148 @@
+"""Confirmations: what is registered follows from what was measured, and fresh seeds decide."""
+
+import json
+
+import pytest
+
+from jaxagents.papers.batch import compose_batch, read_batch, run_batch
+from jaxagents.papers.batch_table import measure_batch
+from jaxagents.papers.confirm import (
+    CONFIRMATIONS_FILE,
+    confirm_batch,
+    confirmation_changes,
+    confirmed_paper,
+    margin_of,
+    read_claim,
+    read_confirmations,
+)
+from jaxagents.papers.execution import read_paper_runs, run_papers
+from jaxagents.papers.judge import judge
+from jaxagents.papers.registration import REGISTRATIONS_FILE, read_registrations
+from jaxagents.papers.study import Paper, make_study
+from jaxagents.reporting.statistics import Interval
+from jaxagents.training.methods import Method
+from tests import CONFIGS
+from tests.papers.requests import STUDY, TARGET, request
+
+SEEDS = tuple(range(100, 108))
+METHODS = {
+    name: Method(name, name, "s", {"Study": "s"} | claim, {}, (), {**TARGET, "offset": offset})
+    for name, offset, claim in (
+        ("up", 1.0, {"Claim": "above base"}),
+        ("down", -1.0, {"Claim": "above base"}),
+        ("same", 0.0, {"Claim": "score above base"}),
+        ("silent", 1.0, {}),
+    )
+}
+
+
+@pytest.fixture
+def measured(calls, tmp_path, monkeypatch):
+    """Returns a batch, its rows and its arms, measured on search seeds."""
+    arms = {name: {"method": name} for name in METHODS}
+    study = make_study(STUDY | {"seeds": "0-7", "arms": {"base": TARGET}, "methods": [arms], "smallest_effect": 0.3})
+    of = Paper("f/s", "f", "q", "", study, (*study.arms, *study.methods), (), 0.0, SEEDS)
+    monkeypatch.setattr("jaxagents.papers.arms._with_function", _with_function)
+    asked = request(tmp_path)
+    assert run_batch(of, asked) == {}
+    composed, broken = compose_batch(of, asked)
+    rows, _ = measure_batch(of, read_batch(asked.results, "f/s"), composed, broken)
+    return of, rows, composed, asked
+
+
+def _with_function(study, arm, config_folder):
+    name = (arm.function or {}).get("method")
+    return arm._replace(function=METHODS[name].function) if name else arm
+
+
+def confirm(measured, arms=None):
+    of, rows, composed, asked = measured
+    return confirm_batch(of, rows, METHODS, composed, asked.results, arms=arms)
+
+
+def test_what_is_separated_is_registered_by_the_rule_and_decided_by_fresh_seeds(measured, calls, tmp_path):
+    of, _, composed, asked = measured
+    made = confirm(measured)
+    assert set(made) == {"up", "down"}  # `same` is not separated, `silent` claims nothing.
+    up, down = made["up"], made["down"]
+    assert (up.kind, up.rival, up.margin) == ("higher", "base", 0.5) and len(up.seeds) >= 8
+    assert down.margin == 0.3  # Measured on the wrong side: the smallest effect.
+    assert list(up.seeds)[0] == 0 and up.power >= 0.9 and set(up.settings) == {"up", "base"}
+    papers = [confirmed_paper(of, record, "T", "c") for record in made.values()]
+    before = len(calls)
+    assert run_papers(papers, asked) == {} and min(calls[before:])[0] < 100
+    assert not (asked.results / REGISTRATIONS_FILE).exists()
+    words = {paper.id: judge(paper, read_paper_runs(paper, CONFIGS, asked.results)).word for paper in papers}
+    assert words == {"up": "reproduced", "down": "not reproduced"}
+    assert confirmation_changes(up, composed) == []
+
+
+def test_a_registration_stays_and_a_change_by_hand_is_flagged(measured):
+    _, _, composed, asked = measured
+    first = confirm(measured)["up"]
+    assert confirm(measured)["up"] == first
+    path = asked.results / CONFIRMATIONS_FILE
+    stored = json.loads(path.read_text())
+    stored["up"]["margin"] = 0.1
+    path.write_text(json.dumps(stored))
+    record = read_confirmations(asked.results)["up"]
+    assert confirmation_changes(record, composed) == ["the record, by hand"]
+    other = {**composed, "up": composed["up"]._replace(settings="another")}
+    assert confirmation_changes(first, other) == ["up"]
+
+
+def test_arms_that_are_named_are_registered_whatever_came_out(measured):
+    assert set(confirm(measured, ["same"])) == {"same"}
+    with pytest.raises(ValueError, match="`silent` must claim `score above|below|equal to <arm>` .* got 'nothing'"):
+        confirm(measured, ["silent"])
+    with pytest.raises(ValueError, match="`arms` must be of f/s, got 'upp'; try up"):
+        confirm(measured, ["upp"])
+
+
+def test_fresh_seeds_are_above_all_that_were_registered(measured):
+    asked = measured[-1]
+    content = {"seeds": [10, 11, 14]}
+    record = {"hash": "h", "commit": None, "time": "t", "content": content}
+    (asked.results / REGISTRATIONS_FILE).write_text(json.dumps({"p": [record]}))
+    assert read_registrations(asked.results)["p"][0].content == content
+    assert confirm(measured)["up"].seeds[0] == 15
+
+
+def test_the_rule():
+    assert margin_of("higher", Interval(0.2, 0.1, 0.3), 0.05) == (0.1, 0.2)
+    assert margin_of("lower", Interval(-0.2, -0.3, -0.1), 0.05) == (0.1, -0.2)
+    assert margin_of("higher", Interval(0.2, -0.1, 0.5), 0.05) == (0.05, 0.1)
+    assert margin_of("higher", Interval(-0.2, -0.3, -0.1), 0.05) == (0.05, 0.1)
+    assert margin_of("equal", Interval(0.2, 0.1, 0.3), 0.05) == (0.05, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("claim", "read"),
+    [
+        ("above grpo", ("higher", "grpo")),
+        ("success above grpo; and faster", ("higher", "grpo")),
+        ("below grpo.", ("lower", "grpo")),
+        ("equal to rft", ("equal", "rft")),
+    ],
+)
+def test_claims_are_read(claim, read):
+    method = Method("m", "m", "s", {"Claim": claim}, {}, ())
+    assert read_claim(method, "success", ["grpo", "rft"]) == read
+
+
+@pytest.mark.parametrize("claim", ["", "better than grpo", "above ppo", "return above grpo"])
+def test_claims_that_no_run_can_show_are_refused(claim):
+    with pytest.raises(ValueError, match="`m` must claim `success above"):
+        read_claim(Method("m", "m", "s", {"Claim": claim}, {}, ()), "success", ["grpo"])
+
+
+def test_too_few_runs_are_not_confirmed(calls, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxagents.papers.arms._with_function", _with_function)
+    study = make_study(STUDY | {"seeds": "0-7", "arms": {"base": TARGET}, "methods": [{"up": {"method": "up"}}]})
+    of = Paper("f/s", "f", "q", "", study, (*study.arms, *study.methods), (), 0.0, SEEDS[:4])
+    asked = request(tmp_path)
+    run_batch(of, asked)
+    composed, _ = compose_batch(of, asked)
+    rows, _ = measure_batch(of, read_batch(asked.results, "f/s"), composed, {})
+    with pytest.raises(ValueError, match="`up` must be measured on 8 seeds before it is confirmed, got fewer of up"):
+        confirm_batch(of, rows, METHODS, composed, asked.results, arms=["up"])
