@@ -108,7 +108,7 @@ def changes_since(paper: Paper, settings: Mapping[str, str], registrations: list
         return []
     first, *later = [_without_quick(one.content) for one in registrations]
     return sorted(
-        {name for content in (*later, registered_content(paper, settings)) for name in _changes(first, content)}
+        {name for content in (*later, registered_content(paper, settings)) for name in _differences(first, content)}
     )
 
 
@@ -174,7 +174,7 @@ def rename_resolved(results: str | Path, paper: Paper, hashes: Mapping[str, tupl
 def _register(results: Path, paper_id: str, new: Registration, again: bool) -> tuple[Registration, bool]:
     registrations = read_registrations(results)
     earlier = registrations.get(paper_id, [])
-    changes = [_changes(_without_quick(one.content), new.content) for one in earlier]
+    changes = [_differences(_without_quick(one.content), new.content) for one in earlier]
     if [] in changes:
         return earlier[changes.index([])], False
     if earlier and not again:
@@ -211,6 +211,17 @@ def _uncommitted(files: Sequence[Path]) -> list[str]:
             continue
         names += [path.name] if found.strip() else []
     return names
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Returns the names of what differs between two registrations; an arm may be written otherwise and mean the same.
+
+    What an arm says, such as the name of a method in place of its settings, counts unless it resolves to the same.
+    """
+    known, resolved = before.get("resolved", {}), after.get("resolved", {})
+    same = [name for name, settings in resolved.items() if known.get(name) == settings]
+    texts = tuple(f"{part}.arms.{name}." for part in ("paper", "study") for name in same)
+    return [name for name in _changes(before, after) if not f"{name}.".startswith(texts)]
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -58,7 +58,6 @@ def test_what_changes_trials_alone_does_not_count(tmp_path):
     ("study", "changes", "names"),
     [
         ({}, {"headline": [{"better": "a", "worse": "b", "margin": 0.05}]}, ["paper.headline"]),
-        ({}, {"arms": {"a": ["k=3"]}}, ["paper.arms.a"]),
         ({}, {"seeds": "3-5"}, ["seeds"]),
         ({}, {"looks": [2, 3]}, ["paper.looks"]),
         ({"seeds": "0-3"}, {}, ["seeds"]),
@@ -92,6 +91,18 @@ def test_a_changed_option_file_of_an_arm_is_flagged(tmp_path):
     assert changes_since(paper_of(), changed, read_registrations(tmp_path)["p"]) == ["resolved.b"]
     with pytest.raises(ValueError, match="got changes of resolved.b; set them back, or try register=true"):
         register(tmp_path, paper_of(), changed)
+
+
+def test_an_arm_that_is_written_otherwise_and_resolves_to_the_same_is_no_change(tmp_path):
+    first = register(tmp_path, paper_of(), RESOLVED)
+    registrations = read_registrations(tmp_path)["p"]
+    methods = paper_of({"arms": {"b": ["+method=b"]}}, arms={"a": ["+method=a"]})
+    assert changes_since(methods, RESOLVED, registrations) == [] and register(tmp_path, methods, RESOLVED) == first
+    other = {"a": RESOLVED["a"], "b": "0000000000000000"}
+    assert changes_since(methods, other, registrations) == ["resolved.b", "study.arms.b"]
+    assert changes_since(paper_of(arms={"a": ["k=2"], "ab": []}), RESOLVED, registrations) == ["paper.arms.ab"]
+    unknown = [registrations[0]._replace(content={**registrations[0].content, "resolved": {}})]
+    assert "paper.arms.a" in changes_since(methods, RESOLVED, unknown)
 
 
 def test_every_file_that_an_arm_pulls_in_is_registered(tmp_path):
