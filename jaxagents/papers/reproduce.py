@@ -56,7 +56,9 @@ def reproduce_papers(config: DictConfig, folder: Path, request: Request, script:
 
 def reproduce_studies(config: DictConfig, folder: Path, request: Request, script: Path) -> tuple[dict[str, Any], bool]:
     """Runs the batches of studies, or confirms them; see `reproduce_papers`."""
-    words, verdicts, failures = {}, {}, {}
+    words: dict[str, str] = {}
+    verdicts: dict[str, str] = {}
+    failures: dict[str, str] = {}
     for name in config.study:
         for found, of_study in zip((words, verdicts, failures), run_study(name, folder, request, config, script)):
             found.update(of_study)
