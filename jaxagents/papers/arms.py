@@ -129,7 +129,7 @@ def _with_function(study: Study, arm: Arm, config_folder: str | Path) -> Arm:
     """Returns an arm with the function of its method, where the method is one, and refuses settings in its way."""
     named = chosen_methods(arm.overrides)
     node = dict(arm.function or {})
-    called = [node.pop("method")] if "method" in node else []
+    called = [node.pop("method")] if "method" in node and "_target_" not in node else []
     files = method_files(config_folder)
     if unknown := [name for name in (*named, *called) if name not in files]:
         raise ValueError(

@@ -16,6 +16,7 @@ import datetime
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -186,7 +187,7 @@ def _method_of(batch: Paper, name: str, methods: Mapping[str, Method]) -> Method
     if name not in arms:
         raise ValueError(f"`arms` must be of {batch.id}, got {name!r}; try {nearest(name, arms)}.")
     named = [*chosen_methods(arms[name].overrides), (arms[name].function or {}).get("method", "")]
-    return methods.get(named[0])
+    return methods.get(named[0]) if isinstance(named[0], str) else None
 
 
 def _register(
@@ -234,7 +235,7 @@ def read_claim(method: Method, metric: str, arms: Sequence[str]) -> tuple[str, s
     Raises:
         ValueError: it claims nothing, something of another metric, or beside an arm that is not there.
     """
-    claim = method.fields.get("Claim", "").split(";")[0].strip().rstrip(".")
+    claim = re.split(r"[;,.]| and ", method.fields.get("Claim", ""))[0].strip()
     for words, kind in _KINDS.items():
         of, found, rival = f" {claim} ".partition(f" {words} ")
         if found and of.strip() in ("", metric) and rival.strip() in arms:

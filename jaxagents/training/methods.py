@@ -28,7 +28,7 @@ class Method(NamedTuple):
         fields: of the header, see `FIELDS`: the equation, the authors' code, the paper's values, what differs, the
             study in which it is measured, the paper's claim as `<metric> above|below|equal to <arm>`, what it needs.
         groups: options that it chooses, by their group, such as `{"advantage": "gigpo"}`.
-        keys: dotted names of the settings that it sets.
+        settings: that it sets, by their dotted names.
         function: node with a `_target_` of a method that changes no training, but is called by its study.
     """
 
@@ -37,7 +37,7 @@ class Method(NamedTuple):
     summary: str
     fields: Mapping[str, str]
     groups: Mapping[str, str]
-    keys: tuple[str, ...]
+    settings: Mapping[str, Any]
     function: Mapping[str, Any] | None = None
 
 
@@ -71,13 +71,13 @@ def read_method(path: str | Path) -> Method:
     content = yaml.safe_load(text) or {}
     function = content.pop("function", None)
     groups = dict(_chosen(path, content.pop("defaults", [])))
-    keys = tuple(_dotted(content))
-    if function is not None and (groups or keys):
+    settings = dict(_dotted(content))
+    if function is not None and (groups or settings):
         raise ValueError(
-            f"{path} must have a `function` or settings, got both: {', '.join([*groups, *keys])}; a function is called "
+            f"{path} must have a `function` or settings, got both: {', '.join([*groups, *settings])}; a function is called "
             "by its study, and trains nothing that settings could change."
         )
-    return Method(path.stem, name, summary, fields, groups, keys, function)
+    return Method(path.stem, name, summary, fields, groups, settings, function)
 
 
 def chosen_methods(overrides: Sequence[str]) -> list[str]:
@@ -123,12 +123,14 @@ def require_methods(overrides: Sequence[str], *folders: str | Path) -> None:
 
 def shared_settings(first: Method, second: Method) -> list[str]:
     """Returns what two methods both set: a group, a setting, or one of a group that the other chooses."""
-    mine, others = [*first.groups, *first.keys], [*second.groups, *second.keys]
+    mine, others = [*first.groups, *first.settings], [*second.groups, *second.settings]
     return sorted({max(a, b, key=len) for a in mine for b in others if _is_within(a, b) or _is_within(b, a)})
 
 
 def require_free(method: Method, overrides: Sequence[str], where: str) -> None:
-    """Refuses settings of a study that its method sets, too: those of the command line would win unseen.
+    """Refuses settings of a study in whose place its method sets something: those of the command line would win.
+
+    A study may set numbers within what a method chooses, such as a coefficient, for all of its arms.
 
     Args:
         method: that an arm switches on.
@@ -138,10 +140,11 @@ def require_free(method: Method, overrides: Sequence[str], where: str) -> None:
     Raises:
         ValueError: names the setting.
     """
+    chosen = {**method.groups, **method.settings}
     for override in OverridesParser.create().parse_overrides(list(overrides)):
-        key = override.key_or_group
-        taken = [name for name in (*method.groups, *method.keys) if _is_within(key, name) or _is_within(name, key)]
-        if taken:
+        key = override.get_key_element().lstrip("+~")
+        others = {name: value for name, value in chosen.items() if _is_within(name, key)}
+        if method.groups.get(key) != override.value() and others and others != {key: override.value()}:
             raise ValueError(
                 f"`{where}` must not set {key}, which the method {method.id} sets; try it in the arms that need it."
             )
@@ -205,14 +208,14 @@ def _chosen(path: Path, defaults: Sequence[Any]) -> Iterator[tuple[str, str]]:
         yield group, str(option)
 
 
-def _dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yields the dotted names of settings; a node that is a function of its own is one of them."""
+def _dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields settings by their dotted names; a node that is a function of its own is one of them."""
     for key, value in node.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value and "_target_" not in value:
             yield from _dotted(value, f"{name}.")
         else:
-            yield name
+            yield name, value
 
 
 def _is_within(name: str, whole: str) -> bool:

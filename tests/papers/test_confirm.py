@@ -26,7 +26,7 @@ from tests.papers.requests import STUDY, TARGET, request
 
 SEEDS = tuple(range(100, 108))
 METHODS = {
-    name: Method(name, name, "s", {"Study": "s"} | claim, {}, (), {**TARGET, "offset": offset})
+    name: Method(name, name, "s", {"Study": "s"} | claim, {}, {}, {**TARGET, "offset": offset})
     for name, offset, claim in (
         ("up", 1.0, {"Claim": "above base"}),
         ("down", -1.0, {"Claim": "above base"}),
@@ -123,17 +123,19 @@ def test_the_rule():
         ("success above grpo; and faster", ("higher", "grpo")),
         ("below grpo.", ("lower", "grpo")),
         ("equal to rft", ("equal", "rft")),
+        ("above grpo, its baseline", ("higher", "grpo")),
+        ("above rft and above grpo", ("higher", "rft")),
     ],
 )
 def test_claims_are_read(claim, read):
-    method = Method("m", "m", "s", {"Claim": claim}, {}, ())
+    method = Method("m", "m", "s", {"Claim": claim}, {}, {})
     assert read_claim(method, "success", ["grpo", "rft"]) == read
 
 
 @pytest.mark.parametrize("claim", ["", "better than grpo", "above ppo", "return above grpo"])
 def test_claims_that_no_run_can_show_are_refused(claim):
     with pytest.raises(ValueError, match="`m` must claim `success above"):
-        read_claim(Method("m", "m", "s", {"Claim": claim}, {}, ()), "success", ["grpo"])
+        read_claim(Method("m", "m", "s", {"Claim": claim}, {}, {}), "success", ["grpo"])
 
 
 def test_too_few_runs_are_not_confirmed(calls, tmp_path, monkeypatch):

@@ -38,9 +38,9 @@ def test_a_header_is_read_by_fields(tmp_path):
     method = read_method(write(tmp_path, "own", body))
     assert (method.id, method.name, method.summary) == ("own", "Name", "what it does (Author, 2025, arXiv 1).")
     assert method.fields["Equation"] == "A = r - mean(r) over the group" and method.fields["Claim"] == "above grpo"
-    assert method.groups == {"advantage": "rloo"} and method.keys == ("learner.rewards.gain",)
+    assert method.groups == {"advantage": "rloo"} and [*method.settings] == ["learner.rewards.gain"]
     function = read_method(write(tmp_path, "called", "function: {_target_: m.f, rate: 2}\n"))
-    assert function.function == {"_target_": "m.f", "rate": 2} and not function.groups and not function.keys
+    assert function.function == {"_target_": "m.f", "rate": 2} and not function.groups and not function.settings
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,13 @@ def test_two_methods_of_one_slot_are_refused_by_name(tmp_path):
         ValueError, match="`\\+method=d` must be called by its study.* experiments.reproduce.py study=lake"
     ):
         require_methods(["+method=d"], tmp_path)
-    for override in ("advantage=gae_token", "advantage.discount=1.0"):
-        with pytest.raises(ValueError, match="`overrides` must not set advantage.*, which the method a sets"):
-            require_free(read_method(files["a"]), [override], "overrides")
-    require_free(read_method(files["a"]), ["learner.num_epochs=2", "~learner.rewards"], "overrides")
+    for override in ("advantage=gae_token", "learner.num_epochs=3", "learner={}"):
+        with pytest.raises(ValueError, match="`overrides` must not set .*, which the method [ac] sets"):
+            for name in "ac":
+                require_free(read_method(files[name]), [override], "overrides")
+    for name in "ac":  # The same, or a number within what a method chooses.
+        overrides = ["advantage=rloo", "learner.num_epochs=2", "advantage.discount=1.0"]
+        require_free(read_method(files[name]), overrides, "overrides")
 
 
 def test_a_method_is_composed_over_the_algorithm_and_under_the_command_line():

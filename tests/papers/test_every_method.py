@@ -1,0 +1,72 @@
+"""Every method of `configs/method`: its header, its composition, and that switching it on changes the program."""
+
+import re
+
+import jax
+import pytest
+
+from jaxagents.papers.arms import build_stages, compose_arm
+from jaxagents.papers.batch import compose_batch
+from jaxagents.papers.library import load_batch, study_files
+from jaxagents.training.methods import chosen_methods, method_files, read_method
+from tests import CONFIGS
+from tests.papers.requests import request
+
+EXPERIMENTS = CONFIGS.parent / "experiments"
+METHODS = {name: read_method(path) for name, path in method_files(CONFIGS).items()}
+STUDIES = {name.partition("/")[2]: name for name in study_files(EXPERIMENTS)}
+# Methods of studies that are there, by the first arm that switches them on.
+ARMS = {}
+for _name in STUDIES.values():
+    _batch = load_batch(EXPERIMENTS, _name, (100,))
+    for _arm in _batch.arms:
+        for _method in chosen_methods(_arm.overrides):
+            ARMS.setdefault(_method, (_batch.study, _arm))
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_arm_of_a_study_is_composed(name, tmp_path):
+    batch = load_batch(EXPERIMENTS, name, (100,))
+    composed, failures = compose_batch(batch, request(tmp_path))
+    assert failures == {} and len(composed) == len(batch.arms)
+
+
+def test_every_method_is_switched_on_in_its_study():
+    absent = {name: method.fields["Study"] for name, method in METHODS.items() if method.fields["Study"] in STUDIES}
+    called = {name for name, method in METHODS.items() if method.function is not None}
+    assert {name: study for name, study in absent.items() if name not in ARMS and name not in called} == {}
+
+
+def _traced(study, arm):
+    """Returns the texts of the programs that initialise and update every stage, without addresses."""
+    recipe = compose_arm(study, arm, CONFIGS, quick=True).recipe
+    texts = []
+    for stage in build_stages(recipe, 1):
+        runner, index = stage.runner, recipe.first
+        update = jax.make_jaxpr(lambda state, runner=runner: runner.run(state, 1))(runner.abstract)
+        start = runner.abstract.learner.params if stage.start is not None or index else None
+        init = jax.make_jaxpr(lambda start, runner=runner, index=index: runner.init(0, index, start))(start)
+        texts.append(re.sub(r"0x[0-9a-f]+", "", f"{init}\n{update}"))
+    return texts
+
+
+def _without(arm, name):
+    """Returns an arm with one method less."""
+    texts = []
+    for text in arm.overrides:
+        named = chosen_methods([text])
+        others = [one for one in named if one != name]
+        texts += [text] if name not in named else [f"+method=[{','.join(others)}]"] if others else []
+    return arm._replace(overrides=tuple(texts))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ARMS)
+def test_switching_a_method_on_changes_the_program(name):
+    study, arm = ARMS[name]
+    with_it = _traced(study, arm)
+    try:
+        without = _traced(study, _without(arm, name))
+    except ValueError:  # What its arm sets besides needs the method.
+        return
+    assert with_it != without
