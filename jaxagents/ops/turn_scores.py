@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 
-from jaxagents.ops.checks import within_groups
 from jaxagents.ops.credit import Credit, to_tokens
 from jaxagents.ops.episodes import (
     difference_from_group,
@@ -17,7 +16,6 @@ from jaxagents.ops.gigpo import difference_from_anchor, sort_anchors
 from jaxagents.types import Array, Episode, EpisodeView
 
 
-@within_groups
 def turn_scores(
     view: EpisodeView,
     *,
