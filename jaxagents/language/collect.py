@@ -49,6 +49,7 @@ def make_dialogue_collector(
     dynamic_sampling: Callable[..., Array] | None = None,
     max_rounds: int = 1,
     partner: bool = False,
+    parts: Sequence[str] = (),
     axis_name: str | None = None,
 ) -> Collector:
     """Makes a collector in which the policy plays groups of whole episodes.
@@ -74,6 +75,7 @@ def make_dialogue_collector(
         max_rounds: of episodes per batch, the first one included; 1 never resamples.
         partner: the policy with other parameters takes all seats but one, see `make_dialogue`; the parameters to act
             with are then a pair, as of `learners.partners`. Without it, the policy takes all seats.
+        parts: of what the world reports after every turn, by name, kept in `Episode.extras`, see `make_dialogue`.
         axis_name: mapped device axis over which the task source counts and groups are replaced.
 
     Returns:
@@ -104,6 +106,7 @@ def make_dialogue_collector(
         sampling=sampling,
         partner=policy if partner else None,
         bootstrap=True,
+        parts=parts,
     )
     source = (task_source or make_uniform)(level=level, num_levels=environment.text.num_levels)
 

@@ -91,6 +91,7 @@ def make_dialogue(
     level: int | Sequence[int] | None = None,
     partner: LanguagePolicy | None = None,
     bootstrap: bool = False,
+    parts: Sequence[str] = (),
 ) -> Callable[..., Episode]:
     """Makes the function that plays groups of episodes from their first to their last turn.
 
@@ -124,13 +125,15 @@ def make_dialogue(
         bootstrap: where the model has a value head and the world one seat, `Episode.bootstrap_value` of those that
             were cut, by the world or by their most turns, is the value of the observation that followed, had they gone
             on. Games do not show the observations of all seats at their end, and have none.
+        parts: of what the world reports after every turn, by name; float32 `[N, T]` in `Episode.extras`.
 
     Returns:
         The function.
 
     Raises:
-        ValueError: the environment is no text world, `group_size` is not positive, the partner does not fit, or the
-            model has no room for what is bootstrapped; when traced, a `start` without its `task`.
+        ValueError: the environment is no text world, `group_size` is not positive, the partner does not fit, the model
+            has no room for what is bootstrapped, or the world reports no such part; when traced, a `start` without its
+            `task`.
     """
     if environment.text is None:
         raise ValueError(f"`environment` must be a text world, got {environment.name!r}; try environment=frozenlake.")
@@ -141,6 +144,8 @@ def make_dialogue(
     bootstrap = bootstrap and policy.model.value is not None and environment.num_players == 1
     if bootstrap:
         _require_room(policy)
+    if parts:
+        _require_parts(environment, parts)
     policies = (policy,) if partner is None else (policy, partner)
     sampling = Sampling() if sampling is None else sampling
     sample_task = environment.sample_task if sample_task is None else sample_task
@@ -175,7 +180,7 @@ def make_dialogue(
             max_turns=most if max_turns is None else jnp.minimum(max_turns, most),
             script=script,
         )
-        loop = _begin(environment, actors, plan, min(num_rows or index.shape[0], index.shape[0]), bootstrap)
+        loop = _begin(environment, actors, plan, min(num_rows or index.shape[0], index.shape[0]), bootstrap, parts)
 
         def step(loop: _Loop) -> _Loop:
             return _refill(actors, plan, *_take_turn(environment, actors, chosen, plan, loop))
@@ -213,7 +218,22 @@ def _require_room(policy: LanguagePolicy) -> None:
         )
 
 
-def _begin(environment: Environment, actors: Actors, plan: _Plan, num_rows: int, bootstrap: bool) -> _Loop:
+def _require_parts(environment: Environment, parts: Sequence[str]) -> None:
+    def report(key: Array) -> PyTree:
+        return environment.reset(key, environment.sample_task(key))[1].info.get("metrics", {})
+
+    there = sorted(jax.eval_shape(report, jax.random.key(0)))
+    for name in parts:
+        if name not in there:
+            raise ValueError(
+                f"`parts` must be what {environment.name!r} reports, got {name!r}; "
+                f"there is {', '.join(there) or 'none'}."
+            )
+
+
+def _begin(
+    environment: Environment, actors: Actors, plan: _Plan, num_rows: int, bootstrap: bool, parts: Sequence[str]
+) -> _Loop:
     episode, num_episodes = jnp.arange(num_rows, dtype=jnp.int32), plan.index.shape[0]
     (state, timestep), prompt = plan.of_group(episode, (plan.start, plan.prompts))
     fresh = jnp.ones(num_rows, bool)
@@ -229,7 +249,7 @@ def _begin(environment: Environment, actors: Actors, plan: _Plan, num_rows: int,
         episode=episode,
         turn=jnp.zeros(num_rows, jnp.int32),
         upcoming=jnp.int32(num_rows),
-        turns=empty_turns(actors[0][0].layout, num_episodes, environment.num_players),
+        turns=empty_turns(actors[0][0].layout, num_episodes, environment.num_players, parts),
         success=jnp.zeros(num_episodes, bool),
         bootstrap_value=jnp.zeros(num_episodes) if bootstrap else None,
     )
@@ -273,7 +293,16 @@ def _take_turn(
     )
     cut = loop.turn + 1 >= plan.of_group(row, plan.max_turns)
     state, timestep, turn = step_worlds(
-        environment, row_keys[:, 2], loop.state, loop.timestep, action, of_policy, live=live, parsed=parsed, cut=cut
+        environment,
+        row_keys[:, 2],
+        loop.state,
+        loop.timestep,
+        action,
+        of_policy,
+        live=live,
+        parsed=parsed,
+        cut=cut,
+        parts=tuple(loop.turns.parts),
     )
     over = live & (turn.terminated | turn.truncated)
     ended = jnp.where(over, loop.episode, num_episodes)

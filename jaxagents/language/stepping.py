@@ -1,5 +1,7 @@
 """What a world answers to an action in words, written into the turn that said it."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -24,6 +26,7 @@ def step_worlds(
     live: Array,
     parsed: Array,
     cut: Array,
+    parts: Sequence[str] = (),
 ) -> tuple[State, TimeStep, Turn]:
     """Acts in every row, and writes what the world says about it into the turn.
 
@@ -37,12 +40,15 @@ def step_worlds(
         live: bool `[B]`, rows in which the turn takes place.
         parsed: bool `[B]`, the action could be read.
         cut: bool `[B]`, the turn is the last one in any case.
+        parts: of what the world reports, by name, that are written into the turn.
 
     Returns:
         The states and time steps that follow, and the turn.
     """
     after_state, after = jax.vmap(environment.step)(keys, state, action)
+    told = {name: after.info["metrics"][name] for name in parts}
     turn = turn.replace(
+        parts={name: jnp.where(live, value, 0.0).astype(jnp.float32) for name, value in told.items()},
         reward=where_rows(live, after.reward, jnp.zeros_like(after.reward)),
         valid=live,
         action_valid=parsed & after.info["valid"],

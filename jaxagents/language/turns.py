@@ -1,6 +1,6 @@
 """The tokens of a turn: what is rendered into them, and how turns become episodes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import jax
@@ -34,7 +34,8 @@ class Part:
 class Turn:
     """One turn, the fields of `Episode`: those of tokens `[..., S]`, the others `[...]`.
 
-    In a game of P seats, `reward` is `[..., P]`, that of all of them.
+    In a game of P seats, `reward` is `[..., P]`, that of all of them. `parts` is what the world reports after the turn,
+    float32 by name, see `environments.text.world.Status`; empty where nobody asks for it.
     """
 
     tokens: Array
@@ -51,9 +52,10 @@ class Turn:
     terminated: Array
     truncated: Array
     fingerprint: Array
+    parts: Mapping[str, Array] = struct.field(default_factory=dict)
 
 
-def empty_turns(layout: Layout, num_episodes: int, num_seats: int = 1) -> Turn:
+def empty_turns(layout: Layout, num_episodes: int, num_seats: int = 1, parts: Sequence[str] = ()) -> Turn:
     """Returns turns `[N, T, ...]` in which nothing happened."""
     shape = (num_episodes, layout.num_turns)
     of_tokens = (*shape, layout.turn)
@@ -67,6 +69,7 @@ def empty_turns(layout: Layout, num_episodes: int, num_seats: int = 1) -> Turn:
         agent=jnp.zeros(shape, jnp.int32),
         reward=jnp.zeros(shape if num_seats == 1 else (*shape, num_seats), jnp.float32),
         fingerprint=jnp.zeros(shape, jnp.uint32),
+        parts={name: jnp.zeros(shape, jnp.float32) for name in parts},
         **flags,
         **masks,
     )
@@ -170,7 +173,7 @@ def assemble(
 
     Returns:
         The episodes. In games, the reward of a turn is what its seat earned until its next turn or the end, and
-        `seat_return` `[N, P]` is what every seat got in all.
+        `seat_return` `[N, P]` is what every seat got in all. The parts of turns are `extras`.
     """
     reward, seat_return = turns.reward, None
     if reward.ndim == 3:
@@ -199,6 +202,7 @@ def assemble(
         group=group,
         task=task,
         seat_return=seat_return,
+        extras=dict(turns.parts),
         layout=layout,
     )
 

@@ -127,6 +127,30 @@ def at_the_end(view: EpisodeView, *, axis_name: str | None = None) -> Array:
     return _subtract(episode, jnp.where(is_last, episode.reward - total, episode.reward))
 
 
+def score_reached(view: EpisodeView, *, axis_name: str | None = None) -> Array:
+    """Pays in every turn all that the episode has earned so far: the score of what the turn led to.
+
+    `r'_t = sum_{k <= t} r_k`, and 0 for a turn whose action could not be parsed or was not legal.
+
+    Args:
+        view: of B episodes of T turns, whose rewards are what turns add to a score.
+        axis_name: not used.
+
+    Returns:
+        The rewards.
+
+    Raises:
+        ValueError: it is a game of several seats.
+
+    References:
+        Lu et al. (2025), "WebGen-Agent", section 3.3 (scores of the website after every edit, 0 after an error).
+    """
+    episode = view.episode
+    require_one_seat(episode, "score_reached")
+    reached = jnp.cumsum(jnp.where(episode.valid, episode.reward, 0.0), axis=1)
+    return jnp.where(episode.valid, jnp.where(episode.action_valid, reached, 0.0), episode.reward)
+
+
 def seat_handicap(view: EpisodeView, *, axis_name: str | None = None, amount: Array | float) -> Array:
     """Lets seat 0 of a game pay seat 1, with the last turn that each of them takes.
 

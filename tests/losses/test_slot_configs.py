@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from jaxagents.losses import aggregation, demonstrated, token_policy_gradient
+from jaxagents.losses import aggregation, demonstrated, entropy_balanced, token_policy_gradient
 from jaxagents.types import TokenView
 from tests import CONFIGS
 
@@ -29,13 +29,13 @@ def test_files_are_named_after_the_function_and_set_all_of_its_options(path):
     function, options = load(path)
     assert function.__name__.removeprefix("make_") == path.stem
     keywords = {
-        name
+        name: parameter.default
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    assert set(options) == keywords - {"axis_name"}
+    assert set(options) == set(keywords) - {"axis_name"}
     # YAML reads 1e-6 as a string.
-    assert not any(isinstance(value, str) for value in options.values())
+    assert not any(isinstance(value, str) > isinstance(keywords[name], str) for name, value in options.items())
 
 
 def test_losses_and_weights_run_as_configured():
@@ -62,7 +62,10 @@ def test_losses_and_weights_run_as_configured():
 
 
 def test_every_loss_and_aggregation_has_a_file():
-    for group, modules in (("loss", (token_policy_gradient, demonstrated)), ("aggregation", (aggregation,))):
+    for group, modules in (
+        ("loss", (token_policy_gradient, demonstrated, entropy_balanced)),
+        ("aggregation", (aggregation,)),
+    ):
         functions = {
             name
             for module in modules

@@ -9,6 +9,7 @@ import pytest
 
 from jaxagents.losses import token_policy_gradient as losses
 from jaxagents.losses.aggregation import sequence_mean
+from jaxagents.losses.entropy_balanced import entropy_balanced_clip as entropy_balanced
 from jaxagents.losses.policy_gradient import clipped_surrogate
 from jaxagents.ops.sequences import mean_log_ratio
 from jaxagents.types import TokenView
@@ -43,6 +44,8 @@ plain, ppo_clip, decoupled_clip, dual_clip, gspo, gspo_turn, cispo, nft = ALL = 
     of_arrays(getattr(losses, name))
     for name in ("plain", "ppo_clip", "decoupled_clip", "dual_clip", "gspo", "gspo_turn", "cispo", "nft")
 ]
+
+entropy_balanced_clip = of_arrays(entropy_balanced)
 
 # One row: ratios far below, below, at, above, a bit more above, far and very far above one.
 RATIO = np.array([[0.5, 0.9, 1.0, 1.1, 1.25, 1.5, 4.0]])
@@ -298,3 +301,24 @@ def test_truncated_importance_weight_leaves_no_trace_of_what_is_masked():
     mask = jnp.array([[False, False, True]])
     weight = losses.truncated_importance_weight(junk, jnp.zeros((1, 3)), mask, cap=2.0)
     np.testing.assert_array_equal(weight, [[0.0, 0.0, 1.0]])
+
+
+def test_entropy_balanced_clip_by_hand():
+    # Ratios 0.5, 0.9, 1, 1.1, 1.25, 1.5, 4 between 0.8 and 1.28: values are those of the dual clip with two widths.
+    arrays = LOG_PROB, BEHAVIOR, GOOD, MASK
+    value = -2.0 * np.minimum(RATIO, 1.28)
+    np.testing.assert_allclose(entropy_balanced_clip(*arrays), value, rtol=1e-5)
+    # Above the bound the gradient is that of 1.28 log pi in place of none.
+    np.testing.assert_allclose(gradient(entropy_balanced_clip, *arrays), value, rtol=1e-5)
+    assert (np.asarray(gradient(decoupled_clip, *arrays))[0, 5:] == 0.0).all()
+    arrays = LOG_PROB, BEHAVIOR, BAD, MASK
+    value = 2.0 * np.minimum(np.maximum(RATIO, 0.8), 3.0)
+    np.testing.assert_allclose(entropy_balanced_clip(*arrays), value, rtol=1e-5)
+    slope = np.where((RATIO > 0.8) & (RATIO < 3.0), value, 0.0)
+    np.testing.assert_allclose(gradient(entropy_balanced_clip, *arrays), slope, rtol=1e-5)
+
+
+def test_entropy_balanced_clip_says_nothing_of_tokens_off_the_mask():
+    off = LOG_PROB.at[0, 3:].set(jnp.nan), BEHAVIOR, GOOD, MASK.at[0, 3:].set(False)
+    assert (np.asarray(entropy_balanced_clip(*off))[0, 3:] == 0.0).all()
+    assert (np.asarray(gradient(entropy_balanced_clip, *off))[0, 3:] == 0.0).all()

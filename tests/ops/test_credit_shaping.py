@@ -1,11 +1,14 @@
 """Changes of advantages by hand."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxagents.ops import credit_shaping
-from jaxagents.types import EpisodeView
+from jaxagents.ops.entropy_credit import entropy_aware
+from jaxagents.ops.observation_credit import weigh_observations
+from jaxagents.types import EpisodeView, TokenStatistics
 
 ADVANTAGE = jnp.array([[[0.0, 2.0, -3.0, 0.0]], [[0.0, -1.0, 8.0, 0.5]]])
 
@@ -27,3 +30,26 @@ def test_controlled_rows_get_their_advantage_and_others_keep_theirs(view):
 def test_weighted_parts(view):
     actual = credit_shaping.weighted_parts(view, ADVANTAGE, thought=0.0, action=2.0)
     np.testing.assert_array_equal(actual, [[[0, 0, -6, 0]], [[0, 0, 16, 1]]])
+
+
+def test_uncertain_tokens_count_more(view):
+    # Entropies of the five sampled tokens: 1, 3; 2, 0, 4. Their mean is 2, their deviation the root of 2.
+    entropy = jnp.array([[[9.0, 1.0, 3.0, 9.0]], [[9.0, 2.0, 0.0, 4.0]]])
+    judged = view.replace(policy=TokenStatistics(entropy=entropy))
+    r = 0.5 / np.sqrt(2.0)
+    expected = [[2.0 * (1 - r), -3.0 * (1 + r)], [-1.0, 8.0 * (1 - 2 * r), 0.5 * (1 + 2 * r)]]
+    actual = np.asarray(entropy_aware(judged, ADVANTAGE, coefficient=0.5))
+    np.testing.assert_allclose(actual[0, 0, 1:3], expected[0], rtol=1e-5)
+    np.testing.assert_allclose(actual[1, 0, 1:], expected[1], rtol=1e-5)
+    even = judged.replace(policy=TokenStatistics(entropy=jnp.full_like(entropy, 0.7)))
+    np.testing.assert_allclose(entropy_aware(even, ADVANTAGE), ADVANTAGE, rtol=1e-6)
+
+    def total(entropy):
+        return jnp.sum(entropy_aware(view.replace(policy=TokenStatistics(entropy=entropy)), ADVANTAGE))
+
+    np.testing.assert_array_equal(jax.grad(total)(entropy), 0.0)
+
+
+def test_observations_weigh_what_they_are_told(view):
+    actual = weigh_observations(view, ADVANTAGE + 1.0, num_tokens=2, weight=0.5)
+    np.testing.assert_array_equal(actual, [[[0.5, 1.5, -2.0, 1.0]], [[0.5, 0.0, 9.0, 1.5]]])

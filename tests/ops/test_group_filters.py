@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxagents.ops import group_filters
+from jaxagents.ops.resample_on_correct import resample_on_correct
 from jaxagents.types import EpisodeView
 
 # Returns and groups of unequal sizes: standard deviations 1 (group 5), 0 (2), 2 (9), 0 (4, of one), 0.5 (0).
@@ -119,3 +120,59 @@ def test_jit_and_the_order_of_rows_change_nothing(episode, keep):
     order = np.array([3, 9, 0, 7, 5, 1, 8, 2, 6, 4])
     shuffled = jax.tree.map(lambda leaf: leaf[order], episode)
     np.testing.assert_array_equal(jax.jit(keep)(shuffled), keep(episode)[order])
+
+
+# Resample-on-Correct keeps four of eight, with numbers of the authors' code (microsoft/rStar@ecbfb94 roc.py:40-74).
+RIGHT = [1, 0, 1, 1, 0, 1, 1, 1]
+# Errors of three calls each, an answer in the fourth turn; the fifth row answers at once, which counts as a half.
+ERRORS = [
+    [0, 1, 0, 0],
+    [1, 1, 1, 0],
+    [0, 0, 0, 0],
+    [1, 1, 0, 0],
+    [0, 0, 0, 0],
+    [0, 0, 0, 0],
+    [1, 0, 0, 0],
+    [0, 0, 1, 0],
+]
+
+
+@pytest.mark.parametrize(
+    ("right", "options", "expected"),
+    [
+        # Two of eight failed: round(2 * 4 / 8) = 1, at least two; of the successes, rows 2 and 5 made no mistake.
+        (RIGHT, {}, [1, 2, 4, 5]),
+        (RIGHT, {"min_failures": 0, "min_successes": 0}, [0, 1, 2, 5]),  # Equal shares of mistakes: the first.
+        # One success: round(0.5) = 0, at least as many as there are; then three failures, the first ones.
+        ([0, 0, 0, 0, 0, 1, 0, 0], {}, [0, 1, 2, 5]),
+        ([0] * 8, {}, [0, 1, 2, 3]),
+        ([1] * 8, {}, [0, 2, 5, 6]),  # One error each: rows 0 and 6 before row 7; row 4 made no call.
+        (RIGHT, {"num_kept": 8}, list(range(8))),
+    ],
+)
+def test_resample_on_correct_by_hand(make_episode, right, options, expected):
+    tokens = np.ones((8, 4))
+    tokens[4, 1:] = 0
+    reward = np.zeros((8, 4))
+    reward[:, 3], reward[4, 0] = right, right[4]
+    episode = make_episode(reward, tokens, extras={"errors": jnp.asarray(ERRORS, jnp.float32)})
+    keep = jax.jit(partial(of_episodes(resample_on_correct), **{"num_kept": 4, "errors": "errors"} | options))(episode)
+    assert np.flatnonzero(keep).tolist() == expected
+
+
+def test_resample_on_correct_in_several_groups_and_by_what_was_not_understood(make_episode):
+    valid = np.ones((6, 2), bool)
+    valid[0, 0] = valid[3, 1] = False
+    reward = [[0, 1]] * 6
+    episode = make_episode(reward, np.ones((6, 2)), group=[0, 0, 0, 1, 1, 1], action_valid=jnp.asarray(valid))
+    keep = of_episodes(resample_on_correct)(episode, num_kept=2, min_failures=0)
+    assert keep.tolist() == [False, True, True, False, True, True]
+    dropped = episode.replace(keep=jnp.array([True, False, True, True, True, True]))
+    assert of_episodes(resample_on_correct)(dropped, num_kept=2, min_failures=0).tolist() == [1, 0, 1, 0, 1, 1]
+
+
+def test_resample_on_correct_refuses(episode):
+    with pytest.raises(ValueError, match=r"`num_kept` must be at least `min_failures` \+ `min_successes`, got 3 and 2"):
+        of_episodes(resample_on_correct)(episode, num_kept=3)
+    with pytest.raises(ValueError, match="`errors` must be an entry of `episode.extras`, got 'bad'; there is none"):
+        of_episodes(resample_on_correct)(episode, errors="bad")

@@ -22,6 +22,7 @@ def episode(make_episode):
 
 SHAPED = [
     (partial(reward_shaping.invalid_action_penalty, penalty=0.25), [[0.75, 2.0], [3.0, 0.0]]),
+    (reward_shaping.score_reached, [[0.0, 3.0], [3.0, 0.0]]),  # All that was earned so far, nothing for no action.
     # Nothing up to one token, all of it from three on.
     (partial(reward_shaping.soft_overlong_penalty, max_tokens=3, buffer_tokens=2), [[0.0, 2.0], [2.5, 0.0]]),
     (

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
-from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +44,7 @@ def make_text_world(
     illegal: str = "no_op",
     forfeit_payoff: Sequence[float] = (0.0, 0.0),
     held_out_fraction: float = 0.25,
-    wrappers: Mapping[str, Callable[[World], World]] = MappingProxyType({}),
+    wrappers: Mapping[str, Callable[[World], World]] | None = None,
 ) -> Environment:
     """Makes the environment of a text world.
 
@@ -62,7 +61,7 @@ def make_text_world(
             seats with "no_op", who last said what was not allowed forfeits when the limit of turns is reached.
         forfeit_payoff: reward of who forfeits, and of each of the others.
         held_out_fraction: of the tasks.
-        wrappers: change the rules, one after the other, under any names.
+        wrappers: change the rules, one after the other, under any names; None changes nothing.
 
     Returns:
         The environment, with a text interface.
@@ -71,7 +70,7 @@ def make_text_world(
         ValueError: unknown options; dense rewards without progress; several seats without payoffs; words that run
             together; functions of the world that do not fit together, with what they gave.
     """
-    world = reduce(lambda rules, wrap: wrap(rules), wrappers.values(), world)
+    world = reduce(lambda rules, wrap: wrap(rules), (wrappers or {}).values(), world)
     shapes = trace_world(world)
     check_world(world, shapes, reward, illegal)
     grammar = world.grammar

@@ -1,6 +1,7 @@
 """Rewards that come late, and those of a judge who errs."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.graded import with_graded
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.rewards import with_delay, with_judge
 from jaxagents.environments.text.texts import text
@@ -142,3 +144,48 @@ def test_what_cannot_be_paid_out_is_refused(wrap, message):
 def test_a_judge_of_a_game_is_refused():
     with pytest.raises(ValueError, match="`world` must have one seat to be judged, got 2 in 'coins'"):
         judge()(coins(2))
+
+
+def parted():
+    """Coins whose report has what was taken, and whether the last turn took."""
+    rules = coins()
+    parts = lambda state: {"taken": state["taken"] / 4.0, "took": 1.0 - state["left"]}  # noqa: E731
+    return replace(rules, status=lambda state: rules.status(state).replace(parts=parts(state)))
+
+
+@pytest.mark.parametrize(
+    "options, spoken, expected",
+    [
+        ({"weights": {"taken": 2.0, "success": 1.0}}, ["take", "take", "leave"], [0, 0.5, 0.5, 1]),
+        ({"weights": {"taken": 2.0, "success": 1.0}}, TAKEN[:2] + ["coins"], [0, 0.5, 0.5, 0]),  # Not understood.
+        # The gate is open while coins are taken: what was earned is lost with the end.
+        ({"weights": {"taken": 2.0}, "gate": {"took": 1.0}}, ["take", "take", "leave"], [0, 0.5, 0.5, -1]),
+        ({"weights": {"taken": 4.0}, "gate": {"success": 1.0}}, ["take", "take", "leave"], [0, 0, 0, 2]),
+        ({"weights": {"taken": -1.0, "took": 1.0}}, ["take", "leave"], [0, -0.25, -1]),
+    ],
+)
+def test_weighted_parts_are_paid_as_they_grow(hand, options, spoken, expected):
+    wrap = functools.partial(with_graded, **options)
+    environment = make_text_world(parted(), wrappers={"graded": wrap}, reward="dense")
+    np.testing.assert_allclose(rewards(hand, environment, spoken), expected, atol=1e-6)
+
+
+def test_sparse_rewards_are_those_of_success(hand):
+    wrap = functools.partial(with_graded, weights={"taken": 2.0})
+    environment = make_text_world(parted(), wrappers={"graded": wrap})
+    assert rewards(hand, environment, ["take", "leave"]) == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "world, options, message",
+    [
+        (parted(), {"weights": {"kept": 1.0}}, "parts of 'coins', got 'kept'; there are success, taken, took"),
+        (parted(), {"weights": {"taken": 1.0}, "gate": {"open": 1.0}}, "got 'open'; there are success, taken, took"),
+        (coins(), {"weights": {"taken": 1.0}}, "got 'taken'; there are success"),
+        (coins(), {"weights": {}}, "`weights` must hold at least one part, got none"),
+        (coins(2), {"weights": {"success": 1.0}}, "`world` must have one seat to be graded, got 2 in 'coins'"),
+    ],
+)
+def test_what_cannot_be_graded_is_refused(world, options, message):
+    with pytest.raises(ValueError, match=message):
+        with_graded(world, **options)

@@ -20,7 +20,8 @@ def test_an_option_wraps_the_world_that_is_chosen(name):
     plain, wrapped = make_environment((9,), max_steps=5).text, make(f"+wrapper={name}").text
     assert wrapped.rules.name == "guess_number"
     ours, theirs = wrapped.rules, plain.rules
-    assert ours.payouts or ours.num_seats > 1 or ours.max_steps > theirs.max_steps or wrapped.words != plain.words
+    changes = ours.payouts or ours.num_seats > 1 or ours.max_steps > theirs.max_steps or wrapped.words != plain.words
+    assert changes or ours.status.__qualname__ == "with_graded.<locals>.status"
 
 
 def test_options_follow_each_other_and_can_be_changed():

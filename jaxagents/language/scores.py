@@ -1,0 +1,153 @@
+"""Log-probabilities of given strings after every turn, and what turns gain of them (IGPO, Wang et al., 2025)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.language.collect import make_dialogue_collector
+from jaxagents.language.turns import Part, Turn, join_parts, script_parts
+from jaxagents.ops.checks import require_between
+from jaxagents.policies.contexts import is_folded, score_tokens, to_rows, unfold
+from jaxagents.types import (
+    Array,
+    Collector,
+    Environment,
+    Episode,
+    LanguagePolicy,
+    Mean,
+    Metrics,
+    Params,
+    PyTree,
+    Task,
+)
+
+_NUM_LENGTHS = 4
+
+
+def string_log_probs(
+    policy: LanguagePolicy, params: Params, episode: Episode, words: Array, *, prefix_tokens: int = 0
+) -> Array:
+    """Computes the mean log-probability of the tokens of a string, said in place of the action of every turn.
+
+    Args:
+        policy: whose tokens and layout the episodes have.
+        params: of its model.
+        episode: B episodes of T turns.
+        words: int32 `[B, M]` word ids, a string for every episode.
+        prefix_tokens: first tokens of it that are given and not scored.
+
+    Returns:
+        float32 `[B, T]`; the context of turn t is all up to its observation, without its thought. The mark that ends an
+        action is not scored. Zero where the turn did not take place.
+    """
+    num_rows, num_turns, size = episode.tokens.shape
+    said = _say(policy, episode, words)
+    place = (jnp.arange(size) - (size - policy.layout.action))[None, None]
+    length = jnp.sum(said.action_mask[..., size - policy.layout.action :], axis=2, keepdims=True) - 1
+    scored = (place >= prefix_tokens) & (place < length) & episode.valid[:, :, None]
+
+    def score(changed: Episode, length: int) -> Array:
+        rows = to_rows(changed).first_turns(length)
+        return score_tokens(policy.model, params, rows, policy.layout, fields=("log_prob",)).log_prob
+
+    def score_turn(turn: Array, length: int) -> Array:
+        """Returns `[B, S]`, of the string in one turn; later ones are not seen."""
+        here = (jnp.arange(num_turns) == turn)[None, :, None]
+        replaced = {name: jnp.where(here, getattr(said, name), getattr(episode, name)) for name in _SAID}
+        return jax.lax.dynamic_index_in_dim(score(episode.replace(**replaced), length), turn, axis=1, keepdims=False)
+
+    if is_folded(policy.layout):
+        changed = episode.replace(**{name: getattr(said, name) for name in _SAID})
+        log_prob = unfold(policy.layout, score(changed, 1))
+    else:
+        # Of the first turns, the model reads no more than a quarter, half or three quarters of an episode.
+        ends = sorted({-(-num_turns * i // _NUM_LENGTHS) for i in range(1, _NUM_LENGTHS + 1)})
+        parts = [
+            jax.lax.map(lambda turn, end=end: score_turn(turn, end), jnp.arange(begin, end))
+            for begin, end in zip([0, *ends], ends)
+        ]
+        log_prob = jnp.swapaxes(jnp.concatenate(parts), 0, 1)
+    total = jnp.sum(jnp.where(scored, log_prob, 0.0), axis=2)
+    return total / jnp.maximum(jnp.sum(scored, axis=2), 1)
+
+
+_SAID = ("tokens", "token_mask", "position")
+
+
+def _say(policy: LanguagePolicy, episode: Episode, words: Array) -> Turn:
+    """Returns the turns `[B, T, ...]` of episodes with one string in place of every action."""
+    num_rows, num_turns, _ = episode.tokens.shape
+    num_observed = policy.layout.observation
+
+    def flat(leaf: Array) -> Array:
+        return leaf.reshape(num_rows * num_turns, *leaf.shape[2:])
+
+    observed = Part(tokens=flat(episode.tokens[..., :num_observed]), mask=flat(episode.token_mask[..., :num_observed]))
+    parts = [observed, *script_parts(policy, jnp.repeat(words, num_turns, axis=0))]
+    turns = join_parts(parts, flat(episode.position[..., 0]))
+    return jax.tree.map(lambda leaf: leaf.reshape(num_rows, num_turns, *leaf.shape[1:]), turns)
+
+
+def last_words_of_expert(environment: Environment, key: Array, task: Task) -> Array:
+    """Returns what the expert of a world says in its last turn, int32 `[M]`: the answer, where a world asks for one."""
+    state, timestep = environment.reset(key, task)
+
+    def step(loop: tuple[PyTree, Array, Array], number: Array) -> tuple[tuple[PyTree, Array, Array], None]:
+        state, over, words = loop
+        expert_key, step_key = jax.random.split(jax.random.fold_in(key, number))
+        action, _ = environment.text.expert(expert_key, state)
+        state, timestep = environment.step(step_key, state, action)
+        ended = over | timestep.terminated | timestep.truncated
+        return (state, ended, jnp.where(over, words, action)), None
+
+    first = (state, timestep.terminated | timestep.truncated, environment.text.expert(key, state)[0])
+    return jax.lax.scan(step, first, jnp.arange(environment.max_steps))[0][2]
+
+
+def make_scored_collector(
+    environment: Environment, policy: LanguagePolicy, *, prefix_tokens: int = 1, **options: Any
+) -> Collector:
+    """Makes a collector that scores the answer to the task after every turn, by the policy that acts.
+
+    With p_t the geometric mean of the probabilities of the tokens of the answer, were it given in turn t, the
+    information gain of a turn is `p_{t + 1} - p_t`, and zero in the last turn of an episode.
+
+    Args:
+        environment: a text world of one seat, whose expert ends with the answer.
+        policy: acts.
+        prefix_tokens: first tokens of the answer that are given, such as the word "answer".
+        **options: of `collect.make_dialogue_collector`.
+
+    Returns:
+        The collector; its episodes have the `extras` `answer_log_prob` and `information_gain`, float32 `[B, T]`, the
+        second of which `advantage=turn_scores` reads. A metric has the mean gain of all turns but the last.
+
+    Raises:
+        ValueError: a game of several seats, or no token of an action is left to be scored.
+
+    References:
+        Wang et al. (2025), "Information Gain-based Policy Optimization", eq. 3 and 4.
+    """
+    if environment.num_players > 1:
+        raise ValueError(f"`environment` must have one seat for answers to be scored, got {environment.num_players}.")
+    require_between("prefix_tokens", prefix_tokens, 0, policy.layout.action - 2)
+    inner = make_dialogue_collector(environment, policy, **options)
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        state, episode, metrics = inner.collect(state, params, key)
+        words = jax.vmap(lambda task: last_words_of_expert(environment, jax.random.key(0), task))(episode.task)
+        log_prob = string_log_probs(policy, params, episode, words, prefix_tokens=prefix_tokens)
+        gain = information_gain(log_prob, episode.valid)
+        followed = jnp.pad(episode.valid[:, 1:], ((0, 0), (0, 1)))
+        told = Mean(total=jnp.sum(gain), count=jnp.maximum(jnp.sum(followed, dtype=jnp.float32), 1.0))
+        extras = {**episode.extras, "answer_log_prob": log_prob, "information_gain": gain}
+        return state, episode.replace(extras=extras), {**metrics, "information_gain": told}
+
+    return inner._replace(collect=collect)
+
+
+def information_gain(log_prob: Array, valid: Array) -> Array:
+    """Computes `exp(log_prob_{t + 1}) - exp(log_prob_t)`, `[B, T]`, of turns that another one follows, 0 of others."""
+    probability, followed = jnp.exp(log_prob), jnp.pad(valid[:, 1:], ((0, 0), (0, 1)))
+    return jnp.where(followed & valid, jnp.roll(probability, -1, axis=1) - probability, 0.0)

@@ -1,0 +1,64 @@
+"""Credit through the tokens of observations: what an advantage mask keeps out (Agent-R1, Cheng et al., 2025)."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxagents.ops.credit import Credit, gae_token, to_tokens
+from jaxagents.types import Array, EpisodeView
+
+
+def gae_every_token(
+    view: EpisodeView,
+    *,
+    axis_name: str | None = None,
+    discount: Array | float = 1.0,
+    trace_decay: Array | float = 1.0,
+    normalize: bool = False,
+) -> Credit:
+    """Computes `gae_token` over all tokens of an episode but the first of each turn, as if the policy had sampled them.
+
+    A step of the trace then leads from what was said to the first token of the answer, whose value is bootstrapped
+    from, and observations of many tokens decay what comes after them; advantages are standardised over all of them.
+
+    Args:
+        view: of B episodes of T turns; reads `policy.value`, which `learner=observation_loss` computes for all tokens.
+        axis_name: mapped device axis to normalise over.
+        discount: per token, in [0, 1].
+        trace_decay: lambda per token, in [0, 1].
+        normalize: standardises advantages over all these tokens of the batch.
+
+    Returns:
+        The credit of the tokens that were sampled.
+
+    References:
+        Cheng et al. (2025), "Agent-R1: Training Powerful LLM Agents with End-to-End Reinforcement Learning", ablation.
+    """
+    episode = view.episode
+    every = episode.token_mask & (jnp.arange(episode.tokens.shape[2]) > 0)[None, None]
+    options: dict[str, Any] = {"discount": discount, "trace_decay": trace_decay, "normalize": normalize}
+    credit = gae_token(view.replace(episode=episode.replace(action_mask=every)), axis_name=axis_name, **options)
+    return Credit(advantage=to_tokens(episode, credit.advantage), target=to_tokens(episode, jnp.asarray(credit.target)))
+
+
+def weigh_observations(
+    view: EpisodeView,
+    advantage: Array,
+    *,
+    axis_name: str | None = None,
+    num_tokens: int,
+    weight: Array | float = 1.0,
+) -> Array:
+    """Multiplies the advantages of the tokens of observations.
+
+    Args:
+        view: of B episodes.
+        advantage: `[B, T, S]`.
+        axis_name: not used.
+        num_tokens: of an observation, the first ones of a turn.
+        weight: of their advantages.
+
+    Returns:
+        The advantages.
+    """
+    return jnp.where((jnp.arange(advantage.shape[2]) < num_tokens)[None, None], weight * advantage, advantage)
