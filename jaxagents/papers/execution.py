@@ -273,9 +273,9 @@ def _prepare_starts(recipe: Recipe | None, seeds: Sequence[int], session: Sessio
         name = (id(recipe.config), tuple(recipe.stages), own)
         if name not in session.starts:
             request = session.request
-            session.starts[name] = prepare_start(
-                recipe, own, request.results, request.cache, say=session.progress.message
-            )
+            # A start that all seeds share is a result; those of single seeds would be most of the store.
+            folder = request.cache if recipe.seed is None else request.results
+            session.starts[name] = prepare_start(recipe, own, folder, request.cache, say=session.progress.message)
         found[seed] = session.starts[name]
     return found
 
