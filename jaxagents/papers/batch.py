@@ -135,7 +135,7 @@ def _jobs(batch: Paper, request: Request, session: Session) -> list[Job]:
     composed, failures = compose_batch(batch, request)
     for name, reason in failures.items():
         _fail(session, name, reason)
-    jobs = [Job(batch, one, _missing(batch, one, request), 1) for one in composed.values()]
+    jobs = [Job(batch, one, missing_seeds(batch, one, request), 1) for one in composed.values()]
     for job in jobs:
         at_once = request.seeds_at_once or batch.study.seeds_at_once or len(job.seeds)
         job.group = max(1, min(at_once if job.composed.function is None else 1, len(job.seeds)))
@@ -144,7 +144,8 @@ def _jobs(batch: Paper, request: Request, session: Session) -> list[Job]:
     return jobs
 
 
-def _missing(batch: Paper, composed: Composed, request: Request) -> list[int]:
+def missing_seeds(batch: Paper, composed: Composed, request: Request) -> list[int]:
+    """Returns the seeds of a batch that an arm has no line of."""
     done = {line.seed for line in read_batch(request.results, batch.study.id) if line.address == composed.address}
     return [seed for seed in batch.seeds if seed not in done]
 
@@ -180,7 +181,7 @@ def _finish(job: Job, batch: Paper, session: Session) -> bool:
     request, composed = session.request, job.composed
 
     def run() -> None:
-        while seeds := _lease(job, _missing(batch, composed, request), request.results):
+        while seeds := _lease(job, missing_seeds(batch, composed, request), request.results):
             try:
                 _build(batch, job)
                 _run_group(job, batch, list(seeds), session)
@@ -190,7 +191,7 @@ def _finish(job: Job, batch: Paper, session: Session) -> bool:
 
     _try(session, job, run)
     job.stages.clear()  # Compiled programs are large.
-    return composed.name in session.failures or not _missing(batch, composed, request)
+    return composed.name in session.failures or not missing_seeds(batch, composed, request)
 
 
 def _lease(job: Job, seeds: Sequence[int], results: Path) -> dict[int, Lease]:
@@ -203,7 +204,7 @@ def _lease(job: Job, seeds: Sequence[int], results: Path) -> dict[int, Lease]:
 
 
 def _run_group(job: Job, batch: Paper, seeds: Sequence[int], session: Session) -> None:
-    if not (seeds := [seed for seed in seeds if seed in _missing(batch, job.composed, session.request)]):
+    if not (seeds := [seed for seed in seeds if seed in missing_seeds(batch, job.composed, session.request)]):
         return  # Stored since it was looked for.
     began = time.process_time()
     runs = run_seeds(job, seeds, session)

@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from jaxagents.papers.batch import check_batch, compose_batch, read_batch, run_batch
+from jaxagents.papers.batch import check_batch, compose_batch, missing_seeds, read_batch, run_batch
 from jaxagents.papers.batch_table import Measured, measure_batch, print_batch, write_batch_page
 from jaxagents.papers.catalogue import read_paper
 from jaxagents.papers.check import check_papers
@@ -110,8 +110,12 @@ def run_study(
         else:
             failures = run_batch(batch, request)
     composed, broken = compose_batch(batch, request)
+    failures = {**broken, **failures}
+    if not (config.status or config.confirm):  # What a worker that was killed has left, for one.
+        lacking = {name: len(missing_seeds(batch, arm, request)) for name, arm in composed.items()}
+        failures = {**{name: f"{count} runs are missing" for name, count in lacking.items() if count}, **failures}
     lines = read_batch(request.results, batch.study.id)
-    rows, checks = measure_batch(batch, lines, composed, {**broken, **failures})
+    rows, checks = measure_batch(batch, lines, composed, failures)
     print_batch(batch, rows, checks)
     if not (config.status or request.is_trial):
         write_batch_page(request.results, batch, rows, checks)

@@ -1,5 +1,6 @@
 """`reproduce.py` killed by SIGKILL at different moments: what is stored stays as it is, and is not run again."""
 
+import json
 import os
 import pathlib
 import re
@@ -83,3 +84,25 @@ def test_five_kills_lose_nothing_and_run_nothing_twice(tmp_path):
     told = re.findall(r"donor_game_evolution: (\w+), seed (\d+):", log.read_text())
     # A worker that is killed between writing and telling has told nothing.
     assert len(told) == len(set(told)) and ARMS * SEEDS - 8 <= len(told) <= ARMS * SEEDS
+
+
+@pytest.mark.slow
+def test_kills_of_a_batch_lose_nothing_and_run_nothing_twice(tmp_path):
+    path = tmp_path / "results" / "studies" / "multiagent" / "donor_game.jsonl"
+    options = ("study=donor_game", "seeds=140-145", "workers=2", f"results_folder={tmp_path / 'results'}")
+
+    def stored():
+        return path.read_bytes() if path.exists() else b""
+
+    seen = b""
+    for who, least in (("command", 1), ("all", 8)):
+        process = subprocess.Popen([*COMMAND[:2], *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(lambda least=least: stored().count(b"\n") >= least and workers_of(process), process)
+        kill(process, who)
+        assert stored().startswith(seen), "a run was lost, or written again"
+        seen = stored()
+    done = subprocess.run([*COMMAND[:2], *options], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    runs = [(line["address"], line["seed"]) for line in lines]
+    assert len(runs) == len(set(runs)) and len(runs) % 6 == 0 and stored().startswith(seen)
