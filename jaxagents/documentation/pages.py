@@ -10,7 +10,7 @@ from jaxagents.documentation.sources import Setting, read_header, read_module, r
 
 Pages = dict[str, str]  # path of a page -> its Markdown
 # Folders of configs/ that choose and set what the others offer.
-_CHOOSE = ("experiment", "world", "algorithm", "base", "benchmark")
+_CHOOSE = ("experiment", "world", "algorithm", "method", "base", "benchmark")
 # Slots whose options are functions, and the module that holds them.
 _FUNCTIONS = {
     "learner.rewards": "ops/reward_shaping",
@@ -23,6 +23,7 @@ _CHOICES = {
     "world": ("Worlds", "`world=<name>`, with an algorithm that fits it"),
     "algorithm": ("Algorithms", "`algorithm=<name>`, with a world that it fits"),
     "experiment": ("Experiments", "`experiment=<name>`"),
+    "method": ("Methods of papers", "`+method=<id>`, with a world and an algorithm; see [Methods](methods.md)"),
 }
 
 

@@ -28,7 +28,7 @@ def test_papers_are_reproduced_planned_and_reported(call_main, tmp_path):
     assert result.returncode == 0, result.stderr
     assert last_line(result)["verdicts"] == {"onpolicy_negative_gradient": "trial, no verdict (4 of 60 runs)"}
     assert "REINFORCE" not in result.stderr and "onpolicy_rwr, seed 11: " in result.stderr
-    status = call_main("reproduce.py", "study=didactic_bandit", "status=true", "quick=true", folder)
+    status = call_main("reproduce.py", BANDIT, "status=true", "quick=true", folder)
     assert status.returncode == 0 and "4 of 12" in status.stdout, status.stdout + status.stderr
     searched = call_main("reproduce.py", BANDIT, "quick=true", folder, "seeds=100-102")
     assert searched.returncode == 0, searched.stderr
@@ -39,6 +39,25 @@ def test_papers_are_reproduced_planned_and_reported(call_main, tmp_path):
     which = ("curves=onpolicy_negative_gradient", "arms=reinforce", f"picture={tmp_path}/arm.png")
     picture = call_main("report.py", folder, "quick=true", *which)
     assert picture.returncode == 0 and (tmp_path / "arm.png").stat().st_size > 10_000, picture.stderr
+
+
+@pytest.mark.slow
+def test_a_study_is_measured_as_one_batch(call_main, tmp_path):
+    command = ("reproduce.py", "study=didactic_bandit", "quick=true", f"results_folder={tmp_path}")
+    arms = "arms=[onpolicy_best_of_n,onpolicy_rwr]"
+    result = call_main(*command, arms, "workers=2")
+    assert result.returncode == 0, result.stderr
+    assert "too few seeds" in result.stdout and set(last_line(result)["words"]) == {"onpolicy_rwr"}
+    lines = (tmp_path / "studies" / "lm_sft" / "didactic_bandit.jsonl").read_text().splitlines()
+    assert sorted((json.loads(line)["arm"], json.loads(line)["seed"]) for line in lines) == [
+        *(("onpolicy_best_of_n", 100), ("onpolicy_best_of_n", 101), ("onpolicy_rwr", 100), ("onpolicy_rwr", 101))
+    ]
+    again = call_main(*command, "status=true")
+    assert again.returncode == 0 and "not run" in again.stdout, again.stderr
+    refused = call_main(*command, "seeds=3")
+    assert refused.returncode == 2 and "must be search seeds, from 100 on, got 3" in refused.stderr
+    few = call_main(*command, arms, "confirm=true")
+    assert few.returncode == 2 and "before it is confirmed" in few.stderr or "must claim" in few.stderr
 
 
 @pytest.mark.slow
