@@ -231,3 +231,13 @@ def test_every_arm_of_every_paper_composes(paper_id):
 def test_ids_are_unique_and_studies_are_used():
     assert len(IDS) == len(list((PAPERS / "papers").glob("*/*.yaml"))) > 0
     assert {load_paper(PAPERS, paper_id).study.id for paper_id in IDS} == set(study_files(PAPERS))
+
+
+@pytest.mark.parametrize("paper_id", IDS)
+def test_an_arm_of_every_paper_is_its_method(paper_id):
+    method = yaml.safe_load((CONFIGS / "method" / f"{paper_id}.yaml").read_text())
+    arms = load_paper(PAPERS, paper_id).arms
+    if "function" in method:
+        assert method["function"] in [arm.function for arm in arms]
+    else:
+        assert any(f"+method={paper_id}" in arm.overrides for arm in arms)
