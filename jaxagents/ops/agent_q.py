@@ -17,26 +17,30 @@ _OF_TURNS = (  # Fields of an episode that have an axis of turns.
 
 
 @within_groups
-def siblings(episode: Episode, *, gap: Array | float = 0.2) -> Pairs:
+def siblings(episode: Episode, *, gap: Array | float = 0.2, visits: Array | int = 1) -> Pairs:
     """Prefers the action that most often led to success in a state to those that did less often, by more than a gap.
 
     `Q(s, a) = mean_{i: a_i = a in s} success_i` over the episodes of a group, which is what a search tree backs up.
     Turns of a group in the same state are siblings; `a` is preferred to `b` where `Q(s, a) = max Q(s, .)` and
-    `Q(s, a) - Q(s, b) > gap`.
+    `Q(s, a) - Q(s, b) > gap`, of actions that were taken often enough.
 
     Args:
         episode: B episodes of T turns in groups of the same task, of one seat; a turn sees nothing of earlier ones.
         gap: of the values.
+        visits: least number of times that an action was taken in a state for its value to count. A tree search comes
+            back to what looked good; of episodes that are sampled one may succeed after an action that does nothing.
 
     Returns:
-        B T rows of one turn, an action of a state compared once, in its first turn; actions that are not behind the
-        best one are desirable.
+        B T rows of one turn, an action of a state compared once, in its first turn; actions whose value counts and
+        is not behind the best one are desirable.
 
     Raises:
         ValueError: it is a game of several seats, or turns see earlier ones.
 
     References:
         Putta et al. (2024), "Agent Q: Advanced Reasoning and Learning for Autonomous AI Agents", section 4.
+
+    Deviation: no upper confidence bound chooses what is tried, and no critic ranks actions.
     """
     require_one_seat(episode, "actions of the same state")
     if episode.layout is not None and episode.layout.context_turns > 1:
@@ -55,13 +59,14 @@ def siblings(episode: Episode, *, gap: Array | float = 0.2) -> Pairs:
     state, move = jnp.cumsum(new_state) - 1, jnp.cumsum(new_action) - 1
     weight = counted[order].astype(jnp.float32)
     count, wins = (jax.ops.segment_sum(values, move, size)[move] for values in (weight, weight * rows.success[order]))
-    value = jnp.where(weight > 0.0, wins / jnp.maximum(count, 1.0), -jnp.inf)
+    known = (weight > 0.0) & (count >= visits)
+    value = jnp.where(known, wins / jnp.maximum(count, 1.0), -jnp.inf)
     highest = jax.ops.segment_max(value, state, size)[state]
     place = jnp.where(value == highest, jnp.arange(size), size)
     best = order[jnp.minimum(jax.ops.segment_min(place, state, size)[state], size - 1)].astype(jnp.int32)
-    behind = (weight > 0.0) & (highest - value > gap)
+    behind = known & (highest - value > gap)
     pair = jnp.zeros(size, jnp.int32).at[order].set(jnp.where(behind & new_action, best, -1))
-    desirable = jnp.zeros(size, bool).at[order].set((weight > 0.0) & ~behind)
+    desirable = jnp.zeros(size, bool).at[order].set(known & ~behind)
     return Pairs(episode=rows, pair=pair, desirable=desirable)
 
 

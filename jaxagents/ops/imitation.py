@@ -6,6 +6,7 @@ The filters of groups (`ops.group_filters`) are such choices, too.
 import jax.numpy as jnp
 
 from jaxagents.ops.episodes import episode_return, kept_rows, same_group
+from jaxagents.ops.rows import first_row, rows_of_all_devices
 from jaxagents.types import Array, EpisodeView
 
 
@@ -48,6 +49,39 @@ def best_of_group(view: EpisodeView, *, axis_name: str | None = None, count: Arr
     equal_before = (returns[None, :] == returns[:, None]) & (index[None, :] < index[:, None])
     ahead = (returns[None, :] > returns[:, None]) | equal_before
     return kept_rows(view.episode) & (jnp.sum(same & ahead, axis=1) < count)
+
+
+def top_share(view: EpisodeView, *, axis_name: str | None = None, share: Array | float = 0.125) -> Array:
+    """Chooses the share of all episodes of a batch whose returns are the largest, whatever their tasks.
+
+    Args:
+        view: of B episodes in groups of the same task.
+        axis_name: mapped device axis, over whose episodes the share is taken.
+        share: of the episodes, in (0, 1], rounded down, but at least one of them. Of equal returns the first ones of
+            every group come before the second ones, so that as many tasks as possible are imitated.
+
+    Returns:
+        bool `[B]`.
+
+    Raises:
+        ValueError: it is a game of several seats.
+
+    References:
+        Dong et al. (2023), "RAFT: Reward rAnked FineTuning for Generative Foundation Model Alignment", global ranking;
+        OptimalScale/LMFlow@f3597db, src/lmflow/pipeline/raft_aligner.py:257-360.
+    """
+    returns, kept = episode_return(view.episode), kept_rows(view.episode)
+    same, index = same_group(view.episode)[:, :, 0], jnp.arange(returns.shape[0])
+    equal = same & kept[None, :] & (returns[None, :] == returns[:, None])
+    turn = jnp.sum(equal & (index[None, :] < index[:, None]), axis=1)
+    place = index + first_row(index.shape[0], axis_name)
+    counts, other, other_turn, other_place = rows_of_all_devices((kept, returns, turn, place), axis_name)
+    earlier = (other_turn[None, :] < turn[:, None]) | (
+        (other_turn[None, :] == turn[:, None]) & (other_place[None, :] < place[:, None])
+    )
+    ahead = (other[None, :] > returns[:, None]) | ((other[None, :] == returns[:, None]) & earlier)
+    rank = jnp.sum(counts[None, :] & ahead, axis=1)
+    return kept & (rank < jnp.maximum(jnp.floor(share * jnp.sum(counts)), 1.0))
 
 
 def turning_points(view: EpisodeView, *, axis_name: str | None = None) -> Array:

@@ -35,7 +35,8 @@ Written by `python experiments/report.py` from the stored runs; do not edit.
   [eight verdicts](../docs/papers.md#what-welchs-intervals-changed) changed with it.
 - **p** in the table of a study is that of the difference to its first baseline, by Welch's test and adjusted by Holm
   over the arms of the table.
-- A verdict with the word *mechanism* is about a claim on named models, of which only the mechanism is tested.
+- A verdict with the word *mechanism* is about the mechanism of a claim alone: the claim is about named models, or an
+  oracle takes the place of one.
 - The pictures show headlines in units of their margins. The claim lies to the right, its margin is the green band.
 """
 

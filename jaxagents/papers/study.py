@@ -144,7 +144,8 @@ class Paper:
         seeds: committed; those of the study unless the file has its own.
         looks: numbers of seeds after which the paper is judged, such as 4, 8, 16, 32: as soon as a look decides, the
             other seeds are not run. Empty: once, with all seeds.
-        mechanism: the claim is about named models, and only its mechanism can be tested.
+        mechanism: only the mechanism of the claim is tested: it is about named models, or an oracle takes the place of
+            one.
         authors: what the authors set, by the dotted name of the treatment's setting here.
         notes: deviations from the paper and its code (file and line), diagnosis.
         source: what the two files say, for the registration; None of what is registered elsewhere, see `confirm`.

@@ -58,6 +58,15 @@ def test_an_action_is_compared_once_and_by_more_than_the_gap(tree):
     np.testing.assert_array_equal(np.flatnonzero(siblings(dropped).pair >= 0), [3, 6, 8])
 
 
+def test_what_was_hardly_tried_is_neither_preferred_nor_rejected(tree):
+    """Of two visits and more, a alone has a value, in states 7 (2 of 3) and 8 (2 of 2), and nothing to compare with."""
+    pairs = jax.jit(siblings)(tree, visits=2)
+    assert not (pairs.pair >= 0).any()
+    np.testing.assert_array_equal(np.flatnonzero(pairs.desirable), [0, 1, 2, 4, 5])
+    again = tree.replace(tokens=tree.tokens.at[4, 0, 1].set(12))  # b in place of c: b has two, and no success.
+    np.testing.assert_array_equal(np.flatnonzero(siblings(again, visits=2).pair >= 0), [6])
+
+
 def test_turns_that_see_earlier_ones_are_refused(tree):
     layout = Layout(prompt=1, observation=1, thought=0, action=3, num_turns=2, context_turns=2)
     with pytest.raises(ValueError, match="`policy.context_turns` must be 1 to compare actions of a state, got 2"):

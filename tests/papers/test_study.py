@@ -231,3 +231,9 @@ def test_every_arm_of_every_paper_composes(paper_id):
 def test_ids_are_unique_and_studies_are_used():
     assert len(IDS) == len(list((PAPERS / "papers").glob("*/*.yaml"))) > 0
     assert {load_paper(PAPERS, paper_id).study.id for paper_id in IDS} == set(study_files(PAPERS))
+
+
+@pytest.mark.parametrize("paper_id", IDS)
+def test_an_arm_of_every_paper_is_its_method(paper_id):
+    arms = load_paper(PAPERS, paper_id).arms
+    assert any(f"+method={paper_id}" in arm.overrides or (arm.function or {}).get("method") == paper_id for arm in arms)
