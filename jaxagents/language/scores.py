@@ -49,7 +49,7 @@ def string_log_probs(
 
     def score(changed: Episode, length: int) -> Array:
         rows = to_rows(changed).first_turns(length)
-        return score_tokens(policy.model, params, rows, policy.layout, fields=("log_prob",)).log_prob
+        return jnp.asarray(score_tokens(policy.model, params, rows, policy.layout, fields=("log_prob",)).log_prob)
 
     def score_turn(turn: Array, length: int) -> Array:
         """Returns `[B, S]`, of the string in one turn; later ones are not seen."""

@@ -60,7 +60,10 @@ def with_observation_loss(
         if not weight:
             return learner.update(state, key, episode)
         score = partial(score_episodes, policy.model, microbatches, params_to_act(learner, state))
-        log_prob, read = score(episode, fields=("log_prob",)).log_prob, episode.token_mask & observed[None, None]
+        log_prob, read = (
+            jnp.asarray(score(episode, fields=("log_prob",)).log_prob),
+            episode.token_mask & observed[None, None],
+        )
         counted = episode.replace(
             action_mask=episode.action_mask | read,
             behavior_log_prob=jnp.where(read, log_prob, episode.behavior_log_prob),

@@ -50,7 +50,7 @@ def test_an_update_without_a_mask_is_the_gradient_of_all_tokens(calls, played, w
     learner = make(calls, policy, observation_loss, observation_weight=weight)
     state = learner.init(KEY, params)
     after, _ = jax.jit(learner.update)(state, KEY, episode)
-    read = episode.token_mask & ~episode.action_mask & (jnp.arange(policy.layout.turn) > 0)
+    read = episode.token_mask & ~episode.action_mask & (jnp.arange(policy.layout.turn) > 0)[None, None]
     every = read | episode.action_mask
     advantage = credit.dr_grpo(EpisodeView(episode=episode.replace(action_mask=every))).advantage
     layout = all_tokens(policy.layout)
