@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.interventions import Intervene, replay, with_interventions
+from jaxagents.language.interventions import Intervene, replay, said_actions, with_interventions
 from jaxagents.language.mistakes import draw_admissible
-from jaxagents.language.relabeling import recorded_words
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber
 from jaxagents.ops.checks import require_between, require_positive
@@ -78,8 +77,7 @@ def make_exploration_collector(
         walk = jax.vmap(lambda number: jax.random.key_data(jax.random.fold_in(walk_key, number)))(index)
         start = (start[0].replace(key=walk), start[1])
         own = play(params, play_key, index, task=task, start=start)
-        said, thoughts = recorded_words(policy, own)
-        said = said[..., : environment.action_space.shape[0]]
+        said, thoughts = said_actions(environment, policy, own)
         played = replay(explored, start, said)
         words = None
         if thoughts is not None:

@@ -8,9 +8,8 @@ from flax import struct
 
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
-from jaxagents.language.interventions import replay, take_given, with_interventions
+from jaxagents.language.interventions import replay, said_actions, take_given, with_interventions
 from jaxagents.language.mistakes import noisy_expert
-from jaxagents.language.relabeling import recorded_words
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
 from jaxagents.ops.checks import require_between, require_positive
@@ -90,7 +89,7 @@ def make_revision_collector(
         task_key, play_key = jax.random.split(key)
         task, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
         own = play(params, play_key, state["index"], task=task, start=start)
-        said = recorded_words(policy, own)[0][..., : environment.action_space.shape[0]]
+        said, _ = said_actions(environment, policy, own)
         good = replay(shown, start, said)
         good_actions = jnp.where(good.live[..., None], good.actions, -1)
         log_prob = jnp.sum(jnp.where(own.thought_mask, 0.0, own.behavior_log_prob), axis=2)

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.interventions import expert_along, replay, take_given, with_interventions
-from jaxagents.language.relabeling import recorded_words
+from jaxagents.language.interventions import expert_along, replay, said_actions, take_given, with_interventions
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
 from jaxagents.ops.checks import require_positive
@@ -69,8 +68,7 @@ def make_fork_collector(
         task_key, play_key = jax.random.split(key)
         task, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
         own = play(params, play_key, state["index"], task=task, start=start)
-        said, thoughts = recorded_words(policy, own)
-        said = said[..., : environment.action_space.shape[0]]
+        said, thoughts = said_actions(environment, policy, own)
         played, expert = replay(watched, start, said), expert_along(watched, start, said)
         fork = jnp.argmax(played.mistaken, axis=1)
         forked = jnp.any(played.mistaken, axis=1) & ~played.success

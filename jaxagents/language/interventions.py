@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.types import Array, Environment, State, Task, TimeStep
+from jaxagents.language.relabeling import recorded_words
+from jaxagents.types import Array, Environment, Episode, LanguagePolicy, State, Task, TimeStep
 
 Intervene = Callable[[Array, State, Array, Array], Array]
 """`(key, state, action int32 [M], after_mistake bool []) -> action int32 [M]`, which is taken in place of the given."""
@@ -132,6 +133,24 @@ def replay(environment: Environment, start: tuple[IntervenedState, TimeStep], ac
     turns = jax.lax.scan(take, start, jnp.swapaxes(actions, 0, 1))[1]
     taken, live, mistaken, success = (jnp.swapaxes(leaf, 0, 1) for leaf in turns)
     return Replay(actions=taken, live=live, mistaken=mistaken, success=jnp.any(success, axis=1))
+
+
+def said_actions(environment: Environment, policy: LanguagePolicy, episode: Episode) -> tuple[Array, Array | None]:
+    """Reads the actions and thoughts of own episodes; an action that ran out of room, or is too long, is none.
+
+    Args:
+        environment: a text world.
+        policy: that said them.
+        episode: B episodes of T turns.
+
+    Returns:
+        Word ids int32 `[B, T, M]`, -1 where nothing can be read, and thoughts as `relabeling.recorded_words`.
+    """
+    ended = episode.action_mask & policy.tokenizer.is_end(episode.tokens) & ~episode.thought_mask
+    actions, thoughts = recorded_words(policy, episode)
+    most = environment.action_space.shape[0]
+    read = jnp.any(ended, axis=2, keepdims=True) & jnp.all(actions[..., most:] < 0, axis=2, keepdims=True)
+    return jnp.where(read, actions[..., :most], -1), thoughts
 
 
 def expert_along(environment: Environment, start: tuple[IntervenedState, TimeStep], actions: Array) -> Array:

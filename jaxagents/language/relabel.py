@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.interventions import IntervenedState, replay, take_given, with_interventions
-from jaxagents.language.relabeling import recorded_words
+from jaxagents.language.interventions import IntervenedState, replay, said_actions, take_given, with_interventions
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber
 from jaxagents.ops.checks import require_positive
@@ -87,10 +86,9 @@ def make_stretch_collector(
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         task_key, play_key, cut_key = jax.random.split(key, 3)
-        _task, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
-        own = play(params, play_key, state["index"], task=_task, start=start)
-        said, thoughts = recorded_words(policy, own)
-        said = said[..., : environment.action_space.shape[0]]
+        asked, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
+        own = play(params, play_key, state["index"], task=asked, start=start)
+        said, thoughts = said_actions(environment, policy, own)
         states = states_along(watched, start, said)
         length = jnp.sum(own.valid, axis=1)
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(cut_key, state["index"])

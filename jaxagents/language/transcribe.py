@@ -88,6 +88,8 @@ def _fit(words: Array, size: int) -> Array:
 
 def reflection(environment: Environment) -> np.ndarray:
     """Returns the words of a reflection on a mistake, int32 `[1]`: what every world answers to what does not work."""
+    if NOTHING_HAPPENS[0] not in environment.text.words:
+        raise ValueError(f"`environment` must say {NOTHING_HAPPENS[0]!r} to be reflected on, got {environment.name!r}.")
     return np.asarray([environment.text.words.index(NOTHING_HAPPENS[0])], np.int32)
 
 

@@ -10,6 +10,7 @@ from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.crafting_goals import made
 from jaxagents.environments.text.hints import with_hints
 from jaxagents.environments.text.procedures import procedure
+from jaxagents.language.cues import make_curious_collector
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.hints import _after_failures, make_hint_collector
 from jaxagents.language.interventions import replay, take_given, with_interventions
@@ -124,3 +125,17 @@ def test_stretches_are_transcripts_that_solve_their_tasks(speak, kind):
     start = jax.vmap(watched.reset)(jax.random.split(KEY, 192), episode.task)
     seen = jax.jit(replay, static_argnums=0)(watched, start, jnp.where(episode.valid[..., None], actions, -1))
     assert np.asarray(seen.success)[success].all()
+
+
+def test_an_explorer_comes_upon_tasks_that_its_own_actions_solve(speak):
+    world = crafting.make_environment((1, 2), informative=True)
+    policy = speak(world, context_turns=1, prompt=False)
+    params = policy.init(KEY)
+    collector = make_curious_collector(world, policy, label=made, num_groups=16, group_size=2, level=0)
+    state = collector.init(KEY, params)
+    after, episode, metrics = jax.jit(collector.collect)(state, params, KEY)
+    keep = np.asarray(episode.keep).reshape(16, 2)
+    assert (keep[:, 0] == keep[:, 1]).all() and metrics["made_fraction"].total == keep[:, 0].sum() > 4
+    given = np.asarray(episode.task["given"])[np.asarray(episode.keep)]
+    assert given.sum(axis=1).max() > 2  # More than any task of the world gives.
+    assert (np.asarray(after["visits"]).sum(axis=1) <= 10).all() and (np.asarray(after["visits"]).sum() > 100)
