@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
+from jaxagents.environments.text.experts import choose
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.subgrammars import join_grammars, own_action, widen
 from jaxagents.environments.text.texts import Text, quote, text, when
@@ -13,6 +14,7 @@ from jaxagents.environments.text.wrapping import with_inner_state, with_inner_ta
 from jaxagents.types import Array, State, Task
 
 ANSWERS = ("first", "second")
+_NUM_DRAWS = 8  # Of which the first that is not the expert's action is the other one.
 
 
 def with_comparisons(world: World, *, share: float = 0.5, num_steps: int = 4, guesses: bool = False) -> World:
@@ -25,7 +27,7 @@ def with_comparisons(world: World, *, share: float = 0.5, num_steps: int = 4, gu
     The task is `{"inner": task, "asks": bool, "ahead": int32, "level": int32}`.
 
     Args:
-        world: rules of one seat, whose actions can be listed.
+        world: rules of one seat.
         share: of the tasks that are questions, in [0, 1].
         num_steps: the expert goes up to so many steps before the question, drawn evenly.
         guesses: the expert answers questions at random, to show how they are answered and not what is right.
@@ -34,14 +36,14 @@ def with_comparisons(world: World, *, share: float = 0.5, num_steps: int = 4, gu
         The rules.
 
     Raises:
-        ValueError: several seats, actions that cannot be listed, or a share that is none.
+        ValueError: several seats, or a share that is none.
 
     References:
         "Agentic Critical Training" (2026): the choice between an expert's action and an alternative as a verifiable
         reward.
     """
-    if world.num_seats > 1 or world.grammar.actions is None:
-        raise ValueError(f"`world` must have one seat and actions that can be listed, got {world.name!r}.")
+    if world.num_seats > 1:
+        raise ValueError(f"`world` must have one seat, got {world.num_seats} in {world.name!r}.")
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"`share` must be in [0, 1], got {share}; try 0.5.")
     own, answers = world.grammar, make_grammar("take {answer}", answer=ANSWERS)
@@ -63,24 +65,18 @@ def with_comparisons(world: World, *, share: float = 0.5, num_steps: int = 4, gu
             after = world.play(key, inner, verb, args)
             goes = (number < task["ahead"]) & ~world.status(after).over
             inner = jax.tree.map(lambda new, old, goes=goes: jnp.where(goes, new, old), after, inner)
-        verb, args, _ = world.expert(key, inner)
-        right = jnp.concatenate([verb[None], args.reshape(-1)]).astype(jnp.int32)
+        right = own.render(*world.expert(key, inner)[:2])
         allowed = jnp.ones(own.num_entries, bool) if world.allowed is None else world.allowed(inner)
-        entries = jnp.concatenate(
-            [jnp.asarray(own.entry_verb)[:, None], own.entry_args.reshape(own.num_entries, -1)], 1
-        )
-        allowed = allowed & jnp.any(entries != right[None], axis=1)
-        drawn = jnp.argmax(jnp.where(allowed, jax.random.uniform(draw_key, allowed.shape), -1.0))
+        keys = jax.random.split(draw_key, _NUM_DRAWS)
+        drawn = jax.vmap(lambda key: own.render(*own.draw(key, choose(key, allowed))))(keys)
+        other = drawn[jnp.argmax(jnp.any(drawn != right[None], axis=1))]
         side = jax.random.bernoulli(side_key).astype(jnp.int32)
-        both = jnp.stack([right, entries[drawn]])
-        offered = jnp.where(side == 0, both, both[::-1])
+        offered = jnp.where(side == 0, jnp.stack([right, other]), jnp.stack([other, right]))
         return {"inner": inner, "asks": task["asks"], "offered": offered, "right": side, "answer": jnp.int32(-1)}
 
-    def say(offered: Array) -> Text:
-        return quote(own.render(offered[0], offered[1:].reshape(own.max_args, own.max_length)), own)
-
     def tell(state: State, seat: Array) -> Text:
-        question = text(ANSWERS[0], say(state["offered"][0]), ANSWERS[1], say(state["offered"][1]))
+        one, other = (quote(words, own) for words in state["offered"])
+        question = text(ANSWERS[0], one, ANSWERS[1], other)
         return text(when(state["asks"], question), outer.tell(state, seat))
 
     def play(key: Array, state: State, verb: Array, args: Array) -> State:
