@@ -1,0 +1,110 @@
+"""A3T (Yang et al., 2024): own episodes with random actions in them, which are given a reason afterwards."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.language.collect import count_experience, dialogue_metrics
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.generate import Sampling
+from jaxagents.language.interventions import Intervene, replay, said_actions, with_interventions
+from jaxagents.language.mistakes import draw_admissible
+from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.transcribe import make_transcriber
+from jaxagents.ops.checks import require_between, require_positive
+from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree, State
+
+
+def make_exploration_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_groups: int,
+    group_size: int,
+    noise: float = 0.25,
+    temperature: float | None = None,
+    level: int | Sequence[int] | None = None,
+    num_tasks: int | None = None,
+    tasks_seed: int | None = None,
+) -> Collector:
+    """Makes a collector of own episodes in which random actions take the place of some of the policy's.
+
+    A random action is written down as if the policy had chosen it, with a reason: the action in words. Other turns keep
+    the policy's own thoughts. `losses.imitation_weights.contrastive` weighs such groups.
+
+    Args:
+        environment: a text world of one seat, single instance, in which chance has no part after the start.
+        policy: acts.
+        num_groups: tasks per batch, over all devices.
+        group_size: episodes per task.
+        noise: probability, per turn, of a random admissible action.
+        temperature: of sampling; None is 1.
+        level: of the tasks; a list is gone through in turn.
+        num_tasks: how many different ones there are in all; None draws new ones for every batch.
+        tasks_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+
+    Returns:
+        The collector; its batches are `Episode`s of `num_groups * group_size` rows.
+
+    Raises:
+        ValueError: a count is not positive, `noise` is no probability, or see `with_interventions`.
+
+    References:
+        Yang et al. (2024), "ReAct Meets ActRe: When Language Agents Enjoy Training Data Autonomy", sections 3.1, 3.2.
+
+    Deviation: a prompted model writes the reasons of the paper.
+    Deviation: all episodes of a group explore, in the paper those after a first one that failed.
+    """
+    for name, count in (("num_groups", num_groups), ("group_size", group_size)):
+        require_positive(name, count)
+    require_between("noise", noise, 0.0, 1.0)
+    explored = with_interventions(environment, _random_actions(environment, noise))
+    play = make_dialogue(explored, policy, sampling=Sampling(temperature=temperature))
+    transcribe = make_transcriber(environment, policy)
+    source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del params
+        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        task_key, play_key, walk_key = jax.random.split(key, 3)
+        task, start, _ = start_tasks(explored, source.choose(state["source"], task_key, state["group"]))
+        group = jnp.repeat(state["group"], group_size)
+        index = group * group_size + jnp.arange(group.shape[0]) % group_size
+        task, start = jax.tree.map(lambda leaf: jnp.repeat(leaf, group_size, axis=0), (task, start))
+        walk = jax.vmap(lambda number: jax.random.key_data(jax.random.fold_in(walk_key, number)))(index)
+        start = (start[0].replace(key=walk), start[1])
+        own = play(params, play_key, index, task=task, start=start)
+        said, thoughts = said_actions(environment, policy, own)
+        played = replay(explored, start, said)
+        words = None
+        if thoughts is not None:
+            is_random = jnp.any(played.actions != said, axis=2)
+            reason = jnp.pad(played.actions, ((0, 0), (0, 0), (0, thoughts.shape[2])), constant_values=-1)
+            written = jnp.where(is_random[..., None], reason[..., : thoughts.shape[2]], thoughts)
+            words = (written, jnp.ones_like(is_random))
+        inner = (start[0].inner, start[1])
+        episode = transcribe(task, inner, group, played.actions, played.live, own=words)
+        return state, episode, dialogue_metrics(episode) | count_experience(episode)
+
+    return Collector(
+        init=init,
+        collect=collect,
+        steps_per_collect=num_groups * group_size,
+        divided_option="num_groups",
+        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    )
+
+
+def _random_actions(environment: Environment, noise: float) -> Intervene:
+    """Returns the intervention of a random admissible action now and then."""
+
+    def act(key: Array, state: State, action: Array, after_mistake: Array) -> Array:
+        del after_mistake
+        noise_key, draw_key = jax.random.split(key)
+        drawn = draw_admissible(environment, draw_key, state)
+        return jnp.where(jax.random.bernoulli(noise_key, noise), drawn, action)
+
+    return act

@@ -1,0 +1,141 @@
+"""Agent-R (Yuan et al., 2025): own failures are cut where the policy doubts them, and go on along a good path."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxagents.language.collect import count_experience, dialogue_metrics
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.interventions import replay, said_actions, take_given, with_interventions
+from jaxagents.language.mistakes import noisy_expert
+from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
+from jaxagents.ops.checks import require_between, require_positive
+from jaxagents.ops.rows import where_rows
+from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
+
+
+@struct.dataclass
+class Revision:
+    """A bad path that goes on along a good one.
+
+    Attributes:
+        actions: int32 `[N, T, M]`, -1 after the end.
+        cut: bool `[N, T]`, the last turn of the bad path.
+        read: bool `[N, T]`, turns of the bad path, the last one included.
+    """
+
+    actions: Array
+    cut: Array
+    read: Array
+
+
+def make_revision_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_episodes: int,
+    doubt: float = 0.5,
+    temperature: float | None = None,
+    level: int | Sequence[int] | None = None,
+    num_transcripts: int | None = None,
+    transcripts_seed: int | None = None,
+    noise: float = 0.0,
+) -> Collector:
+    """Makes a collector of good paths and of revisions, in turn.
+
+    A revision is the policy's own failed path up to the first step that it would rather not have taken, of probability
+    below `doubt`, then a reflection, then the expert's path of the same task from where the two part. It is played
+    again, and where it does not succeed the expert's path takes its place. The bad path is read and not learned.
+
+    Args:
+        environment: a text world of one seat, single instance, in which chance has no part after the start.
+        policy: acts.
+        num_episodes: per batch, over all devices; every other one may be a revision.
+        doubt: probability of an action below which the policy thinks it bad, in [0, 1].
+        temperature: must be None: probabilities are the policy's own.
+        level: of the tasks; a list is gone through in turn.
+        num_transcripts: how many different tasks there are in all; None draws new ones for every batch.
+        transcripts_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+        noise: of the expert whose paths are good ones.
+
+    Returns:
+        The collector; its batches are `Episode`s. `revised_fraction` of them are revisions, `own_success_rate` is that
+        of the policy.
+
+    Raises:
+        ValueError: a count is not positive, `doubt` is no probability, or see `make_transcriber`.
+
+    References:
+        Yuan et al. (2025), "Agent-R: Training Language Model Agents to Reflect via Iterative Self-Training", section 3.
+    """
+    require_positive("num_episodes", num_episodes)
+    require_between("doubt", doubt, 0.0, 1.0)
+    if temperature not in (None, 1.0):
+        raise ValueError(f"`temperature` must be null for probabilities of the policy's own, got {temperature}.")
+    watched = with_interventions(environment, take_given)
+    shown = with_interventions(environment, noisy_expert(environment, noise))
+    play = make_dialogue(watched, policy)
+    transcribe = make_transcriber(environment, policy, num_aside=reflection_tokens(environment, policy))
+    source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del params
+        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        task_key, play_key = jax.random.split(key)
+        task, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
+        own = play(params, play_key, state["index"], task=task, start=start)
+        said, _ = said_actions(environment, policy, own)
+        good = replay(shown, start, said)
+        good_actions = jnp.where(good.live[..., None], good.actions, -1)
+        log_prob = jnp.sum(jnp.where(own.thought_mask, 0.0, own.behavior_log_prob), axis=2)
+        revision = revise(said, own.valid, log_prob < jnp.log(doubt), good_actions)
+        revised = replay(watched, start, revision.actions)
+        is_revised = (state["index"] % 2 == 1) & ~own.success & revised.success
+        actions, live = where_rows(is_revised, (revised.actions, revised.live), (good_actions, good.live))
+        episode = transcribe(
+            task,
+            (start[0].inner, start[1]),
+            state["index"],
+            actions,
+            live,
+            aside=reflect_after(environment, revision.cut & is_revised[:, None]),
+            ignored=revision.read & is_revised[:, None],
+        )
+        count = jnp.float32(own.success.shape[0])
+        metrics = {
+            "revised_fraction": Mean(total=jnp.sum(is_revised, dtype=jnp.float32), count=count),
+            "own_success_rate": Mean(total=jnp.sum(own.success, dtype=jnp.float32), count=count),
+        }
+        return state, episode, dialogue_metrics(episode) | metrics | count_experience(episode)
+
+    return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
+
+
+def revise(bad: Array, live: Array, doubted: Array, good: Array) -> Revision:
+    """Splices a good path onto a bad one, after the first doubted turn of the bad one.
+
+    Args:
+        bad: int32 `[N, T, M]`, actions of the bad path.
+        live: bool `[N, T]`, its turns that took place.
+        doubted: bool `[N, T]`, that are thought bad.
+        good: int32 `[N, T, M]`, actions of the good path, -1 after its end.
+
+    Returns:
+        The revision; of a path without a doubted turn, the splice is after its last one. The good path goes on from
+        where the two part, as the turns before are in the bad one.
+    """
+    num_turns = bad.shape[1]
+    turn = jnp.arange(num_turns)[None]
+    last = jnp.sum(live, axis=1) - 1
+    cut = jnp.where(jnp.any(doubted & live, axis=1), jnp.argmax(doubted & live, axis=1), last)[:, None]
+    same = jnp.all(bad == good, axis=2) & live & (turn <= cut)
+    num_shared = jnp.sum(jnp.cumprod(same, axis=1), axis=1)[:, None]
+    place = jnp.clip(turn - cut - 1 + num_shared, 0, num_turns - 1)
+    later = jnp.take_along_axis(good, place[..., None], axis=1)
+    later = jnp.where((turn - cut - 1 + num_shared < num_turns)[..., None], later, -1)
+    return Revision(actions=jnp.where((turn <= cut)[..., None], bad, later), cut=turn == cut, read=turn <= cut)

@@ -1,0 +1,147 @@
+"""CuES (2025): curious exploration whose stretches become tasks, which the policy is trained on."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.environments.text.splits import hash_integers
+from jaxagents.language.collect import count_experience, dialogue_metrics
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.generate import Sampling
+from jaxagents.language.interventions import IntervenedState, replay, take_given, with_interventions
+from jaxagents.language.mistakes import draw_admissible
+from jaxagents.language.relabel import Label, states_along, stretches
+from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.ops.checks import require_positive
+from jaxagents.ops.group_metrics import group_metrics
+from jaxagents.ops.rows import where_rows
+from jaxagents.types import (
+    Array,
+    Collector,
+    Environment,
+    Episode,
+    LanguagePolicy,
+    Mean,
+    Metrics,
+    Params,
+    PyTree,
+    TimeStep,
+)
+
+
+def make_curious_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    label: Label,
+    num_groups: int,
+    group_size: int,
+    num_stretches: int = 8,
+    num_candidates: int = 8,
+    table_size: int = 4096,
+    checks: bool = True,
+    temperature: float | None = None,
+    level: int | Sequence[int] | None = None,
+) -> Collector:
+    """Makes a collector of groups of own episodes on tasks that an explorer came upon.
+
+    The explorer takes, of some admissible actions, the one of the fewest visits n(s, a). Of every episode of it a
+    stretch becomes the task of a group: the first that was good for something and succeeds when it is played again.
+    Where none does, the group plays a task of the world and counts nowhere.
+
+    Args:
+        environment: a text world of one seat, single instance, in which chance has no part after the start.
+        policy: acts on the tasks.
+        label: says what a stretch was good for, see `language.relabel`.
+        num_groups: tasks per batch, over all devices.
+        group_size: episodes per task.
+        num_stretches: of an episode of the explorer, that are looked at.
+        num_candidates: actions that the explorer chooses from.
+        table_size: of the counts, which are hashed, of every group.
+        checks: false takes stretches that were not played again.
+        temperature: of sampling; None is 1.
+        level: of the tasks that the explorer begins with; a list is gone through in turn.
+
+    Returns:
+        The collector; its batches are `Episode`s, its steps those of the policy. `made_fraction` of the groups have a
+        task of the explorer.
+
+    Raises:
+        ValueError: a count is not positive, or see `with_interventions`.
+
+    References:
+        "CuES: A Curiosity-driven and Environment-grounded Synthesis Framework for Agentic RL" (2025), section 3.
+    """
+    counts = {"num_groups": num_groups, "group_size": group_size, "num_stretches": num_stretches}
+    for name, count in (counts | {"num_candidates": num_candidates, "table_size": table_size}).items():
+        require_positive(name, count)
+    watched = with_interventions(environment, take_given)
+    play = make_dialogue(environment, policy, group_size=group_size, sampling=Sampling(temperature=temperature))
+    source = make_uniform(level=level)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del params
+        visits = jnp.zeros((num_groups, table_size), jnp.int32)
+        return {
+            "group": jnp.arange(num_groups, dtype=jnp.int32),
+            "source": source.init(key, num_groups),
+            "visits": visits,
+        }
+
+    def explore(key: Array, visits: Array, start: tuple[IntervenedState, TimeStep]) -> tuple[Array, Array]:
+        """Walks where it has seldom been; returns the counts, and the actions int32 `[T, M]`."""
+
+        def step(now: tuple, key: Array) -> tuple[tuple, Array]:
+            visits, (state, timestep) = now
+            drawn = jax.vmap(lambda key: draw_admissible(environment, key, state.inner))(
+                jax.random.split(key, num_candidates)
+            )
+            here = environment.text.fingerprint(state.inner)
+            place = jax.vmap(lambda action: hash_integers(here, action))(drawn) % table_size
+            chosen = jnp.argmin(visits[place])
+            live = ~(timestep.terminated | timestep.truncated)
+            after = watched.step(key, state, drawn[chosen])
+            return (visits.at[place[chosen]].add(live), after), drawn[chosen]
+
+        (visits, _), actions = jax.lax.scan(step, (visits, start), jax.random.split(key, policy.layout.num_turns))
+        return visits, actions
+
+    def make_tasks(keys: Array, visits: Array, asked: PyTree, start: Any) -> tuple[Array, PyTree, Array]:
+        """Returns the counts, a task for every group, and whether it is the explorer's."""
+        visits, actions = jax.vmap(explore)(keys[:, 0], visits, start)
+        walked, states = replay(watched, start, actions), states_along(watched, start, actions)
+        begin, end = stretches(keys[:, 1], jnp.sum(walked.live, axis=1), num_stretches, "any", 1)
+        rows = jnp.repeat(jnp.arange(visits.shape[0]), num_stretches)
+        first, last = begin.reshape(-1), end.reshape(-1)
+        at = [jax.tree.map(lambda leaf, turn=turn: leaf[rows, turn], states) for turn in (first, last)]
+        task, good = jax.vmap(label)(*at)
+        turn = first[:, None] + jnp.arange(actions.shape[1])[None]
+        inside = (turn < last[:, None])[..., None]
+        again = jnp.where(inside, actions[rows[:, None], jnp.minimum(turn, actions.shape[1] - 1)], -1)
+        played = replay(watched, jax.vmap(watched.reset)(keys[rows, 1], task), again)
+        good = (good & (end > begin).reshape(-1) & (played.success | (not checks))).reshape(-1, num_stretches)
+        choice = jnp.arange(visits.shape[0]) * num_stretches + jnp.argmax(good, axis=1)
+        made = jnp.any(good, axis=1)
+        return visits, where_rows(made, jax.tree.map(lambda leaf: leaf[choice], task), asked), made
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        task_key, walk_key, play_key = jax.random.split(key, 3)
+        asked, start, keys = start_tasks(watched, source.choose(state["source"], task_key, state["group"]))
+        walk = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(walk_key, state["group"])
+        visits, task, made = make_tasks(jax.vmap(jax.random.split)(walk), state["visits"], asked, start)
+        begin = jax.vmap(environment.reset)(keys, task)
+        episode = play(params, play_key, state["group"], task=task, start=begin)
+        episode = episode.replace(keep=jnp.repeat(made, group_size))
+        share = Mean(total=jnp.sum(made, dtype=jnp.float32), count=jnp.float32(made.shape[0]))
+        metrics = dialogue_metrics(episode) | (group_metrics(episode) if group_size > 1 else {})
+        return state | {"visits": visits}, episode, metrics | {"made_fraction": share} | count_experience(episode)
+
+    return Collector(
+        init=init,
+        collect=collect,
+        steps_per_collect=num_groups * group_size,
+        divided_option="num_groups",
+        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    )

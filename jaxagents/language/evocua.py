@@ -1,0 +1,112 @@
+"""EvoCUA (2026): preferences at the step where a failed episode forks off, before the error and after it."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.language.collect import count_experience, dialogue_metrics
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.generate import Sampling
+from jaxagents.language.interventions import expert_along, replay, said_actions, take_given, with_interventions
+from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
+from jaxagents.ops.checks import require_positive
+from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
+
+_ROWS = 4  # Correction and reflection, of each what is preferred and what is not.
+
+
+def make_fork_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_episodes: int,
+    reflects: bool = True,
+    temperature: float | None = None,
+    level: int | Sequence[int] | None = None,
+    num_tasks: int | None = None,
+    tasks_seed: int | None = None,
+) -> Collector:
+    """Makes a collector of pairs at the first mistake of the policy's failed episodes.
+
+    The correction prefers the expert's action to the mistake, in the state of the mistake. The reflection prefers, in
+    the state after it, a reflection with the expert's action to what the policy went on with. Of each row only the last
+    turn counts as sampled; what is preferred has a reward of 1.
+
+    Args:
+        environment: a text world of one seat, single instance, in which chance has no part after the start.
+        policy: acts.
+        num_episodes: own ones per batch, over all devices; each gives four rows.
+        reflects: false gives corrections alone.
+        temperature: of sampling; None is 1.
+        level: of the tasks; a list is gone through in turn.
+        num_tasks: how many different ones there are in all; None draws new ones for every batch.
+        tasks_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+
+    Returns:
+        The collector; its batches are `Episode`s in groups of two rows, for `ops.pairs.best_against_others`. Rows of
+        episodes without a fork are not kept. `forked_fraction` is that of own episodes.
+
+    Raises:
+        ValueError: a count is not positive, or see `make_transcriber`.
+
+    References:
+        "EvoCUA: Evolving Computer Use Agents via Learning from Scalable Synthetic Experience" (2026), section 5.3.
+    """
+    require_positive("num_episodes", num_episodes)
+    watched = with_interventions(environment, take_given)
+    play = make_dialogue(watched, policy, sampling=Sampling(temperature=temperature))
+    transcribe = make_transcriber(environment, policy, num_aside=reflection_tokens(environment, policy))
+    source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del params
+        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        task_key, play_key = jax.random.split(key)
+        task, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
+        own = play(params, play_key, state["index"], task=task, start=start)
+        said, thoughts = said_actions(environment, policy, own)
+        played, expert = replay(watched, start, said), expert_along(watched, start, said)
+        fork = jnp.argmax(played.mistaken, axis=1)
+        forked = jnp.any(played.mistaken, axis=1) & ~played.success
+        kind = jnp.arange(_ROWS * fork.shape[0]) % _ROWS  # 0 and 1 correct, 2 and 3 reflect; even ones are preferred.
+        task, begin, said, expert, fork, forked, live, index = jax.tree.map(
+            lambda leaf: jnp.repeat(leaf, _ROWS, axis=0),
+            (task, (start[0].inner, start[1]), said, expert, fork, forked, played.live, state["index"]),
+        )
+        last, preferred = fork + kind // 2, kind % 2 == 0
+        turn = jnp.arange(said.shape[1])[None]
+        is_last = turn == last[:, None]
+        by_expert = is_last & preferred[:, None]
+        there = forked & jnp.any(live & is_last, axis=1) & (reflects | (kind < 2))
+        words = None
+        if thoughts is not None:
+            words = (jnp.repeat(thoughts, _ROWS, axis=0), ~by_expert)
+        rows = transcribe(
+            task,
+            begin,
+            2 * index + kind // 2,
+            jnp.where(by_expert[..., None], expert, said),
+            live & (turn <= last[:, None]),
+            aside=reflect_after(environment, (turn == fork[:, None]) & (kind >= 2)[:, None]),
+            own=words,
+        )
+        rows = rows.replace(
+            action_mask=rows.action_mask & is_last[..., None],
+            reward=jnp.where(is_last & preferred[:, None], 1.0, 0.0),
+            keep=there,
+        )
+        total = jnp.sum(forked, dtype=jnp.float32) / _ROWS
+        metrics = {"forked_fraction": Mean(total=total, count=jnp.float32(own.success.shape[0]))}
+        return state, rows, dialogue_metrics(own) | metrics | count_experience(own)
+
+    return Collector(
+        init=init,
+        collect=collect,
+        steps_per_collect=num_episodes,
+        divided_option="num_episodes",
+        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    )

@@ -1,0 +1,137 @@
+"""AgentRefine (Fu et al., 2025): transcripts with mistakes and their repair, whose mistakes are not learned."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.language.collect import count_experience, dialogue_metrics
+from jaxagents.language.demonstrations import draw_action
+from jaxagents.language.interventions import Intervene, Replay, replay, with_interventions
+from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
+from jaxagents.ops.checks import require_between, require_positive
+from jaxagents.types import (
+    Array,
+    Collector,
+    Environment,
+    Episode,
+    LanguagePolicy,
+    Mean,
+    Metrics,
+    Params,
+    PyTree,
+    State,
+)
+
+
+def make_mistake_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_episodes: int,
+    noise: float = 0.25,
+    mask_mistakes: bool = True,
+    reflects: bool = True,
+    min_mistakes: int = 0,
+    num_attempts: int = 1,
+    level: int | Sequence[int] | None = None,
+    num_transcripts: int | None = None,
+    transcripts_seed: int | None = None,
+) -> Collector:
+    """Makes a collector of an expert's transcripts with mistakes, of which the repair is learned and not the mistake.
+
+    `L = -sum_t I(t) log p(thought_t, action_t | history)`, I(t) = 0 in the turns that are mistakes, else 1. Mistakes
+    stay in the history with what the world answers. In the turn after one, a reflection is thought first, where the
+    layout has room for thoughts.
+
+    Args:
+        environment: a text world of one seat, single instance, in which chance has no part after the start.
+        policy: whose tokens and layout are used.
+        num_episodes: per batch, over all devices.
+        noise: probability, per turn, of a random admissible action in place of the expert's.
+        mask_mistakes: false learns mistakes, too.
+        reflects: false thinks nothing but the expert's thought after a mistake.
+        min_mistakes: that a transcript must have, and end in success: the first one of `num_attempts` that does is
+            taken; where none does, one that succeeds.
+        num_attempts: transcripts of a task that are made.
+        level: of the tasks; a list is gone through in turn.
+        num_transcripts: how many different ones there are in all; None makes new ones for every batch.
+        transcripts_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+
+    Returns:
+        The collector; its batches are `Episode`s. `mistake_rate` is that of the turns.
+
+    Raises:
+        ValueError: a count is not positive, `noise` is no probability, or see `with_interventions` and
+            `make_transcriber`.
+
+    References:
+        Fu et al. (2025), "AgentRefine: Enhancing Agent Generalization through Refinement Tuning", sections 3.2 and 3.3.
+    """
+    counts = {"num_episodes": num_episodes, "num_attempts": num_attempts, "num_transcripts": num_transcripts}
+    for name, count in counts.items():
+        if count is not None:
+            require_positive(name, count)
+    require_between("noise", noise, 0.0, 1.0)
+    noisy = with_interventions(environment, noisy_expert(environment, noise))
+    transcribe = make_transcriber(
+        environment, policy, num_aside=reflection_tokens(environment, policy) if reflects else 0
+    )
+    source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del params
+        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        del params
+        task, start, _ = start_tasks(noisy, source.choose(state["source"], key, state["index"]))
+        chosen = _choose(noisy, policy.layout.num_turns, start, num_attempts, min_mistakes)
+        episode = transcribe(
+            task,
+            (start[0].inner, start[1]),
+            state["index"],
+            chosen.actions,
+            chosen.live,
+            aside=reflect_after(environment, chosen.mistaken) if reflects else None,
+            ignored=chosen.mistaken if mask_mistakes else None,
+        )
+        mistakes, turns = (jnp.sum(leaf, dtype=jnp.float32) for leaf in (chosen.mistaken, chosen.live))
+        metrics = {"mistake_rate": Mean(total=mistakes, count=turns)}
+        return state, episode, dialogue_metrics(episode) | metrics | count_experience(episode)
+
+    return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
+
+
+def noisy_expert(environment: Environment, noise: float) -> Intervene:
+    """Returns the intervention of an expert who takes a random admissible action now and then."""
+
+    def act(key: Array, state: State, action: Array, after_mistake: Array) -> Array:
+        del action, after_mistake
+        expert_key, noise_key, draw_key = jax.random.split(key, 3)
+        drawn = draw_admissible(environment, draw_key, state)
+        return jnp.where(jax.random.bernoulli(noise_key, noise), drawn, environment.text.expert(expert_key, state)[0])
+
+    return act
+
+
+def draw_admissible(environment: Environment, key: Array, state: State) -> Array:
+    """Draws an admissible action, int32 `[M]`; any listed one where the world cannot say which are."""
+    text = environment.text
+    return draw_action(text, key, state, None) if text.draw is None else text.draw(key, state)
+
+
+def _choose(environment: Environment, num_turns: int, start: PyTree, num_attempts: int, min_mistakes: int) -> Replay:
+    """Lets the expert play every task several times, and returns the first transcript that will do."""
+
+    def attempt(number: Array) -> Replay:
+        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(jax.random.wrap_key_data(start[0].key), number)
+        begin = (start[0].replace(key=jax.random.key_data(keys)), start[1])
+        nothing = jnp.zeros((keys.shape[0], num_turns, *environment.action_space.shape), jnp.int32)
+        return replay(environment, begin, nothing)
+
+    attempts = jax.vmap(attempt)(jnp.arange(num_attempts))
+    enough = jnp.sum(attempts.mistaken, axis=2) >= min_mistakes
+    best = jnp.argmax(attempts.success.astype(jnp.int32) * (1 + enough), axis=0)
+    return jax.tree.map(lambda leaf: leaf[best, jnp.arange(best.shape[0])], attempts)

@@ -1,0 +1,159 @@
+"""NNetNav (Murty et al., 2024), Learn-by-interact (Su et al., 2025): stretches of play as transcripts of own tasks."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.language.collect import count_experience, dialogue_metrics
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.generate import Sampling
+from jaxagents.language.interventions import IntervenedState, replay, said_actions, take_given, with_interventions
+from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.transcribe import make_transcriber
+from jaxagents.ops.checks import require_positive
+from jaxagents.types import (
+    Array,
+    Collector,
+    Environment,
+    Episode,
+    LanguagePolicy,
+    Mean,
+    Metrics,
+    Params,
+    PyTree,
+    State,
+    Task,
+    TimeStep,
+)
+
+Label = Callable[[State, State], tuple[Task, Array]]
+"""`(state of the rules before, after) -> (task, bool [])`: what a stretch of play was good for, if for anything."""
+
+
+def make_stretch_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    label: Label,
+    num_episodes: int,
+    num_stretches: int = 2,
+    kind: Literal["any", "prefixes"] = "any",
+    every: int = 4,
+    temperature: float | None = None,
+    level: int | Sequence[int] | None = None,
+) -> Collector:
+    """Makes a collector of stretches of own episodes, as transcripts of the tasks that they solved.
+
+    A stretch is played again from the start of its task; where this is no success it counts as none. It ends with the
+    success. `learner.only_success` leaves the others out.
+
+    Args:
+        environment: a text world of one seat, single instance, in which chance has no part after the start.
+        policy: acts, on tasks of the world.
+        label: says what a stretch was good for, such as `environments.text.crafting_goals.made`.
+        num_episodes: own ones per batch, over all devices.
+        num_stretches: K, of each of them.
+        kind: "any" draws where a stretch begins and ends; "prefixes" takes the first `every`, `2 every`, ... turns, and
+            none after the first that was good for nothing.
+        every: turns between two ends of prefixes.
+        temperature: of sampling; None is 1.
+        level: of the tasks that are played; a list is gone through in turn.
+
+    Returns:
+        The collector; its batches are `Episode`s of `num_episodes * K` rows. `labelled_fraction` of them are successes.
+
+    Raises:
+        ValueError: a count is not positive, or an unknown kind.
+
+    References:
+        Murty et al. (2024), "NNetNav", section 3 (`prefixes`); Su et al. (2025), "Learn-by-interact", section 2.2.
+    """
+    for name, count in (("num_episodes", num_episodes), ("num_stretches", num_stretches), ("every", every)):
+        require_positive(name, count)
+    if kind not in ("any", "prefixes"):
+        raise ValueError(f"`kind` must be any or prefixes, got {kind!r}.")
+    watched = with_interventions(environment, take_given)
+    play = make_dialogue(watched, policy, sampling=Sampling(temperature=temperature))
+    transcribe = make_transcriber(environment, policy)
+    source = make_uniform(level=level)
+    label_each = jax.vmap(label)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del params
+        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        task_key, play_key, cut_key = jax.random.split(key, 3)
+        asked, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
+        own = play(params, play_key, state["index"], task=asked, start=start)
+        said, thoughts = said_actions(environment, policy, own)
+        states = states_along(watched, start, said)
+        length = jnp.sum(own.valid, axis=1)
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(cut_key, state["index"])
+        begin, end = (leaf.reshape(-1) for leaf in stretches(keys, length, num_stretches, kind, every))
+        row = jnp.repeat(jnp.arange(said.shape[0]), num_stretches)
+        before, after = (jax.tree.map(lambda leaf, at=at: leaf[row, at], states) for at in (begin, end))
+        task, good = label_each(before, after)
+        good = good & (end > begin)
+        if kind == "prefixes":
+            good = jnp.cumprod(good.reshape(-1, num_stretches), axis=1).reshape(-1).astype(bool)
+        turn = begin[:, None] + jnp.arange(said.shape[1])[None]
+        there = (turn < end[:, None])[..., None]
+        at = jnp.minimum(turn, said.shape[1] - 1)
+        actions = jnp.where(there, said[row[:, None], at], -1)
+        fresh = jax.vmap(watched.reset)(keys[row], task)
+        played = replay(watched, fresh, actions)
+        words = None
+        if thoughts is not None:
+            words = (jnp.where(there, thoughts[row[:, None], at], -1), there[..., 0])
+        group = state["index"][row] * num_stretches + jnp.arange(row.shape[0]) % num_stretches
+        live = played.live & (jnp.arange(said.shape[1])[None] < (end - begin)[:, None])
+        episode = transcribe(task, (fresh[0].inner, fresh[1]), group, actions, live, own=words)
+        episode = episode.replace(success=episode.success & good)
+        rate = Mean(total=jnp.sum(episode.success, dtype=jnp.float32), count=jnp.float32(row.shape[0]))
+        return state, episode, dialogue_metrics(own) | {"labelled_fraction": rate} | count_experience(own)
+
+    return Collector(
+        init=init,
+        collect=collect,
+        steps_per_collect=num_episodes,
+        divided_option="num_episodes",
+        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    )
+
+
+def stretches(keys: Array, length: Array, count: int, kind: str, every: int) -> tuple[Array, Array]:
+    """Returns where stretches of N episodes begin and end, int32 `[N, count]`, in turns; empty ones begin at their end.
+
+    Args:
+        keys: `[N]`.
+        length: int32 `[N]`, turns of the episodes.
+        count: of each of them.
+        kind: see `make_stretch_collector`.
+        every: see `make_stretch_collector`.
+    """
+    if kind == "prefixes":
+        end = jnp.broadcast_to(every * (1 + jnp.arange(count))[None], (length.shape[0], count))
+        return jnp.zeros_like(end), jnp.where(end - every < length[:, None], jnp.minimum(end, length[:, None]), 0)
+
+    def draw(key: Array, most: Array) -> tuple[Array, Array]:
+        one, other = jax.random.randint(key, (2, count), 0, most + 1)
+        return jnp.minimum(one, other), jnp.maximum(one, other)
+
+    return jax.vmap(draw)(keys, length)
+
+
+def states_along(environment: Environment, start: tuple[IntervenedState, TimeStep], actions: Array) -> State:
+    """Returns the states of the rules before every turn and after the last, leaves `[N, T + 1, ...]`."""
+    keys = jax.random.split(jax.random.key(0), actions.shape[0])  # Chance has no part.
+
+    def take(now: tuple[IntervenedState, TimeStep], given: Array) -> tuple[PyTree, State]:
+        after = jax.vmap(environment.step)(keys, now[0], given)
+        return after, after[0].inner.inner
+
+    later = jax.lax.scan(take, start, jnp.swapaxes(actions, 0, 1))[1]
+    return jax.tree.map(
+        lambda one, rest: jnp.concatenate([one[:, None], jnp.swapaxes(rest, 0, 1)], axis=1), start[0].inner.inner, later
+    )

@@ -1,0 +1,98 @@
+"""STeP (2025): the policy plays, an expert corrects each wrong step, and wrong steps are read and not learned."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.language.collect import count_experience, dialogue_metrics
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.generate import Sampling
+from jaxagents.language.interventions import Intervene, replay, said_actions, with_interventions
+from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
+from jaxagents.ops.checks import require_positive
+from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree, State
+
+
+def make_step_correction_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_episodes: int,
+    mask_mistakes: bool = True,
+    temperature: float | None = None,
+    level: int | Sequence[int] | None = None,
+    num_transcripts: int | None = None,
+    transcripts_seed: int | None = None,
+    noise: float = 0.0,
+) -> Collector:
+    """Makes a collector of the policy's own episodes, in which the expert acts in the turn after every wrong one.
+
+    `L = -sum_i m_i log pi(thought_i, action_i | history)`, m_i = 0 for wrong steps, 1 for right ones and for what the
+    expert does after a wrong one, which begins with a reflection where the layout has room for thoughts. Episodes that
+    fail are not learned: `learner.only_success`.
+
+    Args:
+        environment: a text world of one seat, single instance, in which chance has no part after the start.
+        policy: acts.
+        num_episodes: per batch, over all devices.
+        mask_mistakes: false learns wrong steps, too.
+        temperature: of sampling; None is 1.
+        level: of the tasks; a list is gone through in turn.
+        num_transcripts: how many different tasks there are in all; None draws new ones for every batch.
+        transcripts_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+        noise: not used; the wrong steps are the policy's own.
+
+    Returns:
+        The collector; its batches are `Episode`s, with the expert's thoughts. `success_rate` is that with corrections.
+
+    Raises:
+        ValueError: a count is not positive, or see `with_interventions` and `make_transcriber`.
+
+    References:
+        "Training LLM-Based Agents with Synthetic Self-Reflected Trajectories and Partial Masking" (2025), section 3.
+    """
+    require_positive("num_episodes", num_episodes)
+    corrected = with_interventions(environment, expert_after_mistakes(environment))
+    play = make_dialogue(corrected, policy, sampling=Sampling(temperature=temperature))
+    transcribe = make_transcriber(environment, policy, num_aside=reflection_tokens(environment, policy))
+    source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del params
+        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        task_key, play_key = jax.random.split(key)
+        task, start, _ = start_tasks(corrected, source.choose(state["source"], task_key, state["index"]))
+        own = play(params, play_key, state["index"], task=task, start=start)
+        said, _ = said_actions(environment, policy, own)
+        played = replay(corrected, start, said)
+        episode = transcribe(
+            task,
+            (start[0].inner, start[1]),
+            state["index"],
+            played.actions,
+            played.live,
+            aside=reflect_after(environment, played.mistaken),
+            ignored=played.mistaken if mask_mistakes else None,
+        )
+        return state, episode, dialogue_metrics(episode) | count_experience(episode)
+
+    return Collector(
+        init=init,
+        collect=collect,
+        steps_per_collect=num_episodes,
+        divided_option="num_episodes",
+        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    )
+
+
+def expert_after_mistakes(environment: Environment) -> Intervene:
+    """Returns the intervention of an expert who acts in the turn after every mistake."""
+
+    def act(key: Array, state: State, action: Array, after_mistake: Array) -> Array:
+        return jnp.where(after_mistake, environment.text.expert(key, state)[0], action)
+
+    return act

@@ -1,0 +1,66 @@
+"""Weights of imitation by what an episode came to, in the slot `aggregation` of supervised learners.
+
+RISE (Qu et al., 2024) weighs attempts by the exponential of their reward; A3T (Yang et al., 2024) takes failures off.
+"""
+
+import jax.numpy as jnp
+
+from jaxagents.losses.aggregation import sequence_mean, token_mean
+from jaxagents.types import Array, TokenView
+
+
+def reward_weighted(
+    view: TokenView,
+    *,
+    axis_name: str | None = None,
+    temperature: Array | float = 0.4,
+    last_turn: bool = False,
+) -> Array:
+    """Computes `exp(r / temperature) / n` over the n episodes, with r = 1 for a success and 0 for a failure.
+
+    Args:
+        view: of B episodes.
+        axis_name: mapped device axis.
+        temperature: positive; 0.4 weighs a success 12 times as much as a failure.
+        last_turn: learns the last turn alone, that of the attempt which the reward is of.
+
+    Returns:
+        float32 `[B, T, S]`; tokens of an episode share its weight.
+
+    References:
+        Qu et al. (2024), "Recursive Introspection: Teaching Language Model Agents How to Self-Improve" (RISE), eq. 4.
+    """
+    if last_turn:
+        last = jnp.max(jnp.where(view.mask, view.turn, -1), axis=(1, 2), keepdims=True)
+        view = view.replace(mask=view.mask & (view.turn == last))
+    return jnp.exp(view.success / temperature) * sequence_mean(view, axis_name=axis_name)
+
+
+def contrastive(
+    view: TokenView,
+    *,
+    axis_name: str | None = None,
+    group_size: int,
+    failure: Array | float = -1.0,
+) -> Array:
+    """Computes `R / (K + 1) / n / l` for all tokens of an episode: R = 1 for the K successes of one of n groups.
+
+    The group's failures share `R_f = failure` among them; groups without a success count nothing. Log-probabilities of
+    episodes are sums over their tokens; l is the mean number of tokens of an episode.
+
+    Args:
+        view: of B episodes in groups of the same task.
+        axis_name: mapped device axis.
+        group_size: episodes of a group.
+        failure: R_f; 0 is rejection sampling.
+
+    Returns:
+        float32 `[B, T, S]`.
+
+    References:
+        Yang et al. (2024), "ReAct Meets ActRe: When Language Agents Enjoy Training Data Autonomy" (A3T), eq. 3 to 5.
+    """
+    num_successes = view.group_success * group_size
+    num_failures = jnp.maximum(group_size - num_successes, 1.0)
+    of_episode = jnp.where(view.success, 1.0, failure / num_failures) / (num_successes + 1.0)
+    return of_episode * (num_successes > 0.0) * group_size * token_mean(view, axis_name=axis_name)

@@ -1,0 +1,80 @@
+"""Questions between two actions: what is asked, what is right; where nothing is asked the world is as it was."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.environments.text import crafting
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.comparisons import with_comparisons
+
+KEY = jax.random.key(2)
+RULES = crafting.make_environment((2,), informative=True).text.rules
+
+
+def sentence(world, ids):
+    return " ".join(world.text.words[word] for word in np.asarray(ids).tolist() if word >= 0)
+
+
+def test_one_of_the_two_actions_is_the_experts_and_to_take_it_is_a_success():
+    world = make_text_world(with_comparisons(RULES, share=1.0))
+    plain = make_text_world(RULES)
+    sides, ahead = [], set()
+    for number in range(12):
+        key = jax.random.fold_in(KEY, number)
+        task = world.sample_task(key)
+        state, timestep = world.reset(key, task)
+        first, second = sentence(world, timestep.observation).split("second ")
+        first, second = first.removeprefix("first ").strip(), " ".join(second.split()[:2])
+        now, _ = plain.reset(key, task["inner"])
+        for _ in range(int(task["ahead"])):
+            now, after = plain.step(key, now, plain.text.expert(key, now)[0])
+            assert not after.terminated
+        right = sentence(plain, plain.text.expert(key, now)[0])
+        assert right in (first, second) and first != second
+        side = (first, second).index(right)
+        sides.append(side)
+        ahead.add(int(task["ahead"]))
+        for answer, word in enumerate(("first", "second")):
+            _, timestep = world.step(key, state, jnp.asarray([world.text.words.index(w) for w in ("take", word)]))
+            assert timestep.terminated and bool(timestep.info["success"]) == (answer == side)
+            assert float(timestep.reward) == float(answer == side)
+        said = sentence(world, world.text.expert(key, state)[0])
+        assert said == f"take {('first', 'second')[side]}"
+        assert float(world.text.distance(state)) == 1.0
+    assert 0 < sum(sides) < 12 and len(ahead) > 2
+
+
+def test_the_expert_that_guesses_is_right_half_of_the_time():
+    world = make_text_world(with_comparisons(RULES, share=1.0, guesses=True))
+    state, _ = world.reset(KEY, world.sample_task(KEY))
+    said = {sentence(world, world.text.expert(jax.random.fold_in(KEY, n), state)[0]) for n in range(12)}
+    assert said == {"take first", "take second"}
+
+
+def test_where_nothing_is_asked_the_world_is_as_it_was():
+    world, plain = make_text_world(with_comparisons(RULES, share=0.0)), make_text_world(RULES)
+    task = world.sample_task(KEY)
+    (state, timestep), (other, _) = world.reset(KEY, task), plain.reset(KEY, task["inner"])
+    assert not task["asks"]
+    for _ in range(8):
+        said = plain.text.expert(KEY, other)[0]
+        other, expected = plain.step(KEY, other, said)
+        state, timestep = world.step(KEY, state, jnp.where(said < 0, said, ids(world, plain, said)))
+        assert sentence(world, timestep.observation) == sentence(plain, expected.observation)
+        assert bool(timestep.terminated) == bool(expected.terminated)
+    refused, timestep = world.step(KEY, world.reset(KEY, task)[0], ids(world, None, "take", "first"))
+    assert not timestep.info["valid"]
+    assert not make_text_world(with_comparisons(RULES, share=1.0)).text.sample_held_out_task(KEY)["asks"]
+
+
+def ids(world, plain, *said):
+    """Returns words of another table, or texts, in the ids of a world."""
+    words = said if plain is None else [plain.text.words[word] if word >= 0 else None for word in np.asarray(said[0])]
+    return jnp.asarray([-1 if word is None else world.text.words.index(word) for word in words])
+
+
+def test_refused():
+    with pytest.raises(ValueError, match=r"`share` must be in \[0, 1\], got 2.0"):
+        with_comparisons(RULES, share=2.0)
