@@ -7,14 +7,17 @@ from pathlib import Path
 
 STARTED = time.monotonic()  # Before the other imports, which count in the time to the first update.
 
-from hydra.core.hydra_config import HydraConfig  # noqa: E402
-from omegaconf import DictConfig  # noqa: E402
+from jaxagents.training.interrupts import interrupts_at_once  # noqa: E402
 
-from jaxagents.training.command import command, how_to_go_on  # noqa: E402
-from jaxagents.training.composition import folders_of, given_arguments  # noqa: E402
-from jaxagents.training.explicit import honour_overrides, leave_out_unknown, require_rewards_on_arrays  # noqa: E402
-from jaxagents.training.interrupts import when_interrupted  # noqa: E402
-from jaxagents.training.listing import list_choices  # noqa: E402
+with interrupts_at_once():
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import DictConfig
+
+    from jaxagents.training.command import command, how_to_go_on
+    from jaxagents.training.composition import folders_of, given_arguments
+    from jaxagents.training.explicit import honour_overrides, leave_out_unknown, require_rewards_on_arrays
+    from jaxagents.training.interrupts import when_interrupted
+    from jaxagents.training.listing import list_choices
 
 
 @command("train", options=("--list",), trains=True)
