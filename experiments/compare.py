@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
-from omegaconf import DictConfig
+from jaxagents.training.interrupts import interrupts_at_once
 
-from jaxagents.training.command import command
+with interrupts_at_once():
+    from omegaconf import DictConfig
+
+    from jaxagents.training.command import command
 
 
 @command("compare", lists=("paths",))

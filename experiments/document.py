@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
-from omegaconf import DictConfig
+from jaxagents.training.interrupts import interrupts_at_once
 
-from jaxagents.documentation.site import build_site
-from jaxagents.training.command import command
+with interrupts_at_once():
+    from omegaconf import DictConfig
+
+    from jaxagents.documentation.site import build_site
+    from jaxagents.training.command import command
 
 
 @command("document")

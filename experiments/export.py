@@ -4,9 +4,12 @@ import json
 import sys
 from functools import partial
 
-from omegaconf import DictConfig
+from jaxagents.training.interrupts import interrupts_at_once
 
-from jaxagents.training.command import command
+with interrupts_at_once():
+    from omegaconf import DictConfig
+
+    from jaxagents.training.command import command
 
 
 @command("export")

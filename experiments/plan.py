@@ -3,9 +3,12 @@
 import json
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from jaxagents.training.interrupts import interrupts_at_once
 
-from jaxagents.training.command import command
+with interrupts_at_once():
+    from omegaconf import DictConfig, OmegaConf
+
+    from jaxagents.training.command import command
 
 
 @command("plan")

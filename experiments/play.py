@@ -5,9 +5,12 @@ import sys
 from functools import partial
 from typing import Any
 
-from omegaconf import DictConfig
+from jaxagents.training.interrupts import interrupts_at_once
 
-from jaxagents.training.command import command
+with interrupts_at_once():
+    from omegaconf import DictConfig
+
+    from jaxagents.training.command import command
 
 
 def show_game(config: DictConfig, loaded: Any, greedy: bool) -> dict:
@@ -15,8 +18,7 @@ def show_game(config: DictConfig, loaded: Any, greedy: bool) -> dict:
     from jaxagents.reporting.frames import play, show_frames, write_gif
     from jaxagents.reporting.reports import write_report
 
-    settings: dict[str, Any] = {"greedy": greedy, "num_episodes": 1 if config.quick else config.num_episodes}
-    settings |= {"seed": config.seed, "level": config.level, "max_steps": 20 if config.quick else config.max_steps}
+    settings = {"greedy": greedy} | {name: config[name] for name in ("num_episodes", "seed", "level", "max_steps")}
     episodes = play(loaded.environment, loaded.policy, loaded.params, **settings, title="after" * config.before)
     untrained = play(loaded.environment, loaded.policy, None, **settings, title="before") if config.before else []
     frames, beside = ([frame for one in played for frame in one.frames] for played in (episodes, untrained))
@@ -35,8 +37,7 @@ def show_text(config: DictConfig, loaded: Any, greedy: bool) -> dict:
     from jaxagents.play.person import at_terminal
     from jaxagents.reporting.transcript_html import save_transcripts
 
-    settings: dict[str, Any] = {"greedy": greedy, "num_episodes": 1 if config.quick else config.num_episodes}
-    settings |= {name: config[name] for name in ("seed", "held_out", "level")}
+    settings = {"greedy": greedy} | {name: config[name] for name in ("num_episodes", "seed", "held_out", "level")}
     if config.role == "none" and (config.checkpoints or config.before or config.group_size > 1):
         which: dict[str, Any] = {name: config[name] for name in ("stage", "seed_index", "before", "group_size")}
         sections = play_checkpoints(config.path, loaded, config.checkpoints or (), **which, **settings)
@@ -44,10 +45,9 @@ def show_text(config: DictConfig, loaded: Any, greedy: bool) -> dict:
     else:
         sections = {"": play_text(loaded, at_terminal(), role=config.role, **settings)}
     title = f"{loaded.config['name']}, {'most probable' if greedy else 'sampled'} actions"
-    files = save_transcripts(sections, loaded.policy.tokenizer, html=config.html, jsonl=config.jsonl, title=title)
     trajectories = [trajectory for played in sections.values() for trajectory in played]
     return {
-        **files,
+        **save_transcripts(sections, loaded.policy.tokenizer, html=config.html, jsonl=config.jsonl, title=title),
         "episode_return": [trajectory.episode_return for trajectory in trajectories],
         "episode_length": [len(trajectory.turns) for trajectory in trajectories],
         "success": [trajectory.success for trajectory in trajectories],
@@ -67,7 +67,7 @@ def main(config: DictConfig) -> None:
     optional, positive = ("path", "checkpoints", "greedy", "delay"), ("num_episodes", "group_size", "max_steps")
     takers = (write_gif, show_frames, play, play_checkpoints, load_policy)
     require_arguments(config, *takers, optional=optional, positive=positive)
-
+    config.num_episodes, config.max_steps = (1, 20) if config.quick else (config.num_episodes, config.max_steps)
     prepare_backend(make_section(DevicesConfig, "devices", config.devices))
     chosen = {"stage": config.stage, "seed_index": config.seed_index, "on_fallback": partial(print, file=sys.stderr)}
     loaded = load_policy(config.path, config.which, config.step, **chosen)

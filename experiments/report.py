@@ -4,10 +4,13 @@ import json
 import sys
 from pathlib import Path
 
-from omegaconf import DictConfig
+from jaxagents.training.interrupts import interrupts_at_once
 
-from jaxagents.training.command import command
-from jaxagents.training.interrupts import when_interrupted
+with interrupts_at_once():
+    from omegaconf import DictConfig
+
+    from jaxagents.training.command import command
+    from jaxagents.training.interrupts import when_interrupted
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,11 +7,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from omegaconf import DictConfig
+from jaxagents.training.interrupts import interrupts_at_once
 
-from jaxagents.training.command import command
-from jaxagents.training.composition import joined_configs, own_folders
-from jaxagents.training.interrupts import when_interrupted
+with interrupts_at_once():
+    from omegaconf import DictConfig
+
+    from jaxagents.training.command import command
+    from jaxagents.training.composition import joined_configs, own_folders
+    from jaxagents.training.interrupts import when_interrupted
 
 ROOT = Path(__file__).parents[1]
 

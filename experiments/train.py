@@ -7,14 +7,24 @@ from pathlib import Path
 
 STARTED = time.monotonic()  # Before the other imports, which count in the time to the first update.
 
-from hydra.core.hydra_config import HydraConfig  # noqa: E402
-from omegaconf import DictConfig  # noqa: E402
+from jaxagents.training.interrupts import interrupts_at_once  # noqa: E402
 
-from jaxagents.training.command import command, how_to_go_on  # noqa: E402
-from jaxagents.training.composition import folders_of, given_arguments  # noqa: E402
-from jaxagents.training.explicit import honour_overrides, leave_out_unknown, require_rewards_on_arrays  # noqa: E402
-from jaxagents.training.interrupts import when_interrupted  # noqa: E402
-from jaxagents.training.listing import list_choices  # noqa: E402
+with interrupts_at_once():
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import DictConfig
+
+    from jaxagents.training.command import command, how_to_go_on
+    from jaxagents.training.composition import folders_of, given_arguments
+    from jaxagents.training.explicit import (
+        honour_overrides,
+        leave_out_unknown,
+        require_levels,
+        require_rewards_on_arrays,
+    )
+    from jaxagents.training.interrupts import when_interrupted
+    from jaxagents.training.listing import list_choices
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
 
 @command("train", options=("--list",), trains=True)
@@ -25,6 +35,7 @@ def main(config: DictConfig) -> None:
     leave_out_unknown(config, given_arguments())
     honour_overrides(config, given_arguments())
     require_rewards_on_arrays(config)
+    require_levels(config, CONFIGS / "world")
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     with when_interrupted(lambda: how_to_go_on(run_dir)):
         result = run(config, run_dir, started=STARTED)
@@ -36,8 +47,7 @@ def start() -> None:
     """Lists what there is where nothing else was asked for, or trains."""
     if len(sys.argv) == 1 or "--list" in sys.argv:
         world = next((text.partition("=")[2] for text in sys.argv if text.startswith("world=")), None)
-        configs = Path(__file__).resolve().parents[1] / "configs"
-        print(list_choices(configs, Path(__file__).parent, *folders_of(sys.argv[1:]), world=world))
+        print(list_choices(CONFIGS, Path(__file__).parent, *folders_of(sys.argv[1:]), world=world))
     else:
         main()
 

@@ -23,7 +23,7 @@ os.environ["JAX_PLATFORMS"] = os.environ.get("JAXAGENTS_TEST_PLATFORM", "cpu")  
 _FLAGS = (
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
     "--xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1 "
-    "--xla_cpu_enable_concurrency_optimized_scheduler=false "  # With it, programs of several seeds may stop for ever.
+    "--xla_cpu_enable_concurrency_optimized_scheduler=false "  # With it, batched decompositions may stop for ever.
     # What is the same in every turn of a loop may be computed in every turn: looking for it costs a fifth of the time.
     "--xla_disable_hlo_passes=while-loop-invariant-code-motion,while-loop-constant-sinking"
 )

@@ -160,8 +160,7 @@ def _ratio(both: Rows) -> dict[str, float]:
 
 def _algorithms(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
     settings: Any = OmegaConf.to_container(config.algorithms)
-    num_seeds = settings["seeds"] if settings["side_by_side"] else 1
-    prepare_backend(DevicesConfig(cpu_threads=settings.pop("cpu_threads")), num_seeds=num_seeds)
+    prepare_backend(DevicesConfig(cpu_threads=settings.pop("cpu_threads")))
     names, folder = rows_of(settings["tasks"], settings["names"], full=settings["full"]), settings["folder"]
     settings["folder"] = str(Path(folder) / FULL) if settings["full"] else folder
     results = run_rows(names, config_folder, settings, arguments=sys.argv[1:])

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxagents.networks.initializers import orthogonal
 from jaxagents.types import Array
 
 
@@ -26,7 +27,7 @@ class Convolution(nn.Module):
     def __call__(self, image: Array) -> Array:
         """Computes `[..., (height - kernel_size) // stride + 1, ..., num_channels]`."""
         shape = (self.kernel_size, self.kernel_size, image.shape[-1], self.num_channels)
-        kernel = self.param("kernel", nn.initializers.orthogonal(math.sqrt(2.0)), shape)
+        kernel = self.param("kernel", orthogonal(math.sqrt(2.0)), shape)
         bias = self.param("bias", nn.initializers.zeros, (self.num_channels,))
         leading = image.shape[:-3]
         images = image.reshape(math.prod(leading), *image.shape[-3:])

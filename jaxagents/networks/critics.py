@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from flax import linen as nn
 
+from jaxagents.networks.initializers import orthogonal
 from jaxagents.networks.torsos import activation_function
 from jaxagents.types import Array
 
@@ -53,7 +54,7 @@ class RegularizedMLP(nn.Module):
         known = not self.is_mutable_collection("batch_stats")
         x = nn.BatchNorm(known, axis_name=axis_name)(x) if self.batch_norm else x
         for size in self.hidden_sizes:
-            x = nn.Dense(size, kernel_init=nn.initializers.orthogonal(math.sqrt(2.0)))(x)
+            x = nn.Dense(size, kernel_init=orthogonal(math.sqrt(2.0)))(x)
             if self.dropout_rate:
                 x = nn.Dropout(self.dropout_rate, deterministic=not self.has_rng("dropout"))(x)
             x = nn.LayerNorm()(x) if self.layer_norm else x

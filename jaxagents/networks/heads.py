@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxagents.networks.initializers import orthogonal
 from jaxagents.networks.noisy import LayerNoise, NoisyDense, draw_layer_noise
 from jaxagents.networks.rows import as_rows
 from jaxagents.types import Array
@@ -24,7 +25,7 @@ class CategoricalHead(nn.Module):
     def __call__(self, features: Array) -> Array:
         """Computes logits `[..., A]` of features `[..., D]`."""
         rows, restore = as_rows(features)
-        return restore(nn.Dense(self.num_actions, kernel_init=nn.initializers.orthogonal(0.01))(rows))
+        return restore(nn.Dense(self.num_actions, kernel_init=orthogonal(0.01))(rows))
 
 
 class TanhNormalHead(nn.Module):
@@ -56,12 +57,12 @@ class TanhNormalHead(nn.Module):
     @nn.compact
     def __call__(self, features: Array) -> tuple[Array, Array]:
         """Computes `(loc [..., A], scale [..., A])` of features `[..., D]`."""
-        loc = nn.Dense(self.action_dim, kernel_init=nn.initializers.orthogonal(0.01), name="loc")(features)
+        loc = nn.Dense(self.action_dim, kernel_init=orthogonal(0.01), name="loc")(features)
         # The inverse of softplus at the initial scale.
         start = nn.initializers.constant(math.log(math.expm1(self.initial_scale - self.min_scale)))
         if self.state_dependent_scale:
-            orthogonal = nn.initializers.orthogonal(0.01)
-            raw_scale = nn.Dense(self.action_dim, kernel_init=orthogonal, bias_init=start, name="raw_scale")(features)
+            kernel_init = orthogonal(0.01)
+            raw_scale = nn.Dense(self.action_dim, kernel_init=kernel_init, bias_init=start, name="raw_scale")(features)
         else:
             raw_scale = jnp.broadcast_to(self.param("raw_scale", start, (self.action_dim,)), loc.shape)
         return loc, nn.softplus(raw_scale) + self.min_scale
@@ -74,7 +75,7 @@ class ValueHead(nn.Module):
     def __call__(self, features: Array) -> Array:
         """Computes values `[...]` of features `[..., D]`."""
         rows, restore = as_rows(features)
-        return restore(nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(rows).squeeze(-1))
+        return restore(nn.Dense(1, kernel_init=orthogonal(1.0))(rows).squeeze(-1))
 
 
 class ActionValueHead(nn.Module):
@@ -104,7 +105,7 @@ class ActionValueHead(nn.Module):
 
         def layer(name: str, size: int) -> Array:
             if self.noise_scale is None:
-                return nn.Dense(size, kernel_init=nn.initializers.orthogonal(1.0), name=name)(rows)
+                return nn.Dense(size, kernel_init=orthogonal(1.0), name=name)(rows)
             return NoisyDense(size, self.noise_scale, name=name)(rows, None if noise is None else noise[name])
 
         outputs = layer("advantage", self.num_actions * self.num_outputs)

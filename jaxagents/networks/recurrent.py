@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxagents.networks.initializers import orthogonal
 from jaxagents.types import Array, Carry
 
 
@@ -218,7 +219,7 @@ def _orthogonal_blocks(key: Array, shape: tuple[int, int]) -> Array:
     """Samples a kernel `[H, n H]` of n orthogonal blocks, one for each gate."""
     size, width = shape
     keys = jax.random.split(key, width // size)
-    return jnp.concatenate([nn.initializers.orthogonal()(key, (size, size)) for key in keys], axis=-1)
+    return jnp.concatenate([orthogonal()(key, (size, size)) for key in keys], axis=-1)
 
 
 def _check_axes(carry: Array, features: Array, first: Array, size: int) -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxagents.networks.convolution import Convolution
+from jaxagents.networks.initializers import orthogonal
 from jaxagents.networks.rows import as_rows
 from jaxagents.types import Array, Carry, Params, PyTree
 
@@ -62,11 +63,11 @@ class MLP(nn.Module):
         """Computes features `[..., F]` of observations `[..., *observation_shape]` of any dtype, F the last width."""
         x, restore = as_rows(_flatten(observation, self.observation_ndim))
         for size in self.hidden_sizes:
-            x = nn.Dense(size, kernel_init=nn.initializers.orthogonal(math.sqrt(2.0)))(x)
+            x = nn.Dense(size, kernel_init=orthogonal(math.sqrt(2.0)))(x)
             x = nn.LayerNorm()(x) if self.layer_norm else x
             x = activation_function(self.activation)(x)
         if self.output_size is not None:
-            x = nn.Dense(self.output_size, kernel_init=nn.initializers.orthogonal(1.0))(x)
+            x = nn.Dense(self.output_size, kernel_init=orthogonal(1.0))(x)
         return restore(x)
 
 

@@ -178,11 +178,10 @@ def make_job(paper: Paper, composed: Composed, request: Request, say: Callable[[
 
 
 def prepare_devices(jobs: Sequence[Job]) -> None:
-    """Prepares the backend as the first arm that trains wants it, and for as many seeds as any trains side by side."""
+    """Prepares the backend as the first arm that trains wants it."""
     recipe = next((job.composed.recipe or job.composed.start for job in jobs), None)
     if recipe is not None:
-        devices = make_section(DevicesConfig, "devices", recipe.config["devices"])
-        prepare_backend(devices, num_seeds=max(job.group for job in jobs))
+        prepare_backend(make_section(DevicesConfig, "devices", recipe.config["devices"]))
 
 
 def build_job(job: Job) -> None:

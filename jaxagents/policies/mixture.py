@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.networks.heads import TanhNormalHead, ValueHead
+from jaxagents.networks.initializers import orthogonal
 from jaxagents.networks.torsos import make_torso
 from jaxagents.ops.distributions import is_bounded
 from jaxagents.ops.mixture import TanhNormalMixture
@@ -36,7 +37,7 @@ class TanhNormalMixtureHead(nn.Module):
     @nn.compact
     def __call__(self, features: Array) -> tuple[Array, Array, Array]:
         """Computes `(logits [..., M], loc [..., M, D], scale [..., M, D])` of features `[..., F]`."""
-        logits = nn.Dense(self.num_components, kernel_init=nn.initializers.orthogonal(0.01), name="logits")(features)
+        logits = nn.Dense(self.num_components, kernel_init=orthogonal(0.01), name="logits")(features)
         size = self.num_components * self.action_dim
         options = {"state_dependent_scale": True, "min_scale": self.min_scale, "initial_scale": self.initial_scale}
         loc, scale = TanhNormalHead(size, **options, name="components")(features)  # type: ignore[arg-type]

@@ -226,7 +226,8 @@ def make_host_evaluator(
     space = environment.action_space
 
     def play(params: Params, key: Array) -> dict[str, Array]:
-        timestep = io_callback(simulators.reset, shapes, _seeds(key, size), ordered=True)
+        seed_key, action_key = jax.random.split(key)
+        timestep = io_callback(simulators.reset, shapes, _seeds(seed_key, size), ordered=True)
         start = (jnp.int32(0), timestep, policy.initial_carry((size,)), jnp.zeros((size, *space.shape), space.dtype))
         nothing = {name: jnp.zeros(size) for name in ("episode_return", "episode_length", "success", "finished")}
 
@@ -234,7 +235,7 @@ def make_host_evaluator(
             number, timestep, carry, previous, results = loop
             inputs = _policy_input(timestep, jnp.broadcast_to(number == 0, (size,)), previous, None)
             carry, distribution = act(policy, params, carry, inputs)
-            keys = jax.random.split(jax.random.fold_in(key, number), size)
+            keys = jax.random.split(jax.random.fold_in(action_key, number), size)
             action = distribution.mode() if greedy else jax.vmap(lambda d, k: d.sample(k))(distribution, keys)
             after = io_callback(simulators.step, shapes, squash_action(action, space), ordered=True)
             now = after.info | {"finished": after.terminated | after.truncated}

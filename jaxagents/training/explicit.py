@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -12,6 +13,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from jaxagents.training.methods import chosen_methods, method_files, read_method
 from jaxagents.training.setting_types import find_function, takes_numbers
 from jaxagents.training.signatures import Taken, settings_of
+
+_LEVEL_COLLECTOR = "jaxagents.rollouts.levels.make_level_collector"
 
 
 def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
@@ -85,6 +88,26 @@ def require_rewards_on_arrays(config: DictConfig) -> None:
                 f"`learner.rewards.{name}` must be a function of (view, *, axis_name), which reads arrays, got {target}"
                 f"{signature}; try collector=rewarded 'collector.reward={{_target_: {target}, _partial_: true}}'."
             )
+
+
+def require_levels(config: DictConfig, worlds: str | Path) -> None:
+    """Refuses a curriculum in a world whose levels its algorithm does not fit, or which has none.
+
+    Args:
+        config: composed; `fits` of it are the worlds of the algorithm that was chosen.
+        worlds: folder of those that `fits` can know: one of the user's own is left to the user.
+
+    Raises:
+        ValueError: says which worlds fit.
+    """
+    chosen: Any = HydraConfig.get().runtime.choices
+    fits, world = config.get("fits"), chosen.get("world")
+    is_known = world is not None and Path(worlds, f"{world}.yaml").is_file()
+    if is_known and fits and world not in fits and config.collector.get("_target_") == _LEVEL_COLLECTOR:
+        raise ValueError(
+            f"`world` must have levels for algorithm={chosen.algorithm}, got {world}; {chosen.algorithm} fits "
+            f"{', '.join(f'world={name}' for name in fits)}."
+        )
 
 
 # Sections that a stage is built of; options in other places count where these refer to them.

@@ -55,6 +55,20 @@ def interrupts_of_callbacks() -> Iterator[None]:
 
 
 @contextmanager
+def interrupts_at_once() -> Iterator[None]:
+    """Ends the process in one line at Ctrl-C in the block, the imports of a main, which hears nothing yet."""
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: _end(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
 def interrupts_later() -> Iterator[None]:
     """Hears Ctrl-C at the end of the block: an import of compiled modules that is broken off crashes the process."""
     if threading.current_thread() is not threading.main_thread():

@@ -33,8 +33,6 @@ from jaxagents.training.starting import begin_from
 from jaxagents.training.trust import trust_argument
 from jaxagents.types import Environment, LanguagePolicy
 
-_SCHEDULER = "xla_cpu_enable_concurrency_optimized_scheduler"
-
 
 def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None) -> dict[str, Any]:
     """Trains, or goes on with, the run of a composed config and writes everything that the run directory keeps.
@@ -59,7 +57,7 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
     begun = started or time.monotonic()
     run_dir = Path(run_dir).resolve()
     resolved = resolve(config)
-    prepare_backend(make_section(DevicesConfig, "devices", resolved["devices"]), num_seeds=resolved["seeds"])
+    prepare_backend(make_section(DevicesConfig, "devices", resolved["devices"]))
     run_dir, resolved = _agree(run_dir, resolved)
     with _environment_explained(resolved):
         experiment = on_all_processes(lambda: build(resolved))
@@ -241,17 +239,12 @@ def _imitation_of(experiment: Experiment, run_dir: Path) -> Imitation | None:
     return Imitation(loss=float(np.nanmean(losses[-1])), world=stage.environment.name, from_files=from_files)
 
 
-def prepare_backend(devices: DevicesConfig, *, num_seeds: int = 1) -> None:
+def prepare_backend(devices: DevicesConfig) -> None:
     """Switches on the compilation cache and joins other processes, before the backend starts.
 
     Args:
         devices: where it runs.
-        num_seeds: that are trained side by side.
     """
-    flags = os.environ.get("XLA_FLAGS", "")
-    if num_seeds > 1 and _SCHEDULER not in flags:
-        # With it, programs of several seeds may stop for ever on CPUs (jaxlib 0.10.2): all threads wait for work.
-        os.environ["XLA_FLAGS"] = f"{flags} --{_SCHEDULER}=false".strip()
     # Collectives of virtual CPU devices wait for each other unless there is a thread for each of them.
     threads = devices.cpu_threads or (32 if devices.mode != "jit" else None)
     if threads:

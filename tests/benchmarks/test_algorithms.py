@@ -7,11 +7,10 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from jaxagents.benchmarks import algorithms, suites
+from jaxagents.benchmarks import algorithms
 from jaxagents.benchmarks.algorithm_page import write_page
 from jaxagents.benchmarks.algorithms import Row, row_hash, rows_of, run_rows
 from jaxagents.training.composition import compose
-from jaxagents.training.config import DevicesConfig
 from jaxagents.training.store import write_record
 from tests import CONFIGS
 
@@ -76,17 +75,6 @@ def test_the_page_has_longer_trainings_apart(tmp_path):
 def test_a_folder_without_rows_has_a_page_without_tables(tmp_path):
     text = write_page(tmp_path, TASKS).read_text()
     assert "Not run: ppo, dqn." in text and "| --- |" not in text and not (tmp_path / "profiles.png").exists()
-
-
-@pytest.mark.parametrize(("side_by_side", "num_seeds"), [(True, 4), (False, 1)])
-def test_the_suite_starts_its_backend_for_seeds_side_by_side(monkeypatch, tmp_path, side_by_side, num_seeds):
-    started, folder = [], str(tmp_path)
-    monkeypatch.setattr(suites, "prepare_backend", lambda devices, **given: started.append((devices, given)))
-    monkeypatch.setattr(suites, "run_rows", lambda *given, **named: [])
-    settings = {"cpu_threads": 3, "tasks": TASKS, "names": None, "folder": folder, "seeds": 4, "full": False}
-    settings["side_by_side"] = side_by_side
-    suites.run_suite(OmegaConf.create({"suite": "algorithms", "quick": False, "algorithms": settings}), CONFIGS)
-    assert started == [(DevicesConfig(cpu_threads=3), {"num_seeds": num_seeds})]
 
 
 @pytest.mark.exhaustive

@@ -81,6 +81,14 @@ def test_a_run_says_how_it_goes_on_and_does(interrupt, tmp_path):
     assert any(line.startswith("Resumed ") for line in lines), lines
 
 
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "experiments").glob("[a-z]*.py")))
+def test_imports_of_every_main_end_in_one_line(interrupt, script):
+    def has_begun_to_import(pid, errors):
+        return "_yaml" in Path(f"/proc/{pid}/maps").read_text()  # Of omegaconf's, long before the main.
+
+    assert interrupt(has_begun_to_import, script) == ["Interrupted."]
+
+
 @pytest.mark.exhaustive
 def test_a_run_that_has_not_begun_leaves_nothing_to_go_on_with(interrupt, tmp_path):
     lines = interrupt(has_loaded_jax, "train.py", *LONG, f"run_dir={tmp_path}/run")

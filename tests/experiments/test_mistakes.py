@@ -68,6 +68,11 @@ def said(monkeypatch, capsys, tmp_path):
             "`warm_start.collector.paths` must be given, got nothing; try warm_start.collector.paths=...",
         ),
         ("train.py", ["experiment=zzz"], "; try a2c_cartpole or accel_gridworld or "),
+        (
+            "train.py",
+            ["world=cartpole", "algorithm=plr"],
+            "`world` must have levels for algorithm=plr, got cartpole; plr fits world=gridworld.",
+        ),
         ("train.py", ["world=cartpole", "run_dir=/dev/null/x"], "Error: Not a directory: /dev/null/x"),
         (
             "train.py",

@@ -1,6 +1,5 @@
 """The pages of a run in Debian's Chromium: no errors, nothing loaded, light and dark, narrow windows, keys."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -9,18 +8,6 @@ from jaxagents.data.schema import Trajectory, Turn
 from jaxagents.language.tokenizers import word_level
 from jaxagents.reporting.reports import write_report, write_result
 from jaxagents.reporting.transcript_html import write_transcripts
-
-
-@pytest.fixture(scope="module")
-def browser():
-    driver = pytest.importorskip("playwright.sync_api", reason="a browser is driven by the extra `browser`: playwright")
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no chromium is installed; try apt-get install chromium")
-    with driver.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

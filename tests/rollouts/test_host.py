@@ -103,6 +103,23 @@ def test_evaluation_counts_whole_episodes(counter, policy):
     assert {name: value.tolist() for name, value in results.items()} == {k: [v] * 3 for k, v in expected.items()}
 
 
+def test_seeds_of_an_evaluation_share_no_key_with_its_actions(counter, policy, monkeypatch):
+    """Actions fold their steps into another key than that of the seeds."""
+    seeds = []
+
+    def reset(self, numbers):
+        seeds.extend(numbers.tolist())
+        return before(self, numbers)
+
+    before = Simulators.reset
+    monkeypatch.setattr(Simulators, "reset", reset)
+    evaluate = make_host_evaluator(counter, policy, num_episodes=2, num_envs=2, greedy=False)
+    jax.block_until_ready(jax.jit(evaluate)(policy.init(jax.random.key(0)), jax.random.key(5)))
+    (of_play,) = jax.random.split(jax.random.key(5), 1)
+    assert len(seeds) == 2 and seeds == jax.random.bits(jax.random.split(of_play)[0], (2,), jnp.uint32).tolist()
+    assert seeds != jax.random.bits(of_play, (2,), jnp.uint32).tolist()
+
+
 class Echo(gymnasium.Env):
     """Shows the action that it was given."""
 

@@ -4,7 +4,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from jaxagents.training.composition import compose
-from jaxagents.training.explicit import honour_overrides, leave_out_unknown
+from jaxagents.training.explicit import honour_overrides, leave_out_unknown, require_levels
+from jaxagents.training.listing import fitting_worlds
 from tests import CONFIGS
 
 
@@ -142,3 +143,23 @@ def test_settings_of_quick_runs_for_another_option_are_left_out():
     leave_out_unknown(config, ["collector=transcripts", "training.total_steps=8"])
     assert config.when_quick == {"collector": {"num_rows": 2}, "training": {"total_steps": 8}}
     assert config.collector.noise == 1  # Of the world, and refused where it does not fit.
+
+
+FITS = fitting_worlds(CONFIGS)
+
+
+@pytest.mark.parametrize("algorithm", ["accel", "dicode", "envgen", "plr", "robust_plr", "sfl", "xland"])
+def test_curricula_are_refused_in_worlds_without_levels(algorithm, tmp_path):
+    for world in FITS[algorithm]:
+        require_levels(compose(CONFIGS, f"world={world}", f"algorithm={algorithm}"), CONFIGS / "world")
+    config = compose(CONFIGS, "world=cartpole", f"algorithm={algorithm}")
+    with pytest.raises(
+        ValueError, match=f"algorithm={algorithm}, got cartpole; {algorithm} fits world={FITS[algorithm][0]}"
+    ):
+        require_levels(config, CONFIGS / "world")
+    require_levels(config, tmp_path)  # A world of the user's, of whose levels nobody else knows.
+
+
+def test_other_algorithms_are_free_to_try_any_world():
+    assert "asterix" not in FITS["c51"]
+    require_levels(compose(CONFIGS, "world=asterix", "algorithm=c51"), CONFIGS / "world")

@@ -1,7 +1,6 @@
 """What a run does before the backend starts, and what it says at its end."""
 
 import json
-import os
 import shlex
 import sys
 from types import SimpleNamespace
@@ -11,8 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from jaxagents.training.build import resolve
 from jaxagents.training.composition import compose
-from jaxagents.training.config import DevicesConfig
-from jaxagents.training.launch import Imitation, _imitation_of, farewell, prepare_backend, require_one_vocabulary
+from jaxagents.training.launch import Imitation, _imitation_of, farewell, require_one_vocabulary
 from jaxagents.training.stages import stage_configs
 from jaxagents.types import LanguagePolicy
 from tests import ROOT
@@ -106,11 +104,3 @@ def test_a_stage_goes_on_from_one_of_the_same_tokens(speak, lake):
     message = f"one vocabulary, got {size} tokens in sft and {size + 4} in rl; try stages=.*needs no sft"
     with pytest.raises(ValueError, match=message):
         require_one_vocabulary(experiment("sft", chat))
-
-
-@pytest.mark.parametrize(("given", "num_seeds", "wanted"), [("", 2, "=false"), ("", 1, None), ("=true", 2, "=true")])
-def test_several_seeds_do_without_the_scheduler_that_stops_them(monkeypatch, given, num_seeds, wanted):
-    name = "--xla_cpu_enable_concurrency_optimized_scheduler"
-    monkeypatch.setenv("XLA_FLAGS", f"{name}{given}" if given else "")
-    prepare_backend(DevicesConfig(compilation_cache=None), num_seeds=num_seeds)
-    assert os.environ["XLA_FLAGS"].split() == ([] if wanted is None else [f"{name}{wanted}"])
