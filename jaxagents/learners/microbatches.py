@@ -1,7 +1,6 @@
 """Work on rows in pieces that fit, which skips empty rows and cuts off empty turns."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -33,14 +32,12 @@ class Microbatches(NamedTuple):
     each: Callable[[_OfRows, PyTree, Array], PyTree]
 
 
-def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096, differentiable: bool = False) -> Microbatches:
+def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096) -> Microbatches:
     """Makes microbatches of the rows of episodes.
 
     Args:
         layout: of the episodes.
         microbatch_tokens: about how many tokens a microbatch holds.
-        differentiable: a gradient can be taken through all of it, as of an update by what the update started from
-            (meta-learning). The number of steps is then that of all rows; those without rows left cost nothing.
 
     Returns:
         The functions.
@@ -79,13 +76,7 @@ def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096, differen
             return jax.lax.switch(which, branches, (result, chosen, taken))
 
         count = (jnp.sum(num_turns > 0) + size - 1) // size
-        if not differentiable:
-            return jax.lax.fori_loop(0, count, step, zeros)
-
-        def step_if_rows(result: PyTree, index: Array) -> tuple[PyTree, None]:
-            return jax.lax.cond(index < count, partial(step, index), lambda result: result, result), None
-
-        return jax.lax.scan(jax.checkpoint(step_if_rows), zeros, jnp.arange(order.shape[0] // size))[0]
+        return jax.lax.fori_loop(0, count, step, zeros)
 
     def _size(num_rows: int) -> int:
         return min(num_rows, max(1, microbatch_tokens // (layout.prompt + full * layout.turn)))

@@ -85,7 +85,6 @@ def make_policy_gradient(
     temperature: float | None = None,
     importance_cap: float | None = None,
     microbatch_tokens: int = 4096,
-    differentiable: bool = False,
     num_updates: int = 1,
     trainable: Trainable = None,
     axis_name: str | None = None,
@@ -118,7 +117,6 @@ def make_policy_gradient(
         temperature: that of the rollout, at which the policy is scored, too; None scores it at 1.
         importance_cap: multiplies losses by `min(exp(behavior_log_prob - sampling_log_prob), cap)`; None does not.
         microbatch_tokens: about how many tokens go through the model at once.
-        differentiable: lets gradients flow through an update from what it starts from (meta-learning).
         num_updates: of the whole run, for schedules and slots that ask how far it is.
         trainable: prefix pytree of bool of the parameters, see `apply_updates`; None: everything learns.
         axis_name: mapped device axis to average gradients over.
@@ -138,7 +136,7 @@ def make_policy_gradient(
     for kind, several in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
         slots |= {f"{kind}/{name}": slot for name, slot in (several or {}).items()}
     settings = make_settings({"value_coefficient": value_coefficient}, slots)
-    microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens, differentiable=differentiable)
+    microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
     parts = _Parts(model, layout, microbatches, temperature, importance_cap, axis_name)
 
     def init(key: Array, start: PolicyGradientState | Params | None = None) -> PolicyGradientState:
