@@ -75,8 +75,8 @@ def read_method(path: str | Path) -> Method:
     settings = dict(_dotted(content))
     if function is not None and (groups or settings):
         raise ValueError(
-            f"{path} must have a `function` or settings, got both: {', '.join([*groups, *settings])}; a function is called "
-            "by its study, and trains nothing that settings could change."
+            f"{path} must have a `function` or settings, got both: {', '.join([*groups, *settings])}; a function is "
+            "called by its study, and trains nothing that settings could change."
         )
     return Method(path.stem, name, summary, fields, groups, settings, function)
 
