@@ -13,10 +13,9 @@ from flax import struct
 from jaxagents.learners.checks import check_counts, check_widths
 from jaxagents.learners.combinators import params_of, steps_per_update
 from jaxagents.learners.liveness import fields_read
-from jaxagents.learners.microbatches import Microbatches, make_microbatches
+from jaxagents.learners.microbatches import Microbatches, make_microbatches, score_episodes
 from jaxagents.learners.minibatches import minibatches_of_device
 from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer
-from jaxagents.learners.scoring import score_episodes
 from jaxagents.learners.settings import Bound, Number, SettingsState, Slot, make_settings, named
 from jaxagents.learners.token_losses import (
     TokenBatch,

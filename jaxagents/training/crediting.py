@@ -13,9 +13,8 @@ from omegaconf import OmegaConf
 from jaxagents.data.schema import Trajectory
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.learners.microbatches import make_microbatches
+from jaxagents.learners.microbatches import make_microbatches, score_episodes
 from jaxagents.learners.policy_gradient import assign_credit
-from jaxagents.learners.scoring import score_episodes
 from jaxagents.learners.settings import make_settings
 from jaxagents.reporting.transcript_html import ADVANTAGES
 from jaxagents.types import Array, Environment, Episode, EpisodeView, LanguagePolicy, Params
