@@ -227,7 +227,7 @@ def kuhn_speaker():
 
     from jaxagents.language.policy import make_language_policy
     from jaxagents.language.tokenizers import word_level
-    from jaxagents.networks.attention_mask import dense_mask
+    from jaxagents.networks.attention import dense_mask
     from jaxagents.types import LanguageModel
 
     def make(environment, **options):

@@ -110,6 +110,15 @@ def require_agreement(alone, shared, state, batch, pick, *, rtol=1e-4, atol=1e-5
         jax.tree.map(partial(np.testing.assert_allclose, rtol=rtol, atol=atol), one, pick(expected, expected_metrics))
 
 
+def require_equal_states(alone, shared, state, rollout):
+    """Updates on one device and on two, whose states must be equal to the last bit; returns that of one."""
+    key = jax.random.key(0)
+    expected, _ = alone.update(state, key, rollout)
+    found, _ = jax.vmap(shared.update, (None, None, 0), axis_name="device")(state, key, halves(rollout))
+    jax.tree.map(lambda two, one: np.testing.assert_array_equal(two, jnp.stack([one, one])), found, expected)
+    return expected
+
+
 @struct.dataclass
 class Counted:
     """State of `COUNTING`: parameters, and the count that schedules of optimisers keep."""

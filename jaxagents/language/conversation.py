@@ -10,7 +10,7 @@ from flax import struct
 
 from jaxagents.language.generate import Generation, Sampling, decode
 from jaxagents.language.turns import Part, Turn, join_parts, render_observations, render_prompt_words, script_parts
-from jaxagents.networks.attention_mask import attention_mask, causal_mask
+from jaxagents.networks.attention import attention_mask, causal_mask
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, LanguagePolicy, Layout, Params, PyTree
 

@@ -18,8 +18,7 @@ from jaxagents.language.conversation import (
     value_successors,
 )
 from jaxagents.language.generate import Sampling
-from jaxagents.language.stepping import player_of, step_worlds
-from jaxagents.language.turns import Turn, assemble, empty_turns, render_prompts
+from jaxagents.language.turns import Turn, assemble, empty_turns, player_of, render_prompts, step_worlds
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Params, PyTree, State, TimeStep
 

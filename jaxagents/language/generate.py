@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.language.truncation import truncate
-from jaxagents.networks.attention_mask import causal_mask
+from jaxagents.networks.attention import causal_mask
 from jaxagents.types import Array, LanguageModel, Params, PyTree
 
 _SECTION, _MAX_SECTIONS = 16, 2  # Steps of decoding with one width of the cache, and how often it grows at most.

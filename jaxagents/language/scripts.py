@@ -6,15 +6,16 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxagents.language.stepping import player_of, step_worlds
 from jaxagents.language.turns import (
     Part,
     Turn,
     assemble,
     join_parts,
+    player_of,
     render_observations,
     render_prompts,
     script_parts,
+    step_worlds,
 )
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, State, Task, TimeStep
 

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 
 from jaxagents.language.conversation import answer, begin_conversation, parse_action, read_prompts
 from jaxagents.language.generate import Sampling
-from jaxagents.language.stepping import step_worlds
 from jaxagents.language.tasks import make_uniform, start_tasks
-from jaxagents.language.turns import assemble, render_prompts
+from jaxagents.language.turns import assemble, render_prompts, step_worlds
 from jaxagents.language.verifiers import Verifier
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import (

@@ -11,16 +11,14 @@ from flax import struct
 
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.epochs import to_sequences, update_in_minibatches
+from jaxagents.learners.minibatches import minibatches_of_device, to_sequences, update_in_minibatches
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
 from jaxagents.learners.rollouts import rollout_agent
 from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.losses.imitation import search_cross_entropy
 from jaxagents.losses.value import squared_loss
-from jaxagents.ops.minibatches import minibatches_of_device
 from jaxagents.ops.returns import lambda_returns
 from jaxagents.policies.evaluating import with_evaluation
-from jaxagents.policies.inputs import input_of, input_of_successor
 from jaxagents.types import (
     ActorCritic,
     Agent,
@@ -34,6 +32,8 @@ from jaxagents.types import (
     PyTree,
     Rollout,
     Transition,
+    input_of,
+    input_of_successor,
 )
 
 

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners.combinators import params_to_act, start_of_inner, wrap, wrapper_agent
-from jaxagents.policies.inputs import input_of
-from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, Policy, PyTree, Rollout
+from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, Policy, PyTree, Rollout, input_of
 
 
 @struct.dataclass

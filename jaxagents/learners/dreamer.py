@@ -19,9 +19,8 @@ from jaxagents.losses.dynamics import end_loss
 from jaxagents.losses.world_models import balanced_kl, symlog_loss, two_hot_loss
 from jaxagents.ops.returns import lambda_returns
 from jaxagents.ops.symlog import two_hot_mean
-from jaxagents.policies.inputs import input_of
 from jaxagents.policies.world_model import LatentState, WorldModelPolicy
-from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, Sample
+from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, Sample, input_of
 
 
 @struct.dataclass

@@ -12,7 +12,6 @@ from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import start_of_inner, wrap, wrapper_agent
 from jaxagents.learners.optimizers import apply_updates
 from jaxagents.losses.imitation import discriminator_loss, gail_reward
-from jaxagents.policies.inputs import input_of
 from jaxagents.types import (
     REPLICATED,
     Agent,
@@ -26,6 +25,7 @@ from jaxagents.types import (
     PyTree,
     Rollout,
     Transition,
+    input_of,
 )
 from jaxagents.values.discriminator import Discriminator
 

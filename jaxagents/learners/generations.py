@@ -11,12 +11,10 @@ from flax import struct
 
 from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import params_of, replace_innermost, wrap, wrapper_agent
-from jaxagents.learners.epochs import to_sequences, update_in_minibatches
+from jaxagents.learners.minibatches import minibatches_of_device, to_sequences, update_in_minibatches
 from jaxagents.learners.optimizers import init_optimizer
 from jaxagents.ops.checks import require_positive
 from jaxagents.ops.conditions import cond
-from jaxagents.ops.minibatches import minibatches_of_device
-from jaxagents.policies.inputs import input_of
 from jaxagents.types import (
     ActorCritic,
     Agent,
@@ -29,6 +27,7 @@ from jaxagents.types import (
     PolicyInput,
     PyTree,
     Rollout,
+    input_of,
 )
 
 

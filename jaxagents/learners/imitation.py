@@ -16,7 +16,6 @@ from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import SettingsState, Slot, make_settings
 from jaxagents.losses.imitation import negative_log_likelihood
 from jaxagents.policies.actor_critic import as_policy
-from jaxagents.policies.inputs import input_of
 from jaxagents.types import (
     ActorCritic,
     Agent,
@@ -29,6 +28,7 @@ from jaxagents.types import (
     Policy,
     PolicyInput,
     Sample,
+    input_of,
 )
 
 

@@ -10,10 +10,9 @@ import optax
 from jaxagents.learners import policy_gradient
 from jaxagents.learners.combinators import wrapper_agent
 from jaxagents.learners.estimators import Estimator, with_estimator
-from jaxagents.learners.microbatches import make_microbatches
+from jaxagents.learners.microbatches import make_microbatches, score_episodes, weighted_gradient
 from jaxagents.learners.optimizers import apply_updates
 from jaxagents.learners.prime import ImplicitRewardState, make_implicit_rewards
-from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.ops.episodes import acting_turns, episode_return, kept_rows
 from jaxagents.types import Agent, Array, Environment, Episode, LanguageModel, Layout, Mean, Metrics
 

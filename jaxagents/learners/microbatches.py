@@ -1,14 +1,13 @@
-"""Work on rows in pieces that fit, which skips empty rows and cuts off empty turns."""
+"""Scores and gradients of the tokens of episodes in pieces that fit: empty rows are skipped, empty turns cut off."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxagents.policies.contexts import row_turns
-from jaxagents.types import Array, Layout, PyTree
+from jaxagents.policies.contexts import Rows, fold, row_turns, score_tokens, to_rows, turns_of_rows, unfold
+from jaxagents.types import Array, Episode, LanguageModel, Layout, Params, PyTree, TokenStatistics
 
 _NUM_LENGTHS = 4
 _OfRows = Callable[[PyTree, int], PyTree]
@@ -33,14 +32,12 @@ class Microbatches(NamedTuple):
     each: Callable[[_OfRows, PyTree, Array], PyTree]
 
 
-def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096, differentiable: bool = False) -> Microbatches:
+def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096) -> Microbatches:
     """Makes microbatches of the rows of episodes.
 
     Args:
         layout: of the episodes.
         microbatch_tokens: about how many tokens a microbatch holds.
-        differentiable: a gradient can be taken through all of it, as of an update by what the update started from
-            (meta-learning). The number of steps is then that of all rows; those without rows left cost nothing.
 
     Returns:
         The functions.
@@ -79,13 +76,7 @@ def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096, differen
             return jax.lax.switch(which, branches, (result, chosen, taken))
 
         count = (jnp.sum(num_turns > 0) + size - 1) // size
-        if not differentiable:
-            return jax.lax.fori_loop(0, count, step, zeros)
-
-        def step_if_rows(result: PyTree, index: Array) -> tuple[PyTree, None]:
-            return jax.lax.cond(index < count, partial(step, index), lambda result: result, result), None
-
-        return jax.lax.scan(jax.checkpoint(step_if_rows), zeros, jnp.arange(order.shape[0] // size))[0]
+        return jax.lax.fori_loop(0, count, step, zeros)
 
     def _size(num_rows: int) -> int:
         return min(num_rows, max(1, microbatch_tokens // (layout.prompt + full * layout.turn)))
@@ -110,3 +101,65 @@ def _zeros_like(function: _OfRows, rows: PyTree, size: int, turns: int) -> PyTre
     taken = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), rows)
     shapes = jax.eval_shape(lambda rows: function(rows, turns), taken)
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def score_episodes(
+    model: LanguageModel,
+    microbatches: Microbatches,
+    params: Params,
+    episode: Episode,
+    *,
+    fields: Collection[str],
+    temperature: float | None = None,
+) -> TokenStatistics:
+    """Computes statistics of all tokens that were sampled.
+
+    Args:
+        model: scores.
+        microbatches: of the layout of the episodes.
+        params: of the model.
+        episode: B episodes.
+        fields: what is computed, see `policies.contexts.score_tokens`; nothing costs nothing.
+        temperature: divides the logits; None is 1.
+
+    Returns:
+        The statistics, `[B, T, S]`, without gradient.
+    """
+    if not fields:
+        return TokenStatistics()
+    layout = episode.layout
+
+    def score(rows: Rows, turns: int) -> TokenStatistics:
+        return score_tokens(model, params, rows.first_turns(turns), layout, fields=fields, temperature=temperature)
+
+    return unfold(layout, microbatches.each(score, to_rows(episode), turns_of_rows(episode)))
+
+
+def weighted_gradient(
+    model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode, field: str, weight: Array
+) -> PyTree:
+    """Computes the gradient of `sum(weight * field)` over the tokens of episodes, a microbatch at a time.
+
+    Args:
+        model: scores.
+        microbatches: of the layout of the episodes.
+        params: of the model.
+        episode: B episodes.
+        field: of `TokenStatistics`.
+        weight: `[B, T, S]`.
+
+    Returns:
+        As `params`.
+    """
+    layout = episode.layout
+
+    def gradient(inputs: tuple[Rows, Array], turns: int) -> PyTree:
+        rows, row_weight = inputs
+
+        def total(params: Params) -> Array:
+            statistics = score_tokens(model, params, rows.first_turns(turns), layout, fields=(field,))
+            return (row_weight[:, :turns] * getattr(statistics, field)).sum()
+
+        return jax.grad(total)(params)
+
+    return microbatches.total(gradient, (to_rows(episode), fold(layout, weight)), turns_of_rows(episode))

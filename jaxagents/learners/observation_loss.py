@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 from jaxagents.learners import policy_gradient
 from jaxagents.learners.combinators import params_to_act
-from jaxagents.learners.microbatches import make_microbatches
-from jaxagents.learners.scoring import score_episodes
+from jaxagents.learners.microbatches import make_microbatches, score_episodes
 from jaxagents.learners.settings import Slot
 from jaxagents.ops.checks import require_between
 from jaxagents.ops.observation_credit import weigh_observations

@@ -23,7 +23,6 @@ from jaxagents.ops.levels import (
 )
 from jaxagents.ops.rows import rows_of_all_devices
 from jaxagents.policies.evaluating import with_evaluation
-from jaxagents.policies.inputs import input_of, input_of_successor
 from jaxagents.types import (
     ActorCritic,
     Agent,
@@ -34,6 +33,8 @@ from jaxagents.types import (
     Params,
     PyTree,
     Rollout,
+    input_of,
+    input_of_successor,
 )
 
 NEW, REPLAYED, MUTATED = 0, 1, 2

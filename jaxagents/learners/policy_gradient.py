@@ -13,17 +13,21 @@ from flax import struct
 from jaxagents.learners.checks import check_counts, check_widths
 from jaxagents.learners.combinators import params_of, steps_per_update
 from jaxagents.learners.liveness import fields_read
-from jaxagents.learners.microbatches import Microbatches, make_microbatches
+from jaxagents.learners.microbatches import Microbatches, make_microbatches, score_episodes
+from jaxagents.learners.minibatches import minibatches_of_device
 from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer
-from jaxagents.learners.scoring import score_episodes
 from jaxagents.learners.settings import Bound, Number, SettingsState, Slot, make_settings, named
-from jaxagents.learners.token_batches import TokenBatch, importance_of, make_token_view
-from jaxagents.learners.token_losses import fields_of_losses, token_loss, zero_where_uncounted
-from jaxagents.losses.regularizer_units import make_of_advantage, of_loss
+from jaxagents.learners.token_losses import (
+    TokenBatch,
+    fields_of_losses,
+    importance_of,
+    make_token_view,
+    token_loss,
+    zero_where_uncounted,
+)
+from jaxagents.losses.regularizer_units import make_of_advantage
 from jaxagents.ops.credit import Credit, to_tokens
-from jaxagents.ops.group_filters import keep_all
-from jaxagents.ops.minibatches import minibatches_of_device
-from jaxagents.ops.sequences import mean_log_ratio
+from jaxagents.ops.episodes import kept_rows, mean_log_ratio
 from jaxagents.policies.contexts import is_folded
 from jaxagents.types import (
     Agent,
@@ -85,7 +89,6 @@ def make_policy_gradient(
     temperature: float | None = None,
     importance_cap: float | None = None,
     microbatch_tokens: int = 4096,
-    differentiable: bool = False,
     num_updates: int = 1,
     trainable: Trainable = None,
     axis_name: str | None = None,
@@ -118,7 +121,6 @@ def make_policy_gradient(
         temperature: that of the rollout, at which the policy is scored, too; None scores it at 1.
         importance_cap: multiplies losses by `min(exp(behavior_log_prob - sampling_log_prob), cap)`; None does not.
         microbatch_tokens: about how many tokens go through the model at once.
-        differentiable: lets gradients flow through an update from what it starts from (meta-learning).
         num_updates: of the whole run, for schedules and slots that ask how far it is.
         trainable: prefix pytree of bool of the parameters, see `apply_updates`; None: everything learns.
         axis_name: mapped device axis to average gradients over.
@@ -133,12 +135,12 @@ def make_policy_gradient(
     """
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
     _check_numbers(loss, regularizer_units, temperature, importance_cap)
-    slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter or keep_all}
-    slots |= {"unit": of_loss if regularizer_units == "loss" else make_of_advantage()}
+    slots = {"advantage": advantage, "loss": loss, "aggregation": aggregation, "group_filter": group_filter}
+    slots |= {"unit": make_of_advantage() if regularizer_units == "advantage" else None}
     for kind, several in (("reward", rewards), ("credit", credits), ("regularizer", regularizers)):
         slots |= {f"{kind}/{name}": slot for name, slot in (several or {}).items()}
     settings = make_settings({"value_coefficient": value_coefficient}, slots)
-    microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens, differentiable=differentiable)
+    microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
     parts = _Parts(model, layout, microbatches, temperature, importance_cap, axis_name)
 
     def init(key: Array, start: PolicyGradientState | Params | None = None) -> PolicyGradientState:
@@ -155,7 +157,9 @@ def make_policy_gradient(
         numbers, bound = settings.open(state.settings)
         batch, summary = _prepare(parts, bound, state, episode)
         described = _describe(batch)
-        unit, measured = bound["unit"](described["advantage_magnitude"], axis_name=axis_name)
+        unit, measured = 1.0, {}
+        if "unit" in bound:
+            unit, measured = bound["unit"](described["advantage_magnitude"], axis_name=axis_name)
         loss_of = partial(token_loss, model, layout, bound, numbers["value_coefficient"], unit, temperature)
         gradient = partial(_gradient, parts, bound, loss_of, fields_of_losses(bound, batch.view))
 
@@ -235,7 +239,8 @@ def assign_credit(
 
     for name in named(bound, "reward/"):
         view = view.replace(episode=view.episode.replace(reward=call(name, view)))
-    view = view.replace(episode=view.episode.replace(keep=call("group_filter", view)))
+    keep = call("group_filter", view) if "group_filter" in bound else kept_rows(view.episode)
+    view = view.replace(episode=view.episode.replace(keep=keep))
     credit = call("advantage", view)
     for name in named(bound, "credit/"):
         credit = credit.replace(advantage=to_tokens(view.episode, call(name, view, credit.advantage)))

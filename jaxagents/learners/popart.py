@@ -41,13 +41,13 @@ def with_value_scale(actor_critic: ActorCritic) -> ActorCritic:
     return ActorCritic(init, actor_critic.initial_carry, apply, actor_critic.draw_noise)
 
 
-def rescale_values(params: Params, target: Array, rate: Array | float | None, axis_name: str | None = None) -> Params:
+def rescale_values(params: Params, target: Array, rate: Array | float, axis_name: str | None = None) -> Params:
     """Moves the units of the values towards those of targets, and their linear layer so that no value changes.
 
     Args:
         params: of `with_value_scale`.
         target: float32 `[...]`, of the values.
-        rate: beta, share by which mean and mean square move; None changes nothing. Paper: 3e-4 per short rollout.
+        rate: beta, share by which mean and mean square move. Paper: 3e-4 per short rollout.
         axis_name: mapped device axis to average over.
 
     Returns:
@@ -57,8 +57,6 @@ def rescale_values(params: Params, target: Array, rate: Array | float | None, ax
         Van Hasselt et al. (2016), Learning values across many orders of magnitude, equations 6 to 8 and proposition 1;
         Hessel et al. (2019), Multi-task deep reinforcement learning with PopArt.
     """
-    if rate is None:
-        return params
     seen = {"mean": jnp.mean(target), "square": jnp.mean(jnp.square(target))}
     seen = seen if axis_name is None else jax.lax.pmean(seen, axis_name)
     returns = jax.tree.map(lambda old, new: old + rate * (new - old), params["returns"], seen)

@@ -12,7 +12,12 @@ from flax import struct
 from jaxagents.learners.agents import agent_weights, per_agent, require_agents
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.epochs import sequence_length_of, to_sequences, update_in_minibatches
+from jaxagents.learners.minibatches import (
+    minibatches_of_device,
+    sequence_length_of,
+    to_sequences,
+    update_in_minibatches,
+)
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
 from jaxagents.learners.popart import rescale_values, with_value_scale
 from jaxagents.learners.rollouts import rollout_agent
@@ -20,9 +25,7 @@ from jaxagents.learners.settings import Bound, Number, Numbers, SettingsState, S
 from jaxagents.losses.policy_gradient import approximate_kl, clip_fraction, clipped_surrogate, importance_ratio
 from jaxagents.losses.value import clipped_value_loss, squared_loss
 from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
-from jaxagents.ops.minibatches import minibatches_of_device
 from jaxagents.policies.actor_critic import as_policy
-from jaxagents.policies.inputs import input_of, input_of_successor
 from jaxagents.types import (
     ActorCritic,
     Agent,
@@ -34,6 +37,8 @@ from jaxagents.types import (
     Params,
     PyTree,
     Rollout,
+    input_of,
+    input_of_successor,
 )
 
 
@@ -158,10 +163,12 @@ def make_ppo(
         numbers, slots = settings.open(state.settings)
         terms = _default_slots(numbers) | slots
         batch, seen = _evaluate(actor_critic, state.params, numbers, terms["advantage"], rollout)
-        sequences = to_sequences(batch, length)
+        sequences, params = to_sequences(batch, length), state.params
+        if popart_rate is not None:
+            params = rescale_values(params, batch.target, numbers["popart_rate"], axis_name)
         params, opt_state, metrics, summary = update_in_minibatches(
             partial(objective, numbers, terms),
-            rescale_values(state.params, batch.target, numbers.get("popart_rate"), axis_name),
+            params,
             state.opt_state,
             optimizer,
             sequences,

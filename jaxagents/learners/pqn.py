@@ -13,17 +13,20 @@ from jaxagents.learners.agents import agent_weights, per_agent, require_agents
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.dqn import EPSILON
-from jaxagents.learners.epochs import sequence_length_of, to_sequences, update_in_minibatches
+from jaxagents.learners.minibatches import (
+    minibatches_of_device,
+    sequence_length_of,
+    to_sequences,
+    update_in_minibatches,
+)
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
 from jaxagents.learners.q_values import discount_per_step
 from jaxagents.learners.rollouts import rollout_agent
 from jaxagents.learners.settings import Number, Numbers, SettingsState, Slot, make_settings
 from jaxagents.losses.value import squared_loss
-from jaxagents.ops.minibatches import minibatches_of_device
 from jaxagents.ops.returns import lambda_returns
 from jaxagents.ops.value_distributions import mask_q, select_action
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
-from jaxagents.policies.inputs import input_of, input_of_successor
 from jaxagents.types import (
     Agent,
     Array,
@@ -35,6 +38,8 @@ from jaxagents.types import (
     PyTree,
     Rollout,
     Transition,
+    input_of,
+    input_of_successor,
 )
 from jaxagents.values.q_function import QFunction
 

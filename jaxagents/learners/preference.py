@@ -10,9 +10,8 @@ import optax
 from flax import struct
 
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.microbatches import Microbatches, make_microbatches
+from jaxagents.learners.microbatches import Microbatches, make_microbatches, score_episodes, weighted_gradient
 from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer
-from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.learners.settings import SettingsState, Slot, make_settings
 from jaxagents.losses.preference import RowLoss, margin_of_rows
 from jaxagents.ops.pairs import expert_against_own

@@ -11,9 +11,8 @@ from flax import struct
 from jaxagents.learners import policy_gradient
 from jaxagents.learners.combinators import wrapper_agent
 from jaxagents.learners.estimators import Estimator, with_estimator
-from jaxagents.learners.microbatches import make_microbatches
+from jaxagents.learners.microbatches import make_microbatches, score_episodes, weighted_gradient
 from jaxagents.learners.optimizers import apply_updates, carry_over, init_optimizer
-from jaxagents.learners.scoring import score_episodes, weighted_gradient
 from jaxagents.types import (
     Agent,
     Array,

@@ -11,8 +11,18 @@ from jaxagents.learners.replay import gather_step
 from jaxagents.ops.returns import n_step_transition
 from jaxagents.ops.value_distributions import Values
 from jaxagents.policies.actor_critic import act
-from jaxagents.policies.inputs import input_of, input_of_successor
-from jaxagents.types import Array, Carry, Params, PolicyInput, PyTree, QView, Sample, Transition
+from jaxagents.types import (
+    Array,
+    Carry,
+    Params,
+    PolicyInput,
+    PyTree,
+    QView,
+    Sample,
+    Transition,
+    input_of,
+    input_of_successor,
+)
 from jaxagents.values.q_function import QFunction
 
 

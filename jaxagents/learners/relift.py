@@ -145,61 +145,19 @@ def make_interleaved(
 
 
 def unsolved(success: Array, key: Array) -> Array:
-    """Chooses the tasks that no episode of their group solved.
-
-    Args:
-        success: bool `[n, G]`.
-        key: not used.
-
-    Returns:
-        bool `[n]`.
-
-    References:
-        Ma et al. (2025), "Learning What Reinforcement Learning Can't", algorithm 1.
-    """
+    """Chooses the tasks that no episode of their group solved (algorithm 1): bool `[n]` of bool `[n, G]`."""
     del key
     return ~jnp.any(success, axis=1)
 
 
 def as_many_as_unsolved(success: Array, key: Array) -> Array:
-    """Chooses random tasks, as many as no episode of their group solved: the ablation of `unsolved`.
-
-    Args:
-        success: bool `[n, G]`.
-        key: PRNG key.
-
-    Returns:
-        bool `[n]`.
-    """
+    """Chooses as many tasks as `unsolved`, at random: its ablation."""
     return jax.random.permutation(key, unsolved(success, key))
 
 
-def every_task(success: Array, key: Array) -> Array:
-    """Chooses all tasks: reinforcement and imitation of the same size, side by side.
-
-    Args:
-        success: bool `[n, G]`.
-        key: not used.
-
-    Returns:
-        bool `[n]`.
-    """
-    del key
-    return jnp.ones(success.shape[0], bool)
-
-
 def no_task(success: Array, key: Array) -> Array:
-    """Chooses no task: reinforcement alone.
-
-    Args:
-        success: bool `[n, G]`.
-        key: not used.
-
-    Returns:
-        bool `[n]`.
-    """
-    del key
-    return jnp.zeros(success.shape[0], bool)
+    """Chooses no task: reinforcement alone."""
+    return jnp.zeros_like(unsolved(success, key))
 
 
 def make_agent(

@@ -12,8 +12,7 @@ from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import make_microbatches
 from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer
 from jaxagents.learners.settings import Number, SettingsState, Slot, make_settings
-from jaxagents.learners.token_batches import make_token_view
-from jaxagents.learners.token_losses import zero_where_uncounted
+from jaxagents.learners.token_losses import make_token_view, zero_where_uncounted
 from jaxagents.losses.aggregation import token_mean
 from jaxagents.policies.contexts import Rows, fold, score_tokens, to_rows
 from jaxagents.types import (

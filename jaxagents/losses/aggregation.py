@@ -10,7 +10,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jaxagents.ops.sequences import sum_of_sequences
+from jaxagents.ops.episodes import sum_of_sequences
 from jaxagents.types import Array, TokenView
 
 

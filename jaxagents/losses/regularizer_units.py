@@ -1,4 +1,4 @@
-"""In which units the coefficients of regularisers are: what `learner.regularizer_units` names.
+"""Units in which coefficients of regularisers are as strong under any credit, `learner.regularizer_units=advantage`.
 
 A unit is a slot `(magnitude: Mean of |A| over the tokens of this device, *, axis_name) -> factor of all regularisers`.
 """
@@ -21,12 +21,6 @@ class RunningMagnitude:
     def value(self) -> Array:
         """Returns the mean, zero before the first magnitude."""
         return self.total / jnp.maximum(self.weight, 1e-9)
-
-
-def of_loss(magnitude: Mean, *, axis_name: str | None = None) -> float:
-    """Returns 1: coefficients are in the units of the loss, whatever the advantages are."""
-    del magnitude, axis_name
-    return 1.0
 
 
 def make_of_advantage(decay: float = 0.9) -> Stateful:

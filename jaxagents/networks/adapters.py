@@ -124,32 +124,6 @@ def ia3(*, outputs: str = r"(key|value)/(kernel|bias)$", inputs: str | None = r"
     return Adapter(init=init, merge=merge, description={"kind": "ia3", "outputs": outputs, "inputs": inputs})
 
 
-def soft_prompt(*, token_ids: tuple[int, ...], pattern: str = r"(^|/)embedding$") -> Adapter:
-    """Makes the embeddings of some tokens learn, those of a prompt that no other text uses.
-
-    Args:
-        token_ids: n of them, such as reserved ones that stand in the prompt of every episode.
-        pattern: finds the table of embeddings `[V, D]`.
-
-    Returns:
-        The adapter; its parameters are `{path: {"rows" [n, D]}}`, those of the table at the start.
-
-    References:
-        Lester et al. (2021), "The Power of Scale for Parameter-Efficient Prompt Tuning", section 2.
-
-    Deviation: the paper puts vectors before the text; here they are rows of the table, which tied logits see, too.
-    """
-    index = jnp.asarray(tuple(token_ids), jnp.int32)
-    if not index.size:
-        raise ValueError("`token_ids` must name at least one token, got none.")
-    return _of_leaves(
-        pattern,
-        lambda key, table: {"rows": table[index].astype(jnp.float32)},
-        lambda table, own: table.at[index].set(own["rows"].astype(table.dtype)),
-        {"kind": "soft_prompt", "token_ids": tuple(token_ids)},
-    )
-
-
 def full(*, pattern: str) -> Adapter:
     """Makes whole parameters learn, such as a value head, `value_layer/`, or a critic."""
     return _of_leaves(

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.networks.attention import mask_bias
-from jaxagents.networks.attention_mask import attention_mask, queries_of
+from jaxagents.networks.attention import attention_mask, mask_bias, queries_of
 from jaxagents.types import Array, CausalMask
 
 NO_WINDOW = 2**30

@@ -10,12 +10,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from jaxagents.networks.attention import KeyValue, mask_bias, rotary_angles, rotary_frequencies
-from jaxagents.networks.attention_mask import dense_mask
+from jaxagents.networks.attention import KeyValue, dense_mask, mask_bias, rotary_angles, rotary_frequencies
 from jaxagents.networks.block_attention import NO_WINDOW, View
 from jaxagents.networks.decoder_layers import ACTIVATIONS, DecoderLayer, Surroundings, make_norm, soft_cap
 from jaxagents.networks.heads import ValueHead
-from jaxagents.networks.logits import make_logits
 from jaxagents.types import Array, CausalMask, PyTree
 
 NORMS = ("rms", "offset_rms", "layer")
@@ -321,3 +319,45 @@ def _check(config: Decoder) -> None:
             f"Rotary positions must turn an even number of features of a head, got {rotated} of {features}; try other "
             "`rotary_frequencies` or `head_features`."
         )
+
+
+def make_logits(hidden: Array, kernel: Array) -> Array:
+    """Computes `hidden kernel`, summed up and kept in float32 whatever the types are.
+
+    Where the hidden states are of half precision, so are the products of the backward pass: their inputs are the
+    gradient of the logits, rounded, and the other factor; sums are float32. Left alone, these products take a float32
+    input, which costs accelerators twice the time or more.
+
+    Args:
+        hidden: `[..., D]`.
+        kernel: `[D, V]`, of the same type.
+
+    Returns:
+        float32 `[..., V]`.
+
+    References:
+        Micikevicius et al. (2018), "Mixed Precision Training", section 3.
+    """
+    if hidden.dtype == jnp.float32:
+        return jnp.dot(hidden, kernel, preferred_element_type=jnp.float32)
+    return _half(hidden, kernel)
+
+
+@jax.custom_vjp
+def _half(hidden: Array, kernel: Array) -> Array:
+    return jnp.dot(hidden, kernel, preferred_element_type=jnp.float32)
+
+
+def _forward(hidden: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _half(hidden, kernel), (hidden, kernel)
+
+
+def _backward(inputs: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    hidden, kernel = inputs
+    gradient = gradient.astype(hidden.dtype)
+    of_hidden = jnp.einsum("...v,dv->...d", gradient, kernel)
+    of_kernel = jnp.einsum("...d,...v->dv", hidden, gradient)
+    return of_hidden, of_kernel
+
+
+_half.defvjp(_forward, _backward)

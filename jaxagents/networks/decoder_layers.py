@@ -11,8 +11,33 @@ from flax import struct
 
 from jaxagents.networks.attention import KeyValue, attend, rotate
 from jaxagents.networks.block_attention import View, attend_in_blocks
-from jaxagents.networks.normalization import RMSNorm
 from jaxagents.types import Array, PyTree
+
+
+class RMSNorm(nn.Module):
+    """Computes `x / sqrt(mean(x^2) + epsilon) * scale` over the last axis, the statistics in float32.
+
+    Attributes:
+        epsilon: added to the mean square.
+        dtype: of the output.
+        param_dtype: of the scale, ones at the start.
+
+    References:
+        Zhang and Sennrich (2019), "Root Mean Square Layer Normalization", equation 4.
+    """
+
+    epsilon: float = 1e-6
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Normalises `[..., D]`."""
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:], self.param_dtype)
+        x = x.astype(jnp.float32)
+        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
+        return x.astype(self.dtype) * scale.astype(self.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu_squared": lambda x: jnp.square(jax.nn.relu(x)),

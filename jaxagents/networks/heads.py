@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from jaxagents.networks.initializers import orthogonal
 from jaxagents.networks.noisy import LayerNoise, NoisyDense, draw_layer_noise
-from jaxagents.networks.rows import as_rows
+from jaxagents.networks.torsos import as_rows
 from jaxagents.types import Array
 
 

@@ -12,11 +12,6 @@ from jaxagents.ops.rows import first_row, rows_of_all_devices
 from jaxagents.types import Array, EpisodeView
 
 
-def keep_all(view: EpisodeView, *, axis_name: str | None = None) -> Array:
-    """Keeps every group."""
-    return kept_rows(view.episode)
-
-
 def informative_groups(view: EpisodeView, *, axis_name: str | None = None, tolerance: Array | float = 1e-6) -> Array:
     """Keeps groups in which the returns of some seat are not all equal: others have no group-relative advantage.
 

@@ -27,6 +27,11 @@ def where_rows(condition: Array, on_true: PyTree, on_false: PyTree) -> PyTree:
     return jax.tree.map(choose, on_true, on_false)
 
 
+def clear_first(first: Array, previous: PyTree) -> PyTree:
+    """Sets to zero what belongs to an earlier episode: bool `[...]` and leaves `[..., ...]`."""
+    return where_rows(first, jax.tree.map(jnp.zeros_like, previous), previous)
+
+
 def smallest(values: Array, *, axis: int = 0) -> Array:
     """Returns the minima over an axis; their gradient flows to the first smallest entry alone.
 

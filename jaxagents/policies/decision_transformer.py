@@ -10,8 +10,7 @@ from flax import struct
 from jaxagents.networks.heads import CategoricalHead, TanhNormalHead
 from jaxagents.networks.windows import StepTokens
 from jaxagents.ops.distributions import Categorical, TanhNormal, is_bounded
-from jaxagents.policies.inputs import input_of
-from jaxagents.types import Array, Box, Carry, Discrete, Params, Policy, PolicyInput, Sample
+from jaxagents.types import Array, Box, Carry, Discrete, Params, Policy, PolicyInput, Sample, input_of
 
 
 @struct.dataclass

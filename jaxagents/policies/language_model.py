@@ -20,7 +20,7 @@ def make_language_model(vocab_size: int, *, network: Callable[..., nn.Module] = 
         vocab_size: V.
         network: `(vocab_size=V) -> module` with the methods and attributes of `networks.decoder.Decoder`, as
             `functools.partial(Transformer, num_layers=4)`. The `mask` of its `__call__` and `extend` may be a
-            `CausalMask`: `networks.attention_mask.dense_mask` makes bits of it.
+            `CausalMask`: `networks.attention.dense_mask` makes bits of it.
 
     Returns:
         The model; its parameters are those of the module.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagents.networks.adapters import Adapter
-from jaxagents.networks.attention_mask import dense_mask
+from jaxagents.networks.attention import dense_mask
 from jaxagents.policies.row_adapters import choose_adapters, require_plain_lora, stack_adapters
 from jaxagents.types import Array, CausalMask, Environment, LanguagePolicy, Params, PyTree
 

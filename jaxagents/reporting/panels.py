@@ -9,7 +9,6 @@ import numpy as np
 from jaxagents.reporting.curves import Curve, thin
 from jaxagents.reporting.statistics import t_interval
 
-NUM_COLORS = 8
 _MAX_POINTS = 100
 _LEFT, _RIGHT, _TOP, _BOTTOM, _WIDTH, _HEIGHT, _ROW = 50.0, 10.0, 10.0, 24.0, 360.0, 200.0, 20.0
 

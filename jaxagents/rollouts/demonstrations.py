@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from jaxagents.ops.distributions import Categorical, Mixture, TanhNormal, is_bounded
 from jaxagents.policies.actor_critic import as_policy
-from jaxagents.policies.inputs import input_of
 from jaxagents.policies.scripted import Behavior
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.types import (
@@ -26,6 +25,7 @@ from jaxagents.types import (
     Rollout,
     State,
     Transition,
+    input_of,
 )
 
 

@@ -9,8 +9,8 @@ from jaxagents.environments.squashing import squash_actions
 from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.ops.rows import where_rows
 from jaxagents.policies.actor_critic import act
-from jaxagents.policies.inputs import clear_first
-from jaxagents.types import Array, Carry, Environment, Params, Policy, PolicyInput, PyTree, State, TimeStep
+from jaxagents.rollouts.unroll import make_policy_input
+from jaxagents.types import Array, Carry, Environment, Params, Policy, PyTree, State, TimeStep
 
 
 def make_evaluator(
@@ -64,7 +64,7 @@ def make_evaluator(
             step, state, timestep, carry, previous = loop
             keys = jax.random.split(jax.random.fold_in(run_key, step), 3 * num_episodes).reshape(3, num_episodes)
             first = jnp.broadcast_to(step == 0, (num_episodes,))
-            inputs = _policy_input(timestep, first, previous)
+            inputs = make_policy_input(timestep, first, previous)
             if not greedy and policy.draw_noise is not None:
                 noise = jax.vmap(lambda key: policy.draw_noise(key, 1), out_axes=1)(keys[2])
                 inputs = inputs.replace(noise=jax.tree.map(lambda leaf: leaf[0], noise))
@@ -123,7 +123,7 @@ def play_episode(
         def add_batch(tree: PyTree) -> PyTree:
             return jax.tree.map(lambda leaf: leaf[None], tree)
 
-        inputs = add_batch(_policy_input(timestep, step == 0, previous))
+        inputs = add_batch(make_policy_input(timestep, step == 0, previous))
         if not greedy and policy.draw_noise is not None:
             inputs = inputs.replace(noise=policy.draw_noise(noise_key, 1))
         carry, distribution = act(policy, params, carry, inputs)
@@ -140,14 +140,3 @@ def play_episode(
         state, timestep, carry, action = step_once(jnp.int32(step), state, timestep, carry, action)
         frames.append((state, timestep))
     return frames
-
-
-def _policy_input(timestep: TimeStep, first: Array, previous_action: Array) -> PolicyInput:
-    previous = clear_first(first, (previous_action, timestep.reward))
-    return PolicyInput(
-        observation=timestep.observation,
-        first=first,
-        action_mask=timestep.action_mask,
-        previous_action=previous[0],
-        previous_reward=previous[1],
-    )

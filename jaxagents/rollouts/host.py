@@ -14,8 +14,14 @@ from jax.experimental import io_callback
 from jaxagents.environments.host import HostBatch, HostEnvironment, HostStep, simulator_fault
 from jaxagents.environments.squashing import squash_action
 from jaxagents.policies.actor_critic import act
-from jaxagents.policies.inputs import clear_first
-from jaxagents.rollouts.unroll import RolloutState, draw_action_noise, draw_policy_noise, episode_metrics
+from jaxagents.rollouts.unroll import (
+    RolloutState,
+    draw_action_noise,
+    draw_policy_noise,
+    episode_metrics,
+    make_policy_input,
+    make_transition,
+)
 from jaxagents.types import (
     Array,
     Collector,
@@ -24,11 +30,9 @@ from jaxagents.types import (
     Metrics,
     Params,
     Policy,
-    PolicyInput,
     PyTree,
     Rollout,
     TimeStep,
-    Transition,
 )
 
 
@@ -173,13 +177,17 @@ def make_host_collector(
         policy_noise = draw_policy_noise(policy, state, noise_key, num_steps)
 
         def step(state: RolloutState, noise: tuple[PyTree, PyTree]):
-            inputs = _policy_input(state.timestep, state.first, state.previous_action, noise[1])
+            inputs = make_policy_input(state.timestep, state.first, state.previous_action, noise[1])
             carry, distribution = act(policy, params, state.carry, inputs)
             action = distribution.transform(noise[0])
             after = io_callback(simulators.step, shapes, squash_action(action, space), ordered=True)
             first = after.terminated | after.truncated
             following = state.replace(timestep=after, carry=carry, first=first, previous_action=action)
-            return following, (_transition(inputs, action, distribution, after), state.carry, after)
+            return following, (
+                make_transition(inputs, action, distribution.log_prob(action), after),
+                state.carry,
+                after,
+            )
 
         final, (transition, carry, after) = jax.lax.scan(step, state, (noise, policy_noise))
         carry = jax.tree.map(lambda steps, last: jnp.concatenate([steps, last[None]]), carry, final.carry)
@@ -233,7 +241,7 @@ def make_host_evaluator(
 
         def step(loop):
             number, timestep, carry, previous, results = loop
-            inputs = _policy_input(timestep, jnp.broadcast_to(number == 0, (size,)), previous, None)
+            inputs = make_policy_input(timestep, jnp.broadcast_to(number == 0, (size,)), previous)
             carry, distribution = act(policy, params, carry, inputs)
             keys = jax.random.split(jax.random.fold_in(action_key, number), size)
             action = distribution.mode() if greedy else jax.vmap(lambda d, k: d.sample(k))(distribution, keys)
@@ -290,7 +298,7 @@ def play_host_episode(
 
     @jax.jit
     def choose(step: Array, timestep: TimeStep, carry: PyTree, previous: Array) -> tuple[PyTree, Array, Array]:
-        inputs = _policy_input(timestep, jnp.broadcast_to(step == 0, (1,)), previous, None)
+        inputs = make_policy_input(timestep, jnp.broadcast_to(step == 0, (1,)), previous)
         carry, distribution = act(policy, params, carry, inputs)
         action = distribution.mode() if greedy else distribution.sample(jax.random.fold_in(action_key, step))
         return carry, action, squash_action(action, space)
@@ -340,34 +348,3 @@ def _success_rate(after: TimeStep) -> Mean:
 
 def _seeds(key: Array, num_envs: int) -> Array:
     return jax.random.bits(key, (num_envs,), jnp.uint32)
-
-
-def _policy_input(timestep: TimeStep, first: Array, previous_action: Array, noise: PyTree) -> PolicyInput:
-    action, reward = clear_first(first, (previous_action, timestep.reward))
-    return PolicyInput(
-        observation=timestep.observation,
-        first=first,
-        action_mask=timestep.action_mask,
-        previous_action=action,
-        previous_reward=reward,
-        noise=noise,
-    )
-
-
-def _transition(inputs: PolicyInput, action: Array, distribution: Any, after: TimeStep) -> Transition:
-    masks = ("next_action_mask",) if "next_action_mask" in after.info else ()
-    return Transition(
-        observation=inputs.observation,
-        action=action,
-        behavior_log_prob=distribution.log_prob(action),
-        reward=after.reward,
-        terminated=after.terminated,
-        truncated=after.truncated,
-        next_observation=after.info["next_observation"],
-        first=inputs.first,
-        action_mask=inputs.action_mask,
-        previous_action=inputs.previous_action,
-        previous_reward=inputs.previous_reward,
-        noise=inputs.noise,
-        extras={name: after.info[name] for name in masks},
-    )

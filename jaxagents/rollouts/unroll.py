@@ -10,8 +10,8 @@ from jaxagents.environments.squashing import squash_actions
 from jaxagents.environments.teams import require_agents
 from jaxagents.environments.vectorized import vectorize
 from jaxagents.environments.wrappers import episode_statistics
+from jaxagents.ops.rows import clear_first
 from jaxagents.policies.actor_critic import act
-from jaxagents.policies.inputs import clear_first
 from jaxagents.types import (
     Array,
     Carry,
@@ -126,28 +126,27 @@ def make_rollout_collector(
                 first=after.terminated | after.truncated,
                 previous_action=action,
             )
-            acted = (policy_input, before.info.get("agent_mask"), distribution, action)
+            masks = {"agent_mask": before.info["agent_mask"]} if "agent_mask" in before.info else {}
+            acted = (policy_input, action, distribution, masks)
             return following, (acted, state.carry, after)
 
-        final, (acted, carry, after) = jax.lax.scan(step, state, (draws, noise, policy_noise))
-        transition = _make_transition(*acted, after)  # type: ignore[call-arg]
+        final, ((inputs, action, distribution, masks), carry, after) = jax.lax.scan(
+            step, state, (draws, noise, policy_noise)
+        )
+        transition = make_transition(inputs, action, distribution.log_prob(action), after, **masks)
         carry = jax.tree.map(lambda steps, last: jnp.concatenate([steps, last[None]]), carry, final.carry)
         return final, Rollout(transition=transition, carry=carry), episode_metrics(after) | _count_experience(after)
 
     return Collector(init=init, collect=collect, steps_per_collect=num_envs * num_steps)
 
 
-def _make_transition(
-    inputs: PolicyInput, agent_mask: Array | None, distribution: Any, action: Array, after: TimeStep
-) -> Transition:
+def make_transition(inputs: PolicyInput, action: Array, log_prob: Array, after: TimeStep, **extras: Any) -> Transition:
+    """Makes the record of a step: what the policy was told, what it did, and what came of it."""
     names = ("perspective", "next_action_mask", "next_agent_mask")
-    extras = {name: after.info[name] for name in names if name in after.info}
-    if agent_mask is not None:
-        extras["agent_mask"] = agent_mask
     return Transition(
         observation=inputs.observation,
         action=action,
-        behavior_log_prob=distribution.log_prob(action),
+        behavior_log_prob=log_prob,
         reward=after.reward,
         terminated=after.terminated,
         truncated=after.truncated,
@@ -157,22 +156,27 @@ def _make_transition(
         previous_action=inputs.previous_action,
         previous_reward=inputs.previous_reward,
         noise=inputs.noise,
-        extras=extras,
+        extras={name: after.info[name] for name in names if name in after.info} | extras,
+    )
+
+
+def make_policy_input(
+    timestep: TimeStep, first: Array, previous_action: Array, noise: PyTree | None = None
+) -> PolicyInput:
+    """Makes what a policy is told of the step that environments stand before, leaves `[B, ...]`."""
+    action, reward = clear_first(first, (previous_action, timestep.reward))
+    return PolicyInput(
+        observation=timestep.observation,
+        first=first,
+        action_mask=timestep.action_mask,
+        previous_action=action,
+        previous_reward=reward,
+        noise=noise,
     )
 
 
 def _policy_input(state: RolloutState, noise: PyTree) -> PolicyInput:
-    """Returns what the policy is told of the step that the environments stand before, leaves `[B, ...]`."""
-    timestep = state.timestep
-    previous = clear_first(state.first, (state.previous_action, timestep.reward))
-    return PolicyInput(
-        observation=timestep.observation,
-        first=state.first,
-        action_mask=timestep.action_mask,
-        previous_action=previous[0],
-        previous_reward=previous[1],
-        noise=noise,
-    )
+    return make_policy_input(state.timestep, state.first, state.previous_action, noise)
 
 
 def draw_policy_noise(policy: Policy, state: RolloutState, key: Array, num_steps: int) -> PyTree:

@@ -11,8 +11,7 @@ from flax import struct
 from jaxagents.environments.text.splits import level_of
 from jaxagents.language.conversation import Conversation, answer, begin_conversation, parse_action, read_prompts
 from jaxagents.language.generate import Sampling
-from jaxagents.language.stepping import step_worlds
-from jaxagents.language.turns import render_prompts
+from jaxagents.language.turns import render_prompts, step_worlds
 from jaxagents.language.verifiers import Verifier
 from jaxagents.ops.checks import require_positive
 from jaxagents.ops.rows import where_rows

@@ -12,7 +12,7 @@ from jaxagents.environments.vectorized import vectorize
 from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.policies.evaluating import EvaluatingPolicy
 from jaxagents.policies.latent_model import LatentModel
-from jaxagents.rollouts.unroll import RolloutState, episode_metrics
+from jaxagents.rollouts.unroll import RolloutState, episode_metrics, make_transition
 from jaxagents.search.tree_search import SearchResult, candidates_of, make_latent_search, make_tree_search
 from jaxagents.types import (
     Array,
@@ -22,6 +22,7 @@ from jaxagents.types import (
     Mean,
     Metrics,
     Params,
+    PolicyInput,
     PyTree,
     Rollout,
     TimeStep,
@@ -136,21 +137,8 @@ def make_search_collector(
 
 
 def _transition(state: RolloutState, found: SearchResult, after: TimeStep) -> Transition:
-    before = state.timestep
-    names = ("perspective", "next_action_mask")
-    extras = {name: after.info[name] for name in names if name in after.info}
-    extras[WEIGHTS] = found.weights
+    before, extras = state.timestep, {WEIGHTS: found.weights}
     if jax.tree.leaves(found.candidates):
         extras[CANDIDATES] = found.candidates
-    return Transition(
-        observation=before.observation,
-        action=found.action,
-        behavior_log_prob=found.log_weight,
-        reward=after.reward,
-        terminated=after.terminated,
-        truncated=after.truncated,
-        next_observation=after.info["next_observation"],
-        first=state.first,
-        action_mask=before.action_mask,
-        extras=extras,
-    )
+    inputs = PolicyInput(observation=before.observation, first=state.first, action_mask=before.action_mask)
+    return make_transition(inputs, found.action, found.log_weight, after, **extras)

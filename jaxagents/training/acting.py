@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxagents.environments.host import HostEnvironment
 from jaxagents.environments.squashing import squash_action
 from jaxagents.learners.liveness import paths_read
+from jaxagents.ops.rows import clear_first
 from jaxagents.policies.actor_critic import act
-from jaxagents.policies.inputs import clear_first
 from jaxagents.types import Array, Carry, Environment, Params, Policy, PolicyInput, PyTree
 
 _HISTORY = ("previous_action", "previous_reward")

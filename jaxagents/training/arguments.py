@@ -1,14 +1,75 @@
-"""Arguments of commands that say nothing, or twice something else, and YAML files that cannot be read."""
+"""Arguments of commands: what is refused before Hydra reads it, and what is written as Hydra reads it."""
 
+import argparse
+import difflib
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
-import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Transformer
+from hydra.errors import HydraException
 
+# Options of Hydra's.
+_FLAGS = (
+    *(("--help", "-h"), ("--hydra-help",), ("--version",), ("--resolve",), ("--run", "-r"), ("--multirun", "-m")),
+    ("--shell-completion", "-sc"),
+)
+_WITH_VALUE = (
+    *(("--cfg", "-c"), ("--package", "-p"), ("--config-path", "-cp"), ("--config-name", "-cn")),
+    *(("--config-dir", "-cd"), ("--info", "-i"), ("--experimental-rerun",)),
+)
 _EMPTY = re.compile(r"\+{0,2}[\w.@/]+=\s*")
-_MOST_VALUES = 100_000  # Of a YAML file; those of this repository have some hundreds.
+_PLAIN = re.compile(r"[\w./+-]+")  # Values that need no quotes.
+_IN_NAMES = re.compile(r"[\w.+-]*")  # Values that stand in names of folders.
+_SUBDIR = "hydra.sweep.subdir"
+_MOST = 120  # Characters of a name: most systems take 255 bytes.
+_OF_INTERVALS = 24  # Characters of a number that a sweeper proposes.
+
+
+def is_sweep(arguments: Sequence[str]) -> bool:
+    """Tells whether commas in the arguments separate jobs: `-m`."""
+    return not {"-m", "--multirun"}.isdisjoint(arguments)
+
+
+def parse_overrides(settings: Sequence[str]) -> list[Override]:
+    """Parses settings as Hydra does."""
+    overrides: list[Override] = OverridesParser.create().parse_overrides(list(settings))
+    return overrides
+
+
+def require_options(arguments: Sequence[str], further: Sequence[str] = ()) -> None:
+    """Refuses what begins with a dash and is no option of Hydra's, in place of its list of all options.
+
+    Args:
+        arguments: of the command line.
+        further: names of options that the script has besides.
+
+    Raises:
+        ValueError: an option is unknown, lacks its value, or stands between settings.
+    """
+
+    def refuse(message: str) -> NoReturn:
+        raise ValueError(f"Options must be as --hydra-help says, got {' '.join(arguments)!r}: {message}.")
+
+    parser = argparse.ArgumentParser(add_help=False)
+    for names in _FLAGS:
+        parser.add_argument(*names, action="store_true")
+    for names in _WITH_VALUE:
+        parser.add_argument(*names)
+    parser.add_argument("settings", nargs="*")
+    parser.error = refuse  # type: ignore[method-assign]
+    _, unknown = parser.parse_known_args(arguments)
+    dashed = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
+    if dashed:
+        known = [name for names in (*_FLAGS, *_WITH_VALUE, further) for name in names]
+        near = difflib.get_close_matches(dashed[0], known, n=1, cutoff=0.7)
+        hint = f"try {near[0]}" if near else f"settings have no dashes, as in {dashed[0].lstrip('-')}=..."
+        raise ValueError(f"The command has no option {dashed[0]!r}; {hint}.")
+    if unknown:
+        raise ValueError(f"Options must stand before all settings or after them, got {' '.join(arguments)!r}.")
 
 
 def require_values(arguments: Sequence[str]) -> None:
@@ -44,86 +105,135 @@ def require_one_choice(arguments: Sequence[str], configs: Path) -> None:
             raise ValueError(f"`{name}` must have one option, got {chosen[name]} and {value}; {way_out}.")
 
 
-def require_readable(arguments: Sequence[str]) -> None:
-    """Refuses YAML files of `--config-dir` and `--config-path` that cannot be read.
-
-    Raises:
-        ValueError: see `read_events`.
-    """
-    for index, argument in enumerate(arguments):
-        name, given, value = argument.partition("=")
-        if name in ("--config-dir", "-cd", "--config-path", "-cp"):
-            folder = Path(value if given else "".join(arguments[index + 1 : index + 2]))
-            for path in sorted(folder.glob("**/*.yaml")):
-                require_yaml(path)
+def write_argument(name: str, value: object) -> str:
+    """Writes `name=value` as a shell takes it and Hydra reads it, whatever marks the value has."""
+    text = str(value)
+    if not _PLAIN.fullmatch(text):
+        escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+        text = f"'{escaped}'"
+    return shlex.quote(f"{name}={text}")
 
 
-def require_yaml(path: str | Path) -> None:
-    """Refuses a YAML file that is damaged, or that is too large once its anchors are written out.
+def quote_lists(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Writes `paper=gigpo,nft`, and `overrides=[loss=plain]`, as the lists that Hydra reads.
 
     Args:
-        path: of the file.
+        arguments: of the command line; in a sweep (`-m`), commas separate its jobs.
+        names: of options that are always lists.
 
-    Raises:
-        ValueError: says in which line, and why.
+    Returns:
+        The arguments.
     """
-    path = Path(path)
+    sweeps = is_sweep(arguments)
+    written = []
+    for argument in arguments:
+        name, is_option, value = argument.partition("=")
+        if is_option and name in names and value.startswith("["):
+            value = ",".join(map(_quote_settings, _split(value)))
+        elif is_option and name in names and value not in ("", "null"):
+            quoted = list(map(_quote, _split(value)))
+            value = ",".join(f"[{part}]" for part in quoted) if sweeps else f"[{','.join(quoted)}]"
+        written.append(f"{name}{is_option}{value}")
+    return written
+
+
+def _quote_settings(text: str) -> str:
+    """Quotes the items of a list that are settings, such as [loss=plain,~critic], which Hydra reads in quotes alone."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return text
+    items = [item.strip() for item in _split(text[1:-1])]
+    settings = [("=" in item or item.startswith("~")) and not item.startswith(("[", "{")) for item in items]
+    return f"[{','.join(_quote(item) if is_setting else item for item, is_setting in zip(items, settings))}]"
+
+
+def _quote(item: str) -> str:
+    if len(item) > 1 and item[0] == item[-1] and item[0] in "'\"":
+        return item
+    escaped = item.replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _split(text: str) -> list[str]:
+    """Splits a text at the commas that stand in no brackets and in no quotes."""
+    items, depth, quote = [""], 0, ""
+    for mark in text:
+        if mark == "," and not depth and not quote:
+            items.append("")
+            continue
+        items[-1] += mark
+        if mark in "'\"" and quote in ("", mark):
+            quote = "" if quote else mark
+        elif not quote:
+            depth += (mark in "[({") - (mark in "])}")
+    return items
+
+
+def quote_names(arguments: Sequence[str]) -> list[str]:
+    """Puts quotes around paths with equality signs, such as the folders of sweeps, which Hydra does not read otherwise.
+
+    Args:
+        arguments: of the command line; in a sweep (`-m`), commas separate its jobs.
+
+    Returns:
+        The arguments.
+    """
+    sweeps = is_sweep(arguments)
+    written = []
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if "=" in value and not argument.startswith("-") and not re.search(r"['\"\[{(\\]", value):
+            parts = value.split(",") if sweeps else [value]
+            argument = f"{name}={','.join(repr(part) if '=' in part else part for part in parts)}"
+        written.append(argument)
+    return written
+
+
+def name_folders(arguments: Sequence[str]) -> list[str]:
+    """Names the folders of a sweep by its number and by what varies, where that can stand in a name.
+
+    Values with slashes or other marks, such as paths and lists, are left out, and so is what would make names too long:
+    the numbers tell such combinations apart, and the last line of a sweep says what each of them is.
+
+    Args:
+        arguments: of the command line.
+
+    Returns:
+        The arguments, with the settings of Hydra that name folders; as they are where there is no sweep, or
+        `hydra.sweep.subdir` is among them.
+    """
+    settings = [argument for argument in arguments if not argument.startswith("-")]
+    if not is_sweep(arguments) or any(setting.startswith(f"{_SUBDIR}=") for setting in settings):
+        return list(arguments)
     try:
-        text = path.read_text(encoding="utf-8")
-        size = _size(yaml.parse(text, Loader=yaml.SafeLoader))
-        if size <= _MOST_VALUES:
-            _require_plain(yaml.compose(text, Loader=yaml.SafeLoader), path)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} must be YAML{describe_yaml(error)}.") from error
-    if size > _MOST_VALUES:
-        raise ValueError(f"{path} must hold at most {_MOST_VALUES} values, got {size:,}, by anchors within anchors.")
+        overrides = parse_overrides(settings)
+    except HydraException:  # Hydra says what is wrong with them.
+        return list(arguments)
+    room = _MOST
+    named = set()
+    for override in overrides:
+        size = _longest_name(override) if override.is_sweep_override() else None
+        if size is not None and size < room:
+            named.add(override.key_or_group)
+            room -= size + 1
+    if not named:
+        return list(arguments)
+    left_out = ",".join(f"'{key}'" for key in dict.fromkeys(o.key_or_group for o in overrides) if key not in named)
+    return [
+        *arguments,
+        f"{_SUBDIR}=${{hydra.job.num}}_${{hydra.job.override_dirname}}",
+        "hydra.job.config.override_dirname.item_sep=_",
+        f"hydra.job.config.override_dirname.exclude_keys=[{left_out}]",
+    ]
 
 
-def describe_yaml(error: Exception) -> str:
-    """Returns what is wrong with a YAML file, and where."""
-    mark: Any = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-    where = "" if mark is None else f" in line {mark.line + 1}"
-    hint = "; try spaces" if "\\t" in problem else ""
-    return f", got a mistake{where}: {problem}{hint}"
-
-
-def _size(events: Iterator[Any]) -> int:
-    """Returns the number of values of a document, those of an alias as often as it stands."""
-    anchors: dict[str, int] = {}
-    open_nodes: list[tuple[str | None, int]] = []  # Anchors of collections, and how many values came before.
-    count = 0
-    for event in events:
-        if isinstance(event, yaml.AliasEvent):
-            count += anchors.get(event.anchor, 1)
-        elif isinstance(event, yaml.ScalarEvent):
-            count += 1
-            if event.anchor:
-                anchors[event.anchor] = 1
-        elif isinstance(event, yaml.CollectionStartEvent):
-            open_nodes.append((event.anchor, count))
-            count += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = open_nodes.pop()
-            if anchor:
-                anchors[anchor] = count - before
-    return count
-
-
-def _require_plain(node: yaml.Node | None, path: Path) -> None:
-    """Refuses keys that stand twice in a mapping, of which the last would count, and tags of Python objects."""
-    if node is None:
-        return
-    if not re.match("tag:yaml.org,2002:(?!python)", node.tag):
-        raise ValueError(f"{path} must be of plain values, got {node.tag} in line {node.start_mark.line + 1}.")
-    if isinstance(node, yaml.SequenceNode):
-        for one in node.value:
-            _require_plain(one, path)
-    elif isinstance(node, yaml.MappingNode):
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            line = [key for key, _ in node.value if key.value == twice][1].start_mark.line + 1
-            raise ValueError(f"{path} must have every key once, got {twice!r} again in line {line}.")
-        for _, value in node.value:
-            _require_plain(value, path)
+def _longest_name(override: Override) -> int | None:
+    """Returns the characters of the longest "key=value" of an option that varies; None where one is no name."""
+    if not override.is_discrete_sweep():
+        return len(override.get_key_element()) + 1 + _OF_INTERVALS
+    try:
+        values = [str(value) for value in override.sweep_iterator(transformer=Transformer.encode)]
+    except HydraException:  # glob(...), whose names Hydra looks up.
+        return None
+    if not all(_IN_NAMES.fullmatch(value) for value in values):
+        return None
+    return len(override.get_key_element()) + 1 + max(map(len, values))

@@ -1,6 +1,5 @@
 """The mains of `experiments/`: mistakes in one line, and sweeps in which every job is a process of its own."""
 
-import argparse
 import difflib
 import json
 import logging
@@ -14,19 +13,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import hydra
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from jaxagents.training.argument_lists import quote_lists
-from jaxagents.training.arguments import describe_yaml, require_one_choice, require_readable, require_values
+from jaxagents.training.arguments import (
+    name_folders,
+    parse_overrides,
+    quote_lists,
+    quote_names,
+    require_one_choice,
+    require_options,
+    require_values,
+)
 from jaxagents.training.composition import (
     ARGUMENTS_FILE,
     folders_of,
@@ -47,9 +52,9 @@ from jaxagents.training.interrupts import (
 )
 from jaxagents.training.methods import require_methods
 from jaxagents.training.preemption import EXIT_CODE, Preempted
-from jaxagents.training.sweep_folders import name_folders, quote_names
 from jaxagents.training.sweep_jobs import TRACEBACK, close_sweep, end_with_sweep, ending_at_sigterm, run_process
 from jaxagents.training.trust import trust_argument, trusting
+from jaxagents.training.yaml_files import describe_yaml, require_readable
 
 # A suite that is not installed is a mistake of the user, too.
 _MISTAKES = (
@@ -58,15 +63,6 @@ _MISTAKES = (
 )
 _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
 _MOST_NAMES = 12  # That an error lists where none is near.
-# Options of Hydra's.
-_FLAGS = (
-    *(("--help", "-h"), ("--hydra-help",), ("--version",), ("--resolve",), ("--run", "-r"), ("--multirun", "-m")),
-    ("--shell-completion", "-sc"),
-)
-_WITH_VALUE = (
-    *(("--cfg", "-c"), ("--package", "-p"), ("--config-path", "-cp"), ("--config-name", "-cn")),
-    *(("--config-dir", "-cd"), ("--info", "-i"), ("--experimental-rerun",)),
-)
 _ASIDE = ("hydra", "when_quick", "warm_start", "stages")  # Sections whose settings are not those of the run.
 # What settings of TRL and verl are called here.
 _OF_OTHERS = {
@@ -170,38 +166,6 @@ def command(
     return decorate
 
 
-def require_options(arguments: Sequence[str], further: Sequence[str] = ()) -> None:
-    """Refuses what begins with a dash and is no option of Hydra's, in place of its list of all options.
-
-    Args:
-        arguments: of the command line.
-        further: names of options that the script has besides.
-
-    Raises:
-        ValueError: an option is unknown, lacks its value, or stands between settings.
-    """
-
-    def refuse(message: str) -> NoReturn:
-        raise ValueError(f"Options must be as --hydra-help says, got {' '.join(arguments)!r}: {message}.")
-
-    parser = argparse.ArgumentParser(add_help=False)
-    for names in _FLAGS:
-        parser.add_argument(*names, action="store_true")
-    for names in _WITH_VALUE:
-        parser.add_argument(*names)
-    parser.add_argument("settings", nargs="*")
-    parser.error = refuse  # type: ignore[method-assign]
-    _, unknown = parser.parse_known_args(arguments)
-    dashed = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
-    if dashed:
-        known = [name for names in (*_FLAGS, *_WITH_VALUE, further) for name in names]
-        near = difflib.get_close_matches(dashed[0], known, n=1, cutoff=0.7)
-        hint = f"try {near[0]}" if near else f"settings have no dashes, as in {dashed[0].lstrip('-')}=..."
-        raise ValueError(f"The command has no option {dashed[0]!r}; {hint}.")
-    if unknown:
-        raise ValueError(f"Options must stand before all settings or after them, got {' '.join(arguments)!r}.")
-
-
 @contextmanager
 def errors_in_one_line(show_traceback: bool) -> Iterator[None]:
     """Ends the process with a line on stderr in place of a traceback, where the user can mend what went wrong.
@@ -258,7 +222,7 @@ def how_to_go_on(run_dir: Path) -> str:
     """Says how a run goes on that was interrupted."""
     if not (run_dir / ARGUMENTS_FILE).is_file():
         return "nothing is trained yet"
-    stored = OverridesParser.create().parse_overrides(list(OmegaConf.load(run_dir / ARGUMENTS_FILE)))
+    stored = parse_overrides(OmegaConf.load(run_dir / ARGUMENTS_FILE))
     trust = trust_argument({override.key_or_group: override.value() for override in stored})
     return f"{main_command('train')} resume={shlex.quote(str(run_dir))}{trust} goes on from the last checkpoint"
 

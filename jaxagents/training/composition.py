@@ -10,14 +10,14 @@ from typing import Any
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from jaxagents.training.arguments import require_yaml
+from jaxagents.training.arguments import parse_overrides
 from jaxagents.training.methods import chosen_methods, missing_groups, require_methods
 from jaxagents.training.trust import require_trusted, require_trusted_folder, trusting
+from jaxagents.training.yaml_files import require_yaml
 
 ARGUMENTS_FILE = "arguments.yaml"
 _FOLDER = "--config-dir"
@@ -98,7 +98,7 @@ def merge_overrides(*lists: list[str]) -> list[str]:
     """
     texts = [text for overrides in lists for text in overrides]
     merged: dict[str, str] = {}
-    for override in OverridesParser.create().parse_overrides(texts):
+    for override in parse_overrides(texts):
         key = override.get_key_element().lstrip("+~")
         merged.pop(key, None)
         merged[key] = str(override.input_line)
@@ -224,10 +224,10 @@ def _read_arguments(path: Path) -> list[str]:
 
 def _require_own(stored: Sequence[str], folders: Sequence[str], further: Sequence[str], path: Path) -> list[str]:
     """Returns the arguments of a run, of which none may call functions of others or read files of its own choice."""
-    given = OverridesParser.create().parse_overrides(list(further))
+    given = parse_overrides(further)
     trust: Any = [override.value() for override in given if override.key_or_group == "trust"]
     with trusting(trust[-1] if trust else None):
-        for override in OverridesParser.create().parse_overrides(list(stored)):
+        for override in parse_overrides(stored):
             key, value = override.key_or_group, override.value()
             is_choice = "." not in key and key not in ("run_dir", "start_from") or override.package is not None
             is_foreign = re.match(r"hydra\b", key) or override.is_sweep_override()

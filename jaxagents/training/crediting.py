@@ -13,11 +13,9 @@ from omegaconf import OmegaConf
 from jaxagents.data.schema import Trajectory
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.learners.microbatches import make_microbatches
+from jaxagents.learners.microbatches import make_microbatches, score_episodes
 from jaxagents.learners.policy_gradient import assign_credit
-from jaxagents.learners.scoring import score_episodes
 from jaxagents.learners.settings import make_settings
-from jaxagents.ops.group_filters import keep_all
 from jaxagents.reporting.transcript_html import ADVANTAGES
 from jaxagents.types import Array, Environment, Episode, EpisodeView, LanguagePolicy, Params
 
@@ -73,7 +71,7 @@ def make_credit(policy: LanguagePolicy, learner: Mapping[str, Any]) -> Callable[
     if learner.get("_target_") != _POLICY_GRADIENT:
         return None
     chosen = instantiate(OmegaConf.create(dict(learner))).keywords
-    slots = {"advantage": chosen["advantage"], "group_filter": chosen.get("group_filter") or keep_all}
+    slots = {"advantage": chosen["advantage"], "group_filter": chosen.get("group_filter")}
     for kind in ("reward", "credit"):
         slots |= {f"{kind}/{name}": slot for name, slot in (chosen.get(f"{kind}s") or {}).items()}
     settings, microbatches = make_settings(slots=slots), make_microbatches(policy.layout)

@@ -1,7 +1,6 @@
 """One program on one device, under pmap, or mapped over the shards of a mesh."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -111,58 +110,17 @@ def place(
     _require_divisible(abstract, axes, len(devices), program.divided_option)
     mesh = Mesh(np.asarray(devices), (AXIS_NAME,), axis_types=(AxisType.Auto,))
     shardings = jax.tree.map(lambda axis: NamedSharding(mesh, _spec(axis)), axes)
-    replicated = NamedSharding(mesh, PartitionSpec())
-    abstract = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
-    )
-    acting = frozenset(jax.tree_util.keystr(path[1:]) for path in paths_read(lambda s: s.learner.params, abstract))
-
-    @partial(jax.jit, out_shardings=shardings)
-    def initialise(seed: Array, stage: Array, start: PyTree | None) -> TrainState:
-        return program.init(stage_keys(seed, stage, program.num_seeds), start)
+    initialise = jax.jit(_initialise(program), out_shardings=shardings)
 
     def init(seed: Any, stage: int = 0, start: PyTree | None = None) -> TrainState:
         if start is None and read_params is not None:
             start = _read(read_params, stage_keys(seed, stage, program.num_seeds))
         return initialise(np.asarray(seed, np.uint32), np.uint32(stage), start)
 
-    def chunk(
-        state: TrainState, num_updates: Array, limits: Mapping[str, Array]
-    ) -> tuple[TrainState, dict[str, Array]]:
-        axis_name = axis_name_of(mode)
-        state, merged = run_updates(program, state, num_updates, limits=limits, axis_name=axis_name)
-        if axis_name is not None:
-            merged = jax.lax.psum(merged, axis_name)
-        return state, {name: report(summary) for name, summary in merged.items()}
-
+    axis_name = axis_name_of(mode)
     if mode == "pmap":
-        return _place_pmap(chunk, init, abstract, acting, axes, mesh)
-    if mode == "sharded":
-        # Left to itself, the partitioner gathers sorted or shuffled rows, and every device then works on all of them.
-        specs = jax.tree.map(_spec, axes)
-        chunk = jax.shard_map(
-            chunk,
-            mesh=mesh,
-            in_specs=(specs, PartitionSpec(), PartitionSpec()),
-            out_specs=(specs, PartitionSpec()),
-            check_vma=False,
-        )
-    compiled = jax.jit(
-        chunk,
-        in_shardings=(shardings, replicated, replicated),
-        out_shardings=(shardings, replicated),
-        donate_argnums=0,
-    )
-    return Runner(
-        init=init,
-        run=lambda state, num_updates, limits=_NO_LIMITS: compiled(state, np.int32(num_updates), dict(limits)),
-        params=lambda state: state.learner.params,
-        to_global=lambda state: state,
-        from_global=lambda state: state,
-        abstract=abstract,
-        acting=acting,
-        replicated=replicated,
-    )
+        return _place_pmap(_chunk(program, axis_name), init, _with_shardings(abstract, shardings), axes, mesh)
+    return _place(program, init, abstract, axes, shardings, mesh, axis_name=axis_name)
 
 
 def place_on_mesh(
@@ -196,14 +154,7 @@ def place_on_mesh(
     axes = program.partition(abstract)
     _require_divisible(abstract, axes, mesh.shape[AXIS_NAME] * mesh.shape["fsdp"], program.divided_option)
     shardings, splits_rows = shardings_of_state(abstract, axes, mesh, rules), mesh.shape[AXIS_NAME] > 1
-    replicated = NamedSharding(mesh, PartitionSpec())
-    abstract = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
-    )
-
-    def initialise(seed: Array, stage: Array, start: PyTree | None) -> TrainState:
-        return program.init(stage_keys(seed, stage, program.num_seeds), start)
-
+    initialise = _initialise(program)
     start_anew = jax.jit(initialise, out_shardings=shardings)
     start_from_read = jax.jit(initialise, out_shardings=shardings, donate_argnums=2)
 
@@ -216,23 +167,59 @@ def place_on_mesh(
         read = jax.device_put(_read(read_params, keys), placed) if keys.ndim else read_params(keys, placed)
         return start_from_read(*numbers, read)
 
+    # The compiler refuses means over an axis of one device between axes of its own.
+    return _place(program, init, abstract, axes, shardings, mesh, axis_name=AXIS_NAME if splits_rows else None)
+
+
+def _initialise(program: Program) -> Callable[..., TrainState]:
+    return lambda seed, stage, start: program.init(stage_keys(seed, stage, program.num_seeds), start)
+
+
+def _chunk(program: Program, axis_name: str | None) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
+    """Returns `(state, num_updates, limits) -> (state, metrics)` of what one device works on."""
+
     def chunk(
         state: TrainState, num_updates: Array, limits: Mapping[str, Array]
     ) -> tuple[TrainState, dict[str, Array]]:
-        axis_name = AXIS_NAME if splits_rows else None
         state, merged = run_updates(program, state, num_updates, limits=limits, axis_name=axis_name)
-        if splits_rows:
-            merged = jax.lax.psum(merged, AXIS_NAME)
+        if axis_name is not None:
+            merged = jax.lax.psum(merged, axis_name)
         return state, {name: report(summary) for name, summary in merged.items()}
 
-    if splits_rows:  # The compiler refuses means over an axis of one device between axes of its own.
+    return chunk
+
+
+def _with_shardings(abstract: TrainState, shardings: PyTree) -> TrainState:
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
+    )
+
+
+def _acting(abstract: TrainState) -> frozenset[str]:
+    return frozenset(jax.tree_util.keystr(path[1:]) for path in paths_read(lambda s: s.learner.params, abstract))
+
+
+def _place(
+    program: Program,
+    init: Callable[..., TrainState],
+    abstract: TrainState,
+    axes: PyTree,
+    shardings: PyTree,
+    mesh: Mesh,
+    *,
+    axis_name: str | None,
+) -> Runner:
+    """Compiles a program over a mesh; with `axis_name`, every device works on its own rows along that axis."""
+    replicated, chunk = NamedSharding(mesh, PartitionSpec()), _chunk(program, axis_name)
+    if axis_name is not None:
+        # Left to itself, the partitioner gathers sorted or shuffled rows, and every device then works on all of them.
         specs = jax.tree.map(_spec, axes)
         chunk = jax.shard_map(
             chunk,
             mesh=mesh,
             in_specs=(specs, PartitionSpec(), PartitionSpec()),
             out_specs=(specs, PartitionSpec()),
-            axis_names={AXIS_NAME},
+            axis_names={axis_name},
             check_vma=False,
         )
     compiled = jax.jit(
@@ -241,6 +228,7 @@ def place_on_mesh(
         out_shardings=(shardings, replicated),
         donate_argnums=0,
     )
+    abstract = _with_shardings(abstract, shardings)
     return Runner(
         init=init,
         run=lambda state, num_updates, limits=_NO_LIMITS: compiled(state, np.int32(num_updates), dict(limits)),
@@ -248,7 +236,7 @@ def place_on_mesh(
         to_global=lambda state: state,
         from_global=lambda state: state,
         abstract=abstract,
-        acting=frozenset(jax.tree_util.keystr(path[1:]) for path in paths_read(lambda s: s.learner.params, abstract)),
+        acting=_acting(abstract),
         replicated=replicated,
     )
 
@@ -257,7 +245,6 @@ def _place_pmap(
     chunk: Callable[..., tuple[TrainState, dict[str, Array]]],
     init: Callable[..., TrainState],
     abstract: TrainState,
-    acting: frozenset[str],
     axes: PyTree,
     mesh: Mesh,
 ) -> Runner:
@@ -284,7 +271,7 @@ def _place_pmap(
         to_global=merge,
         from_global=split,
         abstract=abstract,
-        acting=acting,
+        acting=_acting(abstract),
         replicated=NamedSharding(mesh, PartitionSpec()),
     )
 

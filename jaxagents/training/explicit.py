@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
+from jaxagents.training.arguments import parse_overrides
 from jaxagents.training.methods import chosen_methods, method_files, read_method
 from jaxagents.training.setting_types import find_function, takes_numbers
 from jaxagents.training.signatures import Taken, settings_of
@@ -52,7 +52,7 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> None:
         config: composed, is changed.
         overrides: arguments.
     """
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    parsed = parse_overrides(overrides)
     written = {override.key_or_group for override in parsed if override.package is None}
     for override in parsed:
         place = override.package or override.key_or_group
@@ -127,7 +127,7 @@ def _stages(config: DictConfig, nodes: Any) -> Iterator[dict[str, Any]]:
 
 
 def _keys_of(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    for override in parse_overrides(overrides):
         if not override.is_delete() and override.package is None:
             yield override.key_or_group.replace("/", "."), str(override.input_line).lstrip("+")
 
@@ -165,7 +165,7 @@ def _has(config: DictConfig, key: str) -> bool:
 
 def _require_kept(config: DictConfig, overrides: Sequence[str]) -> None:
     """Refuses to take out a number that a function takes: its own default would count, and nothing would say so."""
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    for override in parse_overrides(overrides):
         section, _, name = override.key_or_group.rpartition(".")
         options: Any = OmegaConf.select(config, section) if override.is_delete() and section else None
         if not isinstance(options, DictConfig) or "_target_" not in options:

@@ -18,7 +18,7 @@ from jaxagents.environments.checks import require_shapes
 from jaxagents.reporting.loggers import read_metrics, to_json
 from jaxagents.reporting.reports import REPORT_FILE, write_report, write_result
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
-from jaxagents.training.argument_lists import write_argument
+from jaxagents.training.arguments import write_argument
 from jaxagents.training.build import Experiment, build, resolve
 from jaxagents.training.command import main_command
 from jaxagents.training.composition import save_arguments

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from jaxagents.training.arguments import parse_overrides
 
 FOLDER = "method"
 FIELDS = ("Equation", "Code", "Paper", "Differs", "Study", "Claim", "Needs")
@@ -74,8 +75,8 @@ def read_method(path: str | Path) -> Method:
     settings = dict(_dotted(content))
     if function is not None and (groups or settings):
         raise ValueError(
-            f"{path} must have a `function` or settings, got both: {', '.join([*groups, *settings])}; a function is called "
-            "by its study, and trains nothing that settings could change."
+            f"{path} must have a `function` or settings, got both: {', '.join([*groups, *settings])}; a function is "
+            "called by its study, and trains nothing that settings could change."
         )
     return Method(path.stem, name, summary, fields, groups, settings, function)
 
@@ -83,7 +84,7 @@ def read_method(path: str | Path) -> Method:
 def chosen_methods(overrides: Sequence[str]) -> list[str]:
     """Returns the methods that overrides switch on, such as "+method=[gigpo,chord]"."""
     texts = [text for text in overrides if text.lstrip("+").startswith(f"{FOLDER}=")]
-    values = [override.value() for override in OverridesParser.create().parse_overrides(texts)]
+    values = [override.value() for override in parse_overrides(texts)]
     return [str(name) for value in values for name in (value if isinstance(value, list) else [value])]
 
 
@@ -141,7 +142,7 @@ def require_free(method: Method, overrides: Sequence[str], where: str) -> None:
         ValueError: names the setting.
     """
     chosen = {**method.groups, **method.settings}
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    for override in parse_overrides(overrides):
         key = override.get_key_element().lstrip("+~")
         others = {name: value for name, value in chosen.items() if _is_within(name, key)}
         if method.groups.get(key) != override.value() and others and others != {key: override.value()}:

@@ -13,7 +13,7 @@ from jaxagents.data.packing import TokenSequence
 from jaxagents.data.schema import Trajectory
 from jaxagents.data.streams import encode
 from jaxagents.language.generate import Sampling, generate
-from jaxagents.networks.attention_mask import causal_mask
+from jaxagents.networks.attention import causal_mask
 from jaxagents.policies.language_model import token_statistics
 from jaxagents.types import Array, LanguagePolicy, Params
 

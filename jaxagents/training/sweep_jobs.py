@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 
-from jaxagents.training.argument_lists import write_argument
+from jaxagents.training.arguments import is_sweep, write_argument
 from jaxagents.training.composition import given_arguments
 from jaxagents.training.interrupts import SWEEP_JOB, TERMINATED, when_interrupted
 from jaxagents.training.preemption import EXIT_CODE
@@ -48,7 +48,7 @@ def ending_at_sigterm(arguments: Sequence[str]) -> Iterator[None]:
     def end(number: int, frame: Any) -> NoReturn:
         raise SystemExit(EXIT_CODE)
 
-    if not {"-m", "--multirun"} & set(arguments):
+    if not is_sweep(arguments):
         yield
         return
     before = signal.signal(signal.SIGTERM, end)

@@ -10,8 +10,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from jaxagents.training.arguments import require_yaml
 from jaxagents.training.setting_types import find_function, written
+from jaxagents.training.yaml_files import require_yaml
 
 _COMPUTING = (
     *("environments", "policies", "values", "learners", "losses", "ops", "networks", "language", "rollouts", "search"),

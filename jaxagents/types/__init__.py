@@ -59,6 +59,8 @@ from jaxagents.types.learning import (
     Sampler,
     Stateful,
     Transition,
+    input_of,
+    input_of_successor,
 )
 
 __all__ = [
@@ -111,4 +113,6 @@ __all__ = [
     "Tokenizer",
     "Transition",
     "Window",
+    "input_of",
+    "input_of_successor",
 ]

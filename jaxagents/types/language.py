@@ -312,7 +312,7 @@ class ChatTemplate(NamedTuple):
 
 @struct.dataclass
 class CausalMask:
-    """Which tokens attend to which, in numbers per token in place of a bit per pair; see `networks.attention_mask`.
+    """Which tokens attend to which, in numbers per token in place of a bit per pair; see `networks.attention`.
 
     A token sees tokens that are there and no later than itself: the prompt, and its own agent's of recent turns.
 
@@ -333,7 +333,7 @@ class LanguageModel(NamedTuple):
     """A causal model of token sequences; masks give which tokens attend to which.
 
     A `mask` is a bool for every pair, True where the query (second axis) sees the key (third axis), or a `CausalMask`
-    of the keys, of which `networks.attention_mask.dense_mask` makes these bits.
+    of the keys, of which `networks.attention.dense_mask` makes these bits.
 
     Attributes:
         init: `(key) -> params`; see `pretrained`.

@@ -8,10 +8,8 @@ import sys
 import time
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from jaxagents.papers.runs import read_run
-from jaxagents.training.argument_lists import quote_lists
 from tests import ROOT
 
 BANDIT = "paper=onpolicy_negative_gradient"
@@ -98,34 +96,6 @@ def test_equilibria_are_found_once_without_randomness(call_main, tmp_path):
     assert len(runs) == 3
     last = sorted(run.curves["exploitability_leduc2"]["values"][-1] for run in runs.values())
     assert -0.33882 in [round(value, 5) for value in last]
-
-
-def test_lists_are_written_as_hydra_reads_them():
-    names = ("paper", "arms")
-    assert quote_lists(["paper=gigpo,nft", "seeds=1-3", "status=true"], names) == [
-        *("paper=['gigpo','nft']", "seeds=1-3", "status=true")
-    ]
-    assert quote_lists(["paper=lm_rl/*", "arms=null", "arms=[a]"], names) == [
-        "paper=['lm_rl/*']",
-        "arms=null",
-        "arms=[a]",
-    ]
-    assert quote_lists(["-m", "paper=a,b"], names) == ["-m", "paper=['a'],['b']"]
-
-
-@pytest.mark.parametrize(
-    ("written", "read"),
-    [
-        ("[a.b=1e-3,c=d]", ["a.b=1e-3", "c=d"]),
-        ("a=[1,2],~c", ["a=[1,2]", "~c"]),
-        ("[a={b: 1, c: 2}, '+d=e']", ["a={b: 1, c: 2}", "+d=e"]),
-        ('["a=b,c",d="it\'s"]', ["a=b,c", 'd="it\'s"']),
-        ("[]", []),
-    ],
-)
-def test_overrides_are_read_as_they_are_written(written, read):
-    (quoted,) = quote_lists([f"overrides={written}"], ("overrides",))
-    assert OverridesParser.create().parse_override(quoted).value() == read
 
 
 def test_help_that_nobody_reads_ends_without_a_word():

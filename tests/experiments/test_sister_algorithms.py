@@ -8,7 +8,6 @@ from hydra.utils import instantiate
 
 from jaxagents.learners.policy_gradient import assign_credit
 from jaxagents.learners.settings import without_memory
-from jaxagents.ops.group_filters import keep_all
 from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
 from jaxagents.types import EpisodeView
@@ -34,7 +33,7 @@ def test_vineppo_credits_an_action_with_what_it_adds_to_the_chance_of_success(ma
     The third action was no legal one, which costs 0.1; a third turn did not take place.
     """
     learner = composed("experiment=grpo_frozenlake", "algorithm=vineppo")["learner"]
-    slots = {"reward/invalid": instantiate(learner["rewards"]["invalid"]), "group_filter": keep_all}
+    slots = {"reward/invalid": instantiate(learner["rewards"]["invalid"])}
     slots |= {"advantage": instantiate(learner["advantage"])}
     turns = make_episode(
         [[0.8], [0.2], [0.5], [1.0], [0.0], [0.0], [0.0], [0.0], [0.0]],

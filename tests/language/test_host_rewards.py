@@ -13,7 +13,7 @@ import pytest
 from jaxagents.environments.text import kuhn
 from jaxagents.language.host_rewards import make_rewarded_collector, pay, texts_of
 from jaxagents.language.tokenizers import word_level
-from jaxagents.ops.group_filters import keep_all
+from jaxagents.ops.group_filters import informative_groups
 from jaxagents.types import Episode, Layout
 
 WORDS = ("go", "left", "right", "wall", "start", "hmm")
@@ -180,7 +180,7 @@ def test_what_cannot_be_paid_is_refused(lake, wanderer):
     with pytest.raises(ValueError, match=r"must take prompts, .* got brief\(prompts, completions\); try def brief\("):
         make_rewarded_collector(lake, wanderer, reward=brief, **sizes)
     with pytest.raises(ValueError, match=r"`collector.dynamic_sampling` must be null .* learner\.group_filter"):
-        make_rewarded_collector(lake, wanderer, reward=count_right, dynamic_sampling=keep_all, **sizes)
+        make_rewarded_collector(lake, wanderer, reward=count_right, dynamic_sampling=informative_groups, **sizes)
     with pytest.raises(ValueError, match=r"`environment` must have one seat .* got kuhn_poker with 2"):
         make_rewarded_collector(kuhn.make_environment(), wanderer, reward=count_right, **sizes)
     make_rewarded_collector(lake, wanderer, reward=functools.partial(count_right, bonus=0.5), **sizes)

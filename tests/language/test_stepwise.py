@@ -11,7 +11,7 @@ from jaxagents.environments.text.frozenlake import ACTIONS
 from jaxagents.language.relabeling import recorded_words
 from jaxagents.language.stepwise import make_stepwise_collector
 from jaxagents.language.verifiers import make_distance_verifier, make_outcome_verifier
-from jaxagents.learners.token_batches import make_token_view
+from jaxagents.learners.token_losses import make_token_view
 from jaxagents.ops.imitation import best_of_group
 from jaxagents.policies.contexts import score_tokens, to_rows
 from jaxagents.types import EpisodeView

@@ -3,7 +3,6 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -16,7 +15,7 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.levels import make_level_collector
 from jaxagents.training.program import make_program, run_updates
-from tests.fakes import COUNTING, play_levels
+from tests.fakes import COUNTING, play_levels, require_equal_states
 
 KEY = jax.random.key(0)
 SIZES = (2, 3)
@@ -74,11 +73,7 @@ def test_two_devices_count_as_one():
     one, many = make(session=1), make(axis_name="device", session=1)
     state = one.init(KEY)
     rollout = played(state.memory.levels, [0.5] * 6)
-    halves = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
-    expected, _ = one.update(state, KEY, rollout)
-    both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)
-    found, _ = jax.vmap(many.update, (0, None, 0), axis_name="device")(both, KEY, halves)
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, jnp.stack([b, b])), found, expected)
+    expected = require_equal_states(one, many, state, rollout)
     assert int(expected.memory.graph.size) == 3
 
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from jaxagents.environments import craft, quest
 from jaxagents.learners.envgen import make_agent, with_generated_levels
 from jaxagents.types import Agent
-from tests.fakes import COUNTING, make_rollout
+from tests.fakes import COUNTING, make_rollout, require_equal_states
 
 KEY = jax.random.key(0)
 NAMES = ("wood", "stone", "iron")
@@ -90,11 +90,7 @@ def test_two_devices_count_as_one():
     one, many = make(), make(axis_name="device")
     state, rollout = one.init(KEY), played(8, 2, 4)
     state = state.replace(memory=state.memory.replace(round=jnp.int32(2)))
-    halves = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
-    expected, _ = one.update(state, KEY, rollout)
-    both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)
-    found, _ = jax.vmap(many.update, (0, None, 0), axis_name="device")(both, KEY, halves)
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, jnp.stack([b, b])), found, expected)
+    require_equal_states(one, many, state, rollout)
 
 
 def test_bad_settings_are_refused():

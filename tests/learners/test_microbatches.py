@@ -61,20 +61,3 @@ def test_nothing_at_all_is_zero():
 def test_a_size_below_one_is_refused():
     with pytest.raises(ValueError, match="`microbatch_tokens` must be at least 1, got 0"):
         make_microbatches(HISTORY, microbatch_tokens=0)
-
-
-def test_gradients_flow_through_the_differentiable_form():
-    rows = jnp.nan_to_num(tokens(NUM_TURNS)) * jnp.arange(1.0, 8.0)[:, None, None]
-
-    def after_a_step(params, **options):
-        microbatches = make_microbatches(HISTORY, microbatch_tokens=40, **options)  # A row each; two are empty.
-
-        def gradient(rows, turns):
-            return jax.grad(lambda params: jnp.sum(rows[:, :turns] * jnp.sin(params)))(params)
-
-        return params - 0.1 * microbatches.total(gradient, rows, NUM_TURNS)
-
-    # x - 0.1 w cos(x), w the sum of all rows, has the derivative 1 + 0.1 w sin(x).
-    value, slope = jax.jit(jax.value_and_grad(lambda params: after_a_step(params, differentiable=True)))(0.7)
-    np.testing.assert_allclose(value, after_a_step(0.7), rtol=1e-6)
-    np.testing.assert_allclose(slope, 1.0 + 0.1 * jnp.sum(rows) * np.sin(0.7), rtol=1e-5)

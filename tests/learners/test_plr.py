@@ -16,6 +16,7 @@ from jaxagents.ops.levels import learnability, max_monte_carlo
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.levels import make_level_collector
 from jaxagents.training.program import make_program, run_updates
+from tests.fakes import require_agreement
 
 KEY = jax.random.key(0)
 WORLD = contextual_gridworld.make_environment(3, max_steps=6)
@@ -85,16 +86,8 @@ def test_two_devices_choose_and_learn_as_one():
     _, many = make(train_on_new=True, score=max_monte_carlo, axis_name="device")
     state = one.init(KEY)
     _, rollout, _ = jax.jit(collector.collect)(collector.init(KEY, None), one.acting(state), KEY)
-    halves = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
-    both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)
-    expected, _ = jax.jit(one.update)(state, KEY, rollout)
-    found, _ = jax.jit(jax.vmap(many.update, (0, None, 0), axis_name="device"))(both, KEY, halves)
-    for name in ("archive", "levels", "place", "kind"):
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, jnp.stack([b, b]), rtol=1e-4, atol=1e-5),
-            getattr(found.memory, name),
-            getattr(expected.memory, name),
-        )
+    names = ("archive", "levels", "place", "kind")
+    require_agreement(one, many, state, rollout, lambda state, _: [getattr(state.memory, name) for name in names])
 
 
 @pytest.mark.slow

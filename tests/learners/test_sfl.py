@@ -3,7 +3,6 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -15,7 +14,7 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.rollouts.levels import make_level_collector
 from jaxagents.training.program import make_program, run_updates
-from tests.fakes import COUNTING, play_levels
+from tests.fakes import COUNTING, play_levels, require_equal_states
 
 KEY = jax.random.key(0)
 
@@ -57,11 +56,7 @@ def test_the_best_of_a_cycle_are_chosen_and_trained_on():
 def test_two_devices_choose_as_one():
     one, many = make(), make(axis_name="device")
     state, rollout = one.init(KEY), play_levels(0.25, 0.5, 0.0, None)
-    halves = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
-    expected, _ = one.update(state, KEY, rollout)
-    both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)
-    found, _ = jax.vmap(many.update, (0, None, 0), axis_name="device")(both, KEY, halves)
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, jnp.stack([b, b])), found, expected)
+    require_equal_states(one, many, state, rollout)
 
 
 def test_bad_settings_are_refused():

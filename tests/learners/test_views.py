@@ -14,7 +14,7 @@ from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.learners.liveness import fields_read
 from jaxagents.learners.policy_gradient import make_agent, make_policy_gradient
-from jaxagents.learners.token_batches import make_token_view
+from jaxagents.learners.token_losses import make_token_view
 from jaxagents.losses import aggregation
 from jaxagents.losses.regularizers import entropy_bonus
 from jaxagents.losses.token_policy_gradient import decoupled_clip, gspo, plain, ppo_clip

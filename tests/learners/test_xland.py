@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxagents.learners.xland import with_filtered_levels
-from tests.fakes import COUNTING, play_levels
+from tests.fakes import COUNTING, play_levels, require_equal_states
 
 KEY = jax.random.key(0)
 
@@ -85,11 +85,7 @@ def test_a_stage_goes_on_with_its_agent_and_its_levels_under_thresholds_of_its_o
 def test_two_devices_accept_as_one():
     one, many = make(), make(axis_name="device")
     state, rollout = one.init(KEY), play_levels(0.25, 0.5, 0.0, None)
-    halves = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=1)), rollout)
-    expected, _ = one.update(state, KEY, rollout)
-    both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)
-    found, _ = jax.vmap(many.update, (0, None, 0), axis_name="device")(both, KEY, halves)
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, jnp.stack([b, b])), found, expected)
+    require_equal_states(one, many, state, rollout)
 
 
 def test_bad_settings_are_refused():

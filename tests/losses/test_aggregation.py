@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxagents.losses import aggregation
-from jaxagents.ops.sequences import mean_log_ratio
+from jaxagents.ops.episodes import mean_log_ratio
 from jaxagents.types import TokenView
 
 # Rows with 4, 1, 0 and 3 tokens.

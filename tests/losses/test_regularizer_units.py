@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.losses.regularizer_units import make_of_advantage, of_loss
+from jaxagents.losses.regularizer_units import make_of_advantage
 from jaxagents.types import Mean
 
 
@@ -30,7 +30,3 @@ def test_devices_share_one_unit():
     np.testing.assert_allclose(unit, [2.0, 2.0], rtol=1e-6)
     memory = slot.update(slot.init(1), jax.tree.map(jnp.sum, summary))
     np.testing.assert_allclose(memory.value, 2.0, rtol=1e-6)
-
-
-def test_the_unit_of_the_loss_is_one():
-    assert of_loss(mean_of(3.0, 1.0), axis_name=None) == 1.0

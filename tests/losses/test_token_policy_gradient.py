@@ -11,7 +11,7 @@ from jaxagents.losses import token_policy_gradient as losses
 from jaxagents.losses.aggregation import sequence_mean
 from jaxagents.losses.entropy_balanced import entropy_balanced_clip as entropy_balanced
 from jaxagents.losses.policy_gradient import clipped_surrogate
-from jaxagents.ops.sequences import mean_log_ratio
+from jaxagents.ops.episodes import mean_log_ratio
 from jaxagents.types import TokenView
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.networks.adapters import combine, full, ia3, lora, soft_prompt
+from jaxagents.networks.adapters import combine, full, ia3, lora
 
 PARAMS = {
     "params": {
@@ -58,13 +58,12 @@ def test_factors_by_hand():
     np.testing.assert_allclose(merged["Dense_1"]["kernel"], [[1.0], [5.0], [2.0]])
 
 
-def test_rows_and_whole_parameters():
-    adapter = combine({"prompt": soft_prompt(token_ids=(3, 1)), "bias": full(pattern="Dense_1/bias")})
+def test_whole_parameters():
+    adapter = combine({"table": full(pattern="embedding$"), "bias": full(pattern="Dense_1/bias")})
     own = adapter.init(jax.random.key(0), PARAMS)
-    np.testing.assert_array_equal(own["prompt"]["params/embedding"]["rows"], [[6.0, 7.0], [2.0, 3.0]])
     own = jax.tree.map(lambda leaf: leaf + 1.0, own)
     merged = adapter.merge(PARAMS, own)["params"]
-    np.testing.assert_array_equal(merged["embedding"], [[0.0, 1.0], [3.0, 4.0], [4.0, 5.0], [7.0, 8.0]])
+    np.testing.assert_array_equal(merged["embedding"], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
     np.testing.assert_array_equal(merged["Dense_1"]["bias"], [1.0])
 
 
@@ -74,7 +73,6 @@ def test_rows_and_whole_parameters():
         lora(pattern="kernel$"),
         lora(pattern="kernel$", magnitude=True),
         ia3(outputs="Dense_0", inputs=None),
-        soft_prompt(token_ids=(0,)),
         full(pattern="bias"),
     ],
 )
@@ -103,5 +101,3 @@ def test_what_is_refused():
         lora(pattern="Dense_0").init(jax.random.key(0), PARAMS)
     with pytest.raises(ValueError, match="`rank` must be at least 1, got 0"):
         lora(rank=0)
-    with pytest.raises(ValueError, match="`token_ids` must name at least one"):
-        soft_prompt(token_ids=())

@@ -11,7 +11,7 @@ import pytest
 from jaxagents.benchmarks.scale import context_memory
 from jaxagents.language.conversation import begin_conversation, read_prompts
 from jaxagents.language.generate import Sampling, generate
-from jaxagents.networks.attention_mask import causal_mask, dense_mask
+from jaxagents.networks.attention import causal_mask, dense_mask
 from jaxagents.networks.block_attention import NO_WINDOW, View, attend_in_blocks
 from jaxagents.networks.decoder import Decoder
 from jaxagents.policies.contexts import Rows, score_tokens

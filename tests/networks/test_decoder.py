@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxagents.networks import decoder_layers
-from jaxagents.networks.attention_mask import causal_mask
+from jaxagents.networks.attention import causal_mask
 from jaxagents.networks.decoder import Decoder
 
 SIZES = {"vocab_size": 11, "num_layers": 2, "features": 8, "num_heads": 2, "hidden_features": 12}

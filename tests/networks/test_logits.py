@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.networks.logits import make_logits
+from jaxagents.networks.decoder import make_logits
 
 HIDDEN = jax.random.normal(jax.random.key(0), (2, 3, 8))
 KERNEL = jax.random.normal(jax.random.key(1), (8, 5))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from jaxagents.networks.heads import CategoricalHead, ValueHead
-from jaxagents.networks.rows import as_rows
-from jaxagents.networks.torsos import MLP
+from jaxagents.networks.torsos import MLP, as_rows
 
 KEY = jax.random.key(0)
 

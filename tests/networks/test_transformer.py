@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from jaxagents.networks import attention, decoder_layers
-from jaxagents.networks.attention import attend, mask_bias, rotary_angles, rotary_frequencies, rotate
-from jaxagents.networks.attention_mask import causal_mask
-from jaxagents.networks.decoder_layers import ACTIVATIONS
-from jaxagents.networks.normalization import RMSNorm
+from jaxagents.networks.attention import attend, causal_mask, mask_bias, rotary_angles, rotary_frequencies, rotate
+from jaxagents.networks.decoder_layers import ACTIVATIONS, RMSNorm
 from jaxagents.networks.transformer import Transformer
 
 SMALL = {"vocab_size": 11, "features": 16, "num_heads": 4, "num_layers": 2}

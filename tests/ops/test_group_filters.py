@@ -21,7 +21,6 @@ def of_episodes(keep):
     return lambda episode, **options: keep(EpisodeView(episode=episode), **options)
 
 
-keep_all = of_episodes(group_filters.keep_all)
 informative_groups = of_episodes(group_filters.informative_groups)
 top_variance = of_episodes(group_filters.top_variance)
 
@@ -91,13 +90,8 @@ def test_the_share_is_of_the_groups_of_all_devices(make_episode, num_devices):
     np.testing.assert_array_equal(top_variance(episode, fraction=0.4), expected)
 
 
-def test_keep_all(episode):
-    assert keep_all(episode).all()
-
-
 def test_filters_compose(episode):
     first = episode.replace(keep=jnp.asarray(GROUP != 9))
-    assert chosen(keep_all(first)) == {5, 2, 4, 0}
     assert chosen(informative_groups(first)) == {5, 0}
     # Half of the four groups that are left.
     assert chosen(top_variance(first, fraction=0.5)) == {5, 0}
@@ -111,7 +105,7 @@ def test_dropped_rows_do_not_make_a_group_informative(episode):
 
 def test_nothing_left_is_nothing_kept(episode):
     none = episode.replace(keep=jnp.zeros(10, bool))
-    for keep in (keep_all, informative_groups, top_variance):
+    for keep in (informative_groups, top_variance):
         assert not keep(none).any()
 
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.networks.attention_mask import attention_mask, dense_mask
+from jaxagents.networks.attention import attention_mask, dense_mask
 from jaxagents.policies.contexts import hidden_after_turns
 from jaxagents.types import LanguageModel, Layout
 

@@ -12,9 +12,8 @@ from jaxagents.networks.recurrent import GRU, LRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import Categorical
 from jaxagents.policies.actor_critic import as_policy, make_actor_critic, make_policy
-from jaxagents.policies.inputs import input_of, input_of_successor
 from jaxagents.rollouts.unroll import episode_metrics, make_rollout_collector
-from jaxagents.types import Box, Discrete, Policy, PolicyInput, TimeStep
+from jaxagents.types import Box, Discrete, Policy, PolicyInput, TimeStep, input_of, input_of_successor
 from tests.fakes import make_world
 
 KEY = jax.random.key(0)

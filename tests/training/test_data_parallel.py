@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -48,7 +49,13 @@ KINDS = {
         make_dialogue_collector,
     ),
     "interleaved": (
-        partial(relift.make_agent, **GROUPS, choose=relift.every_task, batch_size=8, capacity=16),
+        partial(
+            relift.make_agent,
+            **GROUPS,
+            choose=lambda success, key: jnp.ones(success.shape[0], bool),
+            batch_size=8,
+            capacity=16,
+        ),
         make_demonstrated_collector,
     ),
 }

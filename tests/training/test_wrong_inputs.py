@@ -4,12 +4,13 @@ import json
 
 import pytest
 
-from jaxagents.training.arguments import require_one_choice, require_values, require_yaml
+from jaxagents.training.arguments import require_one_choice, require_values
 from jaxagents.training.build import build, checked_stages, resolve
 from jaxagents.training.composition import compose, resume_arguments
 from jaxagents.training.explicit import honour_overrides, leave_out_unknown
 from jaxagents.training.memory import require_stage_in_memory
 from jaxagents.training.trust import require_trusted, trust_argument, trusting
+from jaxagents.training.yaml_files import require_yaml
 from tests import CONFIGS
 
 PPO = ("world=cartpole", "algorithm=ppo")

@@ -98,31 +98,6 @@ def with_skins(world: World, *, skins: Sequence[Skin], num_held_out: int = 0) ->
     )
 
 
-def draw_skins(names: Mapping[str, Sequence[str]], *, num_skins: int, seed: int = 0) -> list[dict[str, str]]:
-    """Draws skins in which every word has one of some names, no two skins the same.
-
-    Args:
-        names: what words may be called, the words themselves where they are among them.
-        num_skins: how many.
-        seed: of the choices.
-
-    Returns:
-        The skins.
-
-    Raises:
-        ValueError: there are not as many.
-    """
-    count = int(np.prod([len(some) for some in names.values()], dtype=float))
-    if count < num_skins:
-        raise ValueError(f"`num_skins` must be at most {count}, the number of ways to name {len(names)} words.")
-    drawn: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
-    generator = np.random.default_rng(seed)
-    while len(drawn) < num_skins:
-        skin = {word: some[int(generator.integers(len(some)))] for word, some in names.items()}
-        drawn.setdefault(tuple(skin.items()), skin)
-    return list(drawn.values())
-
-
 def make_rewording(words: Sequence[str], skins: Sequence[Skin]) -> Callable[[Array, Task, Task], Array]:
     """Makes the function that says in the skin of one task what was said in that of another.
 

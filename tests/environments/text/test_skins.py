@@ -10,7 +10,7 @@ import pytest
 
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.rewards import with_delay
-from jaxagents.environments.text.skins import draw_skins, with_skins
+from jaxagents.environments.text.skins import with_skins
 from jaxagents.environments.text.subgrammars import join_grammars
 from jaxagents.environments.text.union import join_worlds, make_environment
 from jaxagents.environments.text.words import sentence
@@ -90,14 +90,6 @@ def test_skins_of_a_world_of_numbers_may_swap_digits(hand, tiny):
     task = {"inner": inner, "skin": jnp.int32(0), "level": jnp.int32(0)}
     texts, timesteps, _ = hand.play(environment, task, ["2", "1"])
     assert texts[:2] == ["guess 2 to 7", "more"] and bool(timesteps[2].info["success"])
-
-
-def test_skins_are_drawn_without_repetition():
-    names = {"desk": ["desk", "table"], "bed": ["bed", "couch", "cot"]}
-    drawn = draw_skins(names, num_skins=6, seed=3)
-    assert len({tuple(skin.items()) for skin in drawn}) == 6 and drawn == draw_skins(names, num_skins=6, seed=3)
-    with pytest.raises(ValueError, match="`num_skins` must be at most 6"):
-        draw_skins(names, num_skins=7)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""Tests of jaxagents/training/sweep_folders.py."""
+"""Names of the folders of sweeps, and lists and paths as Hydra reads them."""
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from jaxagents.training.sweep_folders import name_folders, quote_names
+from jaxagents.training.arguments import name_folders, quote_lists, quote_names
 
 PARSER = OverridesParser.create()
 
@@ -53,3 +53,31 @@ def test_folders_of_sweeps_can_be_given_to_other_commands():
     assert list(first.sweep_string_iterator()) == ["'runs/0_a=1'", "runs/1"]
     written = ["x='a=b'", "x=[a=b]", "x={a:b}", "x=choice(a=b)", r"x=a\=b"]
     assert quote_names(written) == written
+
+
+def test_lists_are_written_as_hydra_reads_them():
+    names = ("paper", "arms")
+    assert quote_lists(["paper=gigpo,nft", "seeds=1-3", "status=true"], names) == [
+        *("paper=['gigpo','nft']", "seeds=1-3", "status=true")
+    ]
+    assert quote_lists(["paper=lm_rl/*", "arms=null", "arms=[a]"], names) == [
+        "paper=['lm_rl/*']",
+        "arms=null",
+        "arms=[a]",
+    ]
+    assert quote_lists(["-m", "paper=a,b"], names) == ["-m", "paper=['a'],['b']"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("[a.b=1e-3,c=d]", ["a.b=1e-3", "c=d"]),
+        ("a=[1,2],~c", ["a=[1,2]", "~c"]),
+        ("[a={b: 1, c: 2}, '+d=e']", ["a={b: 1, c: 2}", "+d=e"]),
+        ('["a=b,c",d="it\'s"]', ["a=b,c", 'd="it\'s"']),
+        ("[]", []),
+    ],
+)
+def test_overrides_are_read_as_they_are_written(written, read):
+    (quoted,) = quote_lists([f"overrides={written}"], ("overrides",))
+    assert PARSER.parse_override(quoted).value() == read

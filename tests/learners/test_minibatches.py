@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from jaxagents.ops.minibatches import block_size, random_order, shuffled_minibatches
+from jaxagents.learners.minibatches import block_size, random_order, shuffled_minibatches
 
 KEY = jax.random.key(0)
 
