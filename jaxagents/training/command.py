@@ -222,7 +222,7 @@ def how_to_go_on(run_dir: Path) -> str:
     """Says how a run goes on that was interrupted."""
     if not (run_dir / ARGUMENTS_FILE).is_file():
         return "nothing is trained yet"
-    stored = parse_overrides(OmegaConf.load(run_dir / ARGUMENTS_FILE))
+    stored = parse_overrides([*OmegaConf.load(run_dir / ARGUMENTS_FILE)])
     trust = trust_argument({override.key_or_group: override.value() for override in stored})
     return f"{main_command('train')} resume={shlex.quote(str(run_dir))}{trust} goes on from the last checkpoint"
 

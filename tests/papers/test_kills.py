@@ -97,7 +97,7 @@ def test_kills_of_a_batch_lose_nothing_and_run_nothing_twice(tmp_path):
     seen = b""
     for who, least in (("command", 1), ("all", 8)):
         process = subprocess.Popen([*COMMAND[:2], *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until(lambda least=least: stored().count(b"\n") >= least and workers_of(process), process)
+        wait_until(lambda least=least, on=process: stored().count(b"\n") >= least and workers_of(on), process)
         kill(process, who)
         assert stored().startswith(seen), "a run was lost, or written again"
         seen = stored()
