@@ -157,7 +157,7 @@ def make_policy_gradient(
         numbers, bound = settings.open(state.settings)
         batch, summary = _prepare(parts, bound, state, episode)
         described = _describe(batch)
-        unit, measured = 1.0, {}  # type: Any, Metrics
+        unit, measured = 1.0, {}  # type: Any, dict[str, Any]
         if "unit" in bound:
             unit, measured = bound["unit"](described["advantage_magnitude"], axis_name=axis_name)
         loss_of = partial(token_loss, model, layout, bound, numbers["value_coefficient"], unit, temperature)
