@@ -115,7 +115,7 @@ def _after_failures(own: Episode, hinted: Episode, group_size: int) -> Episode:
     both = [episode.replace(bootstrap_value=None, keep=None) for episode in (own, hinted)]
 
     def join(one: Array, other: Array) -> Array:
-        groups = [leaf.reshape(-1, group_size, *leaf.shape[1:]) for leaf in (one, other)]
-        return jnp.concatenate(groups, axis=1).reshape(-1, *one.shape[1:])
+        groups = [leaf.reshape(failed.shape[0], group_size, *leaf.shape[1:]) for leaf in (one, other)]
+        return jnp.concatenate(groups, axis=1).reshape(2 * one.shape[0], *one.shape[1:])
 
     return jax.tree.map(join, *both).replace(keep=jnp.repeat(keep.reshape(-1), group_size))
