@@ -18,7 +18,7 @@ with interrupts_at_once():
     from jaxagents.training.explicit import (
         honour_overrides,
         leave_out_unknown,
-        require_levels,
+        require_fitting_world,
         require_rewards_on_arrays,
     )
     from jaxagents.training.interrupts import when_interrupted
@@ -35,7 +35,7 @@ def main(config: DictConfig) -> None:
     leave_out_unknown(config, given_arguments())
     honour_overrides(config, given_arguments())
     require_rewards_on_arrays(config)
-    require_levels(config, CONFIGS / "world")
+    require_fitting_world(config, CONFIGS)
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     with when_interrupted(lambda: how_to_go_on(run_dir)):
         result = run(config, run_dir, started=STARTED)

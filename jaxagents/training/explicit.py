@@ -10,11 +10,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from jaxagents.training.arguments import parse_overrides
+from jaxagents.training.listing import worlds_in_words
 from jaxagents.training.methods import chosen_methods, method_files, read_method
 from jaxagents.training.setting_types import find_function, takes_numbers
 from jaxagents.training.signatures import Taken, settings_of
 
 _LEVEL_COLLECTOR = "jaxagents.rollouts.levels.make_level_collector"
+_MOST_WORLDS = 6  # That an error lists.
 
 
 def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
@@ -90,24 +92,33 @@ def require_rewards_on_arrays(config: DictConfig) -> None:
             )
 
 
-def require_levels(config: DictConfig, worlds: str | Path) -> None:
-    """Refuses a curriculum in a world whose levels its algorithm does not fit, or which has none.
+def require_fitting_world(config: DictConfig, folder: str | Path) -> None:
+    """Refuses a world whose kind the algorithm cannot take: of arrays or in words, or without levels for a curriculum.
+
+    Other worlds that `fits` of the algorithm does not name may be tried, and those of the user's own always.
 
     Args:
-        config: composed; `fits` of it are the worlds of the algorithm that was chosen.
-        worlds: folder of those that `fits` can know: one of the user's own is left to the user.
+        config: composed.
+        folder: `configs`, whose worlds and algorithms are compared.
 
     Raises:
         ValueError: says which worlds fit.
     """
     chosen: Any = HydraConfig.get().runtime.choices
-    fits, world = config.get("fits"), chosen.get("world")
-    is_known = world is not None and Path(worlds, f"{world}.yaml").is_file()
-    if is_known and fits and world not in fits and config.collector.get("_target_") == _LEVEL_COLLECTOR:
-        raise ValueError(
-            f"`world` must have levels for algorithm={chosen.algorithm}, got {world}; {chosen.algorithm} fits "
-            f"{', '.join(f'world={name}' for name in fits)}."
-        )
+    algorithm, world, fits = chosen.get("algorithm"), chosen.get("world"), config.get("fits")
+    if not fits or world in fits or not Path(folder, "world", f"{world}.yaml").is_file():
+        return
+    in_words = worlds_in_words(folder)
+    speaks, is_in_words = {*fits} <= {*in_words, "words"}, world in in_words
+    kind = None
+    if speaks != is_in_words:
+        kind = "in words" if speaks else "of arrays"
+    elif config.collector.get("_target_") == _LEVEL_COLLECTOR:
+        kind = "one with levels"
+    if kind is not None:
+        known = [*fits] if fits != ["words"] else in_words
+        named = ", ".join(known[:_MOST_WORLDS]) + (", ..." if len(known) > _MOST_WORLDS else "")
+        raise ValueError(f"`world` must be {kind} for algorithm={algorithm}, got {world}; {algorithm} fits {named}.")
 
 
 # Sections that a stage is built of; options in other places count where these refer to them.

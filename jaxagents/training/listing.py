@@ -13,10 +13,15 @@ SECTIONS = {
 }
 
 
+def worlds_in_words(folder: str | Path) -> list[str]:
+    """Returns the worlds for language models."""
+    files = sorted(Path(folder).glob("world/*.yaml"))
+    return [path.stem for path in files if "- /base: " in path.read_text(encoding="utf-8")]
+
+
 def fitting_worlds(folder: str | Path) -> dict[str, list[str]]:
     """Returns the worlds that each algorithm fits, by `fits` in its file, where `words` stands for all in words."""
-    files = sorted(Path(folder).glob("world/*.yaml"))
-    in_words = [path.stem for path in files if "- /base: " in path.read_text(encoding="utf-8")]
+    in_words = worlds_in_words(folder)
     algorithms = sorted(Path(folder).glob("algorithm/*.yaml"))
     fits = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))["fits"] for path in algorithms}
     return {name: in_words if worlds == ["words"] else worlds for name, worlds in fits.items()}

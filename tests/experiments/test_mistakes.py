@@ -71,7 +71,7 @@ def said(monkeypatch, capsys, tmp_path):
         (
             "train.py",
             ["world=cartpole", "algorithm=plr"],
-            "`world` must have levels for algorithm=plr, got cartpole; plr fits world=gridworld.",
+            "`world` must be one with levels for algorithm=plr, got cartpole; plr fits gridworld.",
         ),
         ("train.py", ["world=cartpole", "run_dir=/dev/null/x"], "Error: Not a directory: /dev/null/x"),
         (

@@ -1,12 +1,13 @@
 """Base agents and what GRPO adds to them: one base for all seeds, nothing trained twice, and the table."""
 
 import pytest
+import yaml
 
 from jaxagents.papers import world_gains
 from jaxagents.papers.world_gains import measure_gains
-from jaxagents.training.store import write_record
+from jaxagents.training.store import holds, read_fields, write_record
 from jaxagents.training.world_pages import GAIN_COLUMNS, gain_rows, write_world_table
-from tests import CONFIGS
+from tests import CONFIGS, ROOT
 
 
 @pytest.mark.parametrize("name", ["cartpole", "text_kuhn"])
@@ -68,3 +69,15 @@ def test_all_seeds_start_from_one_base_and_what_is_there_is_not_trained_again(tm
     assert [*measure_gains(*places, seeds=[0, 1], **settings)] == [first, second]
     with pytest.raises(AssertionError, match="It is there."):  # Other settings are other runs.
         next(measure_gains(*places, seeds=[0], **settings | {"base_seed": 1}))
+
+
+@pytest.mark.exhaustive
+def test_stored_rows_are_those_of_the_settings_of_today(monkeypatch):
+    folder = ROOT / "experiments/results/worlds"
+    rows = [read_fields(path) for path in sorted((folder / "grpo").glob("*.json"))]
+    choices = yaml.safe_load((CONFIGS / "evaluate.yaml").read_text())["grpo"]["choices"]
+    monkeypatch.setattr(world_gains, "kept", lambda path, asked, make: holds(path, asked))
+    for episodes in sorted({row["num_episodes"] for row in rows}):  # The household was judged by half of them.
+        names = sorted({row["world"] for row in rows if row["num_episodes"] == episodes})
+        settings = {"names": names, "seeds": [0, 1, 2], "choices": choices, "num_episodes": episodes}
+        assert all(measure_gains(CONFIGS, folder, "", **settings)), names

@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from jaxagents.training.composition import compose
-from jaxagents.training.explicit import honour_overrides, leave_out_unknown, require_levels
+from jaxagents.training.explicit import honour_overrides, leave_out_unknown, require_fitting_world
 from jaxagents.training.listing import fitting_worlds
 from tests import CONFIGS
 
@@ -148,18 +148,23 @@ def test_settings_of_quick_runs_for_another_option_are_left_out():
 FITS = fitting_worlds(CONFIGS)
 
 
-@pytest.mark.parametrize("algorithm", ["accel", "dicode", "envgen", "plr", "robust_plr", "sfl", "xland"])
-def test_curricula_are_refused_in_worlds_without_levels(algorithm, tmp_path):
-    for world in FITS[algorithm]:
-        require_levels(compose(CONFIGS, f"world={world}", f"algorithm={algorithm}"), CONFIGS / "world")
-    config = compose(CONFIGS, "world=cartpole", f"algorithm={algorithm}")
-    with pytest.raises(
-        ValueError, match=f"algorithm={algorithm}, got cartpole; {algorithm} fits world={FITS[algorithm][0]}"
-    ):
-        require_levels(config, CONFIGS / "world")
-    require_levels(config, tmp_path)  # A world of the user's, of whose levels nobody else knows.
+@pytest.mark.parametrize(
+    ("algorithm", "world", "kind"),
+    [
+        *((name, "cartpole", "one with levels") for name in ("accel", "dicode", "envgen", "plr", "sfl", "xland")),
+        *((name, "frozenlake", "of arrays") for name in ("a2c", "c51")),
+        *((name, "cartpole", "in words") for name in ("dpo", "grpo")),
+    ],
+)
+def test_worlds_that_an_algorithm_cannot_take_are_refused(algorithm, world, kind, tmp_path):
+    require_fitting_world(compose(CONFIGS, f"world={FITS[algorithm][0]}", f"algorithm={algorithm}"), CONFIGS)
+    config = compose(CONFIGS, f"world={world}", f"algorithm={algorithm}")
+    with pytest.raises(ValueError, match=f"must be {kind} for algorithm={algorithm}, got {world}; {algorithm} fits "):
+        require_fitting_world(config, CONFIGS)
+    require_fitting_world(config, tmp_path)  # A world of the user's own, of which nobody else knows.
 
 
-def test_other_algorithms_are_free_to_try_any_world():
-    assert "asterix" not in FITS["c51"]
-    require_levels(compose(CONFIGS, "world=asterix", "algorithm=c51"), CONFIGS / "world")
+def test_other_worlds_may_be_tried():
+    assert "asterix" not in FITS["c51"] and "household" not in FITS["gspo"]
+    require_fitting_world(compose(CONFIGS, "world=asterix", "algorithm=c51"), CONFIGS)
+    require_fitting_world(compose(CONFIGS, "world=household", "algorithm=gspo"), CONFIGS)

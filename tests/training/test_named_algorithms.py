@@ -68,3 +68,13 @@ def test_features_of_bonuses_have_no_bounds(algorithm):
             for name, layer in encoder.init(jax.random.key(0), jnp.ones((1, 4)))["params"].items()
         }
         assert float(encoder.apply({"params": params}, jnp.ones((1, 4))).min()) > 10.0
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["c51", "dqn", "iqn", "plain_dqn", "r2d2", "rainbow", "sac", "td3", "redq", "vdn"]
+)
+def test_replay_brings_rollouts_that_suit_it(algorithm):
+    """In worlds that nobody tuned, too: between the 512 steps of PPO's rollouts there are too few updates."""
+    environment = "pendulum" if algorithm in ("sac", "td3", "redq") else "cartpole"
+    collector = composed(f"environment={environment}", f"algorithm={algorithm}").collector
+    assert collector.num_envs * collector.num_steps <= 32
