@@ -284,12 +284,6 @@ def _take_turn(
     if forced is not None:
         is_forced = forced[:, 0] >= 0
         action, parsed = where_rows(is_forced, forced, action), parsed | is_forced
-    of_policy = turn.replace(
-        action_mask=turn.action_mask & own[:, None],
-        thought_mask=turn.thought_mask & own[:, None],
-        behavior_log_prob=turn.behavior_log_prob * own[:, None],
-        sampling_log_prob=turn.sampling_log_prob * own[:, None],
-    )
     cut = loop.turn + 1 >= plan.of_group(row, plan.max_turns)
     state, timestep, turn = step_worlds(
         environment,
@@ -297,7 +291,7 @@ def _take_turn(
         loop.state,
         loop.timestep,
         action,
-        of_policy,
+        _of_policy(turn, own),
         live=live,
         parsed=parsed,
         cut=cut,
@@ -319,6 +313,16 @@ def _take_turn(
         bootstrap_value=bootstrap_value,
     )
     return loop, over
+
+
+def _of_policy(turn: Turn, own: Array) -> Turn:
+    """Takes out what another policy said: no token of it is learned."""
+    return turn.replace(
+        action_mask=turn.action_mask & own[:, None],
+        thought_mask=turn.thought_mask & own[:, None],
+        behavior_log_prob=turn.behavior_log_prob * own[:, None],
+        sampling_log_prob=turn.sampling_log_prob * own[:, None],
+    )
 
 
 def _forced(plan: _Plan, loop: _Loop) -> Array | None:
