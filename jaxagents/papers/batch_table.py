@@ -42,6 +42,7 @@ class Measured(NamedTuple):
         role: BASELINE or METHOD.
         word: by the rule of `describe`; "" of the first baseline.
         values: of the study's metric by seed; diverged runs have none.
+        start: the metric of what the runs started from, by seed.
         further: means of the study's other metrics, by name.
         mean: with its 95 % interval; None without a value.
         difference: to the first baseline with Welch's 95 % interval, more than 0 where the arm is better.
@@ -57,6 +58,7 @@ class Measured(NamedTuple):
     role: str
     word: str
     values: Mapping[int, float]
+    start: Mapping[int, float]
     further: Mapping[str, float]
     mean: Interval | None
     difference: Interval | None
@@ -139,6 +141,7 @@ def measure_batch(
                 role=BASELINE if name in {arm.name for arm in study.arms} else METHOD,
                 word=word,
                 values=of_arm,
+                start=_values(mine, study.metric, at_start=True),
                 further={metric: _mean(mine, metric) for metric in reported_metrics(batch)[1:]},
                 mean=mean,
                 difference=difference,

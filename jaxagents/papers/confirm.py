@@ -26,7 +26,7 @@ import numpy as np
 
 from jaxagents.papers.arms import Composed
 from jaxagents.papers.batch_table import METHOD, NO_HEADROOM, Measured
-from jaxagents.papers.expectations import Expectation
+from jaxagents.papers.expectations import START, Expectation
 from jaxagents.papers.leases import leased
 from jaxagents.papers.power import power_of, seeds_needed
 from jaxagents.papers.registration import read_registrations
@@ -50,13 +50,13 @@ class Confirmation(NamedTuple):
         paper: id of the method.
         study: in which it was measured.
         arm: that switches it on.
-        rival: that it is compared with.
+        rival: arm that it is compared with, or START.
         kind: "higher", "lower" or "equal".
         margin: see the rule.
         seeds: fresh ones.
         power: of these seeds.
         measured: mean, low and high of the difference in the batch, arm minus rival.
-        settings: hashes of both arms without versions, see `arms.Composed.settings`.
+        settings: hashes of the arms without versions, see `arms.Composed.settings`.
         commit: of the code.
         time: UTC.
         digest: of all of this; another one says that the record was changed by hand.
@@ -109,7 +109,8 @@ def confirmed_paper(batch: Paper, record: Confirmation, title: str, claim: str, 
         ValueError: the study has an arm of the record no longer.
     """
     arms = {arm.name: arm for arm in batch.arms}
-    if missing := [name for name in (record.arm, record.rival) if name not in arms]:
+    named = [name for name in (record.arm, record.rival) if name != START]
+    if missing := [name for name in named if name not in arms]:
         raise ValueError(
             f"`{record.study}` must have the arm {missing[0]}, which {record.paper} was confirmed with; try "
             f"{nearest(missing[0], arms)}."
@@ -122,7 +123,7 @@ def confirmed_paper(batch: Paper, record: Confirmation, title: str, claim: str, 
         minutes=minutes,
         headline=(Expectation(batch.study.metric, record.kind, (record.arm, record.rival), record.margin),),
         seeds=tuple(record.seeds),
-        arms=(arms[record.arm], arms[record.rival]),
+        arms=tuple(arms[name] for name in named),
         study=replace(batch.study, checks=()),  # They were held in the batch; other baselines have no runs here.
     )
 
@@ -199,13 +200,16 @@ def _register(
     fresh: int,
 ) -> Confirmation:
     study = batch.study
-    kind, rival = read_claim(method, study.metric, [arm.name for arm in batch.arms])
-    if missing := [arm for arm in (name, rival) if arm not in measured or len(measured[arm].values) < LEAST_SEEDS]:
+    rivals = [*(arm.name for arm in batch.arms), *([START] if study.start is not None else [])]
+    kind, rival = read_claim(method, study.metric, rivals)
+    named = [arm for arm in (name, rival) if arm != START]
+    if missing := [arm for arm in named if arm not in measured or len(measured[arm].values) < LEAST_SEEDS]:
         raise ValueError(
             f"`{method.id}` must be measured on {LEAST_SEEDS} seeds before it is confirmed, got fewer of {missing[0]}; "
             f"try reproduce.py study={study.id.partition('/')[2]}."
         )
-    own, others = (np.asarray([*measured[arm].values.values()]) for arm in (name, rival))
+    beside = measured[name].start if rival == START else measured[rival].values
+    own, others = (np.asarray([*of.values()]) for of in (measured[name].values, beside))
     difference = welch_interval(own, others)
     deviation = math.sqrt(float(own.var(ddof=1)) + float(others.var(ddof=1)))
     margin, effect = margin_of(kind, difference, study.smallest_effect)
@@ -222,7 +226,7 @@ def _register(
         seeds=list(range(fresh, fresh + count)),
         power=round(power_of(expected, effect, deviation, count), 3),
         measured=[float(f"{value:.4g}") for value in difference],
-        settings={arm: composed[arm].settings for arm in (name, rival)},
+        settings={arm: composed[arm].settings for arm in named},
         commit=versions().get("commit"),
         time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
