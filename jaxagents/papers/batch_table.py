@@ -153,9 +153,9 @@ def measure_batch(
                 failure=failures.get(name, ""),
             )
         )
-    return sorted(
-        rows, key=lambda row: (row.role != BASELINE, -(row.difference.mean if row.difference else -1e9))
-    ), checks
+    order = {row.arm: -(row.difference.mean if row.difference is not None else -math.inf) for row in rows}
+    rows.sort(key=lambda row: (row.role != BASELINE, row.arm != first, order[row.arm]))
+    return rows, checks
 
 
 def print_batch(batch: Paper, rows: Sequence[Measured], checks: Sequence[Finding]) -> None:

@@ -6,7 +6,8 @@ For an arm whose method claims `above <rival>`, with the difference d of the bat
 |---|---|
 | headline | the arm is better than the rival by the margin m |
 | m | d / 2 where the 95 % interval of d excludes 0, else the smallest effect of the study |
-| seeds | the fewest with a power of 0.9 at the measured spread, for the effect d, or 2 m; at least 8, at most 24 |
+| first look | after the fewest seeds with a power of 0.9 at the measured spread, for the effect d, or 2 m; at least 8 |
+| last look | after 24 seeds, where the first one decides nothing |
 | fresh | above every seed that was registered for a paper before |
 
 "below" turns the sign; "equal to" asks for an interval within the smallest effect. Nothing is typed by hand.
@@ -54,11 +55,12 @@ class Confirmation(NamedTuple):
         kind: "higher", "lower" or "equal".
         margin: see the rule.
         seeds: fresh ones.
-        power: of these seeds.
+        power: of the first look.
         measured: mean, low and high of the difference in the batch, arm minus rival.
         settings: hashes of the arms without versions, see `arms.Composed.settings`.
         commit: of the code.
         time: UTC.
+        looks: numbers of seeds after which a verdict may fall, see `study.Paper`; none: once, after all seeds.
         digest: of all of this; another one says that the record was changed by hand.
     """
 
@@ -74,6 +76,7 @@ class Confirmation(NamedTuple):
     settings: Mapping[str, str]
     commit: str | None
     time: str
+    looks: Sequence[int] = ()
     digest: str = ""
 
 
@@ -123,6 +126,7 @@ def confirmed_paper(batch: Paper, record: Confirmation, title: str, claim: str, 
         minutes=minutes,
         headline=(Expectation(batch.study.metric, record.kind, (record.arm, record.rival), record.margin),),
         seeds=tuple(record.seeds),
+        looks=tuple(record.looks),
         arms=tuple(arms[name] for name in named),
         study=replace(batch.study, checks=()),  # They were held in the batch; other baselines have no runs here.
     )
@@ -187,8 +191,19 @@ def _method_of(batch: Paper, name: str, methods: Mapping[str, Method]) -> Method
     arms = {arm.name: arm for arm in batch.arms}
     if name not in arms:
         raise ValueError(f"`arms` must be of {batch.id}, got {name!r}; try {nearest(name, arms)}.")
-    named = [*chosen_methods(arms[name].overrides), (arms[name].function or {}).get("method", "")]
-    return methods.get(named[0]) if isinstance(named[0], str) else None
+    function = arms[name].function or {}
+    named = [*chosen_methods(arms[name].overrides), *([function["method"]] if function and "_target_" not in function else [])]
+    if named or not function:
+        return methods.get(named[0]) if named else None
+    # A function of the study itself: that of the only method that calls it there.
+    calling = [
+        method
+        for method in methods.values()
+        if method.function is not None
+        and method.function["_target_"] == function["_target_"]
+        and method.fields["Study"] == batch.study.id.partition("/")[2]
+    ]
+    return calling[0] if len(calling) == 1 else None
 
 
 def _register(
@@ -223,7 +238,8 @@ def _register(
         rival=rival,
         kind=kind,
         margin=float(f"{margin:.3g}"),
-        seeds=list(range(fresh, fresh + count)),
+        seeds=list(range(fresh, fresh + MOST_SEEDS)),
+        looks=[count, MOST_SEEDS] if count < MOST_SEEDS else [],
         power=round(power_of(expected, effect, deviation, count), 3),
         measured=[float(f"{value:.4g}") for value in difference],
         settings={arm: composed[arm].settings for arm in named},
@@ -239,11 +255,10 @@ def read_claim(method: Method, metric: str, arms: Sequence[str]) -> tuple[str, s
     Raises:
         ValueError: it claims nothing, something of another metric, or beside an arm that is not there.
     """
-    claim = re.split(r"[;,.]| and ", method.fields.get("Claim", ""))[0].strip()
-    for words, kind in _KINDS.items():
-        of, found, rival = f" {claim} ".partition(f" {words} ")
-        if found and of.strip() in ("", metric) and rival.strip() in arms:
-            return kind, rival.strip()
+    claim = method.fields.get("Claim", "")
+    found = re.match(r"(?:(.+?)\s+)??(above|below|equal to)\s+(\w+)", claim)
+    if found and found[1] in (None, metric) and found[3] in arms:
+        return _KINDS[found[2]], found[3]
     raise ValueError(
         f"`{method.id}` must claim `{metric} above|below|equal to <arm>` in its header, with one of {', '.join(arms)}, "
         f"got {claim or 'nothing'!r}."
@@ -276,4 +291,6 @@ def _write(results: str | Path, made: Mapping[str, Confirmation]) -> None:
 
 def _digest(record: Confirmation) -> str:
     content = {name: value for name, value in to_json(record._asdict()).items() if name != "digest"}
+    if not content["looks"]:
+        del content["looks"]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

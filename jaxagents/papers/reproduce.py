@@ -109,15 +109,16 @@ def run_study(
             run_workers(script, sys.argv[1:], config.workers)
         else:
             failures = run_batch(batch, request)
-    composed, broken = compose_batch(batch, request)
+    ran = not (config.status or config.confirm)
+    composed, broken = compose_batch(batch, request if ran else replace(request, arms=None))
     failures = {**broken, **failures}
-    if not (config.status or config.confirm):  # What a worker that was killed has left, for one.
+    if ran:  # What a worker that was killed has left, for one.
         lacking = {name: len(missing_seeds(batch, arm, request)) for name, arm in composed.items()}
         failures = {**{name: f"{count} runs are missing" for name, count in lacking.items() if count}, **failures}
     lines = read_batch(request.results, batch.study.id)
     rows, checks = measure_batch(batch, lines, composed, failures)
     print_batch(batch, rows, checks)
-    if not (config.status or request.is_trial):
+    if not (config.status or request.is_trial or request.arms):
         write_batch_page(request.results, batch, rows, checks)
     words = {row.arm: row.word for row in rows if row.word}
     if not config.confirm:
