@@ -70,7 +70,7 @@ def _penalty(episode: Episode, errors: str | None) -> Array:
         raise ValueError(f"`errors` must be an entry of `episode.extras`, got {errors!r}; there is {there}.")
     acting = acting_turns(episode)
     unreadable = acting & ~episode.action_valid
-    turns = jnp.arange(acting.shape[1])
+    turns = jnp.arange(acting.shape[1])[None]
     calls = acting & (turns < jnp.max(jnp.where(acting, turns, -1), axis=1, keepdims=True))
     failed = calls & (unreadable if errors is None else episode.extras[errors] > 0.0)
     num_calls, num_turns = jnp.sum(calls, axis=1), jnp.sum(acting, axis=1)
