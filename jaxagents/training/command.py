@@ -42,8 +42,10 @@ from jaxagents.training.composition import (
 from jaxagents.training.full_disk import describe_full_disk, quiet_threads
 from jaxagents.training.interrupts import (
     INTERRUPTED,
+    PREEMPTED,
     SWEEP_JOB,
     EndAtOnce,
+    Preempted,
     end_at_once,
     end_at_second_signal,
     hear_interrupts,
@@ -51,7 +53,6 @@ from jaxagents.training.interrupts import (
     interrupts_of_callbacks,
 )
 from jaxagents.training.methods import require_methods
-from jaxagents.training.preemption import EXIT_CODE, Preempted
 from jaxagents.training.sweep_jobs import TRACEBACK, close_sweep, end_with_sweep, ending_at_sigterm, run_process
 from jaxagents.training.trust import trust_argument, trusting
 from jaxagents.training.yaml_files import describe_yaml, require_readable
@@ -191,7 +192,7 @@ def errors_in_one_line(show_traceback: bool) -> Iterator[None]:
             raise
         _stop(f"Interrupted; {error}." if str(error) else "Interrupted.", INTERRUPTED)
     except Preempted as ended:
-        _stop(str(ended), EXIT_CODE)
+        _stop(str(ended), PREEMPTED)
     except (*_MISTAKES, *_FAILURES) as error:
         if show_traceback or (isinstance(error, BrokenPipeError) and not _is_read()):
             raise

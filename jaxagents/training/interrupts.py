@@ -12,14 +12,21 @@ from typing import Any, NoReturn
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
+PREEMPTED = 75
+"""Exit code of a run that was saved when it was asked to end: EX_TEMPFAIL of sysexits.h, which says to try again."""
 TERMINATED = 143
 """Exit code after a second SIGTERM, where the run was not saved any more."""
 SWEEP_JOB = "JAXAGENTS_SWEEP_NOTES"
 """Environment variable of the jobs of a sweep: the file in which they note how they ended."""
 
 _REMINDER_SECONDS, _ONE_SECONDS = 0.05, 0.3  # Signals within the latter are one.
+_PASSED_ON_SECONDS = 0.5  # So are two SIGTERMs: a sweep passes on what its jobs may have got themselves.
 _heard, _polled = threading.Event(), threading.Event()
 _messages: list[Callable[[], str]] = []  # Of `when_interrupted`, the innermost one last.
+
+
+class Preempted(Exception):
+    """A run ended before its time, at somebody else's request, after a checkpoint."""
 
 
 class EndAtOnce(SystemExit):
@@ -137,6 +144,47 @@ def hear_interrupts(polled: bool = False) -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = hook
         _heard.clear()
+
+
+@contextmanager
+def watch_signals() -> Iterator[Callable[[], bool]]:
+    """Listens for SIGTERM until the end of the block; a second one ends the process at once.
+
+    Ctrl-C raises KeyboardInterrupt as ever, and once more when asked: Python drops what is raised while it collects
+    garbage, which would leave the run going. So does one that was dropped before the block.
+
+    Yields:
+        `() -> bool`, True when it is time to save and end. With several processes, all must ask at the same moments of
+        the run: the signal of one is heard by all.
+    """
+    from jaxagents.training.processes import any_process  # The command line reads this file before it needs jax.
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: any_process(False)  # Only the main thread may listen.
+        return
+    heard: list[float] = []
+
+    def hear(number: int, frame: Any) -> None:
+        now = time.monotonic()
+        if heard and now - heard[0] >= _PASSED_ON_SECONDS:
+            signal.signal(number, before or signal.SIG_DFL)  # None: it was not Python that listened.
+            signal.raise_signal(number)
+        heard[:] = heard or [now]
+
+    with hear_interrupts(polled=True) as is_interrupted:
+
+        def is_asked() -> bool:
+            if is_interrupted():
+                raise KeyboardInterrupt
+            return any_process(bool(heard))
+
+        before = signal.signal(signal.SIGTERM, hear)
+        try:
+            if is_interrupted():
+                raise KeyboardInterrupt
+            yield is_asked
+        finally:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 @contextmanager

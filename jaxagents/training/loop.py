@@ -23,7 +23,7 @@ from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.checkpoints.snapshots import first_not_finite
 from jaxagents.training.chunks import Chunk, add_counts, first_update_time, mean_evaluation, run_chunks
-from jaxagents.training.preemption import Preempted, watch_signals
+from jaxagents.training.interrupts import Preempted, watch_signals
 from jaxagents.training.processes import exit_with_partners, of_first_process
 from jaxagents.training.resuming import (
     COUNTED,

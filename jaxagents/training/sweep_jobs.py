@@ -19,8 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from jaxagents.training.arguments import is_sweep, write_argument
 from jaxagents.training.composition import given_arguments
-from jaxagents.training.interrupts import SWEEP_JOB, TERMINATED, when_interrupted
-from jaxagents.training.preemption import EXIT_CODE
+from jaxagents.training.interrupts import PREEMPTED, SWEEP_JOB, TERMINATED, when_interrupted
 
 TRACEBACK = "HYDRA_FULL_ERROR"
 _PARENT = "JAXAGENTS_SWEEP_PROCESS"  # Environment variable of jobs.
@@ -46,7 +45,7 @@ def ending_at_sigterm(arguments: Sequence[str]) -> Iterator[None]:
     """
 
     def end(number: int, frame: Any) -> NoReturn:
-        raise SystemExit(EXIT_CODE)
+        raise SystemExit(PREEMPTED)
 
     if not is_sweep(arguments):
         yield
@@ -102,7 +101,7 @@ def run_process(script: Path, show_traceback: bool) -> float:
             last = line
     if passed_on:
         print(f"Asked to end, the sweep has asked its job; {goes_on}.", file=sys.stderr, flush=True)
-        raise SystemExit(EXIT_CODE)  # Hydra takes no other way out, and would start the next job.
+        raise SystemExit(PREEMPTED)  # Hydra takes no other way out, and would start the next job.
     failed = process.returncode != 0
     result = None if failed or not last.startswith("{") else json.loads(last)
     ended = {"overrides": given_arguments(), "folder": folder, "exit_code": process.returncode, "result": result}

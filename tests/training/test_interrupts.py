@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxagents.training.interrupts import hear_interrupts
-from jaxagents.training.preemption import watch_signals
+from jaxagents.training.interrupts import hear_interrupts, watch_signals
 
 # The main thread waits for ever in a function of C, as for a compiled program.
 WAITS = """

@@ -16,8 +16,8 @@ from jaxagents.reporting.loggers import read_metrics
 from jaxagents.training import loop
 from jaxagents.training.checkpoints import manager
 from jaxagents.training.composition import compose as compose_run
+from jaxagents.training.interrupts import Preempted, watch_signals
 from jaxagents.training.launch import run
-from jaxagents.training.preemption import Preempted, watch_signals
 from tests import ROOT
 
 
