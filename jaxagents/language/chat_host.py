@@ -22,6 +22,7 @@ from jaxagents.language.tool_format import (
     parse_calls,
     read_tool_format,
     render_results,
+    shortest_call,
 )
 
 _MOST_CALLS = 8  # Of one turn.
@@ -110,6 +111,11 @@ class ChatHost:
         self.schemas = [tool.schema for tool in tools.values()]
         self.template = make_chat_template(reader)
         self.format: ToolFormat | None = read_tool_format(reader, self.schemas) if tools else None
+        if tools and (fewest := len(self._encode(shortest_call(reader, self.schemas))) + 1) > sizes.completion:
+            raise ValueError(
+                f"`environment.completion_tokens` must hold a call, at least {fewest} tokens without arguments, got "
+                f"{sizes.completion}; try {4 * fewest}."
+            )
         self.frame = len(self._encode(render_results(reader, [""], self.schemas))) if tools else 0
         self.room = sizes.result + self.frame if tools and sizes.turns > 1 else 1
         self.opening = self._read_row(0)[-1]
@@ -223,24 +229,34 @@ class ChatHost:
         results = iter(run_calls(self.tools, calls, seconds=self.tool_seconds))
         for place, one in zip(places, open_ones):
             found = [Result(call, allowed=True) if isinstance(call, str) else next(results) for call in one.calls]
-            texts, tokens = self._write_results([self._disarm(result.text) for result in found])
+            ids = [call.id if isinstance(call, Call) else "" for call in one.calls]
+            texts, tokens = self._write_results([self._disarm(result.text) for result in found], ids)
             steps.valid[place] &= all(result.allowed for result in found)
             steps.observation[place, self.room - len(tokens) :] = tokens
             names = [call.name if isinstance(call, Call) else "" for call in one.calls]
             one.messages += [{"role": "tool", "name": name, "content": text} for name, text in zip(names, texts)]
 
-    def _write_results(self, texts: list[str]) -> tuple[list[str], list[int]]:
+    def _write_results(self, texts: list[str], ids: Sequence[str] = ()) -> tuple[list[str], list[int]]:
         """Returns results that fit, and the tokens of the user's turn that they stand in."""
         room = self.sizes.result // len(texts)
         while room >= _SMALLEST_ROOM:
             cut = [self._shorten(text, room) for text in texts]
-            tokens = self._encode(render_results(self.reader, cut, self.schemas))
+            tokens = self._render(cut, ids)
             if len(tokens) <= self.room:
                 return cut, tokens
             room -= max(-(-(len(tokens) - self.room) // len(texts)), room // 8)
         told = "Error: these results do not fit."
-        tokens = self._encode(render_results(self.reader, [told], self.schemas))
-        return [told] * len(texts), tokens[: self.room]
+        tokens = self._render([told], ids[:1])
+        return [told] * len(texts), tokens if len(tokens) <= self.room else self._render(["Error"], ids[:1])
+
+    def _render(self, texts: Sequence[str], ids: Sequence[str]) -> list[int]:
+        """Returns the tokens of results; of a template that takes one call per turn, all of them are one result."""
+        try:
+            return self._encode(render_results(self.reader, texts, self.schemas, ids))
+        except ValueError:
+            if len(texts) == 1:
+                raise
+            return self._encode(render_results(self.reader, ["\n".join(texts)], self.schemas, ids[:1]))
 
     def _shorten(self, text: str, room: int) -> str:
         """Returns a text of at most `room` tokens, and says how much of it is left out."""
@@ -311,7 +327,7 @@ def _plain(text: Any) -> str:
 
 def _require_columns(reward: Callable[..., Any], rows: PromptRows) -> None:
     """Refuses a reward function that asks for columns that the rows do not have."""
-    given = dict.fromkeys(("prompts", "completions", "completion_ids", *rows.columns), [])
+    given: dict[str, Any] = dict.fromkeys(("prompts", "completions", "completion_ids", *rows.columns), [])
     signature = inspect.signature(reward)
     try:
         signature.bind(**given)

@@ -288,7 +288,7 @@ def _make(host: ChatHost, train: np.ndarray, held_out: np.ndarray) -> ChatEnviro
                 "valid": jnp.where(live, steps.valid, False),
             },
         )
-        said = hash_integers(state.fingerprint[None], action, steps.observation)
+        said = hash_integers(state.fingerprint[None], action, jnp.asarray(steps.observation))
         state = ChatState(
             row=state.row,
             conversation=jnp.where(live, steps.conversation, state.conversation),
@@ -320,18 +320,17 @@ def _make(host: ChatHost, train: np.ndarray, held_out: np.ndarray) -> ChatEnviro
 
 
 def _step_on_host(host: ChatHost, state: ChatState, action: Array, live: Array) -> Steps:
-    number, flag = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), bool)
-    shapes = Steps(
-        conversation=number,
-        observation=jax.ShapeDtypeStruct((host.room,), jnp.int32),
-        reward=jax.ShapeDtypeStruct((), jnp.float32),
-        success=flag,
-        valid=flag,
-        over=flag,
-        cut=flag,
-    )
+    number, value, flag = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.int32, jnp.float32, bool))
+    read = jax.ShapeDtypeStruct((host.room,), jnp.int32)
+    shapes = dict(zip(Steps._fields, (number, read, value, flag, flag, flag, flag), strict=True))
     steps: Steps = jax.pure_callback(
-        host.step, shapes, state.row, state.conversation, action, live, vmap_method="broadcast_all"
+        host.step,
+        Steps(**shapes),
+        state.row,
+        state.conversation,
+        action,
+        live,
+        vmap_method="broadcast_all",  # type: ignore[arg-type]
     )
     return steps
 
@@ -372,7 +371,7 @@ def _token_lexicon(host: ChatHost, tokenizer: Tokenizer) -> ChatLexicon:
         tokenizer=tokenizer,
         render=write,
         parse=read,
-        max_tokens=lambda num_words: num_words,
+        max_tokens=lambda words: words if isinstance(words, int) else len(words),
         text=lambda ids: tokenizer.decode([i for i in np.asarray(ids).tolist() if i >= 0]),
         encode_words=refuse,
         later=(),

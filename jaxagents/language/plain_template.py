@@ -7,6 +7,7 @@ from jaxagents.language.chat_template import TemplateReader, make_reader
 
 _END = "<|im_end|>"
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", _END)
+_TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 _TEMPLATE = r"""
 {%- set given = messages[0].role == 'system' %}
 {%- if given or tools %}
@@ -32,8 +33,7 @@ _TEMPLATE = r"""
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
 
 _FRAMES = (  # What stands around texts, as often as training needs to make tokens of it.
-    *("system\n", "user\n", "assistant\n", "<tool_response>\n", "\n</tool_response>"),
-    *('<tool_call>\n{"name": "', '", "arguments": {"', '"}}\n</tool_call>'),
+    *("system\n", "user\n", "assistant\n", '\n{"name": "', '", "arguments": {"', '"}}\n'),
 ) * 8
 
 
@@ -42,7 +42,7 @@ def make_plain_reader(texts: Sequence[str], *, vocab_size: int = 512) -> Templat
 
     Args:
         texts: that will be read and said, such as prompts and answers.
-        vocab_size: at most; all text can be written with 259 and more.
+        vocab_size: at most; all text can be written with 263 and more.
 
     Returns:
         The reader of its template.
@@ -50,7 +50,7 @@ def make_plain_reader(texts: Sequence[str], *, vocab_size: int = 512) -> Templat
     Raises:
         ValueError: the vocabulary cannot hold the bytes and the marks.
     """
-    smallest = 256 + len(_SPECIAL)
+    smallest = 256 + len(_SPECIAL) + len(_TAGS)
     if vocab_size < smallest:
         raise ValueError(f"`vocab_size` must be at least {smallest}, for bytes and marks, got {vocab_size}; try 512.")
     import tokenizers
@@ -60,12 +60,13 @@ def make_plain_reader(texts: Sequence[str], *, vocab_size: int = 512) -> Templat
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=vocab_size - len(_SPECIAL),
+        vocab_size=vocab_size - len(_SPECIAL) - len(_TAGS),
         initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     backend.train_from_iterator([*texts, *_FRAMES], trainer)
     backend.add_special_tokens([*_SPECIAL])
+    backend.add_tokens([*_TAGS])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=_END)
     tokenizer.chat_template = _TEMPLATE
     return make_reader(tokenizer, Path("jaxagents.language.plain_template"))

@@ -19,10 +19,12 @@ class Call(NamedTuple):
     Attributes:
         name: of the tool.
         arguments: by name.
+        id: that the model gave it; empty where its format has none.
     """
 
     name: str
     arguments: Mapping[str, Any]
+    id: str = ""
 
 
 class UnreadableCall(ValueError):
@@ -109,13 +111,16 @@ def parse_calls(form: ToolFormat, text: str) -> tuple[str, list[Call]]:
     return f"{thought}{closed}{before}".strip(), calls
 
 
-def render_results(reader: TemplateReader, results: Sequence[str], schemas: Sequence[Mapping[str, Any]]) -> str:
+def render_results(
+    reader: TemplateReader, results: Sequence[str], schemas: Sequence[Mapping[str, Any]], ids: Sequence[str] = ()
+) -> str:
     """Writes the results of the calls of one turn as the template does, up to where the assistant speaks next.
 
     Args:
         reader: of the template.
         results: a text for each call.
         schemas: JSON schemas of the tools.
+        ids: of the calls, where the model gave some.
 
     Returns:
         What follows the token that ends the assistant's turn.
@@ -123,7 +128,8 @@ def render_results(reader: TemplateReader, results: Sequence[str], schemas: Sequ
     Raises:
         ValueError: the template does not take results of tools.
     """
-    calls = _asking([Call(schemas[0]["function"]["name"], {})] * len(results))
+    ids = ids or [""] * len(results)
+    calls = _asking([Call(schemas[0]["function"]["name"], {}, one) for one in ids])
     names = [call["id"] for call in calls["tool_calls"]]
 
     def write(texts: Sequence[str]) -> str:
@@ -142,11 +148,23 @@ def render_results(reader: TemplateReader, results: Sequence[str], schemas: Sequ
     return write(results)[place + len(end) :]
 
 
+def shortest_call(reader: TemplateReader, schemas: Sequence[Mapping[str, Any]]) -> str:
+    """Returns what a model has to say to call a tool without arguments, but for the token that ends its turn."""
+    names = [schema["function"]["name"] for schema in schemas]
+    asked = _asking([Call(min(names, key=len), {})])
+    written = render(reader, [_ASK, asked], schemas)
+    opened = render(reader, [_ASK], schemas, generation=True)
+    said = (
+        written.removeprefix(opened) if written.startswith(opened) else written[len(render(reader, [_ASK], schemas)) :]
+    )
+    return said.partition(reader.tokenizer.convert_ids_to_tokens(reader.end))[0]
+
+
 def call_messages(calls: Sequence[Call]) -> list[dict[str, Any]]:
     """Returns calls as the field `tool_calls` of a message has them."""
     return [
         {
-            "id": f"call{number:05}",
+            "id": call.id or f"call{number:05}",
             "type": "function",
             "function": {"name": call.name, "arguments": dict(call.arguments)},
         }
@@ -177,4 +195,5 @@ def _read_call(form: ToolFormat, value: Any, hint: str) -> Call:
             arguments = json.loads(arguments)
     if not isinstance(arguments, Mapping):
         raise UnreadableCall(f"Error: {form.arguments} is no object; {hint}.")
-    return Call(name=value[form.name], arguments=arguments)
+    given = value.get("id")
+    return Call(name=value[form.name], arguments=arguments, id=given if isinstance(given, str) else "")

@@ -280,7 +280,7 @@ def test_training_scores_tokens_as_they_were_sampled_and_results_are_masked():
         rows=ROWS,
         tools=[search, calculate],
         prompt_tokens=256,
-        completion_tokens=12,
+        completion_tokens=32,
         result_tokens=32,
         max_turns=2,
         held_out_fraction=0.5,
@@ -315,10 +315,11 @@ def test_settings_that_cannot_work_are_refused(chat_folder, tmp_path):
         ({"reward": needs}, "`environment.reward` must take what the rows have, .* missing a required argument: 'diff"),
         ({"prompt_tokens": 40}, "`environment.prompt_tokens` must hold every prompt, got 40 for .* try [0-9]+"),
         ({"prompt_tokens": 8}, "`environment.prompt_tokens` must be at least 32"),
+        ({"completion_tokens": 6}, "`environment.completion_tokens` must hold a call, at least [0-9]+ tokens"),
         ({"max_turns": 0}, "`max_turns` must be a positive number"),
         ({"tool_seconds": 0.0}, "`environment.tool_seconds` must be above 0"),
         ({"source": chat_folder("gemma")}, "must tell the model about tools, got one that leaves out 'search'"),
-        ({"vocab_size": 100}, "`vocab_size` must be at least 259"),
+        ({"vocab_size": 100}, "`vocab_size` must be at least 263"),
     ]
     for options, message in wrong:
         with pytest.raises(ValueError, match=message):
