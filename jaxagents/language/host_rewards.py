@@ -108,7 +108,8 @@ def make_rewarded_collector(
         total, count = jnp.sum(episode.reward), jnp.float32(episode.reward.shape[0])
         changed = {"episode_return": Mean(total=total, count=count), "world_return": metrics["episode_return"]}
         if "group_return_deviation" in metrics:
-            changed["group_return_deviation"] = group_metrics(episode)["group_return_deviation"]
+            of_groups = group_metrics(episode)
+            changed |= {name: of_groups[name] for name in ("group_return_deviation", "equal_return_rate")}
         return state, episode, dict(metrics) | changed
 
     return inner._replace(collect=collect)
