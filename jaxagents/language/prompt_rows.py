@@ -39,6 +39,11 @@ def read_prompt_rows(path: str | Path | None, rows: Sequence[Mapping[str, Any]] 
 
     Raises:
         ValueError: there are none, or one is damaged, with its place.
+
+    Examples:
+        >>> rows = read_prompt_rows(None, [{"prompt": "2 + 2?", "answer": 4}, {"prompt": 7, "level": "easy"}])
+        >>> rows.prompts, rows.columns
+        (['2 + 2?', '7'], {'answer': [4, None], 'level': [None, 'easy']})
     """
     prompts: list[Prompt] = []
     kept: list[Mapping[str, Any]] = []

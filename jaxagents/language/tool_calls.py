@@ -97,6 +97,13 @@ def run_calls(tools: Mapping[str, Tool], calls: Sequence[Call], *, seconds: floa
 
     Returns:
         A result for each call.
+
+    Examples:
+        >>> def double(x: int) -> int:
+        ...     return 2 * x
+        >>> tools = {"double": Tool("double", {}, double)}
+        >>> [one.text for one in run_calls(tools, [Call("double", {"x": 4}), Call("half", {})], seconds=1.0)]
+        ['8', "Error: there is no tool 'half'; there are double."]
     """
     results: list[Result] = []
     for start in range(0, len(calls), _MOST_THREADS):
