@@ -174,7 +174,7 @@ def load_file(path):
 def test_a_world_a_network_and_a_loss_of_the_guides_train_from_any_folder(tmp_path, one_device):
     files = {name: text for guide in GUIDES.values() for name, text in files_of(guide).items()}
     assert {name for name in files if name.endswith(".py")} == {
-        *("my_losses.py", "my_networks.py", "my_rewards.py", "my_text_rewards.py", "my_world.py"),
+        *("my_losses.py", "my_networks.py", "my_rewards.py", "my_text_rewards.py", "my_tools.py", "my_world.py"),
         *("my_votes.py", "my_walks.py"),  # Of the guide to papers, whose own test runs them.
     }
     for name, text in files.items():

@@ -1,0 +1,1 @@
+"""Data: trajectories in files, packed rows of tokens, replay buffers, and fixed data sets."""

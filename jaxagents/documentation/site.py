@@ -23,7 +23,15 @@ _PLACES = {
 _NAVIGATION = {
     "Start": ["index.md", "install.md", "how_to.md", "choices.md", "glossary.md", "errors.md"],
     "Run": ["run.md", "sweep.md", "reports.md", "devices.md"],
-    "Choose": ["algorithms.md", "language_agents.md", "teams_and_games.md", "data.md", "interoperability.md"],
+    "Choose": [
+        "algorithms.md",
+        "language_agents.md",
+        "tools.md",
+        "teams_and_games.md",
+        "data.md",
+        "interoperability.md",
+    ],
+    "Coming from": ["from_trl.md", "from_verl.md", "from_stoix.md"],
     "Notebooks": ["notebooks/"],
     "Add": ["add_a_world.md", "add_an_algorithm.md", "add_a_network.md", "papers.md", "contributing.md", "security.md"],
     "Results": ["results.md", "gallery.md", "speed.md", "verdicts/README.md", "experiments/"],

@@ -1,0 +1,1 @@
+"""Language agents: tokenizers, generation, dialogue, tools, demonstrations, and checkpoints of other libraries."""

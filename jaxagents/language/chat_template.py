@@ -87,6 +87,11 @@ def read_template(
     from transformers import AutoTokenizer  # An extra: only who reads checkpoints needs it.
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return make_reader(tokenizer, folder, think_tags=think_tags, thinks=thinks)
+
+
+def make_reader(tokenizer: Any, folder: Path, think_tags: Sequence[str] = THINK_TAGS, thinks: bool = False) -> Any:
+    """Returns the `TemplateReader` of a tokenizer of `transformers`, see `read_template`."""
     if not tokenizer.chat_template:
         raise ValueError(f"`source` must have a chat template, got none in {folder}; try policy=language_model.")
     opening, closing = think_tags

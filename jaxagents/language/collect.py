@@ -129,7 +129,8 @@ def make_dialogue_collector(
         episode, chosen = play_round(0)
         success = jnp.mean(episode.success.reshape(-1, group_size), axis=1, dtype=jnp.float32)
         source_state = source.update(state["source"], chosen, success, axis_name=axis_name)
-        metrics = dialogue_metrics(episode) | (group_metrics(episode) if group_size > 1 else {})
+        metrics = dialogue_metrics(episode) | completion_metrics(policy, episode)
+        metrics |= group_metrics(episode) if group_size > 1 else {}
         counts = count_experience(episode)
         if chosen.level is not None:
             metrics["task_level"] = Mean(
@@ -232,6 +233,22 @@ def dialogue_metrics(episode: Episode) -> dict[str, Any]:
     if episode.layout is not None and episode.layout.thought:
         metrics["thought_tokens_per_turn"] = Mean(total=thoughts, count=num_turns)
     return metrics
+
+
+def completion_metrics(policy: LanguagePolicy, episode: Episode) -> dict[str, Mean]:
+    """Computes the sampled tokens of the shortest and the longest turn, and the share of turns without an end."""
+    count = jnp.sum(episode.action_mask, axis=2, dtype=jnp.int32)
+    spoken, one = episode.valid & (count > 0), jnp.float32(1.0)
+    ended = jnp.any(episode.action_mask & policy.tokenizer.is_end(episode.tokens), axis=2)
+    shortest = jnp.min(jnp.where(spoken, count, policy.layout.sampled))
+    return {
+        "tokens_per_turn_min": Mean(total=shortest.astype(jnp.float32), count=one),
+        "tokens_per_turn_max": Mean(total=jnp.max(jnp.where(spoken, count, 0)).astype(jnp.float32), count=one),
+        "cut_turn_rate": Mean(
+            total=jnp.sum(spoken & ~ended, dtype=jnp.float32),
+            count=jnp.maximum(jnp.sum(spoken, dtype=jnp.float32), 1.0),
+        ),
+    }
 
 
 def own_return(episode: Episode) -> Array:

@@ -206,7 +206,8 @@ def parse_action(policy: LanguagePolicy, turn: Turn, num_words: int) -> tuple[Ar
     size = policy.layout.action
     tokens, mask = turn.tokens[:, -size:], turn.action_mask[:, -size:]
     words, parsed = jax.vmap(lambda tokens, mask: policy.lexicon.parse(tokens, mask, num_words))(tokens, mask)
-    parsed = parsed & jnp.any(mask & policy.tokenizer.is_end(tokens), axis=1)
+    if not policy.lexicon.reads_cut:
+        parsed = parsed & jnp.any(mask & policy.tokenizer.is_end(tokens), axis=1)
     return jnp.where(parsed[:, None], words, -1), parsed
 
 

@@ -5,7 +5,7 @@ import math
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple
@@ -99,7 +99,7 @@ def make_rewarded_collector(
         )
     if reward_seconds is not None and not reward_seconds > 0.0:
         raise ValueError(f"`collector.reward_seconds` must be above 0, got {reward_seconds}; try 3600, or null.")
-    _require_keywords(reward)
+    require_keywords(reward)
     inner = make_dialogue_collector(environment, policy, axis_name=axis_name, **options)
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
@@ -108,7 +108,8 @@ def make_rewarded_collector(
         total, count = jnp.sum(episode.reward), jnp.float32(episode.reward.shape[0])
         changed = {"episode_return": Mean(total=total, count=count), "world_return": metrics["episode_return"]}
         if "group_return_deviation" in metrics:
-            changed["group_return_deviation"] = group_metrics(episode)["group_return_deviation"]
+            of_groups = group_metrics(episode)
+            changed |= {name: of_groups[name] for name in ("group_return_deviation", "equal_return_rate")}
         return state, episode, dict(metrics) | changed
 
     return inner._replace(collect=collect)
@@ -151,22 +152,50 @@ def pay(
     """
     episode = jax.tree.map(np.asarray, episode)
     texts, place = texts_of(policy, episode), np.nonzero(episode.valid)
+    paid = np.zeros(episode.valid.shape, np.float32)
+    paid[place] = ask_reward(reward, texts.prompts, texts.completions, texts.columns, seconds=seconds)
+    return paid
+
+
+def ask_reward(
+    reward: RewardFunction,
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
+    columns: Mapping[str, Any],
+    *,
+    seconds: float | None = None,
+    name: str = "collector.reward",
+) -> np.ndarray:
+    """Calls a reward function, and checks what it returns.
+
+    Args:
+        reward: see `RewardFunction`.
+        prompts: of each completion.
+        completions: n of them.
+        columns: further lists by name.
+        seconds: that the function may take; None: any time.
+        name: of the setting that names it, for messages.
+
+    Returns:
+        float32 `[n]`.
+
+    Raises:
+        ValueError: see `pay`.
+    """
     try:
-        given = _within(seconds, reward, prompts=texts.prompts, completions=texts.completions, **texts.columns)
+        given = _within(seconds, reward, prompts=prompts, completions=completions, **columns)
     except _Late as error:
         raise ValueError(
-            f"`collector.reward` must return within {seconds:g} seconds, got nothing yet from {_place_of(reward)}, "
-            f"which is at {error}; try a longer `collector.reward_seconds`."
+            f"`{name}` must return within {seconds:g} seconds, got nothing yet from {_place_of(reward)}, "
+            f"which is at {error}; try a longer `{name}_seconds`."
         ) from None
     except Exception as error:
         *_, frame = traceback.extract_tb(error.__traceback__)
         raise ValueError(
-            f"`collector.reward` must return rewards, got {type(error).__name__}: {error} ({frame.filename}, line "
+            f"`{name}` must return rewards, got {type(error).__name__}: {error} ({frame.filename}, line "
             f"{frame.lineno}: {frame.line})"
         ) from error
-    paid = np.zeros(episode.valid.shape, np.float32)
-    paid[place] = _numbers(given, len(texts.completions), _place_of(reward))
-    return paid
+    return _numbers(given, len(completions), _place_of(reward), name)
 
 
 def paid_alike(evaluator: Callable[..., Any], make_collector: Any) -> Callable[..., Any]:
@@ -251,14 +280,15 @@ def texts_of(policy: LanguagePolicy, episode: Episode) -> Texts:
     return texts._replace(columns=columns | texts.columns)
 
 
-def _require_keywords(reward: RewardFunction) -> None:
+def require_keywords(reward: RewardFunction, setting: str = "collector.reward") -> None:
+    """Refuses a function that cannot be called with prompts, completions and further columns."""
     signature = inspect.signature(reward)
     try:
         signature.bind(prompts=[], completions=[], any_other_column=[])
     except TypeError as error:
         name = getattr(getattr(reward, "func", reward), "__name__", "score")
         raise ValueError(
-            f"`collector.reward` must take prompts, completions and further columns, got {name}{signature}; try "
+            f"`{setting}` must take prompts, completions and further columns, got {name}{signature}; try "
             f"def {name}(prompts, completions, **columns)."
         ) from error
 
@@ -270,12 +300,12 @@ def _place_of(reward: RewardFunction) -> str:
     return name if code is None else f"{name} ({code.co_filename}, line {code.co_firstlineno})"
 
 
-def _numbers(given: Any, count: int, where: str) -> np.ndarray:
+def _numbers(given: Any, count: int, where: str, name: str) -> np.ndarray:
     """Returns the rewards that a function gave as an array."""
     if not isinstance(given, Sequence | np.ndarray | jax.Array) or isinstance(given, str) or len(given) != count:
         length = f"{len(given)} of them" if hasattr(given, "__len__") and not isinstance(given, str) else repr(given)
         raise ValueError(
-            f"`collector.reward` must return a list of {count} rewards, one per completion, got {length} from {where}."
+            f"`{name}` must return a list of {count} rewards, one per completion, got {length} from {where}."
         )
     for index, value in enumerate(given):
         try:
@@ -283,7 +313,5 @@ def _numbers(given: Any, count: int, where: str) -> np.ndarray:
         except TypeError:
             finite = False
         if not finite:
-            raise ValueError(
-                f"`collector.reward` must return finite numbers, got {value!r} for completion {index} from {where}."
-            )
+            raise ValueError(f"`{name}` must return finite numbers, got {value!r} for completion {index} from {where}.")
     return np.asarray(given, np.float32)

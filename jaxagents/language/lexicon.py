@@ -64,6 +64,7 @@ class Lexicon:
         encode_words: `(text) -> int32 numpy`, word ids, on the host; ValueError for other text.
         later: tokens of each word after another one.
         frames: what a chat template writes around texts; None for marks.
+        reads_cut: a text without an end is read, too, as far as it goes.
     """
 
     words: tuple[str, ...]
@@ -75,6 +76,7 @@ class Lexicon:
     encode_words: Callable[[str], np.ndarray]
     later: tuple[Pieces, ...]
     frames: Frames | None = None
+    reads_cut: bool = False
 
 
 def make_lexicon(words: Sequence[str], tokenizer: Tokenizer) -> Lexicon:

@@ -47,6 +47,11 @@ def byte_level(words: Sequence[str] = ()) -> Tokenizer:
 
     Returns:
         The tokenizer; the id of a byte is the byte plus five. Bytes that are not UTF-8 are decoded to U+FFFD.
+
+    Examples:
+        >>> tokenizer = byte_level()
+        >>> tokenizer.encode("hé"), tokenizer.decode(tokenizer.encode("hé"))
+        ([109, 200, 174], 'hé')
     """
     del words
     return restore(_pack("byte_level"))

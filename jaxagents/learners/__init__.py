@@ -1,0 +1,1 @@
+"""Learners: pairs `init` and `update` of one algorithm each, and combinators of them."""

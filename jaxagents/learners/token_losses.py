@@ -8,13 +8,15 @@ from flax import struct
 
 from jaxagents.learners.liveness import fields_read
 from jaxagents.learners.settings import Bound, named
-from jaxagents.losses.policy_gradient import approximate_kl
+from jaxagents.losses.policy_gradient import approximate_kl, clip_fraction
 from jaxagents.losses.token_policy_gradient import truncated_importance_weight
 from jaxagents.losses.value import squared_loss
 from jaxagents.ops.episodes import credited_tokens, group_success, mean_log_ratio
 from jaxagents.ops.seats import num_seats
 from jaxagents.policies.contexts import EVERYTHING, Rows, fold, score_tokens, to_rows
 from jaxagents.types import Array, Episode, LanguageModel, Layout, Mean, Metrics, Params, PyTree, TokenView
+
+_CLIP_EPSILON = 0.2  # Of the metric `clip_fraction`, whatever a loss clips at.
 
 
 @struct.dataclass
@@ -121,7 +123,11 @@ def token_loss(
 
 def _means_of_tokens(view: TokenView) -> dict[str, Mean]:
     """Computes means over the tokens that count, whatever the weights of the loss are."""
-    values = {"entropy": view.entropy, "approximate_kl": approximate_kl(view.log_prob, view.behavior_log_prob)}
+    values = {
+        "entropy": view.entropy,
+        "approximate_kl": approximate_kl(view.log_prob, view.behavior_log_prob),
+        "clip_fraction": clip_fraction(view.log_prob, view.behavior_log_prob, clip_epsilon=_CLIP_EPSILON),
+    }
     if view.reference_log_prob is not None:
         values["reference_kl"] = view.log_prob - view.reference_log_prob
     count = jnp.sum(view.mask, dtype=jnp.float32)

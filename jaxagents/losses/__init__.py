@@ -1,0 +1,1 @@
+"""Losses: objectives per element of policies, values, preferences, imitation and world models."""

@@ -98,6 +98,12 @@ def clipped_surrogate(
         Schulman et al. (2017), "Proximal Policy Optimization Algorithms", eq. 7.
         Yu et al. (2025), "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", eq. 10 (two widths).
         Ye et al. (2020), "Mastering Complex Control in MOBA Games with Deep Reinforcement Learning" (dual clip; 3).
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> log_prob, advantage = jnp.log(jnp.array([0.5, 0.5])), jnp.array([1.0, -1.0])
+        >>> clipped_surrogate(log_prob, jnp.log(0.25), advantage, clip_epsilon=0.25).tolist()  # The ratio is 2.
+        [-1.25, 2.0]
     """
     ratio = importance_ratio(log_prob, behavior_log_prob)
     high = clip_epsilon if clip_epsilon_high is None else clip_epsilon_high
@@ -118,6 +124,12 @@ def approximate_kl(log_prob: Array, behavior_log_prob: Array) -> Array:
 
 
 def clip_fraction(log_prob: Array, behavior_log_prob: Array, *, clip_epsilon: Array | float) -> Array:
-    """Computes 1.0 where the ratio is outside the clip interval and 0.0 elsewhere."""
+    """Computes 1.0 where the ratio is outside the clip interval and 0.0 elsewhere.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> clip_fraction(jnp.log(jnp.array([0.5, 0.3])), jnp.log(0.25), clip_epsilon=0.5).tolist()
+        [1.0, 0.0]
+    """
     ratio = importance_ratio(log_prob, behavior_log_prob)
     return (jnp.abs(ratio - 1.0) > clip_epsilon).astype(log_prob.dtype)

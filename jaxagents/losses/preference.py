@@ -65,6 +65,14 @@ def dpo(
     References:
         Rafailov et al. (2023), "Direct Preference Optimization", eq. 7. Chen et al. (2024), "Self-Play Fine-Tuning
         Converts Weak Language Models to Strong Language Models", eq. 4.7.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> log_prob, reference = jnp.array([-1.0, -3.0]), jnp.array([-2.0, -2.0])  # Chosen, rejected.
+        >>> pair = jnp.array([-1, 0])  # The second row is compared with the first.
+        >>> loss, counted = dpo(log_prob, reference, jnp.ones(2), pair, pair < 0, coefficient=0.1)
+        >>> loss.round(3).tolist(), counted.tolist()
+        ([0.0, 0.5979999899864197], [False, True])
     """
     del length, desirable
     ratio = _log_ratio(log_prob, reference_log_prob)

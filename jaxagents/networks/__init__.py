@@ -1,0 +1,1 @@
+"""Networks: modules of Flax, from torsos and recurrent cores to transformers."""

@@ -1,0 +1,1 @@
+"""Ops: array mathematics without state: returns, advantages, credit, distributions, masks, statistics."""

@@ -37,6 +37,13 @@ def generalized_advantage(
 
     References:
         Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized Advantage Estimation", eq. 16.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> reward, value, end = jnp.array([0.0, 1.0]), jnp.array([0.5, 0.5]), jnp.array([False, True])
+        >>> next_value = jnp.array([0.5, 9.0])  # The last state is terminal: its value does not count.
+        >>> generalized_advantage(reward, value, next_value, end, ~end & False, discount=1.0, trace_decay=0.5).tolist()
+        [0.25, 0.5]
     """
     delta = reward + discount * jnp.where(terminated, 0.0, next_value) - value
     decay = jnp.where(terminated | truncated, 0.0, discount * trace_decay)
@@ -123,6 +130,11 @@ def normalize_advantage(
 
     Returns:
         Normalised advantages, same shape.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> normalize_advantage(jnp.array([1.0, 3.0, 7.0]), jnp.array([True, True, False])).tolist()
+        [-1.0, 1.0, 0.0]
     """
     weight = jnp.ones_like(advantage) if mask is None else mask.astype(advantage.dtype)
     count, total = jnp.sum(weight), jnp.sum(weight * advantage)

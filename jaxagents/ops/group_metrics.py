@@ -24,8 +24,9 @@ def group_metrics(episode: Episode) -> dict[str, Mean]:
 
     Returns:
         `group_return_deviation`, the standard deviation of returns within a group, in games of those of every seat (it
-        falls first when a policy collapses), and `repeated_state_rate`, the share of turns whose state another turn of
-        the group acted in, too.
+        falls first when a policy collapses), `equal_return_rate`, the share of episodes in whose group it is zero and
+        of which credit by groups learns nothing, and `repeated_state_rate`, the share of turns whose state another turn
+        of the group acted in, too.
 
     References:
         Wang et al. (2025), "RAGEN: Understanding Self-Evolution in LLM Agents via Multi-Turn Reinforcement Learning"
@@ -36,8 +37,10 @@ def group_metrics(episode: Episode) -> dict[str, Mean]:
     difference, _ = difference_from_group(seat_returns(episode), same)
     deviation = jnp.where(counted, group_deviation(difference, same), 0.0)
     size = anchor_sizes(episode)
+    num_counted = jnp.sum(counted, dtype=jnp.float32)
     return {
-        "group_return_deviation": Mean(total=jnp.sum(deviation), count=jnp.sum(counted, dtype=jnp.float32)),
+        "group_return_deviation": Mean(total=jnp.sum(deviation), count=num_counted),
+        "equal_return_rate": Mean(total=jnp.sum(counted & (deviation <= 1e-6), dtype=jnp.float32), count=num_counted),
         "repeated_state_rate": Mean(
             total=jnp.sum(size > 1, dtype=jnp.float32), count=jnp.sum(size > 0, dtype=jnp.float32)
         ),
@@ -62,6 +65,11 @@ def pass_at_k(num_correct: Array, *, num_samples: int, k: int) -> Array:
 
     References:
         Chen et al. (2021), "Evaluating Large Language Models Trained on Code", eq. 1.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> pass_at_k(jnp.array([0, 1, 4]), num_samples=4, k=2).tolist()
+        [0.0, 0.5, 1.0]
     """
     if not 1 <= k <= num_samples:
         raise ValueError(f"`k` must be from 1 to the {num_samples} samples of a task, got {k}.")

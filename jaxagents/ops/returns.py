@@ -70,6 +70,12 @@ def lambda_returns(
 
     References:
         Sutton and Barto (2018), equation 12.2.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> no = jnp.zeros(2, bool)
+        >>> lambda_returns(jnp.ones(2), no, no, jnp.array([4.0, 8.0]), discount=0.5, trace_decay=0.0).tolist()
+        [3.0, 5.0]
     """
     successor_discount = discount * (1.0 - terminated.astype(reward.dtype))
     ended = terminated | truncated
@@ -103,5 +109,11 @@ def discounted_returns(
 
     References:
         Sutton and Barto (2018), equation 3.8.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> reward, ended = jnp.array([1.0, 2.0, 4.0]), jnp.array([False, True, False])
+        >>> discounted_returns(reward, ended, ~ended & False, jnp.zeros(3), discount=0.5).tolist()
+        [2.0, 2.0, 4.0]
     """
     return lambda_returns(reward, terminated, truncated, next_value, discount=discount, trace_decay=1.0)

@@ -61,6 +61,10 @@ def play_text(
     if loaded.play is None:
         raise ValueError(f"`role` must be none for a policy without language, got {role!r}.")
     require_level(loaded.environment, level)
+    if role != "none" and not loaded.environment.text.words:
+        raise ValueError(
+            f"`role` must be none in a world of free text, got {role!r}; try load_policy(path).speak(text)."
+        )
     if role == "agent":
         return act_as_agent(
             loaded.environment, person, seed=seed, num_episodes=num_episodes, held_out=held_out, level=level

@@ -1,0 +1,1 @@
+"""Policies: parameters and inputs to distributions of actions."""

@@ -1,0 +1,1 @@
+"""Rollouts: experience of policies in environments, evaluation, opponents, and simulators on the host."""

@@ -1,0 +1,1 @@
+"""Search: trees, planning with models, and candidates of language policies."""

@@ -17,7 +17,10 @@ from jaxagents.language.tokenizers import TOKENIZER_FILES
 from jaxagents.training.setting_types import find_function
 from jaxagents.types import Environment
 
-_LANGUAGE_POLICY = "jaxagents.language.policy.make_language_policy"
+_LANGUAGE_POLICIES = (
+    "jaxagents.language.policy.make_language_policy",
+    "jaxagents.language.chat_world.make_chat_policy",
+)
 _SLOTS = ("advantage", "loss", "aggregation", "preference")  # That algorithms of language models choose.
 _DIALOGUE_COLLECTOR = "jaxagents.language.collect.make_dialogue_collector"
 _EXPERT_COLLECTORS = (  # Whose batches are what the expert of a world says.
@@ -100,6 +103,7 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
         and environment.text is not None
         and (policy := _policy_of(learner))["model"].get("_target_") == _CHECKPOINT
         and "source" not in learner
+        and "tokenizer" in policy
     ):
         _require_tokens(policy["model"]["path"], policy["tokenizer"], environment.text.words)
     _require_groups(learner, config["collector"])
@@ -135,7 +139,7 @@ def require_kin(config: Mapping[str, Any], environment: Environment) -> bool:
         ValueError: says what would fit.
     """
     learner = config["learner"]
-    speaks = _policy_of(learner).get("_target_") == _LANGUAGE_POLICY
+    speaks = _policy_of(learner).get("_target_") in _LANGUAGE_POLICIES
     if environment.text is not None and not speaks:
         raise ValueError(
             f"`environment` must be of arrays for this policy and learner, got {environment.name}, which is in words; "

@@ -14,6 +14,7 @@ import jax
 from jaxagents.language.conversation import make_answer
 from jaxagents.language.player import make_player
 from jaxagents.language.replies import make_reply, refuse_text
+from jaxagents.learners.reward_model import make_model_reward
 from jaxagents.training.acting import make_act
 from jaxagents.training.build import Experiment, Stage, build
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
@@ -22,7 +23,7 @@ from jaxagents.training.resuming import require_fields, tokenizer_of
 from jaxagents.training.run_directory import CONFIG_FILE, load_config
 from jaxagents.training.speaking import Score, make_score, make_speak
 from jaxagents.training.trust import require_trusted, trusting
-from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy
+from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy, Stateful
 
 _ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # whatever the run was trained on
 _KINDS = ("best", "last")
@@ -171,6 +172,28 @@ def load_params(path: str | Path | None, which: str = "last") -> Params:
     if path is None:
         raise ValueError("`path` must be the directory of a run, got nothing; try learner.teacher.path=runs/<run>.")
     return load_policy(path, which).params
+
+
+def load_reward(path: str | Path | None, which: str = "best", **options: Any) -> Stateful:
+    """Loads a reward model, as a reward of policy gradients (`learner.rewards`).
+
+    Args:
+        path: run directory of `learner=reward_model`; its tokenizer must be that of the policy.
+        which: see `load_stage`.
+        **options: of `learners.reward_model.make_model_reward`.
+
+    Returns:
+        The slot.
+
+    Raises:
+        ValueError: see `load_policy`; no directory is given, or its model has no value head.
+    """
+    if path is None:
+        raise ValueError(
+            "`path` must be the directory of a run, got nothing; try learner.rewards.model.path=runs/<run>."
+        )
+    loaded: Any = load_policy(path, which)
+    return make_model_reward(loaded.policy.model, loaded.params, **options)
 
 
 def _make_play(environment: Environment, policy: LanguagePolicy, params: Params) -> Callable[..., Episode]:

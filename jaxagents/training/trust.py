@@ -24,6 +24,7 @@ _OWN = (
 _FUNCTIONS = (
     "jaxagents.training.load.load_params",
     "jaxagents.training.load.load_policy",
+    "jaxagents.training.load.load_reward",
     "jaxagents.training.exploitability.make_exploitability_evaluator",
 )
 _EFFECTS = re.compile(r"_|write_|save_|import_")  # Functions that write files, or import modules.

@@ -1,0 +1,1 @@
+"""Values: parameters and inputs to values of states and actions."""

@@ -56,7 +56,7 @@ def make_environment(
     A row with an answer is a success where just that is said. A row without one is a success whatever is said: it is
     for `collector=rewarded`, whose function gets the number of the row as the column `row`. The policy says words of
     the prompts, of the answers, and of `words`; texts are split at single spaces. Other white space, such as a line
-    end, stays part of a word; what stands around a text is left out.
+    end, stays part of a word; what stands around a text is left out. Numbers are texts, too.
 
     Args:
         path: of a JSONL file of rows, `{"prompt": "...", "answer": "..."}`; further fields are left to you.
@@ -158,12 +158,18 @@ def read_rows(path: str | Path) -> list[Row]:
 
 
 def _read_row(row: Any, place: str) -> Row:
+    row = {name: _as_text(value) for name, value in row.items()} if isinstance(row, Mapping) else row
     if not isinstance(row, Mapping) or not isinstance(row.get("prompt"), str) or not row["prompt"].split():
         raise ValueError(f'`prompt` must be a text in every row, got {row!r} in {place}; try {{"prompt": "..."}}.')
     answer = row.get("answer")
     if answer is not None and (not isinstance(answer, str) or not answer.split()):
         raise ValueError(f"`answer` must be a text, or be left out, got {answer!r} in {place}.")
     return Row(_words_of(row["prompt"]), None if answer is None else _words_of(answer))
+
+
+def _as_text(value: Any) -> Any:
+    """Returns a number as a text, and other values as they are."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _words_of(text: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.text.prompts import make_environment
+from jaxagents.environments.text.prompts import make_environment, read_rows
 
 ROWS = [{"prompt": "two plus two", "answer": "four"}, {"prompt": "say more", "kind": "open"}]
 
@@ -45,6 +45,12 @@ def test_the_answer_of_a_row_is_paid(ask):
     assert ask(0, "four", "four") == ("two plus two", 0.0, 0.0, 1.0)
 
 
+def test_numbers_are_texts(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"prompt": "two plus two", "answer": 4}\n{"prompt": 12.5}\n')
+    assert read_rows(file) == [(("two", "plus", "two"), ("4",)), (("12.5",), None)]
+
+
 def test_without_an_answer_whatever_is_said_succeeds(ask):
     assert ask(1, "two", "please") == ("say more", 1.0, 1.0, 1.0)
     # Nothing was said: over by the rules, so that nothing is bootstrapped.
@@ -55,7 +61,7 @@ def test_without_an_answer_whatever_is_said_succeeds(ask):
     ("lines", "message"),
     [
         ("", "at least one row, got the empty file"),
-        ('{"prompt": "a"}\n{"prompt": 3}\n', "`prompt` must be a text in every row, got .*rows.jsonl, line 2"),
+        ('{"prompt": "a"}\n{"prompt": true}\n', "`prompt` must be a text in every row, got .*rows.jsonl, line 2"),
         ('{"prompt": "a", "answer": " "}', "`answer` must be a text, or be left out, got ' ' in .*line 1"),
         ('{"prompt": "a"', "must hold JSON, got .*rows.jsonl, line 1"),
         ('{"prompt": "a b"}\n{"prompt": "a  b"}', "in one row only, got 'a b' in 2"),

@@ -1,0 +1,339 @@
+"""Conversations on the host: prompts of the user's own, calls of tools, their results, and rewards of answers."""
+
+import inspect
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxagents.language.chat_template import TemplateReader, make_chat_template
+from jaxagents.language.host_rewards import RewardFunction, ask_reward
+from jaxagents.language.prompt_rows import PromptRows
+from jaxagents.language.tool_calls import Result, Tool, run_calls
+from jaxagents.language.tool_format import (
+    Call,
+    ToolFormat,
+    UnreadableCall,
+    call_messages,
+    parse_calls,
+    read_tool_format,
+    render_results,
+    shortest_call,
+)
+
+_MOST_CALLS = 8  # Of one turn.
+_LONGEST_TOKEN = 16  # Characters; of a long text no more are looked at than could fit.
+_SMALLEST_ROOM = 16  # Tokens of a result.
+_MEASURED = 64  # The longest prompts by characters, among which the longest by tokens are looked for.
+
+
+class Sizes(NamedTuple):
+    """Tokens and turns of a conversation.
+
+    Attributes:
+        prompt: most tokens of a prompt.
+        completion: most tokens of a turn of the assistant, the one that ends it included.
+        result: most tokens of the results of one turn.
+        turns: most turns of the assistant.
+    """
+
+    prompt: int
+    completion: int
+    result: int
+    turns: int
+
+
+class Steps(NamedTuple):
+    """What follows what was said in B conversations.
+
+    Attributes:
+        conversation: int32 `[B]`, by which the host knows each.
+        observation: int32 `[B, K]`, tokens of results, flush right behind -1s; all -1 where a conversation is over.
+        reward: float32 `[B]`.
+        success: bool `[B]`, the reward is 1 or more.
+        valid: bool `[B]`, what was said is whole: no cut text, no call that cannot be made.
+        over: bool `[B]`.
+        cut: bool `[B]`, it is over by a limit.
+    """
+
+    conversation: np.ndarray
+    observation: np.ndarray
+    reward: np.ndarray
+    success: np.ndarray
+    valid: np.ndarray
+    over: np.ndarray
+    cut: np.ndarray
+
+
+@dataclass
+class _Conversation:
+    """A conversation under way: what was said after the prompt, as messages and as tokens."""
+
+    row: int
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    turns: int = 0
+    calls: list[Call | str] = field(default_factory=list)  # Of the last turn; a text is what the model is told of one.
+
+
+class ChatHost:
+    """Conversations about rows of prompts.
+
+    Args:
+        reader: of the chat template.
+        rows: prompts and columns.
+        tools: by name.
+        reward: pays the conversations that end in the same turn; None compares the answer with the column `answer`.
+        sizes: of a conversation; without tools it has one turn.
+        system: text of the system of rows that have none.
+        tool_seconds: that a call may take.
+        reward_seconds: that the function may take.
+    """
+
+    def __init__(
+        self,
+        reader: TemplateReader,
+        rows: PromptRows,
+        *,
+        tools: Mapping[str, Tool],
+        reward: RewardFunction | None,
+        sizes: Sizes,
+        system: str | None,
+        tool_seconds: float,
+        reward_seconds: float | None,
+    ) -> None:
+        self.reader, self.rows, self.tools, self.reward, self.sizes = reader, rows, tools, reward, sizes
+        self.system, self.tool_seconds, self.reward_seconds = system, tool_seconds, reward_seconds
+        self.schemas = [tool.schema for tool in tools.values()]
+        self.template = make_chat_template(reader)
+        self.format: ToolFormat | None = read_tool_format(reader, self.schemas) if tools else None
+        if tools and (fewest := len(self._encode(shortest_call(reader, self.schemas))) + 1) > sizes.completion:
+            raise ValueError(
+                f"`environment.completion_tokens` must hold a call, at least {fewest} tokens without arguments, got "
+                f"{sizes.completion}; try {4 * fewest}."
+            )
+        self.frame = len(self._encode(render_results(reader, [""], self.schemas))) if tools else 0
+        self.room = sizes.result + self.frame if tools and sizes.turns > 1 else 1
+        self.opening = self._read_row(0)[-1]
+        self.tokens_of_row = lru_cache(maxsize=8192)(self._tokens_of_row)
+        self._numbers, self._lock = itertools.count(), threading.Lock()
+        self._open: dict[int, _Conversation] = {}
+        self._special = [token for token in reader.tokenizer.all_special_tokens if token not in reader.think_tags]
+        added = {str(token) for token in reader.tokenizer.added_tokens_decoder.values()}
+        self._marks = sorted((mark for mark in added if len(mark) > 1), key=len, reverse=True)
+        if reward is not None:
+            _require_columns(reward, rows)
+
+    def messages_of(self, row: int) -> list[dict[str, Any]]:
+        """Returns the messages of a row's prompt."""
+        prompt = self.rows.prompts[row]
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        if self.system is not None and messages[0]["role"] not in ("system", "developer"):
+            messages.insert(0, {"role": "system", "content": self.system})
+        return messages
+
+    def longest(self) -> tuple[int, int]:
+        """Returns the row of the longest prompt and its tokens, among the longest ones by characters."""
+        length = [len(str(prompt)) for prompt in self.rows.prompts]
+        longest = np.argsort(np.negative(length), kind="stable")[:_MEASURED]
+        count, row = max((len(self._read_row(int(row))), int(row)) for row in longest)
+        return row, count
+
+    def prompts(self, row: np.ndarray) -> np.ndarray:
+        """Returns the tokens of prompts, but the last one, int32 `[..., P]` for rows `[...]`; -1 behind them."""
+        row = np.asarray(row)
+        tokens = np.full((row.size, self.sizes.prompt), -1, np.int32)
+        for index, one in enumerate(row.reshape(-1).tolist()):
+            found = self.tokens_of_row(one)
+            tokens[index, : len(found)] = found
+        return tokens.reshape(*row.shape, self.sizes.prompt)
+
+    def step(self, row: np.ndarray, conversation: np.ndarray, said: np.ndarray, live: np.ndarray) -> Steps:
+        """Answers what was said in conversations `[...]`: tools are called, or the conversation is paid and over.
+
+        Args:
+            row: int32 `[...]`, of the prompts.
+            conversation: int32 `[...]`, of the last step; -1 begins one.
+            said: int32 `[..., A]`, tokens of the assistant's turn, -1 behind them.
+            live: bool `[...]`, conversations in which something was said.
+
+        Returns:
+            What follows, leaves `[...]`.
+        """
+        row, conversation, said, live = (np.asarray(x) for x in (row, conversation, said, live))
+        shape, size = live.shape, live.size
+        number = conversation.reshape(-1).astype(np.int32).copy()
+        said = said.reshape(size, -1)
+        steps = Steps(
+            conversation=number,
+            observation=np.full((size, self.room), -1, np.int32),
+            reward=np.zeros(size, np.float32),
+            success=np.zeros(size, bool),
+            valid=np.ones(size, bool),
+            over=np.zeros(size, bool),
+            cut=np.zeros(size, bool),
+        )
+        places = np.flatnonzero(live).tolist()
+        for place in places:
+            number[place] = self._find(int(number[place]), int(row.reshape(-1)[place]))
+            tokens = said[place][said[place] >= 0].tolist()
+            closed, valid = self._hear(self._open[number[place]], tokens)
+            one = self._open[number[place]]
+            steps.valid[place] = valid
+            steps.cut[place] = not closed or (bool(one.calls) and one.turns >= self.sizes.turns)
+            steps.over[place] = steps.cut[place] or not one.calls
+        self._answer([place for place in places if not steps.over[place]], steps)
+        self._pay([place for place in places if steps.over[place]], steps)
+        return Steps(*(leaf.reshape((*shape, *leaf.shape[1:])) for leaf in steps))
+
+    def _find(self, number: int, row: int) -> int:
+        """Returns the number of a conversation, a new one where there is none."""
+        with self._lock:
+            if number not in self._open:
+                number = next(self._numbers) % 2**31
+                self._open[number] = _Conversation(row)
+        return number
+
+    def _hear(self, one: _Conversation, tokens: list[int]) -> tuple[bool, bool]:
+        """Writes down what was said; returns whether it has an end, and whether it is whole."""
+        closed = bool(tokens) and tokens[-1] in self.reader.stops
+        one.tokens += tokens
+        one.turns += 1
+        one.calls = []
+        spoken, valid = tokens[:-1] if closed else tokens, closed
+        said: str = self.reader.tokenizer.decode(spoken, skip_special_tokens=False)
+        text, calls = said, []  # type: str, list[Call]
+        if closed and self.format is not None:
+            try:
+                text, calls = parse_calls(self.format, said)
+                one.calls = [
+                    *calls[:_MOST_CALLS],
+                    *["Error: at most 8 calls fit into a turn."] * (len(calls) > _MOST_CALLS),
+                ]
+            except UnreadableCall as error:
+                one.calls, valid = [str(error)], False
+        for token in self._special:
+            text = text.replace(token, "")
+        message = {"role": "assistant", "content": text}
+        one.messages.append(message | ({"tool_calls": call_messages(calls)} if calls else {}))
+        return closed, valid
+
+    def _answer(self, places: Sequence[int], steps: Steps) -> None:
+        """Calls the tools, and writes their results as the template does."""
+        open_ones = [self._open[int(steps.conversation[place])] for place in places]
+        calls = [call for one in open_ones for call in one.calls if isinstance(call, Call)]
+        results = iter(run_calls(self.tools, calls, seconds=self.tool_seconds))
+        for place, one in zip(places, open_ones):
+            found = [Result(call, allowed=True) if isinstance(call, str) else next(results) for call in one.calls]
+            ids = [call.id if isinstance(call, Call) else "" for call in one.calls]
+            texts, tokens = self._write_results([self._disarm(result.text) for result in found], ids)
+            steps.valid[place] &= all(result.allowed for result in found)
+            steps.observation[place, self.room - len(tokens) :] = tokens
+            names = [call.name if isinstance(call, Call) else "" for call in one.calls]
+            one.messages += [{"role": "tool", "name": name, "content": text} for name, text in zip(names, texts)]
+
+    def _write_results(self, texts: list[str], ids: Sequence[str] = ()) -> tuple[list[str], list[int]]:
+        """Returns results that fit, and the tokens of the user's turn that they stand in."""
+        room = self.sizes.result // len(texts)
+        while room >= _SMALLEST_ROOM:
+            cut = [self._shorten(text, room) for text in texts]
+            tokens = self._render(cut, ids)
+            if len(tokens) <= self.room:
+                return cut, tokens
+            room -= max(-(-(len(tokens) - self.room) // len(texts)), room // 8)
+        told = "Error: these results do not fit."
+        tokens = self._render([told], ids[:1])
+        return [told] * len(texts), tokens if len(tokens) <= self.room else self._render(["Error"], ids[:1])
+
+    def _render(self, texts: Sequence[str], ids: Sequence[str]) -> list[int]:
+        """Returns the tokens of results; of a template that takes one call per turn, all of them are one result."""
+        try:
+            return self._encode(render_results(self.reader, texts, self.schemas, ids))
+        except ValueError:
+            if len(texts) == 1:
+                raise
+            return self._encode(render_results(self.reader, ["\n".join(texts)], self.schemas, ids[:1]))
+
+    def _shorten(self, text: str, room: int) -> str:
+        """Returns a text of at most `room` tokens, and says how much of it is left out."""
+        seen = text[: room * _LONGEST_TOKEN]
+        written = self.reader.tokenizer(seen, add_special_tokens=False, return_offsets_mapping=True)
+        if len(seen) == len(text) and len(written["input_ids"]) <= room:
+            return text
+        note = f" ... [{len(text):,} characters are too long]"
+        keep = max(min(room, len(written["input_ids"])) - len(self._encode(note)), 0)
+        return text[: written["offset_mapping"][keep][0] if keep < len(written["input_ids"]) else len(seen)] + note
+
+    def _disarm(self, text: str) -> str:
+        """Takes apart the texts of tokens that a template is made of, by which a result could forge a turn."""
+        for mark in self._marks:
+            text = text.replace(mark, f"{mark[0]} {mark[1:]}")
+        return text
+
+    def _pay(self, places: Sequence[int], steps: Steps) -> None:
+        if not places:
+            return
+        with self._lock:
+            ended = [self._open.pop(int(steps.conversation[place])) for place in places]
+        rows = [one.row for one in ended]
+        texts = [one.messages[-1]["content"] for one in ended]
+        columns: dict[str, Any] = {name: [column[row] for row in rows] for name, column in self.rows.columns.items()}
+        if self.reward is None:
+            paid = [float(_plain(text) == _plain(answer)) for text, answer in zip(texts, columns["answer"])]
+        else:
+            # As in TRL: a prompt of messages, or one with tools, gets a completion of messages.
+            spoken = [bool(self.tools) or not isinstance(self.rows.prompts[row], str) for row in rows]
+            paid = ask_reward(
+                self.reward,
+                [
+                    self.messages_of(row) if as_messages else self.rows.prompts[row]
+                    for row, as_messages in zip(rows, spoken)
+                ],
+                [one.messages if as_messages else text for one, text, as_messages in zip(ended, texts, spoken)],
+                columns | {"completion_ids": [one.tokens for one in ended]},
+                seconds=self.reward_seconds,
+                name="environment.reward",
+            ).tolist()
+        steps.reward[places] = paid
+        steps.success[places] = steps.reward[places] >= 1.0
+
+    def _read_row(self, row: int) -> list[int]:
+        try:
+            return self.template.encode_prompt(self.messages_of(row), self.schemas)
+        except ValueError as error:
+            raise ValueError(f"{error} ({self.rows.places(row)})") from error
+
+    def _tokens_of_row(self, row: int) -> list[int]:
+        tokens = self._read_row(row)
+        if len(tokens) > self.sizes.prompt + 1 or tokens[-1] != self.opening:
+            raise ValueError(
+                f"`environment.prompt_tokens` must hold every prompt, got {self.sizes.prompt} for {len(tokens) - 1} in "
+                f"{self.rows.places(row)}; try {len(tokens) - 1}."
+            )
+        return tokens[:-1]
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.reader.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _plain(text: Any) -> str:
+    """Returns a text as answers are compared: without a thought, in small letters, with single spaces."""
+    return " ".join(str(text).rpartition("</think>")[2].split()).casefold()
+
+
+def _require_columns(reward: Callable[..., Any], rows: PromptRows) -> None:
+    """Refuses a reward function that asks for columns that the rows do not have."""
+    given: dict[str, Any] = dict.fromkeys(("prompts", "completions", "completion_ids", *rows.columns), [])
+    signature = inspect.signature(reward)
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        name = getattr(getattr(reward, "func", reward), "__name__", "score")
+        raise ValueError(
+            f"`environment.reward` must take what the rows have, {', '.join(given)}, got {name}{signature}: {error}; "
+            f"try def {name}(prompts, completions, **columns)."
+        ) from error

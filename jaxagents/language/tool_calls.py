@@ -1,0 +1,174 @@
+"""Tools of the user's own: Python functions that a model calls, run on the host side by side, within a time limit."""
+
+import inspect
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from jaxagents.language.tool_format import Call
+
+_MOST_THREADS = 64
+_MOST_CHARACTERS = 240  # Of the message of an error.
+
+
+class Tool(NamedTuple):
+    """A function that a model can call.
+
+    Attributes:
+        name: by which the model calls it.
+        schema: what the model reads about it, `{"type": "function", "function": {"name": ..., "description": ...,
+            "parameters": {...}}}`.
+        call: takes the arguments as keywords and returns text, or what JSON can write.
+    """
+
+    name: str
+    schema: Mapping[str, Any]
+    call: Callable[..., Any]
+
+
+class Result(NamedTuple):
+    """What a call gives.
+
+    Attributes:
+        text: for the model; a line that begins with "Error:" where the call failed.
+        allowed: False where the model called what there is not, or with other arguments.
+    """
+
+    text: str
+    allowed: bool
+
+
+def make_tool(function: Callable[..., Any] | Tool) -> Tool:
+    """Makes a tool of a Python function with type hints and a docstring in the style of Google.
+
+    Arguments that a `functools.partial` gives are hidden from the model. A tool whose schema comes from elsewhere, such
+    as one of an MCP server, is a `Tool`.
+
+    Args:
+        function: the function; a `Tool` is returned as it is.
+
+    Returns:
+        The tool.
+
+    Raises:
+        ValueError: there are no type hints, or arguments are not described.
+
+    References:
+        `transformers.utils.get_json_schema`, which writes the schemas.
+    """
+    if isinstance(function, Tool):
+        return function
+    plain, given = function, {}  # type: Any, Mapping[str, Any]
+    if isinstance(function, partial):
+        plain, given = function.func, function.keywords
+    if not callable(plain):
+        raise ValueError(
+            f"`tools` must be functions, got {function!r}; try {{_target_: my_tools.search, _partial_: true}}."
+        )
+    from transformers.utils import get_json_schema  # An extra: only who reads checkpoints needs it.
+
+    try:
+        schema = get_json_schema(plain)
+    except Exception as error:  # Of several kinds.
+        name = getattr(plain, "__name__", type(plain).__name__)
+        raise ValueError(
+            f"`tools` must have type hints and describe every argument under `Args:`, got {name}: {_one_line(error)}"
+        ) from error
+    parameters = schema["function"]["parameters"]
+    for name in given:
+        parameters["properties"].pop(name, None)
+    if "required" in parameters:
+        parameters["required"] = [name for name in parameters["required"] if name not in given]
+    return Tool(name=schema["function"]["name"], schema=schema, call=function)
+
+
+def run_calls(tools: Mapping[str, Tool], calls: Sequence[Call], *, seconds: float) -> list[Result]:
+    """Runs calls side by side; whatever goes wrong is a line of text for the model.
+
+    A call that takes too long is left behind in its thread. Tools are called from several threads at once.
+
+    Args:
+        tools: by name.
+        calls: of all conversations.
+        seconds: that a call may take.
+
+    Returns:
+        A result for each call.
+
+    Examples:
+        >>> def double(x: int) -> int:
+        ...     return 2 * x
+        >>> tools = {"double": Tool("double", {}, double)}
+        >>> [one.text for one in run_calls(tools, [Call("double", {"x": 4}), Call("half", {})], seconds=1.0)]
+        ['8', "Error: there is no tool 'half'; there are double."]
+    """
+    results: list[Result] = []
+    for start in range(0, len(calls), _MOST_THREADS):
+        results += _run_together(tools, calls[start : start + _MOST_THREADS], seconds)
+    return results
+
+
+def to_text(name: str, value: Any) -> str:
+    """Returns the text of what a tool returned; other than text is written as JSON.
+
+    Args:
+        name: of the tool.
+        value: what it returned.
+
+    Returns:
+        The text; a line that begins with "Error:" for bytes and other objects.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return f"Error: {name} returned {type(value).__name__}, which is no text."
+
+
+def _run_together(tools: Mapping[str, Tool], calls: Sequence[Call], seconds: float) -> list[Result]:
+    results: list[Result | None] = [_refusal(tools, call) for call in calls]
+
+    def run(index: int, call: Call) -> None:
+        try:
+            text = to_text(call.name, tools[call.name].call(**call.arguments))
+        except BaseException as error:  # A tool may call sys.exit.
+            text = f"Error: {call.name} failed with {type(error).__name__}: {_one_line(error)}"
+        results[index] = Result(text=text, allowed=True)
+
+    threads = [
+        threading.Thread(target=run, args=(index, call), name=f"tool {call.name}", daemon=True)
+        for index, call in enumerate(calls)
+        if results[index] is None
+    ]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(end - time.monotonic(), 0.0))
+    late = "Error: {} did not answer within {:g} seconds."
+    return [
+        Result(text=late.format(call.name, seconds), allowed=True) if result is None else result
+        for call, result in zip(calls, list(results), strict=True)
+    ]
+
+
+def _refusal(tools: Mapping[str, Tool], call: Call) -> Result | None:
+    """Returns what the model is told about a call that cannot be made; None where it can."""
+    if call.name not in tools:
+        return Result(text=f"Error: there is no tool {call.name[:40]!r}; there are {', '.join(tools)}.", allowed=False)
+    try:
+        inspect.signature(tools[call.name].call).bind(**call.arguments)
+    except TypeError as error:
+        return Result(text=f"Error: {call.name}: {_one_line(error)}.", allowed=False)
+    except ValueError:  # Functions of C have no signature.
+        pass
+    return None
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."
