@@ -322,7 +322,7 @@ def _make(host: ChatHost, train: np.ndarray, held_out: np.ndarray) -> ChatEnviro
 def _step_on_host(host: ChatHost, state: ChatState, action: Array, live: Array) -> Steps:
     number, value, flag = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.int32, jnp.float32, bool))
     read = jax.ShapeDtypeStruct((host.room,), jnp.int32)
-    shapes = dict(zip(Steps._fields, (number, read, value, flag, flag, flag, flag), strict=True))
+    shapes: dict[str, Any] = dict(zip(Steps._fields, (number, read, value, flag, flag, flag, flag), strict=True))
     steps: Steps = jax.pure_callback(
         host.step,
         Steps(**shapes),

@@ -192,7 +192,10 @@ def _method_of(batch: Paper, name: str, methods: Mapping[str, Method]) -> Method
     if name not in arms:
         raise ValueError(f"`arms` must be of {batch.id}, got {name!r}; try {nearest(name, arms)}.")
     function = arms[name].function or {}
-    named = [*chosen_methods(arms[name].overrides), *([function["method"]] if function and "_target_" not in function else [])]
+    named = [
+        *chosen_methods(arms[name].overrides),
+        *([function["method"]] if function and "_target_" not in function else []),
+    ]
     if named or not function:
         return methods.get(named[0]) if named else None
     # A function of the study itself: that of the only method that calls it there.

@@ -67,7 +67,12 @@ def test_what_is_separated_is_registered_by_the_rule_and_decided_by_fresh_seeds(
     up, down = made["up"], made["down"]
     assert (up.kind, up.rival, up.margin) == ("higher", "base", 0.5) and len(up.seeds) >= 8
     assert down.margin == 0.3  # Measured on the wrong side: the smallest effect.
-    assert list(up.seeds) == [*range(24)] and up.looks == [8, 24] and up.power >= 0.9 and set(up.settings) == {"up", "base"}
+    assert (
+        list(up.seeds) == [*range(24)]
+        and up.looks == [8, 24]
+        and up.power >= 0.9
+        and set(up.settings) == {"up", "base"}
+    )
     papers = [confirmed_paper(of, record, "T", "c") for record in made.values()]
     before = len(calls)
     assert run_papers(papers, asked) == {} and min(calls[before:])[0] < 100
