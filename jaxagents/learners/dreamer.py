@@ -111,7 +111,8 @@ def make_dreamer(
 
     Deviation: reward and end of a step are told from the deterministic state after it, before what follows is drawn,
         so that what follows the last step of an episode need not be kept; values bootstrap from the critic, as in the
-        released code.
+        released code; rewards and values are two-hot in symlog, as in the first version of the paper, where the
+        released code spaces the bins by symexp.
     """
     check_counts(horizon=horizon)
     fractions = {"discount": discount, "trace_decay": trace_decay}
