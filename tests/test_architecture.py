@@ -190,7 +190,7 @@ def _relative(path):
 def test_every_folder_is_in_the_table():
     # Links to `configs` and `experiments` put these into the wheel.
     paths = [path for path in (ROOT / "jaxagents").iterdir() if not path.is_symlink()]
-    entries = {path.name.removesuffix(".py") for path in paths} - {"__pycache__"}
+    entries = {path.name.removesuffix(".py") for path in paths} - {"__pycache__", "py.typed"}
     assert entries <= set(MAY_IMPORT)
     linked = {path.name: path.resolve() for path in (ROOT / "jaxagents").iterdir() if path.is_symlink()}
     assert linked == {name: ROOT / name for name in ("configs", "experiments")}
