@@ -94,8 +94,10 @@ def write_sources(root: Path, folder: Path) -> Path:
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copied)
         if path.suffix == ".md":
-            text = path.read_text(encoding="utf-8")
-            copied.write_text(re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", text), encoding="utf-8")
+            text = re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", path.read_text(encoding="utf-8"))
+            copied.write_text(
+                re.sub(r"\[([^]]*)\]\((?:\.\./)+(?:configs|studies)/[^)]*\)", r"\1", text), encoding="utf-8"
+            )
     for name, text in generated_pages(root).items():
         path = pages / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -147,6 +147,12 @@ def _with_function(study: Study, arm: Arm, config_folder: str | Path) -> Arm:
     return arm._replace(overrides=overrides, function={**(functions[0].function or {}), **node})
 
 
+def methods_of(arm: Arm) -> list[str]:
+    """Returns the methods that an arm switches on, or calls."""
+    called = (arm.function or {}).get("method")
+    return [*chosen_methods(arm.overrides), *([called] if isinstance(called, str) else [])]
+
+
 def settings_of(arms: Mapping[str, Composed]) -> dict[str, str]:
     """Returns the hashes of the resolved settings of arms by name, which are registered."""
     return {name: arm.settings for name, arm in arms.items()}

@@ -13,7 +13,7 @@ from jaxagents.papers.arms import Composed
 from jaxagents.papers.batch import Line
 from jaxagents.papers.expectations import START, Expectation
 from jaxagents.papers.forest import Forest, lay_out_forest
-from jaxagents.papers.judge import HELD, MISSING, NOT_HELD, UNDECIDED, Finding, decide
+from jaxagents.papers.judge import MISSING, NOT_HELD, UNDECIDED, Finding, decide
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.runs import DIVERGED
 from jaxagents.papers.study import LEAST_SEEDS, Paper
@@ -27,7 +27,7 @@ from jaxagents.reporting.statistics import (
     t_interval,
     welch_interval,
 )
-from jaxagents.reporting.tables import describe_interval
+from jaxagents.reporting.tables import describe_interval, markdown_row
 
 BETTER, WORSE, NOT_SEPARATED, NO_HEADROOM = "better", "worse", "not separated", "no headroom"
 BASELINE, METHOD, NOT_RUN, FEW = "baseline", "method", "not run", "too few seeds"
@@ -109,10 +109,7 @@ def measure_batch(
         The arms, baselines first, then by their difference; and the checks.
     """
     study, sign = batch.study, 1.0 if batch.study.higher_is_better else -1.0
-    runs = {
-        name: {line.seed: line for line in lines if line.address == arm.address and line.seed in batch.seeds}
-        for name, arm in composed.items()
-    }
+    runs = counted_lines(batch, lines, composed)
     checks = [_check(one, runs, batch.seeds) for one in study.checks]
     stopped = any(finding.outcome == NOT_HELD for finding in checks)
     values = {name: _values([*of_arm.values()], study.metric) for name, of_arm in runs.items()}
@@ -158,17 +155,25 @@ def measure_batch(
     return rows, checks
 
 
+def counted_lines(batch: Paper, lines: Sequence[Line], composed: Mapping[str, Composed]) -> dict[str, dict[int, Line]]:
+    """Returns the runs that the table counts, by arm and seed: those of the arms as they are now."""
+    return {
+        name: {line.seed: line for line in lines if line.address == arm.address and line.seed in batch.seeds}
+        for name, arm in composed.items()
+    }
+
+
 def print_batch(batch: Paper, rows: Sequence[Measured], checks: Sequence[Finding]) -> None:
     """Prints the table of a batch."""
     console = Console(width=170, force_jupyter=False)
     metric = batch.study.metric
     table = Table(title=f"{batch.id}: {metric}, means over seeds with 95 % intervals")
-    for column in _columns(metric):
+    for column in columns_of(metric):
         table.add_column(column, justify="left" if column in ("arm", "beside the baseline") else "right")
     for row in rows:
-        table.add_row(*_cells(row))
+        table.add_row(*cells_of(row))
     console.print(table)
-    for line in _notes(rows, checks):
+    for line in notes_of(rows, checks):
         console.print(line, markup=False, highlight=False)
 
 
@@ -186,11 +191,14 @@ def write_batch_page(results: Path, batch: Paper, rows: Sequence[Measured], chec
         "Written by `python experiments/reproduce.py` from the runs beside this page; do not edit.\n\n",
         *([f"{study.learned.strip()}\n\n"] if study.learned else []),
         f"![Differences to {first}]({picture.name})\n\n",
-        _row(*_columns(study.metric), *further),
-        _row(*["---"] * (len(_columns(study.metric)) + len(further))),
-        *[_row(*_cells(row), *[f"{row.further.get(name, math.nan):.3g}" for name in further]) for row in rows],
+        markdown_row(*columns_of(study.metric), *further),
+        markdown_row(*["---"] * (len(columns_of(study.metric)) + len(further))),
+        *[
+            markdown_row(*cells_of(row), *[f"{row.further.get(name, math.nan):.3g}" for name in further])
+            for row in rows
+        ],
         "\n",
-        *[f"- {line}\n" for line in _notes(rows, checks)],
+        *[f"- {line}\n" for line in notes_of(rows, checks)],
         f"\nDifferences are to `{first}`, more than 0 where an arm is better, with Welch's 95 % intervals; they are "
         "paired by seed where the measured correlation pays for it. p is adjusted by Holm over the arms. Trials are "
         "settings that were tried besides the arm's own.\n",
@@ -204,21 +212,17 @@ def write_batch_page(results: Path, batch: Paper, rows: Sequence[Measured], chec
 def lay_out_batch(batch: Paper, rows: Sequence[Measured]) -> Forest:
     """Lays out the differences of all arms to the first baseline, in units of the smallest effect."""
     first, study = batch.study.arms[0].name if batch.study.arms else "", batch.study
-    outcomes = {BETTER: HELD, WORSE: NOT_HELD, NOT_RUN: MISSING}
+    compared = {row.arm: row for row in rows if row.difference is not None}
     findings = {
-        row.arm: [
+        name: [
             Finding(
-                Expectation(study.metric, "higher", (row.arm, first), study.smallest_effect),
-                "method",
-                outcomes.get(row.word, UNDECIDED),
-                row.difference,
-                tuple(row.values),
+                Expectation(study.metric, "higher", (name, first), study.smallest_effect), "", row.word, row.difference
             )
         ]
-        for row in rows
-        if row.difference is not None
+        for name, row in compared.items()
     }
-    return lay_out_forest(f"Differences to {first} in units of {study.smallest_effect:g}: {study.id}", findings)
+    forest = lay_out_forest(f"Differences to {first} in units of {study.smallest_effect:g}: {study.id}", findings)
+    return forest._replace(caption=f"in units of {study.smallest_effect:g}, the smallest effect worth having (green)")
 
 
 def _check(expected: Expectation, runs: Mapping[str, Mapping[int, Line]], seeds: Sequence[int]) -> Finding:
@@ -259,11 +263,13 @@ def _signed(interval: Interval, sign: float) -> Interval:
     return Interval(mean, min(low, high), max(low, high))
 
 
-def _columns(metric: str) -> tuple[str, ...]:
+def columns_of(metric: str) -> tuple[str, ...]:
+    """Returns the head of the table of a batch."""
     return ("arm", metric, "difference", "p", "beside the baseline", "seeds", "trials", "diverged", "CPU minutes")
 
 
-def _cells(row: Measured) -> list[str]:
+def cells_of(row: Measured) -> list[str]:
+    """Returns the cells of an arm."""
     difference = "-" if row.difference is None else describe_interval(row.difference._asdict())
     return [
         row.arm,
@@ -278,7 +284,8 @@ def _cells(row: Measured) -> list[str]:
     ]
 
 
-def _notes(rows: Sequence[Measured], checks: Sequence[Finding]) -> list[str]:
+def notes_of(rows: Sequence[Measured], checks: Sequence[Finding]) -> list[str]:
+    """Returns sentences below the table: the checks, what failed, and what would look separated by chance."""
     compared = sum(row.difference is not None for row in rows)
     lines = [
         f"Check, {one.outcome}: {one.expectation.describe()}"
@@ -292,7 +299,3 @@ def _notes(rows: Sequence[Measured], checks: Sequence[Finding]) -> list[str]:
         f"{minutes:.0f} minutes, {cpu:.0f} CPU minutes."
     )
     return lines
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"

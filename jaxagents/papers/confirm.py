@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxagents.papers.arms import Composed
+from jaxagents.papers.arms import Composed, methods_of
 from jaxagents.papers.batch_table import METHOD, NO_HEADROOM, Measured
 from jaxagents.papers.expectations import START, Expectation
 from jaxagents.papers.leases import leased
@@ -35,7 +35,7 @@ from jaxagents.papers.study import LEAST_SEEDS, Paper, nearest
 from jaxagents.reporting.loggers import to_json, write_atomically
 from jaxagents.reporting.reports import versions
 from jaxagents.reporting.statistics import Interval, welch_interval
-from jaxagents.training.methods import Method, chosen_methods
+from jaxagents.training.methods import Method
 
 CONFIRMATIONS_FILE = "confirmations.json"
 MOST_SEEDS = 24
@@ -178,7 +178,7 @@ def confirm_batch(
     fresh = _first_fresh_seed(results)
     made: dict[str, Confirmation] = {}
     for name in wanted:
-        method = _method_of(batch, name, methods)
+        method = method_of(batch, name, methods)
         if method is None or (arms is None and "Claim" not in method.fields):
             continue
         if method.id not in made:
@@ -187,15 +187,17 @@ def confirm_batch(
     return made
 
 
-def _method_of(batch: Paper, name: str, methods: Mapping[str, Method]) -> Method | None:
+def method_of(batch: Paper, name: str, methods: Mapping[str, Method]) -> Method | None:
+    """Returns the method that an arm of a batch switches on or calls; None of an arm that is its own.
+
+    Raises:
+        ValueError: the batch has no such arm; the nearest names are offered.
+    """
     arms = {arm.name: arm for arm in batch.arms}
     if name not in arms:
         raise ValueError(f"`arms` must be of {batch.id}, got {name!r}; try {nearest(name, arms)}.")
     function = arms[name].function or {}
-    named = [
-        *chosen_methods(arms[name].overrides),
-        *([function["method"]] if function and "_target_" not in function else []),
-    ]
+    named = methods_of(arms[name])
     if named or not function:
         return methods.get(named[0]) if named else None
     # A function of the study itself: that of the only method that calls it there.

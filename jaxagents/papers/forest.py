@@ -12,6 +12,7 @@ _LEAST, _MOST = -3.0, 5.0  # Margins that the axis shows; what lies beyond is dr
 _LEFT, _RIGHT, _WIDTH = 230.0, 560.0, 770.0
 _TOP, _BOTTOM, _ROW = 10.0, 44.0, 34.0
 _TICKS = (-2, -1, 0, 1, 2, 3, 4)
+_CAPTION = "in margins (0: no difference, 1: the margin); green: what was expected"
 _LABEL, _LINE = 24, 44  # Characters that have room.
 
 
@@ -46,6 +47,7 @@ class Forest(NamedTuple):
 
     Attributes:
         title: what it shows.
+        caption: of its axis.
         width: of the picture.
         height: of the picture.
         axis: ends of the axis.
@@ -54,6 +56,7 @@ class Forest(NamedTuple):
     """
 
     title: str
+    caption: str
     width: float
     height: float
     axis: tuple[float, float]
@@ -71,7 +74,9 @@ def lay_out_forest(title: str, groups: Mapping[str, Sequence[Finding]]) -> Fores
     findings = [(label * (not i), one) for label, of_group in groups.items() for i, one in enumerate(of_group)]
     rows = [_lay_out_row(label, one, _TOP + _ROW * (i + 0.5)) for i, (label, one) in enumerate(findings)]
     height = _TOP + _BOTTOM + _ROW * len(rows)
-    return Forest(title, _WIDTH, height, (_LEFT, _RIGHT), [(_to_x(tick), f"{tick:g}") for tick in _TICKS], rows)
+    return Forest(
+        title, _CAPTION, _WIDTH, height, (_LEFT, _RIGHT), [(_to_x(tick), f"{tick:g}") for tick in _TICKS], rows
+    )
 
 
 def in_margins(expected: Expectation, values: Sequence[float]) -> tuple[list[float], tuple[float, float]]:

@@ -13,6 +13,8 @@ import yaml
 
 from jaxagents.papers.study import Paper, Study, make_paper, make_study, nearest
 
+YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, where it was built.
+
 
 def paper_files(folder: str | Path) -> dict[str, Path]:
     """Returns the file of every paper by its id, in order: `<folder>/papers/<family>/<id>.yaml`."""
@@ -142,7 +144,7 @@ def _study_path(folder: str | Path, name: Any) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    values = _named(path, lambda: yaml.safe_load(path.read_text(encoding="utf-8")))
+    values = _named(path, lambda: yaml.load(path.read_text(encoding="utf-8"), YamlLoader))
     if not isinstance(values, dict):
         raise ValueError(f"{path.name}: it must hold keys and values, got {values!r}.")
     notes = path.with_suffix(".md")

@@ -1,174 +1,143 @@
-"""The pages of results: `experiments/results/README.md`, and one page per paper that is tested here."""
+"""The index of results, `experiments/results/README.md`: all studies and methods in two tables."""
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from jaxagents.papers.catalogue import Entry, Family
-from jaxagents.papers.forest import lay_out_forest
-from jaxagents.papers.judge import TRIAL, VERDICTS, Finding
-from jaxagents.papers.plan import reported_metrics
-from jaxagents.papers.summary import (
-    arm_rows,
-    authors_rows,
-    describe_seeds,
-    study_rows,
-    verdict_of,
-)
-from jaxagents.reporting.html import write_page
+from jaxagents.papers.batch_table import BETTER, METHOD, WORSE
+from jaxagents.papers.catalogue import Family
+from jaxagents.papers.index import LEVELS, NOT_IMPLEMENTED, Entry, Index, StudyEntry, own_study
+from jaxagents.papers.judge import NOT_REPRODUCED, REPRODUCED
 from jaxagents.reporting.loggers import write_atomically
-from jaxagents.reporting.tables import describe_interval
+from jaxagents.reporting.tables import markdown_row
 
 REPORT_FILE = "README.md"
-OWN = "own"  # Family of papers of a user's own.
-_HEAD = """# Papers, reproduced small
+_NAMED = (BETTER, WORSE, REPRODUCED, NOT_REPRODUCED)  # Of other words the list of studies counts the arms alone.
+_HEAD = """# Methods of papers
 
 Written by `python experiments/report.py` from the stored runs; do not edit.
 
-- **Expected** was written down before the runs. One or two such expectations are the headline of a paper and decide its
-  verdict; its page lists the others.
-- **Measured** is a mean over seeds with its 95 % interval: Welch's of differences, which are paired by seed only where
-  the measured correlation pays for it, and Student's of all else.
-- **Outcome**: a difference is held where its interval excludes 0 and its mean reaches the margin. Any other expectation
-  is held where its whole interval meets it. `jaxagents/papers/judge.py` is the rule, and
-  [eight verdicts](../docs/papers.md#what-welchs-intervals-changed) changed with it.
-- **p** in the table of a study is that of the difference to its first baseline, by Welch's test and adjusted by Holm
-  over the arms of the table.
-- A verdict with the word *mechanism* is about the mechanism of a claim alone: the claim is about named models, or an
-  oracle takes the place of one.
-- The pictures show headlines in units of their margins. The claim lies to the right, its margin is the green band.
+**{counts}.** A paper rises by levels, each with all before it:
+
+- *implemented*: its method is switched on by name, in any world that it fits: `python experiments/train.py world=shop
+  algorithm=grpo +method=gigpo`. The file behind its name says the equation, the source, and what differs.
+- *measured*: its study was run as one batch on search seeds. The word and the difference to the first baseline are
+  those of the study's table, which is adjusted for all of its arms, with 95 % intervals: an effect seen, not confirmed.
+- *judged*: its claim was registered, and run on other seeds. *First* is an earlier verdict, from before the claim was
+  confirmed by rule. *Mechanism*: only the mechanism of the claim was tested, as it is about named models, or an
+  oracle takes the place of one. [What a verdict means](../docs/papers.md).
+
+`python experiments/report.py paper=gigpo` writes the page of one paper: margins, intervals, curves, settings.
 """
 
 
-def write_pages(results: str | Path, families: Sequence[Family], entries: Mapping[str, Entry]) -> Path:
-    """Writes the table of all papers that are tested here, and a page for each of them.
+def write_index(results: str | Path, families: Sequence[Family], index: Index) -> Path:
+    """Writes the table of all studies, and of all methods by family; returns its path.
 
     Args:
-        results: folder of results; pages of papers go to `papers/<family>/<id>.md`.
+        results: folder of results.
         families: see `read_cards`.
-        entries: by id, see `read_entries`.
-
-    Returns:
-        Path of the table.
+        index: see `read_index`.
     """
     results = Path(results)
-    lines = [_HEAD, f"\nAt a glance: {describe_verdicts(entries)}.\n"]
-    for family in families:
-        tested = [entries[card.id] for card in family.cards if entries[card.id].paper is not None]
-        lines.append(f"\n## {family.title}\n\n{len(tested)} of {len(family.cards)} papers have an experiment here.\n")
-        if tested:
-            title = f"Headlines against their margins: {family.title}"
-            picture = Path("papers") / f"{family.name}.svg"
-            (results / picture).parent.mkdir(parents=True, exist_ok=True)
-            forest = lay_out_forest(title, {entry.card.id: entry.verdict.headline for entry in tested})
-            write_page(results / picture, "forest.svg", forest=forest)
-            lines.append(f"\n![{title}]({picture.as_posix()})\n")
-            lines.append("\n" + _row("paper", "verdict", "expected", "measured", "outcome", "seeds", "minutes"))
-            lines.append(_row(*["---"] * 7))
-        for entry in tested:
-            path = Path("papers") / family.name / f"{entry.card.id}.md"
-            (results / path).parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(results / path, "".join(_page(entry)))
-            lines += _lines(entry, path)
-    write_atomically(results / REPORT_FILE, "".join([*lines, *_studies(entries)]))
+    lines = [_HEAD.format(counts=index.describe().capitalize())]
+    lines += ["\n## Studies\n\n", *_table("study", "question", "baselines + methods", "what stood out")]
+    lines += [markdown_row(*_study_cells(study, index, results)) for study in index.studies.values()]
+    for family in by_progress(families, index):
+        rows = [index.entries[card.id] for card in family.cards]
+        rows = [entry for entry in rows if entry.level != NOT_IMPLEMENTED]
+        lines.append(f"\n## {family.title}\n\n{len(rows)} of {len(family.cards)} papers are here.\n")
+        if rows:
+            lines += ["\n", *_table("method", "what it does", "switch", "study", "level", "measured or judged")]
+        for entry in sorted(rows, key=lambda entry: (LEVELS.index(entry.level), entry.card.id)):
+            lines.append(markdown_row(*_cells(entry, results)))
+    write_atomically(results / REPORT_FILE, "".join(lines))
     return results / REPORT_FILE
 
 
-def describe_verdicts(entries: Mapping[str, Entry]) -> str:
-    """Returns how many papers have which verdict, such as "6 reproduced, 9 not run"; own papers do not count."""
-    words = Counter(verdict_of(entry) for entry in entries.values() if entry.card.family != OWN)
-    parts = [f"{words[word]} {word}" for word in VERDICTS if words[word]]
-    parts += [f"{words[TRIAL]} trials without a verdict"] if words[TRIAL] else []
-    return ", ".join(parts) or "none has an experiment"
-
-
-def write_summary(readme: str | Path, entries: Mapping[str, Entry]) -> None:
-    """Writes how many papers have which verdict into the row of a table that ends with a link to "the verdicts".
+def write_summary(readme: str | Path, index: Index) -> None:
+    """Writes the four numbers into the row of a table that ends with a link to "the index".
 
     Args:
         readme: of the project; without such a row it stays as it is.
-        entries: by id, see `read_entries`.
+        index: see `read_index`.
     """
     readme = Path(readme)
     text = readme.read_text(encoding="utf-8")
-    updated = re.sub(
-        r"(?m)^(\| papers \|.*\|)[^|]*(\[the verdicts\]\(\S+\) \|)$",
-        lambda row: f"{row[1]} {describe_verdicts(entries)}: {row[2]}",
-        text,
-    )
+    row = r"(?m)^(\| methods of papers \|.*\|)[^|]*(\[the index\]\(\S+\) \|)$"
+    updated = re.sub(row, lambda found: f"{found[1]} {index.describe()}: {found[2]}", text)
     if updated != text:
         write_atomically(readme, updated)
 
 
-def _studies(entries: Mapping[str, Entry]) -> list[str]:
-    """Returns a table of all arms for every study of several papers."""
-    of_study: dict[str, list[Entry]] = {}
-    for entry in entries.values():
-        if entry.paper is not None:
-            of_study.setdefault(entry.paper.study.id, []).append(entry)
-    lines = []
-    for name, tested in sorted(of_study.items()):
-        rows, study = study_rows(tested), tested[0].paper.study
-        if len(tested) > 1 and rows:
-            title = f"\n## Study {name}: {study.question}\n\n"
-            lines += [title, _row("arm", "seeds", study.metric, "p", *study.metrics, "minutes")]
-            lines.append(_row(*["---"] * (len(study.metrics) + 5)))
-            lines += [_row(row.name, row.seeds, *row.values, f"{row.minutes:.1f}") for row in rows]
-    return lines
-
-
-def _lines(entry: Entry, path: Path) -> list[str]:
-    """Returns a row per expectation of the headline; the first one names the paper."""
-    card, verdict = entry.card, entry.verdict
-    words = verdict.describe(trial=entry.is_trial, changed=bool(entry.changed))
-    rows = [["", "", *_cells(one), "", ""] for one in verdict.headline]
-    rows[0][:2] = f"[{card.id}]({path.as_posix()})", words
-    rows[0][-2:] = describe_seeds(verdict.seeds), f"{verdict.minutes:.1f}"
-    return [_row(*row) for row in rows]
-
-
-def _cells(finding: Finding) -> tuple[str, str, str]:
-    measured = "-" if finding.measured is None else describe_interval(finding.measured._asdict())
-    return finding.expectation.describe(), measured, finding.outcome
-
-
-def _page(entry: Entry) -> list[str]:
-    card, paper, verdict = entry.card, entry.paper, entry.verdict
-    metrics = reported_metrics(paper)
-    lines = [
-        f"# {card.id}\n\n*{card.title}* ({card.source})\n\n{card.what}\n\n",
-        f"The paper: {paper.claim}\n\n**{verdict.describe(trial=entry.is_trial).capitalize()}.**\n\n",
-        *([f"Changed since it was registered: {', '.join(entry.changed)}.\n\n"] if entry.changed else []),
-        *_findings("Headline", verdict.headline),
-        *_findings(f"Secondary: {verdict.count_secondary()}", verdict.secondary),
-        *_findings("What the baselines must show", verdict.checks),
-        f"## Arms\n\nStudy {paper.study.id}: {paper.study.question}\n\n",
-        _row("arm", "seeds", *metrics, "minutes"),
-        _row(*["---"] * (len(metrics) + 3)),
-        *[_row(row.name, row.seeds, *row.values, f"{row.minutes:.1f}") for row in arm_rows(entry)],
-    ]
-    if rows := authors_rows(entry):
-        lines += ["\n## The authors' setting\n\n", _row("setting", "theirs", "here"), _row("---", "---", "---")]
-        lines += [_row(*row) for row in rows]
-    for title, text in (("Notes", paper.notes), ("How the setting was found", paper.study.notes)):
-        if text:
-            lines.append(f"\n## {title}\n\n{text.strip()}\n")
-    lines.append(
-        f"\nThe settings of arms and metrics, with comments, are in `experiments/studies/{paper.study.id}.yaml` and "
-        f"`experiments/papers/{card.family}/{card.id}.yaml`; functions say in their docstrings what they return.\n"
+def by_progress(families: Sequence[Family], index: Index) -> list[Family]:
+    """Returns families of many implemented papers first."""
+    return sorted(
+        families, key=lambda family: -sum(index.entries[card.id].level != NOT_IMPLEMENTED for card in family.cards)
     )
-    lines.append(f"\nRun it: `python experiments/reproduce.py paper={card.id}`, {paper.minutes:g} minutes planned.\n")
-    return lines
 
 
-def _findings(title: str, findings: Sequence[Finding]) -> list[str]:
-    if not findings:
-        return []
-    reasons = [f"- {one.expectation.describe()}: {one.reason}\n" for one in findings if one.reason]
-    rows = [_row("expected", "measured", "outcome"), _row(*["---"] * 3), *(_row(*_cells(one)) for one in findings)]
-    return [f"## {title}\n\n", *rows, "\n", *reasons, "\n" * bool(reasons)]
+def switch_of(entry: Entry) -> str:
+    """Returns what switches a method on; a method that is a function is called by its study."""
+    if entry.method is None:
+        return f"paper={entry.card.id}"
+    called = entry.method.function is not None
+    return f"study={own_study(entry.method)}" if called else f"+method={entry.card.id}"
 
 
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"
+def summary_of(entry: Entry) -> str:
+    """Returns what a method does, without its source."""
+    if entry.method is None:
+        return entry.card.title
+    return re.sub(r"\s*\([^()]*\b\d{4}\b[^()]*\)\.?$", "", entry.method.summary)
+
+
+def what_stood_out(study: StudyEntry, entries: Iterable[Entry]) -> str:
+    """Returns the arms or papers of a study by what came out, and the first sentence of what it taught.
+
+    Args:
+        study: measured, or not.
+        entries: of papers that are tested in it, whose verdicts say it where no batch was run.
+    """
+    words: dict[str, list[str]] = {}
+    for name, word in _outcomes(study, entries):
+        words.setdefault(word, []).append(name)
+    order = sorted(words, key=lambda word: _NAMED.index(word) if word in _NAMED else len(_NAMED))
+    parts = [f"{word}: {', '.join(words[word])}" if word in _NAMED else f"{len(words[word])} {word}" for word in order]
+    taught = re.split(r"(?<=\.)\s", study.batch.study.learned.strip())[0]
+    return ". ".join(filter(None, ("; ".join(parts), taught)))
+
+
+def _outcomes(study: StudyEntry, entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
+    if study.rows:
+        yield from ((row.arm, row.word) for row in study.rows if row.role == METHOD and row.word)
+        return
+    for entry in entries:
+        if entry.judged is not None and entry.judged.paper.study.id == study.batch.study.id:
+            yield entry.card.id, entry.word
+
+
+def _study_cells(study: StudyEntry, index: Index, results: Path) -> list[str]:
+    baselines = len(study.batch.study.arms)
+    return [
+        _study_link(study.batch.id, results),
+        study.batch.study.question,
+        f"{baselines} + {len(study.batch.arms) - baselines}",
+        what_stood_out(study, index.entries.values()),
+    ]
+
+
+def _study_link(study: str, results: Path) -> str:
+    page = f"studies/{study}.md" if (results / "studies" / f"{study}.md").is_file() else f"../studies/{study}.yaml"
+    return f"[{study.partition('/')[2]}]({page})"
+
+
+def _cells(entry: Entry, results: Path) -> list[str]:
+    name = entry.card.id if entry.method is None else entry.method.name
+    linked = name if entry.method is None else f"[{name}](../../configs/method/{entry.card.id}.yaml)"
+    study = _study_link(entry.studies[0], results) if entry.studies else own_study(entry.method)
+    return [linked, summary_of(entry), f"`{switch_of(entry)}`", study, entry.level, entry.describe()]
+
+
+def _table(*names: str) -> list[str]:
+    return [markdown_row(*names), markdown_row(*["---"] * len(names))]

@@ -1,5 +1,6 @@
-"""The static site: an index of all papers with search and filters, a page per paper, a page per text world."""
+"""The static site: an index with search and filters, a page per paper, per study and per text world."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,19 +9,21 @@ from typing import Any, NamedTuple
 import yaml
 from hydra.utils import instantiate
 
-from jaxagents.papers.catalogue import Entry, Family
+from jaxagents.papers.batch_table import BASELINE, cells_of, columns_of, lay_out_batch, notes_of
+from jaxagents.papers.catalogue import Card, Family
 from jaxagents.papers.forest import lay_out_forest
-from jaxagents.papers.judge import NOT_RUN, TRIAL, VERDICTS, Finding
+from jaxagents.papers.index import LEVELS, Claim, Entry, Index, StudyEntry
+from jaxagents.papers.judge import Finding
+from jaxagents.papers.pages import by_progress, summary_of, switch_of, what_stood_out
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.summary import (
-    NOT_TESTED,
     arm_rows,
     authors_rows,
     describe_finding,
     describe_seeds,
     panels_of,
     steps_unit,
-    verdict_of,
+    study_panel,
 )
 from jaxagents.reporting.experts import play_experts
 from jaxagents.reporting.html import write_page
@@ -31,12 +34,7 @@ from jaxagents.training.config import config_hash
 from jaxagents.training.store import holds, read_fields, write_record
 from jaxagents.types import Environment
 
-_SIZES = {
-    "S": "a config and under 60 lines of Python",
-    "M": "under 300 lines of Python",
-    "L": "a new part of the code base",
-}
-_MOST_WORLDS = 3  # Cards that need a world before it is offered as a filter.
+_CODE = re.compile(r"([\w.-]+/[\w.-]+)@([0-9a-f]{7,40})(?: ([\w./-]+\.\w+)(?::(\d+)(?:-(\d+))?)?)?")
 
 
 class World(NamedTuple):
@@ -55,38 +53,37 @@ class World(NamedTuple):
     environment: Environment
 
 
-def write_site(
-    folder: str | Path, families: Sequence[Family], entries: Mapping[str, Entry], worlds: Sequence[World]
-) -> Path:
-    """Writes all pages but those of worlds, see `write_worlds`; they refer to nothing outside of the folder.
+def write_site(folder: str | Path, families: Sequence[Family], index: Index, worlds: Sequence[World]) -> Path:
+    """Writes all pages but those of worlds, see `write_worlds`; they load nothing from outside of the folder.
 
     Args:
         folder: of the site, created if missing.
         families: see `read_cards`.
-        entries: by id, see `read_entries`.
+        index: see `read_index`.
         worlds: see `find_worlds`.
 
     Returns:
         Path of the index.
     """
     folder = Path(folder)
-    (folder / "papers").mkdir(parents=True, exist_ok=True)
-    made = _made()
     for family in families:
         around = [None, *family.cards, None]
         for before, card, after in zip(around, around[1:], around[2:]):
-            facts = _paper_facts(entries[card.id]) if entries[card.id].paper else {"paper": None, "claim": ""}
-            write_page(
-                folder / "papers" / f"{card.id}.html",
-                "site_paper.html",
-                **{"title": card.title, "root": "../", "made": made, "family": family.title, "card": card},
-                **{"before": before, "after": after, "world_pages": [world.name for world in worlds]},
-                **{"verdict": verdict_of(entries[card.id]), "detail": _outcome(entries[card.id])},
-                **facts,
-                size=_SIZES[card.size],
-            )
-    _write_findings(folder / "findings.html", families, entries, made)
-    return _write_index(folder / "index.html", families, entries, worlds, made)
+            path = folder / "methods" / f"{card.id}.html"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write_method(path, index.entries[card.id], family, index, "../", before, after)
+    for name, study in index.studies.items():
+        path = folder / "studies" / f"{name}.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_page(path, "site_study.html", **_common(name, "../../"), **_study_facts(study, index))
+    return _write_index(folder / "index.html", families, index, worlds)
+
+
+def write_method_page(path: str | Path, families: Sequence[Family], index: Index, paper: str) -> Path:
+    """Writes the page of one paper, alone, with links to no other page; returns its path."""
+    (family,) = [family for family in families if paper in {card.id for card in family.cards}]
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return _write_method(path, index.entries[paper], family, index, None)
 
 
 def find_worlds(folder: str | Path, names: Sequence[str] | None = None) -> list[World]:
@@ -115,7 +112,6 @@ def find_worlds(folder: str | Path, names: Sequence[str] | None = None) -> list[
 def write_worlds(
     folder: str | Path,
     worlds: Sequence[World],
-    entries: Mapping[str, Entry],
     *,
     num_episodes: int,
     say: Callable[[str], None] = lambda message: None,
@@ -127,7 +123,6 @@ def write_worlds(
     Args:
         folder: of the site.
         worlds: see `find_worlds`.
-        entries: by id, see `read_entries`.
         num_episodes: of each world, the levels in turn.
         say: hears of every world before it is played.
     """
@@ -138,15 +133,22 @@ def write_worlds(
         if not _is_played(path, asked):
             say(f"Playing {world.name} ({number + 1} of {len(worlds)}) ...")
             write_record(path, asked, _play(world.environment, num_episodes))
-        played = read_fields(path)
-        needed = [(e.card, verdict_of(e)) for e in entries.values() if world.name in e.card.worlds]
-        needed.sort(key=lambda pair: (pair[1] == NOT_TESTED, pair[1] == NOT_RUN))  # What has run comes first.
         write_page(
             folder / f"{world.name}.html",
             "site_world.html",
-            **{"title": world.name, "root": "../", "made": _made(), "papers": needed},
-            world={"name": world.name, "about": world.about, **played},
+            **_common(world.name, "../"),
+            world={"name": world.name, "about": world.about, **read_fields(path)},
         )
+
+
+def code_link(text: str) -> str | None:
+    """Returns the address of the first file that the field `Code` of a method names; None where it names none."""
+    found = _CODE.search(text)
+    if found is None:
+        return None
+    repository, commit, path, first, last = found.groups()
+    lines = f"#L{first}" + (f"-L{last}" if last else "") if first else ""
+    return f"https://github.com/{repository}/" + (f"blob/{commit}/{path}{lines}" if path else f"tree/{commit}")
 
 
 def _play(environment: Environment, num_episodes: int) -> dict[str, Any]:
@@ -165,92 +167,145 @@ def _is_played(path: Path, asked: str) -> bool:
         return False
 
 
-def _made() -> str:
-    return versions().get("commit", "")[:10]
+def _common(title: str, root: str | None) -> dict[str, Any]:
+    return {"title": title, "root": root, "made": versions().get("commit", "")[:10]}
 
 
-def _write_findings(path: Path, families: Sequence[Family], entries: Mapping[str, Entry], made: str) -> None:
-    """Writes the page of what came out: every family's headlines, in a picture and in words."""
-    sections = []
-    for family in families:
-        tested = [entries[card.id] for card in family.cards if entries[card.id].paper is not None]
-        if tested:
-            papers = [(e.card, verdict_of(e), _outcome(e), _rows(e.verdict.headline)) for e in tested]
-            headlines = {entry.card.id: entry.verdict.headline for entry in tested}
-            forest = lay_out_forest(f"Headlines against their margins: {family.title}", headlines)
-            sections.append({"title": family.title, "forest": forest, "papers": papers})
-    write_page(path, "site_findings.html", title="What came out", root="", made=made, families=sections)
-
-
-def _write_index(
-    path: Path, families: Sequence[Family], entries: Mapping[str, Entry], worlds: Sequence[World], made: str
-) -> Path:
-    words = Counter(verdict_of(entry) for entry in entries.values())
-    verdicts = {word: words[word] for word in (*VERDICTS, TRIAL, NOT_TESTED) if words[word]}
-    kinds = Counter(entry.card.kind for entry in entries.values())
-    needed = Counter(world for entry in entries.values() for world in entry.card.worlds)
+def _write_index(path: Path, families: Sequence[Family], index: Index, worlds: Sequence[World]) -> Path:
+    entries = index.entries.values()
+    levels, words = Counter(entry.level for entry in entries), Counter(entry.word for entry in entries if entry.word)
+    families = by_progress(families, index)
+    rows = {family.name: sorted(family.cards, key=lambda card: _rank(index.entries[card.id])) for family in families}
+    studies = [
+        {
+            "name": name,
+            "question": study.batch.study.question,
+            "stood_out": what_stood_out(study, entries),
+            "arms": len(study.batch.arms),
+        }
+        for name, study in index.studies.items()
+    ]
     return write_page(
         path,
         "site_index.html",
-        title="Papers, reproduced small",
-        root="",
-        made=made,
-        count=len(entries),
-        tested=sum(entry.paper is not None for entry in entries.values()),
-        untested=NOT_TESTED,
-        verdicts=verdicts,
-        families=_index_families(families, entries),
+        **_common("Methods of papers", ""),
+        counts=index.count(),
+        families=[(family, [_index_row(index.entries[card.id]) for card in rows[family.name]]) for family in families],
         family_titles={family.name: f"{family.title} ({len(family.cards)})" for family in families},
-        kinds={kind: f"{kind} ({number})" for kind, number in kinds.most_common()},
-        verdict_choices={word: f"{word} ({number})" for word, number in verdicts.items()},
-        world_choices={name: f"{name} ({n})" for name, n in needed.most_common() if n >= _MOST_WORLDS},
+        levels={level: f"{level} ({levels[level]})" for level in LEVELS if levels[level]},
+        words={word: f"{word} ({number})" for word, number in words.most_common()},
+        studies=studies,
         worlds=worlds,
     )
 
 
-def _index_families(families: Sequence[Family], entries: Mapping[str, Entry]) -> list[dict[str, Any]]:
-    """Returns the lines of the index by family: what is tested here comes first, and of that what has run."""
-    tested = {card.id: entries[card.id].paper is not None for family in families for card in family.cards}
-    sections = []
-    for family in sorted(families, key=lambda family: -sum(tested[card.id] for card in family.cards)):
-        cards = sorted(family.cards, key=lambda card: (not tested[card.id], verdict_of(entries[card.id]) == NOT_RUN))
-        rows = [_index_row(entries[card.id]) for card in cards]
-        sections.append({"name": family.name, "title": family.title, "rows": rows})
-    return sections
+def _rank(entry: Entry) -> tuple[int, str]:
+    return LEVELS.index(entry.level), entry.card.id
 
 
 def _index_row(entry: Entry) -> dict[str, Any]:
-    card = entry.card
-    fields = {name: getattr(card, name) for name in ("id", "title", "kind", "what", "worlds")}
-    searched = " ".join((card.id, card.title, card.what, card.headline, *card.worlds)).lower()
-    return {**fields, "verdict": verdict_of(entry), "detail": _outcome(entry), "text": searched}
+    card, method = entry.card, entry.method
+    searched = [card.id, card.title, card.what, card.headline, *entry.studies]
+    searched += [method.name, method.summary] if method is not None else []
+    return {
+        "id": card.id,
+        "name": card.title if method is None else f"{method.name}: {summary_of(entry)}",
+        "about": card.what if method is None else card.title,
+        "level": entry.level,
+        "word": entry.word,
+        "outcome": entry.describe(),
+        "text": " ".join(searched).lower(),
+    }
 
 
-def _outcome(entry: Entry) -> str:
-    return NOT_TESTED if entry.verdict is None else entry.verdict.describe(trial=entry.is_trial)
+def _study_facts(study: StudyEntry, index: Index) -> dict[str, Any]:
+    batch, further = study.batch, reported_metrics(study.batch)[1:]
+    panel = study_panel(study, [row.arm for row in study.rows])
+    tested = [entry for entry in index.entries.values() if batch.study.id in entry.studies]
+    return {
+        "study": batch.study,
+        "command": f"python experiments/reproduce.py study={batch.id.partition('/')[2]}",
+        "forest": lay_out_batch(batch, study.rows) if study.rows else None,
+        "pictures": [panel] if panel is not None else [],
+        "head": [*columns_of(batch.study.metric), *further],
+        "rows": [[*cells_of(row), *(f"{row.further[name]:.3g}" for name in further)] for row in study.rows],
+        "arms": [(arm.name, list(arm.overrides), arm.function) for arm in batch.arms],
+        "names": [row.arm for row in study.rows],
+        "sentences": notes_of(study.rows, study.checks) if study.rows else [],
+        "entries": [(entry.card, entry.level, entry.word) for entry in tested],
+    }
 
 
-def _paper_facts(entry: Entry) -> dict[str, Any]:
-    paper, verdict = entry.paper, entry.verdict
+def _write_method(
+    path: str | Path,
+    entry: Entry,
+    family: Family,
+    index: Index,
+    root: str | None,
+    before: Card | None = None,
+    after: Card | None = None,
+) -> Path:
+    method = entry.method
+    facts = {
+        "name": entry.card.title if method is None else method.name,
+        "about": "" if method is None else summary_of(entry),
+        "switch": _command(entry, index),
+        "code": None if method is None else code_link(method.fields["Code"]),
+        "settings": {} if method is None else {**method.groups, **method.settings, **(method.function or {})},
+        "measured": [_measured_facts(name, entry, index.studies[name]) for name in dict(entry.measured)],
+        "tests": [_test_facts(one) for one in (entry.confirmed, entry.first) if one is not None],
+    }
+    around = {"before": before, "after": after, "family": family, "entry": entry}
+    return write_page(path, "site_method.html", **_common(entry.card.title, root), **around, **facts)
+
+
+def _command(entry: Entry, index: Index) -> str | None:
+    """Returns the command that trains with a method in the world of its study, or that runs it."""
+    if entry.level == LEVELS[-1]:
+        return None
+    if entry.method is None or entry.method.function is not None:
+        return f"python experiments/reproduce.py {switch_of(entry)}"
+    arms = [arm for name in entry.studies for arm in index.studies[name].arms_of(entry.card.id)]
+    chosen = [text for arm in arms[:1] for text in arm.overrides if re.match(r"(experiment|world|algorithm)=", text)]
+    return f"python experiments/train.py {' '.join([*chosen, switch_of(entry)])}"
+
+
+def _measured_facts(name: str, entry: Entry, study: StudyEntry) -> dict[str, Any]:
+    """Returns the rows of the arms of a method and of the baselines, and their curves."""
+    own = [row.arm for of_study, row in entry.measured if of_study == name]
+    rows = [row for row in study.rows if row.role == BASELINE or row.arm in own]
+    names = [row.arm for row in rows]
+    panel = study_panel(study, names)
+    return {
+        "study": name,
+        "question": study.batch.study.question,
+        "head": columns_of(study.batch.study.metric),
+        "rows": [cells_of(row) for row in rows],
+        "panels": [panel] if panel is not None else [],
+        "names": names,
+    }
+
+
+def _test_facts(tested: Claim) -> dict[str, Any]:
+    paper, verdict = tested.paper, tested.verdict
+    findings = {"headline": verdict.headline, "secondary": verdict.secondary, "baselines": verdict.checks}
     return {
         "paper": paper,
-        "claim": paper.claim,
-        "changed": entry.changed,
-        "forest": lay_out_forest(
-            "What was expected, against its margin",
-            {"headline": verdict.headline, "secondary": verdict.secondary, "baselines": verdict.checks},
-        ),
+        "detail": tested.describe(),
+        "word": verdict.word if tested.decides else "",
+        "changed": tested.changed,
+        "forest": lay_out_forest("What was expected, against its margin", findings),
         "headline": _rows(verdict.headline),
         "secondary": _rows(verdict.secondary),
         "secondary_count": verdict.count_secondary(),
         "checks": _rows(verdict.checks),
-        "pictures": panels_of(entry),
-        "steps": steps_unit(entry),
-        "arm_names": [arm.name for arm in paper.arms],
-        "arms": arm_rows(entry),
+        "panels": panels_of(tested),
+        "steps": steps_unit(tested),
+        "names": [arm.name for arm in paper.arms],
+        "arms": arm_rows(tested),
         "metrics": reported_metrics(paper),
         "seeds": describe_seeds(paper.seeds),
-        "authors": authors_rows(entry),
+        "authors": authors_rows(tested),
     }
 
 

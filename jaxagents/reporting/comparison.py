@@ -67,7 +67,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
         runs = {file.parent for file in path.rglob(METRICS_FILE) if (file.parent / _CONFIG_FILE).is_file()}
         if not runs:
             of_papers = any(any(path.glob(pattern)) for pattern in ("*/train.json", "*/*/train.json"))
-            hint = "; arms of papers are drawn by report.py curves=<id of the paper>" if of_papers else ""
+            hint = "; arms of papers are drawn by report.py paper=<id of the paper>" if of_papers else ""
             raise ValueError(
                 f"`paths` must hold runs, directories with {_CONFIG_FILE} and {METRICS_FILE}, got {path}{hint}."
             )

@@ -39,6 +39,11 @@ def describe_interval(interval: Mapping[str, float | None] | None) -> str:
     return mean if low == high else f"{mean} ({low} to {high})"
 
 
+def markdown_row(*cells: str) -> str:
+    """Returns a row of a table in Markdown."""
+    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"
+
+
 def print_plan(title: str, rows: Mapping[str, Mapping[str, float | bool]]) -> None:
     """Prints what `training.planning.plan_devices` returned; parts in GiB per device."""
     parts = [name.removesuffix("_gib") for name in next(iter(rows.values())) if name.endswith("_gib")]

@@ -169,7 +169,7 @@ def said(monkeypatch, capsys, tmp_path):
         ),
         ("export.py", ["path=runs"], "`folder` must be given, got nothing; try folder=..."),
         ("export.py", ["path=nowhere", "folder=out"], "`path` must be a run directory, with a config.yaml in it, got"),
-        ("report.py", ["paht=x"], "The config has no key 'paht'; try arms or curves or num_episodes or picture"),
+        ("report.py", ["paht=x"], "The config has no key 'paht'; try page"),
         ("train.py", ["seeds=0", "experiment=ppo_cartpole"], "`seeds` must be a positive number, got 0."),
         (
             "train.py",

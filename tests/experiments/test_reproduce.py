@@ -20,7 +20,7 @@ def last_line(result):
 
 
 @pytest.mark.slow
-def test_papers_are_reproduced_planned_and_reported(call_main, tmp_path):
+def test_papers_are_reproduced_and_reported(call_main, tmp_path):
     folder = f"results_folder={tmp_path}"
     result = call_main("reproduce.py", BANDIT, "quick=true", folder, "arms=reinforce,onpolicy_rwr", "seeds=10-11")
     assert result.returncode == 0, result.stderr
@@ -28,15 +28,8 @@ def test_papers_are_reproduced_planned_and_reported(call_main, tmp_path):
     assert "REINFORCE" not in result.stderr and "onpolicy_rwr, seed 11: " in result.stderr
     status = call_main("reproduce.py", BANDIT, "status=true", "quick=true", folder)
     assert status.returncode == 0 and "4 of 12" in status.stdout, status.stdout + status.stderr
-    searched = call_main("reproduce.py", BANDIT, "quick=true", folder, "seeds=100-102")
-    assert searched.returncode == 0, searched.stderr
-    planned = call_main("reproduce.py", BANDIT, "plan=true", "quick=true", folder)
-    assert "3 search seeds of " in planned.stdout, planned.stdout + planned.stderr
-    page = call_main("report.py", folder)
-    assert page.returncode == 0 and "onpolicy_negative_gradient" in (tmp_path / "README.md").read_text()
-    which = ("curves=onpolicy_negative_gradient", "arms=reinforce", f"picture={tmp_path}/arm.png")
-    picture = call_main("report.py", folder, "quick=true", *which)
-    assert picture.returncode == 0 and (tmp_path / "arm.png").stat().st_size > 10_000, picture.stderr
+    page = call_main("report.py", folder, "paper=onpolicy_negative_gradient", "quick=true", f"page={tmp_path}/a.html")
+    assert page.returncode == 0 and "trial, no verdict (4 of 60 runs)" in (tmp_path / "a.html").read_text(), page.stderr
 
 
 @pytest.mark.slow

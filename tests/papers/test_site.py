@@ -1,4 +1,4 @@
-"""The site of all papers: every page is well formed, every link resolves, and nothing is fetched from elsewhere."""
+"""The index of methods and its site: pages are well formed, links resolve, and nothing is fetched from elsewhere."""
 
 import html.parser
 import re
@@ -7,17 +7,31 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from jaxagents.papers.catalogue import Entry, read_cards, read_entries
+from jaxagents.papers.batch import Line
+from jaxagents.papers.batch_table import BASELINE, BETTER, METHOD, Measured
+from jaxagents.papers.catalogue import read_cards
 from jaxagents.papers.expectations import Expectation
+from jaxagents.papers.index import (
+    IMPLEMENTED,
+    JUDGED,
+    MEASURED,
+    NOT_IMPLEMENTED,
+    Claim,
+    Entry,
+    Index,
+    StudyEntry,
+    read_index,
+)
 from jaxagents.papers.judge import judge
-from jaxagents.papers.pages import describe_verdicts, write_pages, write_summary
+from jaxagents.papers.pages import summary_of, what_stood_out, write_index, write_summary
 from jaxagents.papers.runs import ArmRuns, Run
-from jaxagents.papers.site import find_worlds, write_site, write_worlds
+from jaxagents.papers.site import code_link, find_worlds, write_method_page, write_site, write_worlds
 from jaxagents.papers.study import Arm, Paper, Study
-from jaxagents.papers.summary import authors_rows, gather_curve, panels_of
-from tests import ROOT
+from jaxagents.papers.summary import authors_rows, gather_curve, panels_of, study_panel
+from jaxagents.reporting.statistics import Interval
+from jaxagents.training.methods import read_method
+from tests import CONFIGS, ROOT
 
 VOID = {"meta", "link", "input", "br", "img", "path", "circle"}
 NESTED = {"ul": ("li",), "table": ("tr",), "tr": ("td", "th"), "dl": ("dt", "dd"), "select": ("option",)}
@@ -62,11 +76,23 @@ def make_run(arm, seed, shift):
     return Run(arm, seed, "done", curves, minutes=0.5, budget=["episodes", 128])
 
 
+def make_row(arm, role, word, difference, seeds=(100, 101)):
+    interval = difference and Interval(difference, difference - 0.05, difference + 0.05)
+    values = dict.fromkeys(seeds, 0.6)
+    return Measured(
+        arm, role, word, values, {}, {"final": 1.0}, Interval(0.6, 0.5, 0.7), interval, 0.01, 0, 0, 1.0, 2.0
+    )
+
+
 @pytest.fixture(scope="module")
-def tested():
-    """Returns the entry of one paper with runs, and its families."""
-    families = read_cards(ROOT / "experiments" / "cards")
-    card = next(card for family in families for card in family.cards if card.id == "gigpo")
+def families():
+    return read_cards(ROOT / "experiments" / "cards")
+
+
+@pytest.fixture(scope="module")
+def index(families):
+    """Returns an index of all cards: one paper is judged, one is measured, and one is implemented."""
+    cards = {card.id: card for family in families for card in family.cards}
     expected = Expectation("success", "higher", ("ours", "theirs"), 0.1)
     study = Study(
         id="lm_rl/credit",
@@ -74,15 +100,17 @@ def tested():
         metric="success",
         seeds=(10, 11, 12),
         arms=(Arm("theirs", ("world=bandit",)),),
+        methods=(Arm("igpo", ("experiment=x", "+method=igpo")),),
         metrics=("final",),
+        learned="Turns help. Rows do not.",
     )
     paper = Paper(
         id="gigpo",
         family="lm_rl",
-        title=card.title,
+        title="GiGPO",
         claim="12 points & more",
         study=study,
-        arms=(Arm("ours", ("world=bandit",)), *study.arms),
+        arms=(Arm("ours", ("world=bandit", "algorithm=grpo", "+method=gigpo")), *study.arms),
         headline=(expected,),
         secondary=(expected._replace(margin=0.9),),
         minutes=3.0,
@@ -93,30 +121,73 @@ def tested():
         arm: ArmRuns({seed: make_run(arm, seed, shift) for seed in study.seeds})
         for arm, shift in (("ours", 0.2), ("theirs", 0.0))
     }
-    return families, Entry(card, paper, runs, judge(paper, runs), {"learner": {"num_epochs": 2}})
+    batch = Paper(
+        study.id, "lm_rl", study.question, "", study, (*study.arms, paper.arms[0], *study.methods), (), 0.0, ()
+    )
+    rows = [make_row("theirs", BASELINE, "", None), make_row("igpo", METHOD, BETTER, 0.2)]
+    curve = [[0, 64, 128], [0.2, 0.3, 0.6]]
+    lines = {
+        row.arm: {seed: Line(row.arm, "a", seed, "done", {}, {}, curve, 1.0, 1.0, [], None) for seed in row.values}
+        for row in rows
+    }
+    switched_on = {"theirs": [], "ours": ["gigpo"], "igpo": ["igpo"]}
+    methods = {name: read_method(CONFIGS / "method" / f"{name}.yaml") for name in ("gigpo", "igpo", "supo")}
+    entries = {name: Entry(card, methods.get(name)) for name, card in cards.items()}
+    tested = Claim(paper, runs, judge(paper, runs), {"learner": {"num_epochs": 2}})
+    entries["gigpo"] = entries["gigpo"]._replace(studies=(study.id,), first=tested)
+    entries["igpo"] = entries["igpo"]._replace(studies=(study.id,), measured=((study.id, rows[1]),))
+    return Index(entries, {study.id: StudyEntry(batch, switched_on, lines, rows)})
+
+
+def with_entry(index, **changes):
+    """Returns an index in which the entry of gigpo is another one."""
+    return index._replace(entries={**index.entries, "gigpo": index.entries["gigpo"]._replace(**changes)})
 
 
 @pytest.fixture(scope="module")
-def site(tested, tmp_path_factory):
-    """Returns the folder of a site of all cards, of which one is tested, and one world."""
-    families, entry = tested
-    entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
+def site(families, index, tmp_path_factory):
+    """Returns the folder of a site of all cards, and one world."""
     worlds = find_worlds(ROOT / "configs" / "environment", ["bandit"])
-    folder = write_site(tmp_path_factory.mktemp("site"), families, entries, worlds).parent
-    write_worlds(folder, worlds, entries, num_episodes=1)
+    folder = write_site(tmp_path_factory.mktemp("site"), families, index, worlds).parent
+    write_worlds(folder, worlds, num_episodes=1)
     return folder
 
 
-def test_worlds_are_played_once_until_they_change(tested, site, tmp_path, monkeypatch):
-    families, entry = tested
+def test_levels_and_words_follow_from_what_is_stored(index):
+    entries = index.entries
+    levels = {name: entries[name].level for name in ("gigpo", "igpo", "supo", "nft")}
+    assert levels == {"gigpo": JUDGED, "igpo": MEASURED, "supo": IMPLEMENTED, "nft": NOT_IMPLEMENTED}
+    assert [entries[name].word for name in levels] == ["reproduced", "better", "", ""]
+    assert entries["gigpo"].describe() == "reproduced" and entries["igpo"].describe() == "better: 0.2 (0.15 to 0.25)"
+    assert index.describe() == "3 implemented, 2 measured, 1 judged, of which 1 reproduced"
+    few = entries["igpo"].measured[0][1]._replace(word="too few seeds")
+    assert entries["igpo"]._replace(measured=(("lm_rl/credit", few),)).level == IMPLEMENTED
+    broken = few._replace(word="not run", difference=None)
+    both = entries["igpo"]._replace(measured=(("lm_rl/credit", broken), *entries["igpo"].measured))
+    assert both.level == MEASURED and both.describe() == "better: 0.2 (0.15 to 0.25)"
+    within = few._replace(word="no difference within 0.03")
+    assert entries["igpo"]._replace(measured=(("lm_rl/credit", within),)).word == "no difference"
+
+
+def test_a_confirmation_counts_and_the_first_verdict_stands_beside_it(index):
+    first = index.entries["gigpo"].first
+    open_one = first._replace(verdict=first.verdict._replace(word="inconclusive"))
+    both = index.entries["gigpo"]._replace(first=open_one, confirmed=first)
+    assert (both.word, both.describe()) == ("reproduced", "reproduced (first: inconclusive)")
+    begun = first._replace(verdict=first.verdict._replace(word="unfinished"))
+    assert both._replace(confirmed=begun).describe() == "inconclusive"
+    alone = both._replace(first=None, confirmed=begun)
+    assert (alone.level, alone.describe()) == (IMPLEMENTED, "unfinished (6 of 6 runs)")
+
+
+def test_worlds_are_played_once_until_they_change(site, tmp_path, monkeypatch):
     folder = tmp_path / "site"
     shutil.copytree(site, folder)
     page = folder / "worlds" / "bandit.html"
-    entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
     (world,) = find_worlds(ROOT / "configs" / "environment", ["bandit"])
     said, before = [], page.read_text()
     page.unlink()
-    write_worlds(folder, [world], entries, num_episodes=1, say=said.append)
+    write_worlds(folder, [world], num_episodes=1, say=said.append)
     assert said == [] and page.read_text() == before
     changed = world._replace(node=world.node | {"num_levels": 2})
 
@@ -126,20 +197,17 @@ def test_worlds_are_played_once_until_they_change(tested, site, tmp_path, monkey
     monkeypatch.setattr("jaxagents.papers.site.play_experts", play)
     for other, count in ((changed, 1), (world, 2)):
         with pytest.raises(RuntimeError, match="it plays"):
-            write_worlds(folder, [other], entries, num_episodes=count, say=said.append)
+            write_worlds(folder, [other], num_episodes=count, say=said.append)
     assert said == ["Playing bandit (1 of 1) ..."] * 2 and page.read_text() == before
 
 
-def test_trials_have_no_verdict_on_any_page(tested, tmp_path):
-    families, entry = tested
-    entries = {card.id: Entry(card) for family in families for card in family.cards}
-    entries["gigpo"] = entry._replace(is_trial=True)
-    told = write_pages(tmp_path / "pages", families, entries).read_text(encoding="utf-8")
-    assert "At a glance: 1 trials without a verdict." in told and "| trial, no verdict (6 of 6 runs) |" in told
-    index = write_site(tmp_path / "site", families, entries, [])
-    for path in (index, index.with_name("findings.html"), index.parent / "papers" / "gigpo.html"):
-        text = path.read_text(encoding="utf-8")
-        assert "trial, no verdict (6 of 6 runs)" in text and ">reproduced<" not in text, path
+def test_trials_have_no_verdict_on_any_page(families, index, tmp_path):
+    trial = with_entry(index, first=index.entries["gigpo"].first._replace(is_trial=True))
+    told = write_index(tmp_path, families, trial).read_text(encoding="utf-8")
+    assert "3 implemented, 1 measured, 0 judged, of which 0 reproduced" in told
+    assert "| implemented | trial, no verdict (6 of 6 runs) |" in told
+    text = write_method_page(tmp_path / "gigpo.html", families, trial, "gigpo").read_text(encoding="utf-8")
+    assert "trial, no verdict (6 of 6 runs)" in text and ">reproduced<" not in text
 
 
 @pytest.fixture(scope="module")
@@ -147,21 +215,26 @@ def pages(site):
     return {path.relative_to(site).as_posix(): Page(path) for path in sorted(site.rglob("*.html"))}
 
 
-def test_every_paper_has_its_page_and_its_line(tested, pages):
-    families, _ = tested
+def words_of(page):
+    return " ".join(" ".join(page.text).split())
+
+
+def test_every_paper_has_its_page_and_its_line(families, pages):
     ids = [card.id for family in families for card in family.cards]
-    assert len(ids) == 326 and {f"papers/{name}.html" for name in ids} <= set(pages)
+    assert len(ids) == 326 and {f"methods/{name}.html" for name in ids} <= set(pages)
     assert len(pages) == 326 + 1 + 1 + 1
-    linked = [link for link in pages["index.html"].links if link.startswith("papers/")]
-    assert sorted(linked) == sorted(f"papers/{name}.html" for name in ids)
+    linked = [link for link in pages["index.html"].links if link.startswith("methods/")]
+    assert sorted(linked) == sorted(f"methods/{name}.html" for name in ids)
+    assert "3 implemented 2 measured 1 judged 1 reproduced" in words_of(pages["index.html"])
 
 
 def test_links_resolve_and_nothing_is_fetched(site, pages):
     for name, page in pages.items():
         assert set(page.fetched) <= {"data:,"}, (name, page.fetched)
         text = (site / name).read_text(encoding="utf-8")
-        assert "http:" not in text and "https:" not in text and "@import" not in text and "url(" not in text, name
-        for link in page.links:
+        outside = re.findall(r'href="(https?:[^"]*)" rel="noreferrer"', text)  # Code of the authors.
+        assert len(re.findall("https?:", text)) == len(outside) and "@import" not in text and "url(" not in text, name
+        for link in [link for link in page.links if link not in outside]:
             path, _, place = link.partition("#")
             target = (site / name).parent / path if path else site / name
             assert target.is_file(), (name, link)
@@ -169,51 +242,70 @@ def test_links_resolve_and_nothing_is_fetched(site, pages):
                 assert place in pages[target.resolve().relative_to(site.resolve()).as_posix()].ids, (name, link)
 
 
-def test_the_page_of_a_tested_paper_says_what_came_out(site, pages):
-    text = (site / "papers" / "gigpo.html").read_text(encoding="utf-8")
-    told = " ".join(" ".join(pages["papers/gigpo.html"].text).split())
+def test_the_page_of_a_judged_method_says_what_came_out(site, pages):
+    text = (site / "methods" / "gigpo.html").read_text(encoding="utf-8")
+    told = words_of(pages["methods/gigpo.html"])
     assert "Verdict: reproduced" in told and "success of ours higher than of theirs by 0.1 held 0.2" in told
     assert "Secondary: 1 not held" in told and "12 points & more" in told and "Does credit by state help <b>?" in told
-    assert "95 % intervals, over episodes of training." in told
-    assert "seeds 10 to 12" in told and "paper=gigpo" in told and "No KL." in told
+    assert "95 % intervals, over episodes of training." in told and "seeds 10 to 12" in told and "No KL." in told
+    assert "python experiments/train.py world=bandit algorithm=grpo +method=gigpo" in told
+    assert "A_t = A_episode + w A_turn" in told and "advantage: gigpo" in told
+    assert "github.com/langfengQ/DrMAS/blob/3b556f2/gigpo/core_gigpo.py#L87-L120" in text
+    assert text.count('class="interval held"') == 1 and text.count('class="interval not-held"') == 1
     # Two panels of two arms: lines with their bands, and points.
-    curves = text.partition("<h2>Curves</h2>")[2]
+    curves = text.partition("<h3>Curves</h3>")[2]
     assert curves.count("<circle") == 2 and text.count('class="band') == 2 and text.count("<figcaption>") == 2
-    assert "326 papers 1 with a test here 1 reproduced" in " ".join(" ".join(pages["index.html"].text).split())
 
 
-def test_headlines_stand_against_their_margins(site, pages):
-    text = (site / "findings.html").read_text(encoding="utf-8")
-    told = " ".join(" ".join(pages["findings.html"].text).split())
-    assert "success of ours higher than of theirs by 0.1: held, 0.2" in told
-    assert text.count("<svg") == 1 and text.count('class="interval held"') == 1 and "gigpo" in told
-    of_paper = (site / "papers" / "gigpo.html").read_text(encoding="utf-8").partition("<h2>Curves</h2>")[0]
-    assert of_paper.count('class="interval held"') == 1 and of_paper.count('class="interval not-held"') == 1
-    assert "findings.html" in pages["index.html"].links and "../findings.html" in pages["papers/nft.html"].links
+def test_the_page_of_a_measured_method_has_its_arms_beside_the_baselines(site, pages):
+    text, told = (site / "methods" / "igpo.html").read_text(encoding="utf-8"), words_of(pages["methods/igpo.html"])
+    assert "Measured in lm_rl/credit" in told and "igpo 0.6 (0.5 to 0.7) 0.2 (0.15 to 0.25) 0.01 better 2 0 0" in told
+    assert "python experiments/train.py experiment=x +method=igpo" in told
+    assert text.count("<figcaption>") == 1 and text.count('class="line') == 4  # Two in the legend.
 
 
-def test_arms_that_have_not_run_or_share_no_step_have_no_curve(tested, tmp_path):
-    families, entry = tested
-    runs = entry.runs["ours"].runs
-    assert gather_curve(runs, "eval/success").values.shape == (3, 3)
-    assert gather_curve({}, "eval/success") is None and gather_curve(runs, "other") is None
-    apart = {seed: run._replace(curves={"x": {"steps": [seed], "values": [1.0]}}) for seed, run in runs.items()}
-    assert gather_curve(apart, "x") is None
-    waiting = entry._replace(runs=entry.runs | {"theirs": ArmRuns({})})
+def test_the_page_of_a_study_has_its_table_and_its_picture(site, pages):
+    text, told = (
+        (site / "studies/lm_rl/credit.html").read_text(encoding="utf-8"),
+        words_of(pages["studies/lm_rl/credit.html"]),
+    )
+    assert "python experiments/reproduce.py study=credit" in told and "Turns help. Rows do not." in told
+    assert text.count('class="forest"') == 1 and "0.01 better 2 0 0 2.0 1" in told and "1 differences" in told
+    assert "in units of 0.05, the smallest effect" in told and text.count('class="mean better"') == 1
+    assert "../../methods/gigpo.html" in pages["studies/lm_rl/credit.html"].links
+
+
+def test_a_page_alone_links_to_no_other(families, index, tmp_path):
+    page = Page(write_method_page(tmp_path / "new" / "gigpo.html", families, index, "gigpo"))
+    assert [link for link in page.links if not link.startswith("https:")] == ["#top"]
+
+
+@pytest.mark.parametrize(
+    ("text", "link"),
+    [
+        ("a/b@1234567 c/d.py:10-20, 30 (x)", "https://github.com/a/b/blob/1234567/c/d.py#L10-L20"),
+        ("a/b@1234567 c/d.py:10, 30", "https://github.com/a/b/blob/1234567/c/d.py#L10"),
+        ("read in a/b@1234567, its copy", "https://github.com/a/b/tree/1234567"),
+        ("none released", None),
+    ],
+)
+def test_code_is_linked_where_it_is_named(text, link):
+    assert code_link(text) == link
+
+
+def test_arms_that_have_not_run_or_share_no_step_have_no_curve(index):
+    tested = index.entries["gigpo"].first
+    logged = [run.curves["eval/success"] for run in tested.runs["ours"].runs.values()]
+    assert gather_curve(logged).values.shape == (3, 3) and gather_curve([]) is None
+    assert gather_curve([{"steps": [seed], "values": [1.0]} for seed in range(3)]) is None
+    waiting = tested._replace(runs={**tested.runs, "theirs": ArmRuns({})})
     assert [[line.name for line in panel.lines] for panel in panels_of(waiting)] == [["ours"], ["ours"]]
-    alone = [family._replace(cards=(entry.card,)) for family in families if family.name == entry.card.family]
-    page = (write_site(tmp_path, alone, {"gigpo": waiting}, []).parent / "papers" / "gigpo.html").read_text(
-        encoding="utf-8"
-    )
-    legend = page.partition('class="legend"')[2].partition("</ul>")[0]
-    assert "</svg>ours</li>" in legend and "theirs" not in legend
+    study = index.studies["lm_rl/credit"]
+    assert study_panel(study, ["ours"]) is None and study_panel(study, ["igpo", "ours"]).lines[0].name == "igpo"
 
 
-def test_papers_that_are_not_tested_say_so(pages):
-    told = " ".join(" ".join(pages["papers/nft.html"].text).split())
-    assert (
-        "Not tested here yet" in told and "experiments/papers/lm_rl/nft.yaml" in told and "of size S: a config" in told
-    )
+def test_papers_that_are_not_implemented_say_so(pages):
+    assert "Its method is not implemented here yet." in words_of(pages["methods/nft.html"])
 
 
 def test_a_world_shows_its_expert(pages):
@@ -221,78 +313,69 @@ def test_a_world_shows_its_expert(pages):
     assert "What its expert plays" in told and "action" in told and "reward" in told
 
 
-def test_the_table_of_results_leads_to_a_page_per_tested_paper(tested, tmp_path):
-    families, entry = tested
-    entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
-    table = write_pages(tmp_path, families, entries).read_text(encoding="utf-8")
-    (line,) = [line for line in table.splitlines() if line.startswith("| [gigpo]")]
-    assert "(papers/lm_rl/gigpo.md) | reproduced | success of ours higher than of theirs by 0.1 | 0.2 (0.153" in line
-    assert "![Headlines against their margins: " in table and "](papers/lm_rl.svg)" in table
-    assert line.endswith(" | held | 10 to 12 | 3.0 |") and "1 of 45 papers have an experiment here." in table
-    assert [path.name for path in tmp_path.rglob("*.md")] == ["README.md", "gigpo.md"]
-    page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
-    assert "**Reproduced.**" in page and "| ours | 10 to 12 | " in page and "## Secondary: 1 not held" in page
-    changed = entry._replace(changed=("headline", "seeds"))
-    write_pages(tmp_path, families, entries | {"gigpo": changed})
-    page = (tmp_path / "papers" / "lm_rl" / "gigpo.md").read_text(encoding="utf-8")
-    assert "Changed since it was registered: headline, seeds." in page
+def test_the_index_has_a_line_for_every_study_and_method(families, index, tmp_path):
+    table = write_index(tmp_path, families, index).read_text(encoding="utf-8")
+    (line,) = [line for line in table.splitlines() if "method/gigpo.yaml" in line]
+    study = "[credit](../studies/lm_rl/credit.yaml)"
+    summary = "a turn is credited against others of its group that acted in the same state"
+    assert line == (
+        f"| [GiGPO](../../configs/method/gigpo.yaml) | {summary} | `+method=gigpo` | {study} | judged | reproduced |"
+    )
+    assert f"| `+method=igpo` | {study} | measured | better: 0.2 (0.15 to 0.25) |" in table
+    assert "**3 implemented, 2 measured, 1 judged, of which 1 reproduced.**" in table
+    assert f"| {study} | Does credit by state help <b>? | 1 + 2 | better: igpo. Turns help. |" in table
+    assert table.index("method/gigpo.yaml") < table.index("method/igpo.yaml") and "nft" not in table
+    (tmp_path / "studies" / "lm_rl").mkdir(parents=True)
+    (tmp_path / "studies" / "lm_rl" / "credit.md").touch()
+    assert "| [credit](studies/lm_rl/credit.md) | judged |" in write_index(tmp_path, families, index).read_text()
 
 
-def test_the_summary_of_the_readme_is_that_of_the_table(tested, tmp_path):
-    families, entry = tested
-    entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
-    table = write_pages(tmp_path / "results", families, entries).read_text(encoding="utf-8")
-    assert "\nAt a glance: 1 reproduced.\n" in table
-    other = entry._replace(card=entries["nft"].card, verdict=entry.verdict._replace(word="not reproduced"))
+def test_a_study_without_a_batch_says_what_came_out_of_its_papers(index):
+    study = index.studies["lm_rl/credit"]
+    assert what_stood_out(StudyEntry(study.batch, {}), index.entries.values()) == "reproduced: gigpo. Turns help."
+    open_one = [*[row._replace(word="not separated") for row in study.rows[1:]] * 3, study.rows[1]]
+    assert what_stood_out(study._replace(rows=open_one), []) == "better: igpo; 3 not separated. Turns help."
+
+
+def test_the_source_of_a_method_is_left_out_of_what_it_does(index):
+    assert summary_of(index.entries["supo"]).endswith("all parts share the episode's advantage")
+    assert summary_of(index.entries["nft"]) == index.entries["nft"].card.title
+
+
+def test_the_summary_of_the_readme_is_that_of_the_index(index, tmp_path):
     readme = tmp_path / "README.md"
-    row = "| papers | claims | {}[the verdicts](experiments/results/README.md) |\n"
-    readme.write_text("| a | b |\n" + row.format("9 not run: ") + "| c | [the verdicts](x) |\n")
+    row = "| methods of papers | x | {}[the index](experiments/results/README.md) |\n"
+    readme.write_text("| a | b |\n" + row.format("9 not run: ") + "| c | [the index](x) |\n")
     for _ in range(2):
-        write_summary(readme, entries | {"nft": other})
-        assert readme.read_text() == (
-            "| a | b |\n" + row.format("1 reproduced, 1 not reproduced: ") + "| c | [the verdicts](x) |\n"
-        )
-    own = other._replace(card=other.card._replace(family="own"))
-    assert describe_verdicts({"mine": own, **entries}) == "1 reproduced"
+        write_summary(readme, index)
+        assert readme.read_text() == f"| a | b |\n{row.format(f'{index.describe()}: ')}| c | [the index](x) |\n"
     readme.write_text("no table")
-    write_summary(readme, entries)
+    write_summary(readme, index)
     assert readme.read_text() == "no table"
 
 
 def test_the_readme_tells_what_is_committed():
     told = (ROOT / "experiments" / "results" / "README.md").read_text(encoding="utf-8")
-    (glance,) = re.findall(r"(?m)^At a glance: (.+)\.$", told)
-    assert f"| {glance}: [the verdicts](experiments/results/README.md) |" in (ROOT / "README.md").read_text()
+    (counts,) = re.findall(r"(?m)^\*\*(\d+ implemented, .+)\.\*\*", told)
+    assert f"| {counts}: [the index](experiments/results/README.md) |" in (ROOT / "README.md").read_text()
 
 
-def test_a_study_of_several_papers_has_a_table_of_all_arms(tested, tmp_path):
-    """The arms of both papers, those of the study once, the best first; a study of one paper has no table."""
-    families, entry = tested
-    entries = {card.id: Entry(card) for family in families for card in family.cards} | {"gigpo": entry}
-    assert "## Study" not in write_pages(tmp_path, families, entries).read_text(encoding="utf-8")
-    other = entry._replace(card=entries["nft"].card)
-    table = write_pages(tmp_path, families, entries | {"nft": other}).read_text(encoding="utf-8")
-    title, _, *rows = table.partition("## Study ")[2].splitlines()
-    assert (
-        title == "lm_rl/credit: Does credit by state help <b>?"
-        and rows[0] == "| arm | seeds | success | p | final | minutes |"
-    )
-    assert [row.split(" | ")[0] for row in rows[2:]] == ["| ours (nft)", "| ours (gigpo)", "| theirs"]
-    assert rows[4].startswith("| theirs | 10 to 12 | 0.6") and rows[4].endswith(" | 1.5 |")
-    ours, theirs = (
-        [run.curves["eval/success"]["values"][-1] for run in of.runs.values()] for of in entry.runs.values()
-    )
-    doubled = f"{2.0 * stats.ttest_ind(ours, theirs, equal_var=False).pvalue:.2g}"  # Holm, of two comparisons.
-    assert [row.split(" | ")[3] for row in rows[2:]] == [doubled, doubled, "-"]
+def test_one_paper_is_read_alone(families):
+    folders = (ROOT / "experiments", CONFIGS, ROOT / "experiments" / "results")
+    index = read_index(families, *folders, only="debate")
+    (entry,) = index.entries.values()
+    assert entry.level == JUDGED and entry.method.name == "Debate"
+    assert [*index.studies] == [*entry.studies] == ["multiagent/debate_pixels"]
+    with pytest.raises(ValueError, match="`paper` must be a card of experiments/cards, got 'gigppo'; try gigpo"):
+        read_index(families, *folders, only="gigppo")
 
 
-def test_results_that_are_not_there_and_damaged_cards_are_refused(tmp_path):
-    families = read_cards(ROOT / "experiments" / "cards")
+def test_results_that_are_not_there_and_damaged_cards_are_refused(families, tmp_path):
     with pytest.raises(ValueError, match="`results_folder` must be a folder of results, got .*nowhere"):
-        read_entries(families, ROOT / "experiments", ROOT / "configs", tmp_path / "nowhere")
+        read_index(families, ROOT / "experiments", CONFIGS, tmp_path / "nowhere")
     few = [family._replace(cards=family.cards[:1]) for family in families]
     with pytest.raises(ValueError, match="must hold papers of experiments/cards, got '"):
-        read_entries(few, ROOT / "experiments", ROOT / "configs", tmp_path)
+        read_index(few, ROOT / "experiments", CONFIGS, tmp_path)
     card = "{id: a, number: 1, title: A, kind: method, what: w, headline: h, source: s, worlds: [], size: S}"
     (tmp_path / "f.yaml").write_text(f"title: F\ncards:\n- {card}\n- {card}\n")
     with pytest.raises(ValueError, match=r"`cards` must be of different papers, one at least, got \['a'\]"):
@@ -302,16 +385,17 @@ def test_results_that_are_not_there_and_damaged_cards_are_refused(tmp_path):
         read_cards(tmp_path)
 
 
-def test_settings_of_the_authors_stand_beside_ours(tested):
-    _, entry = tested
-    named = entry._replace(paper=replace(entry.paper, authors={"learner.num_epochs": 1}))
+def test_settings_of_the_authors_stand_beside_ours(index):
+    tested = index.entries["gigpo"].first
+    named = tested._replace(paper=replace(tested.paper, authors={"learner.num_epochs": 1}))
     assert authors_rows(named) == [("learner.num_epochs", "1", "2")]
     unset = named._replace(settings={"learner": {"num_epochs": None}})
     assert authors_rows(unset) == [("learner.num_epochs", "1", "not set")]
+    wrong = tested._replace(paper=replace(tested.paper, authors={"learner.epochs": 1}))
     with pytest.raises(
-        ValueError, match="`authors` of gigpo must name settings of ours, got 'learner.epochs'; .* is num_e"
+        ValueError, match="`authors` of gigpo must name settings of ours, got 'learner.epochs'; .* is num"
     ):
-        authors_rows(entry._replace(paper=replace(entry.paper, authors={"learner.epochs": 1})))
+        authors_rows(wrong)
 
 
 @pytest.mark.slow
@@ -322,7 +406,14 @@ def test_a_browser_opens_every_kind_of_page_at_once_and_says_nothing(site, brows
     page.on("console", lambda message: told.append(message.text))
     page.on("pageerror", lambda error: told.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
-    for name in ("index.html", "papers/gigpo.html", "papers/nft.html", "worlds/bandit.html"):
+    opened = (
+        "index.html",
+        "methods/gigpo.html",
+        "methods/igpo.html",
+        "studies/lm_rl/credit.html",
+        "worlds/bandit.html",
+    )
+    for name in opened:
         page.goto((site / name).as_uri(), wait_until="load")
         timing = "() => { const [e] = performance.getEntriesByType('navigation'); return e.loadEventEnd - e.startTime }"
         assert page.evaluate(timing) < 1000.0, name
@@ -335,10 +426,10 @@ def test_a_browser_opens_every_kind_of_page_at_once_and_says_nothing(site, brows
 
 
 @pytest.mark.exhaustive
-def test_papers_are_searched_and_filtered_by_keys_alone(site, browser):
+def test_methods_are_searched_and_filtered_by_keys_alone(site, browser):
     page = browser.new_page()
     page.goto((site / "index.html").as_uri())
-    shown = page.locator(".papers li:visible")
+    shown = page.locator(".family li:visible")
     assert shown.count() == 326
     page.keyboard.press("/")
     page.keyboard.type("group-in-group")
@@ -349,7 +440,7 @@ def test_papers_are_searched_and_filtered_by_keys_alone(site, browser):
     page.keyboard.type("teams")  # Chooses the family in the list that has the focus now.
     assert shown.count() == 42 and page.url.endswith("#family=multiagent")
     page.keyboard.press("/")
-    page.goto((site / "index.html").as_uri() + "#verdict=reproduced")
+    page.goto((site / "index.html").as_uri() + "#level=judged&word=reproduced")
     page.reload()
     assert shown.count() == 1 and "1 paper" in page.locator("output").inner_text()
     page.keyboard.press("/")

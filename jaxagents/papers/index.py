@@ -1,0 +1,280 @@
+"""The index of methods: how far every paper has come, computed from what is stored each time it is read."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxagents.papers.arms import Composed, compose_arms, methods_of
+from jaxagents.papers.batch import Line, compose_batch, read_batch
+from jaxagents.papers.batch_table import FEW, Measured, counted_lines, measure_batch
+from jaxagents.papers.catalogue import Card, Family, read_paper
+from jaxagents.papers.confirm import Confirmation, confirmation_changes, confirmed_paper, method_of, read_confirmations
+from jaxagents.papers.judge import NOT_RUN, REPRODUCED, TRIAL, UNFINISHED, Finding, Verdict, judge
+from jaxagents.papers.library import load_batch, load_paper, paper_files, study_files
+from jaxagents.papers.plan import Request
+from jaxagents.papers.runs import ArmRuns, read_runs, require_layout
+from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Arm, Paper, nearest
+from jaxagents.reporting.tables import describe_interval
+from jaxagents.training.methods import Method, method_files, read_method
+
+NOT_IMPLEMENTED, IMPLEMENTED, MEASURED, JUDGED = "not implemented", "implemented", "measured", "judged"
+LEVELS = (JUDGED, MEASURED, IMPLEMENTED, NOT_IMPLEMENTED)
+_SEEDS = tuple(range(SEARCH_SEEDS, SEARCH_SEEDS + LEAST_SEEDS))
+
+
+class Claim(NamedTuple):
+    """A claim that was registered, with its runs: of `experiments/papers`, or of a confirmation.
+
+    Attributes:
+        paper: how it is tested.
+        runs: of its arms by name.
+        verdict: what they say.
+        settings: resolved config of what the treatment ends with, or the node of its function.
+        changed: what differs from what was registered before the first run.
+        is_trial: whether the runs are those of small variants, which say nothing about the claim.
+    """
+
+    paper: Paper
+    runs: Mapping[str, ArmRuns]
+    verdict: Verdict
+    settings: Mapping[str, Any] = {}
+    changed: tuple[str, ...] = ()
+    is_trial: bool = False
+
+    @property
+    def decides(self) -> bool:
+        """Whether there is a verdict."""
+        return not self.is_trial and self.verdict.word not in (UNFINISHED, NOT_RUN)
+
+    def describe(self) -> str:
+        """Returns the verdict in words."""
+        return self.verdict.describe(trial=self.is_trial, changed=bool(self.changed))
+
+
+class StudyEntry(NamedTuple):
+    """A study with what its batch measured.
+
+    Attributes:
+        batch: see `library.load_batch`.
+        methods: that its arms switch on, or call, by the arm's name.
+        lines: the runs that its table counts, by arm and seed.
+        rows: its arms; none where no batch was run.
+        checks: what its baselines must show.
+    """
+
+    batch: Paper
+    methods: Mapping[str, Sequence[str]]
+    lines: Mapping[str, Mapping[int, Line]] = {}
+    rows: Sequence[Measured] = ()
+    checks: Sequence[Finding] = ()
+
+    def arms_of(self, method: str) -> list[Arm]:
+        """Returns the arms that switch a method on: that of its name first, then those without another one."""
+        arms = [arm for arm in self.batch.arms if method in self.methods[arm.name]]
+        return sorted(arms, key=lambda arm: (arm.name != method, len(self.methods[arm.name])))
+
+
+class Entry(NamedTuple):
+    """A paper with all that there is of it.
+
+    Attributes:
+        card: what it says.
+        method: its idea as an option of `configs/method`; None: it is not implemented.
+        studies: that measure it or test its claim, its own first.
+        measured: the arms that switch it on, its own first, with the study of each.
+        first: its claim as it was registered by hand, see `experiments/papers`.
+        confirmed: its claim as it was registered by the rule, see `confirm`.
+    """
+
+    card: Card
+    method: Method | None = None
+    studies: tuple[str, ...] = ()
+    measured: tuple[tuple[str, Measured], ...] = ()
+    first: Claim | None = None
+    confirmed: Claim | None = None
+
+    @property
+    def judged(self) -> Claim | None:
+        """What decides: the confirmation, whose seeds are fresh, else the first verdict."""
+        return next((one for one in (self.confirmed, self.first) if one is not None and one.decides), None)
+
+    @property
+    def seen(self) -> Measured | None:
+        """The first of its arms that was measured on enough seeds."""
+        return next((row for _, row in self.measured if row.difference is not None and row.word != FEW), None)
+
+    @property
+    def level(self) -> str:
+        """How far the paper has come."""
+        if self.judged is not None or self.seen is not None:
+            return JUDGED if self.judged is not None else MEASURED
+        return NOT_IMPLEMENTED if self.method is None and self.first is None else IMPLEMENTED
+
+    @property
+    def word(self) -> str:
+        """What came out, in a word to filter by: of the verdict, else of the batch; "" without."""
+        if self.judged is not None:
+            return self.judged.verdict.word
+        if self.first is not None and self.first.is_trial:
+            return TRIAL
+        return "" if self.seen is None else self.seen.word.partition(" within ")[0]
+
+    def describe(self) -> str:
+        """Returns what was measured or judged in a phrase; "" where nothing was."""
+        if self.judged is not None:
+            before = f" (first: {self.first.describe()})" if self.first and self.judged is self.confirmed else ""
+            return f"{self.judged.describe()}{before}"
+        if self.seen is not None:
+            return f"{self.seen.word}: {describe_interval(self.seen.difference._asdict())}"
+        begun = self.confirmed or self.first
+        return "" if begun is None or begun.verdict.word == NOT_RUN else begun.describe()
+
+
+class Index(NamedTuple):
+    """All papers and studies.
+
+    Attributes:
+        entries: by id, one per card.
+        studies: by `<family>/<name>`.
+    """
+
+    entries: Mapping[str, Entry]
+    studies: Mapping[str, StudyEntry]
+
+    def count(self) -> dict[str, int]:
+        """Returns how many papers have come at least as far as each level, and how many were reproduced."""
+        levels = Counter(entry.level for entry in self.entries.values())
+        words = Counter(entry.word for entry in self.entries.values() if entry.level == JUDGED)
+        judged, measured = levels[JUDGED], levels[JUDGED] + levels[MEASURED]
+        return {
+            **{IMPLEMENTED: measured + levels[IMPLEMENTED], MEASURED: measured, JUDGED: judged},
+            REPRODUCED: words[REPRODUCED],
+        }
+
+    def describe(self) -> str:
+        """Returns these numbers in words."""
+        counts = self.count()
+        levels = ", ".join(f"{counts[level]} {level}" for level in (IMPLEMENTED, MEASURED, JUDGED))
+        return f"{levels}, of which {counts[REPRODUCED]} {REPRODUCED}"
+
+
+def read_index(
+    families: Sequence[Family],
+    folder: str | Path,
+    config_folder: str | Path,
+    results: str | Path,
+    *,
+    quick: bool = False,
+    only: str | None = None,
+) -> Index:
+    """Reads what there is of all papers: cards, methods, batches of studies, verdicts and confirmations.
+
+    Args:
+        families: see `read_cards`.
+        folder: that holds `papers` and `studies`.
+        config_folder: of the experiments that arms change, and of methods.
+        results: folder of the store.
+        quick: reads the runs of the small variants.
+        only: id of a paper: of others and of studies that it has no part in, nothing is read.
+
+    Raises:
+        ValueError: there is no such folder, a paper has no card (the nearest ones are offered), or see `load_paper`.
+    """
+    if not Path(results).is_dir():
+        raise ValueError(f"`results_folder` must be a folder of results, got {results}; run reproduce.py first.")
+    require_layout(results)
+    cards = {card.id: card for family in families for card in family.cards}
+    tested, methods = paper_files(folder), method_files(config_folder)
+    _require_cards(("experiments/papers", tested), ("configs/method", methods), cards=cards)
+    if only is not None and only not in cards:
+        raise ValueError(f"`paper` must be a card of experiments/cards, got {only!r}; try {nearest(only, cards)}.")
+    settings: dict[str, Any] = {"config_folder": config_folder, "results": results, "quick": quick}
+    read = {name: read_method(path) for name, path in methods.items()}
+    first = {name: _read_claim(load_paper(folder, name), **settings) for name in tested if only in (None, name)}
+    records = [one for one in read_confirmations(results).values() if only in (None, one.paper)]
+    named = {own_study(read[name]) for name in read if name == only} | {one.paper.study.id for one in first.values()}
+    studies = {
+        name: _read_study(folder, name, read, **settings)
+        for name in study_files(folder)
+        if only is None or {name, name.partition("/")[2]} & {*named, *(one.study for one in records)}
+    }
+    confirmed = {one.paper: _read_confirmed(one, studies[one.study], read[one.paper], **settings) for one in records}
+    wanted = cards if only is None else {only: cards[only]}
+    entries = {
+        name: _entry(card, read.get(name), studies, first.get(name), confirmed.get(name))
+        for name, card in wanted.items()
+    }
+    return Index(entries, studies)
+
+
+def own_study(method: Method) -> str:
+    """Returns the name of the study that measures a method, which may not be there yet."""
+    return method.fields["Study"].split()[0]
+
+
+def _require_cards(*found: tuple[str, Collection[str]], cards: Mapping[str, Card]) -> None:
+    """Refuses papers and methods without a card before anything is read, which takes minutes."""
+    for where, names in found:
+        for name in names:
+            if name not in cards:
+                raise ValueError(
+                    f"`{where}` must hold papers of experiments/cards, got {name!r}; try {nearest(name, cards)}, or "
+                    f"write its card in a file of experiments/cards, with the fields of {next(iter(cards))}."
+                )
+
+
+def _entry(
+    card: Card,
+    method: Method | None,
+    studies: Mapping[str, StudyEntry],
+    first: Claim | None,
+    confirmed: Claim | None,
+) -> Entry:
+    """Joins what there is of a paper; the study that its method names is its own."""
+    own = "" if method is None else own_study(method)
+    arms = {name: study.arms_of(card.id) for name, study in studies.items()}
+    named = [name for name in studies if own in (name, name.partition("/")[2])]
+    named += [one.paper.study.id for one in (first, confirmed) if one is not None]
+    named += [name for name, of_study in arms.items() if of_study]
+    named = [*dict.fromkeys(named)]
+    rows = {name: {row.arm: row for row in studies[name].rows} for name in named}
+    measured = [(name, rows[name][arm.name]) for name in named for arm in arms[name] if arm.name in rows[name]]
+    return Entry(card, method, tuple(named), tuple(measured), first, confirmed)
+
+
+def _read_study(
+    folder: str | Path, name: str, known: Mapping[str, Method], config_folder: Any, results: str | Path, quick: bool
+) -> StudyEntry:
+    lines = read_batch(results, name)
+    seeds = tuple(sorted({line.seed for line in lines if not line.overrides})) or _SEEDS
+    batch = load_batch(folder, name, seeds)
+    found = {arm.name: (methods_of(arm), method_of(batch, arm.name, known)) for arm in batch.arms}
+    methods = {arm: named or [one.id for one in (called,) if one is not None] for arm, (named, called) in found.items()}
+    if not lines:  # Composing its arms would take seconds.
+        return StudyEntry(batch, methods)
+    composed, failures = compose_batch(batch, Request(config_folder, Path(results), Path(results), quick=quick))
+    rows, checks = measure_batch(batch, lines, composed, failures)
+    return StudyEntry(batch, methods, counted_lines(batch, lines, composed), rows, checks)
+
+
+def _read_claim(paper: Paper, config_folder: str | Path, results: str | Path, quick: bool) -> Claim:
+    composed, runs, verdict, changed = read_paper(paper, config_folder, results, quick=quick)
+    settings = _settings(composed[paper.arms[0].name])
+    return Claim(paper, runs, verdict, settings, changed, is_trial=quick and verdict.word != NOT_RUN)
+
+
+def _read_confirmed(
+    record: Confirmation, study: StudyEntry, method: Method, config_folder: str | Path, results: str | Path, quick: bool
+) -> Claim:
+    paper = confirmed_paper(study.batch, record, method.name, method.fields.get("Claim", ""))
+    composed = compose_arms(paper, config_folder, quick=quick)
+    runs = {name: read_runs(results, arm.address) for name, arm in composed.items()}
+    changed = tuple(confirmation_changes(record, composed))
+    verdict = judge(paper, runs)
+    return Claim(paper, runs, verdict, _settings(composed[record.arm]), changed, quick and verdict.word != NOT_RUN)
+
+
+def _settings(treatment: Composed) -> Mapping[str, Any]:
+    node = treatment.function if treatment.recipe is None else [*treatment.recipe.stages.values()][-1]
+    return node or {}
