@@ -30,8 +30,7 @@ class Expectation(NamedTuple):
         than: metric of the second arm, where it is another one.
         value: of "near".
         tolerance: of "wins".
-        effect: the size that is expected, for the calculation of power; None: twice the margin of a difference, the
-            number itself where one arm is compared with it.
+        effect: the size that is expected, which the number of seeds was chosen for; it decides nothing.
         higher_is_better: of "wins".
     """
 

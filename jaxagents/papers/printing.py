@@ -1,4 +1,4 @@
-"""What `experiments/reproduce.py` prints: verdicts, how far papers are, and how many seeds they need."""
+"""What `experiments/reproduce.py` prints: verdicts, how far papers are, and checks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,6 @@ from jaxagents.papers.execution import lease_name
 from jaxagents.papers.judge import NOT_RUN, UNFINISHED, Finding, Verdict, values_of
 from jaxagents.papers.leases import held_leases
 from jaxagents.papers.plan import Request, wanted_seeds
-from jaxagents.papers.power import Plan
 from jaxagents.papers.runs import DIVERGED, ArmRuns
 from jaxagents.papers.study import Paper
 from jaxagents.papers.summary import describe_values
@@ -171,22 +170,6 @@ def print_checks(checks: Sequence[Check]) -> None:
         seed, last = ("", "not run") if one.seed is None else (str(one.seed), last)
         table.add_row(one.paper, one.arm, seed, one.metric, *numbers, last)
     Console(width=160, force_jupyter=False).print(table)
-
-
-def print_plan(paper: Paper, plans: Sequence[Plan]) -> None:
-    """Prints the seeds that the headline of a paper needs."""
-    console = Console(width=160, force_jupyter=False)
-    for plan in plans:
-        line = f"{paper.id}: {plan.expectation.describe()}, expected {plan.effect:g}: "
-        if plan.deviation is None:
-            line += f"{plan.pilot}."
-        else:
-            needed = "more than can be planned" if plan.seeds is None else f"{plan.seeds} seeds"
-            line += (
-                f"{needed} for a power of 90 % (deviation {plan.deviation:.3g}, from {plan.pilot}); the "
-                f"{len(paper.seeds)} committed ones have {plan.power:.0%}."
-            )
-        console.print(line, markup=False, highlight=False)
 
 
 def _finding(finding: Finding) -> str:

@@ -24,8 +24,7 @@ from jaxagents.papers.judge import judge
 from jaxagents.papers.library import load_batch, load_paper, select_papers
 from jaxagents.papers.migration import migrate
 from jaxagents.papers.plan import Request, check_request, reported_metrics
-from jaxagents.papers.power import plan_seeds
-from jaxagents.papers.printing import print_checks, print_paper, print_plan, print_status, read_status
+from jaxagents.papers.printing import print_checks, print_paper, print_status, read_status
 from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Paper, choose_arms
 from jaxagents.reporting.loggers import to_json
 from jaxagents.training.methods import method_files, read_method
@@ -50,7 +49,7 @@ def reproduce_papers(config: DictConfig, folder: Path, request: Request, script:
     if config.check:
         differences, failed = check(papers, request)
         return {"differences": to_json(differences)}, failed
-    failed = not config.status and not config.plan and run_missing(papers, request, config, script)
+    failed = not config.status and run_missing(papers, request, config, script)
     return {"verdicts": tell(papers, request, config)}, failed
 
 
@@ -196,7 +195,7 @@ def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[
     Args:
         papers: see `library.load_paper`.
         request: see `plan.make_request`.
-        config: of the command: `status` and `plan`.
+        config: of the command: `status`.
     """
     if config.status:
         rows = read_status(papers, request)
@@ -207,10 +206,7 @@ def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[
         settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
         _, runs, verdict, changed = read_paper(paper, request.config_folder, request.results, **settings)
         verdicts[paper.id] = verdict.describe(trial=request.is_trial, changed=bool(changed))
-        if config.plan:
-            print_plan(paper, plan_seeds(paper, runs))
-        else:
-            print_paper(paper, runs, verdict, reported_metrics(paper), changed=changed, trial=request.is_trial)
+        print_paper(paper, runs, verdict, reported_metrics(paper), changed=changed, trial=request.is_trial)
     return verdicts
 
 

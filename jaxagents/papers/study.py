@@ -206,7 +206,7 @@ def require_verdict_seeds(seeds: Sequence[int], deterministic: bool) -> None:
         )
     needed = 1 if deterministic else 3
     if len(seeds) < needed:
-        raise ValueError(f"`seeds` must be at least {needed}, got {len(seeds)}; `plan=true` says how many.")
+        raise ValueError(f"`seeds` must be at least {needed}, got {len(seeds)}; try 0-7.")
 
 
 def make_study(values: Mapping[str, Any]) -> Study:

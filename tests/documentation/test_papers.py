@@ -13,7 +13,6 @@ from jaxagents.papers.judge import ABSENT, UNFINISHED, decide, judge
 from jaxagents.papers.library import load_paper
 from jaxagents.papers.metrics import measure, parse_metric
 from jaxagents.papers.plan import Request
-from jaxagents.papers.power import plan_seeds
 from jaxagents.papers.runs import DONE, ArmRuns, Run
 from jaxagents.papers.study import Paper, Study, make_paper, make_study
 from jaxagents.reporting.statistics import Interval
@@ -97,26 +96,6 @@ def test_the_examples_of_outcomes_are_those_of_the_rule(row):
     low, high = map(float, row["interval"].split(" to "))
     higher = Expectation("success", "higher", ("a", "b"), 0.1)
     assert decide(higher, Interval(float(row["mean"]), low, high)) == row["outcome"]
-
-
-@pytest.mark.parametrize(
-    ("node", "effect"),
-    [
-        ({"better": "a", "worse": "b", "margin": 0.1}, 0.2),
-        ({"equal": ["a", "b"], "margin": 0.1}, 0.0),
-        ({"arm": "a", "near": 0.5, "margin": 0.1}, 0.5),
-        ({"arm": "a", "above": 0.5}, 0.5),
-        ({"arm": "a", "below": 0.5}, 0.5),
-        ({"wins": "a", "against": ["b"], "within": 0.1, "above": 0.6}, 0.6),
-        ({"arm": "a", "near": 0.5, "margin": 0.1, "effect": 0.05}, 0.55),
-        ({"arm": "a", "below": 0.5, "effect": 0.4}, 0.4),
-    ],
-)
-def test_effects_are_what_the_guide_says(node, effect):
-    function = {"_target_": "math.prod"}
-    paper = make_paper(PAPER | {"arms": {"a": function, "b": function}, "headline": [node]}, make_study(STUDY))
-    (plan,) = plan_seeds(paper, {"a": ArmRuns({}), "b": ArmRuns({})})
-    assert plan.effect == pytest.approx(effect)
 
 
 CURVES = {
