@@ -15,6 +15,7 @@ from jaxagents.papers.library import load_batch, load_paper, paper_files, study_
 from jaxagents.papers.plan import Request
 from jaxagents.papers.runs import ArmRuns, read_runs, require_layout
 from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Arm, Paper, nearest
+from jaxagents.reporting.statistics import Interval
 from jaxagents.reporting.tables import describe_interval
 from jaxagents.training.methods import Method, method_files, read_method
 
@@ -100,9 +101,10 @@ class Entry(NamedTuple):
         return next((one for one in (self.confirmed, self.first) if one is not None and one.decides), None)
 
     @property
-    def seen(self) -> Measured | None:
-        """The first of its arms that was measured on enough seeds."""
-        return next((row for _, row in self.measured if row.difference is not None and row.word != FEW), None)
+    def seen(self) -> tuple[str, Interval] | None:
+        """The word and the difference of the first of its arms that was measured on enough seeds."""
+        rows = [row for _, row in self.measured if row.word != FEW]
+        return next(((row.word, row.difference) for row in rows if row.difference is not None), None)
 
     @property
     def level(self) -> str:
@@ -118,7 +120,7 @@ class Entry(NamedTuple):
             return self.judged.verdict.word
         if self.first is not None and self.first.is_trial:
             return TRIAL
-        return "" if self.seen is None else self.seen.word.partition(" within ")[0]
+        return "" if self.seen is None else self.seen[0].partition(" within ")[0]
 
     def describe(self) -> str:
         """Returns what was measured or judged in a phrase; "" where nothing was."""
@@ -126,7 +128,7 @@ class Entry(NamedTuple):
             before = f" (first: {self.first.describe()})" if self.first and self.judged is self.confirmed else ""
             return f"{self.judged.describe()}{before}"
         if self.seen is not None:
-            return f"{self.seen.word}: {describe_interval(self.seen.difference._asdict())}"
+            return f"{self.seen[0]}: {describe_interval(self.seen[1]._asdict())}"
         begun = self.confirmed or self.first
         return "" if begun is None or begun.verdict.word == NOT_RUN else begun.describe()
 
@@ -142,7 +144,7 @@ class Index(NamedTuple):
     entries: Mapping[str, Entry]
     studies: Mapping[str, StudyEntry]
 
-    def count(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """Returns how many papers have come at least as far as each level, and how many were reproduced."""
         levels = Counter(entry.level for entry in self.entries.values())
         words = Counter(entry.word for entry in self.entries.values() if entry.level == JUDGED)
@@ -154,9 +156,9 @@ class Index(NamedTuple):
 
     def describe(self) -> str:
         """Returns these numbers in words."""
-        counts = self.count()
-        levels = ", ".join(f"{counts[level]} {level}" for level in (IMPLEMENTED, MEASURED, JUDGED))
-        return f"{levels}, of which {counts[REPRODUCED]} {REPRODUCED}"
+        numbers = self.counts()
+        levels = ", ".join(f"{numbers[level]} {level}" for level in (IMPLEMENTED, MEASURED, JUDGED))
+        return f"{levels}, of which {numbers[REPRODUCED]} {REPRODUCED}"
 
 
 def read_index(

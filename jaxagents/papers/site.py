@@ -189,7 +189,7 @@ def _write_index(path: Path, families: Sequence[Family], index: Index, worlds: S
         path,
         "site_index.html",
         **_common("Methods of papers", ""),
-        counts=index.count(),
+        counts=index.counts(),
         families=[(family, [_index_row(index.entries[card.id]) for card in rows[family.name]]) for family in families],
         family_titles={family.name: f"{family.title} ({len(family.cards)})" for family in families},
         levels={level: f"{level} ({levels[level]})" for level in LEVELS if levels[level]},
