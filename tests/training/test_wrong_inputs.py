@@ -279,7 +279,8 @@ def test_a_run_cannot_trust_others_itself():
 
 
 def test_what_the_configs_name_is_trusted():
-    texts = [path.read_text() for path in CONFIGS.rglob("*.yaml")]
+    # Functions of methods are called by studies, and stand in no config of a run.
+    texts = [text for path in CONFIGS.rglob("*.yaml") if "\nfunction:" not in (text := path.read_text())]
     lines = {line.strip().removeprefix("- ") for text in texts for line in text.splitlines()}
     targets = {line.split()[1].strip("\"'") for line in lines if line.startswith("_target_: ")}
     assert len(targets) > 200
