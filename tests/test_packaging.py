@@ -30,7 +30,7 @@ def test_metadata():
     metadata = importlib.metadata.metadata("jaxagents")
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License"] == "Apache-2.0"
-    extras = {*EXTRAS, "browser", "cuda12", "cuda13", "export", "host", "notebooks", "ray", "tpu", "tracking"}
+    extras = {*EXTRAS, "browser", "cuda12", "cuda13", "export", "host", "notebooks", "ray", "rows", "tpu", "tracking"}
     assert set(metadata.get_all("Provides-Extra")) == extras
 
 

@@ -1,7 +1,6 @@
 """Early Experience (Zhang et al., 2025): outcomes of alternatives to an expert's actions, predicted or reflected on."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +26,16 @@ from jaxagents.types import (
 )
 
 
-def make_outcome_collector(environment: Environment, policy: LanguagePolicy, **options: Any) -> Collector:
+def make_outcome_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_episodes: int,
+    noise: float = 0.25,
+    level: int | Sequence[int] | None = None,
+    num_transcripts: int | None = None,
+    transcripts_seed: int | None = None,
+) -> Collector:
     """Makes a collector of transcripts of which what the world answers is learned: an implicit model of the world.
 
     `L = -sum log p(s_(t+1) | s_t, a_t)` over the tokens of the observations after an action, the expert's own or, with
@@ -36,7 +44,11 @@ def make_outcome_collector(environment: Environment, policy: LanguagePolicy, **o
     Args:
         environment: see `mistakes.make_mistake_collector`.
         policy: its context must hold two turns.
-        **options: of `mistakes.make_mistake_collector`.
+        num_episodes: see there, as the other options.
+        noise: chance of an alternative in a turn.
+        level: of the tasks.
+        num_transcripts: that are drawn once; None: new ones in every batch.
+        transcripts_seed: of these.
 
     Returns:
         The collector.
@@ -55,7 +67,17 @@ def make_outcome_collector(environment: Environment, policy: LanguagePolicy, **o
             "`policy.context_turns` must be at least 2 to see what an action led to, got "
             f"{policy.layout.context_turns}."
         )
-    inner = make_mistake_collector(environment, policy, mask_mistakes=False, reflects=False, **options)
+    inner = make_mistake_collector(
+        environment,
+        policy,
+        num_episodes=num_episodes,
+        noise=noise,
+        mask_mistakes=False,
+        reflects=False,
+        level=level,
+        num_transcripts=num_transcripts,
+        transcripts_seed=transcripts_seed,
+    )
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         state, episode, metrics = inner.collect(state, params, key)

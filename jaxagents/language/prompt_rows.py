@@ -119,8 +119,8 @@ def _read_table(file: Path) -> Sequence[Mapping[str, Any]]:
         return parquet.read_table(file).to_pylist()
     except ImportError as error:
         raise ValueError(
-            f"`environment.path` needs the package {needed!r} for {file}, which is not installed; try `pip install "
-            f"{needed}`, or JSON lines: `Dataset.to_json('rows.jsonl')`."
+            f"`environment.path` needs the package {needed!r} for {file}, which is not installed; try the extra "
+            "`rows`, or JSON lines: `Dataset.to_json('rows.jsonl')`."
         ) from error
     except (OSError, FileNotFoundError) as error:
         raise ValueError(f"`environment.path` must be readable, got {file}: {str(error).splitlines()[0]}") from error

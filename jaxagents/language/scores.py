@@ -106,7 +106,12 @@ def last_words_of_expert(environment: Environment, key: Array, task: Task) -> Ar
 
 
 def make_scored_collector(
-    environment: Environment, policy: LanguagePolicy, *, prefix_tokens: int = 1, **options: Any
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    prefix_tokens: int = 1,
+    axis_name: str | None = None,
+    **options: Any,
 ) -> Collector:
     """Makes a collector that scores the answer to the task after every turn, by the policy that acts.
 
@@ -117,7 +122,8 @@ def make_scored_collector(
         environment: a text world of one seat, whose expert ends with the answer.
         policy: acts.
         prefix_tokens: first tokens of the answer that are given, such as the word "answer".
-        **options: of `collect.make_dialogue_collector`.
+        axis_name: see `collect.make_dialogue_collector`.
+        **options: further ones of it.
 
     Returns:
         The collector; its episodes have the `extras` `answer_log_prob` and `information_gain`, float32 `[B, T]`, the
@@ -132,7 +138,7 @@ def make_scored_collector(
     if environment.num_players > 1:
         raise ValueError(f"`environment` must have one seat for answers to be scored, got {environment.num_players}.")
     require_between("prefix_tokens", prefix_tokens, 0, policy.layout.action - 2)
-    inner = make_dialogue_collector(environment, policy, **options)
+    inner = make_dialogue_collector(environment, policy, axis_name=axis_name, **options)
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         state, episode, metrics = inner.collect(state, params, key)

@@ -8,7 +8,7 @@ SECTIONS = {
     "world/*.yaml": "Worlds, `world=<name>` with an algorithm; `--list world=<name>` says which fit:",
     "algorithm/*.yaml": "Algorithms, `algorithm=<name>` with a world that it fits:",
     "experiment/*.yaml": "Experiments, `experiment=<name>`; `<algorithm>_<world>`: tuned for the pair:",
-    "method/*.yaml": "Methods of papers, `+method=<id>` with a world and an algorithm, several as in +method=[a,b]:",
+    "method/*.yaml": "Methods of papers, `+method=<id>` with a world and an algorithm that it fits:",
     "papers/*/*.yaml": "Papers, `python experiments/reproduce.py paper=<name>`:",
 }
 
