@@ -5,6 +5,7 @@ import importlib
 import re
 
 import jax
+import numpy as np
 import pytest
 
 import jaxagents
@@ -43,4 +44,6 @@ def test_a_loop_of_ones_own_learns_over_seeds():
     found = {}
     exec(block, found)
     returns = jax.device_get(found["returns"])
-    assert returns.shape == (4, found["num_updates"]) and (returns[:, -1] > returns[:, 0] + 20.0).all()
+    assert returns.shape == (4, found["num_updates"])
+    # An update in which no episode ends has no return.
+    assert (np.nanmean(returns[:, -10:], axis=1) > np.nanmean(returns[:, :10], axis=1) + 20.0).all()

@@ -16,7 +16,8 @@ SECTIONS = {
 def worlds_in_words(folder: str | Path) -> list[str]:
     """Returns the worlds for language models."""
     files = sorted(Path(folder).glob("world/*.yaml"))
-    return [path.stem for path in files if "- /base: " in path.read_text(encoding="utf-8")]
+    lines = ("- /base: ", "override /policy: chat")
+    return [path.stem for path in files if any(line in path.read_text(encoding="utf-8") for line in lines)]
 
 
 def fitting_worlds(folder: str | Path) -> dict[str, list[str]]:
