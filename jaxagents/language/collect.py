@@ -236,19 +236,11 @@ def dialogue_metrics(episode: Episode) -> dict[str, Any]:
 
 
 def completion_metrics(policy: LanguagePolicy, episode: Episode) -> dict[str, Mean]:
-    """Computes the sampled tokens of the shortest and the longest turn, and the share of turns without an end."""
-    count = jnp.sum(episode.action_mask, axis=2, dtype=jnp.int32)
-    spoken, one = episode.valid & (count > 0), jnp.float32(1.0)
+    """Computes the share of turns without an end."""
+    spoken = episode.valid & jnp.any(episode.action_mask, axis=2)
     ended = jnp.any(episode.action_mask & policy.tokenizer.is_end(episode.tokens), axis=2)
-    shortest = jnp.min(jnp.where(spoken, count, policy.layout.sampled))
-    return {
-        "tokens_per_turn_min": Mean(total=shortest.astype(jnp.float32), count=one),
-        "tokens_per_turn_max": Mean(total=jnp.max(jnp.where(spoken, count, 0)).astype(jnp.float32), count=one),
-        "cut_turn_rate": Mean(
-            total=jnp.sum(spoken & ~ended, dtype=jnp.float32),
-            count=jnp.maximum(jnp.sum(spoken, dtype=jnp.float32), 1.0),
-        ),
-    }
+    cut, turns = (jnp.sum(turn, dtype=jnp.float32) for turn in (spoken & ~ended, spoken))
+    return {"cut_turn_rate": Mean(total=cut, count=turns)}
 
 
 def own_return(episode: Episode) -> Array:
