@@ -120,7 +120,7 @@ def make_curious_collector(
         turn = first[:, None] + jnp.arange(actions.shape[1])[None]
         inside = (turn < last[:, None])[..., None]
         again = jnp.where(inside, actions[rows[:, None], jnp.minimum(turn, actions.shape[1] - 1)], -1)
-        played = replay(watched, jax.vmap(watched.reset)(keys[rows, 1], task), again)
+        played = replay(watched, jax.vmap(watched.reset)(keys[rows, 2], task), again)
         good = (good & (end > begin).reshape(-1) & (played.success | (not checks))).reshape(-1, num_stretches)
         choice = jnp.arange(visits.shape[0]) * num_stretches + jnp.argmax(good, axis=1)
         made = jnp.any(good, axis=1)
@@ -130,7 +130,9 @@ def make_curious_collector(
         task_key, walk_key, play_key = jax.random.split(key, 3)
         asked, start, keys = start_tasks(watched, source.choose(state["source"], task_key, state["group"]))
         walk = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(walk_key, state["group"])
-        visits, task, made = make_tasks(jax.vmap(jax.random.split)(walk), state["visits"], asked, start)
+        visits, task, made = make_tasks(
+            jax.vmap(lambda key: jax.random.split(key, 3))(walk), state["visits"], asked, start
+        )
         begin = jax.vmap(environment.reset)(keys, task)
         episode = play(params, play_key, state["group"], task=task, start=begin)
         episode = episode.replace(keep=jnp.repeat(made, group_size))

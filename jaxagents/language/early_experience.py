@@ -153,9 +153,9 @@ def make_consideration_collector(
 
     def consider(key: Array, state: IntervenedState, timestep: TimeStep) -> Array:
         """Returns the words of an alternative and its outcome, int32 `[M + K]`; all -1 where there is none."""
-        draw_key, share_key = jax.random.split(key)
+        draw_key, share_key, step_key = jax.random.split(key, 3)
         alternative = draw_action(environment.text, draw_key, state.inner, timestep.action_mask)
-        after, answer = watched.step(key, state, alternative)
+        after, answer = watched.step(step_key, state, alternative)
         said = answer.observation[:words] if words else jnp.asarray(reflection(environment))
         there = after.after_mistake & jax.random.bernoulli(share_key, share)
         return jnp.where(there, jnp.concatenate([alternative, said]), -1)
@@ -166,10 +166,13 @@ def make_consideration_collector(
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         del params
-        task, start, _ = start_tasks(shown, source.choose(state["source"], key, state["index"]))
+        task_key, aside_key = jax.random.split(key)
+        task, start, _ = start_tasks(shown, source.choose(state["source"], task_key, state["index"]))
         num_turns, num_rows = policy.layout.num_turns, state["index"].shape[0]
         played = replay(shown, start, jnp.zeros((num_rows, num_turns, *environment.action_space.shape), jnp.int32))
-        keys = jax.vmap(lambda row: jax.random.split(jax.random.wrap_key_data(row), num_turns))(start[0].key)
+        # Not of the key in the state, from which the expert draws its own.
+        of_rows = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(aside_key, state["index"])
+        keys = jax.vmap(lambda row: jax.random.split(row, num_turns))(of_rows)
 
         def step(now: PyTree, turn: tuple[Array, Array]) -> tuple[PyTree, Array]:
             turn_keys, action = turn

@@ -85,7 +85,7 @@ def make_stretch_collector(
         return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
-        task_key, play_key, cut_key = jax.random.split(key, 3)
+        task_key, play_key, cut_key, reset_key = jax.random.split(key, 4)
         asked, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
         own = play(params, play_key, state["index"], task=asked, start=start)
         said, thoughts = said_actions(environment, policy, own)
@@ -103,12 +103,12 @@ def make_stretch_collector(
         there = (turn < end[:, None])[..., None]
         at = jnp.minimum(turn, said.shape[1] - 1)
         actions = jnp.where(there, said[row[:, None], at], -1)
-        fresh = jax.vmap(watched.reset)(keys[row], task)
+        group = state["index"][row] * num_stretches + jnp.arange(row.shape[0]) % num_stretches
+        fresh = jax.vmap(watched.reset)(jax.vmap(jax.random.fold_in, in_axes=(None, 0))(reset_key, group), task)
         played = replay(watched, fresh, actions)
         words = None
         if thoughts is not None:
             words = (jnp.where(there, thoughts[row[:, None], at], -1), there[..., 0])
-        group = state["index"][row] * num_stretches + jnp.arange(row.shape[0]) % num_stretches
         live = played.live & (jnp.arange(said.shape[1])[None] < (end - begin)[:, None])
         episode = transcribe(task, (fresh[0].inner, fresh[1]), group, actions, live, own=words)
         episode = episode.replace(success=episode.success & good)

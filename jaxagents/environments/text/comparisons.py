@@ -58,14 +58,15 @@ def with_comparisons(world: World, *, share: float = 0.5, num_steps: int = 4, gu
         return {**task, "inner": inner, "asks": asks, "ahead": jnp.where(asks, ahead, 0)}
 
     def start(key: Array, task: Task) -> State:
-        start_key, draw_key, side_key = jax.random.split(key, 3)
+        start_key, draw_key, side_key, expert_key = jax.random.split(key, 4)
         inner = world.start(start_key, task["inner"])
         for number in range(num_steps):  # Never past the end.
-            verb, args, _ = world.expert(key, inner)
-            after = world.play(key, inner, verb, args)
+            one_key, play_key = jax.random.split(jax.random.fold_in(expert_key, number))
+            verb, args, _ = world.expert(one_key, inner)
+            after = world.play(play_key, inner, verb, args)
             goes = (number < task["ahead"]) & ~world.status(after).over
             inner = jax.tree.map(lambda new, old, goes=goes: jnp.where(goes, new, old), after, inner)
-        right = own.render(*world.expert(key, inner)[:2])
+        right = own.render(*world.expert(jax.random.fold_in(expert_key, num_steps), inner)[:2])
         allowed = jnp.ones(own.num_entries, bool) if world.allowed is None else world.allowed(inner)
         keys = jax.random.split(draw_key, _NUM_DRAWS)
         drawn = jax.vmap(lambda key: own.render(*own.draw(key, choose(key, allowed))))(keys)
