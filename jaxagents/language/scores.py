@@ -146,7 +146,7 @@ def make_scored_collector(
         log_prob = string_log_probs(policy, params, episode, words, prefix_tokens=prefix_tokens)
         gain = information_gain(log_prob, episode.valid)
         followed = jnp.pad(episode.valid[:, 1:], ((0, 0), (0, 1)))
-        told = Mean(total=jnp.sum(gain), count=jnp.maximum(jnp.sum(followed, dtype=jnp.float32), 1.0))
+        told = Mean(total=jnp.sum(gain), count=jnp.sum(followed, dtype=jnp.float32))
         extras = {**episode.extras, "answer_log_prob": log_prob, "information_gain": gain}
         return state, episode.replace(extras=extras), {**metrics, "information_gain": told}
 

@@ -92,7 +92,6 @@ def _describe(episode: Episode, implicit: Array) -> Metrics:
     margin, count = score[:, None] - score[None, :], jnp.sum(pairs, dtype=jnp.float32)
     loss = jnp.sum(jnp.where(pairs, -jax.nn.log_sigmoid(margin), 0.0))
     right = jnp.sum(pairs & (margin > 0.0), dtype=jnp.float32)
-    count = jnp.maximum(count, 1.0)
     return {"ranking_loss": Mean(total=loss, count=count), "ranking_accuracy": Mean(total=right, count=count)}
 
 

@@ -101,8 +101,8 @@ def make_reward_model(
         value = value if axis_name is None else jax.lax.pmean(value, axis_name)
         margin = margin_of_rows(score, pair)
         metrics = {
-            "margin": Mean(total=jnp.sum(margin), count=jnp.maximum(count, 1.0)),
-            "accuracy": Mean(total=jnp.sum(margin > 0.0, dtype=jnp.float32), count=jnp.maximum(count, 1.0)),
+            "margin": Mean(total=jnp.sum(margin), count=count),
+            "accuracy": Mean(total=jnp.sum(margin > 0.0, dtype=jnp.float32), count=count),
         }
         return RewardModelState(params, opt_state), metrics | {"loss": value, "gradient_norm": norm}
 
