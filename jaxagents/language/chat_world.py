@@ -135,6 +135,10 @@ def make_environment(
         other = read_prompt_rows(held_out_path)
         held_out = len(found.prompts) + np.arange(len(other.prompts), dtype=np.int32)
         found = join_rows(found, other)
+    if not len(held_out):
+        raise ValueError(
+            "`environment.held_out_fraction` must leave rows for evaluations, got 0; try 0.25, or held_out_path."
+        )
     _require_answers(found, reward)
     by_name = _by_name([make_tool(tool) for tool in tools])
     reader = _reader(source, found, by_name, vocab_size, enable_thinking)
