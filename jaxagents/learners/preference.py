@@ -111,8 +111,8 @@ def make_preference(
     def update(state: PreferenceState, key: Array, batch: PyTree) -> tuple[PreferenceState, Metrics]:
         del key
         _, slots = settings.open(state.settings)
-        chosen, summary = slots["pairs"](batch)
-        summary, episode = _total(summary, axis_name), chosen.episode
+        chosen, of_pairs = slots["pairs"](batch)
+        of_pairs, episode = _total(of_pairs, axis_name), chosen.episode
         microbatches = make_microbatches(episode.layout, microbatch_tokens=microbatch_tokens)
         score = partial(_log_prob_of_episodes, model, microbatches)
         reference_log_prob = None if state.reference is None else score(state.reference, episode)
@@ -123,13 +123,13 @@ def make_preference(
             "pair": chosen.pair,
             "desirable": chosen.desirable,
         }
-        weight, metrics, summary = _slope(slots["loss"], rows, axis_name)
+        weight, metrics, of_loss = _slope(slots["loss"], rows, axis_name)
         per_token = jnp.where(episode.action_mask, weight[:, None, None], 0.0)
         grads = weighted_gradient(model, microbatches, state.params, episode, "log_prob", per_token)
         params, opt_state, metrics["gradient_norm"] = apply_updates(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
-        closed = settings.close(state.settings, summary | summary)
+        closed = settings.close(state.settings, of_pairs | of_loss)
         state = state.replace(params=params, opt_state=opt_state, settings=closed, num_updates=state.num_updates + 1)
         return _renew(lambda params: init_optimizer(optimizer, params, trainable), state, reference_every), metrics
 

@@ -245,8 +245,9 @@ def test_the_coefficient_of_a_preference_follows_its_schedule(played):
     begun, changed = plain.init(KEY, params).replace(reference=other), jax.jit(plain.update)
     for coefficient in (0.5, 0.25):
         after, metrics = update(state, KEY, batch)
-        expected, told = changed(begun.replace(numbers={"loss": {"coefficient": jnp.float32(coefficient)}}), KEY, batch)
-        np.testing.assert_allclose(metrics["loss"], told["loss"], rtol=1e-5)
+        numbers = begun.settings.replace(numbers={"loss": {"coefficient": jnp.float32(coefficient)}})
+        expected, plainly = changed(begun.replace(settings=numbers), KEY, batch)
+        np.testing.assert_allclose(metrics["loss"], plainly["loss"], rtol=1e-5)
         jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, atol=1e-6), after.params, expected.params)
         state = state.replace(settings=after.settings)
 
