@@ -37,7 +37,7 @@ def test_packages_are_there_by_name():
         _ = jaxagents.trainer
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_loop_of_ones_own_learns_over_seeds():
     text = (ROOT / "experiments/docs/from_stoix.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)

@@ -10,7 +10,7 @@ import pytest
 from tests import ROOT
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_seeds_side_by_side_come_to_their_end(tmp_path):
     """With the scheduler that XLA:CPU has by default, this program stops in its first update."""
     settings = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PJRT_NPROC")}

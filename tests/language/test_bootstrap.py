@@ -28,7 +28,7 @@ def play(environment, policy, params, *, num_rows=None):
     return jax.jit(partial(dialogue, num_rows=num_rows))(params, KEY, jnp.arange(4))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_the_value_is_that_of_the_next_turn_had_the_episode_gone_on(context, lake, speak, params_of):
     short, long = (

@@ -68,7 +68,7 @@ def test_own_rows_take_over_the_expert_and_only_what_follows_counts(wanderer, co
     assert not np.asarray(batch.keep).all()  # Some episodes of the expert are too short.
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_score_is_that_of_the_first_step_of_ones_own(lake, wanderer, collected):
     """Walks in numpy to the state and one step on; a step is good where the distance of the world's plan falls."""
     batch, _, _ = collected

@@ -45,6 +45,7 @@ def test_a_hint_is_given_where_the_task_says_so_and_by_no_task_that_is_drawn(hin
     assert seen[1] == f"hint {goal} . {seen[0]}" and seen[0].startswith(f"goal {goal}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("only_failed", [False, True])
 def test_episodes_under_hints_are_written_down_without_them(hinted, speak, params_of, only_failed):
     policy = speak(hinted, context_turns=1, prompt=False)
@@ -109,6 +110,7 @@ def test_the_deepest_good_that_was_made_is_the_goal():
     assert not made(before, before)[1] and not made(after, before)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["any", "prefixes"])
 def test_stretches_are_transcripts_that_solve_their_tasks(speak, kind):
     world = crafting.make_environment((1, 2), informative=True)

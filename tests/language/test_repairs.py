@@ -153,6 +153,7 @@ def test_an_alternative_and_its_outcome_are_thought_before_the_expert_acts(world
     assert considered > 8
 
 
+@pytest.mark.slow
 def test_random_actions_are_written_down_as_chosen_with_themselves_as_reason(world, speaker, params_of):
     options = {"num_groups": 4, "group_size": 3}
     params = params_of(speaker)
@@ -193,6 +194,7 @@ def test_the_best_transcripts_are_chosen_once(lake, wanderer):
         make_selection_collector(lake, wanderer, num_episodes=2, num_candidates=2, num_transcripts=4)
 
 
+@pytest.mark.slow
 def test_pairs_differ_in_the_step_of_the_fork_and_in_the_step_after_it(lake, wanderer):
     episode, metrics = collect(make_fork_collector(lake, wanderer, num_episodes=ROWS), AT_RANDOM)
     actions, seen = watch(lake, wanderer, episode)

@@ -86,7 +86,7 @@ def test_gains_by_hand():
     np.testing.assert_allclose(information_gain(log_prob, valid), [[0.3, -0.1, 0], [0.2, 0, 0]], atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_collected_episodes_have_their_gains_and_parts(calls, speak, params_of):
     policy = speak(calls, prompt=False)
     collector = make_scored_collector(calls, policy, num_groups=2, group_size=2, parts=["errors", "prefix"])

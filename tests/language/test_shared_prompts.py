@@ -15,7 +15,7 @@ from jaxagents.policies.language_model import make_language_model
 SIZES = {"num_groups": 2, "group_size": 3}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_episodes_are_those_of_prompts_that_are_read_by_every_row(lake, speak, scan_layers):
     network = partial(Transformer, num_layers=1, features=16, num_heads=2, scan_layers=scan_layers)

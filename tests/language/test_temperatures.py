@@ -55,7 +55,7 @@ def test_a_run_begins_at_the_temperature_of_the_target(lake, wanderer):
     np.testing.assert_array_equal(both["temperature"], [[1.0, 1.0], [2.0, 2.0]])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_update_is_that_of_a_policy_that_is_scored_at_the_temperature(lake, wanderer):
     """The learner with a fixed temperature is the oracle: same episodes, same step, and a ratio of 1."""
     slots = {"advantage": rloo, "loss": partial(ppo_clip, clip_epsilon=0.2), "aggregation": token_mean}

@@ -77,7 +77,7 @@ def test_weight_zero_is_the_update_with_a_mask(calls, played):
     jax.tree.map(lambda new, old: np.testing.assert_allclose(new, old, atol=1e-5), found, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_scores_of_sampled_tokens_are_those_of_the_layout_that_acted(played):
     policy, params, episode = played
     rows = to_rows(episode)

@@ -26,6 +26,7 @@ def played(speak, params_of):
     return policy, params, jax.jit(collector.collect)(collector.init(KEY, params), params, KEY)[1]
 
 
+@pytest.mark.slow
 def test_the_step_is_the_gradient_of_the_mean_loss_of_the_pairs(played):
     policy, params, batch = played
     chosen = expert_against_own(batch)

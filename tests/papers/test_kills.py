@@ -63,7 +63,7 @@ def kill(process, who):
             time.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_five_kills_lose_nothing_and_run_nothing_twice(tmp_path):
     results, log = tmp_path / "results", tmp_path / "log"
     seen, process = {}, None

@@ -205,7 +205,7 @@ def test_the_last_evaluation_may_have_more_episodes(tmp_path, monkeypatch, compo
     assert len(final) == 1 and stopped["evaluation"]["success"] == final[0]["eval/success"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_episode_that_is_played_counts_in_the_budget(tmp_path, rows_without_time, tiny):
     # No group is ever informative: every update plays all of its three rounds of 16 episodes, and throws them away.
     quiet = [override for override in tiny if override.startswith("logging")]

@@ -57,7 +57,7 @@ def finished(tmp_path_factory):
     return run_dir
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_run_chooses_the_same_tasks_when_it_goes_on(finished, tmp_path, monkeypatch):
     state = source_state(finished)
     # Four updates of eight groups, the older ones weigh less.

@@ -17,6 +17,7 @@ def sentence(world, ids):
     return " ".join(world.text.words[word] for word in np.asarray(ids).tolist() if word >= 0)
 
 
+@pytest.mark.slow
 def test_one_of_the_two_actions_is_the_experts_and_to_take_it_is_a_success():
     world = make_text_world(with_comparisons(RULES, share=1.0))
     plain = make_text_world(RULES)
