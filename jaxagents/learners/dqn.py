@@ -15,7 +15,7 @@ from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer, of_each_agent
 from jaxagents.learners.q_values import values_of_sample
 from jaxagents.learners.replay import replay_agent
-from jaxagents.learners.settings import Number, Numbers, SettingsState, Slot, make_settings, without_memory
+from jaxagents.learners.settings import Bound, Number, SettingsState, Slot, make_settings, without_memory
 from jaxagents.losses.q import double_q_target, q_loss, q_target
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.ops.value_distributions import Values, expected_values, select_action
@@ -24,6 +24,8 @@ from jaxagents.policies.teams import separate_parameters
 from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree, QView, Sample
 from jaxagents.values.q_function import QFunction
 
+Minimised = tuple[Array, tuple[dict[str, Array], Array, dict[str, PyTree]]]
+Objective = Callable[..., Minimised]
 EPSILON = linear_schedule(start=1.0, end=0.05, num_updates=10_000)
 """The usual share of random actions."""
 
@@ -69,7 +71,7 @@ def make_dqn(
     priority_max_share: Number = 0.9,
     loss: Slot | None = None,
     target: Slot | None = None,
-    objective: Callable[..., tuple[Array, tuple[dict[str, Array], Array, dict[str, PyTree]]]] | None = None,
+    objective: Objective | None = None,
     num_updates: int = 1,
     trainable: Trainable = None,
     axis_name: str | None = None,
@@ -95,8 +97,9 @@ def make_dqn(
         priority_max_share: eta, of the largest error of a sequence in its priority, beside the mean. R2D2: 0.9.
         loss: `(values of the actions, targets) -> per element`; null takes that of `losses.q.q_loss`.
         target: `(view: QView) -> targets`; null takes that of `double`.
-        objective: in place of the above, `(network, target_network, sample, *, discount, loss, double) -> (loss,
-            (metrics, priority [B], summaries))`.
+        objective: in place of the mean, `(network, target_network, values, view, sample, *, slots, share) -> (loss,
+            (metrics, priority [B], summaries))` with the values of the steps and the slots `loss` and `target`; see
+            `sequence_priority` for `share`.
         num_updates: of the whole run, for schedules and slots that ask how far it is.
         trainable: prefix pytree of bool of the network's parameters, see `apply_updates`; null: everything learns.
         axis_name: mapped device axis to average gradients over.
@@ -126,11 +129,10 @@ def make_dqn(
     def evaluate(network: Params, state: DQNState, batch: Sample, key: Array) -> tuple[Array, Any]:
         numbers, slots = settings.open(state.settings)
         terms = without_memory({"loss": partial(q_loss, delta=numbers["huber_delta"])}) | slots
-        if objective is not None:
-            options = {"discount": numbers["discount"], "loss": terms["loss"], "double": double}  # type: dict[str, Any]
-            return objective(network, state.target_network, batch, **options)
-        options = {"burn_in": burn_in, "numbers": numbers, "terms": terms, "axis_name": axis_name}
-        return _loss(values_of, network, state.target_network, batch, key, **options)
+        values, view = values_of(network, state.target_network, batch, key, discount=numbers["discount"])
+        minimised = objective or partial(_loss, axis_name=axis_name)
+        share = numbers["priority_max_share"]
+        return minimised(network, state.target_network, values, view, batch, slots=terms, share=share)
 
     def init(key: Array, start: DQNState | Params | None = None) -> DQNState:
         network = q_function.init(key) if start is None else params_of(start)["network"]
@@ -202,6 +204,15 @@ def make_agent(
     return replay_agent(make_learner, make_epsilon_greedy(q_function), environment, optimizer=of_all, **options)
 
 
+def sequence_priority(error: Array, share: Array) -> Array:
+    """Computes `share max_l error_l + (1 - share) mean_l error_l` over the L steps of a sequence, `[L, B] -> [B]`.
+
+    References:
+        Kapturowski et al. (2019), section 2.3.
+    """
+    return share * jnp.max(error, axis=0) + (1.0 - share) * jnp.mean(error, axis=0)
+
+
 def _check_numbers(
     num_steps: int | None, burn_in: int, fractions: Mapping[str, Number], positive: Mapping[str, Number]
 ) -> None:
@@ -213,31 +224,27 @@ def _check_numbers(
 
 
 def _loss(
-    values_of: Callable[..., tuple[Values, QView]],
     network: Params,
     target_network: Params,
+    values: Values,
+    view: QView,
     batch: Sample,
-    key: Array,
     *,
-    burn_in: int,
-    numbers: Numbers,
-    terms: Mapping[str, Callable[..., tuple[Array, dict[str, PyTree]]]],
+    slots: Mapping[str, Bound],
+    share: Array,
     axis_name: str | None,
-) -> tuple[Array, tuple[dict[str, Array], Array, dict[str, PyTree]]]:
-    values, view = values_of(network, target_network, batch, key, discount=numbers["discount"])
-    targets, summary = terms["target"](view)
+) -> Minimised:
+    del network, target_network
+    targets, summary = slots["target"](view)
     targets, chosen = jax.lax.stop_gradient(targets), select_action(values, view.action)
-    losses, summary_of_loss = terms["loss"](chosen, targets)
+    losses, summary_of_loss = slots["loss"](chosen, targets)
     # Of distributions, how far they are from their targets is what is minimised.
     error = jnp.abs(targets - chosen) if isinstance(chosen, jax.Array) else losses
-    agent_mask = batch.transition.extras.get("agent_mask")
-    agent_mask = None if agent_mask is None else agent_mask[burn_in : burn_in + error.shape[0]]
+    agent_mask = view.transition.extras.get("agent_mask")
     weight = per_agent(batch.weight[None], error)
     if agent_mask is not None:
         weight = weight * agent_weights(agent_mask, axis_name=axis_name)
     total = jnp.mean(weight * losses)
     metrics = {"loss": total, "absolute_error": jnp.mean(error), "q": jnp.mean(expected_values(values))}
     priority = error if error.ndim == 2 else mean_over_agents(error, agent_mask)
-    share = numbers["priority_max_share"]
-    priority = share * jnp.max(priority, axis=0) + (1.0 - share) * jnp.mean(priority, axis=0)
-    return total, (metrics, priority, summary | summary_of_loss)
+    return total, (metrics, sequence_priority(priority, share), summary | summary_of_loss)

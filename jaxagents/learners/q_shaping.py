@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxagents.learners.dqn import DQNState, make_dqn
-from jaxagents.learners.q_values import values_of_sample
+from jaxagents.learners.dqn import DQNState, Minimised, make_dqn
 from jaxagents.learners.replay import replay_agent
-from jaxagents.losses.q import double_q_target, q_target
+from jaxagents.learners.settings import Bound
 from jaxagents.losses.q_shaping import QTermView
 from jaxagents.ops.value_distributions import select_action
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
-from jaxagents.types import Agent, Array, Discrete, Environment, Learner, Metrics, Params, PyTree, Sample
+from jaxagents.types import Agent, Array, Discrete, Environment, Learner, Metrics, Params, QView, Sample
 from jaxagents.values.q_function import QFunction
 
 Term = Callable[[QTermView], Array]
@@ -53,28 +52,18 @@ def make_q_with_terms(
     def objective(
         network: Params,
         target_network: Params,
+        values: Array,
+        view: QView,
         batch: Sample,
         *,
-        discount: Array,
-        loss: Callable[..., tuple[Array, dict[str, PyTree]]],
-        double: bool,
-    ) -> tuple[Array, tuple[dict[str, Array], Array, dict[str, PyTree]]]:
-        values, view = values_of_sample(
-            q_function,
-            network,
-            target_network,
-            batch,
-            jax.random.key(0),  # Of the noise, of which there is none.
-            discount=discount,
-            num_steps=None,
-            burn_in=0,
-            axis_name=axis_name,
-        )
-        target = jax.lax.stop_gradient((double_q_target if double else q_target)(view))
-        chosen = select_action(values, view.action)
-        td_loss, summary = loss(chosen, target)
-        learned = jax.tree.map(lambda leaf: leaf[: chosen.shape[0]], batch.transition)
-        q_view = QTermView(q=values, td_loss=td_loss, transition=learned, num_updates=learned.extras[_NUM_UPDATES])
+        slots: Mapping[str, Bound],
+        share: Array,
+    ) -> Minimised:
+        del network, target_network, share
+        target, chosen = jax.lax.stop_gradient(slots["target"](view)[0]), select_action(values, view.action)
+        td_loss, summary = slots["loss"](chosen, target)
+        done = view.transition.extras[_NUM_UPDATES]
+        q_view = QTermView(q=values, td_loss=td_loss, transition=view.transition, num_updates=done)
         losses = {name: batch.weight[None] * term(q_view) for name, term in terms.items()}
         means = {name: jnp.mean(value) for name, value in losses.items()}
         total, error = sum(means.values()), jnp.abs(target - chosen)

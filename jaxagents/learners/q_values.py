@@ -87,13 +87,14 @@ def values_of_sample(
         return carries, jax.tree.map(lambda leaf: leaf[:num_learned], values)
 
     def at_successors(params: Params, carries: Carry, noise: PyTree) -> Values:
-        inputs = input_of_successor(gather_step(later, successor)).replace(noise=noise)
+        inputs = input_of_successor(last).replace(noise=noise)
         size = (1, num_learned * batch_size)  # One batch of single steps.
         inputs = jax.tree.map(lambda leaf: leaf.reshape(*size, *leaf.shape[2:]), inputs)
         carry = jax.tree.map(lambda leaf: leaf.reshape(size[1], *leaf.shape[2:]), gather_step(carries, successor))
         _, values = q_function.apply(params, carry, inputs)
         return jax.tree.map(lambda leaf: leaf.reshape(num_learned, batch_size, *leaf.shape[2:]), values)
 
+    last = gather_step(later, successor)
     carries, values = unroll(network, 0)
     target_carries, target_values = unroll(target_network, 1)
     own_choice = None
@@ -108,7 +109,9 @@ def values_of_sample(
         next_selector=at_successors(network, carries, draw_to_choose(3, num_learned)),
         next_target_selector=own_choice,
         action_mask=learned.action_mask,
-        next_action_mask=gather_step(later.extras.get("next_action_mask"), successor),
+        next_action_mask=last.extras.get("next_action_mask"),
+        transition=learned,
+        last=last,
         num_steps=num_steps,
     )
     return values, jax.lax.stop_gradient(view)

@@ -9,16 +9,26 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxagents.learners.agents import mean_over_agents, team_state
-from jaxagents.learners.dqn import make_dqn
-from jaxagents.learners.q_values import discount_per_step
-from jaxagents.learners.replay import first_step, gather_step, replay_agent
-from jaxagents.ops.returns import n_step_transition
-from jaxagents.ops.value_distributions import mask_q, select_action
-from jaxagents.policies.actor_critic import act
+from jaxagents.learners.agents import mean_over_agents, per_agent, team_state
+from jaxagents.learners.dqn import DQNState, Minimised, make_dqn, sequence_priority
+from jaxagents.learners.replay import replay_agent
+from jaxagents.learners.settings import Bound
+from jaxagents.ops.value_distributions import select_action
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
 from jaxagents.policies.teams import separate_parameters
-from jaxagents.types import Agent, Array, Carry, Environment, Learner, Params, PolicyInput, PyTree, Sample
+from jaxagents.types import (
+    Agent,
+    Array,
+    Carry,
+    Environment,
+    Learner,
+    Metrics,
+    Params,
+    PolicyInput,
+    PyTree,
+    QView,
+    Sample,
+)
 from jaxagents.values.q_function import QFunction
 
 
@@ -33,12 +43,14 @@ def make_value_decomposition(
 ) -> Learner:
     """Makes DQN of the team's value, over `Sample` batches with an agent axis.
 
-    Minimises `mean(weight * huber(return + discount^n Q_target(s_n, a*) - Q(s_0, a_0)))`, where
-    `Q(s, a) = mixer(q_1(o_1, a_1), ..., q_N(o_N, a_N), s)` and `a*` holds the best action of every agent. Rewards are
-    means over the living agents, as the episode's return is. Dead agents, and those that only pad, add a value of zero.
+    Minimises `mean(weight * huber(return + discount^n Q_target(s_t+n, a*) - Q(s_t, a_t)))` over the steps t to learn
+    from, where `Q(s, a) = mixer(q_1(h_1, a_1), ..., q_N(h_N, a_N), s)` and `a*` holds the best action of every agent.
+    Rewards are means over the living agents, as the episode's return is. Dead agents, and those that only pad, add a
+    value of zero.
 
     Args:
-        q_function: of one agent, feed-forward, applied along the agent axis; see `separate_parameters` for one of each.
+        q_function: of one agent, applied along the agent axis; `h_i` is its observation, or what its memory holds of
+            the sequence. See `separate_parameters` for one of each.
         mixer: a module of `networks.mixers`; sums give VDN, monotonic mixtures QMIX.
         optimizer: an optax transformation, clipping and schedule included.
         num_agents: N.
@@ -51,14 +63,19 @@ def make_value_decomposition(
         say who is alive.
 
     Raises:
-        ValueError: a number is out of its range, there is no team, or the values have a memory or are distributions.
+        ValueError: a number is out of its range, there is no team, or the values are noisy or distributions.
 
     References:
         Sunehag et al. (2018), equation 2; Rashid et al. (2018), equation 6; double Q-learning as in the latter's code.
     """
     _require_expectations(q_function, num_agents, observation_space, options)
     team = make_team(q_function, mixer, num_agents, observation_space)
-    return make_dqn(team, optimizer, objective=partial(_loss, q_function, mixer, num_agents), **options)
+    learner = make_dqn(team, optimizer, objective=partial(_loss, mixer), **options)
+
+    def update(state: DQNState, key: Array, batch: Sample) -> tuple[DQNState, Metrics]:
+        return learner.update(state, key, _share_rewards(num_agents, batch))
+
+    return learner._replace(update=update)
 
 
 def make_team(q_function: QFunction, mixer: nn.Module, num_agents: int, observation_space: PyTree) -> QFunction:
@@ -120,51 +137,38 @@ def make_agent(
 
 
 def _loss(
-    q_function: QFunction,
     mixer: nn.Module,
-    num_agents: int,
     network: Params,
     target_network: Params,
+    values: Array,
+    view: QView,
     batch: Sample,
     *,
-    discount: Array,
-    loss: Callable[..., tuple[Array, dict[str, PyTree]]],
-    double: bool,
-) -> tuple[Array, tuple[dict[str, Array], Array, dict[str, PyTree]]]:
+    slots: Mapping[str, Bound],
+    share: Array,
+) -> Minimised:
+    def mix(params: Params, q: Array, alive: Array | None, observation: PyTree) -> Array:
+        state = team_state(observation, num_leading=2)
+        return mixer.apply(params["mixer"], q if alive is None else jnp.where(alive, q, 0.0), state)
+
+    of_best, _ = slots["target"](view.replace(reward=jnp.zeros_like(view.reward), discount=jnp.ones_like(view.reward)))
+    step, last = view.transition, view.last
+    team_q = mix(network, select_action(values, view.action), step.extras.get("agent_mask"), step.observation)
+    next_team_q = mix(target_network, of_best, last.extras.get("next_agent_mask"), last.next_observation)
+    target = jax.lax.stop_gradient(view.reward[..., 0] + view.discount[..., 0] * next_team_q)
+    losses, summary = slots["loss"](team_q, target)
+    total, error = jnp.mean(batch.weight[None] * losses), jnp.abs(target - team_q)
+    metrics = {"loss": total, "absolute_error": jnp.mean(error), "q": jnp.mean(team_q)}
+    return total, (metrics, sequence_priority(error, share), summary)
+
+
+def _share_rewards(num_agents: int, batch: Sample) -> Sample:
+    """Gives every agent the mean over the living."""
     transition = batch.transition
     if transition.reward.shape[2:] != (num_agents,):
         raise ValueError(f"`reward` must be [n, B, {num_agents}] for the mixer, got {transition.reward.shape}.")
-    agent_mask = transition.extras.get("agent_mask")
-    reward, bootstrap_discount, index = n_step_transition(
-        mean_over_agents(transition.reward, agent_mask),
-        transition.terminated,
-        transition.truncated,
-        discount=discount_per_step(transition, discount),
-    )
-    observation, next_observation = first_step(transition.observation), gather_step(transition.next_observation, index)
-
-    def values(params: Params, observation: PyTree) -> Array:
-        inputs = PolicyInput(observation=observation, first=jnp.ones(transition.first.shape[1:], bool))
-        return act(q_function, params["agents"], (), inputs)[1]
-
-    next_q = values(target_network, next_observation)
-    selector = values(network, next_observation) if double else next_q
-    next_action_mask = gather_step(transition.extras.get("next_action_mask"), index)
-    next_action = jnp.argmax(mask_q(selector, next_action_mask), axis=-1)
-
-    def mix(params: Params, q: Array, alive: Array | None, observation: PyTree) -> Array:
-        return mixer.apply(params["mixer"], q if alive is None else jnp.where(alive, q, 0.0), team_state(observation))
-
-    q = select_action(values(network, observation), first_step(transition.action))
-    team_q = mix(network, q, first_step(agent_mask), observation)
-    next_alive = gather_step(transition.extras.get("next_agent_mask"), index)
-    next_team_q = mix(target_network, select_action(next_q, next_action), next_alive, next_observation)
-    target = jax.lax.stop_gradient(reward + bootstrap_discount * next_team_q)
-    error = target - team_q
-    losses, summary = loss(team_q, target)
-    total = jnp.mean(batch.weight * losses)
-    metrics = {"loss": total, "absolute_error": jnp.mean(jnp.abs(error)), "q": jnp.mean(team_q)}
-    return total, (metrics, jnp.abs(error), summary)
+    mean = mean_over_agents(transition.reward, transition.extras.get("agent_mask"))
+    return batch.replace(transition=transition.replace(reward=per_agent(mean, transition.reward)))
 
 
 def _require_expectations(
@@ -173,22 +177,18 @@ def _require_expectations(
     """Refuses what the mixture of values has no place for."""
     if num_agents < 1:
         return  # Refused with the team.
-    if jax.tree.leaves(q_function.initial_carry((1,))) or q_function.draw_noise:
-        found = "noise" if q_function.draw_noise else "a memory"
+    if q_function.draw_noise or q_function.draw_learning_noise:
+        raise ValueError("`value` must be without noise in a mixture, got one with noise; try value.noise_scale=null.")
+    if options.get("target"):
         raise ValueError(
-            f"`value` must be feed-forward and without noise in a mixture, got one with {found}; try policy=mlp, or "
-            "policy=team_mlp in a world whose agents see their team."
-        )
-    if unread := [name for name in ("burn_in", "num_steps", "target") if options.get(name)]:
-        raise ValueError(
-            f"`{unread[0]}` must be left out of a mixture, got {options[unread[0]]}; targets are of the team, of all "
-            "steps of a sequence."
+            f"`target` must be left out of a mixture, got {options['target']}; targets are of the team, see `double`."
         )
     observation = jax.tree.map(
         lambda space: jnp.zeros((1, 1, num_agents, *space.shape), space.dtype), observation_space
     )
     inputs = PolicyInput(observation=observation, first=jnp.ones((1, 1), bool))
-    values = jax.eval_shape(lambda key: q_function.apply(q_function.init(key), (), inputs)[1], jax.random.key(0))
+    carry = q_function.initial_carry((1, num_agents))
+    values = jax.eval_shape(lambda key: q_function.apply(q_function.init(key), carry, inputs)[1], jax.random.key(0))
     if not isinstance(values, jax.ShapeDtypeStruct):
         raise ValueError(
             f"`value.distribution` must be null in a mixture, got {type(values).__name__}; expectations are mixed."

@@ -78,6 +78,8 @@ class QView:
             target without double Q-learning chooses the action; None: `next_values`.
         action_mask: bool `[L, B, A]`, True = allowed at the observation; None when every action is.
         next_action_mask: the same at the successor.
+        transition: the steps, leaves `[L, B, ...]`; None where only the above are known.
+        last: the step before the successor of each, leaves `[L, B, ...]`; None as `transition`.
         num_steps: n, steps to the successor where the episode does not end before; static.
     """
 
@@ -90,6 +92,8 @@ class QView:
     next_target_selector: PyTree | None = None
     action_mask: Array | None = None
     next_action_mask: Array | None = None
+    transition: Transition | None = None
+    last: Transition | None = None
     num_steps: int = struct.field(pytree_node=False, default=1)
 
 

@@ -236,11 +236,6 @@ def test_an_episode_per_task_is_enough_where_none_are_compared(choices):
     build(resolve(compose(CONFIGS, "world=frozenlake", *choices, "quick=true", "when_quick.collector.group_size=1")))
 
 
-def test_a_policy_of_teams_with_memory_has_no_mixture():
-    with pytest.raises(ValueError, match="`value` must be feed-forward .*, got one with .*; try policy=mlp"):
-        build(resolve(compose(CONFIGS, "world=smax_3m", "algorithm=qmix", "quick=true")))
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sorted(TUNED))
 def test_numbers_of_a_pair_fit_its_program(name):

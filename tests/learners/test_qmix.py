@@ -14,7 +14,6 @@ from jaxagents.environments.teams import agent_ids
 from jaxagents.learners.dqn import make_dqn
 from jaxagents.learners.qmix import make_agent, make_value_decomposition
 from jaxagents.networks.mixers import MonotonicMixer, SumMixer
-from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import act
 from jaxagents.policies.teams import separate_parameters
@@ -206,8 +205,7 @@ def test_agents_act_with_what_their_learner_learns(share_parameters):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"memory": GRU(hidden_size=3)}, "`value` must be feed-forward and without noise in a mixture"),
-        ({"noise_scale": 0.5}, "`value` must be feed-forward and without noise in a mixture"),
+        ({"noise_scale": 0.5}, "`value` must be without noise in a mixture"),
         ({"distribution": quantiles(num_quantiles=3)}, "`value.distribution` must be null .*, got QuantileValues"),
     ],
 )
@@ -217,10 +215,89 @@ def test_refuses_values_that_it_cannot_mix(options, message):
         make_value_decomposition(q_function, SumMixer(), optax.sgd(0.1), num_agents=2, observation_space=SPACE)
 
 
-@pytest.mark.parametrize("options", [{"target": lambda view: view.reward}, {"burn_in": 1}, {"num_steps": 2}])
-def test_refuses_what_it_would_not_read(options):
-    with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be left out of a mixture, got"):
+def test_refuses_targets_of_single_agents():
+    options = {"target": lambda view: view.reward}
+    with pytest.raises(ValueError, match="`target` must be left out of a mixture, got"):
         make_value_decomposition(TABLES, SumMixer(), optax.sgd(0.1), num_agents=2, observation_space=SPACE, **options)
+
+
+def traced(trace, own, first):
+    """What is remembered: of the episode, the later the more."""
+    return jnp.where(first[..., None, None], 0.0, 0.5 * trace) + own
+
+
+def trace_values(params, trace, inputs):
+    def step(trace, seen):
+        trace = traced(trace, *seen)
+        return trace, trace
+
+    trace, traces = jax.lax.scan(step, trace, (inputs.observation["own"], inputs.first))
+    return trace, traces @ params
+
+
+def steps_of_teams(rng, length, batch_size):
+    """Returns steps in which an episode of the first sequence terminates, and one of the second is cut."""
+
+    def draw(*shape):
+        return jnp.asarray(rng.normal(size=(length, batch_size, *shape)), jnp.float32)
+
+    def at(step, sequence):
+        return jnp.zeros((length, batch_size), bool).at[step, sequence].set(True)
+
+    alive = {"agent_mask": draw(2) > -1.0, "next_agent_mask": draw(2) > -1.0}
+    return make_transition(
+        observation={"own": draw(2, 4), "team": jnp.repeat(draw(1, 3), 2, axis=2)},
+        action=jnp.asarray(rng.integers(0, 2, (length, batch_size, 2))),
+        reward=draw(2),
+        terminated=at(3, 0),
+        truncated=at(4, 1),
+        next_observation={"own": draw(2, 4), "team": jnp.repeat(draw(1, 3), 2, axis=2)},
+        first=at(4, 0) | at(5, 1),
+        extras={**alive, "next_action_mask": jnp.ones((length, batch_size, 2, 2), bool).at[..., 0].set(draw(2) > 0.0)},
+    )
+
+
+@pytest.mark.parametrize("burn_in", [0, 2])
+@pytest.mark.parametrize("double", [True, False])
+def test_values_with_a_memory_are_those_of_what_it_remembers(double, burn_in):
+    rng = np.random.default_rng(0)
+    steps, start = steps_of_teams(rng, 6, 3), jnp.asarray(rng.normal(size=(3, 2, 4)), jnp.float32)
+    space = {"own": SPACE, "team": Box((3,))}
+    with_memory = QFunction(init=lambda key: jnp.zeros((4, 2)), apply=trace_values)
+    with_memory = with_memory._replace(initial_carry=lambda shape: jnp.zeros((*shape, 4)))
+    without = QFunction(
+        init=with_memory.init, apply=lambda params, carry, seen: (carry, seen.observation["own"] @ params)
+    )
+    make = partial(
+        make_value_decomposition,
+        mixer=MonotonicMixer(embedding_size=3),
+        optimizer=optax.sgd(0.1),
+        num_agents=2,
+        observation_space=space,
+        discount=0.9,
+        double=double,
+        num_steps=1,
+        priority_max_share=0.75,
+    )
+    network, target_network = ({"agents": jax.random.normal(key, (4, 2))} for key in jax.random.split(KEY))
+    network, target_network = ({**make(without).init(KEY).network, **one} for one in (network, target_network))
+    results = []
+    trace, traces = start, []
+    for own, first in zip(steps.observation["own"], steps.first, strict=True):
+        traces.append(trace := traced(trace, own, first))
+    seen = {**steps.observation, "own": jnp.stack(traces)}
+    following = {**steps.next_observation, "own": 0.5 * seen["own"] + steps.next_observation["own"]}
+    apart = steps.replace(observation=seen, next_observation=following)
+    apart = jax.tree.map(lambda leaf: leaf[burn_in:].reshape(1, -1, *leaf.shape[2:]), apart)
+    together = Sample(transition=steps, weight=jnp.ones(3), carry=start)
+    for learner, batch in ((make(with_memory, burn_in=burn_in), together), (make(without), sample(apart))):
+        state = learner.init(KEY, {"network": network}).replace(target_network=target_network)
+        results.append(learner.update(state, KEY, batch))
+    (state, metrics), (expected, errors) = results
+    np.testing.assert_allclose(metrics["loss"], errors["loss"], rtol=1e-5)
+    jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, atol=1e-6), state.network, expected.network)
+    error = errors["priority"].reshape(-1, 3)
+    np.testing.assert_allclose(metrics["priority"], 0.75 * error.max(axis=0) + 0.25 * error.mean(axis=0), rtol=1e-5)
 
 
 def test_refuses_batches_without_the_team():
