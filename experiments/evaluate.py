@@ -21,6 +21,7 @@ def main(config: DictConfig) -> None:
     from jaxagents.reporting.tables import print_table
     from jaxagents.training.baselines import measure_baselines
     from jaxagents.training.config import DevicesConfig, make_section
+    from jaxagents.training.cross_play import cross_play_runs, print_cross_play
     from jaxagents.training.evaluate import evaluate_run, print_evaluation
     from jaxagents.training.launch import prepare_backend
     from jaxagents.training.setting_types import require_arguments
@@ -55,6 +56,16 @@ def main(config: DictConfig) -> None:
         settings = {"num_episodes": num_episodes, "seed": config.seed, "stage": config.stage}
         told = measure_baselines(config.path, **settings, on_fallback=partial(print, file=sys.stderr))
         print(json.dumps(told))
+        return
+    if config.cross_play is not None:
+        settings = {name: config[name] for name in ("seed", "greedy", "level", "which")}
+        others = [config.cross_play] if isinstance(config.cross_play, str) else config.cross_play
+        paths = [config.path, *others]
+        result = cross_play_runs(
+            paths, num_episodes=num_episodes, on_fallback=partial(print, file=sys.stderr), **settings
+        )
+        print_cross_play(result)
+        print(json.dumps(result))
         return
     evaluation = evaluate_run(
         config.path,

@@ -111,3 +111,18 @@ def test_the_suite_of_worlds_prints_a_table_and_its_rows(call_main):
     assert (row["world"], row["level"], row["expert"]["mean"], row["sft"]) == ("guess_number", 0, 1.0, None)
     result = call_main("evaluate.py", "suite=games")
     assert "`suite` must be worlds, grpo or null, got 'games'; try suite=worlds." in result.stderr
+
+
+@pytest.mark.exhaustive
+def test_teams_of_all_seeds_and_runs_play_with_each_other(call_main, tmp_path):
+    for name, seeds in (("a", 2), ("b", 1)):
+        options = ("world=lbf_pair", "algorithm=ppo", "quick=true", "logging.curves=false", f"seeds={seeds}")
+        assert call_main("train.py", *options, f"run_dir={tmp_path / name}").returncode == 0
+    paths = (f"path={tmp_path / 'a'}", f"cross_play=[{tmp_path / 'b'}]")
+    result = call_main("evaluate.py", *paths, "num_episodes=8")
+    told = json.loads(result.stdout.splitlines()[-1])
+    assert told["teams"] == ["a[0]", "a[1]", "b"] and np.shape(told["episode_return"]) == (3, 3)
+    own = evaluate_run(tmp_path / "b", num_episodes=8)["metrics"]["episode_return"]["mean"]
+    assert told["episode_return"][2][2] == pytest.approx(own, abs=1e-6)
+    alone = call_main("evaluate.py", f"path={tmp_path / 'b'}", "cross_play=[]")
+    assert alone.returncode == 2 and "`cross_play` must have two teams or more, got b" in alone.stderr
