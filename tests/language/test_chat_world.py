@@ -308,6 +308,8 @@ def test_settings_that_cannot_work_are_refused(chat_folder, tmp_path):
         ({"rows": [{"question": "?"}] * 2}, "`prompt` must be a text .* in row 0, which has question"),
         ({"rows": [{"prompt": "?"}] * 2}, "`answer` must stand in every row .*, got none in row 0"),
         ({"rows": ROWS[:1]}, "must hold at least 2 rows"),
+        ({"held_out_fraction": 0.0}, "`environment.held_out_fraction` must leave rows for evaluations, got 0"),
+        ({"held_out_fraction": 1.0}, "`environment.held_out_fraction` must be above 0 and below 1, got 1.0"),
         ({"path": tmp_path / "no.jsonl"}, "`environment.path` must be a file of rows"),
         ({"tools": [untyped]}, "`tools` must have type hints .*, got untyped: .*query"),
         ({"tools": [search, search]}, "`environment.tools` must have different names, got 'search' twice"),
