@@ -46,6 +46,7 @@ def make_supervised(
     optimizer: optax.GradientTransformation,
     *,
     aggregation: Slot = token_mean,
+    corruption: Slot | None = None,
     thought_weight: Number = 1.0,
     action_weight: Number = 1.0,
     only_success: bool = False,
@@ -63,6 +64,8 @@ def make_supervised(
         model: learns.
         optimizer: an optax transformation, clipping and schedule included.
         aggregation: `(view: TokenView, *, axis_name) -> weights [B, T, S]`.
+        corruption: `(key, episode, *, axis_name, vocab_size) -> tokens [B, T, S]` that are read in place of those that
+            are learned, see `ops.corruption`; None reads the same.
         thought_weight: multiplies the weight of tokens of thoughts.
         action_weight: multiplies the weight of tokens of actions.
         only_success: learns from successful episodes only (rejection sampling).
@@ -79,7 +82,7 @@ def make_supervised(
         ValueError: a weight is negative.
     """
     weights = {"thought_weight": thought_weight, "action_weight": action_weight}
-    settings = make_settings(weights, {"aggregation": aggregation})
+    settings = make_settings(weights, {"aggregation": aggregation, "corruption": corruption})
     for name, weight in weights.items():
         if not isinstance(weight, Stateful) and weight < 0.0:
             raise ValueError(f"`{name}` must not be negative, got {weight}; try 1.")
@@ -103,7 +106,6 @@ def make_supervised(
         return total, metrics
 
     def update(state: SupervisedState, key: Array, episode: Episode) -> tuple[SupervisedState, Metrics]:
-        del key
         layout = episode.layout
         microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
         mask = episode.action_mask & (episode.success | (not only_success))[:, None, None]
@@ -112,6 +114,10 @@ def make_supervised(
         weight = weight * jnp.where(episode.thought_mask, numbers["thought_weight"], numbers["action_weight"])
         weight = weight if episode.loss_weight is None else weight * episode.loss_weight
         valid = episode.valid & jnp.any(mask, axis=(1, 2))[:, None]
+        rows = to_rows(episode)
+        if "corruption" in slots:
+            inputs, more = slots["corruption"](key, episode, axis_name=axis_name, vocab_size=model.vocab_size)
+            rows, summary = rows.replace(inputs=fold(layout, inputs)), summary | more
 
         def gradient(inputs: tuple[Rows, Array, Array], turns: int):
             rows, *others = inputs
@@ -121,7 +127,7 @@ def make_supervised(
 
         grads, metrics = microbatches.total(
             gradient,
-            (to_rows(episode), *fold(layout, (mask, weight))),
+            (rows, *fold(layout, (mask, weight))),
             jnp.sum(fold(layout, valid), axis=1, dtype=jnp.int32),
         )
         if axis_name is not None:

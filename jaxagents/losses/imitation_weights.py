@@ -15,6 +15,7 @@ def reward_weighted(
     axis_name: str | None = None,
     temperature: Array | float = 0.4,
     last_turn: bool = False,
+    each_turn: bool = False,
 ) -> Array:
     """Computes `exp(r / temperature) / n` over the n episodes, with r = 1 for a success and 0 for a failure.
 
@@ -23,17 +24,22 @@ def reward_weighted(
         axis_name: mapped device axis.
         temperature: positive; 0.4 weighs a success 12 times as much as a failure.
         last_turn: learns the last turn alone, that of the attempt which the reward is of.
+        each_turn: every turn is an attempt of its own, n of them, with r = 1 in the last turn of a success.
 
     Returns:
-        float32 `[B, T, S]`; tokens of an episode share its weight.
+        float32 `[B, T, S]`; tokens of an episode, or of an attempt, share its weight.
 
     References:
-        Qu et al. (2024), "Recursive Introspection: Teaching Language Model Agents How to Self-Improve" (RISE), eq. 4.
+        Qu et al. (2024), "Recursive Introspection: Teaching Language Model Agents How to Self-Improve" (RISE), eq. 4;
+        cmu-mind/RISE@4a2806e, workflow_convert.py:94-146 (`each_turn`).
     """
+    last = jnp.max(jnp.where(view.mask, view.turn, -1), axis=(1, 2), keepdims=True)
+    right = view.success
     if last_turn:
-        last = jnp.max(jnp.where(view.mask, view.turn, -1), axis=(1, 2), keepdims=True)
         view = view.replace(mask=view.mask & (view.turn == last))
-    return jnp.exp(view.success / temperature) * sequence_mean(view, axis_name=axis_name)
+    if each_turn:
+        view, right = view.replace(sequence=view.turn, num_sequences=view.mask.shape[1]), right & (view.turn == last)
+    return jnp.exp(right / temperature) * sequence_mean(view, axis_name=axis_name)
 
 
 def contrastive(

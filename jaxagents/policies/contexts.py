@@ -14,7 +14,11 @@ EVERYTHING = ("log_prob", "entropy", "value")
 
 @struct.dataclass
 class Rows:
-    """Input of a model: prompts `[N, P]`, then turns `[N, t, S]`; see `Episode`."""
+    """Input of a model: prompts `[N, P]`, then turns `[N, t, S]`; see `Episode`.
+
+    Attributes:
+        inputs: int32 `[N, t, S]`, what is read in place of `tokens`, which are scored; None reads them.
+    """
 
     prompt_tokens: Array
     prompt_mask: Array
@@ -22,11 +26,13 @@ class Rows:
     token_mask: Array
     position: Array
     agent: Array
+    inputs: Array | None = None
 
     def first_turns(self, num_turns: int) -> "Rows":
         """Returns the rows without later turns."""
-        names = ("tokens", "token_mask", "position", "agent")
-        return self.replace(**{name: getattr(self, name)[:, :num_turns] for name in names})
+        names = ("tokens", "token_mask", "position", "agent", "inputs")
+        turns = {name: getattr(self, name) for name in names}
+        return self.replace(**jax.tree.map(lambda leaf: leaf[:, :num_turns], turns))
 
 
 def is_folded(layout: Layout) -> bool:
@@ -126,7 +132,7 @@ def _read(model: LanguageModel, params: Params, rows: Rows, layout: Layout) -> A
     agent = join(jnp.zeros_like(rows.prompt_tokens), rows.agent)
     hidden = model.apply(
         params,
-        join(rows.prompt_tokens, rows.tokens),
+        join(rows.prompt_tokens, rows.tokens if rows.inputs is None else rows.inputs),
         positions=join(jnp.cumsum(rows.prompt_mask, axis=1) - rows.prompt_mask, rows.position),
         mask=CausalMask(turn=turn, agent=agent, present=mask, context_turns=layout.context_turns),
     )

@@ -61,3 +61,10 @@ def test_the_last_turn_alone():
     last = MASK & jnp.array([[0, 1], [1, 0], [0, 1], [1, 0], [1, 0], [0, 0]])[..., None]
     np.testing.assert_array_equal(weight != 0.0, last.astype(bool))
     np.testing.assert_allclose(weight[0, 1, 0] / weight[3, 0, 0], np.exp(2.5), rtol=1e-5)
+
+
+def test_every_attempt_by_its_own_reward():
+    """Seven turns are attempts; of the two successes the last turn is right, exp(1 / 0.5), all others are wrong."""
+    weight = reward_weighted(view_of(), temperature=0.5, each_turn=True)
+    per_turn = np.array([[1 / 2, np.e**2 / 2], [np.e**2, 0], [1 / 2, 1], [1 / 2, 0], [1, 0], [0, 0]]) / 7
+    np.testing.assert_allclose(weight, np.where(MASK, per_turn[..., None], 0.0), rtol=1e-6)

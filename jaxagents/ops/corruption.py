@@ -1,0 +1,47 @@
+"""What a model reads in place of what it learns: `(key, episode, *, axis_name, vocab_size) -> tokens [B, T, S]`."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.ops.rows import first_row
+from jaxagents.types import Array, Episode
+
+
+def random_tokens(
+    key: Array,
+    episode: Episode,
+    *,
+    axis_name: str | None = None,
+    vocab_size: int,
+    rate: Array | float = 0.4,
+    where: Literal["sampled", "thoughts"] = "sampled",
+) -> Array:
+    """Replaces some of the tokens that were sampled by any of the vocabulary: `y~_i ~ U(V)` with probability `rate`.
+
+    Args:
+        key: of the draw.
+        episode: B episodes.
+        axis_name: mapped device axis; what is drawn of a row does not depend on the device.
+        vocab_size: V.
+        rate: probability, of every token.
+        where: thoughts and actions, or thoughts alone. Prompts and observations stay.
+
+    Returns:
+        int32 `[B, T, S]`.
+
+    References:
+        Chen et al. (2024), "Masked Thought: Simply Masking Partial Reasoning Steps Can Improve Mathematical Reasoning
+        Learning of Language Models", section 3.
+    """
+    tokens, may = episode.tokens, episode.action_mask if where == "sampled" else episode.thought_mask
+
+    def draw(row: Array, shape: Array) -> tuple[Array, Array]:
+        chance_key, token_key = jax.random.split(jax.random.fold_in(key, row))
+        random = jax.random.randint(token_key, shape.shape, 0, vocab_size)
+        return jax.random.uniform(chance_key, shape.shape) < rate, random
+
+    rows = first_row(tokens.shape[0], axis_name) + jnp.arange(tokens.shape[0])
+    replaced, random = jax.vmap(draw)(rows, tokens)
+    return jnp.where(may & replaced, random, tokens)
