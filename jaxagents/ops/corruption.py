@@ -17,6 +17,7 @@ def random_tokens(
     vocab_size: int,
     rate: Array | float = 0.4,
     where: Literal["sampled", "thoughts"] = "sampled",
+    rows: Array | float = 1.0,
 ) -> Array:
     """Replaces some of the tokens that were sampled by any of the vocabulary: `y~_i ~ U(V)` with probability `rate`.
 
@@ -27,6 +28,7 @@ def random_tokens(
         vocab_size: V.
         rate: probability, of every token.
         where: thoughts and actions, or thoughts alone. Prompts and observations stay.
+        rows: probability that an episode is changed at all.
 
     Returns:
         int32 `[B, T, S]`.
@@ -38,10 +40,10 @@ def random_tokens(
     tokens, may = episode.tokens, episode.action_mask if where == "sampled" else episode.thought_mask
 
     def draw(row: Array, shape: Array) -> tuple[Array, Array]:
-        chance_key, token_key = jax.random.split(jax.random.fold_in(key, row))
+        chance_key, token_key, row_key = jax.random.split(jax.random.fold_in(key, row), 3)
         random = jax.random.randint(token_key, shape.shape, 0, vocab_size)
-        return jax.random.uniform(chance_key, shape.shape) < rate, random
+        return (jax.random.uniform(chance_key, shape.shape) < rate) & (jax.random.uniform(row_key) < rows), random
 
-    rows = first_row(tokens.shape[0], axis_name) + jnp.arange(tokens.shape[0])
-    replaced, random = jax.vmap(draw)(rows, tokens)
+    index = first_row(tokens.shape[0], axis_name) + jnp.arange(tokens.shape[0])
+    replaced, random = jax.vmap(draw)(index, tokens)
     return jnp.where(may & replaced, random, tokens)

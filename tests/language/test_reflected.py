@@ -35,7 +35,7 @@ def worlds():
     return {"turns": attempts, "trials": make_text_world(with_retries(single, num_trials=3))}
 
 
-@pytest.mark.parametrize("kind", ["turns", "trials"])
+@pytest.mark.parametrize("kind", [pytest.param("turns", marks=pytest.mark.exhaustive), "trials"])
 def test_corrections_are_told_as_first_answers(worlds, speak, kind, monkeypatch):
     """A player of groups of three who says the right list in the first, the second and the third attempt."""
     world = worlds[kind]

@@ -1,0 +1,123 @@
+"""AgentOhana (Zhang et al., 2024): fixed sets of rated transcripts of several sources, drawn source first."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.language.collect import count_experience, dialogue_metrics
+from jaxagents.language.interventions import Replay, replay, with_interventions
+from jaxagents.language.mistakes import noisy_expert
+from jaxagents.language.tasks import start_tasks
+from jaxagents.language.transcribe import make_transcriber
+from jaxagents.ops.checks import require_positive
+from jaxagents.types import Array, ChosenTasks, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree
+
+
+def make_source_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_episodes: int,
+    sizes: int | Sequence[int] = 256,
+    weights: Sequence[float] | None = None,
+    rate: Callable[[Replay], Array] | None = None,
+    least_rating: float = 4.0,
+    noise: float = 0.2,
+    level: int | Sequence[int] | None = None,
+    transcripts_seed: int | None = None,
+) -> Collector:
+    """Makes a collector of a noisy expert's transcripts of several sources, drawn source first.
+
+    `p(i) = w_s / sum_r w_r / n_s` for one of the n_s transcripts of source s that are good enough. A source is a level
+    of the world, such as one of the worlds of a union. What is drawn depends on the global index of a row, so that
+    mixtures and order are the same on any number of devices.
+
+    Args:
+        environment: a text world of one seat, single instance, in which chance has no part after the start.
+        policy: whose tokens and layout are used.
+        num_episodes: per batch, over all devices.
+        sizes: transcripts of every source, a number for all of them or one each.
+        weights: w, of the sources; None balances them. Their sizes are the mixture as it comes.
+        rate: of transcripts, of 0 to 5; None takes all of them.
+        least_rating: of those that are good enough. Of a source without any, all are.
+        noise: of the expert, see `demonstrations.make_demonstrations`.
+        level: the sources; None takes all levels of the world.
+        transcripts_seed: of the sets, the same in every run and stage; None gives every run its own.
+
+    Returns:
+        The collector; its batches are `Episode`s.
+
+    Raises:
+        ValueError: a count is not positive, or not one size and weight per source.
+
+    References:
+        Zhang et al. (2024), "AgentOhana: Design Unified Data and Training Pipeline for Effective Agent Learning",
+        sections 3.2 and 3.3; Song et al. (2025), "Agent Data Protocol" (without ratings).
+    """
+    require_positive("num_episodes", num_episodes)
+    levels = range(environment.text.num_levels) if level is None else (level,) if isinstance(level, int) else level
+    levels = tuple(levels)
+    counts = (sizes,) * len(levels) if isinstance(sizes, int) else tuple(sizes)
+    shares = (1.0,) * len(levels) if weights is None else tuple(weights)
+    for name, values in (("sizes", counts), ("weights", shares)):
+        if len(values) != len(levels) or min(values) < 0 or not sum(values) > 0:
+            raise ValueError(f"`{name}` must be {len(levels)} numbers, one per source, got {list(values)}.")
+    source = np.repeat(np.arange(len(levels)), counts)
+    shown = with_interventions(environment, noisy_expert(environment, noise))
+    transcribe = make_transcriber(environment, policy)
+
+    def play(set_key: Array, item: Array) -> tuple[PyTree, PyTree, Replay]:
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(set_key, item)
+        chosen = ChosenTasks(key=keys, level=jnp.asarray(levels, jnp.int32)[jnp.asarray(source)[item]], item=item)
+        task, start, _ = start_tasks(shown, chosen)
+        nothing = jnp.zeros((item.shape[0], policy.layout.num_turns, *environment.action_space.shape), jnp.int32)
+        return task, start, replay(shown, start, nothing)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del params
+        set_key = key if transcripts_seed is None else jax.random.key(transcripts_seed)
+        rating = jnp.full(len(source), jnp.inf)
+        if rate is not None:
+            rating = rate(play(set_key, jnp.arange(len(source), dtype=jnp.int32))[2])
+        logits = jnp.log(probabilities(jnp.asarray(source), jnp.asarray(shares), rating >= least_rating))
+        rows = jnp.arange(num_episodes, dtype=jnp.int32)
+        # The same in every row: devices split the state of a collector.
+        of_rows = {"set_key": jax.random.key_data(set_key), "logits": logits}
+        return {"index": rows} | jax.tree.map(lambda leaf: jnp.tile(leaf[None], (num_episodes, 1)), of_rows)
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        del params
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, state["index"])
+        item = jax.vmap(jax.random.categorical)(keys, state["logits"]).astype(jnp.int32)
+        task, start, played = play(jax.random.wrap_key_data(state["set_key"][0]), item)
+        episode = transcribe(task, (start[0].inner, start[1]), state["index"], played.actions, played.live)
+        return state, episode, dialogue_metrics(episode) | count_experience(episode)
+
+    return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
+
+
+def probabilities(source: Array, weights: Array, good: Array) -> Array:
+    """Computes how likely each transcript comes, `w_s / sum w / n_s`, float32 `[K]`; 0 for those that are not good.
+
+    Args:
+        source: int32 `[K]`, s.
+        weights: float32 `[S]`.
+        good: bool `[K]`; of a source that has none, all count as good.
+    """
+    num_good = jnp.zeros_like(weights).at[source].add(good)
+    good = good | (num_good == 0.0)[source]
+    count = jnp.zeros_like(weights).at[source].add(good)
+    share = jnp.where(count > 0.0, weights, 0.0)
+    return jnp.where(good, (share / jnp.sum(share) / jnp.maximum(count, 1.0))[source], 0.0)
+
+
+def rating(played: Replay) -> Array:
+    """Rates transcripts from 0 to 5, float32 `[P]`: `5 (1 - mistakes / turns)` where they succeed, else 0.
+
+    A last turn that succeeds is no mistake, even if the expert would have done something else.
+    """
+    last = played.live & ~jnp.pad(played.live[:, 1:], ((0, 0), (0, 1)))
+    mistakes = jnp.sum(played.mistaken & ~last, axis=1)
+    return jnp.where(played.success, 5.0 * (1.0 - mistakes / jnp.maximum(jnp.sum(played.live, axis=1), 1)), 0.0)
