@@ -60,7 +60,7 @@ def test_one_synonym_is_the_world_as_it_is(rules):
 
 
 def test_a_union_without_prompts_is_told_in_other_words(rules):
-    world = make_text_world(with_wordings(join_worlds({"lists": rules, "again": rules}), num_wordings=8))
+    world = make_text_world(with_wordings(join_worlds({"lists": rules, "again": rules}), num_wordings=64))
     assert {"sort2", "reverse4"} <= set(world.text.words) and "b2" not in world.text.words
 
 
