@@ -103,6 +103,6 @@ def make_resampled_collector(
         shares = {
             name: Mean(total=jnp.sum(one, dtype=jnp.float32), count=jnp.float32(len(one))) for name, one in told.items()
         }
-        return state, episode, metrics | shares | counts
+        return state, episode, {**metrics, **shares, **counts}
 
     return inner._replace(collect=collect)

@@ -32,7 +32,7 @@ def self_certainty(
     Deviation: the paper divides by |V| once more.
     """
     episode = view.episode
-    certainty = jnp.where(episode.thought_mask, jnp.log(num_tokens) - view.policy.entropy, 0.0)
+    certainty = jnp.where(episode.thought_mask, jnp.log(num_tokens) - jnp.asarray(view.policy.entropy), 0.0)
     mean = jnp.sum(certainty, axis=2) / jnp.maximum(jnp.sum(episode.thought_mask, axis=2), 1)
     return episode.reward + jnp.where(episode.valid, coefficient * mean, 0.0)
 
