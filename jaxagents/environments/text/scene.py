@@ -102,8 +102,8 @@ def make_environment(
     def expert(key: Array, state: SceneState) -> tuple[Array, Array, Text]:
         name, column, row = state.task["objects"][0]
         wrong = tools & (state.turned | state.inverted)
-        rules = [(tools & state.turned, ROTATE), (tools & state.inverted, INVERT)]
-        rules += [(state.task["finds"], BOX, column, row), (True, SAY, name)]
+        finds = (state.task["finds"], BOX, column, row)
+        rules = [(tools & state.turned, ROTATE), (tools & state.inverted, INVERT), finds, (True, SAY, name)]
         return *first_action(grammar, rules), when(~wrong, pick(CELLS, jnp.asarray(INK)[name]))
 
     world = World(
