@@ -24,7 +24,7 @@ TUNED = {name for name in EXPERIMENTS if name in COMPOSED}  # Of a pair: they ar
 ALIKE = (
     "chat",  # Trained in test_chat_runs.
     *("ant", "asterix", "craftax_classic", "freeway", "hopper", "seaquest", "walker2d"),
-    *("bargaining", "carrying", "code_calls", "commons", "edit_streams", "errands", "hanabi", "market"),
+    *("bargaining", "carrying", "code_calls", "commons", "detection", "edit_streams", "errands", "hanabi", "market"),
     *("public_goods", "scene", "search_sets", "shop", "text_leduc"),
 )
 

@@ -42,7 +42,12 @@ class SceneState:
 
 
 def make_environment(
-    num_objects: Sequence[int] = (1, 3), *, corrupted: float = 0.5, max_steps: int = 4, **options: Any
+    num_objects: Sequence[int] = (1, 3),
+    *,
+    corrupted: float = 0.5,
+    tools: bool = True,
+    max_steps: int = 4,
+    **options: Any,
 ) -> Environment:
     """Makes a world of pictures.
 
@@ -52,11 +57,13 @@ def make_environment(
     undo it and take a turn. Places are those of the picture as it was. The answer ends the episode.
 
     `info["metrics"]` has `iou`, the share of the union of the right box and the one that was said that is in both,
-    `class`, and `tools`, how many were used. `progress` is the one of the first two that was asked for.
+    `class`, and `tools`, how many were used. `progress` is the one of the first two that was asked for. Before an
+    answer, the expert thinks of the pattern that it saw or looked for.
 
     Args:
         num_objects: of different classes, one per level, from 1 to 3.
         corrupted: probability that a picture is turned, and that it is inverted.
+        tools: false leaves only answers, from pictures as they are.
         max_steps: turns, at least 3.
         **options: of `make_text_world`.
 
@@ -92,11 +99,12 @@ def make_environment(
             tools=state.tools + (verb <= INVERT),
         )
 
-    def expert(key: Array, state: SceneState) -> tuple[Array, Array, None]:
+    def expert(key: Array, state: SceneState) -> tuple[Array, Array, Text]:
         name, column, row = state.task["objects"][0]
+        wrong = tools & (state.turned | state.inverted)
         finds = (state.task["finds"], BOX, column, row)
-        rules = [(state.turned, ROTATE), (state.inverted, INVERT), finds, (True, SAY, name)]
-        return *first_action(grammar, rules), None
+        rules = [(tools & state.turned, ROTATE), (tools & state.inverted, INVERT), finds, (True, SAY, name)]
+        return *first_action(grammar, rules), when(~wrong, pick(CELLS, jnp.asarray(INK)[name]))
 
     world = World(
         name="scene",
@@ -106,7 +114,7 @@ def make_environment(
         sample=partial(sample, tuple(num_objects), sides, corrupted),
         start=start,
         play=play,
-        allowed=lambda state: allow(grammar, True, True, ~state.task["finds"], state.task["finds"]),
+        allowed=lambda state: allow(grammar, tools, tools, ~state.task["finds"], state.task["finds"]),
         status=status,
         tell=partial(tell, max(sides)),
         expert=expert,

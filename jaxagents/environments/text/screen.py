@@ -12,7 +12,7 @@ from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.experts import choose
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.splits import draw_distinct
-from jaxagents.environments.text.texts import Text, cases, pick, text
+from jaxagents.environments.text.texts import Text, cases, pick, text, when
 from jaxagents.environments.text.world import Status, World
 from jaxagents.types import Array, Environment, Task
 
@@ -55,7 +55,9 @@ def make_environment(num_elements: tuple[int, ...] = (3, 4, 6), *, split: str = 
 
     `info["metrics"]` grades it: `type`, the right verb; `inside`, in the box; `distance`, `exp(-4 d^2)` for the
     distance d to the middle of the box in units of a quarter of the screen; `text` and `direction`; each 0 where it
-    was not asked for.
+    was not asked for. `click` and `bare` are `type` where a click, or an action without fields, was asked for; `centre`
+    and `place` grade clicks as `centre_score` and `place_score` do. Before a click, the expert thinks of the kind and
+    the corner of the element, `icon 10 2`.
 
     Args:
         num_elements: one per level, from 1 to 8.
@@ -98,7 +100,9 @@ def make_environment(num_elements: tuple[int, ...] = (3, 4, 6), *, split: str = 
         play=lambda key, state, verb, args: state.replace(verb=verb, args=args[:, 0]),
         status=status,
         tell=partial(tell, cells),
-        expert=expert,
+        expert=partial(expert, cells),
+        easier=crop,
+        look=partial(look, cells),
     )
     return make_text_world(world, **options)
 
@@ -129,6 +133,30 @@ def identify(task: Task, *, by_label: bool) -> tuple[Array, Array, Array]:
     return task["asks"], task["of"], jnp.where(hidden, 0, task["elements"])
 
 
+def crop(task: Task, number: Array) -> Task:
+    """Returns a part of the screen around the box that is asked for, 0.6 as wide and high for each of `number` times.
+
+    The part is the first from the left, and then from the top, that holds the box, of those that begin at every
+    `part - box` cells, and the last one. Places are within it; elements that are not wholly in it are gone. Nothing
+    changes for other instructions, and where the box is larger than the part.
+
+    References:
+        Lian et al. (2025), "UI-AGILE", section 3.3.
+    """
+    elements = task["elements"]
+    corner, size = elements[:, 2:], jnp.asarray(list(KINDS.values()), jnp.int32)[elements[:, 0]]
+    asked = jnp.argmax(elements[:, 1] == task["of"])
+    side = jnp.asarray([int(SIDE * 0.6**tries) for tries in range(4)])[jnp.minimum(number, 3)]
+    step = side - size[asked]
+    end = jnp.minimum(side + jnp.arange(SIDE)[:, None] * step[None], SIDE)
+    end = jnp.concatenate([end, jnp.full((1, 2), SIDE)])
+    holds = (corner[asked][None] >= end - side) & ((corner + size)[asked][None] <= end)
+    first = (end[jnp.argmax(holds, axis=0), jnp.arange(2)] - side)[None]
+    inside = jnp.all((corner >= first) & (corner + size <= first + side), axis=1) & (elements[:, 0] >= 0)
+    moved = jnp.where(inside[:, None], elements.at[:, 2:].add(-first), -1)
+    return {**task, "elements": jnp.where((task["asks"] == CLICK) & jnp.all(step >= 0), moved, elements)}
+
+
 def middle(task: Task) -> tuple[Array, Array]:
     """Returns the middle of the box that is asked for, float32 `[2]` in cells, and its size, int32 `[2]`."""
     kind, _, column, row = task["elements"][jnp.argmax(task["elements"][:, 1] == task["of"])]
@@ -146,22 +174,81 @@ def status(state: ScreenState) -> Status:
     near = jnp.exp(-4.0 * jnp.sum((away / (SIDE / 4)) ** 2))
     same, verb = state.args[0] == task["of"], task["asks"]
     success = right & jnp.stack([inside, same, same, True, True])[verb]
+    click = right & (verb == CLICK)
     parts = {
         "type": right,
-        "inside": right & (verb == CLICK) & inside,
-        "distance": right * (verb == CLICK) * near,
+        "inside": click & inside,
+        "distance": click * near,
         "text": right & (verb == TYPE) & same,
         "direction": right & (verb == SCROLL) & same,
+        "click": click,
+        "bare": right & (verb >= BACK),
+        "centre": click * centre_score(away, size),
+        "place": click * place_score(away, size),
     }
     parts = {name: value.astype(jnp.float32) for name, value in parts.items()}
     detail = jnp.stack([near, same, same, 1.0, 1.0])[verb]
     return Status(success=success, over=done, progress=(right + right * detail) / 2, parts=parts)
 
 
+def centre_score(away: Array, size: Array) -> Array:
+    """Computes `exp(-4 d^2)` in a box, d the distance to its middle along the worse axis in half sizes; 0 outside.
+
+    Args:
+        away: float32 `[2]`, distances along both axes in cells.
+        size: int32 `[2]`, of the box.
+
+    Returns:
+        float32 `[]`.
+
+    References:
+        Lian et al. (2025), "UI-AGILE", section 3.2.
+    """
+    return jnp.where(jnp.all(away <= (size - 1) / 2), jnp.exp(-4.0 * jnp.max(2.0 * away / size) ** 2), 0.0)
+
+
+def place_score(away: Array, size: Array) -> Array:
+    """Computes `0.95 + 0.05 (1 - m)^3` in a box, and `1 - (|dx| + |dy|) / 2` outside, in units of the screen.
+
+    m is the distance to the middle along the worse axis.
+
+    Args:
+        away: float32 `[2]`, |dx| and |dy| to the middle in cells.
+        size: int32 `[2]`, of the box.
+
+    Returns:
+        float32 `[]`. As released, it may be larger just outside of a large box than at its border.
+
+    References:
+        Zhang et al. (2025), "AgentCPM-GUI", section 3.3.
+    """
+    share = away / SIDE
+    inside = 0.95 + 0.05 * (1.0 - jnp.max(share)) ** 3
+    return jnp.where(jnp.all(away <= (size - 1) / 2), inside, 1.0 - jnp.sum(share) / 2)
+
+
 def list_elements(cells: tuple[str, ...], elements: Array) -> Text:
     """Describes elements, int32 `[K, 4]`: kind, label, column and row; nothing for -1."""
     first = np.cumsum([0, len(KINDS), len(LABELS), 0])  # Columns and rows have the same words.
     return pick((*KINDS, *LABELS, *cells), jnp.where(elements < 0, -1, elements + first[None]))
+
+
+def look(cells: tuple[str, ...], state: ScreenState) -> Text:
+    """Lists the elements after the action.
+
+    An element that was clicked is gone, a text that was typed stands at the end, all have moved by two cells after
+    `scroll`, all are gone after `back`, and `all done` is said after `finish`.
+    """
+    elements, verb, args = state.task["elements"], state.verb, state.args
+    size = jnp.asarray(list(KINDS.values()), jnp.int32)[elements[:, 0]]
+    offset = args[None] - elements[:, 2:]
+    hit = (verb == CLICK) & jnp.all((offset >= 0) & (offset < size), axis=1)
+    way = jnp.asarray([[0, -2], [0, 2], [-2, 0], [2, 0]])[jnp.clip(args[0], 0, len(DIRECTIONS) - 1)]
+    place = elements[:, 2:] + jnp.where(verb == SCROLL, way, 0)[None]
+    gone = hit | (verb == BACK) | (elements[:, 0] < 0) | jnp.any((place < 0) | (place >= SIDE), axis=1)
+    seen = jnp.where(gone[:, None], -1, elements.at[:, 2:].set(place))
+    typed = pick(TEXTS, jnp.where(verb == TYPE, args[0], -1))
+    return text(list_elements(cells, seen), typed, when(verb == FINISH, "all done"))
 
 
 def tell(cells: tuple[str, ...], state: ScreenState, seat: Array) -> Text:
@@ -180,11 +267,14 @@ def tell(cells: tuple[str, ...], state: ScreenState, seat: Array) -> Text:
     return text(listed, asked)
 
 
-def expert(key: Array, state: ScreenState) -> tuple[Array, Array, None]:
-    """Does what is asked for, in the middle of the box."""
+def expert(cells: tuple[str, ...], key: Array, state: ScreenState) -> tuple[Array, Array, Text]:
+    """Does what is asked for, in the middle of the box, and thinks of the box before."""
     del key
     centre = jnp.floor(middle(state.task)[0]).astype(jnp.int32)
     verb = state.task["asks"]
     rest = jnp.where((verb == TYPE) | (verb == SCROLL), state.task["of"], -1)
     args = jnp.where(verb == CLICK, centre, jnp.stack([rest, -1]))
-    return verb, args[:, None], None
+    elements = state.task["elements"]
+    kind, _, column, row = elements[jnp.argmax(elements[:, 1] == state.task["of"])]
+    box = pick((*KINDS, *cells), jnp.stack([kind, len(KINDS) + column, len(KINDS) + row]))
+    return verb, args[:, None], when(verb == CLICK, box)

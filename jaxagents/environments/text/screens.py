@@ -100,6 +100,7 @@ def make_environment(
         status=partial(status, apps),
         allowed=lambda state: jnp.ones(SIDE**2 + 2, bool).at[-2].set(state.at != 0),
         tell=partial(tell, apps, cells),
+        look=partial(look, apps, cells),
         expert=partial(expert, apps),
         distance=None if failure_rate else partial(distance, apps),
     )
@@ -158,12 +159,17 @@ def status(apps: Apps, state: ScreensState) -> Status:
 
 def tell(apps: Apps, cells: tuple[str, ...], state: ScreensState, seat: Array) -> Text:
     """Returns which page it is, what is on it, and what is to be found."""
+    goal = pick(LABELS, jnp.asarray(apps.title)[state.task["app"]][state.task["goal"]])
+    return text(look(apps, cells, state), "find", goal)
+
+
+def look(apps: Apps, cells: tuple[str, ...], state: ScreensState) -> Text:
+    """Returns which page it is, and what is on it."""
     app, titles = state.task["app"], jnp.asarray(apps.title)[state.task["app"]]
     named = jnp.where(state.at == ADVERT, 1, jnp.where(state.at == 0, 0, 2 + titles[state.at]))
     elements = jnp.asarray(apps.elements)[app, state.at]
     listed = list_elements(cells, elements)
-    goal = pick(LABELS, titles[state.task["goal"]])
-    return text(pick(("home", "advert", *LABELS), named), listed, when(state.failed, "failed"), "find", goal)
+    return text(pick(("home", "advert", *LABELS), named), listed, when(state.failed, "failed"))
 
 
 def expert(apps: Apps, key: Array, state: ScreensState) -> tuple[Array, Array, None]:

@@ -89,6 +89,7 @@ def with_skins(world: World, *, skins: Sequence[Skin], num_held_out: int = 0) ->
         start=lambda key, task: {"inner": world.start(key, task["inner"]), "skin": task["skin"]},
         play=lambda key, state, verb, args: outer.play(key, state, verb % num_verbs, args),
         tell=lambda state, seat: rename(outer.tell(state, seat), state["skin"], skins),
+        look=None if world.look is None else lambda state: rename(outer.look(state), state["skin"], skins),
         prompt=None if world.prompt is None else lambda task: rename(outer.prompt(task), task["skin"], skins),
         allowed=allowed,
         expert=expert,

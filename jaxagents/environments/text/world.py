@@ -105,6 +105,9 @@ class World:
         distance: `(state) -> float32 []`, the fewest actions to a success; `inf` where there is none left. None where
             it is not known.
         render: `(state) -> str`, on the host; None writes the observation of the seat that acts.
+        easier: `(task, number int32 []) -> task`, the same task made easier so many times, as a smaller part of a
+            screen. None where there is no such thing.
+        look: `(state) -> Text`, what is seen without what is asked for. None where that is not told apart.
     """
 
     name: str
@@ -131,3 +134,5 @@ class World:
     prompt: Callable[[Task], Text] | None = None
     distance: Callable[[State], Array] | None = None
     render: Callable[[Any], str] | None = None
+    easier: Callable[[Task, Array], Task] | None = None
+    look: Callable[[State], Text] | None = None

@@ -25,7 +25,7 @@ def with_inner_state(world: World) -> World:
         return {**state, "inner": world.play(key, state["inner"], verb, args)}
 
     skip = world.skip
-    names = ("player", "allowed", "accepts", "subgrammar", "distance", "render")
+    names = ("player", "allowed", "accepts", "subgrammar", "distance", "render", "look")
     return replace(
         world,
         start=lambda key, task: {"inner": world.start(key, task)},
@@ -57,6 +57,9 @@ def with_inner_task(world: World, **fields: Any) -> World:
     def complete(key: Array, task: Task, held_out: bool) -> Task:
         return {**task, "inner": world.complete(key, task["inner"], held_out)}
 
+    def easier(task: Task, number: Array) -> Task:
+        return {**task, "inner": world.easier(task["inner"], number)}
+
     identity, prompt, limit = world.identity or leaves_without_level, world.prompt, world.limit
     return replace(
         world,
@@ -66,4 +69,5 @@ def with_inner_task(world: World, **fields: Any) -> World:
         start=lambda key, task: world.start(key, task["inner"]),
         prompt=None if prompt is None else lambda task: prompt(task["inner"]),
         limit=None if limit is None else lambda task: limit(task["inner"]),
+        easier=None if world.easier is None else easier,
     )

@@ -2,13 +2,16 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.text import scene
+from jaxagents.environments.text import detection, scene
+from jaxagents.environments.text.words import sentence
 
 make = functools.cache(scene.make_environment)
+find = functools.cache(detection.make_environment)
 CAT = list(scene.PATTERNS).index("cat")
 
 
@@ -65,6 +68,57 @@ def test_objects_lie_apart_and_leave_the_corners_free(hand):
         assert (tasks["objects"][:, count:] == -1).all()
         for name in ("finds", "turned", "inverted"):
             assert 0.3 < tasks[name].mean() < 0.7  # Four standard errors of 128.
+
+
+def test_without_tools_answers_are_given_to_pictures_as_they_are(hand):
+    environment = make((1,), tools=False)
+    state, _ = environment.reset(jax.random.key(0), task(turned=True))
+    said = sentence(environment.text.words, environment.text.expert(jax.random.key(0), state)[0])
+    assert said == "say cat"
+    _, timesteps, _ = hand.play(environment, task(turned=True), ["rotate", "say cat"])
+    assert not bool(timesteps[1].info["valid"]) and bool(timesteps[2].info["success"])
+
+
+@pytest.mark.parametrize("turned, thought", [(False, "x o o o"), (True, "")])
+def test_the_expert_thinks_of_the_pattern_before_it_answers(turned, thought):
+    environment = make((1,))
+    state, _ = environment.reset(jax.random.key(0), task(turned=turned))
+    assert sentence(environment.text.words, environment.text.expert(jax.random.key(0), state)[1]) == thought
+
+
+TWO = {**task(finds=True), "objects": jnp.asarray([[CAT, 2, 0], [CAT, 0, 2]]), "side": jnp.int32(6)}
+ONE = {**TWO, "objects": TWO["objects"].at[1, 0].set((CAT + 1) % 8)}
+
+
+@pytest.mark.parametrize(
+    "pictured, said, success, iou, confidence",
+    [
+        (TWO, "boxes 2 0 high 0 2 high", True, 1.0, 0.9),
+        (TWO, "boxes 0 2 even 2 0 high", True, 1.0, 0.7),
+        (TWO, "boxes 2 0 high", False, 0.5, 0.9),
+        (ONE, "boxes 2 0 low", True, 1.0, 0.1),
+        (ONE, "boxes 2 0 high 0 2 low", False, 0.5, 0.9),  # Another class: it was not sure.
+        (ONE, "boxes 3 0 high", False, 0.0, 0.1),  # A third of the union.
+        (ONE, "boxes", False, 0.0, 0.0),
+    ],
+)
+def test_boxes_by_hand(hand, pictured, said, success, iou, confidence):
+    texts, timesteps, _ = hand.play(find(), pictured, [said])
+    told = timesteps[1].info["metrics"]
+    assert texts[0].endswith("find cat") and bool(timesteps[1].info["success"]) == success
+    np.testing.assert_allclose([float(told["iou"]), float(told["confidence"])], [iou, confidence], rtol=1e-6)
+
+
+def test_boxes_of_the_expert_are_right():
+    environment = find()
+    counts = set()
+    for number in range(8):
+        key = jax.random.key(number)
+        state, _ = environment.reset(key, environment.sample_task(key))
+        said = environment.text.expert(key, state)[0]
+        counts.add(int((np.asarray(said) >= 0).sum()))
+        assert bool(environment.step(key, state, said)[1].info["success"])
+    assert counts == {4, 7}
 
 
 @pytest.mark.parametrize("options", [{"num_objects": (4,)}, {"corrupted": 1.5}, {"max_steps": 2}])

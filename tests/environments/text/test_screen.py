@@ -1,12 +1,16 @@
 """Screens: what is seen, which actions are right, and how they are graded."""
 
 import functools
+from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxagents.environments.text import screen
+from jaxagents.environments.text.builder import make_text_world
+from jaxagents.environments.text.words import sentence
 
 make = functools.cache(functools.partial(screen.make_environment, (2, 8)))
 KINDS = tuple(screen.KINDS)
@@ -65,6 +69,80 @@ def test_other_instructions(hand, asks, of, seen, right, wrong):
     assert texts[0].endswith(seen) and bool(timesteps[1].info["success"])
     told = act(hand, task(asks, of), wrong).info
     assert not bool(told["success"]) and float(told["metrics"]["type"]) == float(wrong.split()[0] == right.split()[0])
+
+
+def released_place(x, y, box):
+    """AgentCPM-GUI@acbaf50, gui_eval.py:351-396, on a screen of 1000 by 1000; x, y are the middle of a cell."""
+    left, top, right, bottom = (1000 * value / 16 for value in box)
+    x, y, middle = 1000 * (x + 0.5) / 16, 1000 * (y + 0.5) / 16, ((left + right) / 2, (top + bottom) / 2)
+    away = abs(x - middle[0]), abs(y - middle[1])
+    if left <= x <= right and top <= y <= bottom:
+        return 0.95 + 0.05 * (1 - max(away) / 1000) ** 3
+    return 1 - (away[0] / 1000 + away[1] / 1000) / 2
+
+
+def released_centre(x, y, box):
+    """UI-AGILE@a8f7658, reward.py:224-260, without the 1 of the box."""
+    left, top, right, bottom = box
+    x, y = x + 0.5, y + 0.5
+    if not (left <= x <= right and top <= y <= bottom):
+        return 0.0
+    away = [abs(x - (left + right) / 2) / ((right - left) / 2), abs(y - (top + bottom) / 2) / ((bottom - top) / 2)]
+    return np.exp(-4 * max(away) ** 2)
+
+
+@pytest.mark.parametrize("action", ["click 3 5", "click 4 6", "click 6 5", "click 7 5", "click 3 4", "click 15 15"])
+def test_clicks_are_graded_as_released(hand, action):
+    told = act(hand, PRESS_SAVE, action).info["metrics"]
+    x, y = map(int, action.split()[1:])
+    for name, rule in (("place", released_place), ("centre", released_centre)):
+        np.testing.assert_allclose(float(told[name]), rule(x, y, (3, 5, 7, 7)), rtol=1e-5)
+    assert float(told["click"]) == 1.0 and float(told["bare"]) == 0.0
+
+
+@pytest.mark.parametrize("asks, said, bare", [(screen.BACK, "back", 1), (screen.BACK, "click 3 5", 0)])
+def test_other_parts_of_instructions_without_fields(hand, asks, said, bare):
+    told = act(hand, task(asks, 0), said).info["metrics"]
+    assert [float(told[name]) for name in ("bare", "click", "place", "centre")] == [bare, 0.0, 0.0, 0.0]
+
+
+def listed(number, asked=PRESS_SAVE):
+    elements = screen.crop(asked, jnp.int32(number))["elements"]
+    return [row for row in np.asarray(elements).tolist() if row[0] >= 0]
+
+
+def test_a_smaller_part_of_the_screen_holds_the_box():
+    save, mail = PRESS_SAVE["elements"][:2].tolist()
+    assert listed(0) == [save, mail]
+    # Parts of 9 begin at columns 0, 5 and 7, and at rows 0 and 7: the box is in the first.
+    assert listed(1) == [[*save[:2], 3, 5]]
+    # Parts of 5: columns from 0, 1, 2 on, of which 2 is the first that holds 3 to 6; rows from 0, 3 on.
+    assert listed(2) == [[*save[:2], 1, 2]]
+    assert listed(3) == [save, mail]  # Of 3: the box is larger.
+    press_mail = task(screen.CLICK, screen.LABELS.index("mail"))
+    assert listed(1, press_mail) == [[*mail[:2], 3, 2]]  # From column 7 on, the last one.
+    assert listed(2, task(screen.BACK, 0)) == [save, mail]
+
+
+@pytest.mark.parametrize(
+    "said, seen",
+    [
+        (None, "button save 3 5 icon mail 10 2"),
+        ("click 3 6", "icon mail 10 2"),
+        ("click 0 0", "button save 3 5 icon mail 10 2"),
+        ("type rain", "button save 3 5 icon mail 10 2 rain"),
+        ("scroll up", "button save 3 3 icon mail 10 0"),
+        ("scroll right", "button save 5 5 icon mail 12 2"),
+        ("back", ""),
+        ("finish", "button save 3 5 icon mail 10 2 all done"),
+    ],
+)
+def test_what_a_screen_shows_after_an_action(hand, said, seen):
+    state = hand.play(make(), PRESS_SAVE, [said] if said else [])[2].inner
+    rules = replace(make().text.rules, tell=lambda inner, seat: make().text.rules.look(state))
+    environment = make_text_world(rules)
+    observation = environment.reset(jax.random.key(0), PRESS_SAVE)[1].observation
+    assert sentence(environment.text.words, observation) == seen
 
 
 @pytest.mark.exhaustive

@@ -1,0 +1,108 @@
+"""UI-AGILE (Lian et al., 2025): groups that all fail play easier forms of their task, so that they teach something."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.environments.text.splits import level_of
+from jaxagents.language.collect import count_experience, make_dialogue_collector
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.generate import Sampling
+from jaxagents.ops.checks import require_positive
+from jaxagents.ops.episodes import episode_return
+from jaxagents.ops.rows import where_rows
+from jaxagents.types import Array, Collector, Count, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
+
+
+def make_resampled_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_groups: int,
+    group_size: int,
+    num_tries: int = 4,
+    num_again: int | None = None,
+    above: float = 0.0,
+    axis_name: str | None = None,
+    **options: Any,
+) -> Collector:
+    """Makes a collector that plays failed groups again, on tasks that are easier with every try.
+
+    A group failed where no episode of it earned more than `above`. It takes the place of the one before, and is learned
+    from whether or not it failed again.
+
+    Args:
+        environment: a text world of one seat that has easier tasks (`World.easier`).
+        policy: acts.
+        num_groups: tasks per batch, over all devices.
+        group_size: episodes per task.
+        num_tries: most tries of a task, the first one included.
+        num_again: most groups of a batch that are played again at once, the first ones; None is a quarter.
+        above: return that an episode must exceed.
+        axis_name: see `collect.make_dialogue_collector`.
+        **options: further ones of it, without `parts`.
+
+    Returns:
+        The collector; all episodes that are played count. Metrics are those of the first tries, and `failed_groups` the
+        share that failed in the first and in the last one (`failed_groups_left`).
+
+    Raises:
+        ValueError: a world without easier tasks, several seats, or a count that is not positive.
+    """
+    rules = None if environment.text is None else environment.text.rules
+    if rules is None or rules.easier is None or environment.num_players > 1:
+        raise ValueError(
+            f"`environment` must be a text world of one seat with easier tasks, got {environment.name!r}; try "
+            "environment=screen."
+        )
+    require_positive("num_tries", num_tries)
+    inner = make_dialogue_collector(
+        environment, policy, num_groups=num_groups, group_size=group_size, axis_name=axis_name, **options
+    )
+    max_turns = options.get("max_turns")
+    sampling = Sampling(**{name: options.get(name) for name in ("temperature", "top_k", "top_p", "min_p")})
+    play = make_dialogue(environment, policy, group_size=group_size, sampling=sampling, bootstrap=True)
+
+    def failed_groups(episode: Episode) -> Array:
+        return ~jnp.any((episode_return(episode) > above).reshape(-1, group_size), axis=1)
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        state, episode, metrics = inner.collect(state, params, key)
+        group, first = episode.group[::group_size], failed_groups(episode)
+        task = jax.tree.map(lambda leaf: leaf[::group_size], episode.task)
+        num_slots = min(num_again or max(1, num_groups // 4), group.shape[0])
+
+        def try_again(loop: tuple[Array, Episode, Array, dict[str, Count]]):
+            number, episode, tries, counts = loop
+            failed = failed_groups(episode)
+            chosen = jnp.argsort(~failed, stable=True)[:num_slots]
+            tries = tries.at[chosen].add(failed[chosen].astype(jnp.int32))
+            easier = jax.vmap(rules.easier)(jax.tree.map(lambda leaf: leaf[chosen], task), tries[chosen])
+            reset_key, play_key = jax.random.split(jax.random.fold_in(key, number))
+            keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(reset_key, group[chosen])
+            start = jax.vmap(environment.reset)(keys, easier)
+            turns = None if max_turns is None else jnp.broadcast_to(level_of(max_turns, group[chosen]), chosen.shape)
+            fresh = play(params, play_key, group[chosen], task=easier, start=start, max_turns=turns)
+            rows, index = (jnp.repeat(one, group_size) for one in (failed[chosen], chosen))
+            index = index * group_size + jnp.tile(jnp.arange(group_size), num_slots)
+            episode = jax.tree.map(
+                lambda leaf, new: leaf.at[index].set(where_rows(rows, new, leaf[index])), episode, fresh
+            )
+            # Places that no failed group takes are played for nothing, and nothing comes of them.
+            played = fresh.replace(
+                valid=fresh.valid & rows[:, None], action_mask=fresh.action_mask & rows[:, None, None]
+            )
+            more = count_experience(played) | {"episodes": Count(jnp.sum(rows, dtype=jnp.int32))}
+            return number + 1, episode, tries, jax.tree.map(jnp.add, counts, more)
+
+        loop = (jnp.int32(1), episode, jnp.zeros_like(group), count_experience(episode))
+        more = lambda loop: (loop[0] < num_tries) & jnp.any(failed_groups(loop[1]))  # noqa: E731
+        _, episode, _, counts = jax.lax.while_loop(more, try_again, loop)
+        told = {"failed_groups": first, "failed_groups_left": failed_groups(episode)}
+        shares = {
+            name: Mean(total=jnp.sum(one, dtype=jnp.float32), count=jnp.float32(len(one))) for name, one in told.items()
+        }
+        return state, episode, {**metrics, **shares, **counts}
+
+    return inner._replace(collect=collect)

@@ -1,0 +1,64 @@
+"""How well boxes that were said fit those that are there, and whether it was known."""
+
+import jax.numpy as jnp
+
+from jaxagents.types import Array
+
+
+def box_iou(one: Array, other: Array) -> Array:
+    """Computes the share of the union of two boxes that is in both.
+
+    Args:
+        one: float32 `[..., 4]`, left, top, right and bottom.
+        other: float32 `[..., 4]`.
+
+    Returns:
+        float32 `[...]`, 0 where they do not overlap.
+    """
+    sides = jnp.minimum(one[..., 2:], other[..., 2:]) - jnp.maximum(one[..., :2], other[..., :2])
+    shared = jnp.prod(jnp.maximum(sides, 0.0), axis=-1)
+    union = sum(jnp.prod(box[..., 2:] - box[..., :2], axis=-1) for box in (one, other)) - shared
+    return shared / jnp.where(union > 0.0, union, 1.0)
+
+
+def detection_rewards(
+    box: Array, confidence: Array, said: Array, truth: Array, there: Array, *, threshold: float = 0.5
+) -> tuple[Array, Array]:
+    """Pays boxes for their overlap with what is there, and their confidences for having been right.
+
+    Boxes take, in the order of their confidence, what they overlap most of what is left; u_i is that overlap where it
+    is above the threshold, else 0. `R_iou = sum_i u_i / max(boxes said, boxes there)` and `R_confidence = mean_i (c_i
+    if u_i > 0 else 1 - c_i)`, both 0 where nothing is said. A box that is said twice counts once.
+
+    Args:
+        box: float32 `[M, 4]`, left, top, right and bottom.
+        confidence: float32 `[M]`, from 0 to 1.
+        said: bool `[M]`, others are padding.
+        truth: float32 `[G, 4]`.
+        there: bool `[G]`, others are padding.
+        threshold: of the overlap.
+
+    Returns:
+        Both rewards, float32 `[]`.
+
+    References:
+        Liu et al. (2025), "Visual-RFT: Visual Reinforcement Fine-Tuning", section 3.2; as released: the mean is over
+        the larger number of boxes.
+    """
+    num_boxes = box.shape[0]
+    earlier = jnp.arange(num_boxes)[None, :] < jnp.arange(num_boxes)[:, None]
+    same = jnp.all(box[:, None] == box[None], axis=-1) & said[None, :]
+    said = said & ~jnp.any(same & earlier, axis=1)
+    overlap = jnp.where(there[None, :], box_iou(box[:, None], truth[None]), 0.0)
+    order = jnp.argsort(jnp.where(said, -confidence, jnp.inf), stable=True)
+    left, right, total = there, jnp.zeros(num_boxes, bool), jnp.zeros(())
+    for place in range(num_boxes):
+        index = order[place]
+        free = jnp.where(left, overlap[index], 0.0)
+        taken, best = jnp.argmax(free), jnp.max(free)
+        fits = said[index] & (best > threshold)
+        left = left & ~(fits & (jnp.arange(left.shape[0]) == taken))
+        right, total = right.at[index].set(fits), total + jnp.where(fits, best, 0.0)
+    count = jnp.sum(said)
+    sure = jnp.sum(jnp.where(said, jnp.where(right, confidence, 1.0 - confidence), 0.0))
+    return total / jnp.maximum(jnp.maximum(count, jnp.sum(there)), 1), sure / jnp.maximum(count, 1)
