@@ -57,29 +57,15 @@ def main(config: DictConfig) -> None:
         told = measure_baselines(config.path, **settings, on_fallback=partial(print, file=sys.stderr))
         print(json.dumps(told))
         return
+    settings = {name: config[name] for name in ("seed", "greedy", "level", "which")}
+    settings |= {"num_episodes": num_episodes, "on_fallback": partial(print, file=sys.stderr)}
     if config.cross_play is not None:
-        settings = {name: config[name] for name in ("seed", "greedy", "level", "which")}
-        others = [config.cross_play] if isinstance(config.cross_play, str) else config.cross_play
-        paths = [config.path, *others]
-        result = cross_play_runs(
-            paths, num_episodes=num_episodes, on_fallback=partial(print, file=sys.stderr), **settings
-        )
+        result = cross_play_runs(config.path, config.cross_play, **settings)
         print_cross_play(result)
         print(json.dumps(result))
         return
-    evaluation = evaluate_run(
-        config.path,
-        num_episodes=num_episodes,
-        seed=config.seed,
-        greedy=config.greedy,
-        level=config.level,
-        held_out=config.held_out,
-        which=config.which,
-        step=config.step,
-        stage=config.stage,
-        settings=config.evaluation,
-        on_fallback=partial(print, file=sys.stderr),
-    )
+    others = {name: config[name] for name in ("held_out", "step", "stage")}
+    evaluation = evaluate_run(config.path, settings=config.evaluation, **settings, **others)
     print_evaluation(evaluation)
     print(json.dumps(evaluation))
 

@@ -15,7 +15,8 @@ from jaxagents.types import LanguagePolicy, PyTree
 
 
 def cross_play_runs(
-    paths: Sequence[str | Path],
+    path: str | Path,
+    others: str | Sequence[str] = (),
     *,
     num_episodes: int = 256,
     seed: int = 2_000_003,
@@ -27,7 +28,8 @@ def cross_play_runs(
     """Plays the teams of runs, of each of their seeds, with each other.
 
     Args:
-        paths: run directories of one world and one policy; all seeds of each count.
+        path: run directory; all of its seeds are teams.
+        others: further ones of the same world and policy.
         num_episodes: of every pair, on the same tasks.
         seed: of the tasks.
         greedy: True the mode of the policy, False samples; None as the first run evaluated itself.
@@ -43,6 +45,7 @@ def cross_play_runs(
         ValueError: see `load_stage` and `rollouts.cross_play.make_cross_play`, or runs differ in world or policy, or
             there is one team.
     """
+    paths = [path, *([others] if isinstance(others, str) else others)]
     runs = [load_stage(path, which, on_fallback=on_fallback) for path in paths]
     first = runs[0].stage
     if isinstance(first.policy, LanguagePolicy) or not first.environment.num_agents:
