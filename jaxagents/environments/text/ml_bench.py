@@ -8,7 +8,6 @@ import numpy as np
 
 from jaxagents.environments.text import tools
 from jaxagents.environments.text import tools_rules as rules
-from jaxagents.environments.text.experts import first_rule
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.subgrammars import join_grammars, own_action, widen
 from jaxagents.environments.text.texts import Text, text, when
@@ -70,13 +69,8 @@ def with_documentation(world: World, *, show: Show = "all", count: int = 3, num_
         given = rules.path_types(task)[1:]  # By the look-ups, first to last.
         lacks = needed(task)[: len(given)] & ~state["searched"][given] & ~task["impossible"]
         last = len(given) - 1 - jnp.argmax(lacks[::-1])
-        term, asks = first_rule(
-            [
-                (~state["searched"][purpose], (purpose, jnp.bool_(True))),
-                (jnp.any(lacks), (given[last], jnp.bool_(True))),
-                (True, (jnp.int32(0), jnp.bool_(False))),
-            ]
-        )
+        begins = ~state["searched"][purpose]
+        term, asks = jnp.where(begins, purpose, given[last]), begins | jnp.any(lacks)
         own = widen(args, grammar)
         return jnp.where(asks, search, verb), jnp.where(asks, widen(grammar.args(term), grammar), own), None
 
@@ -103,9 +97,8 @@ def needed(task: Task) -> Array:
 
 def matches(task: Task, term: Array) -> Array:
     """Returns which tools give a type or do what is wanted, bool `[8]`, by the index of a term."""
-    return jnp.where(
-        term < len(rules.TYPES), task["gives"] == term, task["does"] == term - len(rules.TYPES)
-    ) & jnp.asarray(term >= 0)
+    gives, does = task["gives"] == term, task["does"] == term - len(rules.TYPES)
+    return (term >= 0) & jnp.where(term < len(rules.TYPES), gives, does)
 
 
 def retrieved(task: Task, count: int) -> Array:
