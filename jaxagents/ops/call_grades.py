@@ -28,7 +28,7 @@ class Match(NamedTuple):
         name: 1 where it is the right one.
         keys: common keys by all keys of both; 1 where neither has any.
         values: keys of the right call with the right value.
-        count: keys of the right call.
+        num_keys: of the right call.
         missing: keys of the right call that are not there.
         invented: keys that the right call has not.
     """
@@ -36,14 +36,14 @@ class Match(NamedTuple):
     name: Array
     keys: Array
     values: Array
-    count: Array
+    num_keys: Array
     missing: Array
     invented: Array
 
     @property
     def exact(self) -> Array:
         """Returns whether both are the same, bool `[]`."""
-        return (self.name > 0) & (self.values == self.count) & (self.invented == 0)
+        return (self.name > 0) & (self.values == self.num_keys) & (self.invented == 0)
 
 
 def match(said: Call, right: Call) -> Match:
@@ -59,7 +59,7 @@ def match(said: Call, right: Call) -> Match:
         "name": (said.verb == right.verb) & jnp.all(said.args[0] == right.args[0]),
         "keys": jnp.where(union > 0, found / jnp.maximum(union, 1), 1.0),
         "values": jnp.sum(jnp.any(right_values, axis=0)),
-        "count": count,
+        "num_keys": count,
         "missing": count - found,
         "invented": distinct - found,
     }
@@ -90,7 +90,7 @@ def toolrl(said: Call, right: Call, read: Array, *, detail: Detail = "fine", sca
     found = match(said, right)
     exact = found.exact.astype(jnp.float32)
     share = {
-        "fine": found.name * (1.0 + found.keys + found.values) / (2.0 + found.count),
+        "fine": found.name * (1.0 + found.keys + found.values) / (2.0 + found.num_keys),
         "intermediate": (found.name + exact) / 2.0,
         "coarse": exact,
     }[detail]
@@ -125,7 +125,7 @@ def errors(said: Call, right: Call, read: Array) -> Array:
         ((found.invented > 0) & (found.missing > 0), -1.3),
         (found.invented > 0, -0.8),
         (found.missing > 0, -0.5),
-        (found.values < found.count, -0.25),
+        (found.values < found.num_keys, -0.25),
     ]
     return jnp.select([case for case, _ in cases], [jnp.float32(grade) for _, grade in cases], jnp.float32(1.0))
 

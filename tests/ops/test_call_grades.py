@@ -54,7 +54,7 @@ def test_an_invented_key_beside_the_right_ones_is_less_bad_than_one_in_their_pla
 def test_fields_of_one_word_are_values_of_their_place_and_calls_need_none():
     right = Call(jnp.int32(1), jnp.asarray([[3], [7], [-1]], jnp.int32))
     wrong = Call(jnp.int32(1), jnp.asarray([[3], [8], [-1]], jnp.int32))
-    assert match(right, right).exact and float(match(right, right).count) == 1
+    assert match(right, right).exact and float(match(right, right).num_keys) == 1
     np.testing.assert_allclose(toolrl(wrong, right, jnp.bool_(True)), 1 + 6 * 2 / 3 - 3)  # Name and key, not the value.
     bare = Call(jnp.int32(0), jnp.asarray([[2]], jnp.int32))
     np.testing.assert_allclose(toolrl(bare, bare, jnp.bool_(True)), 4.0)
