@@ -262,6 +262,7 @@ def make_dialogue_evaluator(
     turn_rewards: bool = False,
     num_samples: int = 1,
     pass_at: Sequence[int] = (),
+    parts: Sequence[str] = (),
     pay: Callable[[LanguagePolicy, Episode], Episode] | None = None,
 ) -> Callable[[Params, Array], dict[str, Array]]:
     """Makes the evaluation of a language policy on fixed tasks.
@@ -277,6 +278,7 @@ def make_dialogue_evaluator(
         turn_rewards: also compares the rewards of the first and the last turn, see `first_and_last`.
         num_samples: n, episodes of every task.
         pass_at: numbers k of samples, at most n, of which one has to succeed, see `ops.group_metrics.pass_at_k`.
+        parts: of what the world reports, by name, as they are after the last turn.
         pay: gives episodes other rewards than the world's, see `host_rewards.pay_on_host`.
 
     Returns:
@@ -301,6 +303,7 @@ def make_dialogue_evaluator(
         sampling=Sampling(greedy=greedy),
         sample_task=environment.text.sample_held_out_task if held_out and environment.text else None,
         level=level,
+        parts=parts,
     )
 
     def evaluate(params: Params, key: Array) -> dict[str, Array]:
@@ -316,6 +319,8 @@ def make_dialogue_evaluator(
             "invalid_action_rate": jnp.sum(valid * ~episode.action_valid, axis=1) / jnp.maximum(length, 1.0),
         }
         results |= first_and_last(episode) if turn_rewards else {}
+        last = jnp.maximum(length.astype(jnp.int32) - 1, 0)[:, None]
+        results |= {name: jnp.take_along_axis(episode.extras[name], last, axis=1)[:, 0] for name in parts}
         results = {name: jnp.mean(value.reshape(-1, num_samples), axis=1) for name, value in results.items()}
         return results | _of_samples(episode, num_samples, pass_at) if num_samples > 1 else results
 

@@ -33,6 +33,11 @@ def any_transcript(played: Replay) -> Array:
     return jnp.zeros(played.success.shape[0])
 
 
+def verified(played: Replay) -> Array:
+    """Scores transcripts that end in what the task asked for; others not at all (APIGen-MT)."""
+    return played.success.astype(jnp.float32)
+
+
 def make_selection_collector(
     environment: Environment,
     policy: LanguagePolicy,

@@ -53,3 +53,21 @@ def weighted_parts(
         The advantages.
     """
     return advantage * jnp.where(view.episode.thought_mask, thought, action)
+
+
+def without_truncated(view: EpisodeView, advantage: Array, *, axis_name: str | None = None) -> Array:
+    """Sets the advantages of episodes that a limit cut to zero; the others were compared with them.
+
+    Args:
+        view: of B episodes.
+        advantage: `[B, T, S]`.
+        axis_name: not used.
+
+    Returns:
+        The advantages.
+
+    References:
+        Lu et al. (2025), "Scaling LLM Multi-turn RL with End-to-end Summarization-based Context Management" (SUPO):
+        without it, policies learn to write no summaries.
+    """
+    return jnp.where(jnp.any(view.episode.truncated, axis=1)[:, None, None], 0.0, advantage)

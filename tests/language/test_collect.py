@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxagents.environments.text import tools
 from jaxagents.environments.text.arithmetic import make_environment
 from jaxagents.language.collect import first_and_last, make_dialogue_evaluator
 from jaxagents.language.dialogue import make_dialogue
@@ -57,3 +58,15 @@ def test_several_samples_of_every_task_are_judged_alone_and_together(speak):
         make(num_samples=2, greedy=True)
     with pytest.raises(ValueError, match=r"`pass_at` must be at most `num_samples`, got \[1, 9\] and 8"):
         make(num_samples=8, pass_at=[1, 9])
+
+
+def test_parts_of_what_the_world_reports_are_those_at_the_end(speak):
+    world = tools.make_environment((1,), num_apps=1, max_steps=2)
+    policy = speak(world)
+    params = policy.init(jax.random.key(0))
+    make = partial(make_dialogue_evaluator, world, policy, num_episodes=4, held_out=False)
+    plain, more = (jax.jit(make(parts=names))(params, jax.random.key(1)) for names in ((), ("format", "state")))
+    assert set(more) == {*plain, "format", "state"}
+    np.testing.assert_array_equal(more["state"], more["success"])
+    with pytest.raises(ValueError, match="`parts` must be what 'tools' reports, got 'score'"):
+        make(parts=("score",))

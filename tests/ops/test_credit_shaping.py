@@ -53,3 +53,9 @@ def test_uncertain_tokens_count_more(view):
 def test_observations_weigh_what_they_are_told(view):
     actual = weigh_observations(view, ADVANTAGE + 1.0, num_tokens=2, weight=0.5)
     np.testing.assert_array_equal(actual, [[[0.5, 1.5, -2.0, 1.0]], [[0.5, 0.0, 9.0, 1.5]]])
+
+
+def test_what_a_limit_cut_is_not_learned(view):
+    np.testing.assert_array_equal(credit_shaping.without_truncated(view, ADVANTAGE), ADVANTAGE)
+    cut = view.replace(episode=view.episode.replace(truncated=jnp.array([[False], [True]])))
+    np.testing.assert_array_equal(credit_shaping.without_truncated(cut, ADVANTAGE), [ADVANTAGE[0], [[0.0] * 4]])

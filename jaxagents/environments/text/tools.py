@@ -1,5 +1,6 @@
 """Tools in words: a registry of typed functions, its documentation, what a user wants, calls that build on others."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -121,7 +122,6 @@ def _fact(key: Array | int, value: Array) -> Text:
 
 def _request(task: Task) -> Text:
     """Describes what the user wants."""
-    purpose = jnp.where(task["impossible"], task["spare"], task["does"][task["act"]])
     whom = text(
         "for",
         pick(rules.TYPES, rules.path_types(task)[task["first"]]),
@@ -129,20 +129,30 @@ def _request(task: Task) -> Text:
     )
     dated = (task["dated"][task["act"]] > 0) & ~task["hidden"]
     return text(
-        "user wants", pick(rules.PURPOSES, purpose), whom, when(dated, text("day", pick(rules.DAYS, task["day"])))
+        "user wants", pick(rules.PURPOSES, wanted(task)), whom, when(dated, text("day", pick(rules.DAYS, task["day"])))
     )
 
 
-def prompt(task: Task) -> Text:
-    """Describes the documentation of the app, the rule, and what the user wants."""
-    lines = []
-    for tool in task["shown"]:
-        gives, does = task["gives"][tool], task["does"][tool]
-        takes = text(pick(rules.NAMES, task["name"][tool]), "takes", pick(rules.TYPES, task["takes"][tool]))
-        day = when(task["dated"][tool] > 0, "day")
-        lines += [
-            takes,
-            day,
-            when(gives >= 0, text("gives", pick(rules.TYPES, gives)), text("does", pick(rules.PURPOSES, does))),
-        ]
+def document(task: Task, tool: Array) -> Text:
+    """Describes a tool: what it takes, and what it gives or does."""
+    gives, does = task["gives"][tool], task["does"][tool]
+    return text(
+        pick(rules.NAMES, task["name"][tool]),
+        "takes",
+        pick(rules.TYPES, task["takes"][tool]),
+        when(task["dated"][tool] > 0, "day"),
+        when(gives >= 0, text("gives", pick(rules.TYPES, gives)), text("does", pick(rules.PURPOSES, does))),
+    )
+
+
+def prompt(task: Task, shown: Array | None = None, card: Callable[[Task, Array], Text] = document) -> Text:
+    """Describes the documentation of the app, or of the tools that are `shown`, the rule, and what the user wants."""
+    lines = [card(task, tool) for tool in task["shown"]]
+    if shown is not None:
+        lines = [when(shown[tool], line) for tool, line in zip(task["shown"], lines, strict=True)]
     return text(*lines, when(task["careful"], text("rule", "confirm")), _request(task))
+
+
+def wanted(task: Task) -> Array:
+    """Returns the purpose that the user names, int32 `[]`; that of the act, if there is a tool for it."""
+    return jnp.where(task["impossible"], task["spare"], task["does"][task["act"]])

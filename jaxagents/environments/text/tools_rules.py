@@ -7,6 +7,7 @@ from flax import struct
 
 from jaxagents.environments.text.experts import choose, first_rule
 from jaxagents.environments.text.world import Status
+from jaxagents.ops.call_grades import Call
 from jaxagents.types import Array, Task
 
 NAMES = ("find", "open", "fetch", "list", "track", "send", "push", "set", "post", "move", "mark", "load")
@@ -236,6 +237,11 @@ def find_error(state: ToolsState, args: Array) -> Array:
             (True, jnp.int32(FINE)),
         ]
     )
+
+
+def documented(state: ToolsState, call: Call) -> Array:
+    """Returns whether the app has the tool that is called, bool `[]`; what calls none is fine."""
+    return (call.verb != CALL) | jnp.any(state.task["name"] == call.args[0, 0])
 
 
 def distance(state: ToolsState) -> Array:

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.text import tools
+from jaxagents.environments.text import kuhn, tools
 from jaxagents.environments.text import tools_rules as rules
+from jaxagents.environments.text.call_grades import with_call_grades
+from jaxagents.ops.call_grades import errors, toolrl
 
 KEY = jax.random.key(0)
 make = functools.cache(functools.partial(tools.make_environment, num_apps=16))
@@ -182,3 +184,42 @@ def test_held_out_apps_are_never_trained_on(hand):
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         tools.make_environment(**options)
+
+
+def graded_rewards(hand, grade, spoken, **options):
+    wrap = functools.partial(with_call_grades, grade=grade, **options)
+    environment = tools.make_environment(num_apps=16, wrappers={"call_grades": wrap}, reward="dense")
+    _, timesteps, _ = hand.play(environment, task(), spoken)
+    return [float(t.reward) for t in timesteps[1:]], timesteps[-1]
+
+
+def test_calls_are_graded_beside_those_of_the_expert(hand):
+    spoken = [
+        "call find person elm",  # Right.
+        "call find person elm",  # Now open is: another tool.
+        "call open order gold",  # Nobody spoke of gold: a wrong value.
+        "call track order fern",  # Not in this app.
+        "find order",  # Not read.
+        "call open order fern",
+        "call push parcel gold",  # The day is missing.
+        "call push parcel gold day friday",
+    ]
+    earned, last = graded_rewards(hand, errors, spoken, average=False, exists=rules.documented)
+    np.testing.assert_allclose(earned, [1, -1.5, -0.25, -2, -2, 1, -0.5, 1], atol=1e-5)
+    np.testing.assert_allclose(last.info["metrics"]["grade"], -3.25 / 8, rtol=1e-5)
+    earned, _ = graded_rewards(hand, errors, spoken[:4], average=False)
+    np.testing.assert_allclose(earned[3], -1.5, atol=1e-5)  # Nobody says which tools there are.
+
+
+def test_an_episode_earns_the_mean_grade(hand):
+    spoken = ["call find person elm", "call open order gold", "find order", "call send order elm"]
+    # 1 + 6 - 3; name and key, and not the value, of three: 1 + 4 - 3; nothing: -3; another name: 1 - 3.
+    means = np.cumsum([4, 2, -3, -2]) / [1, 2, 3, 4]
+    earned, last = graded_rewards(hand, toolrl, spoken)
+    np.testing.assert_allclose(earned, np.diff([0, *means]), rtol=1e-5)
+    np.testing.assert_allclose(last.info["metrics"]["grade"], 0.25, rtol=1e-5)
+
+
+def test_games_are_not_graded_call_by_call():
+    with pytest.raises(ValueError, match="`world` must have one seat to be graded, got 2 in 'kuhn"):
+        with_call_grades(kuhn.make_environment().text.rules, grade=toolrl)

@@ -8,6 +8,7 @@ from jaxagents.training.composition import compose
 from tests import CONFIGS
 
 NAMES = sorted(path.stem for path in (CONFIGS / "wrapper").glob("*.yaml"))
+OF_WORLDS = {"programs": "tools", "documentation": "tools", "attributes": "tools", "decision_rewards": "market"}
 
 
 def make(*overrides):
@@ -15,13 +16,21 @@ def make(*overrides):
     return instantiate(config.environment)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_WORLDS])
 def test_an_option_wraps_the_world_that_is_chosen(name):
     plain, wrapped = make_environment((9,), max_steps=5).text, make(f"+wrapper={name}").text
     assert wrapped.rules.name == "guess_number"
     ours, theirs = wrapped.rules, plain.rules
     changes = ours.payouts or ours.num_seats > 1 or ours.max_steps > theirs.max_steps or wrapped.words != plain.words
-    assert changes or ours.status.__qualname__.startswith(("with_graded", "with_expert_steps"))
+    assert changes or ours.status.__qualname__.endswith("<locals>.status")  # Other rewards.
+
+
+@pytest.mark.parametrize("name, world", OF_WORLDS.items())
+def test_an_option_of_one_world_wraps_it_and_refuses_others(name, world):
+    config = compose(CONFIGS, f"world={world}", f"+wrapper={name}")
+    assert instantiate(config.environment).text.rules.name == world
+    with pytest.raises(Exception, match=f"`world` must be {world}"):
+        make(f"+wrapper={name}")
 
 
 def test_options_follow_each_other_and_can_be_changed():

@@ -1,0 +1,91 @@
+"""AlphaQuanter (Deng and Wang, 2025): rewards of decisions at a market, and of the tools asked before them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.environments.text.market import ORDERS, SOURCES, TRADE
+from jaxagents.environments.text.world import Status, World
+from jaxagents.environments.text.wrapping import with_inner_state
+from jaxagents.environments.timesteps import select
+from jaxagents.types import Array, State, Task
+
+_REWARDS = ((1.0, 0.0, -1.0), (-0.25, 0.5, -0.25), (-1.0, 0.0, 1.0))  # Sell, hold and buy where it falls, stays, rises.
+
+
+def with_decision_rewards(
+    world: World,
+    *,
+    horizons: Sequence[int] = (1,),
+    threshold: float = 0.5,
+    form: float = 0.1,
+    tools: float = 0.1,
+    useful: int = 3,
+    repeat: float = 0.05,
+) -> World:
+    """Makes rewards of decisions the progress of a market, which `reward=dense` pays as it grows.
+
+    A decision on day t earns its place in a table by y = sum_h w_h (P_{t+h} - P_t), w_h proportional to exp(-h / 5):
+    falls (y < -threshold), stays, or rises. It earns `form` for being one, `tools min(distinct, useful) / useful`
+    for the tools that were asked before it on that day, and loses `repeat` for each that was asked again.
+
+    Args:
+        world: `market`; skins and other wrappers go around this one.
+        horizons: h, in days; prices after the last day stay.
+        threshold: of y, in units of a move.
+        form: reward of a decision, whatever it is.
+        tools: of asking tools.
+        useful: different tools that earn most.
+        repeat: what the same tool again costs.
+
+    Returns:
+        The rules; the part `decision` is the mean over the days so far.
+
+    Raises:
+        ValueError: another world, or no horizon.
+
+    References:
+        Deng and Wang (2025), "AlphaQuanter: An End-to-End Tool-Orchestrated Agentic Reinforcement Learning Framework
+        for Stock Trading", section 3.
+    """
+    if world.name != "market":
+        raise ValueError(f"`world` must be market, got {world.name!r}.")
+    if not horizons or min(horizons) < 1 or useful < 1:
+        raise ValueError(f"`horizons` and `useful` must be at least 1, got {tuple(horizons)} and {useful}.")
+    weights = np.exp(-np.asarray(horizons) / 5.0)
+    weights = weights / weights.sum()
+    outer = with_inner_state(world)
+    nothing = {"asked": jnp.zeros(len(SOURCES), bool), "repeats": jnp.zeros(())}
+
+    def outcome(task: Task, day: Array, order: Array) -> Array:
+        later = jnp.arange(task["moves"].shape[0]) - day
+        moves = [jnp.sum(jnp.where((later >= 0) & (later < h), task["moves"] - 1, 0)) for h in horizons]
+        value = sum(weight * move for weight, move in zip(weights, moves, strict=True))
+        return jnp.asarray(_REWARDS)[1 + (value > threshold) - (value < -threshold), order]
+
+    def play(key: Array, state: State, verb: Array, args: Array) -> State:
+        inner, said = state["inner"], jnp.clip(args[0, 0], 0, len(ORDERS) - 1)
+        following = outer.play(key, state, verb, args)
+        here = said == jnp.arange(len(SOURCES))
+        looks = {"asked": state["asked"] | here, "repeats": state["repeats"] + jnp.any(state["asked"] & here)}
+        share = jnp.minimum(jnp.sum(state["asked"]), useful) / useful
+        earned = outcome(inner.task, inner.day, said) + form + tools * share - repeat * state["repeats"]
+        trades = verb == TRADE
+        return {
+            **following,
+            **select(trades, nothing, looks),
+            "earned": state["earned"] + jnp.where(trades, earned, 0.0),
+        }
+
+    def start(key: Array, task: Task) -> State:
+        return {"inner": world.start(key, task), **nothing, "earned": jnp.zeros(())}
+
+    def status(state: State) -> Status:
+        judged = world.status(state["inner"])
+        mean = state["earned"] / jnp.maximum(state["inner"].day, 1)
+        parts = {**judged.parts, "decision": mean}
+        return judged.replace(progress=state["earned"] / state["inner"].task["moves"].shape[0], parts=parts)
+
+    return replace(outer, start=start, play=play, status=status)

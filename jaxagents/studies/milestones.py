@@ -1,0 +1,92 @@
+"""ARA evaluation (Kinniment et al., 2023): how far attempts at a task come, and what more of them elicit."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.relabeling import recorded_words
+from jaxagents.types import Array, Environment, LanguagePolicy, Params
+
+
+def run(
+    seed: int,
+    *,
+    environment: Environment,
+    policy: LanguagePolicy,
+    params: Params,
+    num_tasks: int = 64,
+    num_attempts: int = 8,
+) -> dict[str, float]:
+    """Lets a trained policy attempt held-out tasks several times, and grades how far it comes.
+
+    Args:
+        seed: of the tasks and of what is sampled.
+        environment: a text world of one seat without chance after the start, whose `text.distance` is known.
+        policy: acts.
+        params: what was learned.
+        num_tasks: n.
+        num_attempts: of a task; the scaffold goes on until one succeeds.
+
+    Returns:
+        See `grade`.
+
+    Raises:
+        ValueError: the distance is not known.
+
+    References:
+        Kinniment et al. (2023), "Evaluating Language-Model Agents on Realistic Autonomous Tasks", sections 3 and 5.
+    """
+    if environment.text is None or environment.text.distance is None:
+        raise ValueError(f"`environment` must know the distance to the goal, got {environment.name!r}; try frozenlake.")
+    play, distance = make_dialogue(environment, policy, group_size=num_attempts), jax.vmap(environment.text.distance)
+    sample = environment.text.sample_held_out_task
+
+    def attempt(params: Params, key: Array) -> dict[str, Array]:
+        task_key, start_key, play_key, step_key = jax.random.split(key, 4)
+        task = jax.vmap(sample)(jax.random.split(task_key, num_tasks))
+        start = jax.vmap(environment.reset)(jax.random.split(start_key, num_tasks), task)
+        episode = play(params, play_key, jnp.arange(num_tasks, dtype=jnp.int32), task=task, start=start)
+        actions = recorded_words(policy, episode)[0][..., : environment.action_space.shape[0]]
+        state = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_attempts, axis=0), start[0])
+
+        def step(state, action):
+            keys = jax.random.split(step_key, action.shape[0])
+            after, _ = jax.vmap(environment.step)(keys, state, action)
+            return after, distance(after)
+
+        _, after = jax.lax.scan(step, state, jnp.swapaxes(actions, 0, 1))
+        least = jnp.min(jnp.where(episode.valid, after.T, jnp.inf), axis=1)
+        shape = (num_tasks, num_attempts)
+        return grade(distance(start[0]), least.reshape(shape), episode.success.reshape(shape))
+
+    graded = jax.jit(attempt)(params, jax.random.key(seed))
+    return {name: float(value) for name, value in graded.items()}
+
+
+def grade(first: Array, least: Array, success: Array) -> dict[str, Array]:
+    """Computes milestones, `1 - d / d_0` of the least distance d to the goal, 1 for a success, and what attempts add.
+
+    Args:
+        first: float32 `[n]`, distances in the beginning, d_0.
+        least: float32 `[n, K]`, of K attempts.
+        success: bool `[n, K]`.
+
+    Returns:
+        Means over tasks: `success` and `milestones` of the first attempt; `success_best` and `milestones_best` of the
+        best one; `gap` and `milestones_gap`, best minus first, the elicitation gaps; `partial`, of first attempts that
+        come closer and fail; `success_hard` and `milestones_hard` of first attempts at the farther half of the tasks.
+    """
+    share = jnp.where(success, 1.0, jnp.clip(1.0 - least / first[:, None], 0.0, 1.0))
+    done = success.astype(jnp.float32)
+    hard = jnp.argsort(-first, stable=True)[: (len(first) + 1) // 2]
+    one = {"success": jnp.mean(done[:, 0]), "milestones": jnp.mean(share[:, 0])}
+    best = {"success_best": jnp.mean(jnp.max(done, 1)), "milestones_best": jnp.mean(jnp.max(share, 1))}
+    return {
+        **one,
+        **best,
+        "gap": best["success_best"] - one["success"],
+        "milestones_gap": best["milestones_best"] - one["milestones"],
+        "partial": jnp.mean((share[:, 0] > 0.0) & ~success[:, 0]),
+        "success_hard": jnp.mean(done[hard, 0]),
+        "milestones_hard": jnp.mean(share[hard, 0]),
+    }
