@@ -9,12 +9,15 @@ from jaxagents.language.early_experience import with_observations_sampled
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree
 
 
-def make_corpus_collector(environment: Environment, policy: LanguagePolicy, **options: Any) -> Collector:
+def make_corpus_collector(
+    environment: Environment, policy: LanguagePolicy, *, axis_name: str | None = None, **options: Any
+) -> Collector:
     """Makes a collector of an expert's transcripts of which all tokens are learned, `L = -sum_i log p(x_i | x_<i)`.
 
     Args:
         environment: a text world, single instance.
         policy: whose tokens and layout are used.
+        axis_name: not used; transcripts go by their numbers over all devices.
         **options: of `demonstrations.make_demonstration_collector`.
 
     Returns:

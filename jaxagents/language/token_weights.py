@@ -84,7 +84,12 @@ def capabilities(tokens: ActionTokens, *, form: float = 0.25, name: float = 0.5,
 
 
 def make_weighted_collector(
-    environment: Environment, policy: LanguagePolicy, *, weigh: Callable[[ActionTokens], Array], **options: Any
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    weigh: Callable[[ActionTokens], Array],
+    axis_name: str | None = None,
+    **options: Any,
 ) -> Collector:
     """Makes a collector of an expert's transcripts, whose tokens of actions are weighted.
 
@@ -92,6 +97,7 @@ def make_weighted_collector(
         environment: a text world of one seat, single instance, in which chance has no part after the start.
         policy: whose tokens and layout are used.
         weigh: of the tokens, `key_tokens` or `capabilities`.
+        axis_name: not used; transcripts go by their numbers over all devices.
         **options: of `mistakes.make_mistake_collector`.
 
     Returns:
