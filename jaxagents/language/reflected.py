@@ -126,7 +126,3 @@ def last_attempt(episode: Episode) -> Array:
     count = jnp.take_along_axis(trials, last[:, None], axis=1)
     earlier = jnp.sum(episode.valid & (trials < count), axis=1)  # All turns before but the one that began the trial.
     return earlier + (count[:, 0] > 1.0)
-
-
-def _in_turn(one: Array, other: Array) -> Array:
-    return jnp.stack([one, other], axis=1).reshape(2 * one.shape[0], *one.shape[1:])

@@ -97,8 +97,11 @@ def make_resampled_collector(
             return number + 1, episode, tries, jax.tree.map(jnp.add, counts, more)
 
         loop = (jnp.int32(1), episode, jnp.zeros_like(group), count_experience(episode))
-        more = lambda loop: (loop[0] < num_tries) & jnp.any(failed_groups(loop[1]))  # noqa: E731
-        _, episode, _, counts = jax.lax.while_loop(more, try_again, loop)
+
+        def may_try(loop: tuple[Array, Episode, Array, dict[str, Count]]) -> Array:
+            return (loop[0] < num_tries) & jnp.any(failed_groups(loop[1]))
+
+        _, episode, _, counts = jax.lax.while_loop(may_try, try_again, loop)
         told = {"failed_groups": first, "failed_groups_left": failed_groups(episode)}
         shares = {
             name: Mean(total=jnp.sum(one, dtype=jnp.float32), count=jnp.float32(len(one))) for name, one in told.items()

@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
+from jaxagents.environments.text.expert_steps import ask_some, on_the_way
 from jaxagents.environments.text.experts import choose
 from jaxagents.environments.text.grammar import make_grammar
 from jaxagents.environments.text.subgrammars import join_grammars, own_action, widen
@@ -50,22 +51,9 @@ def with_comparisons(world: World, *, share: float = 0.5, num_steps: int = 4, gu
     grammar, num_verbs = join_grammars(own, answers), len(own.templates)
     outer = with_inner_state(with_inner_task(world, asks=jnp.zeros((), bool), ahead=jnp.zeros((), jnp.int32)))
 
-    def complete(key: Array, task: Task, held_out: bool) -> Task:
-        inner_key, ask_key, step_key = jax.random.split(key, 3)
-        inner = task["inner"] if world.complete is None else world.complete(inner_key, task["inner"], held_out)
-        asks = jax.random.bernoulli(ask_key, share) & (not held_out)
-        ahead = jax.random.randint(step_key, (), 0, num_steps + 1)
-        return {**task, "inner": inner, "asks": asks, "ahead": jnp.where(asks, ahead, 0)}
-
     def start(key: Array, task: Task) -> State:
         start_key, draw_key, side_key, expert_key = jax.random.split(key, 4)
-        inner = world.start(start_key, task["inner"])
-        for number in range(num_steps):  # Never past the end.
-            one_key, play_key = jax.random.split(jax.random.fold_in(expert_key, number))
-            verb, args, _ = world.expert(one_key, inner)
-            after = world.play(play_key, inner, verb, args)
-            goes = (number < task["ahead"]) & ~world.status(after).over
-            inner = jax.tree.map(lambda new, old, goes=goes: jnp.where(goes, new, old), after, inner)
+        inner = on_the_way(world, expert_key, world.start(start_key, task["inner"]), task["ahead"], num_steps)
         right = own.render(*world.expert(jax.random.fold_in(expert_key, num_steps), inner)[:2])
         allowed = jnp.ones(own.num_entries, bool) if world.allowed is None else world.allowed(inner)
         keys = jax.random.split(draw_key, _NUM_DRAWS)
@@ -120,7 +108,7 @@ def with_comparisons(world: World, *, share: float = 0.5, num_steps: int = 4, gu
     return replace(
         outer,
         grammar=grammar,
-        complete=complete,
+        complete=ask_some(world, share=share, num_steps=num_steps),
         start=start,
         play=play,
         status=status,

@@ -1,5 +1,6 @@
 """Single steps of worlds, graded by what the expert would do there: the data of step-wise reinforcement."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import jax
@@ -84,6 +85,28 @@ def with_expert_steps(world: World, *, num_steps: int = 4) -> World:
         return inner.replace(parts={**inner.parts, **grades(**dict(zip(GRADES, state["grades"])))})
 
     return replace(outer, complete=complete, start=start, play=play, status=status)
+
+
+def ask_some(world: World, *, share: float, num_steps: int) -> Callable[[Array, Task, bool], Task]:
+    """Makes what completes tasks of which some are questions, asked on the expert's way.
+
+    Args:
+        world: rules, whose task is `task["inner"]`.
+        share: of the tasks that are questions, in [0, 1]; held-out ones never are.
+        num_steps: most steps of the expert before the question, drawn evenly from 0.
+
+    Returns:
+        `(key, task, held_out) -> task`, with `asks` (bool) and `ahead` (int32).
+    """
+
+    def complete(key: Array, task: Task, held_out: bool) -> Task:
+        inner_key, ask_key, step_key = jax.random.split(key, 3)
+        inner = task["inner"] if world.complete is None else world.complete(inner_key, task["inner"], held_out)
+        asks = jax.random.bernoulli(ask_key, share) & (not held_out)
+        ahead = jax.random.randint(step_key, (), 0, num_steps + 1)
+        return {**task, "inner": inner, "asks": asks, "ahead": jnp.where(asks, ahead, 0)}
+
+    return complete
 
 
 def on_the_way(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
-from jaxagents.environments.text.expert_steps import on_the_way
+from jaxagents.environments.text.expert_steps import ask_some, on_the_way
 from jaxagents.environments.text.texts import Text, text, when
 from jaxagents.environments.text.world import Status, World
 from jaxagents.environments.text.wrapping import with_inner_state, with_inner_task
@@ -45,13 +45,6 @@ def with_transitions(world: World, *, share: float = 1.0, num_steps: int = 4, ga
     require_between("gap", gap, 1)
     outer = with_inner_state(with_inner_task(world, asks=jnp.zeros((), bool), ahead=jnp.zeros((), jnp.int32)))
     situation = outer.situation
-
-    def complete(key: Array, task: Task, held_out: bool) -> Task:
-        inner_key, ask_key, step_key = jax.random.split(key, 3)
-        inner = task["inner"] if world.complete is None else world.complete(inner_key, task["inner"], held_out)
-        asks = jax.random.bernoulli(ask_key, share) & (not held_out)
-        ahead = jax.random.randint(step_key, (), 0, num_steps + 1)
-        return {**task, "inner": inner, "asks": asks, "ahead": jnp.where(asks, ahead, 0)}
 
     def start(key: Array, task: Task) -> State:
         start_key, expert_key, later_key = jax.random.split(key, 3)
@@ -96,7 +89,7 @@ def with_transitions(world: World, *, share: float = 1.0, num_steps: int = 4, ga
 
     return replace(
         outer,
-        complete=complete,
+        complete=ask_some(world, share=share, num_steps=num_steps),
         start=start,
         play=play,
         status=status,
