@@ -25,7 +25,7 @@ from jaxagents.papers.plan import (
 from jaxagents.papers.registration import register
 from jaxagents.papers.runs import DIVERGED, DONE, ArmRuns, Run, read_runs, run_path, write_asked, write_run
 from jaxagents.papers.seeds import TrainedPolicy, call_function, train_seeds
-from jaxagents.papers.starts import Start, prepare_start, stack_params, start_path
+from jaxagents.papers.starts import Start, prepare_starts, stack_params, start_path
 from jaxagents.papers.study import SEARCH_SEEDS, Paper
 from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.reporting.reports import versions
@@ -42,14 +42,14 @@ class Session:
         request: what to run.
         progress: hears of everything.
         failures: by arm, why it could not be run.
-        starts: that were loaded, by what determines them.
+        starts: that were loaded, by what determines them and by seed.
         checked: papers whose metrics and budgets hold.
     """
 
     request: Request
     progress: Progress
     failures: dict[str, str] = field(default_factory=dict)
-    starts: dict[Any, Start] = field(default_factory=dict)
+    starts: dict[Any, dict[int, Start]] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
 
 
@@ -267,17 +267,14 @@ def _prepare_starts(recipe: Recipe | None, seeds: Sequence[int], session: Sessio
     """Returns the start of every seed; one for all of them unless the recipe has none of its own."""
     if recipe is None:
         return {}
-    found = {}
-    for seed in seeds:
-        own = seed if recipe.seed is None else recipe.seed
-        name = (id(recipe.config), tuple(recipe.stages), own)
-        if name not in session.starts:
-            request = session.request
-            # A start that all seeds share is a result; those of single seeds would be most of the store.
-            folder = request.cache if recipe.seed is None else request.results
-            session.starts[name] = prepare_start(recipe, own, folder, request.cache, say=session.progress.message)
-        found[seed] = session.starts[name]
-    return found
+    of_seed = {seed: seed if recipe.seed is None else recipe.seed for seed in seeds}
+    name = (id(recipe.config), tuple(recipe.stages))
+    known, request = session.starts.setdefault(name, {}), session.request
+    if missing := sorted({*of_seed.values()} - {*known}):
+        # A start that all seeds share is a result; those of single seeds would be most of the store.
+        folder = request.cache if recipe.seed is None else request.results
+        known.update(prepare_starts(recipe, missing, folder, request.cache, say=session.progress.message))
+    return {seed: known[own] for seed, own in of_seed.items()}
 
 
 def _require_same_start(results: Path, composed: Composed, starts: Mapping[int, Start]) -> None:

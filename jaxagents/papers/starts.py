@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagents.papers.arms import Recipe, build_stages, start_address, start_asked
-from jaxagents.papers.leases import leased
+from jaxagents.papers.leases import take_lease
+from jaxagents.papers.metrics import Curves
 from jaxagents.papers.runs import write_asked
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.reporting.progress import open_progress
@@ -47,41 +48,52 @@ class Start(NamedTuple):
     stage: Stage
 
 
-def prepare_start(
-    recipe: Recipe, seed: int, results: str | Path, cache: str | Path, *, say: Callable[[str], Any]
-) -> Start:
-    """Loads a start, or trains and keeps it.
+def prepare_starts(
+    recipe: Recipe, seeds: Sequence[int], results: str | Path, cache: str | Path, *, say: Callable[[str], Any]
+) -> dict[int, Start]:
+    """Loads the starts of seeds; those that are missing are trained side by side, and kept.
 
-    It waits where another worker is training it.
+    It waits for starts that another worker is training.
 
     Args:
         recipe: its stages.
-        seed: of all of them.
+        seeds: one start each.
         results: folder that small ones are kept in.
         cache: folder that large ones are kept in.
         say: hears what is trained, and which file is damaged.
 
     Returns:
-        The start.
+        The starts by seed.
 
     Raises:
-        ValueError: the file is of other settings than its place says.
-        FloatingPointError: it diverged.
+        ValueError: a file is of other settings than its place says.
+        FloatingPointError: one diverged; the others are kept.
     """
     address = start_address(recipe)
     stages = build_stages(recipe, 1)
-    places = [start_path(folder, address, seed) for folder in (results, cache)]
+    places = {seed: [start_path(folder, address, seed) for folder in (results, cache)] for seed in seeds}
+    starts: dict[int, Start] = {}
     while True:
-        for path in places:
-            found = _load(path, stages[-1], address, say) if path.exists() else None
+        for seed, path in ((seed, path) for seed in places for path in places[seed]):
+            found = _load(path, stages[-1], address, say) if seed not in starts and path.exists() else None
             if found is not None:
-                return found
-        with leased(results, f"start-{address}-{seed}") as mine:
-            if mine and not any(path.exists() for path in places):
-                say(f"Training the start {address} ({' and '.join(recipe.stages)}, seed {seed}).")
-                write_asked(_train(stages, seed, address, places).parent, start_asked(recipe))
-                continue
-        time.sleep(0.0 if mine else _POLL_SECONDS)
+                starts[seed] = found
+        if not (missing := [seed for seed in places if seed not in starts]):
+            return starts
+        leases = {seed: take_lease(results, f"start-{address}-{seed}") for seed in missing}
+        mine = [seed for seed in missing if leases[seed] and not any(path.exists() for path in places[seed])]
+        try:
+            if mine:
+                several = f"seed{'s' * (len(mine) > 1)} {', '.join(map(str, mine))}"
+                say(f"Training the start {address} ({' and '.join(recipe.stages)}, {several}).")
+                group = stages if len(mine) == 1 else build_stages(recipe, len(mine))
+                write_asked(_train(group, mine, address, places).parent, start_asked(recipe))
+        finally:
+            for lease in leases.values():
+                if lease is not None:
+                    lease.release()
+        if not any(leases.values()):
+            time.sleep(_POLL_SECONDS)
 
 
 def start_path(folder: str | Path, address: str, seed: int) -> Path:
@@ -94,22 +106,31 @@ def stack_params(params: Sequence[Params]) -> Params:
     return params[0] if len(params) == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
 
 
-def _train(stages: Sequence[Stage], seed: int, address: str, places: Sequence[Path]) -> Path:
+def _train(stages: Sequence[Stage], seeds: Sequence[int], address: str, places: Mapping[int, Sequence[Path]]) -> Path:
     progress = open_progress(sum(stage.num_updates * stage.steps_per_update for stage in stages), stages[-1].name)
     try:
-        trained = train_seeds(stages, [seed], None, progress=progress)
+        trained = train_seeds(stages, seeds, None, progress=progress)
     finally:
         progress.close()
-    if trained.diverged[0]:
-        raise FloatingPointError(f"The start {address} diverged with the seed {seed}; try a smaller learning rate.")
-    (curves,), params = trained.curves, jax.device_get(trained.params)
+    params = jax.device_get(trained.params)
+    for index, seed in enumerate(seeds):
+        if not trained.diverged[index]:
+            own = params if len(seeds) == 1 else jax.tree.map(lambda leaf, index=index: leaf[index], params)
+            path = _write(own, trained.curves[index], stages[-1], address, places[seed])
+    if any(trained.diverged):
+        failed = ", ".join(str(seed) for seed, diverged in zip(seeds, trained.diverged) if diverged)
+        raise FloatingPointError(f"The start {address} diverged with the seed {failed}; try a smaller learning rate.")
+    return path
+
+
+def _write(params: Params, curves: Curves, stage: Stage, address: str, places: Sequence[Path]) -> Path:
     evaluation = {name: curve["values"][-1] for name, curve in curves.items() if name.startswith("eval/")}
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
     information = {
         "address": address,
         "digest": _digest(leaves),
         "evaluation": evaluation,
-        "tokenizer": _tokenizer(stages[-1]),
+        "tokenizer": _tokenizer(stage),
         "dtypes": [str(leaf.dtype) for leaf in leaves],
     }
     # Types that numpy does not know, such as bfloat16, are kept as bytes.

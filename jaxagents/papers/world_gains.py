@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxagents.papers.arms import TRAINED, Recipe, build_stages
 from jaxagents.papers.seeds import train_seeds
-from jaxagents.papers.starts import prepare_start
+from jaxagents.papers.starts import prepare_starts
 from jaxagents.training.build import resolve
 from jaxagents.training.composition import compose
 from jaxagents.training.config import config_hash
@@ -91,7 +91,8 @@ def _train(
         say(text)
 
     began = _now()
-    base = prepare_start(recipe._replace(stages={first: recipe.stages[first]}), base_seed, cache, cache, say=tell)
+    recipe_of_base = recipe._replace(stages={first: recipe.stages[first]})
+    base = prepare_starts(recipe_of_base, [base_seed], cache, cache, say=tell)[base_seed]
     based = _now()
     stages = build_stages(recipe._replace(stages={name: recipe.stages[name] for name in others}), 1)
     trained = train_seeds(stages, [own["seed"]], base.params, first_stage=1)

@@ -13,7 +13,7 @@ from jaxagents.papers.execution import run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.plan import Job, require_metrics
 from jaxagents.papers.seeds import train_seeds
-from jaxagents.papers.starts import prepare_start, start_path
+from jaxagents.papers.starts import prepare_starts, start_path
 from jaxagents.papers.study import make_paper, make_study
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import config_hash
@@ -56,7 +56,7 @@ def fast(trained):
 @pytest.fixture(scope="module")
 def start(trained, fast):
     """Loads what `trained` has left."""
-    return prepare_start(fast.start, 0, trained[1] / "results", trained[1] / "cache", say=pytest.fail)
+    return prepare_starts(fast.start, [0], trained[1] / "results", trained[1] / "cache", say=pytest.fail)[0]
 
 
 @pytest.mark.slow
@@ -116,10 +116,25 @@ def test_a_damaged_start_is_trained_again_and_said(trained, fast, start):
     path.write_bytes(content)
     said = []
     folders = (trained[1] / "results", trained[1] / "cache")
-    again = prepare_start(fast.start, 0, *folders, say=said.append)
+    again = prepare_starts(fast.start, [0], *folders, say=said.append)[0]
     assert "must hold a start, got a damaged file" in said[0] and "Training the start" in said[1]
     assert again.digest == start.digest and again.evaluation == start.evaluation
-    assert prepare_start(fast.start, 0, *folders, say=pytest.fail).digest == start.digest
+    assert prepare_starts(fast.start, [0], *folders, say=pytest.fail)[0].digest == start.digest
+
+
+@pytest.mark.slow
+def test_missing_starts_are_trained_side_by_side(trained, fast, start, tmp_path):
+    folders, heard = (tmp_path / "results", tmp_path / "cache"), []
+    prepare_starts(fast.start, [2], *folders, say=heard.append)
+    starts = prepare_starts(fast.start, [0, 1, 2], *folders, say=heard.append)
+    assert [text.partition(", ")[2] for text in heard] == ["seed 2).", "seeds 0, 1)."]
+    assert set(starts) == {0, 1, 2}
+    for mine, alone in zip(jax.tree.leaves(starts[0].params), jax.tree.leaves(start.params), strict=True):
+        np.testing.assert_allclose(mine, alone, rtol=1e-4, atol=1e-5)
+    assert starts[0].evaluation == pytest.approx(start.evaluation, rel=1e-4)
+    assert len({starts[seed].digest for seed in starts}) == 3
+    again = prepare_starts(fast.start, [0, 1, 2], *folders, say=pytest.fail)
+    assert {seed: one.digest for seed, one in again.items()} == {seed: one.digest for seed, one in starts.items()}
 
 
 @pytest.mark.exhaustive
@@ -188,7 +203,7 @@ def test_every_seed_may_have_a_start_of_its_own(tmp_path):
     paper = of_training(study={"start_seed": None})
     assert run_papers([paper], request(tmp_path, arms=("fast",), seeds=(0, 1))) == {}
     runs = read(paper, tmp_path)["fast"].runs
-    assert runs[0].start != runs[1].start and len(list((tmp_path / "results" / "starts").rglob("*.npz"))) == 2
+    assert runs[0].start != runs[1].start and len(list(tmp_path.rglob("starts/*/*.npz"))) == 2
 
 
 @pytest.mark.exhaustive
