@@ -22,6 +22,7 @@ from jaxagents.papers.plan import (
     Job,
     Request,
     build_job,
+    choose_groups,
     prepare_devices,
     reported_metrics,
     require_equal_budgets,
@@ -135,12 +136,10 @@ def _jobs(batch: Paper, request: Request, session: Session) -> list[Job]:
     composed, failures = compose_batch(batch, request)
     for name, reason in failures.items():
         _fail(session, name, reason)
-    jobs = [Job(batch, one, missing_seeds(batch, one, request), 1) for one in composed.values()]
-    for job in jobs:
-        at_once = request.seeds_at_once or batch.study.seeds_at_once or len(job.seeds)
-        job.group = max(1, min(at_once if job.composed.function is None else 1, len(job.seeds)))
+    jobs = [Job(batch, one, missing_seeds(batch, one, request)) for one in composed.values()]
     jobs = [job for job in jobs if job.seeds]
     prepare_devices(jobs)
+    choose_groups(jobs, request)
     return jobs
 
 

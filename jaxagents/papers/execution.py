@@ -14,6 +14,7 @@ from jaxagents.papers.plan import (
     Job,
     Request,
     build_job,
+    choose_groups,
     make_job,
     prepare_devices,
     require_equal_budgets,
@@ -118,8 +119,9 @@ def _run_paper(paper: Paper, session: Session) -> bool:
             count = len(chosen) * len(wanted_seeds(paper, request))
             session.progress.message(f"{paper.id}: nothing to run, {count} stored runs are reused.")
         return True
+    prepare_devices(jobs)
+    choose_groups(jobs, request)
     if paper.id not in session.checked:
-        prepare_devices(jobs)
         for job in jobs:
             build_job(job)
         require_metrics(paper, jobs)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from jaxagents.ops.checks import require_positive
 from jaxagents.papers.arms import Composed, budget_of, build_stages, logged_names
 from jaxagents.papers.metrics import find_metrics
@@ -100,7 +102,7 @@ class Job:
     paper: Paper
     composed: Composed
     seeds: list[int]
-    group: int
+    group: int = 1
     stages: list[Stage] = field(default_factory=list)
     budget: list[Any] | None = None
     logged: list[str] = field(default_factory=list)
@@ -169,9 +171,7 @@ def make_job(paper: Paper, composed: Composed, request: Request, say: Callable[[
     for path in stored.damaged:
         say(f"`{path}` is damaged: it is {set_aside(path)} now; the run is missing, and is to be run again.")
     missing = [seed for seed in wanted_seeds(paper, request) if seed not in stored.runs]
-    at_once = request.seeds_at_once or paper.study.seeds_at_once or len(missing)
-    at_once = at_once if composed.function is None else 1  # A call is stored before the next one.
-    job = Job(paper=paper, composed=composed, seeds=missing, group=max(1, min(at_once, len(missing))))
+    job = Job(paper=paper, composed=composed, seeds=missing)
     if composed.function is not None:  # What it returned is what it will.
         job.logged = sorted({name for run in stored.runs.values() for name in run.curves if run.status != DIVERGED})
     return job
@@ -182,6 +182,17 @@ def prepare_devices(jobs: Sequence[Job]) -> None:
     recipe = next((job.composed.recipe or job.composed.start for job in jobs), None)
     if recipe is not None:
         prepare_backend(make_section(DevicesConfig, "devices", recipe.config["devices"]))
+
+
+def choose_groups(jobs: Sequence[Job], request: Request) -> None:
+    """Chooses how many seeds of every job one program trains; calls of functions are stored one by one.
+
+    The study's choice is about processors, where a batch of seeds waits for its longest episode; an accelerator has
+    room for all of them. `prepare_devices` comes first.
+    """
+    for job in (job for job in jobs if job.composed.function is None):
+        of_study = job.paper.study.seeds_at_once if jax.default_backend() == "cpu" else None
+        job.group = max(1, min(request.seeds_at_once or of_study or len(job.seeds), len(job.seeds)))
 
 
 def build_job(job: Job) -> None:

@@ -213,21 +213,24 @@ def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[
 def run_workers(script: Path, arguments: Sequence[str], num_workers: int) -> list[int]:
     """Runs a script in several processes and waits for them; they end when this process does, by whatever signal.
 
+    They share the cores evenly, and the memory of an accelerator as they need it.
+
     Args:
         script: that each of them runs.
         arguments: of the script; `worker=<number>` is added.
-        num_workers: how many; they share the cores evenly.
+        num_workers: how many.
 
     Returns:
         Their exit codes.
     """
     cores = max(1, (os.cpu_count() or 1) // num_workers)
+    shared = {"PJRT_NPROC": str(cores), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     processes = [
         subprocess.Popen(
             [sys.executable, str(script), *arguments, f"worker={number}"],
             stdin=subprocess.PIPE,  # Its end tells them of the end of this process.
             stdout=sys.stderr.fileno(),
-            env={**os.environ, "PJRT_NPROC": os.environ.get("PJRT_NPROC", str(cores))},
+            env={**shared, **os.environ},
             start_new_session=True,  # Ctrl-C is heard by this process alone, which says so once.
         )
         for number in range(num_workers)

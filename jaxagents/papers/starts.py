@@ -73,10 +73,11 @@ def prepare_starts(
     stages = build_stages(recipe, 1)
     places = {seed: [start_path(folder, address, seed) for folder in (results, cache)] for seed in seeds}
     starts: dict[int, Start] = {}
+    missing = [*places]
     while True:
-        for seed, path in ((seed, path) for seed in places for path in places[seed]):
-            found = _load(path, stages[-1], address, say) if seed not in starts and path.exists() else None
-            if found is not None:
+        for seed in missing:
+            loaded = (_load(path, stages[-1], address, say) for path in places[seed] if path.exists())
+            if (found := next((start for start in loaded if start is not None), None)) is not None:
                 starts[seed] = found
         if not (missing := [seed for seed in places if seed not in starts]):
             return starts

@@ -11,7 +11,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxagents.papers.arms import budget_of, build_stages, compose_arms, logged_names, start_address
 from jaxagents.papers.execution import run_papers
 from jaxagents.papers.judge import judge
-from jaxagents.papers.plan import Job, require_metrics
+from jaxagents.papers.plan import Job, choose_groups, require_metrics
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.papers.starts import prepare_starts, start_path
 from jaxagents.papers.study import make_paper, make_study
@@ -196,6 +196,19 @@ def test_addresses_differ_with_what_determines_results(fast):
     others = {address(change) for change in (*changes, "evaluation.num_episodes=5")}
     others |= {address(study=study) for study in ({"start_seed": 1}, {"version": 2})}
     assert len(others | {fast.address}) == 7
+
+
+@pytest.mark.parametrize(
+    ("backend", "of_study", "asked", "group"),
+    [("cpu", 2, None, 2), ("cpu", None, None, 5), ("cpu", 2, 4, 4), ("gpu", 1, None, 5), ("gpu", 1, 3, 3)],
+)
+def test_an_accelerator_trains_all_seeds_of_an_arm_at_once(monkeypatch, tmp_path, backend, of_study, asked, group):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    paper = of_training(study={"seeds_at_once": of_study})
+    calls = types.SimpleNamespace(function={"_target_": "made_up"})
+    jobs = [Job(paper, types.SimpleNamespace(function=None), [0, 1, 2, 3, 4]), Job(paper, calls, [0, 1])]
+    choose_groups(jobs, request(tmp_path, seeds_at_once=asked))
+    assert [job.group for job in jobs] == [group, 1]
 
 
 @pytest.mark.exhaustive
