@@ -21,20 +21,23 @@ def main(config: DictConfig) -> None:
         draw_comparison,
         find_runs,
         tell_differences,
+        write_metrics_csv,
     )
     from jaxagents.reporting.tables import print_table
 
     paths = list(config.paths or ())
     if not paths:
         raise ValueError("`paths` must name runs, or folders that hold some, got none; try paths=runs.")
-    compared = compare_runs(find_runs(paths), config.metric)
+    folders = find_runs(paths)
+    compared = compare_runs(folders, config.metric)
     head = ("run", "seeds", "steps", "mean, 95 %", "worst", "best")  # What differs is too long for a column.
     print_table(config.metric, head, comparison_rows(compared))
     for told in tell_differences(compared):
         print(told)
     picture = draw_comparison(config.picture or Path(paths[0]) / "comparison.png", compared, config.metric)
     final = {run: [float(value) for value in values] for one in compared for run, values in one.finals.items()}
-    print(json.dumps({"picture": str(picture), "final": final}))
+    written = {} if config.csv is None else {"csv": str(write_metrics_csv(config.csv, folders))}
+    print(json.dumps({"picture": str(picture), **written, "final": final}))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Runs side by side: what differs between them, their final returns, and their curves in one picture."""
 
+import csv
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,6 +74,38 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
             )
         found |= runs
     return sorted(found)
+
+
+def write_metrics_csv(path: str | Path, folders: Sequence[Path]) -> Path:
+    """Writes the metrics of runs as one table of comma-separated values, for spreadsheets, pandas or R.
+
+    Args:
+        path: file to write; a file that is there is replaced.
+        folders: of the runs.
+
+    Returns:
+        The path. A row is a line of the log of one seed, with the columns `run`, `seed`, `update`, `step`, then all
+        metrics by name; a metric of all seeds is repeated. What was not logged, or is not finite, is empty.
+    """
+    rows: list[dict[str, Any]] = []
+    for name, folder in zip(name_runs(folders), folders, strict=True):
+        first = int(_read_config(folder).get("seed", 0))
+        for line in read_metrics(folder):
+            count = max((len(value) for value in line.values() if isinstance(value, list)), default=1)
+            for column in range(count):
+                of_seed = {key: value[column] if isinstance(value, list) else value for key, value in line.items()}
+                rows.append({"run": name, "seed": first + column, **{k: v for k, v in of_seed.items() if v == v}})
+    head = ["run", "seed", "update", "step"]
+    names = [*head, *sorted({key for row in rows for key in row} - {*head})]
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, names, restval="")
+        table.writeheader()
+        table.writerows(rows)
+    os.replace(temporary, path)
+    return path
 
 
 def compare_runs(folders: Sequence[Path], metric: str) -> list[Compared]:

@@ -1,5 +1,6 @@
 """Tests of jaxagents/reporting/comparison.py."""
 
+import csv
 import json
 import os
 
@@ -16,6 +17,7 @@ from jaxagents.reporting.comparison import (
     find_runs,
     join_curves,
     tell_differences,
+    write_metrics_csv,
 )
 from jaxagents.reporting.curves import Curve
 from jaxagents.reporting.tables import print_table
@@ -76,6 +78,16 @@ def test_a_picture_is_drawn(folder):
     with Image.open(draw_comparison(folder / "new" / "c.png", compared, "return")) as picture:
         colors = {color for _, color in picture.convert("RGB").getcolors(1 << 20)}
         assert {(31, 119, 180), (255, 127, 14)} <= colors  # A line for each.
+
+
+def test_metrics_are_written_as_comma_separated_values(folder):
+    write_run(folder / "several", [[5.0, None], 7.0], seed=3)
+    path = write_metrics_csv(folder / "new" / "all.csv", find_runs([folder / "0", folder / "several"]))
+    with path.open(newline="") as file:
+        rows = [tuple(row.values()) for row in csv.DictReader(file)]
+    # A row per seed; a metric of all seeds is repeated, and NaN is empty.
+    several = [("several", "3", "1", "10", "5.0"), ("several", "4", "1", "10", ""), ("several", "3", "2", "20", "7.0")]
+    assert rows == [("0", "0", "1", "10", "1.0"), ("0", "0", "2", "20", "2.0"), *several]
 
 
 def test_longer_curves_are_read_at_the_steps_of_the_shortest():
