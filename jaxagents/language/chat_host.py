@@ -13,7 +13,7 @@ import numpy as np
 from jaxagents.language.chat_template import TemplateReader, make_chat_template
 from jaxagents.language.host_rewards import RewardFunction, ask_reward
 from jaxagents.language.prompt_rows import PromptRows
-from jaxagents.language.tool_calls import Result, Tool, run_calls
+from jaxagents.language.tool_calls import Result, Tool, bind_tools, make_method_tools, run_calls
 from jaxagents.language.tool_format import (
     Call,
     ToolFormat,
@@ -74,6 +74,8 @@ class _Conversation:
     """A conversation under way: what was said after the prompt, as messages and as tokens."""
 
     row: int
+    tools: Mapping[str, Tool] = field(default_factory=dict)
+    owner: Any = None  # Object of the conversation, whose methods are tools.
     messages: list[dict[str, Any]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     turns: int = 0
@@ -87,6 +89,8 @@ class ChatHost:
         reader: of the chat template.
         rows: prompts and columns.
         tools: by name.
+        factory: makes an object for every conversation, whose public methods are tools, too; its method `reset`, if
+            there is one, gets the columns of the row before the first call.
         reward: pays the conversations that end in the same turn; None compares the answer with the column `answer`.
         sizes: of a conversation; without tools it has one turn.
         system: text of the system of rows that have none.
@@ -100,6 +104,7 @@ class ChatHost:
         rows: PromptRows,
         *,
         tools: Mapping[str, Tool],
+        factory: Callable[[], Any] | None = None,
         reward: RewardFunction | None,
         sizes: Sizes,
         system: str | None,
@@ -108,6 +113,8 @@ class ChatHost:
     ) -> None:
         self.reader, self.rows, self.tools, self.reward, self.sizes = reader, rows, tools, reward, sizes
         self.system, self.tool_seconds, self.reward_seconds = system, tool_seconds, reward_seconds
+        self.factory, self.methods = factory, [] if factory is None else make_method_tools(factory)
+        tools = {**tools, **{tool.name: tool for tool in self.methods}}
         self.schemas = [tool.schema for tool in tools.values()]
         self.template = make_chat_template(reader)
         self.format: ToolFormat | None = read_tool_format(reader, self.schemas) if tools else None
@@ -125,8 +132,8 @@ class ChatHost:
         self._special = [token for token in reader.tokenizer.all_special_tokens if token not in reader.think_tags]
         added = {str(token) for token in reader.tokenizer.added_tokens_decoder.values()}
         self._marks = sorted((mark for mark in added if len(mark) > 1), key=len, reverse=True)
-        if reward is not None:
-            _require_columns(reward, rows)
+        extra = () if factory is None else ("environments",)
+        self._pays_objects = reward is not None and _require_columns(reward, rows, extra)
 
     def messages_of(self, row: int) -> list[dict[str, Any]]:
         """Returns the messages of a row's prompt."""
@@ -195,8 +202,22 @@ class ChatHost:
         with self._lock:
             if number not in self._open:
                 number = next(self._numbers) % 2**31
-                self._open[number] = _Conversation(row)
+                self._open[number] = self._begin(row)
         return number
+
+    def _begin(self, row: int) -> _Conversation:
+        if self.factory is None:
+            return _Conversation(row, self.tools)
+        try:
+            owner = self.factory()
+            if hasattr(owner, "reset"):
+                owner.reset(**{name: column[row] for name, column in self.rows.columns.items()})
+        except Exception as error:
+            name = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ValueError(
+                f"`environment.tools` must make an object for {self.rows.places(row)}, got {name}."
+            ) from error
+        return _Conversation(row, {**self.tools, **bind_tools(self.methods, owner)}, owner)
 
     def _hear(self, one: _Conversation, tokens: list[int]) -> tuple[bool, bool]:
         """Writes down what was said; returns whether it has an end, and whether it is whole."""
@@ -225,8 +246,9 @@ class ChatHost:
     def _answer(self, places: Sequence[int], steps: Steps) -> None:
         """Calls the tools, and writes their results as the template does."""
         open_ones = [self._open[int(steps.conversation[place])] for place in places]
-        calls = [call for one in open_ones for call in one.calls if isinstance(call, Call)]
-        results = iter(run_calls(self.tools, calls, seconds=self.tool_seconds))
+        calls = [(one.tools, call) for one in open_ones for call in one.calls if isinstance(call, Call)]
+        made = run_calls([tools for tools, _ in calls], [call for _, call in calls], seconds=self.tool_seconds)
+        results = iter(made)
         for place, one in zip(places, open_ones):
             found = [Result(call, allowed=True) if isinstance(call, str) else next(results) for call in one.calls]
             ids = [call.id if isinstance(call, Call) else "" for call in one.calls]
@@ -285,8 +307,9 @@ class ChatHost:
         if self.reward is None:
             paid = [float(_plain(text) == _plain(answer)) for text, answer in zip(texts, columns["answer"])]
         else:
+            objects = {"environments": [one.owner for one in ended]} if self._pays_objects else {}
             # As in TRL: a prompt of messages, or one with tools, gets a completion of messages.
-            spoken = [bool(self.tools) or not isinstance(self.rows.prompts[row], str) for row in rows]
+            spoken = [bool(self.schemas) or not isinstance(self.rows.prompts[row], str) for row in rows]
             paid = ask_reward(
                 self.reward,
                 [
@@ -294,7 +317,7 @@ class ChatHost:
                     for row, as_messages in zip(rows, spoken)
                 ],
                 [one.messages if as_messages else text for one, text, as_messages in zip(ended, texts, spoken)],
-                columns | {"completion_ids": [one.tokens for one in ended]},
+                columns | {"completion_ids": [one.tokens for one in ended]} | objects,
                 seconds=self.reward_seconds,
                 name="environment.reward",
             ).tolist()
@@ -325,15 +348,22 @@ def _plain(text: Any) -> str:
     return " ".join(str(text).rpartition("</think>")[2].split()).casefold()
 
 
-def _require_columns(reward: Callable[..., Any], rows: PromptRows) -> None:
-    """Refuses a reward function that asks for columns that the rows do not have."""
+def _require_columns(reward: Callable[..., Any], rows: PromptRows, extra: Sequence[str]) -> bool:
+    """Refuses a reward function that asks for columns that the rows do not have; returns whether it takes `extra`."""
     given: dict[str, Any] = dict.fromkeys(("prompts", "completions", "completion_ids", *rows.columns), [])
     signature = inspect.signature(reward)
+    if extra:
+        try:
+            signature.bind(**given, **dict.fromkeys(extra, []))
+            return True
+        except TypeError:
+            pass
     try:
         signature.bind(**given)
     except TypeError as error:
         name = getattr(getattr(reward, "func", reward), "__name__", "score")
         raise ValueError(
-            f"`environment.reward` must take what the rows have, {', '.join(given)}, got {name}{signature}: {error}; "
-            f"try def {name}(prompts, completions, **columns)."
+            f"`environment.reward` must take what the rows have, {', '.join([*given, *extra])}, got {name}{signature}: "
+            f"{error}; try def {name}(prompts, completions, **columns)."
         ) from error
+    return False

@@ -25,7 +25,7 @@ from jaxagents.language.lexicon import Frames
 from jaxagents.language.plain_template import make_plain_reader
 from jaxagents.language.prompt_rows import PromptRows, join_rows, read_prompt_rows
 from jaxagents.language.tokenizers import with_marks
-from jaxagents.language.tool_calls import Tool, make_tool
+from jaxagents.language.tool_calls import Tool, is_class, make_method_tools, make_tool
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import (
     Array,
@@ -102,7 +102,8 @@ def make_environment(
         held_out_path: of rows for evaluations; None keeps a share of `path` apart.
         held_out_fraction: that share.
         source: folder of a checkpoint's tokenizer and chat template; None trains a small tokenizer on the rows.
-        tools: Python functions, see `tool_calls.make_tool`; none: one turn.
+        tools: Python functions, see `tool_calls.make_tool`; none: one turn. One of them may be a class, of which every
+            conversation has an object: its public methods are tools, see `chat_host.ChatHost`.
         reward: `(*, prompts, completions, completion_ids, **columns) -> rewards`, as reward functions of TRL. It is
             called with the conversations that end in the same turn. None pays 1 for the column `answer`.
         system: text of the system, in rows without one.
@@ -140,13 +141,15 @@ def make_environment(
             "`environment.held_out_fraction` must leave rows for evaluations, got 0; try 0.25, or held_out_path."
         )
     _require_answers(found, reward)
-    by_name = _by_name([make_tool(tool) for tool in tools])
-    reader = _reader(source, found, by_name, vocab_size, enable_thinking)
-    sizes = Sizes(prompt_tokens, completion_tokens, result_tokens, max_turns if by_name else 1)
+    functions, methods, factory = _split_tools(tools)
+    schemas = [tool.schema for tool in (*functions.values(), *methods)]
+    reader = _reader(source, found, schemas, vocab_size, enable_thinking)
+    sizes = Sizes(prompt_tokens, completion_tokens, result_tokens, max_turns if tools else 1)
     host = ChatHost(
         reader,
         found,
-        tools=by_name,
+        tools=functions,
+        factory=factory,
         reward=reward,
         sizes=sizes,
         system=system,
@@ -233,21 +236,27 @@ def _require_answers(rows: PromptRows, reward: RewardFunction | None) -> None:
         )
 
 
-def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
-    names = [tool.name for tool in tools]
+def _split_tools(tools: Sequence[Any]) -> tuple[dict[str, Tool], list[Tool], Callable[[], Any] | None]:
+    """Returns the tools that are functions by name, those that are methods of a class, and the class."""
+    classes = [tool for tool in tools if is_class(tool)]
+    if len(classes) > 1:
+        raise ValueError(f"`environment.tools` must have at most one class, got {len(classes)}; try one that has both.")
+    functions = [make_tool(tool) for tool in tools if not is_class(tool)]
+    methods = [tool for one in classes for tool in make_method_tools(one)]
+    names = [tool.name for tool in (*functions, *methods)]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"`environment.tools` must have different names, got {twice[0]!r} twice.")
-    return {tool.name: tool for tool in tools}
+    return {tool.name: tool for tool in functions}, methods, classes[0] if classes else None
 
 
 def _reader(
-    source: str | Path | None, rows: PromptRows, tools: Mapping[str, Tool], vocab_size: int, thinks: bool
+    source: str | Path | None, rows: PromptRows, schemas: Sequence[Any], vocab_size: int, thinks: bool
 ) -> TemplateReader:
     if source is not None:
         return read_template(source, thinks=thinks)
     texts = [str(prompt) for prompt in rows.prompts[:10_000]]
     texts += [str(answer) for answer in rows.columns.get("answer", [])[:10_000]]
-    return make_plain_reader([*texts, *(json.dumps(tool.schema) for tool in tools.values())], vocab_size=vocab_size)
+    return make_plain_reader([*texts, *(json.dumps(schema) for schema in schemas)], vocab_size=vocab_size)
 
 
 def _make(host: ChatHost, train: np.ndarray, held_out: np.ndarray) -> ChatEnvironment:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MethodType
 from typing import Any, NamedTuple
 
 from jaxagents.language.tool_format import Call
@@ -22,11 +23,13 @@ class Tool(NamedTuple):
         schema: what the model reads about it, `{"type": "function", "function": {"name": ..., "description": ...,
             "parameters": {...}}}`.
         call: takes the arguments as keywords and returns text, or what JSON can write.
+        owner: object whose calls run one after the other; None: calls run side by side.
     """
 
     name: str
     schema: Mapping[str, Any]
     call: Callable[..., Any]
+    owner: Any = None
 
 
 class Result(NamedTuple):
@@ -85,13 +88,48 @@ def make_tool(function: Callable[..., Any] | Tool) -> Tool:
     return Tool(name=schema["function"]["name"], schema=schema, call=function)
 
 
-def run_calls(tools: Mapping[str, Tool], calls: Sequence[Call], *, seconds: float) -> list[Result]:
-    """Runs calls side by side; whatever goes wrong is a line of text for the model.
+def is_class(tool: Any) -> bool:
+    """Tells whether a tool is a class, or a `functools.partial` of one: every conversation has an object of its own."""
+    return inspect.isclass(tool.func if isinstance(tool, partial) else tool)
+
+
+def make_method_tools(factory: Callable[[], Any]) -> list[Tool]:
+    """Makes tools of the public methods of a class, `reset` apart.
+
+    Args:
+        factory: the class, or a `functools.partial` of it.
+
+    Returns:
+        The tools; `bind_tools` gives them an object.
+
+    Raises:
+        ValueError: it has no public method, or one without type hints or a description of its arguments.
+    """
+    owner = factory.func if isinstance(factory, partial) else factory
+    methods = {
+        name: method
+        for name, method in inspect.getmembers_static(owner, inspect.isfunction)
+        if not name.startswith("_") and name != "reset"
+    }
+    if not methods:
+        raise ValueError(f"`tools` must have public methods where they are a class, got none of {owner.__name__}.")
+    return [make_tool(MethodType(method, owner)) for method in methods.values()]
+
+
+def bind_tools(tools: Sequence[Tool], owner: Any) -> dict[str, Tool]:
+    """Returns tools of methods by name, which call those of an object."""
+    return {tool.name: tool._replace(call=getattr(owner, tool.name), owner=owner) for tool in tools}
+
+
+def run_calls(
+    tools: Mapping[str, Tool] | Sequence[Mapping[str, Tool]], calls: Sequence[Call], *, seconds: float
+) -> list[Result]:
+    """Runs calls side by side, those of one object in their order; whatever goes wrong is a line of text for the model.
 
     A call that takes too long is left behind in its thread. Tools are called from several threads at once.
 
     Args:
-        tools: by name.
+        tools: by name, or for each call.
         calls: of all conversations.
         seconds: that a call may take.
 
@@ -105,9 +143,11 @@ def run_calls(tools: Mapping[str, Tool], calls: Sequence[Call], *, seconds: floa
         >>> [one.text for one in run_calls(tools, [Call("double", {"x": 4}), Call("half", {})], seconds=1.0)]
         ['8', "Error: there is no tool 'half'; there are double."]
     """
+    of_each = [tools] * len(calls) if isinstance(tools, Mapping) else tools
     results: list[Result] = []
     for start in range(0, len(calls), _MOST_THREADS):
-        results += _run_together(tools, calls[start : start + _MOST_THREADS], seconds)
+        part = slice(start, start + _MOST_THREADS)
+        results += _run_together(of_each[part], calls[part], seconds)
     return results
 
 
@@ -129,20 +169,26 @@ def to_text(name: str, value: Any) -> str:
         return f"Error: {name} returned {type(value).__name__}, which is no text."
 
 
-def _run_together(tools: Mapping[str, Tool], calls: Sequence[Call], seconds: float) -> list[Result]:
-    results: list[Result | None] = [_refusal(tools, call) for call in calls]
+def _run_together(tools: Sequence[Mapping[str, Tool]], calls: Sequence[Call], seconds: float) -> list[Result]:
+    results: list[Result | None] = [_refusal(of_call, call) for of_call, call in zip(tools, calls, strict=True)]
+    queues: dict[int, list[int]] = {}  # Calls that run one after the other.
+    for index, result in enumerate(results):
+        if result is None:
+            owner = tools[index][calls[index].name].owner
+            queues.setdefault(-1 - index if owner is None else id(owner), []).append(index)
 
-    def run(index: int, call: Call) -> None:
-        try:
-            text = to_text(call.name, tools[call.name].call(**call.arguments))
-        except BaseException as error:  # A tool may call sys.exit.
-            text = f"Error: {call.name} failed with {type(error).__name__}: {_one_line(error)}"
-        results[index] = Result(text=text, allowed=True)
+    def run(queue: Sequence[int]) -> None:
+        for index in queue:
+            name, arguments = calls[index].name, calls[index].arguments
+            try:
+                text = to_text(name, tools[index][name].call(**arguments))
+            except BaseException as error:  # A tool may call sys.exit.
+                text = f"Error: {name} failed with {type(error).__name__}: {_one_line(error)}"
+            results[index] = Result(text=text, allowed=True)
 
     threads = [
-        threading.Thread(target=run, args=(index, call), name=f"tool {call.name}", daemon=True)
-        for index, call in enumerate(calls)
-        if results[index] is None
+        threading.Thread(target=run, args=(queue,), name=f"tool {calls[queue[0]].name}", daemon=True)
+        for queue in queues.values()
     ]
     for thread in threads:
         thread.start()
