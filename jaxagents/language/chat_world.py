@@ -103,7 +103,8 @@ def make_environment(
         held_out_fraction: that share.
         source: folder of a checkpoint's tokenizer and chat template; None trains a small tokenizer on the rows.
         tools: Python functions, see `tool_calls.make_tool`; none: one turn. One of them may be a class, of which every
-            conversation has an object: its public methods are tools, see `chat_host.ChatHost`.
+            conversation has an object: its public methods are tools, see `chat_host.ChatHost`. A list of tools
+            among them, such as `mcp_tools.mcp_tools` gives, counts as those tools.
         reward: `(*, prompts, completions, completion_ids, **columns) -> rewards`, as reward functions of TRL. It is
             called with the conversations that end in the same turn. None pays 1 for the column `answer`.
         system: text of the system, in rows without one.
@@ -238,6 +239,8 @@ def _require_answers(rows: PromptRows, reward: RewardFunction | None) -> None:
 
 def _split_tools(tools: Sequence[Any]) -> tuple[dict[str, Tool], list[Tool], Callable[[], Any] | None]:
     """Returns the tools that are functions by name, those that are methods of a class, and the class."""
+    several = [isinstance(tool, Sequence) and not isinstance(tool, str | Tool) for tool in tools]  # Of an MCP server.
+    tools = [one for tool, is_list in zip(tools, several) for one in (tool if is_list else [tool])]
     classes = [tool for tool in tools if is_class(tool)]
     if len(classes) > 1:
         raise ValueError(f"`environment.tools` must have at most one class, got {len(classes)}; try one that has both.")
