@@ -17,11 +17,13 @@ class Convolution(nn.Module):
         num_channels: of the output.
         kernel_size: side of the square kernel in pixels.
         stride: step of the kernel in pixels.
+        dtype: of the products and of the output; None: that of the image and the parameters.
     """
 
     num_channels: int
     kernel_size: int
     stride: int = 1
+    dtype: str | None = None
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
@@ -29,6 +31,8 @@ class Convolution(nn.Module):
         shape = (self.kernel_size, self.kernel_size, image.shape[-1], self.num_channels)
         kernel = self.param("kernel", orthogonal(math.sqrt(2.0)), shape)
         bias = self.param("bias", nn.initializers.zeros, (self.num_channels,))
+        if self.dtype is not None:
+            image, kernel, bias = (values.astype(self.dtype) for values in (image, kernel, bias))
         leading = image.shape[:-3]
         images = image.reshape(math.prod(leading), *image.shape[-3:])
         output = jax.lax.platform_dependent(images, kernel, cpu=self._by_patches, default=self._by_convolution)

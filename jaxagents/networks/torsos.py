@@ -52,6 +52,14 @@ def activation_function(name: str) -> Callable[[Array], Array]:
     raise ValueError(f"`activation` must be an element-wise function of flax.linen, got {name!r}; try {way_out}.")
 
 
+_DTYPES = (None, "float32", "bfloat16")
+
+
+def _require_dtype(dtype: str | None) -> None:
+    if dtype not in _DTYPES:
+        raise ValueError(f"`dtype` must be null, float32 or bfloat16, got {dtype!r}.")
+
+
 class MLP(nn.Module):
     """Flattens each observation and applies dense layers, orthogonal with gain sqrt(2).
 
@@ -61,6 +69,8 @@ class MLP(nn.Module):
         layer_norm: whether to normalise before every activation.
         observation_ndim: trailing axes that make one observation.
         output_size: width of a last linear layer, whose features have no bounds; None without one.
+        dtype: of the layers' products and activations, such as bfloat16; parameters, norms and features stay float32.
+            None: float32.
     """
 
     hidden_sizes: Sequence[int] = (64, 64)
@@ -68,9 +78,11 @@ class MLP(nn.Module):
     layer_norm: bool = False
     observation_ndim: int = 1
     output_size: int | None = None
+    dtype: str | None = None
 
     def __post_init__(self):
         self.hidden_sizes = tuple(self.hidden_sizes)
+        _require_dtype(self.dtype)
         activation_function(self.activation)
         if self.observation_ndim < 0:
             raise ValueError(f"`observation_ndim` must be at least 0, got {self.observation_ndim}.")
@@ -81,12 +93,12 @@ class MLP(nn.Module):
         """Computes features `[..., F]` of observations `[..., *observation_shape]` of any dtype, F the last width."""
         x, restore = as_rows(_flatten(observation, self.observation_ndim))
         for size in self.hidden_sizes:
-            x = nn.Dense(size, kernel_init=orthogonal(math.sqrt(2.0)))(x)
+            x = nn.Dense(size, kernel_init=orthogonal(math.sqrt(2.0)), dtype=self.dtype)(x)
             x = nn.LayerNorm()(x) if self.layer_norm else x
             x = activation_function(self.activation)(x)
         if self.output_size is not None:
-            x = nn.Dense(self.output_size, kernel_init=orthogonal(1.0))(x)
-        return restore(x)
+            x = nn.Dense(self.output_size, kernel_init=orthogonal(1.0), dtype=self.dtype)(x)
+        return restore(x if self.dtype is None else x.astype(jnp.float32))
 
 
 class CNN(nn.Module):
@@ -101,6 +113,7 @@ class CNN(nn.Module):
         hidden_sizes: width of each dense layer after the convolutions.
         activation: name of an element-wise function of flax.linen, applied after every layer.
         layer_norm: whether to normalise before every activation of the dense layers.
+        dtype: see `MLP`.
     """
 
     channels: Sequence[int] = (16,)
@@ -109,11 +122,13 @@ class CNN(nn.Module):
     hidden_sizes: Sequence[int] = (128,)
     activation: str = "relu"
     layer_norm: bool = False
+    dtype: str | None = None
 
     def __post_init__(self):
         self.channels = tuple(self.channels)
         self.kernel_size = _per_layer("kernel_size", self.kernel_size, len(self.channels))
         self.strides = _per_layer("strides", self.strides, len(self.channels))
+        _require_dtype(self.dtype)
         self.hidden_sizes = tuple(self.hidden_sizes)
         activation_function(self.activation)
         super().__post_init__()
@@ -133,9 +148,9 @@ class CNN(nn.Module):
                     f"`observation` must be [..., height, width, channels] with sides of at least the kernel's, got "
                     f"{observation.shape}, of which {x.shape} reaches a kernel of {kernel_size}; try a smaller kernel."
                 )
-            x = Convolution(channels, kernel_size, strides, name=f"Conv_{index}")(x)
+            x = Convolution(channels, kernel_size, strides, self.dtype, name=f"Conv_{index}")(x)
             x = activation_function(self.activation)(x)
-        return MLP(self.hidden_sizes, self.activation, self.layer_norm, observation_ndim=3)(x)
+        return MLP(self.hidden_sizes, self.activation, self.layer_norm, observation_ndim=3, dtype=self.dtype)(x)
 
 
 class Torso(NamedTuple):
