@@ -1,9 +1,11 @@
 """Continuous control of brax (Freeman et al., 2021)."""
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxagents.environments.adapters.conversion import (
     permissive,
@@ -13,10 +15,12 @@ from jaxagents.environments.adapters.conversion import (
     unbounded_space,
 )
 from jaxagents.environments.adapters.importing import import_suite, options_of, require_name
+from jaxagents.environments.adapters.rendering import render_points
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import time_limit
 from jaxagents.types import Array, Box, Environment, State, Task, TimeStep
 
+_FLAT = ("reacher", "pusher")  # Seen from above.
 BACKENDS = ("generalized", "mjx", "positional", "spring")
 
 
@@ -71,5 +75,15 @@ def make_environment(name: str, *, backend: str = "spring", max_steps: int = 100
         observation_space=jax.tree.map(lambda leaf: unbounded_space(leaf.shape, leaf.dtype), first.obs),
         action_space=Box((world.action_size,), -1.0, 1.0),
         max_steps=max_steps,
+        render=None if name == "fast" else partial(_render, flat=name in _FLAT),  # That one has no bodies.
     )
     return time_limit(environment, max_steps)
+
+
+def _render(state: State, *, flat: bool) -> str:
+    """Draws the bodies by their numbers, seen from the side and around the first one, or from above."""
+    places = np.asarray(state.pipeline_state.x.pos)
+    seen = places[:, :2] if flat else places[:, [0, 2]] - [places[0, 0], 0.0]
+    low, high = ((-0.3, -0.3), (0.3, 0.3)) if flat else ((-1.5, 0.0), (1.5, 1.6))
+    frame = render_points([(f"{index % 10}", place) for index, place in enumerate(seen)], low, high)
+    return f"{frame}\nx {places[0, 0]:+.2f} m, height {places[0, 2]:.2f} m"

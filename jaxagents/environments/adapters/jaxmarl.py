@@ -15,6 +15,7 @@ from jaxagents.environments.adapters.conversion import (
     unbounded_space,
 )
 from jaxagents.environments.adapters.importing import import_suite, options_of, require_name
+from jaxagents.environments.adapters.rendering import render_points
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import time_limit
 from jaxagents.types import Array, Box, Discrete, Environment, PyTree, State, Task, TimeStep
@@ -118,6 +119,7 @@ def make_environment(
         max_steps=max_steps,
         num_agents=len(agents),
         teams=_opposed_teams(world, agents),
+        render=_renderer(name, world),
     )
     return time_limit(environment, max_steps)
 
@@ -194,6 +196,35 @@ def _masker(world: Any, agents: tuple[str, ...], spaces: list[Any]) -> Callable[
 def _implements(world: Any, method: str) -> bool:
     base = import_suite("jaxmarl.environments.multi_agent_env").MultiAgentEnv
     return getattr(type(world), method, None) is not getattr(base, method, None)
+
+
+def _renderer(name: str, world: Any) -> Callable[[State], str] | None:
+    """Makes the pictures of particle worlds (agents by their numbers, landmarks o) and of battles (allies A)."""
+    if name.startswith("MPE_"):
+
+        def render_particles(state: State) -> str:
+            places = np.asarray(state.p_pos)
+            agents = [(f"{index % 10}", places[index]) for index in range(world.num_agents)]
+            return render_points([("o", places[world.num_agents :]), *agents], (-1.3, -1.3), (1.3, 1.3))
+
+        return render_particles
+    if "SMAX" not in name:
+        return None
+
+    def render_battle(state: State) -> str:
+        inner = getattr(state, "state", state)
+        places, alive, enemy = (
+            np.asarray(values) for values in (inner.unit_positions, inner.unit_alive, inner.unit_teams)
+        )
+        health = np.asarray(inner.unit_health)
+        glyphs = (("x", ~alive), ("E", alive & (enemy == 1)), ("A", alive & (enemy == 0)))
+        frame = render_points(
+            [(glyph, places[of]) for glyph, of in glyphs], (0.0, 0.0), (world.map_width, world.map_height)
+        )
+        sums = [health[(enemy == team) & alive].sum() for team in (0, 1)]
+        return f"{frame}\nhealth of allies {sums[0]:.0f}, of enemies {sums[1]:.0f}"
+
+    return render_battle
 
 
 def _won(world: Any) -> Callable[[State], Array]:

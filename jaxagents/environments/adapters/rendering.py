@@ -1,6 +1,7 @@
 """Text frames: plain characters that read the same in a terminal, a log and a notebook."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -63,3 +64,32 @@ def render_cartpole(x: float, theta: float, x_threshold: float, width: int = 41,
         canvas[height][column] = "="
     frame = render_grid(["".join(row) for row in canvas])
     return f"{frame}\nx {x:+.2f} m, angle {math.degrees(theta):+.1f} degrees"
+
+
+def render_points(
+    points: Sequence[tuple[str, np.ndarray]],
+    low: tuple[float, float],
+    high: tuple[float, float],
+    *,
+    width: int = 45,
+    height: int = 21,
+) -> str:
+    """Draws points of a plane; what lies outside is drawn at its edge.
+
+    Args:
+        points: a character, and the points `[N, 2]` that it stands for, x to the right and y upwards; later ones are
+            drawn over earlier ones.
+        low: corner at the bottom left.
+        high: corner at the top right.
+        width: characters.
+        height: characters.
+
+    Returns:
+        The frame.
+    """
+    canvas, sides = [[" "] * width for _ in range(height)], np.array([width, height]) - 1
+    for glyph, places in points:
+        share = (np.asarray(places, np.float64).reshape(-1, 2) - low) / np.subtract(high, low)
+        for column, row in np.rint(np.clip(share, 0.0, 1.0) * sides).astype(int):
+            canvas[height - 1 - row][column] = glyph
+    return render_grid(["".join(row) for row in canvas])

@@ -32,6 +32,13 @@ def test_backends_run(backend):
     assert np.isfinite(timestep.observation).all() and float(timestep.reward) < 0
 
 
+def test_bodies_are_drawn():
+    environment = brax.make_environment("inverted_pendulum")
+    frame = environment.render(environment.reset(KEY, environment.sample_task(KEY))[0])
+    assert {*"01"} <= {*frame} and frame.splitlines()[-1].startswith("x ")
+    assert brax.make_environment("fast").render is None
+
+
 @pytest.mark.exhaustive
 def test_falling_over_terminates():
     environment = brax.make_environment("inverted_pendulum", max_steps=100)

@@ -106,3 +106,13 @@ def test_overcooked_is_truncated_and_pays_shaped_rewards_on_request(coefficient,
 def test_refuses_unknown_maps(arguments, message):
     with pytest.raises(ValueError, match=message):
         jaxmarl.make_environment(**arguments)
+
+
+def test_particle_worlds_and_battles_are_drawn():
+    spread = jaxmarl.make_environment("MPE_simple_spread_v3")
+    frame = spread.render(spread.reset(KEY, spread.sample_task(KEY))[0])
+    assert {*"012"} <= {*frame} and 1 <= frame.count("o") <= 3
+    battle = jaxmarl.make_environment("HeuristicEnemySMAX", scenario="3m")
+    frame = battle.render(battle.reset(KEY, battle.sample_task(KEY))[0])
+    assert 1 <= frame.count("A") <= 3 and 1 <= frame.count("E") <= 3 and "x" not in frame
+    assert frame.splitlines()[-1] == "health of allies 135, of enemies 135"  # Three marines of 45 each.

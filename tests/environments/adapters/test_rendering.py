@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxagents.environments.adapters.rendering import render_cartpole, render_channels, render_grid
+from jaxagents.environments.adapters.rendering import render_cartpole, render_channels, render_grid, render_points
 
 
 def test_render_grid():
@@ -31,3 +31,10 @@ def test_render_cartpole(x, theta, pole, cart):
     lines = render_cartpole(x, theta, 2.4, width=9, height=1).splitlines()
     assert lines[1:3] == [pole, cart]
     assert lines[-1] == f"x {x:+.2f} m, angle {np.degrees(theta):+.1f} degrees"
+
+
+def test_render_points():
+    points = [("o", np.array([[0.0, 0.0], [1.0, 1.0]])), ("A", np.array([[1.0, 1.0], [0.5, -9.0]]))]
+    frame = render_points(points, (0.0, 0.0), (1.0, 1.0), width=5, height=3)
+    # y points upwards, later points lie on top, and what is outside stands at the edge.
+    assert frame.splitlines()[1:4] == ["|    A|", "|     |", "|o A  |"]
