@@ -168,11 +168,12 @@ def _prepare(batch: Paper, jobs: Sequence[Job], session: Session) -> None:
     session.progress.message(f"{batch.id}: {built} of {len(jobs)} arms are built and traced ({seconds:.0f} seconds).")
 
 
-def _build(batch: Paper, job: Job) -> None:
+def _build(batch: Paper, job: Job, *, check: bool = True) -> None:
     if job.stages or job.composed.recipe is None:
         return
-    build_job(job)
-    require_logged(batch, job.composed.name, job.logged, [batch.study.metric])
+    build_job(job, check=check)
+    if check:
+        require_logged(batch, job.composed.name, job.logged, [batch.study.metric])
 
 
 def _finish(job: Job, batch: Paper, session: Session) -> bool:
@@ -182,7 +183,7 @@ def _finish(job: Job, batch: Paper, session: Session) -> bool:
     def run() -> None:
         while seeds := _lease(job, missing_seeds(batch, composed, request), request.results):
             try:
-                _build(batch, job)
+                _build(batch, job, check=False)  # `_prepare` has checked it, here or in who started this worker.
                 _run_group(job, batch, list(seeds), session)
             finally:
                 for lease in seeds.values():

@@ -201,7 +201,7 @@ def run_seeds(job: Job, seeds: Sequence[int], session: Session) -> list[Run]:
     """Runs seeds of an arm from their starts, and stores nothing but starts that were missing."""
     composed, paper = job.composed, job.paper
     if composed.recipe is not None and not job.stages:
-        build_job(job)
+        build_job(job, check=not job.logged)
     starts = _prepare_starts(composed.start, seeds, session)
     _require_same_start(session.request.results, composed, starts)
     began = time.monotonic()

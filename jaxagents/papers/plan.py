@@ -195,20 +195,26 @@ def choose_groups(jobs: Sequence[Job], request: Request) -> None:
         job.group = max(1, min(request.seeds_at_once or of_study or len(job.seeds), len(job.seeds)))
 
 
-def build_job(job: Job) -> None:
+def build_job(job: Job, *, check: bool = True) -> None:
     """Builds the stages of a job, unless it is a function, and refuses metrics that it is known not to log.
+
+    Args:
+        job: gets stages, budget, and the names of what they log.
+        check: traces the stages, those of one seed, to know the names; False where they were checked before.
 
     Raises:
         ValueError: an expectation about the arm has a metric that it does not log.
     """
-    if job.composed.recipe is None:
+    recipe = job.composed.recipe
+    if recipe is None:
         if job.logged:
             require_logged(job.paper, job.composed.name, job.logged)
         return
-    job.stages = build_stages(job.composed.recipe, job.group)
+    job.stages = build_stages(recipe, job.group)
     job.budget = budget_of(job.stages, job.paper.study.budget)
-    job.logged = logged_names(job.stages)
-    require_logged(job.paper, job.composed.name, job.logged)
+    if check:  # To trace several seeds takes three times as long.
+        job.logged = logged_names(job.stages if job.group == 1 else build_stages(recipe, 1))
+        require_logged(job.paper, job.composed.name, job.logged)
 
 
 def require_logged(paper: Paper, arm: str, logged: Sequence[str], further: Sequence[str] = ()) -> None:
