@@ -14,6 +14,7 @@ FRACTIONS = frozenset(
         "range_update_rate",
         "importance_exponent",
         "priority_max_share",
+        *("solved", "gain", "control_solved"),
     }
 )
 """Numbers in the states of learners that `check_fractions` keeps in [0, 1], and that stay there while they change."""

@@ -1,6 +1,7 @@
 """Populations: members learn apart, are copied with changed numbers, and the fittest is shown."""
 
 import inspect
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jaxagents.learners.muzero import make_muzero
 from jaxagents.learners.population import population
 from jaxagents.learners.ppo import make_ppo
 from jaxagents.learners.pqn import make_pqn
+from jaxagents.learners.xland import with_filtered_levels
 from jaxagents.rollouts.population import make_population_collector
 from jaxagents.types import Array, Collector, Learner, Mean
 from tests.fakes import make_rollout
@@ -101,7 +103,9 @@ def test_fractions_stay_fractions():
     assert seen.max() == 1.0 and seen.min() < 1.0
 
 
-@pytest.mark.parametrize("make", [make_ppo, make_dqn, make_pqn, make_muzero])
+@pytest.mark.parametrize(
+    "make", [make_ppo, make_dqn, make_pqn, make_muzero, partial(with_filtered_levels, num_levels=2)]
+)
 def test_what_learners_check_for_fractions_is_known_as_such(make):
     parameters = inspect.signature(make).parameters.values()
     refused = set()
